@@ -5,6 +5,8 @@ Shapes: G rewards of a group, along the last axis; leading axes are groups.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +32,8 @@ _DRGRPO_PAPER = "Liu et al. 2025, Understanding R1-Zero-like training (Dr. GRPO)
 _STARVATION_PAPER = "Nie et al. 2026, Gradient starvation in binary-reward GRPO, arXiv 2605.07689."
 _SUMMARY = "The research summary that this project started from; no publication of it is known to us."
 _PSR_PAPER = "Zhu et al. 2025, The surprising effectiveness of negative reinforcement, arXiv 2506.01347"
+_of_binary_rewards = partial(Formulation, needs_binary=True)
+_by_token = partial(Formulation, scope="token")
 
 ENTRIES: tuple[Formulation, ...] = (
     Formulation(
@@ -54,41 +58,36 @@ ENTRIES: tuple[Formulation, ...] = (
         source="Williams 1992, without a baseline.",
         function=lambda rewards: np.array(rewards, dtype=np.float64),
     ),
-    Formulation(
+    _of_binary_rewards(
         name="sign",
         formula="2 r - 1",
         source=_STARVATION_PAPER,
-        needs_binary=True,
         function=lambda rewards: np.asarray(2.0 * rewards - 1.0, dtype=np.float64),
         takes_c=True,
     ),
-    Formulation(
+    _of_binary_rewards(
         name="positive_only",
         formula="1 if r = 1 else 0",
         source=f"{_PSR_PAPER} (PSR).",
-        needs_binary=True,
         function=lambda rewards: np.array(rewards, dtype=np.float64),
     ),
-    Formulation(
+    _of_binary_rewards(
         name="negative_only",
         formula="0 if r = 1 else -1",
         source=f"{_PSR_PAPER} (NSR).",
-        needs_binary=True,
         function=lambda rewards: np.asarray(rewards - 1.0, dtype=np.float64),
     ),
-    Formulation(
+    _of_binary_rewards(
         name="w_reinforce",
         formula="0.1 if r = 1 else -1",
         source=f"{_PSR_PAPER} (W-REINFORCE), lambda = 0.1.",
-        needs_binary=True,
         function=lambda rewards: np.asarray(np.where(rewards == 1.0, PASS_WEIGHT, -1.0), dtype=np.float64),
     ),
-    Formulation(
+    _of_binary_rewards(
         name="tasa",
         formula="G/n_pos if r = 1 else -G/n_neg",
         source="Name and weights by class are those of the request that this project started from; no publication of "
         "it is known to us.",
-        needs_binary=True,
         function=_tasa,
     ),
     Formulation(
@@ -98,19 +97,17 @@ ENTRIES: tuple[Formulation, ...] = (
         zero_sum=True,
         function=group.max_rl,
     ),
-    Formulation(
+    _of_binary_rewards(
         name="grpo_negative",
         formula="grpo, and -1 for every rollout of a group without a success",
         source="Ours, a plain form of what ngrpo does for such groups.",
-        needs_binary=True,
         function=group.grpo_negative,
         takes_c=True,
     ),
-    Formulation(
+    _of_binary_rewards(
         name="ngrpo",
         formula="(r - m) / (s + 1e-6), m and s the mean and std of the group's rewards and one more of 1, std with G",
         source="Nan et al. 2025 (NGRPO), arXiv 2509.18851, without its asymmetric clipping, a setting of the loss.",
-        needs_binary=True,
         min_group_size=2,
         function=group.ngrpo,
     ),
@@ -121,11 +118,10 @@ ENTRIES: tuple[Formulation, ...] = (
         function=group.krpo,
     ),
     *(
-        Formulation(
+        _of_binary_rewards(
             name=f"pass_at_{k}",
             formula=f"{k} if r = 1 else {k} (1 - C(G-1-c, {k - 1}) / C(G-1, {k - 1})), c passes in the group",
             source=f"Walder and Karkhanis 2025 (PKPO), arXiv 2505.15201, for k = {k} without a baseline.",
-            needs_binary=True,
             min_group_size=k,
             function=group.pass_weights(k),
         )
@@ -186,53 +182,46 @@ ENTRIES: tuple[Formulation, ...] = (
         source="Ours, a plain form of what spo tracks.",
         scope="run",
     ),
-    Formulation(
+    _of_binary_rewards(
         name="spo",
         formula="r - a / (a + b), scaled over the step; at each visit a <- d a + passes, b <- d b + fails, "
         "d = 2^(-D / 0.06) within [0.875, 0.96]",
         source="Xu and Ding 2025 (Single-stream policy optimization), arXiv 2509.13232, with the constants of the "
         "authors' program and no samples before the run; its sampling of prompts is not an advantage's.",
-        needs_binary=True,
         scope="run",
     ),
-    Formulation(
+    _by_token(
         name="per_step",
         formula="R_t - mean over the group of R_t, R_t the sum of the token rewards from token t on",
         source="REINFORCE with causality (Williams 1992) on rewards of single steps; DeepSeekMath (arXiv 2402.03300, "
         "section 4.1.3) scales each step's reward first.",
-        scope="token",
     ),
-    Formulation(
+    _by_token(
         name="per_token",
         formula="r_t - mean over the group of r_t, r_t the token's own reward",
         source="Ours, per_step without what comes after a token.",
-        scope="token",
     ),
-    Formulation(
+    _by_token(
         name="compensation",
         formula="grpo x (2 - p_t/p_max), p_max the probability of the most likely token there",
         source=_SUMMARY,
-        scope="token",
     ),
-    Formulation(
+    _by_token(
         name="compensation_clipped",
         formula="grpo x min(2 - p_t/p_max, 1.5)",
         source=f"{_SUMMARY} The limit is ours.",
-        scope="token",
     ),
-    Formulation(
+    _by_token(
         name="token_critic",
         formula="grpo + b_t, b a linear head on the policy's hidden state at token t, trained on -grpo x b_t",
         source=f"{_SUMMARY} The head's form and its start at zero are ours.",
-        scope="token",
     ),
-    Formulation(
+    _by_token(
         name="gae",
         formula="A_t = V_{t+1} - V_t + 0.95 A_{t+1}, r in place of V after the last token; V a linear head on the "
         "policy's hidden state before token t, trained on (V_t - R_t)^2, R_t = A_t + V_t",
         source="Schulman et al. 2016 (GAE), arXiv 1506.02438, as in PPO (arXiv 1707.06347), gamma 1, not whitened. "
         "The head's form and its start at zero are ours.",
-        scope="token",
     ),
     Formulation(
         name="optimal_baseline",

@@ -141,6 +141,7 @@ SPARSITY_METRICS: dict[str, Metric] = {
 
 
 _report_metric = partial(Metric, command="report")
+_signed_metric = partial(_report_metric, range="[-1, 1]")
 
 CONTRIBUTION_METRICS: dict[str, Metric] = {
     "projection_share": _report_metric(
@@ -151,11 +152,10 @@ CONTRIBUTION_METRICS: dict[str, Metric] = {
         range="(-inf, inf)",
         moved_by="The size of the advantage, the length of the completion, how unlikely its tokens were.",
     ),
-    "cosine_to_sum": _report_metric(
+    "cosine_to_sum": _signed_metric(
         title="cosine with the gradient",
         formula="(G 1)_i / (|g_i| sqrt(1' G 1))",
         meaning="Whether a rollout pulls the way the whole step goes (1), across it (0) or against it (-1).",
-        range="[-1, 1]",
         moved_by="How much the rollouts of a step have in common.",
     ),
     "top_share": _report_metric(
@@ -174,27 +174,24 @@ CONTRIBUTION_METRICS: dict[str, Metric] = {
         moved_by="The advantage, how unlikely the token was, and how the loss averages over tokens.",
         source="Definition; exact rows by gradscope rank --rows token.",
     ),
-    "token_entropy_correlation": _report_metric(
+    "token_entropy_correlation": _signed_metric(
         title="entropy and token gradient",
         formula="sum of d_norm d_entropy / sqrt(sum of d_norm^2 sum of d_entropy^2), d a rank minus the rollout's mean",
         meaning="Positive where tokens at which the policy was undecided pull harder than those it was sure of.",
-        range="[-1, 1]",
         moved_by="Temperature, an entropy bonus, a mask on tokens of low entropy.",
         source="Spearman's correlation, pooled within rollouts.",
     ),
-    "update_cosine": _report_metric(
+    "update_cosine": _signed_metric(
         title="cosine with the logged update",
         formula="a' K b / sqrt(a' K a b' K b)",
         meaning="How far another formulation would have moved the policy the same way from the same rollouts.",
-        range="[-1, 1]",
         moved_by="How a formulation weighs groups of different pass rates, and whether it has a baseline.",
         source="Definition; a the logged advantages, b the formulation's.",
     ),
-    "length_correlation": _report_metric(
+    "length_correlation": _signed_metric(
         title="length and advantage",
         formula="sum of d_length d_reward / sqrt(sum of d_length^2 sum of d_reward^2), d minus the group's mean",
         meaning="Whether longer completions of the same prompt are rewarded more (positive) or less (negative).",
-        range="[-1, 1]",
         moved_by="Truncation, a length penalty, a reward that a longer answer can game.",
         source="Pearson's correlation, pooled within groups.",
     ),

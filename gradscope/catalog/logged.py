@@ -10,8 +10,10 @@ from functools import partial
 from gradscope.catalog.entry import Metric
 
 _report_metric = partial(Metric, command="report", path="logged.{1}.overall.{2}")
+_lower_is_better = partial(_report_metric, better="lower")
 _MISMATCH = "Stale weights, another precision or kernel in the sampler, a temperature or top-p that one side applies."
 _LONG = f"{_MISMATCH} Long completions: the differences of their tokens add up."
+_mismatch_metric = partial(_report_metric, better="lower", moved_by=_MISMATCH)
 
 LOGGED_METRICS: dict[str, Metric] = {
     "sampler.token_ess": _report_metric(
@@ -33,22 +35,19 @@ LOGGED_METRICS: dict[str, Metric] = {
         moved_by=_LONG,
         source="Kish 1965, of the ratios of sequences.",
     ),
-    "sampler.chi2_token": _report_metric(
+    "sampler.chi2_token": _mismatch_metric(
         title="chi-square of tokens",
         formula="mean over tokens of w^2 - 1",
         meaning="Chi-square divergence of the trainer's policy from the sampler's, the variance of the ratio; negative "
         "by chance, or where the sampler's log-probabilities are not those that it sampled from.",
         range="[-1, inf)",
-        better="lower",
-        moved_by=_MISMATCH,
         source="E w^2 - 1 under the sampler; verl logs it as rollout_corr/chi2_token. arXiv 2605.14220.",
     ),
-    "sampler.chi2_sequence": _report_metric(
+    "sampler.chi2_sequence": _lower_is_better(
         title="chi-square of sequences",
         formula="mean over sequences of W^2 - 1, W the product of w over a sequence",
         meaning="Variance of the ratio of whole sequences. A few decide it: read it beside the effective share.",
         range="[-1, inf)",
-        better="lower",
         moved_by=_LONG,
         source="E W^2 - 1 under the sampler; verl logs it as rollout_corr/chi2_seq, its log-ratios clamped at 20.",
     ),
@@ -60,40 +59,32 @@ LOGGED_METRICS: dict[str, Metric] = {
         moved_by=_MISMATCH,
         source="Schulman 2020, Approximating KL divergence; verl logs it as rollout_corr/kl.",
     ),
-    "sampler.kl_k3": _report_metric(
+    "sampler.kl_k3": _mismatch_metric(
         title="KL of sampler and trainer, k3",
         formula="mean over tokens of w - 1 - log w",
         meaning="KL(sampler, trainer) a token with less noise than k1, and never negative. Where k1 and k3 are far "
         "apart, the log-probabilities are not those of the distribution that was sampled from.",
         range="[0, inf)",
-        better="lower",
-        moved_by=_MISMATCH,
         source="Schulman 2020, Approximating KL divergence; verl logs it as rollout_corr/k3_kl.",
     ),
-    "sampler.frac_beyond_2": _report_metric(
+    "sampler.frac_beyond_2": _mismatch_metric(
         title="ratio beyond 2",
         formula="(tokens with w < 1/2 or w > 2) / N",
         meaning="Share of tokens on which sampler and trainer differ by more than a factor of two, the usual bound of "
         "truncated importance sampling.",
-        better="lower",
-        moved_by=_MISMATCH,
         source="Definition; 2 is verl's default rollout_is_threshold.",
     ),
-    "sampler.frac_beyond_clip": _report_metric(
+    "sampler.frac_beyond_clip": _mismatch_metric(
         title="ratio beyond the clip",
         formula="(tokens with w < 0.8 or w > 1.2) / N",
         meaning="Share of tokens whose ratio is outside PPO's usual bounds before the first update.",
-        better="lower",
-        moved_by=_MISMATCH,
         source="Definition; 0.2 is the usual clip of Schulman et al. 2017, arXiv 1707.06347.",
     ),
-    "sampler.frac_clipped": _report_metric(
+    "sampler.frac_clipped": _mismatch_metric(
         title="clipped by the mismatch",
         formula="(tokens with A > 0 and w > 1.2, or A < 0 and w < 0.8) / N",
         meaning="Share of tokens whose gradient PPO's clip would take before the first update, were the ratio that to "
         "the sampler.",
-        better="lower",
-        moved_by=_MISMATCH,
         source="The clipped objective of Schulman et al. 2017, arXiv 1707.06347, at 0.2.",
     ),
     "entropy.mean": _report_metric(
@@ -105,28 +96,25 @@ LOGGED_METRICS: dict[str, Metric] = {
         moved_by="Temperature, an entropy bonus, KL to a reference, prompts that are solved.",
         source="Shannon 1948; of each token where the log has it, else the trainer's own metric of it.",
     ),
-    "staleness.mean_lag": _report_metric(
+    "staleness.mean_lag": _lower_is_better(
         title="mean lag",
         formula="mean over rollouts of N - 1 - v, v the updates behind the weights of the first token, at update N",
         meaning="How many updates the weights that sampled are behind those that are updated; 0 is on-policy.",
         range="[0, inf)",
-        better="lower",
         moved_by="Asynchronous generation: queue length, long completions, a bound on staleness.",
         source="Definition; prime-rl counts its off-policy steps so.",
     ),
-    "staleness.max_lag": _report_metric(
+    "staleness.max_lag": _lower_is_better(
         title="largest lag",
         formula="max over rollouts of N - 1 - v",
         meaning="The stalest rollout.",
         range="[0, inf)",
-        better="lower",
         moved_by="As the mean lag; the longest completion.",
     ),
-    "staleness.frac_above_1": _report_metric(
+    "staleness.frac_above_1": _lower_is_better(
         title="lag above one",
         formula="(rollouts with N - 1 - v > 1) / (rollouts)",
         meaning="Share of rollouts that are staler than one update, which pipelined training has anyway.",
-        better="lower",
         moved_by="As the mean lag.",
     ),
     "staleness.frac_mixed": _report_metric(
@@ -135,29 +123,26 @@ LOGGED_METRICS: dict[str, Metric] = {
         meaning="Share of rollouts during which the weights were changed.",
         moved_by="Weight updates that do not wait for generation; long completions.",
     ),
-    "generation.frac_truncated": _report_metric(
+    "generation.frac_truncated": _lower_is_better(
         title="truncated",
         formula="(completions cut off at the length limit) / (completions whose end is known)",
         meaning="Share of completions without an end, which a verifier mostly fails.",
-        better="lower",
         moved_by="The length limit; a policy that grows longer.",
         source="A ratio of counts; where only the trainer logged it, its completions/clipped_ratio.",
     ),
-    "generation.seconds": _report_metric(
+    "generation.seconds": _lower_is_better(
         title="seconds a completion",
         formula="mean over rollouts of the seconds of generating it",
         meaning="What a completion costs in time.",
         range="[0, inf)",
-        better="lower",
         moved_by="Length, load of the sampler, turns.",
         source="Definition; needs logged times of single rollouts.",
     ),
-    "generation.slowest_over_mean": _report_metric(
+    "generation.slowest_over_mean": _lower_is_better(
         title="slowest over mean",
         formula="mean over steps of (seconds of the slowest rollout) / (mean seconds of the step's rollouts)",
         meaning="How much longer a step that waits for all of its rollouts takes than its mean one.",
         range="[1, inf)",
-        better="lower",
         moved_by="A few very long completions; asynchronous generation makes it harmless.",
     ),
 }
@@ -204,6 +189,7 @@ SPIKE_METRICS: dict[str, Metric] = {
 
 
 _compare_metric = partial(Metric, command="compare")
+_lower_compared = partial(_compare_metric, better="lower")
 
 COMPARE_METRICS: dict[str, Metric] = {
     "train_reward": _compare_metric(
@@ -215,11 +201,10 @@ COMPARE_METRICS: dict[str, Metric] = {
         moved_by="The formulation, the learning rate, the prompts, the length of the run.",
         source="The trainer's log, averaged.",
     ),
-    "reward_drawdown": _compare_metric(
+    "reward_drawdown": _lower_compared(
         title="largest fall of reward",
         formula="max over s < t of (R_s - R_t), R the mean train reward of each tenth of the run",
         meaning="How much of what a run had reached it lost again: near zero for a stable run.",
-        better="lower",
         moved_by="A learning rate that is too high, advantages that push without bound.",
         source="The largest drawdown of finance, on tenths so that the noise of single steps does not count.",
     ),
@@ -230,21 +215,19 @@ COMPARE_METRICS: dict[str, Metric] = {
         moved_by="Prompts that are solved or hopeless: it rises as training succeeds.",
         source="frac_reward_zero_std, averaged over the run.",
     ),
-    "frac_incoherent": _compare_metric(
+    "frac_incoherent": _lower_compared(
         title="rewarded, but incoherent",
         formula="(rollouts with a reward of at least 0.5 and a wrong or missing step) / (rollouts with such a reward)",
         meaning="How often a run rewarded reasoning that does not hold: an answer that was right by luck, or likely "
         "whatever stood before it.",
-        better="lower",
         moved_by="A reward that the answer's probability makes, and tasks whose errors cancel.",
         source="Ours; over all steps of the run, on tasks whose steps before the answer can be checked.",
     ),
-    "kilotokens_per_step": _compare_metric(
+    "kilotokens_per_step": _lower_compared(
         title="1000 tokens a step",
         formula="tokens of all sampled prompts and completions, thrown away ones included, over 1000 x steps",
         meaning="What a step cost to sample: more under dynamic sampling, which throws dead groups away.",
         range="[0, inf)",
-        better="lower",
         moved_by="Dead groups that are resampled, and the length of completions.",
         source="TRL's num_tokens, over the run.",
     ),
@@ -279,13 +262,12 @@ COMPARE_METRICS: dict[str, Metric] = {
         moved_by="The number of seeds, above all; the number of metrics and pairs that are looked at.",
         source="Fisher 1935 and Holm 1979.",
     ),
-    "least_detectable": _compare_metric(
+    "least_detectable": _lower_compared(
         title="least detectable difference",
         formula="sd d, with 80 % power at the level 0.05 / m of the smallest of m p-values: P(|T| > t) = 0.8 at "
         "d sqrt(n), or Phi(d)^n = 0.8 where all n must agree in sign",
         meaning="A difference this large would be decided in four of five such comparisons; smaller ones may be there.",
         range="[0, inf)",
-        better="lower",
         moved_by="More seeds, fewer tests, metrics that vary less between seeds.",
         source="Power of the t test (Student 1908; Cohen 1988), and of unanimous signs.",
     ),

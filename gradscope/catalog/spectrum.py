@@ -8,11 +8,13 @@ from gradscope.catalog.entry import Metric, rank_metric
 
 _curve_metric = partial(rank_metric, path="curve.{0}")
 _COUNT = "[1, N]"
+_count_metric = partial(rank_metric, range=_COUNT)
 _MOVED = "Rollouts that pull in different directions raise it; a few dominating or near-equal rows lower it."
 _CHANNELS = (
     "Ours, after the question of SALT, arXiv 2606.05800: a shared and a residual channel; its own formula is not "
     "known to us."
 )
+_channel_metric = partial(_curve_metric, source=_CHANNELS)
 
 SPECTRUM_METRICS: dict[str, Metric] = {
     "effective_rank": _curve_metric(
@@ -23,11 +25,10 @@ SPECTRUM_METRICS: dict[str, Metric] = {
         moved_by=_MOVED,
         source="Roy & Vetterli 2007, The effective rank, EUSIPCO.",
     ),
-    "spectral_entropy_rank": rank_metric(
+    "spectral_entropy_rank": _count_metric(
         title="spectral entropy rank",
         formula="exp H(q), q_i = s_i^2 / sum(s^2), H(q) = -sum(q log q)",
         meaning="How many directions the gradient's energy is spread over; other code calls this effective rank too.",
-        range=_COUNT,
         moved_by=_MOVED,
         source="Exponential of the Shannon entropy (Hill number of order 1) of the energy shares.",
     ),
@@ -78,25 +79,23 @@ SPECTRUM_METRICS: dict[str, Metric] = {
         source="Ours, after the question of SALT, arXiv 2606.05800, whose own rule is not known to us; eigenvalues "
         "above 1: Kaiser 1960, Educational and Psychological Measurement 20.",
     ),
-    "shared_energy": _curve_metric(
+    "shared_energy": _channel_metric(
         title="energy of shared directions",
         formula="sum |P g_i|^2 / sum |g_i|^2, P the projection on the shared directions of a group, mean over groups "
         "with a gradient",
         meaning="Which part of the energy of a group's rows lies where several rollouts pull.",
         moved_by="Rollouts that are alike raise it; a few rollouts with most of the norm and directions of their own "
         "lower it.",
-        source=_CHANNELS,
     ),
-    "shared_sum": _curve_metric(
+    "shared_sum": _channel_metric(
         title="sum on shared directions",
         formula="|P s|^2 / |s|^2, s = sum g_i, P the projection on the shared directions of a group, mean over groups "
         "with a sum",
         meaning="Which part of the energy of a group's sum lies where several rollouts pull: beside shared_energy it "
         "says whether adding up favors what is shared.",
         moved_by="Cancellation of what is shared lowers it.",
-        source=_CHANNELS,
     ),
-    "shared_kept": _curve_metric(
+    "shared_kept": _channel_metric(
         title="kept of what is shared",
         formula="|P s|^2 / sum |P g_i|^2, s = sum g_i, P the projection on the shared directions of a group, mean over "
         "groups that have some",
@@ -104,16 +103,14 @@ SPECTRUM_METRICS: dict[str, Metric] = {
         "rows are alike, less than 1 where rollouts that are alike have advantages of opposite signs.",
         range="[0, R]",
         moved_by="Advantages that add up to zero lower it; advantages of one sign raise it.",
-        source=_CHANNELS,
     ),
-    "residual_kept": _curve_metric(
+    "residual_kept": _channel_metric(
         title="kept of the rest",
         formula="|(1 - P) s|^2 / sum |(1 - P) g_i|^2, s = sum g_i, P the projection on the shared directions of a "
         "group, mean over groups with a rest",
         meaning="What adding up makes of the energy that is each rollout's own: 1 on average under random signs.",
         range="[0, R]",
         moved_by="Rollouts that are alike in more than the shared directions move it away from 1.",
-        source=_CHANNELS,
     ),
     "numerical_rank": rank_metric(
         title="numerical rank",
@@ -159,50 +156,45 @@ SPECTRUM_METRICS: dict[str, Metric] = {
 }
 
 NULL_METRICS: dict[str, Metric] = {
-    "given_prompts": rank_metric(
+    "given_prompts": _count_metric(
         title="effective rank given the prompts",
         formula="mean effective rank +- t sqrt(sum over groups of (G-1)/G sum_i (v_i - mean v)^2), v_i without rollout "
         "i",
         meaning="The mean effective rank with the interval of other rollouts of the same prompts: each rollout is left "
         "out once, and the others' advantages are computed anew. Rollouts are not drawn with repetition, because one "
         "that is drawn twice is one direction.",
-        range=_COUNT,
         moved_by="As the effective rank; where the mean hangs on a single rollout there is none.",
         source="Efron & Stein 1981, The jackknife estimate of variance, Annals of Statistics 9.",
     ),
-    "nulls.unweighted": rank_metric(
+    "nulls.unweighted": _count_metric(
         title="null 'scores'",
         formula="effective rank of the score vectors s_i",
         meaning="The rank without any advantage. What is low here too is the policy's geometry, not the advantage's.",
-        range=_COUNT,
         moved_by="How alike the completions of a group are, and how sure the policy is of their tokens.",
         source="Null model; definition.",
     ),
-    "nulls.shuffled": rank_metric(
+    "nulls.shuffled": _count_metric(
         title="null 'shuffled'",
         formula="mean effective rank of A_p(i) s_i, p random within the group",
         meaning="The rank where the same advantages go to other rollouts of the group, averaged over seeded shuffles.",
-        range=_COUNT,
         moved_by="The spread of the advantages; not which rollout got which.",
         source="Permutation null (Fisher 1935).",
     ),
-    "nulls.signs": rank_metric(
+    "nulls.signs": _count_metric(
         title="null 'signs'",
         formula="effective rank of sign(A_i) s_i",
         meaning="The rank without the advantages' sizes. Signs rotate the matrix: without a zero advantage and without "
         "centering it is that of the scores exactly. So no rank of rows can see who was rewarded and who punished, "
         "only how unequal the sizes are; a sum of rows, such as dL/dW, can.",
-        range=_COUNT,
         moved_by="Rollouts with zero advantage, which drop out.",
         source="Null model; diag(sign A) is orthogonal.",
     ),
-    "nulls.gaussian": rank_metric(
+    "nulls.gaussian": _count_metric(
         title="null 'unrelated rows'",
         formula="mean effective rank of |g_i| z_i, z_i random unit rows",
         meaning="The rank of rows of the same norms that have nothing in common: the ceiling that unequal norms leave. "
         "For dL/dW of a group the rows are those of its smaller side; for that of a whole step the entries are "
         "independent, by the law of Marchenko and Pastur.",
-        range=_COUNT,
         moved_by="Unequal row norms lower it.",
         source="Wishart matrices by Bartlett's decomposition (1933); Marchenko & Pastur 1967.",
     ),

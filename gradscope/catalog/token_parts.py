@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradscope.catalog.entry import Metric, rank_metric
 
 _ANY = "(-inf, inf)"
 _COSINE = "[-1, 1]"
 _MISMATCH = "How far the sampler is from the trainer, the bound, and the length of completions where ratios are theirs."
 _MOVED = "Definition; the signed change of log p between two policies, token by token: arXiv 2603.22117."
+_change_metric = partial(rank_metric, range=_ANY, source=_MOVED)
+_unbounded_metric = partial(rank_metric, range=_ANY)
+_mismatch_metric = partial(rank_metric, moved_by=_MISMATCH)
+_cosine_metric = partial(rank_metric, range=_COSINE)
 
 TOKEN_PART_METRICS: dict[str, Metric] = {
     "token_kinds.frac_tokens": rank_metric(
@@ -26,125 +32,112 @@ TOKEN_PART_METRICS: dict[str, Metric] = {
         source="Definition; dominance of unlikely tokens: arXiv 2505.12929, of undecided ones: arXiv 2506.01939.",
         path="token_kinds.energy_share",
     ),
-    "token_kinds.gradient_share": rank_metric(
+    "token_kinds.gradient_share": _unbounded_metric(
         title="share along the gradient",
         formula="(sum over the kind of v_t g_t) . g / |g|^2",
         meaning="What a kind of token gives to the step; the kinds' parts add up to 1, and one that pulls against the "
         "rest is negative.",
-        range=_ANY,
         moved_by="The size of the tokens' gradients, and whether they agree.",
         source="Projection on the sum; kinds as in arXiv 2505.12929 and 2506.01939.",
     ),
-    "token_kinds.cosine": rank_metric(
+    "token_kinds.cosine": _cosine_metric(
         title="cosine of a kind of token",
         formula="cosine of (sum over the kind of v_t g_t) with g",
         meaning="Whether a gradient of these tokens alone would go where the whole goes: for the top fifth by entropy, "
         "what masking the rest changes. `check` takes that one.",
-        range=_COSINE,
         moved_by="Which tokens carry the gradient.",
         source="Definition; training on the top fifth alone: Wang et al. 2025, arXiv 2506.01939.",
         path="token_kinds.cosine",
     ),
-    "corrections.kept": rank_metric(
+    "corrections.kept": _mismatch_metric(
         title="kept by the correction",
         formula="(units with f > 0) / (units), f what a correction multiplies the gradient of a token or sequence by",
         meaning="Share of the tokens, or sequences where ratios are of sequences, that are not masked.",
         better="higher",
-        moved_by=_MISMATCH,
     ),
-    "corrections.ess": rank_metric(
+    "corrections.ess": _mismatch_metric(
         title="effective share under the correction",
         formula="(sum of f)^2 / (M sum of f^2), M units",
         meaning="Share of the units that the corrected gradient is worth. `check` takes that of tis.",
         better="higher",
-        moved_by=_MISMATCH,
         source="Kish 1965.",
         path="corrections.ess",
     ),
-    "corrections.chi2": rank_metric(
+    "corrections.chi2": _mismatch_metric(
         title="second moment of the correction",
         formula="mean over units of f^2 - 1",
         meaning="For token_ratio and sequence_ratio the chi-square divergence of policy and sampler; what cutting or "
         "masking leaves of it elsewhere.",
         range="[-1, inf)",
         better="lower",
-        moved_by=_MISMATCH,
         source="Of plain ratios E w^2 - 1 under the sampler; such a mismatch as a cause of collapse: arXiv 2605.14220.",
     ),
-    "corrections.norm_ratio": rank_metric(
+    "corrections.norm_ratio": _mismatch_metric(
         title="norm under the correction",
         formula="|sum of f_t u_t g_t| / |sum of u_t g_t|, u_t the weight of a token at ratio 1",
         meaning="How much shorter or longer the corrected gradient is than one that takes the policy for the sampler. "
         "`check` takes that of tis.",
         range="[0, inf)",
-        moved_by=_MISMATCH,
         path="corrections.norm_ratio",
     ),
-    "corrections.cosine": rank_metric(
+    "corrections.cosine": _mismatch_metric(
         title="cosine with the uncorrected gradient",
         formula="cosine of sum of f_t u_t g_t with sum of u_t g_t",
         meaning="Whether a correction turns the step. Near 1 it does not matter which one is used. `check` takes "
         "that of tis.",
         range=_COSINE,
-        moved_by=_MISMATCH,
         source="tis: Yao et al. 2025, truncated importance sampling, bound 2; icepop: Ling Team 2025, arXiv "
         "2510.18855, band [0.5, 5]; mis: slime, band [0.5, 2]; geometric_mask: the geometric mean of a "
         "sequence's ratios, verl's band [1/1.001, 1.001]; token_mask, sequence_truncate, sequence_mask: TRL's modes at "
         "its bound 3.",
         path="corrections.cosine",
     ),
-    "corrections.unbiased_cosine": rank_metric(
+    "corrections.unbiased_cosine": _mismatch_metric(
         title="cosine with the unbiased gradient",
         formula="cosine of sum of f_t u_t g_t with sum of W u_t g_t, W the product of w over the sequence",
         meaning="How near a correction is to the estimate whose expectation is the gradient on policy. Where the "
         "effective share of sequence_ratio is small, that estimate is a few sequences.",
         range=_COSINE,
-        moved_by=_MISMATCH,
         source="Importance sampling of whole sequences.",
     ),
-    "entropy_change.rate": rank_metric(
+    "entropy_change.rate": _unbounded_metric(
         title="predicted change of entropy",
         formula="-(gradient of the mean entropy of the step's tokens) . g",
         meaning="First-order change of that mean by plain SGD, for each unit of learning rate, at the same states. "
         "An adaptive optimizer scales entries, and the KL term is left out. The cosine has an interval; this product, "
         "which a few groups hold, has none that would keep its word.",
-        range=_ANY,
         moved_by="Advantages of likely tokens; an entropy bonus.",
         source="First-order Taylor expansion; of a softmax policy the covariance of arXiv 2505.22617.",
         path="entropy_changes.rate",
     ),
-    "entropy_change.cosine": rank_metric(
+    "entropy_change.cosine": _cosine_metric(
         title="entropy and update",
         formula="cosine of (gradient of the mean entropy of the step's tokens) with -g",
         meaning="Below 0 the step lowers the entropy of its own tokens, above 0 it raises it.",
-        range=_COSINE,
         moved_by="Rewarding what the policy is sure of lowers it, rewarding unlikely tokens raises it.",
         source="Definition; Cui et al. 2025, arXiv 2505.22617 on what drives the entropy.",
         path="entropy_changes.cosine",
     ),
-    "entropy_change.covariance": rank_metric(
+    "entropy_change.covariance": _unbounded_metric(
         title="covariance of log-probability and advantage",
         formula="mean over tokens of (log pi - its mean) (A - its mean)",
         meaning="Positive where likely tokens have the higher advantages, which lowers a softmax policy's entropy.",
-        range=_ANY,
         moved_by="Confident completions that are rewarded, unlikely ones that are not.",
         source="Cui et al. 2025, The entropy mechanism of reinforcement learning, arXiv 2505.22617.",
     ),
-    "entropy_change.measured": rank_metric(
+    "entropy_change.measured": _unbounded_metric(
         title="measured change of entropy",
         formula="mean over tokens of H_later - H, H before the step's update, H_later of the next checkpoint",
         meaning="What became of the entropy where the step's own tokens were sampled, in nats: beside the prediction, "
         "which is of one update, that of all updates up to the next checkpoint.",
-        range=_ANY,
         moved_by="The learning rate, the updates between the checkpoints, and what other prompts teach.",
         source="Definition; predicted and measured changes of entropy: Cui et al. 2025, arXiv 2505.22617.",
         path="entropy_changes.measured",
     ),
-    "token_kl.k1": rank_metric(
+    "token_kl.k1": _unbounded_metric(
         title="KL to the reference, k1",
         formula="mean over tokens of log(p / p_ref)",
         meaning="KL of the policy from the reference a token, unbiased and noisy: it can be negative.",
-        range=_ANY,
         moved_by="Training; a small coefficient of the KL term.",
         source="Schulman 2020, Approximating KL divergence.",
     ),
@@ -173,69 +166,58 @@ TOKEN_PART_METRICS: dict[str, Metric] = {
         moved_by="How many turns rollouts take.",
         source="A ratio of counts; a turn is a stretch of sampled tokens.",
     ),
-    "turns.gradient_share": rank_metric(
+    "turns.gradient_share": _unbounded_metric(
         title="share along the gradient by turn",
         formula="(sum over the turn of v_t g_t) . g / |g|^2",
         meaning="What a turn gives to the step; the turns' parts add up to 1.",
-        range=_ANY,
         moved_by="How long turns are, how certain the policy is in them, and advantages of their own.",
         source="Projection on the sum, turn by turn.",
     ),
-    "turns.cosine": rank_metric(
+    "turns.cosine": _cosine_metric(
         title="cosine of a turn",
         formula="cosine of (sum over the turn of v_t g_t) with g",
         meaning="Whether a turn pulls the way of the whole step, or against it.",
-        range=_COSINE,
         moved_by="Turns of different kinds, such as calls of tools and answers.",
     ),
-    "logprob_changes.positive": rank_metric(
+    "logprob_changes.positive": _change_metric(
         title="change of log p, advantage above 0",
         formula="mean over tokens with A > 0 of log p_later - log p, p before the step's update, p_later of the next "
         "checkpoint",
         meaning="How far training moved the tokens of a step that it was to make likelier, in nats. A policy's own "
         "tokens fall by its KL to the later one on average, whatever their advantage, so it stands beside the other "
         "two.",
-        range=_ANY,
         better="higher",
         moved_by="The learning rate, the updates between the checkpoints, and what other prompts teach.",
-        source=_MOVED,
     ),
-    "logprob_changes.negative": rank_metric(
+    "logprob_changes.negative": _change_metric(
         title="change of log p, advantage below 0",
         formula="mean over tokens with A < 0 of log p_later - log p, p before the step's update, p_later of the next "
         "checkpoint",
         meaning="How far training moved the tokens of a step that it was to make less likely, in nats.",
-        range=_ANY,
         better="lower",
         moved_by="The same; where it rises, what positive tokens teach passes to tokens like them.",
-        source=_MOVED,
     ),
-    "logprob_changes.neither": rank_metric(
+    "logprob_changes.neither": _change_metric(
         title="change of log p, advantage 0",
         formula="mean over tokens with A = 0 of log p_later - log p, p before the step's update, p_later of the next "
         "checkpoint",
         meaning="How far training moved the tokens of a step that its gradient does not see, in nats.",
-        range=_ANY,
         moved_by="What other prompts teach.",
-        source=_MOVED,
     ),
-    "logprob_changes.difference": rank_metric(
+    "logprob_changes.difference": _change_metric(
         title="change of log p, above 0 less below 0",
         formula="logprob_changes.positive - logprob_changes.negative",
         meaning="How far training moved the tokens of a step apart by the sign of their advantage. A policy that "
         "sharpens lowers unlikely tokens most, and failing rollouts have more of them: see logprob_changes.matched.",
-        range=_ANY,
         better="higher",
         moved_by="What sharpens the policy; updates that undo it, on these prompts or on others.",
-        source=_MOVED,
     ),
-    "logprob_changes.matched": rank_metric(
+    "logprob_changes.matched": _unbounded_metric(
         title="change of log p as the advantages ask",
         formula="sum over tenths b of the tokens by log p of w_b (mean change with A > 0 - with A < 0) / sum w_b, "
         "w_b = n+ n- / (n+ + n-)",
         meaning="Whether training moved tokens of like probability apart the way their advantages ask: 0 where the "
         "change depends on how likely they were and not on the advantage.",
-        range=_ANY,
         better="higher",
         moved_by="Updates that undo it, on these prompts or on others.",
         source="Definition; stratification by a confounder (Cochran 1968, Biometrics 24), least-squares weights.",

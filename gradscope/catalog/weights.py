@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradscope.catalog.entry import Metric, rank_metric
 
+_size_metric = partial(rank_metric, range="[0, inf)")
+_cosine_metric = partial(rank_metric, range="[-1, 1]")
+
 WEIGHT_UPDATE_METRICS: dict[str, Metric] = {
-    "update_size": rank_metric(
+    "update_size": _size_metric(
         title="update size",
         formula="|W_t - W_0|_F / |W_0|_F",
         meaning="How far training moved a matrix, relative to its size.",
-        range="[0, inf)",
         moved_by="Learning rate, number of steps.",
     ),
     "top_energy": rank_metric(
@@ -54,27 +58,24 @@ WEIGHT_UPDATE_METRICS: dict[str, Metric] = {
         moved_by="The size of the update; whether it acts on the principal directions.",
         source="Principal angles: Bjorck & Golub 1973; in RL updates: arXiv 2511.08567, 2607.19331.",
     ),
-    "adapter.a_norm": rank_metric(
+    "adapter.a_norm": _size_metric(
         title="norm of A",
         formula="|A|_F",
         meaning="Of an adapter's first factor, which starts at random.",
-        range="[0, inf)",
         moved_by="Its initialization; training.",
         source="LoRA: Hu et al. 2021, arXiv 2106.09685.",
     ),
-    "adapter.b_norm": rank_metric(
+    "adapter.b_norm": _size_metric(
         title="norm of B",
         formula="|B|_F",
         meaning="Of an adapter's second factor, which starts at zero: 0 says that it does nothing yet.",
-        range="[0, inf)",
         moved_by="Training; a learning rate of 0, or a module that gets no gradient, leaves it at 0.",
         source="LoRA starts with B at zero: Hu et al. 2021, arXiv 2106.09685.",
     ),
-    "adapter.product_size": rank_metric(
+    "adapter.product_size": _size_metric(
         title="size of the adapter",
         formula="|s B A|_F / |W|_F, W the weight that it is added to",
         meaning="How much an adapter changes its weight.",
-        range="[0, inf)",
         moved_by="Learning rate, number of steps, the adapter's scale.",
         source="LoRA's product beside its base.",
     ),
@@ -86,12 +87,11 @@ WEIGHT_UPDATE_METRICS: dict[str, Metric] = {
         moved_by="Training, which aligns B with the rows of A that matter.",
         source="Submultiplicativity of the Frobenius norm; beside a product of independent normal factors.",
     ),
-    "optimizers.cosines": rank_metric(
+    "optimizers.cosines": _cosine_metric(
         title="cosine of two optimizers' steps",
         formula="cosine of the first steps of two of SGD, Adam and Muon from one gradient, all matrices together",
         meaning="How different the optimizers are on this gradient, each fresh: without moments, weight decay or clip. "
         "Adam's with SGD is |g|_1 / (sqrt(n) |g|_2), 0.80 for normal entries of one size.",
-        range="[-1, 1]",
         moved_by="How uneven the entries (Adam) and singular values (Muon) of the gradient are.",
         source="PyTorch's optimizers; SGD in place of Adam: arXiv 2602.07729, Muon: arXiv 2605.19282.",
     ),
@@ -127,11 +127,10 @@ WEIGHT_UPDATE_METRICS: dict[str, Metric] = {
 
 
 UPDATE_METRICS: dict[str, Metric] = {
-    "update_norm": rank_metric(
+    "update_norm": _size_metric(
         title="update norm",
         formula="|sum of A_i s_i| = sqrt(A' K A)",
         meaning="Norm of the update that a formulation makes of the step's rollouts, before clipping and without KL.",
-        range="[0, inf)",
         moved_by="The formulation's scale; how far the score vectors agree.",
     ),
     "between_groups": rank_metric(
@@ -151,66 +150,59 @@ UPDATE_METRICS: dict[str, Metric] = {
         moved_by="More groups a step, prompts that pull the same way, less noisy baselines.",
         source="U-statistic over groups; as the gradient noise scale of McCandlish et al. 2018, arXiv 1812.06162.",
     ),
-    "critical_batch_size": rank_metric(
+    "critical_batch_size": _size_metric(
         title="critical batch size",
         formula="J / signal_to_noise, J groups of the step",
         meaning="Prompts a step at which signal and noise of the update are equal. Below it more prompts make about as "
         "much more progress, far above it they are wasted.",
-        range="[0, inf)",
         moved_by="It rises as prompts are learned; prompts that pull the same way and less noisy baselines lower it.",
         source="McCandlish et al. 2018, arXiv 1812.06162: the simple noise scale tr(covariance) / |gradient|^2, in "
         "prompts.",
     ),
-    "group_cosine": rank_metric(
+    "group_cosine": _cosine_metric(
         title="cosine of groups",
         formula="mean over j != k of S_j . S_k / (|S_j| |S_k|), groups with a gradient",
         meaning="Whether prompts pull the same way (1), are unrelated (0) or pull against each other.",
-        range="[-1, 1]",
         moved_by="Prompts of one kind raise it; over training it tends to fall as what they share is learned.",
         source="Definition; cross-prompt orthogonality as in arXiv 2601.23135.",
     ),
-    "noise_within": rank_metric(
+    "noise_within": _size_metric(
         title="noise within prompts",
         formula="mean |a_j - b_j|^2 / 2 over (mean (|a_j|^2 + |b_j|^2) / 2 - mean over j != k of h_j . h_k), a_j and "
         "b_j halves of group j with advantages of their own, h_j their mean",
         meaning="Share of the noise of a prompt's gradient that more rollouts of it would lessen; the rest lies "
         "between prompts, and only more prompts help. At half the group size; above 1 where chance made it so.",
-        range="[0, inf)",
         moved_by="Fewer rollouts a prompt and noisier baselines raise it; unlike prompts lower it.",
         source="One-way analysis of variance (Fisher 1925), by products of halves, on gradients.",
     ),
-    "alignment.pass@k": rank_metric(
+    "alignment.pass@k": _cosine_metric(
         title="alignment with pass@k",
         formula="E u . E v / (|E u| |E v|), v the unbiased gradient of pass@k, products of different groups only",
         meaning="Whether a formulation climbs pass@k on average (1), leaves it alone (0) or descends it (-1); noise "
         "that both share does not count.",
-        range="[-1, 1]",
         better="higher",
         moved_by="How a formulation weighs hard and easy prompts.",
         source="Gradient of pass@k: Walder & Karkhanis 2025, arXiv 2505.15201; cross products: definition.",
     ),
-    "kinds.norm": rank_metric(
+    "kinds.norm": _size_metric(
         title="norm by kind of group",
         formula="|sum of A_i s_i| over the all-fail, the mixed or the all-pass groups of a step",
         meaning="What each kind of group gives to the update; the three sums add up to it. 0 where a formulation "
         "leaves a kind out.",
-        range="[0, inf)",
         moved_by="The formulation; how many groups of the kind there are.",
     ),
-    "kinds.cosine": rank_metric(
+    "kinds.cosine": _cosine_metric(
         title="cosine by kind of group",
         formula="u . v / (|u| |v|), u the sum over the groups of one kind, v the whole update",
         meaning="Whether groups of a kind pull the way the step goes (1), across it (0) or against it (-1).",
-        range="[-1, 1]",
         moved_by="The formulation; the kind with the largest norm decides where the step goes.",
     ),
-    "kinds.alignment.pass@k": rank_metric(
+    "kinds.alignment.pass@k": _cosine_metric(
         title="alignment with pass@k by kind of group",
         formula="E u . E v / (|E u| |E v|), u the sum over the groups of one kind, v the unbiased gradient of pass@k, "
         "products of different groups only",
         meaning="Whether groups of a kind climb pass@k on average (1) or descend it (-1); noise that the two share is "
         "left out.",
-        range="[-1, 1]",
         better="higher",
         moved_by="The formulation. Of sign's all-fail groups it is 1 in expectation with pass@G, G the group size.",
         source="Of sign's all-fail part: Nie et al. 2026, arXiv 2605.07689; pass@k gradient: Walder and Karkhanis "
@@ -224,20 +216,18 @@ UPDATE_METRICS: dict[str, Metric] = {
         moved_by="Failing rollouts with larger score vectors than passing ones lower it.",
         source="Greensmith, Bartlett & Baxter 2004, Variance reduction techniques for gradient estimates, JMLR 5.",
     ),
-    "relative_noise": rank_metric(
+    "relative_noise": _size_metric(
         title="relative gradient noise",
         formula="sum of |s_i|^2 (r_i - b_i)^2 over that with b_i the mean of the other rewards of the group",
         meaning="Second moment of the gradient under a baseline; below 1 is less noisy than leave-one-out.",
-        range="[0, inf)",
         better="lower",
         moved_by="The correlation of reward and |s|^2; the group size.",
         source="Definition; shrinkage: Zeng et al. 2025, arXiv 2511.03710.",
     ),
-    "reward_norm_correlation": rank_metric(
+    "reward_norm_correlation": _cosine_metric(
         title="reward and norm",
         formula="within-group correlation of r_i and |s_i|^2, each group's norms over their mean",
         meaning="What makes the group mean a poor baseline: 0 where it is the best one.",
-        range="[-1, 1]",
         moved_by="Confident passes and uncertain failures make it negative.",
     ),
 }
@@ -254,11 +244,10 @@ INTERFERENCE_METRICS: dict[str, Metric] = {
         moved_by="Prompts whose answers exclude each other; shared text such as formats moves it down.",
         source="Negative interference by products of scores: arXiv 2510.02230; share of pairs: definition.",
     ),
-    "interference.cosine": rank_metric(
+    "interference.cosine": _cosine_metric(
         title="cosine with others' correct answers",
         formula="mean over j != k of S_j . C_k / (|S_j| |C_k|)",
         meaning="Whether prompts climb the correct answers of the others (above 0) or descend them (below 0).",
-        range="[-1, 1]",
         better="higher",
         moved_by="As interference.frac_hurt.",
         source="Definition; alignment with gradients of held-out prompts: arXiv 2602.21492.",

@@ -10,22 +10,14 @@ from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
-from gradscope.results.degeneracy import (
-    DegeneracyReport,
-    GroupSizeDegeneracy,
-    RewardConflict,
-    RewardFunction,
-    SideRewards,
-    TargetDegeneracy,
-    TargetPlan,
-)
+from gradscope.results import degeneracy as results
 from gradscope.say import amount, chance, number, percent, points, with_interval
 
 _SIGNIFICANT = 0.05
 _FILTERED = -3.0  # standard deviations below which groups agree too rarely to be a whole log
 
 
-def cost_finding(report: DegeneracyReport) -> str:
+def cost_finding(report: results.DegeneracyReport) -> str:
     """What share of the training signal was lost; empty where every group is alive."""
     cost = report.starvation
     is_part = report.reward_conflict is not None and report.reward == report.reward_conflict.main
@@ -41,7 +33,7 @@ def cost_finding(report: DegeneracyReport) -> str:
     return f"Signal lost: {lost}; of {amount(batch)} rollouts a step {amount(effective)} count."
 
 
-def dispersion_finding(report: DegeneracyReport) -> str:
+def dispersion_finding(report: results.DegeneracyReport) -> str:
     """Whether groups of a step are seen to differ in pass rate, and prompts with them; empty where that is untested."""
     tested = report.overdispersion
     if tested.z.value is None or tested.p_value.value is None:
@@ -76,7 +68,7 @@ def _not_excluded(rate_variance: Estimate) -> str:
     return f", nor is a standard deviation of {max(rate_variance.high, 0.0) ** 0.5:.2f} between pass rates"
 
 
-def remedy_finding(report: DegeneracyReport, doubled: GroupSizeDegeneracy | None) -> str:
+def remedy_finding(report: results.DegeneracyReport, doubled: results.GroupSizeDegeneracy | None) -> str:
     """What resampling and groups of twice the size would bring; empty where every group is alive."""
     factor = report.starvation.resampling_factor
     if not report.frac_reward_zero_std.value:
@@ -92,7 +84,7 @@ def remedy_finding(report: DegeneracyReport, doubled: GroupSizeDegeneracy | None
     )
 
 
-def target_finding(report: DegeneracyReport) -> str:
+def target_finding(report: results.DegeneracyReport) -> str:
     """What it takes to reach the target; empty where there is none."""
     target = report.target
     if target is None:
@@ -104,14 +96,14 @@ def target_finding(report: DegeneracyReport) -> str:
     return f"At most {percent(target.target)} dead groups: {'; '.join(ways)}."
 
 
-def conflict_findings(conflict: RewardConflict | None) -> tuple[str, ...]:
+def conflict_findings(conflict: results.RewardConflict | None) -> tuple[str, ...]:
     """That a main reward has no say where others decide, and what to do; nothing where there is no such group."""
     if conflict is None:
         return ()
     return (conflict_sentence(conflict), conflict_advice(conflict))
 
 
-def conflict_sentence(conflict: RewardConflict) -> str:
+def conflict_sentence(conflict: results.RewardConflict) -> str:
     """That a main reward has no say where others decide."""
     share = conflict.advantage_share.value
     weight = "" if share is None else f", which hold {percent(share)} of all squared advantages"
@@ -124,7 +116,7 @@ def conflict_sentence(conflict: RewardConflict) -> str:
     return f"{text}: '{conflict.main}' is tied in these {conflict.num_groups:,}{weight}."
 
 
-def conflicts_of_runs(runs: Sequence[SideRewards]) -> Iterator[str]:
+def conflicts_of_runs(runs: Sequence[results.SideRewards]) -> Iterator[str]:
     """What a comparison of dead groups does not show: those that side rewards decide, and gains that are none."""
     improved = {run.run: text for run in runs if (text := _no_gain(runs[0], run))}
     yield from improved.values()
@@ -133,7 +125,7 @@ def conflicts_of_runs(runs: Sequence[SideRewards]) -> Iterator[str]:
             yield f"In {run.run} {conflict_sentence(run.conflict)}"
 
 
-def _no_gain(first: SideRewards, second: SideRewards) -> str:
+def _no_gain(first: results.SideRewards, second: results.SideRewards) -> str:
     """That a run has fewer dead groups than another only because side rewards decide them; empty where it has not."""
     conflict, before = second.conflict, first.conflict
     shares = [run.frac_main_differs for run in (first, second)]
@@ -153,7 +145,7 @@ def _no_gain(first: SideRewards, second: SideRewards) -> str:
     )
 
 
-def conflict_advice(conflict: RewardConflict) -> str:
+def conflict_advice(conflict: results.RewardConflict) -> str:
     """What to do about groups that side rewards decide."""
     side_rewards = f"'{conflict.deciding}'" if conflict.is_alone else "side rewards"
     weight = f"ive {side_rewards} no weight where '{conflict.main}' is tied."
@@ -163,7 +155,7 @@ def conflict_advice(conflict: RewardConflict) -> str:
     return f"Try {conflict.remedy}: these groups then have {percent(left)} of all squared advantages. Or g{weight}"
 
 
-def reward_findings(report: DegeneracyReport) -> tuple[str, ...]:
+def reward_findings(report: results.DegeneracyReport) -> tuple[str, ...]:
     """How often each reward function is tied and what it makes of the advantage; nothing for a single one."""
     rows = [row for row in report.by_reward if row.frac_tied.value is not None and row.weight != 0]
     rescuable = [
@@ -185,7 +177,7 @@ def reward_findings(report: DegeneracyReport) -> tuple[str, ...]:
     return (*sentences, *rescuable)
 
 
-def _of_function(row: RewardFunction) -> str:
+def _of_function(row: results.RewardFunction) -> str:
     text = f"'{row.name}' is tied in {percent(row.frac_tied.value or 0.0)} of groups"
     for share, kind in ((row.advantage_share, "advantage"), (row.difference_share, "reward differences")):
         if share.value is not None:
@@ -198,7 +190,7 @@ def signed_percent(share: float) -> str:
     return f"-{percent(-share)}" if share < 0 else percent(share)
 
 
-def policy_finding(report: DegeneracyReport) -> str:
+def policy_finding(report: results.DegeneracyReport) -> str:
     """What pooling several policies does to the gap; empty for a log of one policy."""
     split = report.policy_gap
     if split is None or split.between_prompts.value is None or split.between_policies.value is None:
@@ -210,19 +202,19 @@ def policy_finding(report: DegeneracyReport) -> str:
     )
 
 
-def _larger(plan: TargetPlan) -> str:
+def _larger(plan: results.TargetPlan) -> str:
     if plan.degeneracy.value is None:
         return f"by larger groups not within reach ({plan.degeneracy.undefined})"
     return f"G = {plan.group_size} ({plan.method}{_tokens(plan)})"
 
 
-def _resampling(target: TargetDegeneracy, plan: TargetPlan) -> str:
+def _resampling(target: results.TargetDegeneracy, plan: results.TargetPlan) -> str:
     if plan.rollouts_per_group.value is None:
         return f"by resampling not possible ({plan.rollouts_per_group.undefined})"
     return f"or {plan.rollouts_per_group.value:.1f} rollouts sampled for each group by resampling{_tokens(plan, ' (')}"
 
 
-def _tokens(plan: TargetPlan, opening: str = ", ") -> str:
+def _tokens(plan: results.TargetPlan, opening: str = ", ") -> str:
     if plan.tokens_per_group.value is None:
         return ""
     return f"{opening}{plan.tokens_per_group.value:,.0f} tokens a group{')' if opening == ' (' else ''}"
@@ -245,7 +237,7 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     resampled: bool  # whether dead groups were replaced before they reached the log
 
 
-def degeneracy_summary(report: DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
+def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
     """The first sentences of a report: the share, the target, what does not fit, what it costs, what to try."""
     conflict = conflict_findings(report.reward_conflict)
     leads = conflict and report.is_in_conflict
@@ -267,7 +259,7 @@ def degeneracy_summary(report: DegeneracyReport, log: LoggedGroups) -> tuple[str
 
 
 def degeneracy_findings(
-    report: DegeneracyReport, log: LoggedGroups, doubled: GroupSizeDegeneracy | None
+    report: results.DegeneracyReport, log: LoggedGroups, doubled: results.GroupSizeDegeneracy | None
 ) -> tuple[str, ...]:
     """The summary, then resampling and ``doubled`` groups, the gap and its parts, each reward, what agrees."""
     is_undefined = report.iid_prediction.value is None
@@ -284,7 +276,7 @@ def degeneracy_findings(
     return tuple(filter(None, sentences))
 
 
-def _share(report: DegeneracyReport) -> str:
+def _share(report: results.DegeneracyReport) -> str:
     share = report.frac_reward_zero_std
     num_dead = round((share.value or 0.0) * report.num_groups)
     is_part = report.reward_conflict is not None and report.reward == report.reward_conflict.main
@@ -304,7 +296,7 @@ def _share(report: DegeneracyReport) -> str:
     return f"{text}{',' * is_part} {lost}: {', '.join(kinds)}."
 
 
-def _filtered(report: DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
+def _filtered(report: results.DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
     """What a filter has hidden, or may have."""
     counted = _behind_filter(report)
     if log.resampled:
@@ -314,7 +306,7 @@ def _filtered(report: DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
     return () if report.frac_reward_zero_std.value else report.source.filters  # a filter leaves no dead group
 
 
-def _behind_filter(report: DegeneracyReport) -> str:
+def _behind_filter(report: results.DegeneracyReport) -> str:
     behind = report.behind_filter
     share, logged = behind.frac_zero_std_sampled, report.frac_reward_zero_std
     if share.value is None or logged.value is None:
@@ -330,7 +322,7 @@ def _behind_filter(report: DegeneracyReport) -> str:
     )
 
 
-def _gap(report: DegeneracyReport) -> str:
+def _gap(report: results.DegeneracyReport) -> str:
     predicted, gap = report.iid_prediction, report.jensen_gap
     parts = report.gap_decomposition
     if predicted.value is None or gap.value is None or report.pass_rate.value is None:
@@ -355,7 +347,7 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f}" if abs(ratio) >= 10 else f"{ratio:.2g}"
 
 
-def _levels(report: DegeneracyReport, log: LoggedGroups) -> str:
+def _levels(report: results.DegeneracyReport, log: LoggedGroups) -> str:
     if report.success_threshold is None or log.num_levels <= 2:
         return ""
     return (
@@ -364,7 +356,7 @@ def _levels(report: DegeneracyReport, log: LoggedGroups) -> str:
     )
 
 
-def _advice(report: DegeneracyReport, log: LoggedGroups) -> str:
+def _advice(report: results.DegeneracyReport, log: LoggedGroups) -> str:
     if not report.frac_reward_zero_std.value:
         return ""
     text = dead_group_advice(report)
@@ -374,7 +366,7 @@ def _advice(report: DegeneracyReport, log: LoggedGroups) -> str:
     return f"{text.rstrip('.')}, or look at one reward function alone ({', '.join(names)})."
 
 
-def dead_group_advice(report: DegeneracyReport) -> str:
+def dead_group_advice(report: results.DegeneracyReport) -> str:
     """What to try, by the kind of most dead groups, or by their prompts where only the main reward has kinds."""
     dead = report.frac_reward_zero_std.value
     if report.reward_conflict and (report.is_in_conflict or not dead):
@@ -416,7 +408,7 @@ _MUCH = 0.2  # of the share of dead groups, from its first fifth of steps to its
 _Ends = dict[str, tuple[float, float]]
 
 
-def _ends(report: DegeneracyReport) -> _Ends | None:
+def _ends(report: results.DegeneracyReport) -> _Ends | None:
     """Each kind's share of groups in the first and in the last fifth of steps, where that of dead ones surely moves."""
     course, size = report.course, len(report.course.step) // 5
     if size < 2 or None in course.frac_reward_zero_std:
@@ -436,7 +428,7 @@ def _ends(report: DegeneracyReport) -> _Ends | None:
     return ends if change.side_of_zero and abs(change.value or 0.0) >= _MUCH else None
 
 
-def moved_sentence(report: DegeneracyReport) -> str:
+def moved_sentence(report: results.DegeneracyReport) -> str:
     """That the share at the end is another one than that of the whole log; empty where it is not."""
     ends = _ends(report)
     if ends is None:
@@ -448,7 +440,7 @@ def moved_sentence(report: DegeneracyReport) -> str:
     )
 
 
-def _too_hard_and_too_easy(report: DegeneracyReport) -> tuple[float, float] | None:
+def _too_hard_and_too_easy(report: results.DegeneracyReport) -> tuple[float, float] | None:
     """Shares of groups that fail and that pass throughout; of prompts where only the main reward has a threshold."""
     fail, solve = report.frac_all_fail.value, report.frac_all_pass.value
     if fail is not None and solve is not None:
@@ -457,7 +449,7 @@ def _too_hard_and_too_easy(report: DegeneracyReport) -> tuple[float, float] | No
     return None if hard is None or easy is None else (hard / report.num_groups, easy / report.num_groups)
 
 
-def _disagreement(report: DegeneracyReport, num_levels: int) -> tuple[str, str]:
+def _disagreement(report: results.DegeneracyReport, num_levels: int) -> tuple[str, str]:
     """A problem where the trainer's own share differs, and else a closing remark that it is the same."""
     course = report.course
     compared = [

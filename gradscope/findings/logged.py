@@ -234,17 +234,12 @@ def _repeats(report: SpikeReport) -> Iterator[str]:
 
 
 def _tensors(report: SpikeReport) -> Iterator[str]:
-    large = [
-        parameter
-        for parameter in report.tensors[:3]
-        if parameter.tensor_share >= LARGE_PART * parameter.frac_parameters and parameter.tensor_share >= 0.1
+    parts = [
+        f"{one.tensor} {percent(one.tensor_share)} (of the parameters {percent(one.frac_parameters)})"
+        for one in report.tensors[:3]
+        if one.tensor_share >= max(LARGE_PART * one.frac_parameters, 0.1)
     ]
-    if large:
-        shares = [
-            (parameter.tensor, percent(parameter.tensor_share), percent(parameter.frac_parameters))
-            for parameter in large
-        ]
-        parts = [f"{tensor} {share} (of the parameters {parameters})" for tensor, share, parameters in shares]
+    if parts:
         yield f"Of the squared norm, {_listed(parts)}."
 
 

@@ -275,20 +275,17 @@ def weight_rank_findings(points: Sequence[results.WeightRankPoint]) -> tuple[str
     by_advantage = {name: [p for p in last if p.advantage == name] for name in dict.fromkeys(p.advantage for p in last)}
     courses = [course for course in by_advantage.values() if len(course) > 1]
     if not courses:
-        return tuple(_of_one_size(points[0]) for points in list(by_advantage.values())[:1])
+        return tuple(
+            f"dL/dW of one group of {point.group_size} rollouts, mean over its weights, has effective rank "
+            f"{with_interval(point.effective_rank, '.2f')} (advantage {point.advantage}, step {point.step}), "
+            f"{_ratio(point)} of unrelated rows of the same norms."
+            for point in last[:1]
+        )
     course = sorted(courses[0], key=lambda point: point.group_size)
     ranks = ", ".join(f"{point.effective_rank.value:.2f} with {point.group_size} rollouts" for point in course)
     return (
         f"dL/dW of one group, mean over its weights, has effective rank {ranks} (advantage {course[0].advantage}, step "
         f"{course[0].step}); that is {_ratio(course[-1])} of unrelated rows of the same norms at the largest size.",
-    )
-
-
-def _of_one_size(point: results.WeightRankPoint) -> str:
-    return (
-        f"dL/dW of one group of {point.group_size} rollouts, mean over its weights, has effective rank "
-        f"{with_interval(point.effective_rank, '.2f')} (advantage {point.advantage}, step {point.step}), "
-        f"{_ratio(point)} of unrelated rows of the same norms."
     )
 
 

@@ -179,7 +179,7 @@ SPECS = (
         result="report:RunIndex",
         name="report_index",
         table="terminal.report:report_index_table",
-        figures="figures.report:draw_report_index",
+        figures="figures.report:draw_report",
         csv=_run_rows,
         definitions=lambda _: ("frac_reward_zero_std",),
     ),

@@ -127,8 +127,11 @@ def format_estimate(
     text = format_number(estimate.value, style)
     if not interval or estimate.interval is None:
         return f"{text}{notes.number(f'no interval: {alone}')}" if interval and alone else text
-    low, high = (_end(end, estimate.interval, style) for end in estimate.interval)
-    return f"{text} [{low}, {high}]"
+    low, high = estimate.interval
+    if style in {"share", "gap"} and high - low >= 0.05:  # of shares two decimals, three where the interval is narrow
+        sign = "+" if style == "gap" else ""
+        return f"{text} [{low:{sign}.2f}, {high:{sign}.2f}]"
+    return f"{text} [{format_number(low, style)}, {format_number(high, style)}]"
 
 
 def why_alone(num_units: int, units: str = "live groups") -> str:
@@ -136,13 +139,6 @@ def why_alone(num_units: int, units: str = "live groups") -> str:
     if num_units == 1:
         return f"one {units.removesuffix('s')} does not tell how they differ"
     return f"all {units} have this very value"
-
-
-def _end(value: float, interval: tuple[float, float], style: Style) -> str:
-    """One end of an interval: shares get two decimals, three where the interval is narrow."""
-    if style in {"share", "gap"} and interval[1] - interval[0] >= 0.05:
-        return f"{value:{'+' if style == 'gap' else ''}.2f}"
-    return format_number(value, style)
 
 
 def key_number_words(number: KeyNumber) -> list[tuple[str, str]]:

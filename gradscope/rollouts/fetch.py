@@ -22,21 +22,7 @@ from gradscope.machine import num_processes
 from gradscope.outside.limits import most
 from gradscope.outside.plain_json import read_json
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.listing import (
-    AT_ONCE,
-    AtMost,
-    Entry,
-    Listing,
-    awaited_in,
-    awaited_mark,
-    byte_callback,
-    explaining,
-    is_of_use,
-    list_source,
-    scheme_of,
-    shown_url,
-    when_copied,
-)
+from gradscope.rollouts import listing as listings
 from gradscope.rollouts.run import Run
 from gradscope.writing import atomic_write, is_own, partial_file
 
@@ -51,7 +37,7 @@ class Mirror(Struct, kw_only=True):
     """The copy of one source."""
 
     url: str  # the source, as typed; may hold credentials, so it is never written
-    listing: Listing  # its files at the last look
+    listing: listings.Listing  # its files at the last look
     home: Path  # the folder of this copy, with its index, in the cache
     progress: ProgressCallback  # called with each copied part, in bytes
     copied: dict[str, tuple[int | None, str | None]] = {}
@@ -68,7 +54,7 @@ class Mirror(Struct, kw_only=True):
         """The path for readers: the copy, or a glob in it."""
         return self.root / self.listing.pattern if self.listing.pattern else self.root
 
-    def local_path(self, entry: Entry) -> Path:
+    def local_path(self, entry: listings.Entry) -> Path:
         """Where the copy of a file lies."""
         return self.root / entry.name if entry.name else self.root
 
@@ -107,19 +93,19 @@ class Mirror(Struct, kw_only=True):
                     hint="Remove it, or set XDG_CACHE_HOME to a folder that only you may write.",
                 )
 
-    def _when(self, entry: Entry) -> str:
+    def _when(self, entry: listings.Entry) -> str:
         """A file that was named itself, or by a glob, is copied under any name that a log may have."""
         if self.listing.is_file or self.listing.pattern:
-            return "now" if is_of_use(entry.name or self.root.name) else "never"
-        return when_copied(entry.name)
+            return "now" if listings.is_of_use(entry.name or self.root.name) else "never"
+        return listings.when_copied(entry.name)
 
-    def copy(self, entries: Iterable[Entry]) -> None:
+    def copy(self, entries: Iterable[listings.Entry]) -> None:
         """Copy those of the files that changed, several at a time; a file is complete or absent."""
         wanted = [entry for entry in entries if not self._is_fresh(entry)]
         if not wanted:
             return
         count = _ByteCount(self.progress, wanted, self.listing.root)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(listings.AT_ONCE) as pool:
             jobs = [pool.submit(self._copy_one, entry, count) for entry in wanted]
             try:
                 for job in as_completed(jobs):
@@ -129,28 +115,28 @@ class Mirror(Struct, kw_only=True):
                 pool.shutdown(cancel_futures=True)  # waits: a thread that goes on adds to the index
                 atomic_write(self.home / _INDEX, json.dumps(self.copied, indent=0), force=True)
 
-    def _copy_one(self, entry: Entry, count: _ByteCount) -> None:
+    def _copy_one(self, entry: listings.Entry, count: _ByteCount) -> None:
         file = self.local_path(entry)
         file.parent.mkdir(parents=True, exist_ok=True)
         shown = f"{self.listing.root}/{entry.name}".rstrip("/")
         largest = _MOST_UNSIZED if entry.size is None else 2 * entry.size + _MOST_GROWTH
-        size_limit = AtMost(most(largest), shown)
+        size_limit = listings.AtMost(most(largest), shown)
 
         def count_both(number: int) -> None:
             size_limit.add(number)
             count.add(number)
 
         with partial_file(self.home / hashlib.sha256(os.fsencode(entry.name)).hexdigest()) as partial:
-            self.listing.system.get_file(entry.address, partial.name, callback=byte_callback(count_both))
+            self.listing.system.get_file(entry.address, partial.name, callback=listings.byte_callback(count_both))
             if entry.size is not None and Path(partial.name).stat().st_size < entry.size:
                 raise InputError(f"The copy of {shown} was cut off.", hint="Run the same command again.")
             self.copied.pop(entry.name, None)
             Path(partial.name).replace(file)
-            awaited_mark(file).unlink(missing_ok=True)
+            listings.awaited_mark(file).unlink(missing_ok=True)
         # A file that grew since it was listed has another size at the next look, and is copied again.
         self.copied[entry.name] = (entry.size, entry.mark)
 
-    def _is_fresh(self, entry: Entry) -> bool:
+    def _is_fresh(self, entry: listings.Entry) -> bool:
         """Whether the copy is up to date; never certain where the server reports neither a time nor a tag."""
         return (
             entry.mark is not None
@@ -158,13 +144,13 @@ class Mirror(Struct, kw_only=True):
             and self.local_path(entry).is_file()
         )
 
-    def _await(self, entry: Entry) -> None:
+    def _await(self, entry: listings.Entry) -> None:
         file = self.local_path(entry)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)
-        awaited_mark(file).touch()
+        listings.awaited_mark(file).touch()
 
-    def _stand_in(self, entry: Entry) -> None:
+    def _stand_in(self, entry: listings.Entry) -> None:
         file = self.local_path(entry)
         file.parent.mkdir(parents=True, exist_ok=True)
         if not file.is_file() or file.stat().st_size != len(_STAND_IN):
@@ -173,7 +159,7 @@ class Mirror(Struct, kw_only=True):
     def _remove_stale(self) -> None:
         """Remove what the source no longer has, and a file that is now a folder, or the other way round."""
         expected = {self.local_path(entry) for entry in self.listing.entries}
-        expected |= {awaited_mark(file) for file in expected}
+        expected |= {listings.awaited_mark(file) for file in expected}
         if self.root.is_dir() == self.listing.is_file or self.root.is_symlink() or self.root.parent.is_symlink():
             _remove(self.root.parent)
         folders = {folder for file in expected for folder in file.parents}
@@ -192,7 +178,7 @@ class Mirror(Struct, kw_only=True):
 class _ByteCount:
     """How many bytes were copied, summed over concurrent copies."""
 
-    def __init__(self, progress: ProgressCallback, entries: Iterable[Entry], source: str) -> None:
+    def __init__(self, progress: ProgressCallback, entries: Iterable[listings.Entry], source: str) -> None:
         self._progress = progress
         self._total = sum(entry.size or 0 for entry in entries)
         self._label = f"copying {source}, {in_bytes(self._total)}"
@@ -216,8 +202,8 @@ class _ByteCount:
 
 def mirrored(url: str, progress: ProgressCallback) -> Mirror:
     """The up-to-date copy of a file, folder or glob; ``progress`` is called with the copied bytes."""
-    with explaining(url):
-        mirror = Mirror(url=url, listing=list_source(url), home=_home(url), progress=progress)
+    with listings.explaining(url):
+        mirror = Mirror(url=url, listing=listings.list_source(url), home=_home(url), progress=progress)
         mirror.refresh()
     return mirror
 
@@ -238,7 +224,7 @@ def in_bytes(number: int) -> str:
 def _home(url: str) -> Path:
     """Named by the URL without its password; a query may distinguish files."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve()
-    name = f"{shown_url(url)}?{url.partition('?')[2]}"
+    name = f"{listings.shown_url(url)}?{url.partition('?')[2]}"
     return cache / "gradscope" / "places" / hashlib.sha256(name.encode()).hexdigest()[:20]
 
 
@@ -261,7 +247,7 @@ def fetched(path: str | Path, progress: ProgressCallback = no_progress) -> Path:
     Raises:
         UsageError: Several processes were started, and it is a URL.
     """
-    scheme = scheme_of(path)
+    scheme = listings.scheme_of(path)
     if scheme is None:
         return Path(path)
     if scheme == "file":
@@ -279,11 +265,11 @@ def fetched(path: str | Path, progress: ProgressCallback = no_progress) -> Path:
 def bring_weights(*folders: Path | None) -> None:
     """Copy the weights and tokenizers that some folders of a copy still await; other folders are left alone."""
     for folder in folders:
-        files = awaited_in(folder) if folder is not None and folder.is_dir() else ()
+        files = listings.awaited_in(folder) if folder is not None and folder.is_dir() else ()
         for root, mirror in _MIRRORS.items():
             if files and root in (files[0], *files[0].parents):
                 wanted = [entry for entry in mirror.listing.entries if mirror.local_path(entry) in files]
-                with explaining(mirror.url):
+                with listings.explaining(mirror.url):
                     mirror.copy(wanted)
 
 
@@ -293,7 +279,7 @@ def awaited_note(path: Path) -> tuple[str, ...]:
     if mirror is None:
         return ()
     folders = sorted({mirror.local_path(entry).parent for entry in mirror.listing.entries})
-    waiting = {file for folder in folders for file in awaited_in(folder)}
+    waiting = {file for folder in folders for file in listings.awaited_in(folder)}
     sizes = [entry.size or 0 for entry in mirror.listing.entries if mirror.local_path(entry) in waiting]
     if not sizes:
         return ()
@@ -307,9 +293,9 @@ Extent = dict[str, tuple[object, object]]
 
 def log_extent(name: str | Path) -> Extent:
     """The files of a path, glob or URL as far as they are written: equal extents mean that nothing was written."""
-    if scheme_of(name) not in (None, "file"):
-        with explaining(str(name)):
-            return {entry.name: (entry.size, entry.mark) for entry in list_source(str(name)).entries}
+    if listings.scheme_of(name) not in (None, "file"):
+        with listings.explaining(str(name)):
+            return {entry.name: (entry.size, entry.mark) for entry in listings.list_source(str(name)).entries}
     path = fetched(name)
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file()]

@@ -287,14 +287,11 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
             of_size = np.flatnonzero(self.size == size)
             for start in range(0, len(of_size), _AT_ONCE):
                 indices = of_size[start : start + _AT_ONCE]
-                yield indices, self._side_by_side(values, indices, size)
-
-    def _side_by_side(self, values: NDArray[Any], indices: Counts, size: int) -> NDArray[Any]:
-        """The values of groups of one size, [j, G], without a copy where the groups are contiguous."""
-        if indices[-1] - indices[0] < len(indices):
-            begin = int(self.starts[indices[0]])
-            return values[begin : begin + len(indices) * size].reshape(-1, size)
-        return np.asarray(values[self.starts[indices, None] + np.arange(size)])
+                if indices[-1] - indices[0] < len(indices):  # contiguous groups need no copy
+                    begin = int(self.starts[indices[0]])
+                    yield indices, values[begin : begin + len(indices) * size].reshape(-1, size)
+                else:
+                    yield indices, np.asarray(values[self.starts[indices, None] + np.arange(size)])
 
     def select(self, is_selected: NDArray[np.bool_]) -> RewardTable:
         """The selected groups, of a mask [J]; ``prompts``, their texts and ``policies`` stay as they are."""

@@ -222,7 +222,9 @@ def _run_all(
     on_cell: Callable[[Path], None],
 ) -> list[tuple[TrainConfig, str]]:
     """Keep so many processes busy until no cell is left; the cells that failed, with their last words."""
-    on_gpu = any(map(_on_gpu, cells))
+    import torch
+
+    on_gpu = torch.cuda.is_available() and any(cell.device != "cpu" for cell in cells)
     at_once = num_processes or (1 if on_gpu else num_cores())
     waiting, running, failed = list(cells), list[_CellProcess](), list[tuple[TrainConfig, str]]()
     try:
@@ -246,9 +248,3 @@ def _run_all(
 
 def _has_manifest(cell: TrainConfig) -> bool:
     return manifest_path(Path(cell.output)).is_file()
-
-
-def _on_gpu(cell: TrainConfig) -> bool:
-    import torch
-
-    return cell.device != "cpu" and torch.cuda.is_available()

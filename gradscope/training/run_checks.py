@@ -185,19 +185,14 @@ def begun_manifest(name: str, **about: Any) -> RunManifest:
     return RunManifest(
         run_id=f"{name}-{uuid.uuid4().hex[:8]}",
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions=package_versions(),
+        versions={
+            "gradscope": version.__version__,
+            "python": platform.python_version(),
+            **{package: metadata.version(package) for package in _PACKAGES},
+        },
         commit=checkout_commit(),
         **about,
     )
-
-
-def package_versions() -> dict[str, str]:
-    """The versions that a run depends on, gradscope's and Python's own among them."""
-    return {
-        "gradscope": version.__version__,
-        "python": platform.python_version(),
-        **{package: metadata.version(package) for package in _PACKAGES},
-    }
 
 
 def checkout_commit() -> str | None:

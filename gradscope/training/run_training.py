@@ -21,15 +21,7 @@ from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
 from gradscope.training import checkpoints
 from gradscope.training.config import TrainConfig
-from gradscope.training.grpo.policy import (
-    AnswerProbability,
-    HeldoutSampling,
-    RewardFunctions,
-    TrainedPolicy,
-    load_saved_policy,
-    sample,
-    write_heldout,
-)
+from gradscope.training.grpo import policy as policies
 from gradscope.training.grpo.trainer import HEADS, NormMatch, Recorder, RecordingTrainer, StepCallback
 from gradscope.training.libraries import grpo_config, lora_config, own_random_state
 from gradscope.training.processes import gather, run_on_main, shards_model
@@ -46,7 +38,7 @@ def fit(
     run: Path,
     config: TrainConfig,
     task: Task,
-    policy: TrainedPolicy,
+    policy: policies.TrainedPolicy,
     arguments: Mapping[str, Any],
     *,
     on_cpu: bool,
@@ -99,7 +91,7 @@ def _make_trainer(
     run: Path,
     config: TrainConfig,
     task: Task,
-    policy: TrainedPolicy,
+    policy: policies.TrainedPolicy,
     arguments: Mapping[str, Any],
     online: OnlineAdvantage,
     *,
@@ -137,7 +129,7 @@ def _make_trainer(
     try:
         trainer = RecordingTrainer(
             online=online,
-            rewards=RewardFunctions(task, _answer_probability(config, task, policy, arguments)),
+            rewards=policies.RewardFunctions(task, _answer_probability(config, task, policy, arguments)),
             recorder=recorder,
             sampling=make_sampling(config, rows, padding=policy.tokenizer.pad_token_id),
             model=policy.model,
@@ -156,12 +148,14 @@ def _make_trainer(
 
 
 def _answer_probability(
-    config: TrainConfig, task: Task, policy: TrainedPolicy, arguments: Mapping[str, Any]
-) -> AnswerProbability | None:
+    config: TrainConfig, task: Task, policy: policies.TrainedPolicy, arguments: Mapping[str, Any]
+) -> policies.AnswerProbability | None:
     if config.reward != "answer_probability" or task.answer_mark is None:
         return None
     rows_at_once = arguments["per_device_train_batch_size"]
-    return AnswerProbability(policy, task.answer_mark, temperature=config.temperature, rows_at_once=rows_at_once)
+    return policies.AnswerProbability(
+        policy, task.answer_mark, temperature=config.temperature, rows_at_once=rows_at_once
+    )
 
 
 def _sample_heldout(
@@ -169,7 +163,7 @@ def _sample_heldout(
     run: Path,
     config: TrainConfig,
     task: Task,
-    policy: TrainedPolicy,
+    policy: policies.TrainedPolicy,
     arguments: Mapping[str, Any],
     progress: ProgressCallback,
 ) -> None:
@@ -179,12 +173,12 @@ def _sample_heldout(
     if shards_model():
         folder = checkpoint_path(run, 0 if when == "before" else config.steps)
         with own_random_state():
-            policy = load_saved_policy(policy, config, folder, PartialState().device)
+            policy = policies.load_saved_policy(policy, config, folder, PartialState().device)
     small = sum(parameter.numel() for parameter in policy.model.parameters()) < SMALL_MODEL
-    completions = sample(
+    completions = policies.sample(
         policy,
         task.heldout,
-        HeldoutSampling(
+        policies.HeldoutSampling(
             num_samples=config.heldout_samples,
             # as many as a step samples, so that memory suffices
             rows_at_once=max(config.num_prompts * config.group_size, _FEWEST_ROWS * small),
@@ -195,4 +189,4 @@ def _sample_heldout(
         progress,
         label=f"held-out prompts {when}",
     )
-    write_heldout(path, policy, task, completions)
+    policies.write_heldout(path, policy, task, completions)

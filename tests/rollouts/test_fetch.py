@@ -136,7 +136,7 @@ def test_copied_bytes_are_reported_and_add_up(memory: Any) -> None:
 
 
 def test_when_one_file_fails_the_others_end(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "AT_ONCE", 2)
+    monkeypatch.setattr(fetch.listings, "AT_ONCE", 2)
     memory.pipe({f"/run/{number}.jsonl": ROW for number in range(5)})
 
     def broken(self: Any, rpath: str, lpath: str, callback: Any, **more: Any) -> None:

@@ -9,7 +9,6 @@ import typer
 from msgspec.structs import replace
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import RunQuestions, complete_formulation, parse_files, parse_steps, with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run
 from gradscope.gradients.engine_options import EngineOptions
@@ -33,19 +32,19 @@ AdvantageOption = Annotated[
     Option(
         "The formulation under which ranks are measured; dr_grpo by default, my.py:name for your own.",
         "NAME",
-        complete=complete_formulation,
+        complete=options.complete_formulation,
     ),
 ]
 
 
-@with_records(
+@options.with_records(
     leave_out=("columns", "metric_columns", "metric_run", "unfinished")
 )  # its questions need the weights again
 def claims(
     context: typer.Context,
     run: options.RunArgument,
     *,
-    asked: RunQuestions,
+    asked: options.RunQuestions,
     claims_file: ClaimsOption = None,
     advantage: AdvantageOption = None,
     read: ReadOptions,
@@ -62,7 +61,7 @@ def claims(
     from gradscope.diagnostics.claims.measure import measure_claims, read_claims
     from gradscope.diagnostics.claims.registry import CLAIMS
 
-    steps, held_out = parse_steps(asked.step), parse_files("--samples", asked.samples)
+    steps, held_out = options.parse_steps(asked.step), options.parse_files("--samples", asked.samples)
     more = read_claims(claims_file) if claims_file else ()
     with delivery(out) as result:
         with result.progress() as progress:

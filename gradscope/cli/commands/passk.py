@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import parse_counts, with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run
 from gradscope.option import Option
@@ -27,7 +26,7 @@ FilesArgument = Annotated[
 ]
 
 
-@with_records(
+@options.with_records(
     needs_torch=False,
     leave_out=(
         "model",
@@ -56,7 +55,7 @@ def passk(
     """
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
 
-    budgets = parse_counts("--k", k)
+    budgets = options.parse_counts("--k", k)
     with delivery(out) as result:
         with result.progress() as progress:
             report = measure_pass_at_k(

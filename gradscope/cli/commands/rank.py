@@ -9,14 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import (
-    StepsOption,
-    complete_formulation,
-    parse_counts,
-    parse_names,
-    parse_steps,
-    with_records,
-)
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run
 from gradscope.diagnostics.rank.options import RankOptions
@@ -39,7 +31,7 @@ COMMON = ("--step", "--rows", "--advantage", "--group-size", "--model", "--show"
 class MatrixQuestions(Struct, frozen=True, kw_only=True):
     """Which matrices are asked for, as it is typed."""
 
-    step: StepsOption = None
+    step: options.StepsOption = None
     rows: Annotated[
         RowKind,
         Option(
@@ -55,7 +47,7 @@ class MatrixQuestions(Struct, frozen=True, kw_only=True):
             "'logged' or formulations, my.py:name for your own: what the same rollouts would give under it; all by "
             "default.",
             "NAME,...",
-            complete=complete_formulation,
+            complete=options.complete_formulation,
         ),
     ] = None
     group_size: Annotated[
@@ -63,7 +55,7 @@ class MatrixQuestions(Struct, frozen=True, kw_only=True):
     ] = None
 
 
-@with_records(leave_out=("columns", "metric_columns", "metric_run"))
+@options.with_records(leave_out=("columns", "metric_columns", "metric_run"))
 def rank(
     context: typer.Context,
     run: options.RunArgument,
@@ -82,11 +74,11 @@ def rank(
     """
     from gradscope.diagnostics.rank.measure import measure_rank
 
-    steps = parse_steps(asked.step)
+    steps = options.parse_steps(asked.step)
     if drawn.heldout is not None and not out.show:
         out = replace(out, show=["heldout"])  # no pass is made whose numbers are not shown
-    advantages = parse_names("--advantage", asked.advantage)
-    sizes = parse_counts("--group-size", asked.group_size)
+    advantages = options.parse_names("--advantage", asked.advantage)
+    sizes = options.parse_counts("--group-size", asked.group_size)
     with delivery(out) as result:
         with result.progress() as progress:
             report = measure_rank(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import with_records
 from gradscope.cli.output.streams import progress_bar, show_line
 from gradscope.option import Option
 from gradscope.rollouts.read_options import ReadOptions
@@ -20,7 +19,7 @@ COMMON = ("--output", "--reader", "--reward-column", "--strict")
 OutputOption = Annotated[str, Option("The folder of the parts.", "DIR", panel="Output", flags=("--output", "-o"))]
 
 
-@with_records(leave_out=("model", "initial_weights", "completion_ids", "metric_columns", "metric_run"))
+@options.with_records(leave_out=("model", "initial_weights", "completion_ids", "metric_columns", "metric_run"))
 def reduce(run: options.RunArgument, output: OutputOption, *, read: ReadOptions) -> None:
     """The rewards of a log, or of some of its files, as one small file: a part.
 

@@ -9,7 +9,6 @@ import typer
 from msgspec.structs import replace
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import StepsOption, complete_formulation, parse_steps, with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run
 from gradscope.gradients.engine_options import EngineOptions
@@ -31,16 +30,16 @@ AdvantageOption = Annotated[
     Option(
         "The formulation to hold the logged advantages to; the folder's by default, my.py:name for your own.",
         "NAME",
-        complete=complete_formulation,
+        complete=options.complete_formulation,
     ),
 ]
 
 
-@with_records(leave_out=("columns", "metric_columns", "metric_run"))
+@options.with_records(leave_out=("columns", "metric_columns", "metric_run"))
 def replay(
     context: typer.Context,
     run: options.RunArgument,
-    step: StepsOption = None,
+    step: options.StepsOption = None,
     tolerance: Annotated[float, Option("Largest relative error of grad_norm that is a match.", "X")] = 1e-5,
     advantage: AdvantageOption = None,
     *,
@@ -55,7 +54,7 @@ def replay(
     """
     from gradscope.diagnostics.replay.measure import replay_run
 
-    steps = parse_steps(step)
+    steps = options.parse_steps(step)
     with delivery(out, judges=True) as result:
         with result.progress() as progress:
             report = replay_run(

@@ -8,7 +8,6 @@ import typer
 from msgspec.structs import replace
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run
 from gradscope.gradients.engine_options import EngineOptions
@@ -25,7 +24,7 @@ COMMON = ("--step", "--max-tokens", "--model", "--initial", "--run-config", "--s
 StepOption = Annotated[int | None, Option("The step; the one that stands out most by default.", "N", at_least=1)]
 
 
-@with_records(leave_out=("columns", "unfinished"))  # its question needs the weights again
+@options.with_records(leave_out=("columns", "unfinished"))  # its question needs the weights again
 def spike(
     context: typer.Context,
     run: options.RunArgument,

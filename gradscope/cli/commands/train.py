@@ -132,14 +132,14 @@ def train(
     if config is not None and not varied["advantages"]:
         _check_code(base["advantage"])
     how = {"resume": resume, "force": force, "quiet": quiet}
-    if seeds or any(len(values) > 1 for values in varied.values()):
-        _check_seeds(settings["seed"], seeds)
+    is_grid = bool(seeds) or any(len(values) > 1 for values in varied.values())
+    _check_one_or_many(settings["seed"], seeds, None if is_grid else jobs)
+    if is_grid:
         grid = TrainConfig.from_json(base | typed)
         _train_grid(grid, varied, jobs, **how)
         if not quiet:
             show_next(["compare", grid.output])
         return
-    _check_jobs(jobs)
     single = {name.removesuffix("s"): values[0] for name, values in varied.items() if values}
     how["quiet"] = quiet or process_index() > 0
     chosen = TrainConfig.from_json(base | typed | single)
@@ -189,15 +189,11 @@ def _check_code(configured: str) -> None:
         )
 
 
-def _check_seeds(seed: int | None, seeds: list[str] | None) -> None:
-    """Refuses two answers to one question."""
+def _check_one_or_many(seed: int | None, seeds: list[str] | None, jobs_of_one: int | None) -> None:
+    """Refuses two answers to one question, and an option without an effect."""
     if seeds and seed is not None:
         raise UsageError("--seed and --seeds exclude each other.", hint="Give --seeds alone.")
-
-
-def _check_jobs(jobs: int | None) -> None:
-    """Refuses options without an effect."""
-    if jobs is not None:
+    if jobs_of_one is not None:
         raise UsageError("--jobs is for a grid, and this is one run.", hint="Give --seeds too, or leave it out.")
 
 

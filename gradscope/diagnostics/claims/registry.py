@@ -18,6 +18,7 @@ from gradscope.results.row_kinds import RowKind
 _FOUNDATIONS = "arXiv 2606.29238 (On the policy gradient foundations of GRPO)"
 _STARVATION = "arXiv 2605.07689 (Gradient starvation in binary-reward GRPO)"
 _SUMMARY = "A research summary of five GRPO experiments"
+_our_claim = partial(Claim, ours=True)
 _MORE_ROLLOUTS = (
     "32 or 64 rollouts of the same prompts at one step: gradscope train --group-size 32, or the trainer's own."
 )
@@ -41,11 +42,10 @@ _SIGN_PARTS: tuple[tuple[GroupKind, str, str], ...] = (
 
 _same_direction = partial(in_range, low=gradients.SAME_DIRECTION, high=1.0)
 _about_two = partial(
-    Claim,
+    _our_claim,
     source=_FOUNDATIONS,
     claim="The gradient of a group has effective rank about 2, whatever the group size.",
     settle=_MORE_ROLLOUTS,
-    ours=True,
 )
 _MATRICES: tuple[tuple[str, str, Any, RowKind], ...] = (
     ("rollouts", ", a row a rollout's gradient by all parameters", gradients.of_rollouts, "rollout"),
@@ -58,7 +58,7 @@ _MATRICES: tuple[tuple[str, str, Any, RowKind], ...] = (
     ("advantages", " of the advantages, rollouts by tokens", gradients.of_advantages, "advantage"),
 )
 _sparser = partial(
-    Claim, source=_FOUNDATIONS, claim="The gradient grows sparser over training.", settle=_CHECKPOINTS, ours=True
+    _our_claim, source=_FOUNDATIONS, claim="The gradient grows sparser over training.", settle=_CHECKPOINTS
 )
 
 
@@ -72,23 +72,21 @@ CLAIMS: tuple[Claim, ...] = (
         )
         for name, matrix, of, kind in _MATRICES
     ),
-    Claim(
+    _our_claim(
         name="rank_two.cause",
         source=_FOUNDATIONS,
         claim="The rank is low because the advantages of a group sum to zero: its gradient is that of two class means.",
         metric="share of the rows' summed squared norms in the mean row of the passes and that of the fails",
         settle=_MORE_ROLLOUTS,
-        ours=True,
         needs="rollout",
         judge=gradients.two_class_means,
     ),
-    Claim(
+    _our_claim(
         name="rank_rises.token_credit",
         source=_FOUNDATIONS,
         claim="Advantages of single tokens raise the rank of the gradient.",
         metric="effective rank of dL/dW of a group, with credit for tokens over with the outcome's",
         settle="More live groups, with rewards of single tokens in the log: gradscope train --task steps.",
-        ours=True,
         needs="weight",
         judge=gradients.higher_with_token_credit,
     ),
@@ -116,14 +114,13 @@ CLAIMS: tuple[Claim, ...] = (
         needs="weight",
         judge=gradients.entries_grow_sparser,
     ),
-    Claim(
+    _our_claim(
         name="optimal_baseline.group_mean",
         source=_FOUNDATIONS,
         claim="Under conditions the group mean is the optimal baseline.",
         metric="least noisy constant baseline of a group minus its mean reward: 0 where reward and squared norm of the "
         "gradient are uncorrelated, a textbook condition and ours",
         settle="More groups with unequal rewards at the recomputed steps.",
-        ours=True,
         needs="rollout",
         judge=gradients.group_mean_is_optimal,
     ),
@@ -143,22 +140,20 @@ CLAIMS: tuple[Claim, ...] = (
         settle="More groups a step.",
         judge=outcomes.excess_from_prompts,
     ),
-    Claim(
+    _our_claim(
         name="dead_groups.failures",
         source=_SUMMARY,
         claim="On hard tasks dead groups are mostly all-fail groups.",
         metric="share of groups that all fail, beside the share that all pass",
         settle="A task of which fewer than a quarter of the rollouts pass, and more groups.",
-        ours=True,
         judge=outcomes.dead_groups_are_failures,
     ),
-    Claim(
+    _our_claim(
         name="dead_groups.barrier",
         source=_SUMMARY,
         claim="The share of all-fail groups falls exponentially with the number of rollouts, not linearly.",
         metric="share at the middle N minus the geometric mean of those at the ends: 0 for a power of one rate",
         settle="More groups, and larger ones.",
-        ours=True,
         judge=outcomes.all_fail_is_exponential,
     ),
     Claim(
@@ -182,13 +177,12 @@ CLAIMS: tuple[Claim, ...] = (
         )
         for part, words, more in _SIGN_PARTS
     ),
-    Claim(
+    _our_claim(
         name="sign.same_direction",
         source=_STARVATION,
         claim="Sign's all-fail part points where pass@G rises, and nowhere else.",
         metric="cosine of expected updates, Sign on all-fail groups with pass@G, near 1",
         settle="More groups at one step, with G small enough that lone successes occur.",
-        ours=True,
         needs="rollout",
         judge=partial(gradients.sign_part, "all_fail", "pass@G", _same_direction),
     ),
@@ -201,32 +195,29 @@ CLAIMS: tuple[Claim, ...] = (
         needs="rollout",
         judge=partial(gradients.sign_part, "all_fail", "pass@1", on_side),
     ),
-    Claim(
+    _our_claim(
         name="reach.compression",
         source=_STARVATION,
         claim="Training compresses the search and does not expand what can be solved.",
         metric="difference of held-out pass@k at the largest budget",
         settle="64 or more samples of each held-out prompt, before and after: gradscope train --heldout-samples 64.",
-        ours=True,
         judge=outcomes.search_not_capacity,
     ),
-    Claim(
+    _our_claim(
         name="tokens.high_entropy",
         source="arXiv 2506.01939 (Beyond the 80/20 rule: high-entropy minority tokens)",
         claim="The fifth of the tokens with the highest entropy carries most of the gradient.",
         metric="share of the tokens' summed squared gradient norms in the top fifth by entropy",
         settle=_MORE_GROUPS,
-        ours=True,
         needs="token",
         judge=partial(outcomes.holds_most, UNDECIDED),
     ),
-    Claim(
+    _our_claim(
         name="tokens.low_probability",
         source="arXiv 2505.12929 (Do not let low-probability tokens over-dominate)",
         claim="Tokens of low probability dominate the gradient, by the size of theirs.",
         metric="share of the tokens' summed squared gradient norms at probabilities below 0.25",
         settle=_MORE_GROUPS,
-        ours=True,
         needs="token",
         judge=partial(outcomes.holds_most, UNLIKELY),
     ),
@@ -257,23 +248,21 @@ CLAIMS: tuple[Claim, ...] = (
         needs="token",
         judge=outcomes.changes_as_predicted,
     ),
-    Claim(
+    _our_claim(
         name="weights.off_principal",
         source="arXiv 2511.08567",
         claim="Updates avoid the principal directions of the weights.",
         metric="principal overlap beyond that of a random change, mean over weights",
         settle="The weights before the first update: --initial.",
-        ours=True,
         needs="update",
         judge=gradients.avoids_principal_directions,
     ),
-    Claim(
+    _our_claim(
         name="weights.singular_values",
         source="arXiv 2607.19331",
         claim="The singular values of the weights are inherited; training turns their directions.",
         metric="part of a change in the singular values beyond that of an unrelated change, mean over weights",
         settle="The weights before the first update: --initial.",
-        ours=True,
         needs="update",
         judge=gradients.inherits_singular_values,
     ),

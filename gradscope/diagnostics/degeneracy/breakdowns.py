@@ -23,24 +23,9 @@ from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, passes
 from gradscope.metrics.outcomes.own_rates import estimate_policy_gap
-from gradscope.metrics.uncertainty.bootstrap import (
-    bootstrap_mean,
-    bootstrap_means,
-    bootstrap_statistics,
-    cluster_counts,
-    cluster_numbers,
-    cluster_sums,
-    sums_of_columns,
-)
+from gradscope.metrics.uncertainty import bootstrap
 from gradscope.metrics.uncertainty.intervals import Resampling
-from gradscope.results.degeneracy import (
-    AdvantageMass,
-    EnvironmentDegeneracy,
-    PolicyDegeneracy,
-    PolicyGap,
-    PromptCounts,
-    SignalCost,
-)
+from gradscope.results import degeneracy as results
 from gradscope.results.envelope import LazyRows
 
 Array = NDArray[np.float64]
@@ -52,7 +37,7 @@ _LIVE, _NEVER, _ALWAYS = range(3)
 
 def measure_prompts(
     chosen: GroupRewards, threshold: float | None, main: str | None = None, *, name: str = TRAINER_REWARD
-) -> tuple[PromptCounts, LazyRows]:
+) -> tuple[results.PromptCounts, LazyRows]:
     """How many prompts the policy learns from, and a row each, dead ones first, by their cost.
 
     By the main reward, or the one called ``name``.
@@ -64,7 +49,7 @@ def measure_prompts(
         threshold = chosen_threshold(
             GroupRewards(table=groups, values=values, num_singletons=0, num_incomplete=0), None
         )
-    present, prompt = np.flatnonzero(np.bincount(groups.prompt)), cluster_numbers(groups.prompt)  # [P], [J]
+    present, prompt = np.flatnonzero(np.bincount(groups.prompt)), bootstrap.cluster_numbers(groups.prompt)  # [P], [J]
     rollouts = np.bincount(prompt, weights=groups.size).astype(np.int64)
     is_live = np.bincount(prompt, weights=~(spread <= EQUAL_REWARDS)) > 0
     first, last = np.full(len(present), np.iinfo(np.int64).max), np.full(len(present), -1)
@@ -90,7 +75,7 @@ def measure_prompts(
         "first_step": first[order],
         "last_live_step": _or_none(last, last >= 0)[order],
     }
-    counts = PromptCounts(
+    counts = results.PromptCounts(
         never=None,
         always=None,
         live=int(np.sum(is_live)),
@@ -114,7 +99,7 @@ def _or_none(values: NDArray[Any], is_known: NDArray[np.bool_]) -> NDArray[np.ob
 
 def measure_environments(
     chosen: GroupRewards, table: GroupTable, *, resampling: Resampling
-) -> tuple[EnvironmentDegeneracy, ...]:
+) -> tuple[results.EnvironmentDegeneracy, ...]:
     """One row per environment, by name; none where all prompts belong to one."""
     # Readers put the environment before the last slash of a prompt's id.
     prompts = chosen.table.prompts
@@ -128,9 +113,11 @@ def measure_environments(
         in_environment = of_group == index
         columns = [table.dead[in_environment].astype(np.float64)]
         columns += [] if table.num_passing is None else [table.num_passing[in_environment] / table.size[in_environment]]
-        dead, *rate = bootstrap_means(np.column_stack(columns), table.prompt[in_environment], resampling=resampling)
+        dead, *rate = bootstrap.bootstrap_means(
+            np.column_stack(columns), table.prompt[in_environment], resampling=resampling
+        )
         rows.append(
-            EnvironmentDegeneracy(
+            results.EnvironmentDegeneracy(
                 environment=str(names[index]),
                 num_groups=int(in_environment.sum()),
                 num_rollouts=int(table.size[in_environment].sum()),
@@ -152,7 +139,7 @@ def environments_of(prompts: Sequence[str]) -> list[str]:
 
 def measure_policies(
     chosen: GroupRewards, table: GroupTable, threshold: float | None, *, resampling: Resampling
-) -> tuple[tuple[PolicyDegeneracy, ...], PolicyGap | None]:
+) -> tuple[tuple[results.PolicyDegeneracy, ...], results.PolicyGap | None]:
     """Each policy of a log of several alone, and the gap split between prompts and policies where passing is known."""
     policy = chosen.table.policy
     if policy is None or len(indices := np.unique(policy[policy >= 0]).tolist()) < 2:
@@ -166,16 +153,18 @@ def measure_policies(
         rate = Estimate.undefined_because(NO_THRESHOLD, num_units=int(is_present.sum()))
         if passing is not None:
             shares = passing[is_present, column] / members[is_present, column]
-            rate = bootstrap_mean(shares, prompts, resampling=resampling)
+            rate = bootstrap.bootstrap_mean(shares, prompts, resampling=resampling)
         alone = is_present & (members[:, column] == table.size)
         rows.append(
-            PolicyDegeneracy(
+            results.PolicyDegeneracy(
                 policy=name,
                 num_groups=int(alone.sum()),
                 num_rollouts=int(members[:, column].sum()),
                 frac_reward_zero_std=Estimate.undefined_because("no group is of this policy alone")
                 if not alone.any()
-                else bootstrap_mean(table.dead[alone].astype(np.float64), table.prompt[alone], resampling=resampling),
+                else bootstrap.bootstrap_mean(
+                    table.dead[alone].astype(np.float64), table.prompt[alone], resampling=resampling
+                ),
                 pass_rate=rate,
             )
         )
@@ -184,7 +173,7 @@ def measure_policies(
     between_prompts, between_policies = estimate_policy_gap(
         table.dead, passing, members, table.prompt, resampling=resampling
     )
-    return tuple(rows), PolicyGap(between_prompts=between_prompts, between_policies=between_policies)
+    return tuple(rows), results.PolicyGap(between_prompts=between_prompts, between_policies=between_policies)
 
 
 def _counts(chosen: GroupRewards, names: tuple[str, ...], threshold: float | None) -> tuple[Indices | None, Indices]:
@@ -204,14 +193,16 @@ NO_TOKENS = "token ids of the completions were not logged"
 NO_TIMES = "no generation time of each rollout was read from the log"
 
 
-def measure_cost(chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *, resampling: Resampling) -> SignalCost:
+def measure_cost(
+    chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *, resampling: Resampling
+) -> results.SignalCost:
     """The cost of a log's degenerate groups, whose share is ``zero_std``; ``table`` holds the same groups."""
     size = table.size.astype(np.float64)
     rollouts = _share_lost(size, table, resampling=resampling)
     tokens, seconds = (_totals(chosen, amounts) for amounts in (chosen.table.num_tokens, chosen.table.seconds))
     unknown = Estimate.undefined_because(NO_TOKENS, num_units=rollouts.num_units)
     num_steps = len(np.unique(table.step))
-    return SignalCost(
+    return results.SignalCost(
         frac_rollouts=rollouts,
         frac_tokens=unknown if tokens is None else _share_lost(tokens, table, resampling=resampling),
         frac_generation_time=Estimate.undefined_because(NO_TIMES, num_units=rollouts.num_units)
@@ -237,8 +228,8 @@ def _totals(chosen: GroupRewards, amounts: NDArray[Any] | None) -> Array | None:
 
 def _share_lost(amount: Array, table: GroupTable, *, resampling: Resampling) -> Estimate:
     """The part of an amount per group that lies in degenerate groups."""
-    units = sums_of_columns([amount * table.dead, amount], table.prompt, len(amount))
-    (share,) = bootstrap_statistics(
+    units = bootstrap.sums_of_columns([amount * table.dead, amount], table.prompt, len(amount))
+    (share,) = bootstrap.bootstrap_statistics(
         lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), resampling=resampling
     )
     return share
@@ -260,7 +251,7 @@ _FEW_KINDS = 64  # kinds of groups up to which they are counted prompt by prompt
 
 def measure_advantage_mass(
     chosen: GroupRewards, own: str | None, *, resampling: Resampling
-) -> tuple[AdvantageMass, ...]:
+) -> tuple[results.AdvantageMass, ...]:
     """Positive and negative mass and share of zeros by formulation, and by the run's own where it has a constant."""
     groups = chosen.table
     by_size, of_group = _of_two_levels(chosen) if len(chosen.levels) <= 2 else _each_its_own(chosen)
@@ -271,16 +262,16 @@ def measure_advantage_mass(
         sums = _sums(entry, kinds)
         if isinstance(sums, str):
             unknown = Estimate.undefined_because(sums, num_units=len(groups))
-            masses.append(undefined_record(AdvantageMass, unknown, advantage=entry.name))
+            masses.append(undefined_record(results.AdvantageMass, unknown, advantage=entry.name))
             continue
-        positive, negative, zero = bootstrap_statistics(
+        positive, negative, zero = bootstrap.bootstrap_statistics(
             lambda totals: totals[..., :3] / totals[..., 3:],
             kinds.of_prompts(sums),
             within=(0.0, [np.inf, np.inf, 1.0]),
             resampling=resampling,
         )
         masses.append(
-            AdvantageMass(advantage=entry.name, positive_mass=positive, negative_mass=negative, frac_zero=zero)
+            results.AdvantageMass(advantage=entry.name, positive_mass=positive, negative_mass=negative, frac_zero=zero)
         )
     return tuple(masses)
 
@@ -295,7 +286,7 @@ class _Kinds(Struct, frozen=True, kw_only=True, dict=True):
     def of_prompts(self, sums: Array) -> Array:
         """Sums over the groups of each prompt from those of each kind, [prompts, 4]."""
         if self._counts is None:
-            return cluster_sums(sums[self.of_group], self.prompt)
+            return bootstrap.cluster_sums(sums[self.of_group], self.prompt)
         return np.asarray(self._counts @ sums, dtype=np.float64)
 
     @cached_property
@@ -304,7 +295,7 @@ class _Kinds(Struct, frozen=True, kw_only=True, dict=True):
         num_kinds = sum(map(len, self.by_size))
         if num_kinds > _FEW_KINDS:
             return None
-        return cluster_counts(self.of_group, num_kinds, self.prompt)
+        return bootstrap.cluster_counts(self.of_group, num_kinds, self.prompt)
 
 
 def _of_two_levels(chosen: GroupRewards) -> tuple[list[Array], Indices]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
@@ -193,15 +193,22 @@ def degeneracy_by_step(
 ) -> tuple[StepDegeneracy, ...]:
     """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of."""
     ordered, ends = _in_steps(table, options.by)
-    bounds = ends.tolist()
-
-    def rows() -> Iterator[StepDegeneracy]:
-        for first in range(0, len(bounds) - 1, _STEPS_AT_ONCE):
-            spans = [ordered.take(slice(*ends)) for ends in pairwise(bounds[first : first + _STEPS_AT_ONCE + 1])]
-            estimates = options.estimates(spans) if cache is None else _estimates(spans, options, cache)
-            yield from (_row(run, groups, reward, estimate) for groups, estimate in zip(spans, estimates, strict=True))
-
-    return tuple(rows())
+    bounds, rows = ends.tolist(), list[StepDegeneracy]()
+    for start in range(0, len(bounds) - 1, _STEPS_AT_ONCE):
+        spans = [ordered.take(slice(*ends)) for ends in pairwise(bounds[start : start + _STEPS_AT_ONCE + 1])]
+        estimates = options.estimates(spans) if cache is None else _estimates(spans, options, cache)
+        for groups, estimate in zip(spans, estimates, strict=True):
+            step, last = int(groups.step[0]), int(groups.step[-1])
+            rows.append(
+                StepDegeneracy(
+                    step=step,
+                    last_step=last,
+                    num_groups=len(groups.size),
+                    **estimates_of(estimate, StepDegeneracy),
+                    logged=_logged(run, step, last, reward),
+                )
+            )
+    return tuple(rows)
 
 
 def _in_steps(table: GroupTable, by: By) -> tuple[GroupTable, NDArray[np.int64]]:
@@ -228,17 +235,6 @@ def _digest(groups: GroupTable) -> bytes:
     for column in (groups.step, groups.prompt, groups.size, groups.dead, groups.num_passing):
         digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
     return digest.digest()
-
-
-def _row(run: Run, groups: GroupTable, reward: str | None, estimates: DegeneracyEstimates) -> StepDegeneracy:
-    step, last = int(groups.step[0]), int(groups.step[-1])
-    return StepDegeneracy(
-        step=step,
-        last_step=last,
-        num_groups=len(groups.size),
-        **estimates_of(estimates, StepDegeneracy),
-        logged=_logged(run, step, last, reward),
-    )
 
 
 def _logged(run: Run, step: int, last: int, reward: str | None) -> float | None:

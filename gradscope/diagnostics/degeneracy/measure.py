@@ -28,13 +28,7 @@ from gradscope.diagnostics.degeneracy.reward_functions import measure_reward_fun
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary
-from gradscope.metrics.outcomes.degeneracy import (
-    NO_THRESHOLD,
-    DegeneracyEstimates,
-    GroupTable,
-    estimate_at_size,
-    split_gap,
-)
+from gradscope.metrics.outcomes import degeneracy as outcomes
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
 from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, binomial_chances, fit_pass_rates
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
@@ -61,7 +55,7 @@ HOPELESS, SOLVED = 0.01, 0.99  # pass rates up to the one and from the other are
 _MOST_INNER_BINS = 20
 
 
-def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDistribution:
+def describe_pass_rates(table: outcomes.GroupTable, rates: PassRates | str) -> PassRateDistribution:
     """Shapes, fit, end masses and histogram of a distribution; undefined where ``rates`` is a reason."""
     if isinstance(rates, str):
         unknown = Estimate.undefined_because(rates, num_units=len(table.size))
@@ -128,7 +122,7 @@ def _times(number: Estimate, factor: Estimate) -> Estimate:
     return number.map(lambda value: value * times)
 
 
-def _histogram(table: GroupTable, rates: PassRates) -> tuple[RateBin, ...]:
+def _histogram(table: outcomes.GroupTable, rates: PassRates) -> tuple[RateBin, ...]:
     """Shares of groups by c/n: exactly 0, as many bins between as the smallest group has rates, exactly 1."""
     passing = np.zeros(len(table.size), dtype=np.int64) if table.num_passing is None else table.num_passing
     pooled = float(np.mean(passing / table.size))
@@ -153,15 +147,15 @@ def _histogram(table: GroupTable, rates: PassRates) -> tuple[RateBin, ...]:
 class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
     """The groups of a log, asked about other sizes."""
 
-    table: GroupTable  # the groups
-    overall: DegeneracyEstimates  # their estimates at the logged size
+    table: outcomes.GroupTable  # the groups
+    overall: outcomes.DegeneracyEstimates  # their estimates at the logged size
     options: DegeneracyOptions  # how they were made
 
     @cached_property
     def rates(self) -> PassRates | str:
         """The distribution of their pass rates, or why there is none."""
         if self.table.num_passing is None:
-            return NO_THRESHOLD
+            return outcomes.NO_THRESHOLD
         full = (self.table.num_passing == 0) | (self.table.num_passing == self.table.size)
         if np.any(full != self.table.dead):
             return "rewards within pass or fail differ, so passes do not tell which groups have equal rewards"
@@ -199,7 +193,7 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
                 jensen_gap=gap if predicted is None else gap.map(lambda share: share - predicted),
                 method="forecast",
             )
-        estimates = estimate_at_size(
+        estimates = outcomes.estimate_at_size(
             self.table,
             group_size,
             base_pass_rate=self.options.base_pass_rate,
@@ -263,7 +257,7 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
 
     def _predicted(self, group_size: int) -> Estimate:
         if self.table.num_passing is None:
-            return Estimate.undefined_because(NO_THRESHOLD, num_units=len(self.table.size))
+            return Estimate.undefined_because(outcomes.NO_THRESHOLD, num_units=len(self.table.size))
         drawn = Draws(
             step=self.table.step,
             prompt=self.table.prompt,
@@ -388,7 +382,7 @@ def degeneracy_of_run(
 
 
 def _predictions(
-    table: GroupTable, overall: DegeneracyEstimates, options: group_rewards.DegeneracyOptions
+    table: outcomes.GroupTable, overall: outcomes.DegeneracyEstimates, options: group_rewards.DegeneracyOptions
 ) -> tuple[results.IidPrediction, ...]:
     """The prediction from every available p, the chosen one first."""
     bases: list[BasePassRate] = [options.base_pass_rate, None]
@@ -410,15 +404,15 @@ def _predictions(
 
 
 def _gap_decomposition(
-    table: GroupTable, overall: DegeneracyEstimates, options: group_rewards.DegeneracyOptions
+    table: outcomes.GroupTable, overall: outcomes.DegeneracyEstimates, options: group_rewards.DegeneracyOptions
 ) -> results.GapDecomposition:
-    between, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=options.base_pass_rate)
+    between, over_time = outcomes.split_gap(table, overall.jensen_gap, base_pass_rate=options.base_pass_rate)
     return results.GapDecomposition(between_prompts=between, over_time=over_time)
 
 
-def _overdispersion(table: GroupTable, options: group_rewards.DegeneracyOptions) -> results.Overdispersion:
+def _overdispersion(table: outcomes.GroupTable, options: group_rewards.DegeneracyOptions) -> results.Overdispersion:
     if table.num_passing is None:
-        unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=len(table.size))
+        unknown = Estimate.undefined_because(outcomes.NO_THRESHOLD, num_units=len(table.size))
         return undefined_record(results.Overdispersion, unknown, test="none")
     tested = dispersion_test(table.size, table.num_passing, table.step, seed=options.resampling.seed)
     variance = estimate_rate_variance(table.size, table.num_passing, table.prompt, resampling=options.resampling)

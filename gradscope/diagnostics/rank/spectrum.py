@@ -19,14 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram import spectrum as gram_spectrum
-from gradscope.metrics.uncertainty.bootstrap import (
-    bootstrap_mean,
-    bootstrap_means,
-    bootstrap_statistics,
-    bounded_means,
-    cluster_sums,
-    unit_sums,
-)
+from gradscope.metrics.uncertainty import bootstrap
 from gradscope.results.rank import GradientSpectrum, NullRank, RankComparison, Ranks, SizeChange, SpectrumLabel
 from gradscope.results.tokens import TokenRows
 
@@ -144,8 +137,8 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
         if not len(self.counts):
             return dict.fromkeys((*_RANKS, "two_direction_energy"), Estimate.undefined_because(_EVERY_GROUP_DEAD))
         columns, groups = self._weighed(self.counts)
-        ranks = bounded_means(columns[:, :3], groups, low=1.0, high=float(self.most))
-        (energy,) = bounded_means(columns[:, 3:], groups, low=min(2.0 / self.most, 1.0), high=1.0)
+        ranks = bootstrap.bounded_means(columns[:, :3], groups, low=1.0, high=float(self.most))
+        (energy,) = bootstrap.bounded_means(columns[:, 3:], groups, low=min(2.0 / self.most, 1.0), high=1.0)
         return {**dict(zip(_RANKS, ranks, strict=True)), "two_direction_energy": energy}
 
     def null_ranks(self) -> dict[str, NullRank]:
@@ -161,11 +154,13 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
         own, count, span = self.counts[:, :1], len(self.nulls), self.most - 1.0
         columns, groups = self._weighed(np.hstack([own - ranks, np.repeat(own, count, axis=1), ranks, shares]))
         apart, _, of_nulls, energy = np.split(columns, 4, axis=1)
-        differences = bootstrap_means(apart, groups, share=False)
+        differences = bootstrap.bootstrap_means(apart, groups, share=False)
         within = (1.0 / self.most, float(self.most))
-        ratios = bootstrap_statistics(_ratios, cluster_sums(columns[:, count : 3 * count], groups), within=within)
-        means = bounded_means(of_nulls, groups, low=1.0, high=float(self.most))
-        energies = bounded_means(energy, groups, low=min(2.0 / self.most, 1.0), high=1.0)
+        ratios = bootstrap.bootstrap_statistics(
+            _ratios, bootstrap.cluster_sums(columns[:, count : 3 * count], groups), within=within
+        )
+        means = bootstrap.bounded_means(of_nulls, groups, low=1.0, high=float(self.most))
+        energies = bootstrap.bounded_means(energy, groups, low=min(2.0 / self.most, 1.0), high=1.0)
         return {
             name: NullRank(
                 effective_rank=means[index],
@@ -193,14 +188,14 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
         if not is_known.any():
             return Estimate.undefined_because(none, num_units=len(set(self.group_ids)))
         columns, groups = self._those(is_known)._weighed(values[is_known, None])
-        (mean,) = bounded_means(columns, groups, low=0.0, high=high)
+        (mean,) = bootstrap.bounded_means(columns, groups, low=0.0, high=high)
         return mean
 
     def _weighed(self, columns: gram_spectrum.Array) -> tuple[gram_spectrum.Array, list[str]]:
         """Rows to average and their groups: parts as they are, or one row a group."""
         if not self.by_group:
             return columns, list(self.group_ids)
-        sums = unit_sums(columns.T, list(self.group_ids), len(columns))
+        sums = bootstrap.unit_sums(columns.T, list(self.group_ids), len(columns))
         return np.asarray(sums[:, :-1] / sums[:, -1:], dtype=np.float64), list(dict.fromkeys(self.group_ids))
 
 
@@ -306,7 +301,7 @@ def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
             first, second = by_size[smallest], by_size[size]
             apart = [[fmean(second[group]) - fmean(first[group])] for group in first if group in second]
             span = most[matrix] - 1.0
-            (difference,) = bounded_means(apart, low=-span, high=span) if apart else (_NOT_PAIRED,)
+            (difference,) = bootstrap.bounded_means(apart, low=-span, high=span) if apart else (_NOT_PAIRED,)
             changes.append(
                 SizeChange(
                     step=step, advantage=advantage, matrix=matrix, first=smallest, second=size, difference=difference
@@ -320,7 +315,7 @@ def _difference(first: _Ranks, second: _Ranks) -> Estimate:
     if not both:
         return Estimate.undefined_because("no group is live under both")
     differences = [second[key] - first[key] for key in both]
-    return bootstrap_mean(differences, [str(group_id) for group_id, _ in both], share=False)
+    return bootstrap.bootstrap_mean(differences, [str(group_id) for group_id, _ in both], share=False)
 
 
 def _are_same(first: _Ranks, second: _Ranks) -> bool:

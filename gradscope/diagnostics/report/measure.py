@@ -41,9 +41,8 @@ from gradscope.metrics.gram.geometry import batch_norm, projection_shares
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
 from gradscope.results.norms import ReplayReport
-from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankCurvePoint
-from gradscope.results.report import KeyNumber, NumberStyle, ReportSection, RunReport
+from gradscope.results.report import KeyNumber, ReportSection, RunReport
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.run import Run
@@ -369,29 +368,24 @@ def key_numbers(inputs: ReportInputs) -> tuple[KeyNumber, ...]:
     return (_dead(inputs), _rank(inputs), _norm(inputs), _mismatch(inputs), _pass_at_k(inputs))
 
 
-def _unknown(name: str, title: str, reason: str, style: NumberStyle) -> KeyNumber:
-    value = Estimate.undefined_because(reason.rstrip("."))
-    return KeyNumber(name=name, title=title, value=value, style=style)
+def _unknown(reason: str) -> Estimate:
+    return Estimate.undefined_because(reason.rstrip("."))
 
 
 def _dead(inputs: ReportInputs) -> KeyNumber:
-    report, title = inputs.degeneracy, "groups without a gradient"
+    report, number = inputs.degeneracy, partial(KeyNumber, name="signal", style="share")
     if isinstance(report, Unavailable):
-        return _unknown("signal", title, report.reason, "share")
+        return number(title="groups without a gradient", value=_unknown(report.reason))
     if report.is_in_conflict:
         dead = report.frac_reward_zero_std.value or 0.0
-        return KeyNumber(
-            name="signal",
+        return number(
             title="groups that a side reward decides",
             value=report.frac_reward_conflict,
-            style="share",
             note=f"of {report.num_groups:,} groups; {100 * dead:.1f} % have equal rewards",
         )
-    return KeyNumber(
-        name="signal",
-        title=title,
+    return number(
+        title="groups without a gradient",
         value=report.frac_reward_zero_std,
-        style="share",
         note=f"of {report.num_groups:,} groups",
         places=tuple(report.course.step),
         course=tuple(report.course.frac_reward_zero_std),
@@ -399,18 +393,15 @@ def _dead(inputs: ReportInputs) -> KeyNumber:
 
 
 def _rank(inputs: ReportInputs) -> KeyNumber:
-    title = "directions of a group's gradient"
+    number = partial(KeyNumber, name="rank", title="directions of a group's gradient", style="rank")
     points = [point for point in inputs.curve if point.effective_rank.is_defined]
     if not points:
         reason = "no recomputed group has a gradient" if inputs.grams else "no gradient was recomputed"
-        return _unknown("rank", title, reason, "rank")
+        return number(value=_unknown(reason))
     last = points[-1]
     course = [point for point in points if point.group_size == last.group_size]
-    return KeyNumber(
-        name="rank",
-        title=title,
+    return number(
         value=last.effective_rank,
-        style="rank",
         note=f"of at most {last.group_size}, step {last.step}",
         places=tuple(point.step for point in course),
         course=tuple(point.effective_rank.value for point in course),
@@ -418,19 +409,18 @@ def _rank(inputs: ReportInputs) -> KeyNumber:
 
 
 def _norm(inputs: ReportInputs) -> KeyNumber:
-    report, title = inputs.replay, "gradient norm, error of the replay"
+    report = inputs.replay
+    number = partial(KeyNumber, name="replay", title="gradient norm, error of the replay", style="norm")
     if isinstance(report, Unavailable):
-        return _unknown("replay", title, report.reason, "norm")
+        return number(value=_unknown(report.reason))
     errors = [step.relative_error["grad_norm"] for step in report.steps if "grad_norm" in step.relative_error]
     finite = [error for error in errors if math.isfinite(error)]
     matched = sum(error <= report.tolerance for error in finite)
     logged = {step.step: step.logged.get("grad_norm") for step in report.steps}
     if all(norm is None for norm in logged.values()):
         logged = {}
-    number = _unknown("replay", title, "no norm was recomputed", "norm")
-    return replace(
-        number,
-        value=Estimate.exact(max(finite), num_units=len(finite)) if finite else number.value,
+    return number(
+        value=Estimate.exact(max(finite), num_units=len(finite)) if finite else _unknown("no norm was recomputed"),
         note=f"{matched} of {len(errors)} norms match; course: as logged" if errors else "",
         places=tuple(logged),
         course=tuple(logged.values()),
@@ -438,15 +428,12 @@ def _norm(inputs: ReportInputs) -> KeyNumber:
 
 
 def _mismatch(inputs: ReportInputs) -> KeyNumber:
-    sampler, title = inputs.logged.sampler, "sampler against trainer"
+    sampler = inputs.logged.sampler
+    number = partial(KeyNumber, name="agreement", title="sampler against trainer", style="norm")
     if sampler.overall is None:
-        reason = "the log does not hold the log-probabilities of both"
-        return _unknown("agreement", title, reason, "norm")
-    return KeyNumber(
-        name="agreement",
-        title=title,
+        return number(value=_unknown("the log does not hold the log-probabilities of both"))
+    return number(
         value=sampler.overall.logprob_gap,
-        style="norm",
         note="mean |difference of log p| of a token",
         places=tuple(row.step or 0 for row in sampler.by_step),
         course=tuple(row.logprob_gap.value for row in sampler.by_step),
@@ -455,12 +442,14 @@ def _mismatch(inputs: ReportInputs) -> KeyNumber:
 
 def _pass_at_k(inputs: ReportInputs) -> KeyNumber:
     """Of held-out samples where there are any, the last file; else of the groups themselves, k their size."""
-    title = "pass@1 → pass@k"
-    if not isinstance(inputs.passk, Unavailable) and (held_out := _of_samples(inputs.passk, title)) is not None:
-        return held_out
+    number = partial(KeyNumber, name="coverage", title="pass@1 → pass@k", style="share")
+    table = None if isinstance(inputs.passk, Unavailable) else inputs.passk.tables[-1]
+    if table is not None and (rows := [row for row in table.rows if row.pass_at_k.is_defined]):
+        note = f"k = {rows[0].k} and {rows[-1].k}, {table.name}"
+        return number(value=rows[0].pass_at_k, then=rows[-1].pass_at_k, note=note)
     if isinstance(inputs.degeneracy, Unavailable) or inputs.degeneracy.success_threshold is None:
         reason = inputs.passk.reason if isinstance(inputs.passk, Unavailable) else "no k has as many samples"
-        return _unknown("coverage", title, reason, "share")
+        return number(value=_unknown(reason))
     # each group is of one prompt at one step, and steps are other policies: this is no pass@k, which has one
     report = inputs.degeneracy
     return KeyNumber(
@@ -472,20 +461,4 @@ def _pass_at_k(inputs: ReportInputs) -> KeyNumber:
         note=f"of {report.num_groups:,} training groups of {report.group_size or 'unequal size'}",
         places=tuple(report.course.step),
         course=tuple(report.course.pass_rate),
-    )
-
-
-def _of_samples(report: PassAtKReport, title: str) -> KeyNumber | None:
-    table = report.tables[-1]
-    rows = [row for row in table.rows if row.pass_at_k.is_defined]
-    if not rows:
-        return None
-    first, last = rows[0], rows[-1]
-    return KeyNumber(
-        name="coverage",
-        title=title,
-        value=first.pass_at_k,
-        then=last.pass_at_k,
-        style="share",
-        note=f"k = {first.k} and {last.k}, {table.name}",
     )

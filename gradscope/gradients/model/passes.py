@@ -50,11 +50,13 @@ def completion_logprobs(
     """
     head = plain_head(model)
     if head is None:
-        return [
-            torch.cat([_logprobs(scaled, ids), _entropies(scaled)]) if entropies else _logprobs(scaled, ids)
-            for scaled, ids in _completion_logits(model, batch, temperature, softmax_dtype, past)
-        ]
-    lengths, per_row = list(batch.num_completion), []
+        logits, per_row = _run(model, batch, past), []
+        for row, ids in _predicting(logits, batch):
+            scaled = row.to(torch.promote_types(logits.dtype, softmax_dtype)) / temperature  # [T, V]
+            logs = scaled.gather(1, ids.unsqueeze(1)).squeeze(1) - torch.logsumexp(scaled, dim=1)
+            per_row.append(torch.cat([logs, _entropies(scaled)]) if entropies else logs)
+        return per_row
+    lengths, sliced = list(batch.num_completion), []
 
     def take(hidden: torch.Tensor) -> None:
         rows = list(_predicting(hidden, batch))
@@ -66,11 +68,11 @@ def completion_logprobs(
             entropies=entropies,
             watch=watch,
         )
-        per_row.append(outputs)
+        sliced.append(outputs)
 
     with observed_input(head, take):
         column = _run(model, batch, past)
-    ((logprobs, entropy),) = per_row
+    ((logprobs, entropy),) = sliced
     logprobs = end_of_pass(logprobs, column)
     if not entropies:
         return list(torch.split(logprobs, lengths))
@@ -84,22 +86,9 @@ def completion_entropies(model: Any, batch: PaddedBatch, temperature: float) -> 
     return [row[num:] for row, num in zip(outputs, batch.num_completion, strict=True)]
 
 
-def _logprobs(scaled: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    return scaled.gather(1, ids.unsqueeze(1)).squeeze(1) - torch.logsumexp(scaled, dim=1)
-
-
 def _entropies(scaled: torch.Tensor) -> torch.Tensor:
     logs = torch.log_softmax(scaled, dim=1)
     return -(logs.exp() * logs).sum(dim=1)
-
-
-def _completion_logits(
-    model: Any, batch: PaddedBatch, temperature: float, softmax_dtype: torch.dtype, past: Past | None
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Row by row the logits that predict its completion, [T, V], over the temperature, and its tokens, [T]."""
-    logits = _run(model, batch, past)
-    for row, ids in _predicting(logits, batch):
-        yield row.to(torch.promote_types(logits.dtype, softmax_dtype)) / temperature, ids
 
 
 def _run(model: Any, batch: PaddedBatch, past: Past | None) -> torch.Tensor:

@@ -280,11 +280,9 @@ def _in_trainers_rows(
 def _nudged(prepared: PreparedStep, passes: ForwardPasses, draw: torch.Generator) -> PreparedStep:
     """The step with every token's weight, and the results of forward passes, a little larger or smaller."""
 
-    def nudge(row: torch.Tensor, least: float) -> torch.Tensor:
-        return row + _NUDGE * torch.randn(row.shape, generator=draw).to(row) * row.abs().clamp(min=least)
-
     def each(rows: Sequence[torch.Tensor], least: float = 0.0) -> tuple[torch.Tensor, ...]:
-        return tuple(nudge(row, least) for row in rows)
+        draws = (_NUDGE * torch.randn(row.shape, generator=draw).to(row) for row in rows)
+        return tuple(row + drawn * row.abs().clamp(min=least) for row, drawn in zip(rows, draws, strict=True))
 
     nudged = {name: rows and each(rows, 1.0) for name in _PASS_NAMES if (rows := getattr(passes, name)) is not None}
     plan = prepared.planned_with(ForwardPasses(**nudged)).plan

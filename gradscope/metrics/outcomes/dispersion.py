@@ -25,13 +25,7 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import (
-    FEW_INFORMATIVE,
-    bootstrap_means,
-    bootstrap_statistics,
-    cluster_numbers,
-    sums_of_columns,
-)
+from gradscope.metrics.uncertainty import bootstrap
 from gradscope.metrics.uncertainty.intervals import Resampling, difference_of
 
 Array = NDArray[np.float64]
@@ -106,20 +100,20 @@ def estimate_rate_variance(
         yield x * (1 - x) / (n - 1)
         yield np.ones(len(n))
 
-    units = sums_of_columns(columns(), prompts, len(n))
+    units = bootstrap.sums_of_columns(columns(), prompts, len(n))
 
     def variance(sums: Array) -> Array:
         count = sums[..., 3:]
         spread = (sums[..., 1:2] - sums[..., :1] ** 2 / count) / np.maximum(count - 1, 1.0)
         return np.asarray(spread - sums[..., 2:3] / count, dtype=np.float64)
 
-    (estimate,) = bootstrap_statistics(variance, units, within=_RANGE, resampling=resampling)
+    (estimate,) = bootstrap.bootstrap_statistics(variance, units, within=_RANGE, resampling=resampling)
     rarer = x if x.mean() <= 0.5 else 1 - x
     pairs = np.maximum(rarer * (n * rarer - 1) / (n - 1), 0.0)
-    if len(np.unique(np.asarray(prompts)[pairs > 0])) >= FEW_INFORMATIVE:
+    if len(np.unique(np.asarray(prompts)[pairs > 0])) >= bootstrap.FEW_INFORMATIVE:
         return estimate
     # Too few prompts pass (or fail) twice for resamples to know how often that happens: Var = E p^2 - (E p)^2.
-    square, mean = bootstrap_means(np.column_stack([pairs, rarer]), prompts, resampling=resampling)
+    square, mean = bootstrap.bootstrap_means(np.column_stack([pairs, rarer]), prompts, resampling=resampling)
     low, high = difference_of(mean.map(lambda rate: rate**2), square).ends
     value = estimate.value or 0.0
     return replace(estimate, low=min(low, value), high=max(high, value)).within(*_RANGE)
@@ -141,7 +135,7 @@ def estimate_rate_parts(
     """
     n = np.asarray(num_samples, dtype=np.float64)
     rate = np.asarray(num_passing, dtype=np.float64) / n
-    at, who = cluster_numbers(step), cluster_numbers(prompts)
+    at, who = bootstrap.cluster_numbers(step), bootstrap.cluster_numbers(prompts)
     num_other = np.bincount(at)[at] - 1
     rest = (np.bincount(at, weights=rate)[at] - rate) / np.maximum(num_other, 1)
     covariance = rate * (n * rate - 1) / (n - 1) - rate * rest
@@ -164,7 +158,7 @@ def estimate_rate_parts(
         stays, both, count = np.moveaxis(totals, -1, 0)
         return np.stack([stays / count, (both - stays) / count], axis=-1)
 
-    stays, of_visit = bootstrap_statistics(parts, units, within=(-1.0, 1.0), resampling=resampling)
+    stays, of_visit = bootstrap.bootstrap_statistics(parts, units, within=(-1.0, 1.0), resampling=resampling)
     return stays, of_visit
 
 

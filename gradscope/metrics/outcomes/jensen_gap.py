@@ -14,7 +14,7 @@ that is as likely to have any number of passes. ``docs/research/validation_cover
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -86,7 +86,10 @@ def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: 
             gap=intervals.difference_of(prediction, degenerate),
             relative=_relative(prediction, degenerate, 0.0),
         )
-    correlation = _correlation(draws, pass_rate) if prediction.interval else 0.0
+    correlation = 0.0
+    if prediction.interval:  # of the share with the prediction, which rises with p only above 1/2
+        with_p = correlation_of_means((draws.equal, draws.rate), draws.unit)
+        correlation = with_p * float(np.sign((pass_rate.value or 0.0) - 0.5))
     # Around p = 1/2 the prediction errs to one side only, so its error and that of the share add up.
     low, high = pass_rate.ends
     relative = _relative(prediction, degenerate, -1.0 if low <= 0.5 <= high else correlation)
@@ -118,7 +121,11 @@ def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Es
     skewness = (float(np.sum(own**3)) + unseen[1]) / (num_units + _UNSEEN) / variance**1.5
     error, quantile = (variance / num_units) ** 0.5, intervals.student_quantile(max(num_units - 1, 1))
     shift = skewness * (2 * quantile**2 + 1) / (6 * num_units**0.5)
-    unbiased = plain + _curvature(sizes, of_size, rate) / 2 * _variance_of_mean(draws, rate)
+    order = np.maximum(sizes - 2, 0)  # that of a group of one has no curvature
+    curvature = float(of_size @ (sizes * (sizes - 1) * (rate**order + (1 - rate) ** order)))
+    of_prompts = np.bincount(draws.unit, weights=draws.rate - rate) / len(draws.rate)
+    of_mean = float(of_prompts @ of_prompts) * num_units / max(num_units - 1, 1)  # variance of the mean pass rate
+    unbiased = plain + curvature / 2 * of_mean
     low, high = (unbiased + side * error * (quantile + max(side * shift, 0.0)) for side in (-1, 1))
     high = min(high, degenerate.ends[1] - prediction.ends[0])
     estimate = Estimate(value=plain, low=min(low, plain), high=max(high, plain), num_units=num_units)
@@ -130,18 +137,6 @@ def _any_passes(size: int) -> tuple[Array, Array]:
     """Whether a group with 0 to G passes has equal rewards, and its pass rate, [G + 1] each."""
     rates = np.arange(size + 1) / size
     return np.asarray((rates == 0.0) | (rates == 1.0), dtype=np.float64), rates
-
-
-def _curvature(sizes: NDArray[np.int64], of_size: Array, rate: float) -> float:
-    """Second derivative of the mean prediction; that of a group of one is 0."""
-    order = np.maximum(sizes - 2, 0)
-    return float(of_size @ (sizes * (sizes - 1) * (rate**order + (1 - rate) ** order)))
-
-
-def _variance_of_mean(draws: Draws, rate: float) -> float:
-    """Of the mean pass rate, over prompts."""
-    own = np.bincount(draws.unit, weights=draws.rate - rate) / len(draws.rate)
-    return float(own @ own) * len(own) / max(len(own) - 1, 1)
 
 
 def _from_zero(estimate: Estimate) -> Estimate:
@@ -174,10 +169,7 @@ def estimate_prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -
 
 def _prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -> Estimate:
     """At a given p, or at the mean of the groups, which is also that of a single step."""
-
-    def predicted(p: float) -> float:
-        return _mean_prediction(draws, p)
-
+    predicted = partial(_mean_prediction, draws)
     if isinstance(base, float | int):
         return Estimate.exact(predicted(base), num_units=pass_rate.num_units)
     value = predicted(pass_rate.value or 0.0)
@@ -185,12 +177,6 @@ def _prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -> Estima
         return Estimate.exact(value, num_units=pass_rate.num_units)
     low, high = intervals.image_of_interval(predicted, pass_rate.interval, turns_at=0.5)
     return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=pass_rate.num_units)
-
-
-def _correlation(draws: Draws, pass_rate: Estimate) -> float:
-    """Correlation of the share with the prediction, which rises with p only above 1/2."""
-    with_p = correlation_of_means((draws.equal, draws.rate), draws.unit)
-    return with_p * float(np.sign((pass_rate.value or 0.0) - 0.5))
 
 
 def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple[Estimate, Estimate]:
@@ -203,9 +189,13 @@ def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple
     if base == "step" or (base is None and np.ptp(draws.step) == 0):
         return gap, Estimate.exact(0.0, num_units=gap.num_units)
     rates = draws.own_rates
-    reason = rates if isinstance(rates, str) else _too_few_blocks(rates, base, draws)
-    if isinstance(rates, str) or reason is not None:
-        unknown = Estimate.undefined_because(str(reason), num_units=gap.num_units)
+    if not isinstance(rates, str) and base is None and rates.num_blocks < 2:
+        rates = (
+            f"a split over time needs two blocks of steps with {int(draws.size.max()) + 1} different prompts each, so "
+            "that p^G is told without bias, and the log is one block"
+        )
+    if isinstance(rates, str):
+        unknown = Estimate.undefined_because(rates, num_units=gap.num_units)
         return unknown, unknown
     over_time = rates.over_time if base is None else rates.by_step - _mean_prediction(draws, base)
     predicted = _plain_predictions(draws, base)
@@ -215,13 +205,11 @@ def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple
     without = next((part for part in parts if not part.is_defined), None)
     if without is not None:
         return without, without
-    return parts if base is not None else _shares_of(gap.value or 0.0, *parts)
-
-
-def _shares_of(gap: float, between: Estimate, over_time: Estimate) -> tuple[Estimate, Estimate]:
-    """Both parts from 0 on, as the gap is, and still adding up to it."""
-    later = min(max(over_time.value or 0.0, 0.0), gap)
-    return _moved(between, gap - later), _moved(over_time, later)
+    if base is not None:
+        return parts
+    # both from 0 on, as the gap is, and still adding up to it
+    later = min(max(parts[1].value or 0.0, 0.0), gap.value or 0.0)
+    return _moved(parts[0], (gap.value or 0.0) - later), _moved(parts[1], later)
 
 
 def _moved(estimate: Estimate, value: float) -> Estimate:
@@ -229,15 +217,6 @@ def _moved(estimate: Estimate, value: float) -> Estimate:
         return replace(estimate, value=value)
     low, high = estimate.ends
     return replace(estimate, value=value, low=min(max(low, 0.0), value), high=max(high, value))
-
-
-def _too_few_blocks(rates: OwnRates, base: float | None, draws: Draws) -> str | None:
-    if base is not None or rates.num_blocks > 1:
-        return None
-    return (
-        f"a split over time needs two blocks of steps with {int(draws.size.max()) + 1} different prompts each, so that "
-        "p^G is told without bias, and the log is one block"
-    )
 
 
 def _mean_prediction(draws: Draws, rate: float) -> float:

@@ -116,7 +116,8 @@ def cluster_counts(kinds: Numbers, num_kinds: int, clusters: ArrayLike) -> Array
 def _numbered(labels: NDArray[np.generic]) -> tuple[Numbers, Numbers]:
     """The number of each row's cluster, [rows], and the first row of each cluster, [J]."""
     integers = labels.astype(np.int64, copy=False) if np.issubdtype(labels.dtype, np.integer) else None
-    if integers is None or not _is_dense(integers):
+    # numbers from 0 on without large gaps need no sorting
+    if integers is None or integers.min(initial=0) < 0 or integers.max(initial=0) > _MOST_GAPS * len(integers):
         _, first, numbers = np.unique(labels, return_index=True, return_inverse=True)
         return numbers, first
     first = np.full(int(integers.max(initial=-1)) + 1, len(integers))
@@ -125,11 +126,6 @@ def _numbered(labels: NDArray[np.generic]) -> tuple[Numbers, Numbers]:
     if occurs.all():  # numbers without a gap are those asked for, and of a long log not copied
         return integers, first
     return np.asarray(np.cumsum(occurs) - 1, dtype=np.int64)[integers], first[occurs]
-
-
-def _is_dense(labels: Numbers) -> bool:
-    """Whether labels are numbers from 0 on without large gaps, which need no sorting."""
-    return bool(labels.min(initial=0) >= 0 and labels.max(initial=0) <= _MOST_GAPS * len(labels))
 
 
 Statistic = Callable[[Array], Array]  # from column sums over units [..., m] to the statistics [..., q]

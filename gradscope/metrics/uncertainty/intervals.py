@@ -119,9 +119,8 @@ def difference_of(first: Estimate, last: Estimate, *, correlation: float = 0.0) 
     >>> difference_of(Estimate(value=1.0, low=0.7, high=1.3), Estimate(value=3.0, low=2.6, high=3.4)).interval
     (1.5, 2.5)
     """
-    for side in (first, last):
-        if side.undefined is not None:
-            return Estimate.undefined_because(side.undefined)
+    if (reason := first.undefined or last.undefined) is not None:
+        return Estimate.undefined_because(reason)
     x, y = first.value or 0.0, last.value or 0.0
     if first.interval is None and last.interval is None:
         return Estimate.exact(y - x)
@@ -145,9 +144,8 @@ def ratio_of(first: Estimate, last: Estimate, *, correlation: float = 0.0) -> Es
     >>> ratio_of(Estimate.exact(0.0), half).undefined
     'it is relative to zero'
     """
-    for side in (first, last):
-        if side.undefined is not None:
-            return Estimate.undefined_because(side.undefined)
+    if (reason := first.undefined or last.undefined) is not None:
+        return Estimate.undefined_because(reason)
     x, y = first.value or 0.0, last.value or 0.0
     if x == 0.0:
         return Estimate.undefined_because("it is relative to zero", num_units=first.num_units)
@@ -215,12 +213,10 @@ def jackknife(value: float, left_out: Sequence[ArrayLike], *, low: float, high: 
     if fewest < _FEWEST:
         return Estimate.undefined_because(f"leaving one of {fewest} out leaves too little", num_units=fewest)
     if any(np.isnan(values).any() for values in strata):
-        return Estimate.undefined_because(
-            "it hangs on a single unit, without which it does not exist", num_units=fewest
-        )
+        reason = "it hangs on a single unit, without which it does not exist"
+        return Estimate.undefined_because(reason, num_units=fewest)
     variance = sum((len(values) - 1) / len(values) * float(np.sum((values - values.mean()) ** 2)) for values in strata)
-    quantile = student_quantile(sum(len(values) - 1 for values in strata))
-    half = quantile * math.sqrt(variance)
+    half = student_quantile(sum(len(values) - 1 for values in strata)) * math.sqrt(variance)
     return Estimate(
         value=value,
         low=min(value, max(low, value - half)),

@@ -31,9 +31,10 @@ def _prediction(origin: str) -> str:
 
 
 def _over_steps(report: DegeneracyReport) -> Figure:
+    dead = report.frac_reward_zero_std.value
     whiskers = "; whiskers: 95 %, all kinds together" if len(report.by_step) <= _MOST_WHISKERS else ""
     figure, (axes,) = style.new_figure(
-        _title(report),
+        "Groups without a gradient" if dead is None else f"{percent(dead)} of groups gave no gradient",
         f"{metric('frac_reward_zero_std').formula}{whiskers}\n{_prediction(report.course_pass_rate_origin)}",
         right=1.4,
     )
@@ -61,11 +62,6 @@ def _over_steps(report: DegeneracyReport) -> Figure:
         labels.append((values[-1], "i.i.d. prediction", style.ORANGE))
     style.label_lines(axes, labels)
     return figure
-
-
-def _title(report: DegeneracyReport) -> str:
-    dead = report.frac_reward_zero_std.value
-    return "Groups without a gradient" if dead is None else f"{percent(dead)} of groups gave no gradient"
 
 
 def _of_sizes(report: DegeneracyReport) -> str:

@@ -117,12 +117,11 @@ def _spectra_by_step(report: results.RankReport) -> Mapping[int, list[results.Gr
     for spectrum in report.spectra:
         if spectrum.label.advantage == chosen and any(spectrum.singular_values):
             by_step[spectrum.label.step].append(spectrum)
-    return {step: _largest_groups(by_step[step]) for step in evenly(sorted(by_step), 3)}
-
-
-def _largest_groups(spectra: Sequence[results.GradientSpectrum]) -> list[results.GradientSpectrum]:
-    largest = max(spectrum.label.group_size for spectrum in spectra)
-    return [spectrum for spectrum in spectra if spectrum.label.group_size == largest]
+    size = {step: max(spectrum.label.group_size for spectrum in spectra) for step, spectra in by_step.items()}
+    return {
+        step: [spectrum for spectrum in by_step[step] if spectrum.label.group_size == size[step]]
+        for step in evenly(sorted(by_step), 3)
+    }
 
 
 def _spectrum(report: results.RankReport, by_step: Mapping[int, Sequence[results.GradientSpectrum]]) -> Figure:
@@ -239,7 +238,11 @@ def _ranks(spectra: Sequence[results.GradientSpectrum]) -> dict[str, Figure]:
     if not ranked:
         return {}
     step = max(spectrum.label.step for spectrum in ranked)
-    cells = {heat_map_cell(s.label.tensor or ""): _rank_cell(s) for s in ranked if s.label.step == step}
+    cells = {
+        heat_map_cell(s.label.tensor or ""): _rank_cell(s.ranks.effective_rank, _ceiling(s))
+        for s in ranked
+        if s.label.step == step
+    }
     figure = heat_map(
         cells,
         f"A weight's gradient has rank {_range(cells)} at step {step}",
@@ -254,9 +257,13 @@ def _range(cells: Mapping[tuple[str, str], Cell]) -> str:
     return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
 
 
-def _rank_cell(spectrum: results.GradientSpectrum) -> Cell:
-    value, null = spectrum.ranks.effective_rank.value or 0.0, spectrum.nulls.get("gaussian")
-    ceiling = min(spectrum.label.shape) if null is None or null.value is None else null.value
+def _ceiling(spectrum: results.GradientSpectrum) -> float:
+    null = spectrum.nulls.get("gaussian")
+    return min(spectrum.label.shape) if null is None or null.value is None else null.value
+
+
+def _rank_cell(rank: Estimate, ceiling: float) -> Cell:
+    value = rank.value or 0.0
     strength = (value - 1) / (ceiling - 1) if ceiling > 1 else 1.0
     return Cell(value=f"{value:.1f}", note=f"{ceiling:.1f}", strength=min(strength, 1.0))
 
@@ -359,11 +366,7 @@ def draw_gradients_and_updates(pairs: Sequence[results.GradientAndUpdate]) -> di
 
 
 def _layers(updates: Sequence[results.WeightUpdate]) -> Figure:
-    cells = {}
-    for update in updates:
-        value, null = update.effective_rank.value or 0.0, update.gaussian.value or 1.0
-        strength = min((value - 1) / (null - 1), 1.0) if null > 1 else 1.0
-        cells[heat_map_cell(update.tensor)] = Cell(value=f"{value:.1f}", note=f"{null:.1f}", strength=strength)
+    cells = {heat_map_cell(one.tensor): _rank_cell(one.effective_rank, one.gaussian.value or 1.0) for one in updates}
     return heat_map(
         cells,
         f"A weight's change from {updates[0].first} to {updates[0].last} updates has rank {_range(cells)}",

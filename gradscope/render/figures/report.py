@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from gradscope.render.figures import style
 from gradscope.render.words import plain
-from gradscope.results.report import Chart, ReportSection, RunIndex, RunReport, Series
+from gradscope.results.report import Chart, RunIndex, RunReport, Series
 
 COLORS = {
     "all_fail": style.SLATE,
@@ -28,24 +28,18 @@ _NAME = 0.078  # inches of a character of a bar's name
 _MOST_ENDS = 3  # lines whose last values a title has room for
 
 
-def draw_report(report: RunReport) -> dict[str, Figure]:
-    """Every chart of a run's page: name of its section, and a number where that has several, -> figure."""
-    return _draw_sections(report.sections)
+def draw_report(report: RunReport | RunIndex) -> dict[str, Figure]:
+    """Every chart of a page: name of its section, and a number where that has several, -> figure.
 
-
-def draw_report_index(index: RunIndex) -> dict[str, Figure]:
-    """Every chart of runs side by side, named likewise; none of an index of many."""
-    return _draw_sections(index.sections)
-
-
-def _draw_sections(sections: Sequence[ReportSection]) -> dict[str, Figure]:
+    Of runs side by side likewise; none of an index of many.
+    """
     return {
         f"{section.name}_{number}" if len(section.charts) > 1 else section.name: _draw(
             # the first sentence of a section is about the first of its charts
             chart,
             section.headline if number == 1 else "",
         )
-        for section in sections
+        for section in report.sections
         for number, chart in enumerate(section.charts, start=1)
     }
 

@@ -35,12 +35,20 @@ from gradscope.version import __version__
 
 def render_page(report: results.RunReport) -> str:
     """The page of one run, a complete HTML document."""
-    notes = (*report.source.inferred, *report.source.missing)
+    source, steps = report.source, ", ".join(map(str, report.recomputed))
+    facts = (
+        f"{source.path}: {source.recognized}",
+        f"{source.num_rows:,} rows used, {source.quarantined.num_rows:,} set aside",
+        f"Gradients recomputed at step {steps}." if steps else "No gradient was recomputed.",
+        *(f"Not read: {sentence}" for sentence in source.quarantined.lost),
+        *(f"{one.counted} set aside: {one.reason} ({one.where})" for one in source.quarantined.reasons),
+    )
+    notes = (*source.inferred, *source.missing)
     return render_document(
         "report.html",
         title=report.name,
         report=report,
-        facts=(*_facts(report), *(notes if len(notes) == 1 else ())),
+        facts=(*facts, *(notes if len(notes) == 1 else ())),
         folded=notes if len(notes) > 1 else (),
         strip=strip_of(report),
         token_texts=token_texts_of(report),
@@ -88,18 +96,6 @@ def render_document(template: str, *, title: str, **context: object) -> str:
 @cache
 def _asset(name: str) -> Markup:
     return Markup((files("gradscope.render.html") / name).read_text(encoding="utf-8"))
-
-
-def _facts(report: results.RunReport) -> tuple[str, ...]:
-    source = report.source
-    steps = ", ".join(map(str, report.recomputed))
-    return (
-        f"{source.path}: {source.recognized}",
-        f"{source.num_rows:,} rows used, {source.quarantined.num_rows:,} set aside",
-        f"Gradients recomputed at step {steps}." if steps else "No gradient was recomputed.",
-        *(f"Not read: {sentence}" for sentence in source.quarantined.lost),
-        *(f"{one.counted} set aside: {one.reason} ({one.where})" for one in source.quarantined.reasons),
-    )
 
 
 Strip = Sequence[tuple[results.KeyNumber, results.Severity]]
@@ -253,7 +249,12 @@ def _environment() -> Environment:
         "share_of_group": share_of_group,
         "spark_of": spark_of,
     }
-    environment.filters |= {"at": charts.rounded, "lines": _lines, "broken_lines": _broken_lines}
+    environment.filters |= {
+        "at": charts.rounded,
+        "lines": _lines,
+        # line breaks shown and made: the token that ends a line has its own gradient
+        "broken_lines": lambda text: _lines(text.replace("\n", "↵\n")),
+    }
     return environment
 
 
@@ -265,11 +266,6 @@ def _visible(value: Any) -> Any:
 def _lines(text: str) -> Markup:
     """A text whose line breaks stay, where the page shows it with ``white-space: pre-wrap``."""
     return Markup("\n").join(plain(line) for line in text.split("\n"))
-
-
-def _broken_lines(text: str) -> Markup:
-    """A text whose line breaks are shown and made: the token that ends a line has its own gradient."""
-    return _lines(text.replace("\n", "↵\n"))
 
 
 _CURVES = {

@@ -54,14 +54,9 @@ def _bar(value: float | None, low: float, high: float) -> str:
 Column = tuple[str, Literal["left", "right"]]
 
 
-def source_line(source: Source) -> str:
-    """The source of the numbers: the path, its recognized format, and its missing parts."""
-    return f"{source.path} ({source.recognized}){rows_set_aside(source)}"
-
-
 def losses(sources: Iterable[Source]) -> list[str]:
-    """A line for each input of which something is missing; stderr says what was read."""
-    return [source_line(source) for source in sources if rows_set_aside(source)]
+    """A line for each input of which something is missing, with its path and format; stderr says what was read."""
+    return [f"{one.path} ({one.recognized}){missing}" for one in sources if (missing := rows_set_aside(one))]
 
 
 def rows_set_aside(source: Source) -> str:

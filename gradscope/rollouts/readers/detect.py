@@ -142,7 +142,11 @@ def read_run(
     _refuse_unused(reader, request)
     refuse_several(request.path, reader.name, request.options)
     with without_collection():
-        run = as_named_run(_naming_non_finite(_with_named_base(reader.read(request), request)))
+        run = reader.read(request)
+        if request.model is not None:  # the user named the base of these weights, and no file
+            weights = (replace(ref, is_base_given=ref.base == request.model) for ref in run.weights)
+            run = replace(run, weights=tuple(weights))
+        run = as_named_run(_naming_non_finite(run))
     run = _naming_other_logs(run, reader, request)
     if rewards_only:
         trim_heap()  # merging leaves holes that the arrays of the statistics do not fit
@@ -163,14 +167,6 @@ def _require_sums(run: Run) -> None:
             "added up.",
             hint="Look where it comes from, and take its row out.",
         )
-
-
-def _with_named_base(run: Run, request: ReadRequest) -> Run:
-    """The run, with a mark on weights whose base the user named and no file."""
-    if request.model is None:
-        return run
-    weights = (replace(ref, is_base_given=ref.base == request.model) for ref in run.weights)
-    return replace(run, weights=tuple(weights))
 
 
 def _naming_other_logs(run: Run, reader: Format | RowFormat, request: ReadRequest) -> Run:

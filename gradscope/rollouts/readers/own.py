@@ -31,40 +31,19 @@ from gradscope.machine import in_threads
 from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
 from gradscope.results.source import Quarantine, Source, set_aside_together
+from gradscope.rollouts import run_folder
 from gradscope.rollouts.arrays import to_numpy, to_strings, to_texts
 from gradscope.rollouts.groups import GroupsOfTable, RewardTable, RolloutGroup, num_used, reward_table
 from gradscope.rollouts.readers.evaluations.folders import are_of_one
 from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.parsing import records
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, hidden_by
-from gradscope.rollouts.readers.parsing.records import (
-    DIFFER,
-    TWICE_LOGGED,
-    ReadRequest,
-    describe_groups,
-    read_trainer_settings,
-    require_arguments,
-)
 from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path, read_parquet
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
 from gradscope.rollouts.readers.reduction.log import MOST_WITH_TEXTS
 from gradscope.rollouts.readers.reduction.parts import COLUMN_TYPES, ROWS_A_FILE, Part, merge_parts, repeated_samples
 from gradscope.rollouts.readers.reduction.processes import expanded_size
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
-from gradscope.rollouts.run_folder import (
-    TRL_ADVANTAGE,
-    RunManifest,
-    base_model_path,
-    find_base,
-    find_tokenizer,
-    find_weights,
-    manifest_path,
-    metrics_path,
-    read_manifest,
-    read_metrics,
-    rollouts_path,
-    step_path,
-    with_initial,
-)
 from gradscope.rollouts.store import files_written, read_steps, step_files, steps_in_file
 from gradscope.say import counted
 from gradscope.version import __version__
@@ -78,7 +57,7 @@ _OF_GROUPS = ("step", "group", "prompt", "text", "place")
 """Columns with a cell for each group; the others have a list with a number for each of its rollouts."""
 _ALWAYS = frozenset({"step", "group", "prompt", "place", "reward"})
 _COUNTED = re.compile(r"\b([0-9]+) ((?:file|line|step|log)s?)\b")
-_OF_THE_LOG = ("The trainer logged ", DIFFER, TWICE_LOGGED)
+_OF_THE_LOG = ("The trainer logged ", records.DIFFER, records.TWICE_LOGGED)
 """Sentences that begin so are written again for the merged log, perhaps with other numbers."""
 _BY_STEP = ("notes", "windows", "repeats")
 _BY_NAME = frozenset({"generic", "samples"})
@@ -206,7 +185,7 @@ def _arrow(table: RewardTable, names: pa.Array) -> pa.Table:
     return pa.table(columns)
 
 
-def _read(request: ReadRequest) -> Run:
+def _read(request: records.ReadRequest) -> Run:
     """The run of the log that the parts were reduced from, without weights."""
     paths = [file for file in expand(request.path) if file.name.endswith(SUFFIX)]
     if not paths:
@@ -348,9 +327,11 @@ def _refuse_repeats(
         )
 
 
-def _run(request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mapping[str, int], table: RewardTable) -> Run:
+def _run(
+    request: records.ReadRequest, manifests: Sequence[_Manifest], number_of: Mapping[str, int], table: RewardTable
+) -> Run:
     groups, first = GroupsOfTable(table), manifests[0]
-    settings = read_trainer_settings(request.run_config)
+    settings = records.read_trainer_settings(request.run_config)
     values = {name: value for manifest in manifests for name, value in manifest.settings.values.items()}
     files = {file.name: file for manifest in manifests for file in manifest.files}
     if len(manifests) > 1:
@@ -360,7 +341,7 @@ def _run(request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mappin
         name: {step: of for manifest in manifests for step, of in getattr(manifest, name).items()}
         for name in ("metrics", *_BY_STEP)
     }
-    sizes = () if first.format in ("gradscope", "trl") else describe_groups(groups)
+    sizes = () if first.format in ("gradscope", "trl") else records.describe_groups(groups)
     return Run(
         path=request.path,
         source=Source(
@@ -408,34 +389,38 @@ FORMAT = Format(
 _NO_WEIGHTS = "No complete checkpoint is in the folder."
 
 
-def _is_run_folder(request: ReadRequest) -> bool:
+def _is_run_folder(request: records.ReadRequest) -> bool:
     """Whether the path is a folder with our manifest or our rollouts."""
     return request.path.is_dir() and (
-        (manifest_path(request.path).is_file() and rollouts_path(request.path).is_dir())
+        (run_folder.manifest_path(request.path).is_file() and run_folder.rollouts_path(request.path).is_dir())
         or bool(step_files(request.path))
     )
 
 
-def _read_folder(request: ReadRequest) -> Run:
+def _read_folder(request: records.ReadRequest) -> Run:
     """Read a run folder of ours."""
     path = request.path
-    manifest = read_manifest(path)
-    require_arguments(manifest.trainer_arguments, str(manifest_path(path)))
+    manifest = run_folder.read_manifest(path)
+    records.require_arguments(manifest.trainer_arguments, str(run_folder.manifest_path(path)))
     files = step_files(path)
     if not files:
         raise InputError(f"{path} holds no rollouts/step*.parquet.", hint="The run ended before its first step.")
     quarantine = QuarantineLog()
-    metrics = read_metrics(path, lines := QuarantineLog())
+    metrics = run_folder.read_metrics(path, lines := QuarantineLog())
     quarantine.lose_metrics(lines)
     groups = read_steps(path, quarantine)
     if not groups:
         quarantine.raise_lost()
     for sentence in _contradictions(path, groups, metrics):
         quarantine.lose(InputError(sentence))
-    overrides = read_trainer_settings(request.run_config)
+    overrides = records.read_trainer_settings(request.run_config)
     damaged_weights: dict[int, str] = {}
     weights = _find_weights(request, damaged_weights)
-    side_files = (file for file in (manifest_path(path), metrics_path(path), request.run_config) if file is not None)
+    side_files = (
+        file
+        for file in (run_folder.manifest_path(path), run_folder.metrics_path(path), request.run_config)
+        if file is not None
+    )
     named = f"gradscope run {manifest.run_id}"
     steps = len({group.step for group in groups})
     return Run(
@@ -462,7 +447,7 @@ def _read_folder(request: ReadRequest) -> Run:
         ),
         weights=weights,
         damaged_weights=damaged_weights,
-        tokenizer=find_tokenizer(*(ref.path for ref in weights), base_model_path(path)),
+        tokenizer=run_folder.find_tokenizer(*(ref.path for ref in weights), run_folder.base_model_path(path)),
     )
 
 
@@ -475,7 +460,9 @@ def _contradictions(
     covered = {step: file for file in files for step in steps_in_file(file)}
     logged = {step: values["num_groups"] for step, values in metrics.items() if "num_groups" in values}
     gone = {step: file for file in files_written(path) for step in steps_in_file(file) if step not in covered}
-    gone = {step: step_path(path, step) for step, count in logged.items() if count > 0 and step not in covered} | gone
+    gone = {
+        step: run_folder.step_path(path, step) for step, count in logged.items() if count > 0 and step not in covered
+    } | gone
     for file in dict.fromkeys(file for _, file in sorted(gone.items())):
         steps = steps_in_file(file)
         of = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
@@ -486,18 +473,18 @@ def _contradictions(
             yield f"{covered[step]} has {num_groups[step]} groups of step {step}, and the metrics tell of {count:g}."
 
 
-def _own_settings(manifest: RunManifest) -> dict[str, Any]:
+def _own_settings(manifest: run_folder.RunManifest) -> dict[str, Any]:
     """Settings that shape the rollouts and are no arguments of TRL's."""
     settings = {
         # where it is TRL's, TRL's own arguments say which
-        "advantage": None if manifest.advantage == TRL_ADVANTAGE else manifest.advantage,
+        "advantage": None if manifest.advantage == run_folder.TRL_ADVANTAGE else manifest.advantage,
         "advantage_digest": manifest.advantage_digest,
         "sampling": manifest.config.get("sampling"),
     }
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
+def _sampling_notes(manifest: run_folder.RunManifest, metrics: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
     """Sentences on how the groups were sampled, which the log does not show."""
     sampling = manifest.config.get("sampling")
     sampled, dead = (
@@ -514,11 +501,13 @@ def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, fl
         )
 
 
-def _find_weights(request: ReadRequest, damaged: dict[int, str]) -> tuple[WeightsRef, ...]:
-    weights = find_weights(request.path, damaged)
+def _find_weights(request: records.ReadRequest, damaged: dict[int, str]) -> tuple[WeightsRef, ...]:
+    weights = run_folder.find_weights(request.path, damaged)
     if request.model is not None:
         weights = tuple(replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in weights)
-    return with_initial(weights, request.initial, lambda adapter: request.model or find_base(adapter, request.path))
+    return run_folder.with_initial(
+        weights, request.initial, lambda adapter: request.model or run_folder.find_base(adapter, request.path)
+    )
 
 
 RUN_FOLDER = Format(

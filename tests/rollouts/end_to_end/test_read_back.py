@@ -65,7 +65,7 @@ def test_each_step_is_read_from_where_it_lies(
 def test_only_the_lines_of_a_step_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "1.jsonl").write_text(lines(IN_ORDER))
     run, parsed = read_run(tmp_path), []
-    monkeypatch.setattr(log, "parse_line", lambda line: parsed.append(line) or json.loads(line))
+    monkeypatch.setattr(log.tables, "parse_line", lambda line: parsed.append(line) or json.loads(line))
     assert len(run.groups_at(3)) == 3
     assert len(run.groups_at(4)) == 3
     assert len(run.groups_at(3)) == 3

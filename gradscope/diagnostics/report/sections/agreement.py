@@ -49,12 +49,13 @@ _IDENTICAL = (
 def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> ReportSection:
     """The section, of a log that has tokens to compare."""
     reasons = [f"{number:,} with {reason}" for reason, number in mismatch.set_aside.items()]
+    severity, advice = _verdict(mismatch, overall)
     return ReportSection(
         name="agreement",
         findings=(*_findings(mismatch, overall), *((f"Rows set aside: {', '.join(reasons)}.",) if reasons else ())),
-        severity=_severity(mismatch, overall),
+        severity=severity,
         meaning=f"{metric('logprob_gap').meaning} {metric('sampler.sequence_ess').meaning}",
-        next_step=_next_step(mismatch, overall),
+        next_step=advice,
         charts=_charts(mismatch),
         tables=(
             tabulate(
@@ -102,28 +103,16 @@ def _small(share: float) -> str:
     return f"{100 * share:.2g} %"
 
 
-def _severity(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Severity:
-    if mismatch.is_identical or overall.logprob_gap.value is None:
-        return "unknown"
-    if overall.logprob_gap.value > LARGE_GAP:
-        return "problem"
-    return "look" if _is_worth_few(overall) else "fine"
-
-
-def _is_worth_few(overall: MismatchNumbers) -> bool:
-    return overall.sequence_ess.value is not None and overall.sequence_ess.value < _FEW
-
-
-def _next_step(mismatch: SamplerMismatch, overall: MismatchNumbers) -> str:
+def _verdict(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[Severity, str]:
+    gap, worth = overall.logprob_gap.value, overall.sequence_ess.value
     if mismatch.is_identical:
-        return "To compare them, have the trainer compute its own before the first update."
-    gap = overall.logprob_gap.value or 0.0
-    if gap <= LARGE_GAP and _is_worth_few(overall):
-        return (
+        return "unknown", "To compare them, have the trainer compute its own before the first update."
+    if (gap or 0.0) <= LARGE_GAP and worth is not None and worth < _FEW:
+        return ("unknown" if gap is None else "look"), (
             "Tokens agree and sequences do not: correct token by token, or mask sequences, for weights of whole "
             "sequences rest on few of them."
         )
-    return _advice(gap)
+    return ("unknown" if gap is None else "problem" if gap > LARGE_GAP else "fine"), _advice(gap or 0.0)
 
 
 def _charts(mismatch: SamplerMismatch) -> tuple[Chart, ...]:

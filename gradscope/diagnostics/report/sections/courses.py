@@ -8,7 +8,6 @@ Shapes: R rollouts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +50,9 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
         return missing_part("entropy", entropy)
     trend = entropy.trend or Estimate.undefined_because("it was not computed")
     change = _late([(row.step, row.mean.value) for row in entropy.by_step])
-    moves = change.side if change else _direction_of(trend, entropy.overall)
+    is_small = abs(trend.value or 0.0) < _SMALL * abs(entropy.overall.mean.value or 0.0)
+    moves = change.side if change else 0 if is_small else trend.side_of_zero
+    severity, advice = _entropy_verdict(entropy.overall, moves)
     steps, means = [row.step or 0 for row in entropy.by_step], {"entropy": [row.mean.value for row in entropy.by_step]}
     return ReportSection(
         name="entropy",
@@ -64,9 +65,9 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
             ),
             *entropy_findings(inputs.parts.entropy),
         ),
-        severity=_entropy_severity(entropy.overall, moves),
+        severity=severity,
         meaning=metric("entropy.mean").meaning,
-        next_step=_entropy_advice(moves) if moves else _NOTHING,
+        next_step=advice,
         charts=lines_over(steps, "Entropy of the policy", means, y_label="nats a token"),
         tables=_predicted(inputs.parts.entropy),
     )
@@ -93,27 +94,19 @@ def _late(course: Iterable[tuple[int | None, float | None]]) -> LateChange | Non
     return late_change({step or 0: value for step, value in course if value is not None}, factor=2.0)
 
 
-def _entropy_severity(overall: results.EntropyNumbers, moves: int) -> Severity:
-    if overall.mean.value is None:
-        return "problem"
-    return "look" if moves else "fine"
+_ENTROPY_ADVICE = {
+    -1: "Watch pass@k beside pass@1: where it falls too, keep exploration up (a higher upper clip, temperature, an "
+    "entropy bonus, harder prompts).",
+    0: _NOTHING,
+    1: "Read some completions: a policy that falls apart, a growing gap between sampler and trainer, and longer "
+    "reasoning all raise it.",
+}
+"""The side to which the entropy surely moves by a tenth -> what to do."""
 
 
-def _direction_of(trend: Estimate, overall: results.EntropyNumbers) -> int:
-    """The side to which the entropy surely moves by a tenth; else 0."""
-    return trend.side_of_zero if abs(trend.value or 0.0) >= _SMALL * abs(overall.mean.value or 0.0) else 0
-
-
-def _entropy_advice(moves: int) -> str:
-    if moves < 0:
-        return (
-            "Watch pass@k beside pass@1: where it falls too, keep exploration up (a higher upper clip, temperature, an "
-            "entropy bonus, harder prompts)."
-        )
-    return (
-        "Read some completions: a policy that falls apart, a growing gap between sampler and trainer, and longer "
-        "reasoning all raise it."
-    )
+def _entropy_verdict(overall: results.EntropyNumbers, moves: int) -> tuple[Severity, str]:
+    severity: Severity = "problem" if overall.mean.value is None else "look" if moves else "fine"
+    return severity, _ENTROPY_ADVICE[moves]
 
 
 def _predicted(changes: Sequence[EntropyChange]) -> tuple[ReportTable, ...]:
@@ -194,12 +187,13 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
     generation = inputs.logged.generation
     if generation.overall is None:
         return missing_part("generation", generation)
+    severity, advice = _generation_verdict(generation.overall)
     return ReportSection(
         name="generation",
         findings=tuple(_findings(generation.overall)),
-        severity=_generation_severity(generation.overall),
+        severity=severity,
         meaning=metric("generation.frac_truncated").meaning,
-        next_step=_generation_advice(generation.overall),
+        next_step=advice,
         charts=tuple(_generation_charts(generation)),
     )
 
@@ -218,19 +212,14 @@ def _findings(overall: results.GenerationNumbers) -> Iterator[str]:
         yield f"A completion takes {with_interval(overall.seconds, '.3g')} seconds to generate{waits}."
 
 
-def _generation_severity(overall: results.GenerationNumbers) -> Severity:
-    if not overall.frac_truncated.is_defined and not overall.seconds.is_defined:
-        return "unknown"
-    many = (overall.frac_truncated.value or 0.0) > _MANY
-    return "look" if many or (overall.slowest_over_mean.value or 0.0) > _SLOW else "fine"
-
-
-def _generation_advice(overall: results.GenerationNumbers) -> str:
+def _generation_verdict(overall: results.GenerationNumbers) -> tuple[Severity, str]:
     if (overall.frac_truncated.value or 0.0) > _MANY:
-        return "Raise the length limit, or mask truncated completions, and see whether the reward follows."
+        return "look", "Raise the length limit, or mask truncated completions, and see whether the reward follows."
+    is_known = overall.frac_truncated.is_defined or overall.seconds.is_defined
     if (overall.slowest_over_mean.value or 0.0) > _SLOW:
-        return "Let generation run ahead of training, or cut the longest completions: steps wait for a few of them."
-    return "Nothing to do."
+        advice = "Let generation run ahead of training, or cut the longest completions: steps wait for a few of them."
+        return ("look" if is_known else "unknown"), advice
+    return ("fine" if is_known else "unknown"), "Nothing to do."
 
 
 def _generation_charts(generation: results.Generation) -> Iterator[Chart]:
@@ -321,19 +310,24 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     steps = np.unique(lengths.steps).tolist()
     mean_lengths = np.bincount(lengths.steps, lengths.values) / np.maximum(np.bincount(lengths.steps), 1)
     change = _late([(step, float(mean_lengths[step])) for step in steps])
+    direction = 0 if abs(correlation.value or 0.0) < _SMALL else correlation.side_of_zero
     apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
     return ReportSection(
         name="length",
         findings=(
             *([late_sentence(f"The mean length in {lengths.unit}", change)] if change else []),
-            _correlation(correlation, lengths.unit),
+            _correlation(correlation, direction, lengths.unit),
             _truncation(inputs.run, gathered.ends),
             _mean(lengths),
         ),
-        severity="look" if change or _direction(correlation) else "fine" if correlation.is_defined else "unknown",
+        severity="look" if change or direction else "fine" if correlation.is_defined else "unknown",
         meaning=metric("length_correlation").meaning,
-        next_step=_next_step(correlation) if change is None or _direction(correlation) else _LONGER,
+        next_step=_LONGER
+        if change and not direction
+        else _LENGTH_ADVICE[direction]
+        if correlation.is_defined
+        else "Nothing to do while one of the two never differs.",
         charts=lines_over(
             steps,
             f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
@@ -347,7 +341,17 @@ def length_section(inputs: ReportInputs) -> ReportSection:
 _LONGER = "Read completions from both ends of the run: do they reason, repeat themselves, or run into the limit?"
 
 
-def _correlation(correlation: Estimate, unit: str) -> str:
+_LENGTH_ADVICE = {
+    -1: "Check that right answers are not cut off: a higher max_completion_length, or masking truncated completions, "
+    "tells a short habit from a length limit.",
+    0: _NOTHING,
+    1: "Read long completions that pass: do they reason, or pad? Try a length penalty, or a loss that does not average "
+    "over the tokens of each completion.",
+}
+"""The side of zero on which a correlation of some size surely is -> what to do."""
+
+
+def _correlation(correlation: Estimate, direction: int, unit: str) -> str:
     if correlation.value is None:
         return f"Whether length goes with the reward is undefined: {correlation.undefined}."
     text = f"Within groups, length in {unit} and reward correlate at {correlation.value:+.2f}"
@@ -358,12 +362,7 @@ def _correlation(correlation: Estimate, unit: str) -> str:
         -1: "longer completions are rewarded less",
         0: "too little to matter" if correlation.side_of_zero else "no direction is certain",
     }
-    return f"{text}{interval(correlation, '+.2f')}: {conclusions[_direction(correlation)]}."
-
-
-def _direction(correlation: Estimate) -> Literal[-1, 0, 1]:
-    """The side of zero on which a correlation of some size surely is; else 0."""
-    return correlation.side_of_zero if abs(correlation.value or 0.0) >= _SMALL else 0
+    return f"{text}{interval(correlation, '+.2f')}: {conclusions[direction]}."
 
 
 def _truncation(run: Run, ends: Ends) -> str:
@@ -390,20 +389,6 @@ def _mean(lengths: RunLengths) -> str:
     return (
         f"Completions have {means[0]:.1f} {lengths.unit} on average at step {first} and {means[1]:.1f} at step {last}."
     )
-
-
-def _next_step(correlation: Estimate) -> str:
-    if _direction(correlation) > 0:
-        return (
-            "Read long completions that pass: do they reason, or pad? Try a length penalty, or a loss that does not "
-            "average over the tokens of each completion."
-        )
-    if _direction(correlation) < 0:
-        return (
-            "Check that right answers are not cut off: a higher max_completion_length, or masking truncated "
-            "completions, tells a short habit from a length limit."
-        )
-    return _NOTHING if correlation.is_defined else "Nothing to do while one of the two never differs."
 
 
 def _mean_at(lengths: RunLengths, step: int, apart: Array, weights: Array) -> float | None:

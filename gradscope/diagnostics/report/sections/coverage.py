@@ -26,13 +26,13 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
     lost = _lost(samples)
     lost_findings = _lost_findings(report, lost) if samples else ()
     reach = () if report.comparison is None else (reach_finding(report.comparison),)
-
+    severity, advice = _verdict(report.comparison)
     return ReportSection(
         name="coverage",
         findings=(*reach, *(finding for finding in report.findings if finding not in reach), *lost_findings),
-        severity=_severity(report.comparison),
+        severity=severity,
         meaning=metric("pass_at_k").meaning,
-        next_step=_next_step(report.comparison),
+        next_step=advice,
         charts=(_chart(report),),
         tables=(
             tabulate(
@@ -79,31 +79,20 @@ def _lost_findings(report: PassAtKReport, lost: list[tuple[str, str, str]]) -> t
     )
 
 
-def _severity(comparison: PassAtKComparison | None) -> Severity:
-    """Samples of one time have no direction, which is what was asked."""
+def _verdict(comparison: PassAtKComparison | None) -> tuple[Severity, str]:
+    """Whether coverage surely falls at the largest k; samples of one time have no direction."""
     if comparison is None:
-        return "unknown"
-    return "problem" if _falls(comparison) else "fine"
-
-
-def _falls(comparison: PassAtKComparison) -> bool:
-    """Whether coverage surely falls at the largest k."""
-    differences = [row.difference for row in comparison.rows if row.difference.value is not None]
-    return len(differences) > 1 and differences[-1].side_of_zero < 0
-
-
-def _next_step(comparison: PassAtKComparison | None) -> str:
-    if comparison is None:
-        return (
+        return "unknown", (
             "Sample the same prompts before and after training, and pass both files with --samples: one file alone has "
             "no direction."
         )
-    if _falls(comparison):
-        return (
+    differences = [row.difference for row in comparison.rows if row.difference.value is not None]
+    if len(differences) > 1 and differences[-1].side_of_zero < 0:
+        return "problem", (
             "Coverage fell at the largest k: train with more exploration (temperature, entropy, larger groups) or on "
             "harder prompts, and stop before pass@1 saturates."
         )
-    return "No loss of coverage is certain at the largest k; more prompts or samples would narrow the interval."
+    return "fine", "No loss of coverage is certain at the largest k; more prompts or samples would narrow the interval."
 
 
 def _chart(report: PassAtKReport) -> Chart:

@@ -58,12 +58,13 @@ def rank_section(inputs: ReportInputs) -> ReportSection:
 def directions_answer(points: Sequence[RankCurvePoint], command: str = "") -> ReportSection:
     """The same of ranks that were computed already, at least one and all defined; ``command`` looks closer."""
     last = points[-1]
+    severity, advice = _verdict(last)
     return ReportSection(
         name="rank",
         findings=(rank_verdict(points), *time_findings(points), *sharing_findings(last)),
-        severity=_severity(last),
+        severity=severity,
         meaning=metric("effective_rank").meaning,
-        next_step=_next_step(last),
+        next_step=advice,
         command=command,
         charts=_charts(points),
         tables=(
@@ -96,22 +97,17 @@ def rank_points(grams: Iterable[StepGram]) -> tuple[RankCurvePoint, ...]:
     )
 
 
-def _severity(point: RankCurvePoint) -> Severity:
+def _verdict(point: RankCurvePoint) -> tuple[Severity, str]:
     ratio = point.nulls["gaussian"].ratio
-    if not ratio.is_defined:
-        return "unknown"
-    return "look" if ratio.ends[1] < _FEW else "fine"
-
-
-def _next_step(point: RankCurvePoint) -> str:
-    if _severity(point) == "look":
-        return (
+    if ratio.is_defined and ratio.ends[1] < _FEW:
+        return "look", (
             "The rollouts of a group pull nearly the same way: more rollouts of a prompt add little. More prompts a "
             "step, a higher temperature or harder prompts add directions."
         )
+    severity: Severity = "fine" if ratio.is_defined else "unknown"
     if point.nulls["unweighted"].difference.side_of_zero < 0:
-        return "The advantages take directions away: see below what others would have left."
-    return "Nothing to do: the rollouts of a group differ about as much as their number allows."
+        return severity, "The advantages take directions away: see below what others would have left."
+    return severity, "Nothing to do: the rollouts of a group differ about as much as their number allows."
 
 
 def _charts(points: Sequence[RankCurvePoint]) -> tuple[Chart, ...]:
@@ -139,12 +135,12 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
     if not steps:
         return missing_section("contributions", inputs.no_grams)
     largest = next(pair for pair in steps if pair[0].step == inputs.largest_step)
-    share = _largest_share(largest[1])
+    share = float(np.max(np.abs(geometry.projection_shares(largest[1]))))
     text = "Read the rollouts below: is this what the reward should teach?"
     return ReportSection(
         name="contributions",
         findings=_findings(*largest),
-        severity="look" if _largest_share(largest[1]) >= _LARGE_SHARE else "fine",
+        severity="look" if share >= _LARGE_SHARE else "fine",
         meaning=f"{metric('projection_share').meaning} Cancellation is {metric('cancellation').meaning}",
         next_step=f"{text} No single one carries more than {percent(share)} of the gradient."
         if share < _LARGE_SHARE
@@ -169,10 +165,6 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
             _top(inputs.run, *largest),
         ),
     )
-
-
-def _largest_share(matrix: Array) -> float:
-    return float(np.max(np.abs(geometry.projection_shares(matrix))))
 
 
 def _findings(gram: StepGram, matrix: Array) -> tuple[str, ...]:

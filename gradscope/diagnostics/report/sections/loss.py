@@ -56,13 +56,14 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     kinds = {step: _kind(norms[step], losses.get(step, 1.0), live[step]) for step in steps}
     counts, spike = Counter(kinds.values()), spike_sentences(run)
     commands = ["replay"] * (counts["suspect"] > 0) + ["spike"] * len(spike)
+    severity, advice = _verdict(counts, spike, inputs)
     return ReportSection(
         name="zero-loss",
         findings=_findings(counts, kinds, spike),
-        severity=_severity(counts, spike),
+        severity=severity,
         meaning="At the first update after sampling, the advantages of a group sum to zero and the ratio is 1, so the "
         "loss is near zero even while the policy learns. Look at grad_norm, and at whether a group is live.",
-        next_step=_next_step(counts, inputs),
+        next_step=advice,
         command=inputs.command(commands[0]) if commands else "",
         charts=tuple(
             chart
@@ -101,13 +102,6 @@ def _kind(norm: float, loss: float, num_live: int) -> str:
     return "on-policy" if abs(loss) <= _TINY_LOSS else "learning"
 
 
-def _severity(counts: Counter[str], spike: Sequence[str] = ()) -> Severity:
-    if counts["not finite"] or counts["suspect"]:
-        return "problem"
-    many = counts["dead batch"] >= _MANY_STEPS * counts.total()
-    return "look" if spike or many or counts["other terms"] else "fine"
-
-
 def _findings(counts: Counter[str], kinds: dict[int, str], spike: Sequence[str]) -> tuple[str, ...]:
     total = len(kinds)
     good = counts["learning"] + counts["on-policy"]
@@ -124,21 +118,23 @@ def _findings(counts: Counter[str], kinds: dict[int, str], spike: Sequence[str])
     return (*odd, f"{good} of {total} steps have a gradient from live groups.", *sentences(("on-policy",)))
 
 
-def _next_step(counts: Counter[str], inputs: ReportInputs) -> str:
+def _verdict(counts: Counter[str], spike: Sequence[str], inputs: ReportInputs) -> tuple[Severity, str]:
     if counts["not finite"]:
-        return (
+        return "problem", (
             "Look at the first step that is not finite: its log-probabilities, its rewards and the precision. The "
             "weights after it are damaged unless the trainer skipped the update."
         )
     if counts["suspect"]:
-        return (
+        return "problem", (
             "Look at a suspect step: are its completions masked (mask_truncated_completions), is the learning rate "
             "zero, do the weights train? A replay recomputes its gradient."
         )
+    many = counts["dead batch"] >= _MANY_STEPS * counts.total()
+    severity: Severity = "look" if spike or many or counts["other terms"] else "fine"
     if counts["dead batch"] or counts["other terms"]:
         advice = "" if isinstance(inputs.degeneracy, Unavailable) else f" {dead_group_advice(inputs.degeneracy)}"
-        return f"Steps without a live group cost rollouts and teach nothing.{advice}"
-    return "Nothing to do here: judge progress by the reward and by grad_norm, not by the loss."
+        return severity, f"Steps without a live group cost rollouts and teach nothing.{advice}"
+    return severity, "Nothing to do here: judge progress by the reward and by grad_norm, not by the loss."
 
 
 BY_TOKEN = ("dapo", "bnpo")  # TRL's loss types that are a mean over the tokens of the batch
@@ -161,6 +157,7 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     )
     live = _live_shares(table, unit)
     kl = {gram.step: gram.frac_kl for gram in inputs.grams}
+    largest = max((part for part in kl.values() if part is not None), default=0.0)
     mean = sum(live.values()) / len(live)
     columns = [Column("step", lambda step: step, "count"), Column("live share", live.get, "share")]
     if any(part is not None for part in kl.values()):
@@ -176,9 +173,9 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
             _kl(run, kl),
             *kl_findings(inputs.parts.kl),
         ),
-        severity="look" if mean < _HALF or _largest(kl) > _LARGE_KL else "fine",
+        severity="look" if mean < _HALF or largest > _LARGE_KL else "fine",
         meaning=metric("live_share").meaning,
-        next_step=_scale_next_step(live, kl),
+        next_step=_scale_next_step(live, largest),
         charts=lines_over(
             live,
             "Share of the loss that is live",
@@ -190,23 +187,18 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-def _scale_next_step(live: dict[int, float], kl: dict[int, float | None]) -> str:
+def _scale_next_step(live: dict[int, float], largest_kl: float) -> str:
     """One sentence for each of the two that the numbers show; nothing to do where they show neither."""
     low, high = min(live.values()), max(live.values())
-    largest = _largest(kl)
     advice = []
     if low < 1:
         advice.append(
             f"Dead groups act like a learning rate scaled by {low:.2f} to {high:.2f} from step to step: resample them, "
             "or divide by live rollouts only."
         )
-    if largest > _LARGE_KL:
+    if largest_kl > _LARGE_KL:
         advice.append("The KL part nears the whole gradient and holds the policy where it is: lower beta.")
     return " ".join(advice) or "Nothing to do: every group is live, and no KL part that was recomputed is large."
-
-
-def _largest(kl: dict[int, float | None]) -> float:
-    return max((part for part in kl.values() if part is not None), default=0.0)
 
 
 def _live_shares(table: RewardTable, unit: str) -> dict[int, float]:

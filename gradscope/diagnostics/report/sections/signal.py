@@ -37,6 +37,15 @@ from gradscope.say import counted, interval, percent, points, with_interval
 MOST_PROMPTS = 200  # prompts that the page lists; a file of --output has all
 _ENVIRONMENTS = "Each environment, data source or agent that rows name"
 _ORDER: Sequence[Severity] = ("unknown", "fine", "look", "problem")
+_BY_STEP = (
+    Column("step", "step", "count"),
+    Column("groups", "num_groups", "count"),
+    Column("degenerate", "frac_reward_zero_std.value", "share"),
+    Column("all fail", "frac_all_fail.value", "share"),
+    Column("all pass", "frac_all_pass.value", "share"),
+    Column("tied", "frac_tied.value", "share"),
+    Column("pass rate", "pass_rate.value", "share"),
+)
 _MOST = 0.5  # a share of dead groups that is surely above this costs more rollouts than it leaves
 _MANY = 0.25  # from a quarter on, resampling dead groups costs at least a third more rollouts, which is worth a look
 
@@ -104,7 +113,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
                 [entry for entry in map(metric, names) if getattr(report, entry.name).is_defined],
             ),
             *filter(None, (view_table(ENVIRONMENTS, report, _ENVIRONMENTS), view_table(prompts, report, caption))),
-            *((_by_step(report.by_step),) if len(report.by_step) > 1 else ()),
+            *((tabulate("Each step", _BY_STEP, report.by_step, by_step=True),) if len(report.by_step) > 1 else ()),
         ),
     )
 
@@ -144,23 +153,6 @@ def _course(steps: tuple[StepDegeneracy, ...]) -> Chart:
     )
 
 
-def _by_step(steps: tuple[StepDegeneracy, ...]) -> ReportTable:
-    return tabulate(
-        "Each step",
-        (
-            Column("step", "step", "count"),
-            Column("groups", "num_groups", "count"),
-            Column("degenerate", "frac_reward_zero_std.value", "share"),
-            Column("all fail", "frac_all_fail.value", "share"),
-            Column("all pass", "frac_all_pass.value", "share"),
-            Column("tied", "frac_tied.value", "share"),
-            Column("pass rate", "pass_rate.value", "share"),
-        ),
-        steps,
-        by_step=True,
-    )
-
-
 _FORMULA = f"squared advantage: {metric('by_reward.advantage_share').formula}; intervals resample prompts"
 
 
@@ -169,15 +161,14 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
     report = inputs.degeneracy
     if isinstance(report, Unavailable):
         return missing_section("rewards", report)
-    names = list(reward_table(inputs.run.groups).rewards)
-    if not names:
+    table = reward_table(inputs.run.groups)
+    if not table.rewards:
         hint = "TRL writes one column a reward function with log_completions=True; give reward functions names."
         return missing_section("rewards", "The log has no reward per function.", hint)
     if not report.by_reward:
-        only = f"There is one reward function, '{names[0]}': it makes all of the advantage."
+        only = f"There is one reward function, '{next(iter(table.rewards))}': it makes all of the advantage."
         return ReportSection(name="rewards", findings=(only,), severity="fine")
     functions = [function for function in report.by_reward if function.weight != 0]
-    table = reward_table(inputs.run.groups)
     steps = np.unique(table.step).tolist()
     means: dict[str, list[float | None]] = {}
     for name in [function.name for function in functions]:

@@ -29,17 +29,7 @@ from gradscope.outside.limits import MOST_ROW, in_mib, is_zip, most, most_unpack
 from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.generic import chosen_name, list_names
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    digest,
-    finite_or_none,
-    list_of,
-    mapping_of,
-    parse_messages,
-    parse_reward,
-    text_of,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble
 from gradscope.rollouts.readers.parsing.tables import files_like, natural
@@ -111,22 +101,22 @@ def _is_readable(file: Path, quarantine: QuarantineLog) -> bool:
 
 def _record(sample: Mapping[str, Any], scorer: str, location: str, quarantine: QuarantineLog) -> Record:
     prompt = sample.get("input")
-    name = text_of(sample.get("id")) or digest(prompt)
+    name = parse.text_of(sample.get("id")) or parse.digest(prompt)
     scores = _scores(sample)
-    epoch = whole_number(sample.get("epoch"))
-    reward = parse_reward(scores.get(scorer, ABSENT))
+    epoch = parse.whole_number(sample.get("epoch"))
+    reward = parse.parse_reward(scores.get(scorer, parse.ABSENT))
     if isinstance(reward, str):  # the sample stays in its group
         quarantine.add(reward, location)
-    choice = mapping_of(next(iter(list_of(mapping_of(sample.get("output")).get("choices"))), None))
+    choice = parse.mapping_of(next(iter(parse.list_of(parse.mapping_of(sample.get("output")).get("choices"))), None))
     return Record(
         step=0,
         group=name,
         prompt_id=name,
-        prompt=text_of(prompt),
-        completion=text_of([choice["message"]]) if parse_messages([choice.get("message")]) else "",
-        messages=parse_messages(prompt),
+        prompt=parse.text_of(prompt),
+        completion=parse.text_of([choice["message"]]) if parse.parse_messages([choice.get("message")]) else "",
+        messages=parse.parse_messages(prompt),
         reward=None if isinstance(reward, str) else reward,
-        rewards={key: finite_or_none(value) for key, value in scores.items()},
+        rewards={key: parse.finite_or_none(value) for key, value in scores.items()},
         status="error" if sample.get("error") else "unknown",
         sample_id=None if epoch is None else str(epoch),
         location=location,
@@ -136,9 +126,9 @@ def _record(sample: Mapping[str, Any], scorer: str, location: str, quarantine: Q
 def _scores(sample: Mapping[str, Any]) -> dict[str, Any]:
     """The values by scorer; a scorer whose value is an object has one for each entry, ``scorer.entry``."""
     values: dict[str, Any] = {}
-    for scorer, score in mapping_of(sample.get("scores")).items():
-        value = mapping_of(score).get("value", ABSENT)
-        values |= {f"{scorer}.{key}": entry for key, entry in mapping_of(value).items()} or {scorer: value}
+    for scorer, score in parse.mapping_of(sample.get("scores")).items():
+        value = parse.mapping_of(score).get("value", parse.ABSENT)
+        values |= {f"{scorer}.{key}": entry for key, entry in parse.mapping_of(value).items()} or {scorer: value}
     return {name: _LETTERS.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
 
 
@@ -189,7 +179,7 @@ def is_log(path: Path) -> bool:
 
 def read_archived_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
     """The samples of a log, each with its ``file:number``, from 1; members that are no samples go to the quarantine."""
-    documents = _members(path) if path.suffix == SUFFIX else iter(list_of((_document(path) or {}).get("samples")))
+    documents = _members(path) if path.suffix == SUFFIX else iter(parse.list_of((_document(path) or {}).get("samples")))
     for number, sample in enumerate(documents, start=1):
         if isinstance(sample, dict):
             yield f"{path}:{number}", sample
@@ -237,17 +227,17 @@ def _read_header(path: Path) -> Header:
             for name in [name for name in _HEADERS if name in archive.namelist()][:1]:
                 member = archive.getinfo(name)
                 _refuse_unreadable(path, [member], [member])
-                header = {"status": "started", **mapping_of(_parse(_inflated(path, archive, member)))}
+                header = {"status": "started", **parse.mapping_of(_parse(_inflated(path, archive, member)))}
     else:
-        header = mapping_of(_document(path))
-    about, status = mapping_of(header.get("eval")), text_of(header.get("status"))
-    dataset = mapping_of(about.get("dataset"))
-    ids = list_of(dataset.get("sample_ids"))
-    epochs = whole_number(mapping_of(about.get("config")).get("epochs")) or 1
-    num_prompts = len(ids) or whole_number(dataset.get("samples"))
+        header = parse.mapping_of(_document(path))
+    about, status = parse.mapping_of(header.get("eval")), parse.text_of(header.get("status"))
+    dataset = parse.mapping_of(about.get("dataset"))
+    ids = parse.list_of(dataset.get("sample_ids"))
+    epochs = parse.whole_number(parse.mapping_of(about.get("config")).get("epochs")) or 1
+    num_prompts = len(ids) or parse.whole_number(dataset.get("samples"))
     return Header(
-        task=text_of(about.get("task")),
-        model=text_of(about.get("model")),
+        task=parse.text_of(about.get("task")),
+        model=parse.text_of(about.get("model")),
         status=status,
         num_samples=None if num_prompts is None else num_prompts * epochs,
     )

@@ -13,15 +13,7 @@ from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback
-from gradscope.results.source import (
-    BLANK,
-    CUT_OFF,
-    LOWER_BOUND,
-    Quarantine,
-    QuarantineReason,
-    Source,
-    set_aside_together,
-)
+from gradscope.results import source as sources
 
 BROKEN_ADVANTAGE = "the advantage is not finite"  # of a row whose reward is usable; it stays in its group
 
@@ -64,7 +56,7 @@ class QuarantineLog:
     def lose_metrics(self, lines: QuarantineLog) -> None:
         """Set lines of metrics aside as lost, except blank ones and a last one that may still be being written."""
         for entry in lines.result().reasons:
-            if entry.reason not in (CUT_OFF, BLANK):
+            if entry.reason not in (sources.CUT_OFF, sources.BLANK):
                 count = "1 line" if entry.num_rows == 1 else f"{entry.num_rows:,} lines"
                 message = f"{count} of metrics cannot be used: {entry.reason} ({entry.where})."
                 self.lose(InputError(message, hint="Copy the file again."))
@@ -91,11 +83,11 @@ class QuarantineLog:
             if earlier is None or message not in earlier._lost:
                 raise error
 
-    def result(self) -> Quarantine:
+    def result(self) -> sources.Quarantine:
         """The rows set aside by reason, the most frequent first."""
         ordered = sorted(self._by_reason.items(), key=lambda item: (-item[1][0], item[0]))
         reasons = tuple(
-            QuarantineReason(
+            sources.QuarantineReason(
                 reason=reason,
                 num_rows=count,
                 first=first,
@@ -104,7 +96,7 @@ class QuarantineLog:
             )
             for reason, (count, first) in ordered
         )
-        return Quarantine(
+        return sources.Quarantine(
             num_rows=sum(entry.num_rows for entry in reasons),
             num_rollouts=sum(entry.num_rollouts for entry in reasons),
             reasons=reasons,
@@ -113,7 +105,7 @@ class QuarantineLog:
 
     def _rollouts_of(self, reason: str) -> int:
         """Estimated rollouts in the lines set aside for a reason: each holds as many as the mean line that was read."""
-        if reason == BLANK:
+        if reason == sources.BLANK:
             return 0
         mean = self._num_held / self._num_lines if self._num_lines else 1.0
         return round(self._lines[reason] * mean)
@@ -145,12 +137,12 @@ class LinesLog(QuarantineLog):
         self._log.lose(error)
 
 
-def with_set_aside(source: Source, log: QuarantineLog) -> Source:
+def with_set_aside(source: sources.Source, log: QuarantineLog) -> sources.Source:
     """A source with the rows and files that ``log`` set aside, too."""
-    return replace(source, quarantined=set_aside_together([source.quarantined, log.result()]))
+    return replace(source, quarantined=sources.set_aside_together([source.quarantined, log.result()]))
 
 
-def refuse_quarantined(quarantine: Quarantine) -> None:
+def refuse_quarantined(quarantine: sources.Quarantine) -> None:
     """Turn rows that were set aside, and files that cannot be read, into an InputError."""
     if quarantine.lost:
         raise InputError(quarantine.lost[0], hint="Copy the file again, or leave out --strict to go on without it.")
@@ -169,7 +161,7 @@ def hidden_by(filter: str) -> str:
         >>> hidden_by("dynamic_sample drops groups of equal rewards")
         'dynamic_sample drops groups of equal rewards; the share of dead groups in this log is then a lower bound.'
     """
-    return f"{filter}; {LOWER_BOUND}"
+    return f"{filter}; {sources.LOWER_BOUND}"
 
 
 TEXT_ONLY = "The log holds text without token ids: it serves degeneracy, passk and check, not rank or replay."

@@ -19,19 +19,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gradscope.errors import InputError
+from gradscope.outside import rules
 from gradscope.outside.limits import open_file, read_limited
 from gradscope.outside.plain_json import MOST_DEPTH, is_deeper, parse_json
-from gradscope.outside.rules import (
-    ABOVE_ZERO,
-    FROM_ZERO,
-    NUMBER,
-    NUMBERS,
-    OBJECT,
-    TEXT,
-    FieldRule,
-    integer_between,
-    require_fields,
-)
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import (
@@ -255,16 +245,16 @@ _FROM_ZERO = (
 )
 _NUMBERS = ("entropy_coef", "entropy_target", "off_policy_mask_threshold", "router_aux_loss_coef", "max_grad_norm")
 _TEXTS = ("loss_type", "multi_objective_aggregation", "advantage")
-_RULES: dict[str, FieldRule] = {
-    **dict.fromkeys(_COUNTS, integer_between(1)),
-    **dict.fromkeys(_FROM_ZERO, FROM_ZERO),
-    **dict.fromkeys(_NUMBERS, NUMBER),
-    **dict.fromkeys(_TEXTS, TEXT),
-    "temperature": ABOVE_ZERO,
-    "reward_weights": NUMBERS,
-    "scale_rewards": FieldRule("text, true or false", lambda value: isinstance(value, (str, bool))),
-    "chat_template_kwargs": OBJECT,
-    "model_init_kwargs": OBJECT,
+_RULES: dict[str, rules.FieldRule] = {
+    **dict.fromkeys(_COUNTS, rules.integer_between(1)),
+    **dict.fromkeys(_FROM_ZERO, rules.FROM_ZERO),
+    **dict.fromkeys(_NUMBERS, rules.NUMBER),
+    **dict.fromkeys(_TEXTS, rules.TEXT),
+    "temperature": rules.ABOVE_ZERO,
+    "reward_weights": rules.NUMBERS,
+    "scale_rewards": rules.FieldRule("text, true or false", lambda value: isinstance(value, (str, bool))),
+    "chat_template_kwargs": rules.OBJECT,
+    "model_init_kwargs": rules.OBJECT,
 }
 """Argument of TRL -> the rule for its value where that is not null."""
 
@@ -272,7 +262,7 @@ _RULES: dict[str, FieldRule] = {
 def require_arguments(values: Mapping[str, Any], origin: str) -> None:
     """Refuse arguments of the wrong kind with an InputError; unknown arguments and null pass."""
     set_values = {name: value for name, value in values.items() if value is not None}
-    require_fields(set_values, _RULES, origin, hint="Write the arguments as the trainer had them.")
+    rules.require_fields(set_values, _RULES, origin, hint="Write the arguments as the trainer had them.")
 
 
 REPEATED = "the row repeats an earlier one of the same sample"

@@ -22,30 +22,9 @@ import pyarrow as pa
 from msgspec import UNSET, Raw, Struct
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import (
-    dictionary_codes,
-    run_starts,
-    to_cells,
-    to_filled,
-    to_floats,
-    to_indices,
-    to_strings,
-    to_texts,
-)
+from gradscope.rollouts import arrays
 from gradscope.rollouts.groups import REWARD
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    LARGEST_STEP,
-    digests_of,
-    finite_or_none,
-    jsons_of,
-    parse_reward,
-    plain_cell,
-    prompt_json_id,
-    prompt_text_id,
-    text_of,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, suffix_of
@@ -209,7 +188,7 @@ class Cells:
         def changed(key: str | None, cells: Any) -> Any:
             if key != name:
                 return cells
-            return change(to_cells(cells) if isinstance(cells, pa.Array) else cells)
+            return change(arrays.to_cells(cells) if isinstance(cells, pa.Array) else cells)
 
         return Cells(
             self.path,
@@ -226,8 +205,8 @@ class Cells:
         """The cells of some rows, or all, as plain values; None where a row has none."""
         cells = self.column(key) if rows is None else self.selected(key, rows)
         if isinstance(cells, pa.Array):
-            return to_cells(cells)
-        return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(plain_cell, cells))
+            return arrays.to_cells(cells)
+        return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(parse.plain_cell, cells))
 
     def selected(self, key: str | None, rows: Sequence[int]) -> Any:
         """A column in selected rows."""
@@ -235,18 +214,20 @@ class Cells:
             return self._select(key, rows)
         column = self.column(key)
         if isinstance(column, pa.Array):
-            return column.take(to_indices(np.array(rows, dtype=np.int64)))
+            return column.take(arrays.to_indices(np.array(rows, dtype=np.int64)))
         return list(map(column.__getitem__, rows))
 
     def cell(self, key: str | None, at: int) -> Any:
         """The cell of a row; None where it has none."""
         column = self.column(key) if self._select is None else None
-        return plain_cell(column[at]) if isinstance(column, list) else self.cells(key, [at])[0]
+        return parse.plain_cell(column[at]) if isinstance(column, list) else self.cells(key, [at])[0]
 
     def no_reward(self, key: str, at: int) -> str:
         """Why a cell is no reward."""
         cell = self.column(key)[at]
-        return str(parse_reward(ABSENT if cell is UNSET else plain_cell(cell), from_text=self.from_text))
+        return str(
+            parse.parse_reward(parse.ABSENT if cell is UNSET else parse.plain_cell(cell), from_text=self.from_text)
+        )
 
     def numbers(self, key: str | None) -> Floats:
         """Rewards by ``parse_reward``; NaN where one is none, [R]."""
@@ -268,7 +249,7 @@ class Cells:
         column = self.column(key)
         if not isinstance(column, pa.Array) or not pa.types.is_floating(column.type):
             return None
-        return np.asarray(~np.isfinite(to_filled(column.cast(pa.float64()), 0.0)))
+        return np.asarray(~np.isfinite(arrays.to_filled(column.cast(pa.float64()), 0.0)))
 
     def names(self, key: str | None) -> list[str] | pa.Array:
         """Cells as text; "" for null, [R]."""
@@ -277,11 +258,11 @@ class Cells:
             if pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type):
                 column = column.dictionary_decode()
             is_text = pa.types.is_string(column.type) and not column.null_count
-            return column if is_text else _mapped(column, text_of)
+            return column if is_text else _mapped(column, parse.text_of)
         if set(map(type, column)) == {str}:
             return list(column)
         return [
-            cell if type(cell) is str else str(cell) if type(cell) is int else text_of(plain_cell(cell))
+            cell if type(cell) is str else str(cell) if type(cell) is int else parse.text_of(parse.plain_cell(cell))
             for cell in column
         ]
 
@@ -289,7 +270,7 @@ class Cells:
         """Ids of prompts by their texts; "" for null and for an empty text, [R]."""
         column = self.column(key)
         if isinstance(column, pa.Array):
-            return _mapped(column, prompt_text_id)
+            return _mapped(column, parse.prompt_text_id)
         if Raw in set(map(type, column)):
             return names_of_runs([column], _prompt_ids)
         keys: list[Any] = column
@@ -300,7 +281,7 @@ class Cells:
             except (TypeError, UnicodeEncodeError):  # a missing cell, half a surrogate pair
                 keys = list(range(len(column)))
         ids = {
-            key: "" if cell in (None, "", UNSET) else prompt_text_id(cell)
+            key: "" if cell in (None, "", UNSET) else parse.prompt_text_id(cell)
             for key, cell in dict(zip(keys, column, strict=True)).items()
         }
         return list(map(ids.__getitem__, keys))
@@ -308,16 +289,18 @@ class Cells:
 
 def _prompt_ids(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
     plain = [row for row in rows if row[0].startswith(b'"') and row[0] != b'""']
-    ids = dict(zip(plain, digests_of(plain), strict=True)) | {(b"null",): "", (b'""',): ""}
-    return [ids[row] if row in ids else prompt_json_id(row[0]) for row in rows]
+    ids = dict(zip(plain, parse.digests_of(plain), strict=True)) | {(b"null",): "", (b'""',): ""}
+    return [ids[row] if row in ids else parse.prompt_json_id(row[0]) for row in rows]
 
 
 def names_of_runs(
     columns: Sequence[Sequence[Any]], names_of: Callable[[list[tuple[bytes, ...]]], list[str]]
 ) -> list[str]:
     """Names of rows by the JSON of their cells, made once a run of equal rows, which mostly stand side by side, [R]."""
-    starts = np.flatnonzero(np.logical_or.reduce(list(map(run_starts, columns))))
-    firsts = list(zip(*(jsons_of([column[start] for start in starts.tolist()]) for column in columns), strict=True))
+    starts = np.flatnonzero(np.logical_or.reduce(list(map(arrays.run_starts, columns))))
+    firsts = list(
+        zip(*(parse.jsons_of([column[start] for start in starts.tolist()]) for column in columns), strict=True)
+    )
     different = list(dict.fromkeys(firsts))
     names = dict(zip(different, names_of(different), strict=True))
     lengths = np.diff(starts, append=len(columns[0])).tolist()
@@ -327,7 +310,7 @@ def names_of_runs(
 def texts_in(names: list[str] | pa.Array, rows: Sequence[int] | None = None) -> list[Any]:
     """Names of some rows, or all, as text."""
     if isinstance(names, pa.Array):
-        return to_texts(names if rows is None else names.take(to_indices(np.array(rows, dtype=np.int64))))
+        return arrays.to_texts(names if rows is None else names.take(arrays.to_indices(np.array(rows, dtype=np.int64))))
     return names if rows is None else [names[at] for at in rows]
 
 
@@ -504,24 +487,24 @@ def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
     """The different cells of a column, and which of them each row has; -1 for null, [R]."""
     if not pa.types.is_dictionary(column.type):
         if pa.types.is_nested(column.type):
-            cells = to_cells(column)
+            cells = arrays.to_cells(column)
             return cells, np.where([cell is None for cell in cells], -1, np.arange(len(cells)))
         column = column.dictionary_encode()
-    return to_cells(column.dictionary), dictionary_codes(column)
+    return arrays.to_cells(column.dictionary), arrays.dictionary_codes(column)
 
 
 def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:
     """Names of cells; "" for null and for an empty text, [R]."""
     cells, codes = _distinct(column)
     names = [name_of(cell) if cell not in (None, "") else "" for cell in cells]
-    return to_strings([*names, ""]).take(to_indices(np.where(codes < 0, len(names), codes)))
+    return arrays.to_strings([*names, ""]).take(arrays.to_indices(np.where(codes < 0, len(names), codes)))
 
 
 def arrow_numbers(column: pa.Array, *, from_text: bool = False) -> Floats:
     """Rewards by ``parse_reward``; NaN where one is none, [R]."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        numbers = to_filled(column.cast(pa.float64(), safe=False), math.nan)
+        numbers = arrays.to_filled(column.cast(pa.float64(), safe=False), math.nan)
         return np.where(np.isfinite(numbers), numbers, math.nan)
     if from_text and pa.types.is_string(kind):
         try:
@@ -533,8 +516,8 @@ def arrow_numbers(column: pa.Array, *, from_text: bool = False) -> Floats:
 
 
 def _parsed(cells: Iterable[Any], *, from_text: bool) -> Floats:
-    parsed = (parse_reward(cell, from_text=from_text) for cell in cells)
-    return to_floats(None if isinstance(number, str) else number for number in parsed)
+    parsed = (parse.parse_reward(cell, from_text=from_text) for cell in cells)
+    return arrays.to_floats(None if isinstance(number, str) else number for number in parsed)
 
 
 def numbers_of(cells: Sequence[Any]) -> Floats:
@@ -545,7 +528,7 @@ def numbers_of(cells: Sequence[Any]) -> Floats:
             return numbers if np.isfinite(numbers).all() else np.where(np.isfinite(numbers), numbers, math.nan)
         except OverflowError:  # a whole number beyond all floats
             pass
-    return to_floats(None if cell is UNSET else finite_or_none(cell) for cell in cells)
+    return arrays.to_floats(None if cell is UNSET else parse.finite_or_none(cell) for cell in cells)
 
 
 def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:
@@ -571,10 +554,10 @@ def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
     try:
         if {int}.issuperset(map(type, cells)):
             steps = np.array(cells, dtype=np.int64)
-            return np.where((steps < 0) | (steps > LARGEST_STEP), _NO_STEP, steps)
+            return np.where((steps < 0) | (steps > parse.LARGEST_STEP), _NO_STEP, steps)
     except OverflowError:
         pass
-    numbers = map(whole_number, cells)
+    numbers = map(parse.whole_number, cells)
     return np.array([_NO_STEP if number is None else number for number in numbers], dtype=np.int64)
 
 

@@ -24,17 +24,9 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import most, raise_limits
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
+from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, Record, build_groups
-from gradscope.rollouts.readers.parsing.tables import (
-    COMPRESSED,
-    MOST_FLAWED,
-    Row,
-    csv_rows_in,
-    is_untyped,
-    parse_line,
-    read_span,
-)
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, Note, file_columns, records_in
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
@@ -100,7 +92,7 @@ class ReadSoFar(EarlierLooks):
             file_so_far = self.files[path]
             is_longer = stat.st_size > file_so_far.end
             return (
-                path.suffix not in COMPRESSED
+                path.suffix not in tables.COMPRESSED
                 and stat.st_ino == file_so_far.inode
                 and (is_longer or (stat.st_size, stat.st_mtime_ns) == (file_so_far.end, file_so_far.written))
                 and _marks(path, file_so_far.end) == file_so_far.marks
@@ -121,14 +113,14 @@ MOST_WITH_TEXTS = 64 << 20
 memory than all the rest, and its prompts have their ids alone."""
 _ROWS = 1 << 13  # rows of the row reader that are objects at once
 _MEGABYTE = 1 << 20
-FileRow = tuple[Path, Row]  # a row and its file
+FileRow = tuple[Path, tables.Row]  # a row and its file
 
 
 class ColumnLog(Struct, frozen=True, kw_only=True):
     """A log whose usual rows are read as columns."""
 
     files: Sequence[Path]  # its files, in order
-    rows: Callable[[Path, QuarantineLog], Iterable[Row]]
+    rows: Callable[[Path, QuarantineLog], Iterable[tables.Row]]
     """The row reader's rows of a file; what is no row goes to the quarantine."""
     take: Callable[[Cells], Columns]  # what the cells of its rows mean
     keys: Sequence[str] = ()
@@ -158,7 +150,9 @@ class ColumnLog(Struct, frozen=True, kw_only=True):
         declared = file_columns(self.take, self.keys, self.raw, looks_at_path=self.looks_at_path)
         return declared if self.keys or self.raw else lambda _: None
 
-    def records(self, file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
+    def records(
+        self, file: Path, rows: Iterable[tables.Row], quarantine: QuarantineLog
+    ) -> Iterator[tuple[int, Record]]:
         """The rollouts of some rows of a file without their tokens, each with the index of its row among them."""
         records = records_in(self.take, file, rows, quarantine, self.note)
         return ((number, with_counted_tokens(record)) for number, record in records)
@@ -224,23 +218,23 @@ class StepSpans:
         for file, span in chain.from_iterable(self._of_step.values()):
             end = files[file].stat().st_size if span is None else span.end
             lengths[file] = max(lengths[file], end)
-            cost += end - (0 if span is None or files[file].suffix in COMPRESSED else span.start)
+            cost += end - (0 if span is None or files[file].suffix in tables.COMPRESSED else span.start)
         return cost <= _MOST_TIMES * sum(lengths.values())
 
     def rows_around(
-        self, step: int, files: Sequence[Path], rows: Callable[[Path, QuarantineLog], Iterable[Row]]
-    ) -> Iterator[tuple[Path, Row]]:
+        self, step: int, files: Sequence[Path], rows: Callable[[Path, QuarantineLog], Iterable[tables.Row]]
+    ) -> Iterator[tuple[Path, tables.Row]]:
         """The rows of a step in the order of the log, and those between them; each row with its file."""
         for number, span in self._of_step.get(step, ()):
             file = files[number]
-            read_stretch = csv_rows_in if is_untyped(file) else _lines_in
+            read_stretch = tables.csv_rows_in if tables.is_untyped(file) else _lines_in
             read = rows(file, QuarantineLog()) if span is None else read_stretch(file, span.start, span.end, span.line)
             yield from ((file, row) for row in read)
 
 
-def _lines_in(file: Path, start: int, end: int, first: int) -> Iterator[Row]:
-    for number, line in enumerate(io.BytesIO(read_span(file, start, end)), start=first):
-        row = parse_line(line)
+def _lines_in(file: Path, start: int, end: int, first: int) -> Iterator[tables.Row]:
+    for number, line in enumerate(io.BytesIO(tables.read_span(file, start, end)), start=first):
+        row = tables.parse_line(line)
         if not isinstance(row, str):
             yield f"{file}:{number}", row
 
@@ -261,7 +255,7 @@ def reduced_groups(log: ColumnLog, request: ReadRequest) -> GroupsOfTable | None
         records = (record for record in _together(log, rows) if step in (None, record.step))
         return build_groups(records, QuarantineLog())
 
-    def rows_again(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    def rows_again(file: Path, quarantine: QuarantineLog) -> Iterator[tables.Row]:
         yield from log.rows(file, quarantine)
         quarantine.raise_lost(log.quarantine)  # a scan of columns needs less memory than their rows
 
@@ -271,7 +265,7 @@ def reduced_groups(log: ColumnLog, request: ReadRequest) -> GroupsOfTable | None
 def read_back(
     spans: StepSpans,
     files: Sequence[Path],
-    rows: Callable[[Path, QuarantineLog], Iterable[Row]],
+    rows: Callable[[Path, QuarantineLog], Iterable[tables.Row]],
     groups_of: Callable[[Sequence[FileRow], int | None], Sequence[RolloutGroup]],
 ) -> Callable[[int], Sequence[RolloutGroup]]:
     """How the groups of a step are read again, for :class:`GroupsOnDisk`.
@@ -363,7 +357,7 @@ def _parts(
     for scanned in scan_files(log.files, columns_of, ends, with_texts=with_texts):
         number = scanned if isinstance(scanned, int) else scanned.file
         path = log.files[number]
-        if flawed[number] > most(MOST_FLAWED):
+        if flawed[number] > most(tables.MOST_FLAWED):
             continue
         if isinstance(scanned, int):
             for part in _parts_of_rows(log, number, with_texts=with_texts):
@@ -376,9 +370,9 @@ def _parts(
             of_block = _part_of(log, scanned, lines[number], quarantine, spans, with_texts=with_texts)
             lines[number] += scanned.num_rows
             flawed[number] = _num_flawed(scanned, flawed[number])
-            if flawed[number] > most(MOST_FLAWED):
+            if flawed[number] > most(tables.MOST_FLAWED):
                 first = lines[number] - flawed[number] + 1
-                message = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {first} on."
+                message = f"{path} has no row in {most(tables.MOST_FLAWED):,} lines from line {first} on."
                 quarantine.lose(InputError(message, hint=raise_limits(path)))
             if log_grows and not scanned.is_open and isinstance(columns_of(path), LineColumns):
                 so_far.keep(path, scanned.end, scanned.num_rows, of_block)
@@ -386,7 +380,7 @@ def _parts(
                 num_rows += int(of_block.size.sum())
                 yield of_block
             if scanned.part is not None or scanned.odd:
-                end = before[number] + (0 if path.suffix in COMPRESSED else scanned.end)
+                end = before[number] + (0 if path.suffix in tables.COMPRESSED else scanned.end)
                 progress(end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
     log.quarantine.include(so_far.set_aside, {str(file): number for number, file in enumerate(log.files)})
 
@@ -408,7 +402,7 @@ def _part_of(
         log.note(note)
     records: list[tuple[int, Record]] = []
     odd_spans: list[Span] = []
-    rows: list[tuple[OddRow, Row]] = []
+    rows: list[tuple[OddRow, tables.Row]] = []
     of_lines = quarantine.of_lines() if log.lines_hold_many else quarantine
     num_odd, num_rollouts = (
         sum(odd.count for odd in scanned.odd),

@@ -25,16 +25,7 @@ from gradscope.machine import num_cores, trim_heap
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_cells, to_indices
-from gradscope.rollouts.readers.parsing.tables import (
-    BOM,
-    COMPRESSED,
-    DECIMAL_COMMA,
-    CsvRows,
-    named_if_unreadable,
-    open_bytes,
-    parquet_batches,
-    suffix_of,
-)
+from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.reduction.columns import Cells, FileColumns, LineColumns, ListColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import (
     OddRow,
@@ -58,7 +49,7 @@ _END, _RETURN, _QUOTE = map(ord, '\n\r"')
 
 def scan_table(path: Path, file: int, columns: TableColumns, *, with_texts: bool = False) -> Iterator[Scanned]:
     """The rows of a Parquet or CSV file."""
-    scan = _scan_parquet if suffix_of(path) == ".parquet" else _scan_csv
+    scan = _scan_parquet if tables.suffix_of(path) == ".parquet" else _scan_csv
     try:
         yield from scan(path, file, columns, with_texts)
     except InputError as error:
@@ -66,7 +57,7 @@ def scan_table(path: Path, file: int, columns: TableColumns, *, with_texts: bool
 
 
 def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
-    for batch, end, twice in parquet_batches(path, columns.names, columns.texts):
+    for batch, end, twice in tables.parquet_batches(path, columns.names, columns.texts):
         if twice is not None:
             odd = [OddRow(at=0, row=TWICE.format(twice), count=len(batch))]
             yield Scanned(file=file, end=end, num_rows=len(batch), odd=odd)
@@ -134,9 +125,9 @@ def csv_blocks(
         InputError: It cannot be read, or so many quotes are not closed that its rows cannot be told apart.
     """
     sizes = sizes or repeat(BLOCK)
-    with named_if_unreadable(path), open_bytes(path) as stream:
-        source = _Source(stream, is_packed=path.suffix in COMPRESSED)
-        rows = CsvRows(path, source)
+    with tables.named_if_unreadable(path), tables.open_bytes(path) as stream:
+        source = _Source(stream, is_packed=path.suffix in tables.COMPRESSED)
+        rows = tables.CsvRows(path, source)
         chosen = [name for name in rows.header if names is None or name in names]
         odd = [OddRow(at=number - 1, row=why) for number, why in rows.before_header]
         yield CsvBlock(end=source.end, num_lines=rows.num_lines, header=rows.header, odd=odd)
@@ -199,7 +190,7 @@ class _Source:
         return line
 
 
-def _by_row(source: _Source, rows: CsvRows, num_bytes: int) -> Iterator[CsvBlock]:
+def _by_row(source: _Source, rows: tables.CsvRows, num_bytes: int) -> Iterator[CsvBlock]:
     """The rows that begin within so many next bytes, as the row reader reads them."""
     start = source.at
     while num_bytes > 0:
@@ -242,7 +233,7 @@ def _ends_of_rows(letters: np.ndarray, quotes: Counts) -> Counts:
 
 
 def _csv_batch(
-    data: bytes, rows: CsvRows, names: list[str], *, with_null: bool
+    data: bytes, rows: tables.CsvRows, names: list[str], *, with_null: bool
 ) -> tuple[pa.RecordBatch, Counts, Counts, int] | None:
     """A block's rows, where each begins and the last ends, its line, and how many lines; None: for the row reader."""
     import pyarrow.csv as arrow_csv  # 10 ms that no other log needs
@@ -250,7 +241,7 @@ def _csv_batch(
     data = data if data.endswith(b"\n") else data + b"\n"
     letters = np.frombuffer(data, dtype=np.uint8)
     returns = np.flatnonzero(letters == _RETURN) if b"\r" in data else np.zeros(0, dtype=np.int64)
-    is_plain = bool((letters[returns + 1] == _END).all()) and not data.startswith(BOM) and is_text(data)
+    is_plain = bool((letters[returns + 1] == _END).all()) and not data.startswith(tables.BOM) and is_text(data)
     quotes = np.flatnonzero(letters == _QUOTE) if b'"' in data else np.zeros(0, dtype=np.int64)
     if not is_plain or not _are_cells(letters, quotes, ord(rows.delimiter)):
         return None
@@ -278,7 +269,9 @@ def _csv_batch(
     if rows.delimiter == ";":
         import pyarrow.compute as pc  # 20 ms that no other log needs
 
-        points = {name: pc.replace_substring_regex(table[name], DECIMAL_COMMA, r"\1.\2") for name in table.schema.names}
+        points = {
+            name: pc.replace_substring_regex(table[name], tables.DECIMAL_COMMA, r"\1.\2") for name in table.schema.names
+        }
         table = pa.table(points)
     bounds = np.concatenate([[0], ends + 1])
     lines = np.flatnonzero(letters == _END) if len(quotes) else ends
@@ -338,7 +331,7 @@ def scan_files(
 
 def expanded_size(file: Path) -> int:
     """Bytes of a file, of a compressed one by a guess."""
-    return file.stat().st_size * (EXPANSION if file.suffix in COMPRESSED else 1)
+    return file.stat().st_size * (EXPANSION if file.suffix in tables.COMPRESSED else 1)
 
 
 def _tasks(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -> Iterator[Task]:
@@ -348,7 +341,7 @@ def _tasks(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -
     for number, file in enumerate(files):
         columns, first, length = declared(file), ends.get(number, 0), file.stat().st_size
         starts = [first]
-        if isinstance(columns, LineColumns) and file.suffix not in COMPRESSED:
+        if isinstance(columns, LineColumns) and file.suffix not in tables.COMPRESSED:
             starts = list(range(first, max(length, first + 1), RANGE))
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             if columns is not None:
@@ -388,7 +381,7 @@ def _with_small_together(ranges: Iterable[Range]) -> Iterator[list[Range]]:
     for number, start, end in ranges:
         columns, length = declared(files[number]), files[number].stat().st_size
         is_lines = isinstance(columns, LineColumns) and not columns.looks_at_path
-        is_small = is_lines and files[number].suffix not in COMPRESSED and not start and length < _SMALL
+        is_small = is_lines and files[number].suffix not in tables.COMPRESSED and not start and length < _SMALL
         if small and (not is_small or columns is not last_columns or size + length > _TOGETHER):
             yield small
             small, size = [], 0

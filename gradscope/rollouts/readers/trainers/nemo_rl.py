@@ -19,37 +19,12 @@ from msgspec.structs import replace
 
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.groups import UNKNOWN, Tokens
+from gradscope.rollouts.readers import run_files
 from gradscope.rollouts.readers.format import RowFormat, has_keys
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    NOT_ALIGNED,
-    cut_sequence,
-    digest,
-    flat_lengths,
-    ids_digest,
-    in_environment,
-    jsons_of,
-    list_of,
-    mapping_of,
-    number_in_name,
-    nums_ids,
-    parse_reward,
-    text_of,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, hidden_by, with_set_aside
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, numbers_of, step_numbers
-from gradscope.rollouts.readers.run_files import (
-    CheckpointLayout,
-    Metrics,
-    in_precision,
-    metric_lines,
-    numbered_folders,
-    saved_weights,
-    scalar_metrics,
-    trainer_settings,
-)
 from gradscope.rollouts.run import Run, TrainerSettings
 
 _NAMES = {"train/grad_norm": "grad_norm", "train/reward": "reward"}
@@ -73,22 +48,24 @@ def with_nemo_rls(request: ReadRequest, run: Run) -> Run:
         source=with_set_aside(run.source, quarantine),
         metrics=metrics,
         settings=_settings(request, roots),
-        **saved_weights(request, _LAYOUT, roots),
+        **run_files.saved_weights(request, _LAYOUT, roots),
     )
 
 
 def _settings(request: ReadRequest, roots: list[Path]) -> TrainerSettings:
-    checkpoints = (folder for root in roots for _, folder in numbered_folders(root, _CHECKPOINTS))
-    settings = trainer_settings(request, "nemo-rl", (folder / "config.yaml" for folder in (*roots, *checkpoints)))
+    checkpoints = (folder for root in roots for _, folder in run_files.numbered_folders(root, _CHECKPOINTS))
+    settings = run_files.trainer_settings(
+        request, "nemo-rl", (folder / "config.yaml" for folder in (*roots, *checkpoints))
+    )
     size, precision = settings.at("policy.train_micro_batch_size"), settings.at("policy.precision", "bfloat16")
-    return in_precision(settings, precision, per_device_train_batch_size=size)
+    return run_files.in_precision(settings, precision, per_device_train_batch_size=size)
 
 
-def _metrics(roots: list[Path], quarantine: QuarantineLog) -> Metrics:
+def _metrics(roots: list[Path], quarantine: QuarantineLog) -> run_files.Metrics:
     """Metrics of TensorBoard's files in the folder or the one above, else of JSON lines under the same names."""
     folder, above, *_ = roots
     for root, files in (folder, event_files(folder)), (above, event_files(above, below=("", "tensorboard"))):
-        metrics_of = scalar_metrics(files, _NAMES, quarantine) or metric_lines(
+        metrics_of = run_files.scalar_metrics(files, _NAMES, quarantine) or run_files.metric_lines(
             sorted(root.glob("metrics.jsonl")), _NAMES, quarantine
         )
         if any("grad_norm" in values for values in metrics_of.values()):
@@ -108,7 +85,7 @@ def _merge(folder: Path) -> str:
     )
 
 
-_LAYOUT = CheckpointLayout(
+_LAYOUT = run_files.CheckpointLayout(
     patterns=_CHECKPOINTS,
     inside=("hf", "policy/hf", "policy/weights/model/consolidated", "policy/weights", "policy/weights/*", "*"),
     merge=_merge,
@@ -129,7 +106,7 @@ _TEXTS = ("token_ids", "generation_logprobs", "advantages")
 
 
 def _rows(rows: Cells) -> Columns:
-    step = number_in_name(_STEP, rows.path)
+    step = parse.number_in_name(_STEP, rows.path)
     filtered = rows.column("filtered_rewards")
     pairs = zip(rows.column("rewards"), filtered, strict=True)
     rewards = _onlys([before if after is UNSET else after for before, after in pairs])
@@ -137,7 +114,7 @@ def _rows(rows: Cells) -> Columns:
 
     def texts_of(at: int) -> list[str]:
         if at not in contents:
-            contents[at] = [text_of(text) for text in list_of(_only(rows.cell("content", at)))]
+            contents[at] = [parse.text_of(text) for text in parse.list_of(_only(rows.cell("content", at)))]
         return contents[at]
 
     def tokens_of(at: int) -> Tokens:
@@ -154,7 +131,7 @@ def _rows(rows: Cells) -> Columns:
     num_tokens, is_counted = np.array(lengths), [cell != 0 for cell in _onlys(rows.column("sample_loss_mask"))]
 
     def agents(chosen: list[int]) -> list[Any]:  # those of NeMo Gym
-        return [mapping_of(_only(cell)).get("name") for cell in rows.cells("agent_ref", chosen)]
+        return [parse.mapping_of(_only(cell)).get("name") for cell in rows.cells("agent_ref", chosen)]
 
     def further(at: int) -> dict[str, Any]:
         tokens = tokens_of(at) if has_tokens[at] else None
@@ -165,7 +142,7 @@ def _rows(rows: Cells) -> Columns:
         no_step="the file's name has no step",
         group=groups,
         prompts=lambda chosen: [
-            in_environment(agent, groups[at]) for at, agent in zip(chosen, agents(chosen), strict=True)
+            parse.in_environment(agent, groups[at]) for at, agent in zip(chosen, agents(chosen), strict=True)
         ],
         texts=lambda chosen: ["\n".join(texts_of(at)[:-1]) for at in chosen],
         numbers={
@@ -173,7 +150,7 @@ def _rows(rows: Cells) -> Columns:
             "advantage": np.where(is_counted, levels, math.nan),
             "num_tokens": num_tokens,
         },
-        no_reward=lambda at: str(parse_reward(ABSENT if rewards[at] is UNSET else rewards[at])),
+        no_reward=lambda at: str(parse.parse_reward(parse.ABSENT if rewards[at] is UNSET else rewards[at])),
         is_odd=has_tokens & (num_tokens < 0),
         noted={
             _BY_IDS: has_tokens,
@@ -192,9 +169,9 @@ def _plain_tokens(rows: Cells) -> dict[int, _AboutTokens]:
     """Row -> lengths, prompt and advantage, computed on the JSON itself for rows that are as NeMo-RL writes them."""
     sizes = step_numbers(_onlys(rows.column("input_lengths")))
     masks = [cell if type(cell) is list else [] for cell in _onlys(rows.column("token_loss_mask"))]
-    ids, logprobs, advantages = (jsons_of(rows.column(key)) for key in _TEXTS)
-    num_ids, shortest = nums_ids(ids, depth=2), np.fromiter(map(len, masks), np.int64, len(rows))
-    lengths = (num_ids, flat_lengths(logprobs, depth=2), flat_lengths(advantages, depth=2))
+    ids, logprobs, advantages = (parse.jsons_of(rows.column(key)) for key in _TEXTS)
+    num_ids, shortest = parse.nums_ids(ids, depth=2), np.fromiter(map(len, masks), np.int64, len(rows))
+    lengths = (num_ids, parse.flat_lengths(logprobs, depth=2), parse.flat_lengths(advantages, depth=2))
     for length, texts in zip(lengths, (ids, logprobs, advantages), strict=True):
         is_null = np.fromiter(map(b"null".__eq__, texts), np.bool_, len(rows))
         shortest = np.where(is_null, shortest, np.minimum(shortest, length))
@@ -232,26 +209,26 @@ def _about_tokens(tokens_of: Callable[[], Tokens]) -> _AboutTokens:
     try:
         tokens = tokens_of()
     except UnusableRowError:
-        return UNKNOWN, NOT_ALIGNED, math.nan
+        return UNKNOWN, parse.NOT_ALIGNED, math.nan
     level = math.nan if tokens.advantage is None else tokens.advantage
-    return len(tokens.completion_ids), digest(tokens.prompt_ids), level
+    return len(tokens.completion_ids), parse.digest(tokens.prompt_ids), level
 
 
-_digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(function) for function in (digest, ids_digest))
+_digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(function) for function in (parse.digest, parse.ids_digest))
 """Cached, since rollouts of a prompt are adjacent."""
 
 
 def _tokens(cells: Mapping[str, Any]) -> Tokens:
     """One row's tokens, without the padding."""
-    length = whole_number(cells.get("input_lengths"))
+    length = parse.whole_number(cells.get("input_lengths"))
     lists = {name: cells.get(name) for name in ("token_ids", "token_loss_mask", "generation_logprobs", "advantages")}
-    if length is None or not all(values is None or len(list_of(values)) >= length for values in lists.values()):
-        raise UnusableRowError(NOT_ALIGNED)
+    if length is None or not all(values is None or len(parse.list_of(values)) >= length for values in lists.values()):
+        raise UnusableRowError(parse.NOT_ALIGNED)
     ids, mask, logprobs, advantages = (
-        None if values is None else list_of(values)[:length] for values in lists.values()
+        None if values is None else parse.list_of(values)[:length] for values in lists.values()
     )
-    trainer_logprobs = list_of(cells.get("prev_logprobs"))[:length]
-    tokens = cut_sequence(ids, mask, logprobs=logprobs, advantages=advantages, trainer_logprobs=trainer_logprobs)
+    trainer_logprobs = parse.list_of(cells.get("prev_logprobs"))[:length]
+    tokens = parse.cut_sequence(ids, mask, logprobs=logprobs, advantages=advantages, trainer_logprobs=trainer_logprobs)
     if cells.get("sample_loss_mask") == 0:  # the row has a reward, but no part in the loss
         return replace(tokens, mask=(False,) * len(tokens.mask))
     return tokens

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import RolloutGroup, Tokens
+from gradscope.rollouts.readers import run_files
 from gradscope.rollouts.readers.format import Format, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import cut_sequence, digest, list_of, mapping_of, number_in_name, text_of
 from gradscope.rollouts.readers.parsing.quarantine import (
@@ -34,25 +35,7 @@ from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_gro
 from gradscope.rollouts.readers.parsing.tables import files_like, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Note, int_steps, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups
-from gradscope.rollouts.readers.run_files import (
-    CheckpointLayout,
-    in_precision,
-    metric_lines,
-    readable,
-    saved_weights,
-    trainer_settings,
-)
-from gradscope.rollouts.readers.trainers.prime_rl_episode import (
-    AGENTS,
-    AgentRollout,
-    AgentTrace,
-    EpisodeLayout,
-    columns_of,
-    in_no_loss,
-    is_standalone,
-    names_by_position,
-    read_trace,
-)
+from gradscope.rollouts.readers.trainers import prime_rl_episode as episodes
 from gradscope.rollouts.readers.trainers.prime_rl_stream import read_stream, stream_files
 from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.say import counted
@@ -70,14 +53,14 @@ def with_prime_rls(request: ReadRequest, run: Run) -> Run:
     folder = _run_folder(request.path)
     settings = _settings(request, folder)
     files = [folder / "metrics.jsonl", folder / "monitors/file/metrics.jsonl", *sorted(folder.glob("*/metrics.jsonl"))]
-    metrics = metric_lines(filter(Path.is_file, files), _NAMES, quarantine := QuarantineLog())
+    metrics = run_files.metric_lines(filter(Path.is_file, files), _NAMES, quarantine := QuarantineLog())
     return replace(
         run,
         source=with_set_aside(run.source, quarantine),
         metrics=metrics,
         # prime-rl casts weights to bfloat16 for each pass, unless ``bf16 = false`` is given
-        settings=in_precision(settings, "bfloat16" if settings.get("bf16", True) else "float32"),
-        **saved_weights(request, _LAYOUT, (folder,)),
+        settings=run_files.in_precision(settings, "bfloat16" if settings.get("bf16", True) else "float32"),
+        **run_files.saved_weights(request, _LAYOUT, (folder,)),
     )
 
 
@@ -92,13 +75,13 @@ def _run_folder(path: Path) -> Path:
 def _settings(request: ReadRequest, folder: Path) -> TrainerSettings:
     """The configuration of the run, or of its trainer and its orchestrator, in separate files."""
     below = folder / "configs"
-    settings = trainer_settings(request, "prime-rl", (below / f"rl{suffix}" for suffix in _SUFFIXES))
+    settings = run_files.trainer_settings(request, "prime-rl", (below / f"rl{suffix}" for suffix in _SUFFIXES))
     if settings.origin is not None and settings.origin.startswith(str(below)):
         return settings
     parts: dict[str, Any] = {}
     origins = []
     for part in ("trainer", "orchestrator"):
-        for file, document in filter(None, (readable(below / f"{part}{suffix}") for suffix in _SUFFIXES)):
+        for file, document in filter(None, (run_files.readable(below / f"{part}{suffix}") for suffix in _SUFFIXES)):
             parts |= flattened({part: document})
             origins.append(str(file))
     origins += [settings.origin] if settings.origin is not None else []
@@ -114,7 +97,7 @@ def _merge(folder: Path) -> str:
     )
 
 
-_LAYOUT = CheckpointLayout(
+_LAYOUT = run_files.CheckpointLayout(
     patterns=("weights/step_*", "checkpoints/step_*", "broadcasts/step_*", "run_default/broadcasts/step_*"),
     inside=("weight", "weights", "hf"),
     merge=_merge,
@@ -175,16 +158,16 @@ class TrainedBatches(Struct, frozen=True):
     batches are missing or the only files that are read."""
     elsewhere: set[int] = set()  # steps so far whose rollouts are not those of their update
 
-    def as_trained(self, trace: Mapping[str, Any], step: int) -> AgentTrace:
+    def as_trained(self, trace: Mapping[str, Any], step: int) -> episodes.AgentTrace:
         """A trace that arrived at a step, with its advantages; without a batch none of its tokens counts."""
         if not self.traces:
-            return read_trace(trace)
+            return episodes.read_trace(trace)
         trained, batch = self.traces.get(text_of(trace.get("id")), (None, None))
         if trained is None:
-            return in_no_loss(read_trace(trace))
+            return episodes.in_no_loss(episodes.read_trace(trace))
         if batch is not None and batch != step:
             self.elsewhere.update((batch, step))
-        return read_trace(trained)
+        return episodes.read_trace(trained)
 
 
 def batches_in(files: Iterable[Path]) -> TrainedBatches:
@@ -216,7 +199,7 @@ _ELSEWHERE = Reason(
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds prime-rl's traces of training."""
     files = _files(request.path, "all") or _files(request.path, "effective")
-    return bool(stream_files(request.path)) or (bool(files) and not any(map(is_standalone, peek(files[0]))))
+    return bool(stream_files(request.path)) or (bool(files) and not any(map(episodes.is_standalone, peek(files[0]))))
 
 
 def _read(request: ReadRequest) -> Run:
@@ -244,7 +227,7 @@ def _read(request: ReadRequest) -> Run:
             f"prime-rl traces, {counted(len(files), 'file')}",
             files=(*files, *batches),
             inferred=[
-                *(sentence for sentence in (AGENTS, SEVERAL) if sentence in layout.noted),
+                *(sentence for sentence in (episodes.AGENTS, SEVERAL) if sentence in layout.noted),
                 *(["Rollouts were read from all/, their advantages from effective/."] if has_batches else []),
             ],
             missing=[] if everything else [_ONLY_EFFECTIVE],
@@ -255,16 +238,18 @@ def _read(request: ReadRequest) -> Run:
     return replace(with_prime_rls(request, run), notes=dict.fromkeys(sorted(trained.elsewhere), _ELSEWHERE))
 
 
-def step_layout(trained: TrainedBatches, *, is_whole: bool) -> EpisodeLayout:
+def step_layout(trained: TrainedBatches, *, is_whole: bool) -> episodes.EpisodeLayout:
     """How files of steps are read."""
     noted: set[Note] = set()
 
-    def take(rollouts: Sequence[AgentRollout], path: Path) -> Columns:
+    def take(rollouts: Sequence[episodes.AgentRollout], path: Path) -> Columns:
         in_name = number_in_name(STEP, path)
         step = int_steps([in_name if rollout.step is UNSET else rollout.step for rollout in rollouts])
-        return columns_of(rollouts, step, lambda at: trained.as_trained(rollouts[at].plain, int(step[at])), noted.add)
+        return episodes.columns_of(
+            rollouts, step, lambda at: trained.as_trained(rollouts[at].plain, int(step[at])), noted.add
+        )
 
-    return EpisodeLayout(names=names_by_position, take=take, is_whole=is_whole, noted=noted)
+    return episodes.EpisodeLayout(names=episodes.names_by_position, take=take, is_whole=is_whole, noted=noted)
 
 
 def _files(path: Path, kind: str) -> tuple[Path, ...]:

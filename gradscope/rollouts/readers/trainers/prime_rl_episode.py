@@ -20,17 +20,7 @@ from msgspec.structs import fields, replace
 from numpy.typing import NDArray
 
 from gradscope.rollouts.groups import REWARD, Tokens
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    cut_sequence,
-    digest,
-    list_of,
-    mapping_of,
-    parse_messages,
-    parse_reward,
-    text_of,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import read_jsonl
@@ -69,7 +59,7 @@ def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
     sequences = _sequences(leaves, nodes)
     return AgentTrace(
         prompt="\n".join(_text(message) for message in messages[:sampled]),
-        messages=parse_messages(messages[:sampled]),
+        messages=parse.parse_messages(messages[:sampled]),
         completion="\n".join(_text(message) for message in messages[sampled:]),
         tokens=sequences[-1] if sequences else None,
         earlier=sequences[:-1],
@@ -78,7 +68,7 @@ def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
 
 def nodes_of(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The messages of a trace."""
-    return [mapping_of(node) for node in list_of(trace.get("nodes"))]
+    return [parse.mapping_of(node) for node in parse.list_of(trace.get("nodes"))]
 
 
 def leaves_of(nodes: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -106,11 +96,11 @@ def _trained_leaves(nodes: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _links(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [mapping_of(link) for link in list_of(node.get("semantic_parents"))]
+    return [parse.mapping_of(link) for link in parse.list_of(node.get("semantic_parents"))]
 
 
 def _text(message: Any) -> str:
-    return text_of([message]) if isinstance(message, Mapping) and "role" in message else text_of(message)
+    return parse.text_of([message]) if isinstance(message, Mapping) and "role" in message else parse.text_of(message)
 
 
 def _sequences(leaves: Sequence[int], nodes: Sequence[Mapping[str, Any]]) -> tuple[Tokens, ...]:
@@ -125,7 +115,7 @@ def _sequences(leaves: Sequence[int], nodes: Sequence[Mapping[str, Any]]) -> tup
         is_own = [at not in counted for at in path]
         counted.update(at for at in path if nodes[at].get("sampled") is True)
         branch = [nodes[at] for at in path]
-        if not any(own and any(list_of(node.get("mask"))) for own, node in zip(is_own, branch, strict=True)):
+        if not any(own and any(parse.list_of(node.get("mask"))) for own, node in zip(is_own, branch, strict=True)):
             continue
         tokens = _tokens(branch, is_own)
         if tokens is None:
@@ -140,19 +130,19 @@ def _tokens(path: Sequence[Mapping[str, Any]], is_own: Sequence[bool]) -> Tokens
     mask: list[Any] = []
     columns: dict[str, list[Any] | None] = {name: [] for name in _COLUMNS}
     for node, own in zip(path, is_own, strict=True):
-        flags = list_of(node.get("mask")) if own else [False] * len(list_of(node.get("mask")))
+        flags = parse.list_of(node.get("mask")) if own else [False] * len(parse.list_of(node.get("mask")))
         num_sampled = sum(map(bool, flags))
-        ids += list_of(node.get("token_ids"))
+        ids += parse.list_of(node.get("token_ids"))
         mask += flags
         for name, joined in columns.items():
-            compact = list_of(node.get(name)) if own and joined is not None else []
+            compact = parse.list_of(node.get(name)) if own and joined is not None else []
             if joined is None or len(compact) != num_sampled:
                 columns[name] = None  # not one value for each sampled token
             else:
                 values = iter(compact)
                 joined += [next(values) if flag else 0.0 for flag in flags] if compact else [0.0] * len(flags)
     try:
-        return cut_sequence(ids, mask, **columns)
+        return parse.cut_sequence(ids, mask, **columns)
     except UnusableRowError:
         return None
 
@@ -254,8 +244,10 @@ class AgentRollout(Struct, gc=False, frozen=True):
     @property
     def prompt_id(self) -> str:
         """The id of its prompt: the environment and the hash of the task, or of its data."""
-        environment = text_of(self.episode.env.id) if self.episode.env else ""
-        task = text_of(self.episode.task.hash) or digest(mapping_of(self.line.get("task")).get("data"))
+        environment = parse.text_of(self.episode.env.id) if self.episode.env else ""
+        task = parse.text_of(self.episode.task.hash) or parse.digest(
+            parse.mapping_of(self.line.get("task")).get("data")
+        )
         return f"{environment}/{task}"
 
     def is_usual(self, *, may_branch: bool) -> bool:
@@ -264,26 +256,31 @@ class AgentRollout(Struct, gc=False, frozen=True):
             node.parent == at and type(node.parent) is int for at, node in enumerate(self.trace.nodes[1:])
         )
         has_one = len(self.episode.traces) == 1 and self.trace.is_trained
-        return has_one and is_path and text_of(self.episode.group.id) != "" and text_of(self.episode.task.hash) != ""
+        return (
+            has_one
+            and is_path
+            and parse.text_of(self.episode.group.id) != ""
+            and parse.text_of(self.episode.task.hash) != ""
+        )
 
 
 def agent_rollouts(
     episode: Episode, line: Mapping[str, Any], group: Any, names: Callable[[str, Sequence[Trace]], list[str]]
 ) -> list[AgentRollout]:
     """The trained agents of an episode with their groups; an UnusableRowError without an agent or a group."""
-    both = zip(episode.traces, map(mapping_of, list_of(line.get("traces"))), strict=True)
+    both = zip(episode.traces, map(parse.mapping_of, parse.list_of(line.get("traces"))), strict=True)
     trained = [(trace, plain) for trace, plain in both if plain and trace.is_trained]
-    if not text_of(group):
+    if not parse.text_of(group):
         raise UnusableRowError("group.id is missing")
     if not trained:
         raise UnusableRowError("the episode has no trace of a trained agent")
-    named = zip(names(text_of(group), [trace for trace, _ in trained]), trained, strict=True)
+    named = zip(names(parse.text_of(group), [trace for trace, _ in trained]), trained, strict=True)
     return [AgentRollout(episode, trace, name, line, plain) for name, (trace, plain) in named]
 
 
 def episode_of(line: Mapping[str, Any]) -> Episode:
     """The declared parts of a line, without its nodes; parts of another type are left out."""
-    traces = [{**trace, "nodes": []} if type(trace) is dict else trace for trace in list_of(line.get("traces"))]
+    traces = [{**trace, "nodes": []} if type(trace) is dict else trace for trace in parse.list_of(line.get("traces"))]
     bare = {**line, "traces": traces}
     try:
         return convert(bare, Episode)
@@ -306,21 +303,21 @@ def _makers(kind: Any) -> list[tuple[str, Callable[[Any], Any] | None]]:
 def _maker(kind: Any) -> Callable[[Any], Any] | None:
     of = get_args(kind)
     if get_origin(kind) is list:
-        return lambda cell: [_as_declared(item, of[0]) for item in list_of(cell)]
+        return lambda cell: [_as_declared(item, of[0]) for item in parse.list_of(cell)]
     if get_origin(kind) is dict:
-        return lambda cell: {name: _as_declared(item, of[1]) for name, item in mapping_of(cell).items()}
+        return lambda cell: {name: _as_declared(item, of[1]) for name, item in parse.mapping_of(cell).items()}
     struct = next((item for item in (kind, *of) if isinstance(item, type) and issubclass(item, Struct)), None)
     return None if struct is None else lambda cell: _as_declared(cell, struct)
 
 
 def is_standalone(episode: Mapping[str, Any]) -> bool:
     """Whether an episode is of an evaluation outside of training."""
-    return isinstance(episode.get("traces"), list) and mapping_of(episode.get("run")).get("type") == "eval"
+    return isinstance(episode.get("traces"), list) and parse.mapping_of(episode.get("run")).get("type") == "eval"
 
 
 def names_by_agent(group: str, traces: Sequence[Trace]) -> list[str]:
     """A group for each agent of an episode, by its name where names differ, else by its position."""
-    agents = [text_of(trace.agent.name if trace.agent else None) for trace in traces]
+    agents = [parse.text_of(trace.agent.name if trace.agent else None) for trace in traces]
     if len(traces) == 1 or len(set(agents)) < len(agents):
         return names_by_position(group, traces)
     return [f"{group}/{agent}" for agent in agents]
@@ -366,8 +363,8 @@ def columns_of(
 
 def _policy_versions(episode: Mapping[str, Any]) -> tuple[int, int] | None:
     """The versions of the weights that an episode began and ended with, counted in updates; None for other cells."""
-    policy = mapping_of(mapping_of(mapping_of(episode.get("run")).get("work")).get("policy"))
-    start, end = whole_number(policy.get("start")), whole_number(policy.get("end"))
+    policy = parse.mapping_of(parse.mapping_of(parse.mapping_of(episode.get("run")).get("work")).get("policy"))
+    start, end = parse.whole_number(policy.get("start")), parse.whole_number(policy.get("end"))
     return (start, end) if start is not None and end is not None and 0 <= start <= end else None
 
 
@@ -392,8 +389,8 @@ def _rewards_of(scored: Sequence[Mapping[str, _Score]]) -> tuple[NDArray[np.floa
 
 def _no_reward(scored: Mapping[str, _Score]) -> str:
     """Why scores add up to no reward."""
-    cells = [cell for entry in scored.values() for cell in (entry.score, entry.weight)] or [ABSENT]
-    reasons = (why for why in map(parse_reward, cells) if isinstance(why, str))
+    cells = [cell for entry in scored.values() for cell in (entry.score, entry.weight)] or [parse.ABSENT]
+    reasons = (why for why in map(parse.parse_reward, cells) if isinstance(why, str))
     return next(reasons, "the reward is not finite")
 
 
@@ -415,7 +412,7 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
     """How logs of episodes with one layout are read."""
 
     names: Callable[[str, Sequence[Trace]], list[str]]  # groups of an episode's agents, from the episode's group
-    group: Callable[[Mapping[str, Any]], Any] = lambda line: mapping_of(line.get("group")).get("id")
+    group: Callable[[Mapping[str, Any]], Any] = lambda line: parse.mapping_of(line.get("group")).get("id")
     """The cell of an episode's group; raises an UnusableRowError where the line is none."""
     take: Callable[[Sequence[AgentRollout], Path], Columns]  # the columns of a file's rollouts
     is_left_out: Callable[[Episode], bool] = lambda _: False  # whether an episode is skipped
@@ -429,7 +426,7 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
         may_branch = SEVERAL in self.noted
 
         def agents(_: int, episode: Episode) -> list[AgentRollout]:
-            rollouts = [AgentRollout(episode, trace, text_of(episode.group.id)) for trace in episode.traces[:1]]
+            rollouts = [AgentRollout(episode, trace, parse.text_of(episode.group.id)) for trace in episode.traces[:1]]
             if not rollouts or not rollouts[0].is_usual(may_branch=may_branch):
                 raise UnusableRowError("the row reader is to look at the line")
             return rollouts

@@ -32,19 +32,7 @@ from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, keeps_texts, reduce_log
 from gradscope.rollouts.readers.reduction.parts import Part, merge_parts, repeated_samples
-from gradscope.rollouts.readers.trainers.prime_rl_episode import (
-    AGENTS,
-    AgentRollout,
-    AgentTrace,
-    EpisodeLayout,
-    columns_of,
-    in_no_loss,
-    leaves_of,
-    names_by_agent,
-    nodes_of,
-    path_to,
-    read_trace,
-)
+from gradscope.rollouts.readers.trainers import prime_rl_episode as episodes
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
@@ -89,11 +77,11 @@ class Annotations(Struct, frozen=True, kw_only=True):
         name = trace.get("id")
         if not isinstance(name, str):
             return trace
-        nodes = [dict(node) for node in nodes_of(trace)]
-        leaves = leaves_of(nodes)
+        nodes = [dict(node) for node in episodes.nodes_of(trace)]
+        leaves = episodes.leaves_of(nodes)
         for branch, stream, values in self.streams.get(name, ()):
             if 0 <= branch < len(leaves):
-                _spread_over([nodes[at] for at in path_to(leaves[branch], nodes)], stream, values)
+                _spread_over([nodes[at] for at in episodes.path_to(leaves[branch], nodes)], stream, values)
         info = {**mapping_of(trace.get("info")), **self.info.get(name, {})}
         return {**trace, "info": info, "nodes": nodes}
 
@@ -208,11 +196,11 @@ _DECIMALS = 4
 _FINER = re.compile(rb"[.][0-9]{5}|[0-9][eE]")
 
 
-def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
+def stream_layout(annotations: Annotations, *, is_whole: bool) -> episodes.EpisodeLayout:
     """How a stream is read: all rollouts at step 0, in groups that have the prompt in their names."""
     noted: set[Note] = set()
 
-    def take(rollouts: Sequence[AgentRollout], _: Path) -> Columns:
+    def take(rollouts: Sequence[episodes.AgentRollout], _: Path) -> Columns:
         sent = int_steps([rollout.step for rollout in rollouts])
         names = [rollout.trace.id if isinstance(rollout.trace.id, str) else None for rollout in rollouts]
         infos = (rollout.trace.info for rollout in rollouts)
@@ -223,11 +211,11 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
             dispatched = step_in(mapping_of(mapping_of(folded(at).get("info")).get("dispatch")))
             sent[at] = -1 if dispatched is None else dispatched
 
-        def read(at: int) -> AgentTrace:
-            trace = read_trace(folded(at))
-            return in_no_loss(trace) if annotations.tell_batches and np.isnan(trained[at]) else trace
+        def read(at: int) -> episodes.AgentTrace:
+            trace = episodes.read_trace(folded(at))
+            return episodes.in_no_loss(trace) if annotations.tell_batches and np.isnan(trained[at]) else trace
 
-        columns = columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add)
+        columns = episodes.columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add)
         return replace(
             columns,
             # the name of a group while its step is not known: both names in one
@@ -245,8 +233,8 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
             },
         )
 
-    return EpisodeLayout(
-        names=names_by_agent, take=take, is_left_out=attrgetter("evaluates"), is_whole=is_whole, noted=noted
+    return episodes.EpisodeLayout(
+        names=episodes.names_by_agent, take=take, is_left_out=attrgetter("evaluates"), is_whole=is_whole, noted=noted
     )
 
 
@@ -390,7 +378,7 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
             files=(*files, *annotation_files),
             inferred=[
                 *([_FIRST] if tell_batches else []),
-                *(sentence for sentence in (AGENTS, SEVERAL) if sentence in noted),
+                *(sentence for sentence in (episodes.AGENTS, SEVERAL) if sentence in noted),
             ],
             missing=[
                 *([] if tell_batches else [_NO_BATCHES]),

@@ -21,27 +21,7 @@ from gradscope.rollouts.groups import REWARD, RewardTable, Status, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
-from gradscope.rollouts.readers.parsing.cells import (
-    NOT_ALIGNED,
-    NOT_IDS,
-    Conversation,
-    cut_conversation,
-    digest,
-    flat_lengths,
-    generation_seconds,
-    ids_digest,
-    jsons_of,
-    list_of,
-    mapping_of,
-    num_ids,
-    number_in_name,
-    numbers,
-    nums_ids,
-    parse_messages,
-    text_of,
-    token_ids,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
@@ -74,14 +54,14 @@ def _areal_rows(rows: Cells) -> Columns:
         no_step="tail_version is not a whole number",
         group=rows.names("task_id"),
         no_group="task_id is missing",
-        prompts=lambda chosen: list(map(digest, rows.cells("prompt", chosen))),
-        texts=lambda chosen: list(map(text_of, rows.cells("prompt", chosen))),
+        prompts=lambda chosen: list(map(parse.digest, rows.cells("prompt", chosen))),
+        texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
         numbers={"reward": rows.numbers("reward")},
         no_reward=partial(rows.no_reward, "reward"),
         noted={_STALE: (begun >= 0) & (begun != steps)},
         samples=[name or None for name in index_names(indices)],
         further=lambda at: {
-            "completion": text_of(rows.cell("completion", at)),
+            "completion": parse.text_of(rows.cell("completion", at)),
             "policy_versions": (int(begun[at]), int(steps[at])) if 0 <= begun[at] <= steps[at] else None,
         },
     )
@@ -106,11 +86,11 @@ _STEP_FILE = re.compile(r"^([0-9]+)\.parquet$")
 
 
 def _art_rows(rows: Cells) -> Columns:
-    step = number_in_name(_STEP_FILE, rows.path)
+    step = parse.number_in_name(_STEP_FILE, rows.path)
 
     def prompts(chosen: list[int]) -> list[str]:
         pairs = zip(rows.cells("messages", chosen), rows.cells("group_metadata", chosen), strict=True)
-        return [digest(cut_conversation(messages).messages, metadata) for messages, metadata in pairs]
+        return [parse.digest(parse.cut_conversation(messages).messages, metadata) for messages, metadata in pairs]
 
     return Columns(
         step=np.full(len(rows), -1 if step is None else step),
@@ -128,11 +108,11 @@ def _of_conversations(rows: Cells) -> dict[str, Any]:
     """The fields of columns that come from the conversations of rows."""
 
     def further(at: int) -> dict[str, Any]:
-        conversation = cut_conversation(rows.cell("messages", at))
+        conversation = parse.cut_conversation(rows.cell("messages", at))
         return {"completion": conversation.completion, "messages": conversation.messages}
 
     texts = partial(rows.cells, "messages")
-    return {"texts": lambda chosen: [cut_conversation(cell).prompt for cell in texts(chosen)], "further": further}
+    return {"texts": lambda chosen: [parse.cut_conversation(cell).prompt for cell in texts(chosen)], "further": further}
 
 
 def _document(text: Any) -> Mapping[str, Any] | None:
@@ -183,7 +163,7 @@ RAGEN = RowFormat(
     looks_for="val_rollouts_*.jsonl with metadata.group_id (RAGEN)",
     title="RAGEN evaluation rollouts",
     patterns=("val_rollouts*.jsonl",),
-    recognizes_file=has_row(lambda row: mapping_of(row.get("metadata")).keys() >= {"group_id", "total_reward"}),
+    recognizes_file=has_row(lambda row: parse.mapping_of(row.get("metadata")).keys() >= {"group_id", "total_reward"}),
     columns=lambda reading: reading.log(
         take=partial(_ragen_rows, are_several=len(reading.files) > 1),
         keys=("metadata",),
@@ -205,10 +185,10 @@ def _rlinf_rows(cells: Cells) -> Columns:
         step=np.zeros(len(rows), dtype=np.int64),
         group=group,
         no_group="data.prompt is missing",
-        texts=lambda chosen: list(map(text_of, rows.cells("data.prompt", chosen))),
+        texts=lambda chosen: list(map(parse.text_of, rows.cells("data.prompt", chosen))),
         numbers={"reward": rows.numbers("data.accepted")},
         no_reward=partial(rows.no_reward, "data.accepted"),
-        further=lambda at: {"completion": text_of(rows.cell("data.completion", at))},
+        further=lambda at: {"completion": parse.text_of(rows.cell("data.completion", at))},
     )
 
 
@@ -217,7 +197,9 @@ RLINF = RowFormat(
     looks_for="training_data_*.jsonl[.gz] with data.prompt, data.completion and data.accepted (RLinf)",
     title="RLinf training data",
     patterns=("training_data_*.jsonl*", "training_data/training_data_*.jsonl*"),
-    recognizes_file=has_row(lambda row: mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}),
+    recognizes_file=has_row(
+        lambda row: parse.mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}
+    ),
     columns=lambda reading: reading.log(take=_rlinf_rows, keys=("data",)),
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
@@ -231,7 +213,7 @@ _SEVERAL = "Episodes with several trajectories: those of one name form a group."
 
 def _trajectories(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for location, episode in read_rows(file, quarantine):
-        trajectories = list(map(mapping_of, list_of(episode.get("trajectories"))))
+        trajectories = list(map(parse.mapping_of, parse.list_of(episode.get("trajectories"))))
         if not trajectories:
             quarantine.add("the episode has no trajectory", location)
         for trajectory in trajectories:
@@ -240,15 +222,15 @@ def _trajectories(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 def _rllm_rows(rows: Cells) -> Columns:
     episodes, are_several = rows.cells("episode"), rows.cells("is_one_of_several")
-    tasks = [text_of(episode.get("task_hash") or None) for episode in episodes]
+    tasks = [parse.text_of(episode.get("task_hash") or None) for episode in episodes]
     of_agents = zip(tasks, texts_in(rows.names("name")), are_several, strict=True)
     # The episode's time: where it holds several trajectories, each repeats it.
-    times = zip(map(generation_seconds, episodes), are_several, strict=True)
+    times = zip(map(parse.generation_seconds, episodes), are_several, strict=True)
 
-    def conversation(at: int) -> Conversation:
-        last_step = [{}, *list_of(rows.cell("steps", at))][-1]
-        parts = cut_conversation(mapping_of(last_step).get("chat_completions"))
-        return parts._replace(prompt=parts.prompt or text_of(episodes[at].get("task")))
+    def conversation(at: int) -> parse.Conversation:
+        last_step = [{}, *parse.list_of(rows.cell("steps", at))][-1]
+        parts = parse.cut_conversation(parse.mapping_of(last_step).get("chat_completions"))
+        return parts._replace(prompt=parts.prompt or parse.text_of(episodes[at].get("task")))
 
     return Columns(
         step=step_numbers([episode.get("training_step") for episode in episodes]),
@@ -293,13 +275,13 @@ _BY_PROMPT = "Some rollouts have no id: those of equal prompts at one step are a
 
 def _roll_rows(lines: Cells) -> Columns:
     """The rollouts of lines, each with its elements of all lists that are as long as that of responses."""
-    lengths = ([len(list_of(cell)) for cell in lines.column(key)] for key in _OF_A_BATCH)
+    lengths = ([len(parse.list_of(cell)) for cell in lines.column(key)] for key in _OF_A_BATCH)
     sizes = [of_line[0] if len(set(of_line)) == 1 else 0 for of_line in zip(*lengths, strict=True)]
     rows = lines.elements(sizes)
     pairs = zip(rows.column("prompt"), rows.column("messages"), strict=True)
     prompts = [messages if prompt is UNSET else prompt for prompt, messages in pairs]
     firsts = np.flatnonzero(run_starts(prompts))  # rollouts of a prompt are adjacent
-    ids = [digest(None if prompts[at] is UNSET else prompts[at]) for at in firsts.tolist()]
+    ids = [parse.digest(None if prompts[at] is UNSET else prompts[at]) for at in firsts.tolist()]
     of_row = np.repeat(np.array(ids, dtype=object), np.diff(firsts, append=len(prompts))).tolist()
     names, domains = texts_in(rows.names("id")), texts_in(rows.names("domain"))
     parts = list(zip(domains, names, of_row, strict=True))
@@ -309,7 +291,7 @@ def _roll_rows(lines: Cells) -> Columns:
     has_id = np.array(list(map(bool, names)), dtype=np.bool_)
 
     def further(at: int) -> dict[str, Any]:
-        return {"completion": text_of(rows.cell("responses", at)), "messages": parse_messages(prompts[at])}
+        return {"completion": parse.text_of(rows.cell("responses", at)), "messages": parse.parse_messages(prompts[at])}
 
     return Columns(
         row=np.repeat(np.arange(len(sizes)), sizes),
@@ -317,7 +299,7 @@ def _roll_rows(lines: Cells) -> Columns:
         step=rows.steps("global_step"),
         group=group,
         no_group="the row has neither an id nor a prompt",
-        texts=lambda chosen: [text_of(None if prompts[at] is UNSET else prompts[at]) for at in chosen],
+        texts=lambda chosen: [parse.text_of(None if prompts[at] is UNSET else prompts[at]) for at in chosen],
         numbers={"reward": rows.numbers("scores")},
         no_reward=partial(rows.no_reward, "scores"),
         noted={_BY_ID: has_id, _BY_PROMPT: ~has_id},
@@ -344,7 +326,7 @@ _ITERATION = re.compile(r"^iteration_([0-9]+)$")
 
 def _tinker_rows(rows: Cells) -> Columns:
     groups, versions = rows.steps("group_idx"), rows.steps("sampling_client_step")
-    in_name = number_in_name(_ITERATION, rows.path)
+    in_name = parse.number_in_name(_ITERATION, rows.path)
     steps = step_numbers([in_name if cell is UNSET else cell for cell in rows.column("iteration")])
     return Columns(
         step=steps,
@@ -397,7 +379,7 @@ def _one_run(rows: Sequence[Row], reading: Reading) -> Mapping[str, Any]:
     files = list(dict.fromkeys(location.rpartition(":")[0] for location, _ in rows))
     if len(files) > 1:
         raise InputError(f"{reading.request.path} has traces of {len(files)} projects.", hint=f"Name one: {files[0]}")
-    names = list(dict.fromkeys(text_of(cells["run_name"]) for _, cells in rows))
+    names = list(dict.fromkeys(parse.text_of(cells["run_name"]) for _, cells in rows))
     named = reading.request.options.metric_run or (names[0] if len(names) == 1 else None)
     if named not in names:
         raise InputError(
@@ -450,7 +432,7 @@ TRACKIO = RowFormat(
     patterns=("*.db",),
     rows_of=_traces_in,
     recognizes_file=lambda file: any(
-        "reward" in mapping_of(cells["metadata"]) for _, cells in _traces_in(file, QuarantineLog())
+        "reward" in parse.mapping_of(cells["metadata"]) for _, cells in _traces_in(file, QuarantineLog())
     ),
     survey=_one_run,
     columns=lambda reading, run=None: None if run is None else reading.log(take=partial(_trackio_rows, run=run)),
@@ -470,8 +452,8 @@ def _open_instruct_survey(rows: Sequence[Row], reading: Reading) -> dict[str, fr
     first: dict[tuple[int, int], Any] = {}
     mixed = set()
     for _, cells in rows:
-        step, index = whole_number(cells.get("step")), whole_number(cells.get("prompt_idx"))
-        prompt = token_ids(cells.get("prompt_tokens"))
+        step, index = parse.whole_number(cells.get("step")), parse.whole_number(cells.get("prompt_idx"))
+        prompt = parse.token_ids(cells.get("prompt_tokens"))
         if step is None or index is None or prompt is None:
             continue
         if first.setdefault((step, index), prompt) != prompt:
@@ -518,10 +500,10 @@ def _open_instruct_rows(
 ) -> Columns:
     steps = rows.steps("step")
     indices = index_names(rows.steps("prompt_idx"))
-    prompts, responses, logprobs = (jsons_of(rows.column(key)) for key in _TRACE_TOKENS)
+    prompts, responses, logprobs = (parse.jsons_of(rows.column(key)) for key in _TRACE_TOKENS)
     ids = {text: _id_of_tokens(text) for text in dict.fromkeys(prompts)}
     of_row = [ids[text] for text in prompts]
-    lengths = nums_ids(responses)
+    lengths = parse.nums_ids(responses)
     is_logged = np.array([text != b"null" for text in logprobs])
     if mixed is None:
         groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
@@ -529,7 +511,7 @@ def _open_instruct_rows(
         groups = indices
     else:
         pairs = zip(steps.tolist(), indices, of_row, strict=True)
-        groups = [prompt or NOT_IDS if step in mixed else name for step, name, prompt in pairs]
+        groups = [prompt or parse.NOT_IDS if step in mixed else name for step, name, prompt in pairs]
 
     def further(at: int) -> dict[str, Any]:
         if of_odd_rows is not None and of_row[at]:
@@ -547,31 +529,33 @@ def _open_instruct_rows(
         prompts=lambda chosen: [of_row[at] for at in chosen],
         numbers={"reward": rows.numbers("reward"), "advantage": rows.numbers("advantage"), "num_tokens": lengths},
         no_reward=partial(rows.no_reward, "reward"),
-        is_odd=(lengths < 0) | (is_logged & (flat_lengths(logprobs) != lengths)) | [not prompt for prompt in of_row],
+        is_odd=(lengths < 0)
+        | (is_logged & (parse.flat_lengths(logprobs) != lengths))
+        | [not prompt for prompt in of_row],
         further=further,
     )
 
 
 def _id_of_tokens(text: bytes) -> str:
     """The id of a prompt from the JSON of its tokens; "" where that is no list of tokens."""
-    if num_ids(text) >= 0:
-        return ids_digest(text)
-    ids = token_ids(json.loads(text))
-    return "" if ids is None else digest(ids)
+    if parse.num_ids(text) >= 0:
+        return parse.ids_digest(text)
+    ids = parse.token_ids(json.loads(text))
+    return "" if ids is None else parse.digest(ids)
 
 
 def _open_instruct_tokens(cells: Mapping[str, Any]) -> Tokens:
-    prompt, response = token_ids(cells["prompt_tokens"]), token_ids(cells["response_tokens"])
+    prompt, response = parse.token_ids(cells["prompt_tokens"]), parse.token_ids(cells["response_tokens"])
     if prompt is None or response is None:
-        raise UnusableRowError(NOT_IDS)
+        raise UnusableRowError(parse.NOT_IDS)
     logprobs = cells["logprobs"]
     if logprobs is not None and not (isinstance(logprobs, list) and len(logprobs) == len(response)):
-        raise UnusableRowError(NOT_ALIGNED)
+        raise UnusableRowError(parse.NOT_ALIGNED)
     return Tokens(
         prompt_ids=prompt,
         completion_ids=response,
         mask=(True,) * len(response),
-        logprobs=numbers(logprobs, len(response)),
+        logprobs=parse.numbers(logprobs, len(response)),
     )
 
 

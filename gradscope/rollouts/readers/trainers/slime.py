@@ -25,22 +25,7 @@ from gradscope.outside.torch_archive import read_archive
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.generic import chosen_name
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    NOT_IDS,
-    completion_of,
-    cut_sequence,
-    digest,
-    list_of,
-    mapping_of,
-    numbers_in,
-    parse_messages,
-    parse_reward,
-    prompt_text_id,
-    text_of,
-    token_ids,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, read_parquet
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_names, numbers_of, rewards_of
@@ -67,7 +52,7 @@ def _columns_by(
             return by_column(take=partial(take, **surveyed))
         with suppress(InputError):
             for _, cells in islice(rows_of(reading.files[0], QuarantineLog()), _NUM_PEEKED):
-                names |= dict.fromkeys(numbers_in(cells.get("reward")))
+                names |= dict.fromkeys(parse.numbers_in(cells.get("reward")))
         if names and reading.request.columns.reward not in (None, *names):
             return None
         part = chosen_part(names, reading)
@@ -81,7 +66,7 @@ def _columns_by(
 
 
 def _survey_rewards(rows: Sequence[Row], reading: Reading) -> dict[str, str | None]:
-    return {"part": chosen_part([name for _, cells in rows for name in numbers_in(cells.get("reward"))], reading)}
+    return {"part": chosen_part([name for _, cells in rows for name in parse.numbers_in(cells.get("reward"))], reading)}
 
 
 def chosen_part(names: Collection[str], reading: Reading) -> str | None:
@@ -101,20 +86,20 @@ def _sample_columns(
 ) -> Columns:
     """The rollouts of rows with ``rollout_id`` and the cells of a sample; ``index`` is the key of its number."""
     rewards = rows.column("reward")
-    cells = [ABSENT if cell is UNSET else cell for cell in rewards]
-    parts = cells if part is None else [mapping_of(cell).get(part, ABSENT) for cell in cells]
+    cells = [parse.ABSENT if cell is UNSET else cell for cell in rewards]
+    parts = cells if part is None else [parse.mapping_of(cell).get(part, parse.ABSENT) for cell in cells]
     return Columns(
         step=rows.steps("rollout_id"),
         group=index_names(rows.steps("group_index")),
         no_group="group_index is not a whole number",
-        prompts=lambda chosen: list(map(prompt_text_id, rows.cells("prompt", chosen))),
-        texts=lambda chosen: list(map(text_of, rows.cells("prompt", chosen))),
+        prompts=lambda chosen: list(map(parse.prompt_text_id, rows.cells("prompt", chosen))),
+        texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
         numbers={**rewards_of(rewards), "reward": numbers_of(parts)},
-        no_reward=lambda at: str(parse_reward(parts[at])),
+        no_reward=lambda at: str(parse.parse_reward(parts[at])),
         samples=[name or None for name in index_names(rows.steps(index))],
         further=lambda at: {
-            "messages": parse_messages(rows.cell("prompt", at)),
-            "status": _STATUS.get(text_of(rows.cell("status", at)), "unknown"),
+            "messages": parse.parse_messages(rows.cell("prompt", at)),
+            "status": _STATUS.get(parse.text_of(rows.cell("status", at)), "unknown"),
             **further(at),
         },
         **also,
@@ -123,15 +108,15 @@ def _sample_columns(
 
 def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
     """A sample's tokens, whose last ``response_length`` are the completion; else an UnusableRowError."""
-    ids, length = token_ids(sample.get("tokens")), whole_number(sample.get("response_length"))
+    ids, length = parse.token_ids(sample.get("tokens")), parse.whole_number(sample.get("response_length"))
     if ids is None or length is None or not 0 < length <= len(ids):
-        raise UnusableRowError(NOT_IDS)
+        raise UnusableRowError(parse.NOT_IDS)
     before = [0] * (len(ids) - length)
     mask, logprobs = sample.get("loss_mask"), sample.get("rollout_log_probs")
-    return cut_sequence(
+    return parse.cut_sequence(
         list(ids),
-        before + (list_of(mask) if mask is not None else [1] * length),
-        logprobs=before + list_of(logprobs) if logprobs is not None else None,
+        before + (parse.list_of(mask) if mask is not None else [1] * length),
+        logprobs=before + parse.list_of(logprobs) if logprobs is not None else None,
     )
 
 
@@ -140,24 +125,24 @@ _EVALUATION = re.compile(r"eval_[0-9]+\.pt$")
 
 def _holds_samples(file: Path) -> bool:
     try:
-        return isinstance(mapping_of(read_archive(file)).get("samples"), list)
+        return isinstance(parse.mapping_of(read_archive(file)).get("samples"), list)
     except InputError:
         return False
 
 
 def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The samples of a file, each with the rollout's number; a bad one becomes a row without cells."""
-    document = mapping_of(read_archive(file))
-    samples = list_of(document.get("samples"))
+    document = parse.mapping_of(read_archive(file))
+    samples = parse.list_of(document.get("samples"))
     quarantine.passed(file.stat().st_size, len(samples))
     for number, sample in enumerate(samples, start=1):
-        yield f"{file}:{number}", {**mapping_of(sample), "rollout_id": document.get("rollout_id")}
+        yield f"{file}:{number}", {**parse.mapping_of(sample), "rollout_id": document.get("rollout_id")}
 
 
 def _rows(rows: Cells, *, part: str | None, index: str = "index", has_tokens: bool = True) -> Columns:
     def further(at: int) -> dict[str, Any]:
         tokens = logged_tokens(rows.rows[at]) if has_tokens else None
-        return {"completion": text_of(rows.cell("response", at)), "tokens": tokens}
+        return {"completion": parse.text_of(rows.cell("response", at)), "tokens": tokens}
 
     return _sample_columns(rows, part=part, index=index, further=further)
 
@@ -201,7 +186,7 @@ def token_rows(file: Path) -> tuple[pa.Table | None, dict[int | None, list[int]]
         return None, rows
     table = read_parquet(path)
     indices = table[_INDEX].to_pylist() if _INDEX in table.column_names else [None] * table.num_rows
-    for at, index in enumerate(map(whole_number, indices)):
+    for at, index in enumerate(map(parse.whole_number, indices)):
         rows.setdefault(index, []).append(at)
     return table, rows
 
@@ -219,10 +204,10 @@ def _miles_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     columns, rows_by_sample = token_rows(file)
     samples: dict[Any, list[Row]] = {}
     for location, cells in read_jsonl(file, quarantine):
-        index = whole_number(cells.get("sample_index"))
+        index = parse.whole_number(cells.get("sample_index"))
         samples.setdefault(location if index is None else index, []).append((location, cells))
     for index, rows in samples.items():
-        are_leaves = len(rows) == 1 or len({digest(*map(cells.get, _OF_ALL_LEAVES)) for _, cells in rows}) == 1
+        are_leaves = len(rows) == 1 or len({parse.digest(*map(cells.get, _OF_ALL_LEAVES)) for _, cells in rows}) == 1
         shared = {"rollout_id": file.stem, "columns": columns, "token_rows": rows_by_sample.get(index, [])}
         num_leaves = len(rows) if are_leaves else 1
         for location, cells in rows[-1:] if are_leaves else rows:
@@ -238,7 +223,7 @@ def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
 
     def further(at: int) -> dict[str, Any]:
         tokens = {"tokens": usable[at][-1], "earlier": usable[at][:-1]} if usable[at] else {}
-        return {"completion": completion_of(rows.cell("messages", at)), **tokens}
+        return {"completion": parse.completion_of(rows.cell("messages", at)), **tokens}
 
     def flaw(at: int) -> str | None:
         return why if isinstance(why := sequences[at], str) else None

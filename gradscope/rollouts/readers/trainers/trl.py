@@ -29,14 +29,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, num_used
 from gradscope.rollouts.readers.format import Format, has_row
 from gradscope.rollouts.readers.generic import list_names
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    digest,
-    finite_or_none,
-    is_number,
-    parse_reward,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import (
     BROKEN_ADVANTAGE,
     TEXT_ONLY,
@@ -55,31 +48,8 @@ from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, 
 from gradscope.rollouts.readers.reduction.columns import numbers_of
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, read_back
-from gradscope.rollouts.readers.trainers.trl_files import (
-    RowPrompts,
-    StepFile,
-    TrlState,
-    completion_files,
-    read_state,
-    read_step_file,
-    repeats,
-    run_of,
-    split_training,
-    state_files,
-    step_notes,
-    text_id,
-    windows,
-)
-from gradscope.rollouts.readers.trainers.trl_groups import (
-    Block,
-    group_size,
-    groups_with_rows,
-    named_reward_weights,
-    reward_weights,
-    scalar_rewards,
-    table_of_blocks,
-    uncut,
-)
+from gradscope.rollouts.readers.trainers import trl_files, trl_groups
+from gradscope.rollouts.readers.trainers.trl_files import repeats
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import find_base, find_checkpoints, find_tokenizer, with_initial
 from gradscope.say import counted
@@ -96,8 +66,8 @@ SideIds = Mapping[tuple[int, int], tuple[int, ...]]
 
 def _read(request: ReadRequest) -> Run:
     """Read a TRL run."""
-    run = run_of(request.path)
-    paths = completion_files(request.path)
+    run = trl_files.run_of(request.path)
+    paths = trl_files.completion_files(request.path)
     if not paths:
         trainer, wanted = trainer_of(run), "Train with GRPOConfig(log_completions=True), TRL 0.28 or newer."
         if trainer not in (None, "GRPO"):
@@ -107,21 +77,21 @@ def _read(request: ReadRequest) -> Run:
                 hint="Log rollouts as JSON lines from a reward function in the next run; see the docs on logs.",
             )
         raise InputError(f"{request.path} holds no completions/completions_*.parquet.", hint=wanted)
-    state = read_state(run)
+    state = trl_files.read_state(run)
     quarantine = QuarantineLog()
     for file in state.damaged:
         quarantine.lose(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
     settings = with_card(read_trainer_settings(request.run_config), run)
-    training, evaluation = split_training(_readable(paths, state, quarantine), state)
+    training, evaluation = trl_files.split_training(_readable(paths, state, quarantine), state)
     if not training:
         raise InputError(
             f"Every file of completions in {request.path} holds evaluation rows.",
             hint="Log at steps without an evaluation: set logging_steps so that it does not always meet eval_steps.",
         )
-    functions = reward_weights(training, state, settings)
+    functions = trl_groups.reward_weights(training, state, settings)
     side_ids = _side_ids(request, training)
     blocks = [_block(file, functions.weights, state, side_ids) for file in training]
-    for index in reversed(uncut(blocks, settings)):
+    for index in reversed(trl_groups.uncut(blocks, settings)):
         quarantine.lose(
             InputError(
                 f"{training.pop(index).path} is left out: its rows do not come in groups of one prompt, so that "
@@ -130,13 +100,15 @@ def _read(request: ReadRequest) -> Run:
             )
         )
         del blocks[index]
-    size, cut = group_size(blocks, settings)
-    table = table_of_blocks(blocks, size)
+    size, cut = trl_groups.group_size(blocks, settings)
+    table = trl_groups.table_of_blocks(blocks, size)
     _set_aside(training, blocks, functions.weights, quarantine)
 
     def at(step: int) -> list[RolloutGroup]:
         rows = [row for file in training if file.step == step for row in read_parquet(file.path).to_pylist()]
-        return groups_with_rows(table, step, rows, {row: ids for (of, row), ids in side_ids.items() if of == step})
+        return trl_groups.groups_with_rows(
+            table, step, rows, {row: ids for (of, row), ids in side_ids.items() if of == step}
+        )
 
     groups = GroupsOfTable(table) if request.rewards_only else GroupsOnDisk(table, at)
     damaged_weights: dict[int, str] = {}
@@ -165,24 +137,24 @@ def _read(request: ReadRequest) -> Run:
         weights=weights,
         damaged_weights=damaged_weights,
         tokenizer=_find_tokenizer(run, request, weights),
-        notes=step_notes(training, state, settings),
-        windows=windows(training, state),
+        notes=trl_files.step_notes(training, state, settings),
+        windows=trl_files.windows(training, state),
         repeats=repeats(training, settings),
     )
 
 
-def _readable(paths: Sequence[Path], state: TrlState, quarantine: QuarantineLog) -> list[StepFile]:
+def _readable(paths: Sequence[Path], state: trl_files.TrlState, quarantine: QuarantineLog) -> list[trl_files.StepFile]:
     """The readable files of completions; a damaged one is set aside and does not affect other steps."""
     functions = state.reward_names
 
-    def read(path: Path) -> StepFile | InputError:
+    def read(path: Path) -> trl_files.StepFile | InputError:
         try:
-            return read_step_file(path, functions)
+            return trl_files.read_step_file(path, functions)
         except InputError as error:
             return error
 
     results = in_threads(read, paths)
-    files = [file for file in results if isinstance(file, StepFile)]
+    files = [file for file in results if isinstance(file, trl_files.StepFile)]
     errors = [error for error in results if isinstance(error, InputError)]
     for error in errors:
         quarantine.lose(error)
@@ -191,23 +163,25 @@ def _readable(paths: Sequence[Path], state: TrlState, quarantine: QuarantineLog)
     return files
 
 
-def _block(file: StepFile, weights: Mapping[str, float], state: TrlState, side_ids: SideIds) -> Block:
+def _block(
+    file: trl_files.StepFile, weights: Mapping[str, float], state: trl_files.TrlState, side_ids: SideIds
+) -> trl_groups.Block:
     share = state.metrics.get(file.step, {}).get("frac_reward_zero_std")
     functions = {name: file.numbers_of(name) for name in weights}
     lengths = [len(side_ids.get((file.step, at), ())) for at in range(file.size)] if side_ids else 0
-    return Block(
+    return trl_groups.Block(
         location=str(file.path),
         step=file.step,
         prompts=file.prompts,
-        rewards=scalar_rewards(functions, weights),
+        rewards=trl_groups.scalar_rewards(functions, weights),
         functions=functions,
         advantages=file.numbers["advantage"],
-        logged_share=finite_or_none(share) if state.window(file.step) == 1 else None,
+        logged_share=parse.finite_or_none(share) if state.window(file.step) == 1 else None,
         num_tokens=np.where(lengths, lengths, file.num_tokens),
     )
 
 
-def _side_ids(request: ReadRequest, files: Sequence[StepFile]) -> SideIds:
+def _side_ids(request: ReadRequest, files: Sequence[trl_files.StepFile]) -> SideIds:
     """The ids of the side file, at least one of which must be of these files' rows."""
     side_ids = read_side_ids(request.completion_ids)
     sizes = {file.step: file.size for file in files}
@@ -220,7 +194,10 @@ def _side_ids(request: ReadRequest, files: Sequence[StepFile]) -> SideIds:
 
 
 def _set_aside(
-    files: Sequence[StepFile], blocks: Sequence[Block], weights: Mapping[str, float], quarantine: QuarantineLog
+    files: Sequence[trl_files.StepFile],
+    blocks: Sequence[trl_groups.Block],
+    weights: Mapping[str, float],
+    quarantine: QuarantineLog,
 ) -> None:
     """Count rows without a reward, and others without a finite advantage; they stay in their groups."""
     why = SHARED_NAME if any(map(math.isnan, weights.values())) else NO_REWARD
@@ -230,7 +207,7 @@ def _set_aside(
             quarantine.add(why if lacks[at] else BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")
 
 
-def _left_out(training: Sequence[StepFile], evaluation: Sequence[StepFile]) -> Iterator[str]:
+def _left_out(training: Sequence[trl_files.StepFile], evaluation: Sequence[trl_files.StepFile]) -> Iterator[str]:
     if evaluation:
         steps = ", ".join(str(file.step) for file in evaluation)
         yield f"Files with evaluation rows, because the trainer evaluated at their step, are left out: {steps}."
@@ -240,7 +217,7 @@ def _left_out(training: Sequence[StepFile], evaluation: Sequence[StepFile]) -> I
 
 
 def _missing(
-    state: TrlState, settings_origin: str | None, table: RewardTable, weights: Sequence[WeightsRef]
+    state: trl_files.TrlState, settings_origin: str | None, table: RewardTable, weights: Sequence[WeightsRef]
 ) -> Iterator[str]:
     if state.path is None and not state.damaged:
         yield (
@@ -298,12 +275,13 @@ def with_card(settings: TrainerSettings, run: Path) -> TrainerSettings:
 FORMAT = Format(
     name="trl",
     looks_for="completions/completions_*.parquet (TRL)",
-    recognizes=lambda request: bool(completion_files(request.path) or state_files(request.path)),
+    recognizes=lambda request: bool(trl_files.completion_files(request.path) or trl_files.state_files(request.path)),
     read=_read,
     takes=frozenset({"completion_ids"}),
 )
 
 
+_SWIFT_LOG = "completions.jsonl"
 _SWIFT_KEYS = ("step", "prompt", "completion", "advantages")  # the lists that every line has
 _SWIFT_FILTERED = hidden_by("With dynamic_sample, ms-swift drops groups of equal rewards before it logs")
 _holds_lists = has_row(lambda row: all(isinstance(row.get(key), list) for key in _SWIFT_KEYS))
@@ -328,12 +306,12 @@ class _Line(Struct, frozen=True, kw_only=True):
 
 def _read_swift(request: ReadRequest) -> Run:
     """Read ms-swift's log of completions."""
-    files = _swift_files(request.path)
+    files = files_like(request.path, _SWIFT_LOG)
     quarantine = WatchedLog(request.progress, files)
     settings = read_trainer_settings(request.run_config)
     weights: Mapping[str, float] | None = None
     inferred: tuple[str, ...] = ()
-    batches: list[Block] = []
+    batches: list[trl_groups.Block] = []
     repeats = 0
     before: dict[str, Sequence[Any]] | None = None
     lines, spans = quarantine.of_lines(), StepSpans()
@@ -352,12 +330,17 @@ def _read_swift(request: ReadRequest) -> Run:
                 spans.add(number, row.number - 1, (), [Span(step=line.step, start=row.start, end=row.end, line=0)])
     if weights is None:
         raise InputError(f"{request.path} has no line of completions.", hint="Train with --log_completions true.")
-    size, cut = group_size(batches, settings)
+    size, cut = trl_groups.group_size(batches, settings)
     for batch in batches:  # rows to which no function applies, or whose sum is too large, stay in their groups
         for at in np.flatnonzero(~np.isfinite(batch.rewards)).tolist():
-            quarantine.add(str(parse_reward(ABSENT if np.isnan(batch.rewards[at]) else math.inf)), batch.location)
+            quarantine.add(
+                str(parse.parse_reward(parse.ABSENT if np.isnan(batch.rewards[at]) else math.inf)), batch.location
+            )
     batches.sort(key=lambda batch: batch.step)
-    table, counted_lines = table_of_blocks(batches, size), {(batch.location, batch.step) for batch in batches}
+    table, counted_lines = (
+        trl_groups.table_of_blocks(batches, size),
+        {(batch.location, batch.step) for batch in batches},
+    )
 
     def groups_of(rows: Iterable[FileRow], step: int | None) -> Sequence[RolloutGroup]:
         of_step: dict[int, list[Mapping[str, Any]]] = {}
@@ -368,7 +351,7 @@ def _read_swift(request: ReadRequest) -> Run:
                     dict(zip(line.columns, of_row, strict=True)) for of_row in zip(*line.columns.values(), strict=True)
                 )
                 of_step.setdefault(line.step, []).extend(cells)
-        return [group for step, rows in of_step.items() for group in groups_with_rows(table, step, rows, {})]
+        return [group for step, rows in of_step.items() for group in trl_groups.groups_with_rows(table, step, rows, {})]
 
     on_disk = None if request.rewards_only else read_back(spans, files, read_jsonl, groups_of)
     return assemble_groups(
@@ -386,10 +369,6 @@ def _read_swift(request: ReadRequest) -> Run:
         groups=GroupsOfTable(table) if on_disk is None else GroupsOnDisk(table, on_disk),
         quarantine=quarantine,
     )
-
-
-def _swift_files(path: Path) -> tuple[Path, ...]:
-    return files_like(path, "completions.jsonl")
 
 
 def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> Iterator[_Line]:
@@ -416,7 +395,9 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
 
 def _steps_of_line(cells: Sequence[Any]) -> list[int] | None:
     """The steps of a line's rollouts; None where one is not a whole number."""
-    number_of = {cell: whole_number(cell) for cell in set(cells)}.__getitem__ if _are_texts(cells) else whole_number
+    number_of = (
+        {cell: parse.whole_number(cell) for cell in set(cells)}.__getitem__ if _are_texts(cells) else parse.whole_number
+    )
     steps = list(map(number_of, cells))
     return None if None in steps else cast("list[int]", steps)
 
@@ -431,7 +412,7 @@ def _swift_weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, fl
     names = [
         name
         for name, cells in lists.items()
-        if any(map(is_number, cells)) and all(cell is None or is_number(cell) for cell in cells)
+        if any(map(parse.is_number, cells)) and all(cell is None or parse.is_number(cell) for cell in cells)
     ]
     if not names:
         raise InputError(
@@ -443,32 +424,34 @@ def _swift_weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, fl
         return dict.fromkeys(names, 1.0), (
             f"The reward is the sum of the lists before `advantages`: {', '.join(names)}{equal}.",
         )
-    return named_reward_weights(names, settings), ()
+    return trl_groups.named_reward_weights(names, settings), ()
 
 
-def _batch_of(line: _Line, weights: Mapping[str, float]) -> Block:
+def _batch_of(line: _Line, weights: Mapping[str, float]) -> trl_groups.Block:
     absent = (None,) * len(line.columns["step"])
     functions = {name: numbers_of(line.columns.get(name, absent)) for name in weights}
-    return Block(
+    return trl_groups.Block(
         location=line.location,
         step=line.step,
         prompts=_swift_prompts(line.columns["prompt"]),
-        rewards=scalar_rewards(functions, weights),
+        rewards=trl_groups.scalar_rewards(functions, weights),
         functions=functions,
         advantages=numbers_of(line.columns["advantages"]),
     )
 
 
-def _swift_prompts(prompts: Sequence[Any]) -> RowPrompts:
+def _swift_prompts(prompts: Sequence[Any]) -> trl_files.RowPrompts:
     if not _are_texts(prompts):
-        return RowPrompts.of(prompts, np.arange(len(prompts)), digest)
+        return trl_files.RowPrompts.of(prompts, np.arange(len(prompts)), parse.digest)
     numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
-    return RowPrompts.of(list(numbers), np.fromiter(map(numbers.__getitem__, prompts), np.int64), text_id)
+    return trl_files.RowPrompts.of(
+        list(numbers), np.fromiter(map(numbers.__getitem__, prompts), np.int64), trl_files.text_id
+    )
 
 
 MS_SWIFT = Format(
     name="ms-swift",
     looks_for="completions.jsonl with a list a column (ms-swift)",
-    recognizes=lambda request: any(map(_holds_lists, _swift_files(request.path)[:1])),
+    recognizes=lambda request: any(map(_holds_lists, files_like(request.path, _SWIFT_LOG)[:1])),
     read=_read_swift,
 )

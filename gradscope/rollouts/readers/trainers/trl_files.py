@@ -24,15 +24,7 @@ from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
 from gradscope.rollouts.arrays import to_numpy
 from gradscope.rollouts.groups import UNKNOWN
-from gradscope.rollouts.readers.parsing.cells import (
-    digest,
-    is_not_finite,
-    logged_numbers,
-    prompt_text_id,
-    text_of,
-    token_ids,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.tables import natural, open_parquet, read_parquet, table_in
 from gradscope.rollouts.readers.reduction.columns import arrow_numbers
 from gradscope.rollouts.run import TrainerSettings
@@ -54,8 +46,8 @@ class RowPrompts(Struct, frozen=True, kw_only=True):
         """From different prompts, several of which may have the same id, and the index of each row's prompt, [N]."""
         ids = list(map(id_of, different))
         if len(set(ids)) == len(ids):
-            return cls(ids=tuple(ids), texts=tuple(map(text_of, different)), of_row=of_row)
-        texts = {name: text_of(prompt) for name, prompt in zip(reversed(ids), reversed(different), strict=True)}
+            return cls(ids=tuple(ids), texts=tuple(map(parse.text_of, different)), of_row=of_row)
+        texts = {name: parse.text_of(prompt) for name, prompt in zip(reversed(ids), reversed(different), strict=True)}
         numbers = {name: at for at, name in enumerate(dict.fromkeys(ids))}
         indices = np.array([numbers[name] for name in ids], dtype=np.int64)
         return cls(ids=tuple(numbers), texts=tuple(texts[name] for name in numbers), of_row=indices[of_row])
@@ -113,7 +105,7 @@ def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
     numbers = {name: arrow_numbers(cells[name].combine_chunks()) for name in numeric}
     is_broken = np.isnan(numbers["advantage"])
     if is_broken.any():
-        is_broken = np.array(list(map(is_not_finite, cells["advantage"].to_pylist())), dtype=np.bool_)
+        is_broken = np.array(list(map(parse.is_not_finite, cells["advantage"].to_pylist())), dtype=np.bool_)
     return StepFile(
         path=path,
         step=steps[0],
@@ -134,7 +126,7 @@ def _num_tokens(column: pa.ChunkedArray) -> NDArray[np.int64]:
             return np.where(
                 to_numpy(lists.is_valid().cast(pa.int8())), np.diff(to_numpy(lists.offsets)), UNKNOWN
             ).astype(np.int64)
-    ids = map(token_ids, column.to_pylist())
+    ids = map(parse.token_ids, column.to_pylist())
     return np.array([UNKNOWN if ids_of_row is None else len(ids_of_row) for ids_of_row in ids], dtype=np.int64)
 
 
@@ -142,13 +134,13 @@ def _prompts(column: pa.Array) -> RowPrompts:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         encoded = column.dictionary_encode(null_encoding="encode")
         return RowPrompts.of(encoded.dictionary.to_pylist(), to_numpy(encoded.indices), text_id)
-    return RowPrompts.of(column.to_pylist(), np.arange(len(column)), prompt_text_id)
+    return RowPrompts.of(column.to_pylist(), np.arange(len(column)), parse.prompt_text_id)
 
 
 @lru_cache(maxsize=1 << 16)
 def text_id(prompt: str | None) -> str:
     """The id of a prompt's text, cached since prompts return from step to step."""
-    return digest(prompt or "")
+    return parse.digest(prompt or "")
 
 
 def completion_files(path: Path) -> tuple[Path, ...]:
@@ -211,7 +203,7 @@ def read_state(run: Path) -> TrlState:
     if not states:
         return TrlState(damaged=tuple(damaged))
     last_step, path, document = max(states, key=lambda entry: entry[0])
-    steps = {path: whole_number(path.parent.name.removeprefix("checkpoint-")) for path in damaged}
+    steps = {path: parse.whole_number(path.parent.name.removeprefix("checkpoint-")) for path in damaged}
     damaged = [path for path, step in steps.items() if step is None or step > last_step]
     return TrlState(
         path=path,
@@ -227,7 +219,7 @@ def _metrics_of(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     for entry in document["log_history"]:
         if _is_eval(entry):
             continue
-        step, logged = _step_of(entry, "step"), logged_numbers(entry)
+        step, logged = _step_of(entry, "step"), parse.logged_numbers(entry)
         logged.pop("step", None)
         metrics[step] = {**logged, **metrics.get(step, {})}
     return metrics
@@ -235,7 +227,7 @@ def _metrics_of(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
 
 def _step_of(entry: Mapping[str, Any], key: str) -> int:
     step = entry[key]
-    if type(step) is not int or whole_number(step) is None:
+    if type(step) is not int or parse.whole_number(step) is None:
         raise ValueError(f"{key} is {str(step)[:40]!r}, which is no step")
     return step
 
@@ -279,11 +271,10 @@ def _same_rows(first: StepFile, second: StepFile) -> bool:
     are_same = (
         np.array_equal(first.numbers_of(name), second.numbers_of(name), equal_nan=True) for name in first.numbers
     )
-    return all(are_same) and _content(first) == _content(second)
-
-
-def _content(file: StepFile) -> list[str]:
-    return [repr(row) for row in read_parquet(file.path, without={"step"}).to_pylist()]
+    if not all(are_same):
+        return False
+    rows = (map(repr, read_parquet(file.path, without={"step"}).to_pylist()) for file in (first, second))
+    return len(set(map(tuple, rows))) == 1
 
 
 def _repeat(file: StepFile, step: int) -> StepFile:

@@ -27,22 +27,8 @@ from gradscope.errors import InputError
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, RolloutGroup, Tokens, reward_table
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    NOT_ALIGNED,
-    NOT_IDS,
-    digests_of,
-    flat_length,
-    in_environment,
-    is_number,
-    jsons_of,
-    numbers,
-    numbers_with_gaps,
-    nums_ids,
-    parse_reward,
-    text_of,
-    token_ids,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.cells import numbers
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     QuarantineLog,
@@ -80,18 +66,18 @@ def row_tokens(row: Mapping[str, Any]) -> Tokens | None:
     prompt, response = (row.get(f"{name}s", row.get(f"{name}_ids")) for name in ("prompt", "response"))
     if prompt is None or response is None:
         return None
-    prompt_ids, response_ids = token_ids(prompt), token_ids(response)
+    prompt_ids, response_ids = parse.token_ids(prompt), parse.token_ids(response)
     if prompt_ids is None or response_ids is None:
-        raise UnusableRowError(NOT_IDS)
+        raise UnusableRowError(parse.NOT_IDS)
     attended = row.get("attention_mask")
     attended = [1] * (len(prompt_ids) + len(response_ids)) if attended is None else attended
     if not isinstance(attended, list) or len(attended) != len(prompt_ids) + len(response_ids):
-        raise UnusableRowError(NOT_ALIGNED)
+        raise UnusableRowError(parse.NOT_ALIGNED)
     is_attended = attended[len(prompt_ids) :]
     completion_ids = tuple(compress(response_ids, is_attended))
     mask = _aligned(row.get("response_mask"), is_attended)
     advantages = row.get("advantages")
-    if is_number(advantages):  # one a response counts for each of its tokens
+    if parse.is_number(advantages):  # one a response counts for each of its tokens
         advantages = [advantages] * len(response_ids)
     return Tokens(
         prompt_ids=tuple(compress(prompt_ids, attended)),
@@ -109,12 +95,12 @@ def _aligned(values: Any, is_attended: list[Any]) -> tuple[float, ...] | None:
         return None
     parsed = numbers(values, len(is_attended))
     if parsed is None:
-        raise UnusableRowError(NOT_ALIGNED)
+        raise UnusableRowError(parse.NOT_ALIGNED)
     return tuple(compress(parsed, is_attended))
 
 
 def _where_logged(values: Any, is_attended: list[Any]) -> tuple[float, ...] | None:
-    parsed = numbers_with_gaps(values, len(is_attended))
+    parsed = parse.numbers_with_gaps(values, len(is_attended))
     return None if parsed is None else tuple(compress(parsed, is_attended))
 
 
@@ -133,10 +119,12 @@ _FLAGS = bytes.maketrans(b"01", b"\0\1")
 def token_counts(rows: Cells) -> list[Count | None]:
     """The counts of rows, None where lists are unusable, [R]."""
     columns = (zip(rows.column(f"{name}s"), rows.column(f"{name}_ids"), strict=True) for name in ("prompt", "response"))
-    prompts, responses = (jsons_of([other if cell is UNSET else cell for cell, other in both]) for both in columns)
-    sizes = zip(nums_ids(prompts).tolist(), nums_ids(responses).tolist(), strict=True)
+    prompts, responses = (
+        parse.jsons_of([other if cell is UNSET else cell for cell, other in both]) for both in columns
+    )
+    sizes = zip(parse.nums_ids(prompts).tolist(), parse.nums_ids(responses).tolist(), strict=True)
     names = ("attention_mask", "response_mask", "rollout_log_probs", "advantages")
-    lists = zip(*(jsons_of(rows.column(name)) for name in names), strict=True)
+    lists = zip(*(parse.jsons_of(rows.column(name)) for name in names), strict=True)
     counts = [_plain_count(*size, *texts) for size, texts in zip(sizes, lists, strict=True)]
     for row in (row for row, count in enumerate(counts) if count is None):
         with suppress(UnusableRowError):
@@ -180,7 +168,7 @@ def _flags(text: bytes, size: int) -> bytes | None:
     if text == b"null":
         return b"\1" * size
     flags = text.translate(_FLAGS, b"[], ")
-    return flags if len(flags) == size == flat_length(text, b"01, ") else None
+    return flags if len(flags) == size == parse.flat_length(text, b"01, ") else None
 
 
 NO_REWARDS = COLUMNS | {"input", "output", "gts", "score", "step", "uid", "request_id", "reward"}
@@ -203,7 +191,7 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
     rewards, cells = rows.numbers("score"), rows.column("uid")
     numbers: dict[str, NDArray[Any]] = {"reward": rewards, REWARD + "score": rewards}
     for name in rows.keys:
-        if name not in NO_REWARDS and any(map(is_number, rows.column(name))):
+        if name not in NO_REWARDS and any(map(parse.is_number, rows.column(name))):
             numbers[REWARD + name] = numbers_of(rows.column(name))
     is_odd = np.zeros(len(rows), dtype=np.bool_)
     has_tokens = not COLUMNS.isdisjoint(rows.keys)
@@ -227,19 +215,21 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
     def prompts(firsts: list[int]) -> list[str]:
         names = [ids[at] for at in firsts] if ids else _prompt_ids(rows, firsts)
         return (
-            list(map(in_environment, rows.cells("data_source", firsts), names)) if "data_source" in rows.keys else names
+            list(map(parse.in_environment, rows.cells("data_source", firsts), names))
+            if "data_source" in rows.keys
+            else names
         )
 
     def further(at: int) -> dict[str, Any]:
         tokens = tokens_of_row(rows, at) if has_tokens else None
-        return {"completion": text_of(rows.cell("output", at)), "tokens": tokens}
+        return {"completion": parse.text_of(rows.cell("output", at)), "tokens": tokens}
 
     return Columns(
         step=int_steps(rows.column("step")),
         group=groups,
         no_group="the uid is not <group>_<session>_<index>" if uids == "of outputs" else "the uid is no text",
         prompts=prompts,
-        texts=lambda firsts: list(map(text_of, rows.cells("input", firsts))),
+        texts=lambda firsts: list(map(parse.text_of, rows.cells("input", firsts))),
         numbers=numbers,
         no_reward=partial(rows.no_reward, "score"),
         is_odd=is_odd,
@@ -250,7 +240,7 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
 
 def _prompt_ids(rows: Cells, chosen: Sequence[int]) -> list[str]:
     """Of the input with the ground truth."""
-    return names_of_runs([rows.selected(name, chosen) for name in ("input", "gts")], digests_of)
+    return names_of_runs([rows.selected(name, chosen) for name in ("input", "gts")], parse.digests_of)
 
 
 def _cut_uids(uids: Sequence[str]) -> tuple[list[str], list[str | None]]:
@@ -381,7 +371,9 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
         sessions = _sessions(all_rows, uids)
         steps = _steps_with_several(sessions)
         folded.update(steps)
-        depend.update(at for at, row in all_rows if steps and isinstance(parse_reward(row.get("score", ABSENT)), str))
+        depend.update(
+            at for at, row in all_rows if steps and isinstance(parse.parse_reward(row.get("score", parse.ABSENT)), str)
+        )
         return _rollouts(sessions, QuarantineLog(), uids)
 
     def take(rows: Cells) -> Columns:
