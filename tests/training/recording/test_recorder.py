@@ -34,9 +34,8 @@ def lora(**settings: Any) -> Any:
 
 
 SETTINGS: tuple[dict[str, Any], ...] = (
-    {"loss_type": "dr_grpo", "scale_rewards": "none"},
-    {"scale_rewards": "batch"},
-    {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "beta": 0.1, "temperature": 0.7},
+    {"loss_type": "dr_grpo", "scale_rewards": "none", "beta": 0.1, "temperature": 0.7},
+    {"scale_rewards": "batch", "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4},
     {"rewards": [answer, short], "reward_weights": [1.0, 0.5]},
     {"mask_truncated_completions": True, "max_completion_length": 20, "loss_type": "grpo"},
     pytest.param(
@@ -69,12 +68,11 @@ def test_an_adapter_is_reproduced_on_its_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"num_iterations": 2, "max_steps": 4},
-        {"peft_config": 0.3, "beta": 0.05},
+        {"num_iterations": 2, "max_steps": 3},
+        {"peft_config": 0.3, "beta": 0.05, "bf16": True, "rewards": [answer, short]},
         {"per_device_train_batch_size": 8, "steps_per_generation": 2},
-        {"bf16": True, "rewards": [answer, short]},
     ],
-    ids=["reused", "dropout", "shared", "bf16"],
+    ids=["reused", "dropout in bfloat16", "shared"],
 )
 def test_the_training_does_not_notice(tmp_path: Path, arguments: dict[str, Any]) -> None:
     if "peft_config" in arguments:
@@ -129,7 +127,7 @@ def test_an_entry_for_several_steps_keeps_the_numbers_of_its_step(tmp_path: Path
 
 @SLOW
 def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2}
+    arguments: dict[str, Any] = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     _, full = record(tmp_path / "full", **arguments)
     calls = []
 
@@ -151,7 +149,7 @@ def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_pa
     RolloutRecorder(trainer, run, weights_every=1)
     train(trainer, resume_from_checkpoint=True)
     assert_same_run(run, full)
-    assert_reproduced(replay_run(run), steps=(1, 2, 3, 4, 5))
+    assert_reproduced(replay_run(run), steps=(1, 2, 3, 4))
     changed = stock_trainer(tmp_path / "trl", beta=0.1, **arguments)
     RolloutRecorder(changed, run)
     with pytest.raises(UsageError, match=r"run was recorded with other arguments: beta \(0.0, now 0.1\)"):
