@@ -51,6 +51,7 @@ def test_token_gram_in_float64_is_exact_to_rounding_and_adds_up_to_score_vectors
     assert relative_gram(mixing @ gram.gram @ mixing.T, naive_rows(policy, groups, weight_of(groups))) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_sample_is_a_part_of_the_whole():
     policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(1, 3)
     (full,) = measured(policy, groups)
