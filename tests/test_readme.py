@@ -20,6 +20,7 @@ PAGES = f"{TOUR}\n{HOWTO}\n{README.replace('my-run', 'tour')}"
 SMALLER = {
     "train": ["--num-prompts", "4", "--heldout-prompts", "6"],
     "claims tour": ["--no-gradients"],
+    "rank tour --step 1,17": ["--advantage", "dr_grpo"],
     "report tour": ["--step", "17"],
     "report tour --output": ["--no-gradients"],
 }

@@ -1,6 +1,7 @@
 """Commands are run as a shell runs them: arguments in, exit code, stdout and stderr out, read apart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,20 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
         return Done(code, *capfd.readouterr())
 
     return call
+
+
+@contextmanager
+def without_figures() -> Iterator[None]:
+    """Results are written without their figures, which take longer than all the rest."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gradscope.render.files.draw_figures", lambda _: {})
+        yield
+
+
+@pytest.fixture
+def no_figures() -> Iterator[None]:
+    with without_figures():
+        yield
 
 
 @pytest.fixture

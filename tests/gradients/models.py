@@ -46,6 +46,8 @@ FULL_AND_LORA = (
     *((name, True) for name in ("gpt2_tied_conv1d", "qwen3_gqa_norms")),
 )
 """Every architecture; adapters meet linear layers and Conv1D in two ways, whatever the rest of a model is."""
+TYPICAL = (("gpt2_tied_conv1d", False), ("gpt2_tied_conv1d", True), ("gemma3_scaled", False))
+"""Models that go every way through what is computed of layers; of all, ``step/test_measure.py`` has the matrix."""
 DAPO = Objective(loss_type="dapo")
 
 _TARGETS = {"gpt2_tied_conv1d": ["c_attn", "c_proj"]}

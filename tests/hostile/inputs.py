@@ -183,9 +183,10 @@ def _lines(number: int, line: Callable[[int], str]) -> Callable[[Path], None]:
     return write
 
 
-def _texts(folder: Path) -> None:
+def write_texts(folder: Path, number: int = 20_000) -> None:
+    """A folder of files that hold no rollouts."""
     (folder / "log").mkdir()
-    for at in range(20_000):
+    for at in range(number):
         (folder / "log" / f"{at}.txt").write_text(f"words of {at}\n")
 
 
@@ -204,7 +205,7 @@ WORST: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "2 million rows of metrics": (_METRICS, _DEGENERACY),
     "a page of 2 million rows of metrics": (_METRICS, _PAGE),
     "a page of 2 million rollouts of a million prompts": (_PROMPTS, _PAGE),
-    "a folder of 20,000 texts": (_texts, _DEGENERACY),
+    "a folder of 20,000 texts": (write_texts, _DEGENERACY),
 }
 """Large logs as somebody may have them, and what is asked."""
 

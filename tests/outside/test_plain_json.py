@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.errors import InputError
@@ -17,6 +17,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.slow
+@settings(max_examples=40)
 @given(VALUES)
 def test_what_python_writes_is_read_back(value: Any) -> None:
     assert parse_json(json.dumps(value).encode()) == value

@@ -281,6 +281,7 @@ def test_many_decided_claims_are_cut_and_counted() -> None:
     assert "12 more are decided: --show reasons." in text
 
 
+@pytest.mark.slow
 def test_every_metric_has_a_page() -> None:
     for name in (*CATALOG, "pass@4"):
         page = printed(metric_answer(name))

@@ -13,7 +13,7 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
 from tests.training.conftest import HELD_OUT, short_config
 
-LONG = {"steps": 7, "checkpoint_every": 2, **HELD_OUT}
+LONG = {"steps": 5, "checkpoint_every": 2, **HELD_OUT}
 
 
 def config_for(output: Path, **settings: Any) -> TrainConfig:

@@ -75,7 +75,7 @@ def test_a_run_that_was_ended_when_it_was_finished_is_tidied(short_run: MakeRun,
 def test_resume_without_a_run_or_with_other_settings(short_run: MakeRun, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no readable manifest\.json"):
         train(config_for(tmp_path / "none"), resume=True)
-    run, different = short_run(**LONG), r"other settings: advantage \('grpo', now 'sign'\), steps \(7, now 9\)"
+    run, different = short_run(**LONG), r"other settings: advantage \('grpo', now 'sign'\), steps \(5, now 9\)"
     with pytest.raises(UsageError, match=different) as caught:
         train(config_for(run, advantage="sign", steps=9), resume=True)
     assert caught.value.hint == f"gradscope train --resume --config {run}/manifest.json --output {run}"

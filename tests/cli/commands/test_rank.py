@@ -2,6 +2,8 @@ import json
 import shlex
 from pathlib import Path
 
+import pytest
+
 from gradscope.render.terminal.names import choices_of
 from tests.cli.conftest import Cli
 
@@ -35,6 +37,7 @@ def test_a_wrong_table_is_refused_before_anything_is_read(cli: Cli) -> None:
     assert f"Write --show with any of {', '.join(choices_of('rank'))}" in done.err
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_answer_fits_a_screen_and_the_next_command_works(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     options = ("--step", "1", "--group-size", "2", "--advantage", "logged,sign")
     lines = cli("rank", tiny_run, *options, "--output", tmp_path / "out").out.splitlines()
@@ -53,6 +56,7 @@ def test_rank_by_weight_draws_the_layers(cli: Cli, tiny_run: Path, tmp_path: Pat
     assert (tmp_path / "out" / "rank_layers.png").is_file()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_run_is_held_against_its_own_held_out_samples(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     common = ("rank", tiny_run, "--step", "1", "--advantage", "sign,dr_grpo", "--keep", tmp_path / "kept")
     heldout = ("--heldout", tiny_run, "--output", tmp_path / "out")

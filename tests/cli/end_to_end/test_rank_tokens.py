@@ -6,6 +6,7 @@ import pytest
 
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
+from gradscope.rollouts.store import read_steps
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.slow  # a run is trained for it
@@ -45,6 +46,15 @@ def test_progress_moves_within_a_step_by_rollouts_tokens_and_groups(tiny_run: Pa
         progress=lambda *words: reports.append(words),
     )
     assert any("of the tokens were measured, drawn at random" in finding for finding in result.findings)
+    lengths = {
+        (group.step, group.group_id): sum(len(rollout.completion_ids or ()) for rollout in group.rollouts)
+        for group in read_steps(tiny_run)
+    }
+    sampled = [one for one in result.spectra if one.label.group_size == 4 and one.tokens is not None]
+    for one in sampled:
+        assert one.tokens.method == "sampled"
+        assert one.tokens.frac_seen == pytest.approx(4 / lengths[one.label.step, one.label.group_id])
+    assert sampled
     of_steps = [words for words in reports if words[1] == 2]
     done = [share for share, _, _ in of_steps]
     assert done == sorted(done)

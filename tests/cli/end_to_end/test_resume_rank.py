@@ -8,9 +8,9 @@ from gradscope.__main__ import main
 from gradscope.diagnostics.inputs import recomputed
 from gradscope.diagnostics.replay.measure import replay_run
 from gradscope.gradients.engine_options import EngineOptions
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, without_figures
 
-pytestmark = pytest.mark.slow  # a run is trained for it
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_figures")]  # a run is trained for it
 
 ARGUMENTS = ("--step", "1,2", "--advantage", "logged", "--group-size", "2", "--json")
 
@@ -35,7 +35,8 @@ def interrupted_at_the_second_step(monkeypatch: pytest.MonkeyPatch) -> list[int]
 def alone(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of both steps, measured by one command that nothing interrupts."""
     folder = tmp_path_factory.mktemp("alone") / "out"
-    assert main(["rank", str(tiny_run), *ARGUMENTS, "--output", str(folder), "--quiet"]) == 0
+    with without_figures():
+        assert main(["rank", str(tiny_run), *ARGUMENTS, "--output", str(folder), "--quiet"]) == 0
     return folder
 
 

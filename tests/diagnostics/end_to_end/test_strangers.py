@@ -13,8 +13,6 @@ SAMPLE = {
     "chat, template set in the script": "exact",
     "tools": "rightly refused",
     "bf16 autocast, lora": "within the spread of bf16",
-    "lora, --initial BASE_MODEL": "rightly refused",
-    "completions cut off": "exact",
     "bf16, other weights": "spoiling found",
 }
 

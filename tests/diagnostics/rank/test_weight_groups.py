@@ -68,6 +68,7 @@ def answer_of(groups: list[RolloutGroup], *advantages: str, most: int | None = N
     return weight_groups.weight_rows(prepared, gram, request=request, most=most)
 
 
+@pytest.mark.slow
 def test_drawn_weights_have_the_numbers_that_they_have_among_all() -> None:
     every, drawn = (answer_of(tiny_groups(), "dr_grpo", most=most) for most in (None, 3))
     names = {rank.tensor for rank in drawn.ranks}

@@ -172,11 +172,12 @@ def rollout_tokens(model: Any) -> Any:
 
 
 def weights(model: Any) -> Any:
-    return np.concatenate([spectrum.singular_values for spectrum in measure_weight_spectra(prepared(model))])
+    spectra = measure_weight_spectra(prepared(model, num_groups=1))
+    return np.concatenate([spectrum.singular_values for spectrum in spectra])
 
 
 def group_weights(model: Any) -> Any:
-    step = prepared(model)
+    step = prepared(model, num_groups=1)
     factors = np.array([[1.0, -0.5, -0.5], [1.0, 1.0, 1.0]])
     null = np.array([True, False])
     group = Combinations(group_id="a", rollouts=(0, 1, 2), by_token=False, factors=factors, has_null=null)
@@ -186,7 +187,7 @@ def group_weights(model: Any) -> Any:
 
 def signal(kind: Any) -> Callable[[Any], Any]:
     def look(model: Any) -> Any:
-        step = prepared(model)
+        step = prepared(model, num_groups=1)
         return measure_signals(step, measure_step(step), kind, most=None, seed=0).logged_gram
 
     return look
@@ -194,7 +195,7 @@ def signal(kind: Any) -> Callable[[Any], Any]:
 
 def token_sums(max_bytes: int) -> Callable[[Any], Any]:
     def look(model: Any) -> Any:
-        step = prepared(model, Objective(loss_type="grpo", beta=0.1), reference=model)
+        step = prepared(model, Objective(loss_type="grpo", beta=0.1), reference=model, num_groups=1)
         tokens = counted_tokens(step, measure_step(step))
         assert tokens is not None
         rows = np.stack([tokens.weights, corrected(tokens, tokens.sampler, CORRECTIONS["tis"]), tokens.reference])
@@ -205,7 +206,7 @@ def token_sums(max_bytes: int) -> Callable[[Any], Any]:
 
 
 def optimizers(model: Any) -> Any:
-    step = prepared(model)
+    step = prepared(model, num_groups=1)
     steps = measure_optimizer_steps(step.policy.trainable, step_gradient(step), 1e-3)
     assert all(np.isfinite(of_tensor.products).all() and of_tensor.num_moved for of_tensor in steps)
     return np.concatenate([of_tensor.products[:2, :2].ravel() for of_tensor in steps])  # Muon computes in bfloat16
@@ -213,7 +214,7 @@ def optimizers(model: Any) -> Any:
 
 def norms(model: Any) -> Any:
     arithmetic = TrainerArithmetic(micro_batch=2, fused_head=False)
-    step = prepared(model)
+    step = prepared(model, num_groups=1)
     return [*trained_norms(step, arithmetic, num_orders=2).norms, *tensor_squares(step).values()]
 
 

@@ -15,7 +15,7 @@ from gradscope.rollouts.groups import Rollout
 from tests.gradients.adapters import adapt
 from tests.gradients.models import (
     DAPO,
-    FULL_AND_LORA,
+    TYPICAL,
     changed,
     long_prompts,
     measured_step,
@@ -46,7 +46,7 @@ def plan_of(prompts: list[tuple[int, ...]], lengths: list[int]) -> RowPlan:
 
 
 @pytest.mark.parametrize(("num_groups", "batch_tokens"), [(1, 16), (2, None)])
-@pytest.mark.parametrize(("name", "lora"), FULL_AND_LORA)
+@pytest.mark.parametrize(("name", "lora"), TYPICAL)
 def test_gram_equals_one_float64_backward_per_rollout(name, lora, num_groups, batch_tokens):
     policy, groups = tiny_policy(name, lora=lora), long_prompts(tiny_groups(num_groups, 4))
     with waiting_gradients(policy):

@@ -20,7 +20,7 @@ from gradscope.metrics.gram.geometry import row_sparsity
 from gradscope.metrics.gram.spectrum import rank_estimates
 from tests.gradients.models import (
     DAPO,
-    FULL_AND_LORA,
+    TYPICAL,
     changed,
     plain_logprobs,
     rollouts_of,
@@ -164,7 +164,7 @@ def plain_gradients(prepared: PreparedStep, rollouts: tuple[int, ...], factors: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "lora", "max_bytes"), [*((*case, 2**30) for case in FULL_AND_LORA), ("qwen3_gqa_norms", False, 1)]
+    ("name", "lora", "max_bytes"), [*((*case, 2**30) for case in TYPICAL), ("qwen3_gqa_norms", False, 1)]
 )
 def test_every_combination_is_that_of_a_backward_pass(name: str, lora: bool, max_bytes: int) -> None:
     prepared = prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 3), DAPO)

@@ -17,7 +17,7 @@ from gradscope.gradients.step.measure import measure_step
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from tests.gradients.models import (
     DAPO,
-    FULL_AND_LORA,
+    TYPICAL,
     changed,
     flat_gradient,
     plain_logprobs,
@@ -65,7 +65,7 @@ def close(result: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> 
     return bool(np.abs(result - expected).max() <= tolerance * np.abs(expected).max())
 
 
-@pytest.mark.parametrize(("name", "lora"), [("mixtral", False), *FULL_AND_LORA])
+@pytest.mark.parametrize(("name", "lora"), [*TYPICAL, ("mixtral", False)])
 def test_products_are_those_of_plain_gradients(name: str, lora: bool) -> None:
     experts = name == "mixtral"
     policy = policy_of(tiny_experts(name, implementation="eager")) if experts else tiny_policy(name, lora=lora)

@@ -14,7 +14,7 @@ from gradscope.gradients.tokens import measure
 from gradscope.gradients.tokens.measure import measure_rollout_tokens, measure_signals, measure_tokens
 from tests.gradients.models import (
     DAPO,
-    FULL_AND_LORA,
+    TYPICAL,
     break_rule,
     changed,
     measured_step,
@@ -34,7 +34,7 @@ def measured(policy, groups, objective=DAPO, **options):
     return measure_tokens(prepared, measure_step(prepared), **options)
 
 
-@pytest.mark.parametrize(("name", "lora"), FULL_AND_LORA)
+@pytest.mark.parametrize(("name", "lora"), TYPICAL)
 def test_token_gram_equals_one_float64_backward_per_token(name, lora):
     policy, groups = tiny_policy(name, lora=lora), tiny_groups(1, 3)
     rows = naive_token_rows(policy, groups)
@@ -51,6 +51,7 @@ def test_token_gram_in_float64_is_exact_to_rounding_and_adds_up_to_score_vectors
     assert relative_gram(mixing @ gram.gram @ mixing.T, naive_rows(policy, groups, weight_of(groups))) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_sample_is_a_part_of_the_whole():
     policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(1, 3)
     (full,) = measured(policy, groups)
@@ -194,7 +195,7 @@ def require_signals(prepared: PreparedStep, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hidden", "logit"])
-@pytest.mark.parametrize(("name", "lora"), FULL_AND_LORA)
+@pytest.mark.parametrize(("name", "lora"), TYPICAL)
 def test_rows_are_the_derivatives_by_the_input_and_the_output_of_the_head(name: str, lora: bool, kind: str) -> None:
     objective = replace(DAPO, temperature=0.7)
     require_signals(prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 3), objective), kind)

@@ -20,7 +20,7 @@ from gradscope.gradients.tokens.sums import (
 from gradscope.rollouts.groups import RolloutGroup
 from tests.gradients.models import (
     DAPO,
-    FULL_AND_LORA,
+    TYPICAL,
     changed,
     flat_gradient,
     naive_token_rows,
@@ -55,7 +55,7 @@ def by_group(rows: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> np.nd
 
 @pytest.mark.parametrize(
     ("name", "lora", "max_bytes"),  # in no bytes the sums are taken by layer, in a gigabyte by group
-    [*((*case, 0) for case in FULL_AND_LORA), *(("qwen3_gqa_norms", lora, 2**30) for lora in (False, True))],
+    [*((*case, 0) for case in TYPICAL), *(("qwen3_gqa_norms", lora, 2**30) for lora in (False, True))],
 )
 def test_sums_are_those_of_one_backward_pass_a_token(name: str, lora: bool, max_bytes: int) -> None:
     policy, groups = tiny_policy(name, lora=lora), tiny_groups(3, 2)

@@ -75,6 +75,7 @@ def logged_norm(prepared) -> float:
     return batch_norm(measure_step(prepared).logged_gram)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [False, True])
 def test_in_float32_every_order_has_the_norm_of_the_gram_matrix(lora: bool) -> None:
     prepared = prepare_step(tiny_policy("qwen3_gqa_norms", lora=lora), tiny_groups(), DAPO)
@@ -127,6 +128,7 @@ def test_autocast_is_that_of_pytorch(objective: Objective) -> None:
     assert abs(result.mean / logged_norm(prepared) - 1) > 1e-5  # it is not float32's; by how much is the processor's
 
 
+@pytest.mark.slow
 def test_what_sampled_a_reused_batch_is_looked_at_in_the_same_precision() -> None:
     """The oracle: log-probabilities by a plain pass under autocast, as those that were sampled with."""
     policy, model = replace(tiny_policy("qwen3_gqa_norms"), padding=TrainerPadding()), tiny_model("qwen3_gqa_norms")

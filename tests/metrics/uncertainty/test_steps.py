@@ -186,7 +186,7 @@ def test_why_it_cannot_be_told(values: dict[int, float], reason: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_steps", [10, 60])
+@pytest.mark.parametrize("num_steps", [10, 30])
 def test_one_run_in_twenty_has_a_step_that_stands_out_by_chance(num_steps: int) -> None:
     """At most 9 % of 200 runs of log-normal steps: 5 % and two standard errors."""
     chance, alarms = np.random.default_rng(num_steps), 0

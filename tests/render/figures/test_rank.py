@@ -19,6 +19,7 @@ def words_of(figure: Figure) -> str:
     return " ".join(text.get_text() for text in figure.findobj(Text))
 
 
+@pytest.mark.slow
 def test_cosines_and_shares_have_figures() -> None:
     figures = draw_figures(rank_examples.formulation_report())
     assert {"rank_cosines", "rank_shares"} <= set(figures)
@@ -64,6 +65,7 @@ def test_a_single_formulation_and_a_dead_step_have_no_such_figure() -> None:
     assert not {"rank_cosines", "rank_shares"} & set(draw_figures(bare))
 
 
+@pytest.mark.slow
 def test_ranks_are_drawn_against_the_group_size_where_there_are_several() -> None:
     report = examples.rank_report()
     assert "rank_sizes" in draw_figures(report)

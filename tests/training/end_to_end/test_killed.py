@@ -36,14 +36,14 @@ import os, pathlib, signal, torch
 save = torch.save
 def save_half_and_die(state, file, *arguments, **options):
     save(state, file, *arguments, **options)
-    if str(file).endswith("checkpoint-6/optimizer.pt"):
+    if str(file).endswith("checkpoint-4/optimizer.pt"):
         os.truncate(file, os.path.getsize(file) // 2)
         os.kill(os.getpid(), signal.SIGKILL)
 torch.save = save_half_and_die
 from gradscope.__main__ import run
 run()
 """
-"""With the weights of checkpoint-6 written, and half of the optimizer's state."""
+"""With the weights of checkpoint-4 written, and half of the optimizer's state."""
 
 
 def run_until_killed(code: str, config: TrainConfig, *, resume: bool) -> None:
@@ -54,16 +54,16 @@ def run_until_killed(code: str, config: TrainConfig, *, resume: bool) -> None:
 def test_a_run_killed_twice_equals_the_uninterrupted(short_run: MakeRun, tmp_path: Path) -> None:
     """Under a formulation that keeps more than weights: a head and the state of its optimizer."""
     config = config_for(tmp_path / "run", advantage="token_critic")
-    run, last = Path(config.output), checkpoint_path(tmp_path / "run", 7)
+    run, last = Path(config.output), checkpoint_path(tmp_path / "run", 5)
     run_until_killed(BETWEEN_STEPS, config, resume=False)
     assert metrics_path(run).read_bytes().count(b"\n") == 3
     run_until_killed(INSIDE_A_CHECKPOINT, config, resume=True)
-    assert (checkpoint_path(run, 6) / "model.safetensors").is_file()
-    assert not (checkpoint_path(run, 6) / MARKER).exists()
-    assert complete_checkpoints(run) == (0, 2, 4)
+    assert (checkpoint_path(run, 4) / "model.safetensors").is_file()
+    assert not (checkpoint_path(run, 4) / MARKER).exists()
+    assert complete_checkpoints(run) == (0, 2)
     full = short_run(**LONG, advantage="token_critic")
     assert_same_run(train(config, resume=True), full)
     for name in (MEMORY, MEMORY_ARRAYS):
-        assert (last / name).read_bytes() == (checkpoint_path(full, 7) / name).read_bytes()
-    assert [number for number in (2, 4, 6, 7) if (checkpoint_path(run, number) / MEMORY).is_file()] == [7]
-    assert json.loads((last / MEMORY).read_text()) == {"num_updates": 7.0}
+        assert (last / name).read_bytes() == (checkpoint_path(full, 5) / name).read_bytes()
+    assert [number for number in (2, 4, 5) if (checkpoint_path(run, number) / MEMORY).is_file()] == [5]
+    assert json.loads((last / MEMORY).read_text()) == {"num_updates": 5.0}

@@ -64,4 +64,4 @@ def test_it_goes_on_with_the_same_file_alone(tmp_path: Path, name: str) -> None:
     assert [of.reason for of in changed.steps[0].quantities if of.name == "advantage"] == ["code_changed"]
     assert changed.steps[0].relative_error["grad_norm"] < 1e-5
     file.write_text(SOURCE)
-    assert len(step_files(train(config, resume=True))) == 7
+    assert len(step_files(train(config, resume=True))) == 5

@@ -1,6 +1,8 @@
+import functools
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,9 +36,8 @@ def lora(**settings: Any) -> Any:
 
 
 SETTINGS: tuple[dict[str, Any], ...] = (
-    {"loss_type": "dr_grpo", "scale_rewards": "none"},
-    {"scale_rewards": "batch"},
-    {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "beta": 0.1, "temperature": 0.7},
+    {"loss_type": "dr_grpo", "scale_rewards": "none", "beta": 0.1, "temperature": 0.7},
+    {"scale_rewards": "batch", "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4},
     {"rewards": [answer, short], "reward_weights": [1.0, 0.5]},
     {"mask_truncated_completions": True, "max_completion_length": 20, "loss_type": "grpo"},
     pytest.param(
@@ -65,27 +66,38 @@ def test_an_adapter_is_reproduced_on_its_base(tmp_path: Path) -> None:
     assert_reproduced(replay_run(run))
 
 
+NOTICED: dict[str, dict[str, Any]] = {
+    "reused": {"num_iterations": 2, "max_steps": 4},
+    "dropout in bfloat16": {"beta": 0.05, "bf16": True, "rewards": [answer, short]},
+    "shared": {"per_device_train_batch_size": 8, "steps_per_generation": 2, "max_steps": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, int | None, Any, Path]]:
+    """A trainer under the recorder, the padding token before, the weights after, and the run; made once a case."""
+
+    @functools.cache
+    def make(case: str) -> tuple[Any, int | None, Any, Path]:
+        folder = tmp_path_factory.mktemp("recorded")
+        trainer = stock_trainer(folder / "trl", **arguments_of(case))
+        padding = trainer.model.config.pad_token_id
+        RolloutRecorder(trainer, folder / "run", weights_every=1, gradients_every=None if case == "shared" else 1)
+        return trainer, padding, train(trainer), folder / "run"
+
+    return make
+
+
+def arguments_of(case: str) -> dict[str, Any]:
+    return NOTICED[case] | ({"peft_config": lora(lora_dropout=0.3)} if "dropout" in case else {})
+
+
 @SLOW
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"num_iterations": 2, "max_steps": 4},
-        {"peft_config": 0.3, "beta": 0.05},
-        {"per_device_train_batch_size": 8, "steps_per_generation": 2},
-        {"bf16": True, "rewards": [answer, short]},
-    ],
-    ids=["reused", "dropout", "shared", "bf16"],
-)
-def test_the_training_does_not_notice(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    if "peft_config" in arguments:
-        arguments = arguments | {"peft_config": lora(lora_dropout=arguments["peft_config"])}
-    bare = stock_trainer(tmp_path / "bare", **arguments)
+@pytest.mark.parametrize("case", NOTICED)
+def test_the_training_does_not_notice(tmp_path: Path, recorded: Any, case: str) -> None:
+    bare = stock_trainer(tmp_path / "bare", **arguments_of(case))
     expected = train(bare)
-    trainer = stock_trainer(tmp_path / "trl", **arguments)
-    padding = trainer.model.config.pad_token_id
-    shared = "steps_per_generation" in arguments
-    RolloutRecorder(trainer, tmp_path / "run", weights_every=1, gradients_every=None if shared else 1)
-    result = train(trainer)
+    trainer, padding, result, _ = recorded(case)
     assert all(torch.equal(result[name], expected[name]) for name in expected)
     assert trainer.model.config.pad_token_id == padding
     norms, own = ([entry.get("grad_norm") for entry in run.state.log_history] for run in (bare, trainer))
@@ -129,7 +141,7 @@ def test_an_entry_for_several_steps_keeps_the_numbers_of_its_step(tmp_path: Path
 
 @SLOW
 def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2}
+    arguments: dict[str, Any] = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     _, full = record(tmp_path / "full", **arguments)
     calls = []
 
@@ -151,7 +163,7 @@ def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_pa
     RolloutRecorder(trainer, run, weights_every=1)
     train(trainer, resume_from_checkpoint=True)
     assert_same_run(run, full)
-    assert_reproduced(replay_run(run), steps=(1, 2, 3, 4, 5))
+    assert_reproduced(replay_run(run), steps=(1, 2, 3, 4))
     changed = stock_trainer(tmp_path / "trl", beta=0.1, **arguments)
     RolloutRecorder(changed, run)
     with pytest.raises(UsageError, match=r"run was recorded with other arguments: beta \(0.0, now 0.1\)"):
@@ -276,8 +288,8 @@ def test_the_package_stays_light() -> None:
 
 
 @SLOW
-def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(tmp_path: Path) -> None:
-    _, run = record(tmp_path, num_iterations=2, max_steps=4)
+def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(recorded: Any) -> None:
+    *_, run = recorded("reused")
     report = replay_run(run)
     assert_reproduced(report, steps=(1, 3))
     assert all(step.logprob_difference is not None for step in report.steps)
@@ -290,8 +302,8 @@ def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(t
 
 
 @SLOW
-def test_a_batch_that_is_shared_out_says_why_its_norm_cannot_be_formed(tmp_path: Path) -> None:
-    _, run = record(tmp_path, per_device_train_batch_size=8, steps_per_generation=2, max_steps=4)
+def test_a_batch_that_is_shared_out_says_why_its_norm_cannot_be_formed(recorded: Any) -> None:
+    *_, run = recorded("shared")
     report = replay_run(run)
     assert [step.step for step in report.steps] == [1, 3]
     assert {step.cause for step in report.steps} == {

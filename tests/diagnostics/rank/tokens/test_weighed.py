@@ -86,6 +86,7 @@ def with_a_tool() -> list[Any]:
     return changed(tiny_groups(4, 2), completion_ids=ids, mask=mask)
 
 
+@pytest.mark.slow
 def test_turns_are_split_and_a_tools_tokens_have_no_part() -> None:
     groups = with_a_tool()
     prepared = prepared_of(groups)
@@ -99,6 +100,7 @@ def test_turns_are_split_and_a_tools_tokens_have_no_part() -> None:
         assert share.num_rollouts == 8
 
 
+@pytest.mark.slow
 def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
     groups = with_a_tool()
     prepared = prepared_of(groups)
@@ -240,6 +242,7 @@ def plain_outputs(run: Run, folder: Path) -> np.ndarray:
     return np.concatenate(rows).T
 
 
+@pytest.mark.slow
 def test_the_change_is_that_of_the_models_own_forward_passes(tmp_path: Path) -> None:
     run = run_on(tmp_path, 0, 2, 5)
     changes, missing = weighed_tokens.token_changes(run, {1: tokens_of(run)}, ON_CPU)

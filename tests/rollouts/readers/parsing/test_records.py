@@ -125,6 +125,7 @@ def test_a_peek_is_the_first_rows_of_the_first_file_that_has_any(tmp_path: Path)
     assert peek(tmp_path / "1.jsonl") == peek(tmp_path / "*.csv") == []
 
 
+@pytest.mark.slow
 def test_of_long_rows_fewer_are_peeked_at(tmp_path: Path) -> None:
     log = write_lines(tmp_path / "log.jsonl", *({"row": number, "text": "x" * 6_000_000} for number in range(5)))
     assert [row["row"] for row in peek(log)] == [0, 1, 2]

@@ -142,12 +142,14 @@ def test_rows_that_only_a_look_at_all_of_them_can_judge(tmp_path: Path, late: di
     assert_same(tmp_path, is_reduced=late.get("score") == 1.0 and late.get("response_ids") != "x")
 
 
+@pytest.mark.slow
 def test_a_uid_that_comes_late_in_a_dump_without(tmp_path: Path) -> None:
     rows = [row(None, input=str(at // 2)) for at in range(60)]
     write_lines(tmp_path / "1.jsonl", [json.dumps(cells) for cells in (*rows, row("u_0_0"))])
     assert_same(tmp_path, is_reduced=False)
 
 
+@pytest.mark.slow
 def test_a_line_nested_deeper_than_a_row_may_be_is_set_aside(tmp_path: Path) -> None:
     deep = json.dumps(row("x_0_0", input="new", extra=0)).replace("0}", f"{'[' * 101}{']' * 101}}}")
     long = json.dumps(row("x_2_0", extra=0)).replace('"extra": 0', f'"extra": {"9" * 5000}')
@@ -184,6 +186,7 @@ def test_a_uid_that_rollouts_share_is_the_id_of_their_group(tmp_path: Path) -> N
     assert "Rollouts of one uid at one step are a group." in run.source.inferred
 
 
+@pytest.mark.slow
 def test_uids_that_no_two_rows_share_name_no_groups(tmp_path: Path) -> None:
     write_lines(tmp_path / "1.jsonl", [json.dumps(row(f"u{at}")) for at in range(4)])
     assert assert_same(tmp_path) is None
