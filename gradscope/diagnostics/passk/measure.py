@@ -38,7 +38,7 @@ from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.results import passk as results
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched
-from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.groups import UNKNOWN, reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, evaluations_in
@@ -74,13 +74,30 @@ def read_samples(
     read: ReadOptions | None = None,
     progress: ProgressCallback = no_progress,
 ) -> Samples:
-    """The samples of one file, counted by prompt."""
+    """The samples of one file of one policy, counted by prompt."""
+    samples = _samples_by_policy(path, success_threshold, read or ReadOptions(), progress)
+    if len(samples) > 1:
+        raise InputError(
+            f"{path} holds samples of {len(samples)} policies, which have no common pass@k.",
+            hint="Give a file of one policy. `gradscope passk` shows each of them.",
+        )
+    return samples[0]
+
+
+def _samples_by_policy(
+    path: str | Path, threshold: float | None, read: ReadOptions, progress: ProgressCallback
+) -> list[Samples]:
+    """The samples of each policy of a file, by its name where there are several."""
     # Held-out samples of a run of ours say themselves which are correct; no threshold is needed.
-    read, file = read or ReadOptions(), fetched(path)
-    if success_threshold is None:
-        read = with_own_verdicts(file, read)
+    file = fetched(path)
+    read = with_own_verdicts(file, read) if threshold is None else read
     run = read_run(file, read, rewards_only=True, progress=progress)
-    return samples_of_run(run, name=file.name, success_threshold=success_threshold)
+    table = reward_table(run.groups)
+    unnamed = ("",) if table.policy is not None and np.any(table.policy == UNKNOWN) else ()
+    policies = (*table.policies, *unnamed) if len(table.policies) > 1 else (None,)
+    return [
+        samples_of_run(run, name=policy or file.name, success_threshold=threshold, policy=policy) for policy in policies
+    ]
 
 
 def with_own_verdicts(path: Path, read: ReadOptions) -> ReadOptions:
@@ -93,9 +110,14 @@ def with_own_verdicts(path: Path, read: ReadOptions) -> ReadOptions:
 
 
 def samples_of_run(
-    run: Run, *, name: str, success_threshold: float | None = None, scorer: str | None = None
+    run: Run,
+    *,
+    name: str,
+    success_threshold: float | None = None,
+    scorer: str | None = None,
+    policy: str | None = None,
 ) -> Samples:
-    """The samples of a run whose groups are all of one step, so of one policy, counted by prompt."""
+    """The samples of a run of one step, counted by prompt; of them those of a policy, "" for those that name none."""
     if len(run.steps) > 1:
         raise InputError(
             f"{run.source.path} logs {len(run.steps)} training steps, each from another policy: they have no "
@@ -104,7 +126,10 @@ def samples_of_run(
         )
     table = reward_table(run.groups)
     rewards = table.reward if scorer is None else table.rewards[scorer]
-    is_known = ~np.isnan(rewards)
+    is_own = np.ones(len(rewards), dtype=np.bool_)
+    if policy is not None:
+        is_own = np.equal(np.asarray(table.policy), table.policies.index(policy) if policy else UNKNOWN)
+    is_known = is_own & ~np.isnan(rewards)
     reward, prompt = rewards[is_known], np.repeat(table.prompt, table.size)[is_known]
     if not len(reward):
         raise InputError(
@@ -136,7 +161,7 @@ def samples_of_run(
         prompts=tuple(table.prompts[at] for at in dict.fromkeys(prompt.tolist())),
         num_samples=counts[:, 1],
         num_correct=counts[:, 0],
-        num_missing=int(np.sum(~is_known)),
+        num_missing=int(np.sum(is_own & ~is_known)),
     )
 
 
@@ -382,7 +407,7 @@ def measure_pass_at_k(
         tables = tuple(table for log in logs for table in score(log, progress=progress))
         return results.PassAtKReport(tables=tables, comparison=None, findings=evaluation_findings(tables))
     files = [file for path in paths for file in sample_files(path, progress)]
-    samples = [read_samples(file, success_threshold=success_threshold, read=read, progress=progress) for file in files]
+    samples = [of for file in files for of in _samples_by_policy(file, success_threshold, read, progress)]
     # two files of one name in two folders: tables then show their paths
     names = [policy.name for policy in samples]
     return pass_at_k_of_samples(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.function_rewards import reward_terms
-from gradscope.rollouts.groups import REWARD
+from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
@@ -85,6 +85,7 @@ _OF_RESPONSE = re.compile(
     re.IGNORECASE,
 )
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
+POLICIES = ("policy", "model", "model_name")
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
 
@@ -236,6 +237,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     rewards: tuple[str, ...]  # those of reward functions
     sample: str | None  # the one that tells the rollouts of a group apart
     environment: str | None = None  # the one that names a row's environment, data source or agent
+    policy: str | None = None  # the one that names the policy
     times: tuple[str, ...] = ()  # those that ``generation_seconds`` looks at
     entries: frozenset[str] = frozenset()  # those that are entries of objects
 
@@ -269,6 +271,11 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             )
         if names.advantage is not None and not rows.from_text:
             numbers["advantage"] = rows.numbers(names.advantage)
+        policies = dict[str, int]()
+        if self.policy is not None:
+            sampled_by = [cell if isinstance(cell, str) else "" for cell in rows.cells(self.policy)]
+            policies = {name: at for at, name in enumerate(filter(None, dict.fromkeys(sampled_by)))}
+            numbers["policy"] = np.array([policies.get(name, UNKNOWN) for name in sampled_by])
         samples = None
         if self.sample is not None:
             samples = [name or None for name in texts_in(rows.names(self.sample))]
@@ -303,6 +310,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             no_reward=partial(rows.no_reward, names.reward or ""),
             is_odd=rows.not_finite(names.advantage),
             samples=samples,
+            policies=tuple(policies),
             has_all_functions=True,
             further=further,
             flaw=lambda at: BROKEN_ADVANTAGE if is_not_finite(rows.cell(names.advantage, at)) else None,
@@ -324,7 +332,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     """How the files of a log are read, in their order; what is set aside goes to the quarantine."""
     names = columns.names
     roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
-    further = (columns.sample, columns.environment, *columns.rewards, *columns.times, names.prompt)
+    further = (columns.sample, columns.environment, columns.policy, *columns.rewards, *columns.times, names.prompt)
     texts = () if names.prompt is None or names.prompt in columns.entries else (names.prompt,)
     read = [name for name in (*roles, *further) if name is not None and name not in texts]
     heads = [name.partition(".")[0] for name in read if name in columns.entries]
@@ -363,6 +371,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         rewards=rewards,
         sample=sample,
         environment=environment,
+        policy=next((name for name in POLICIES if name in names), None),
         times=times,
         entries=frozenset(names) - set(plain),
     )
