@@ -8,6 +8,7 @@ Legend: n samples of a prompt, c of them correct, k the budget, P prompts.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -75,29 +76,15 @@ def read_samples(
     progress: ProgressCallback = no_progress,
 ) -> Samples:
     """The samples of one file of one policy, counted by prompt."""
-    samples = _samples_by_policy(path, success_threshold, read or ReadOptions(), progress)
-    if len(samples) > 1:
-        raise InputError(
-            f"{path} holds samples of {len(samples)} policies, which have no common pass@k.",
-            hint="Give a file of one policy. `gradscope passk` shows each of them.",
-        )
-    return samples[0]
-
-
-def _samples_by_policy(
-    path: str | Path, threshold: float | None, read: ReadOptions, progress: ProgressCallback
-) -> list[Samples]:
-    """The samples of each policy of a file, by its name where there are several."""
-    # Held-out samples of a run of ours say themselves which are correct; no threshold is needed.
     file = fetched(path)
-    read = with_own_verdicts(file, read) if threshold is None else read
-    run = read_run(file, read, rewards_only=True, progress=progress)
-    table = reward_table(run.groups)
-    unnamed = ("",) if table.policy is not None and np.any(table.policy == UNKNOWN) else ()
-    policies = (*table.policies, *unnamed) if len(table.policies) > 1 else (None,)
-    return [
-        samples_of_run(run, name=policy or file.name, success_threshold=threshold, policy=policy) for policy in policies
-    ]
+    run = _run_of(file, success_threshold, read or ReadOptions(), progress)
+    return samples_of_run(run, name=file.name, success_threshold=success_threshold)
+
+
+def _run_of(file: Path, threshold: float | None, read: ReadOptions, progress: ProgressCallback) -> Run:
+    # Held-out samples of a run of ours say themselves which are correct; no threshold is needed.
+    own = with_own_verdicts(file, read) if threshold is None else read
+    return read_run(file, own, rewards_only=True, progress=progress)
 
 
 def with_own_verdicts(path: Path, read: ReadOptions) -> ReadOptions:
@@ -125,10 +112,14 @@ def samples_of_run(
             hint="Give a file with several samples a prompt from one policy. `gradscope degeneracy` reads such a log.",
         )
     table = reward_table(run.groups)
+    if policy is None and len(table.policies) > 1:
+        raise InputError(
+            f"{run.source.path} holds samples of {len(table.policies)} policies, which have no common pass@k.",
+            hint=f"Each of them: gradscope passk {shlex.quote(run.source.path)}",
+        )
     rewards = table.reward if scorer is None else table.rewards[scorer]
-    is_own = np.ones(len(rewards), dtype=np.bool_)
-    if policy is not None:
-        is_own = np.equal(np.asarray(table.policy), table.policies.index(policy) if policy else UNKNOWN)
+    own = table.policies.index(policy) if policy else UNKNOWN
+    is_own = np.equal(table.policy, own) if table.policy is not None and policy is not None else np.isreal(rewards)
     is_known = is_own & ~np.isnan(rewards)
     reward, prompt = rewards[is_known], np.repeat(table.prompt, table.size)[is_known]
     if not len(reward):
@@ -163,6 +154,13 @@ def samples_of_run(
         num_correct=counts[:, 0],
         num_missing=int(np.sum(is_own & ~is_known)),
     )
+
+
+def _policies_of(run: Run) -> tuple[str | None, ...]:
+    """The policies of a run of several, "" for samples that name none; None of a run of one."""
+    table = reward_table(run.groups)
+    unnamed = ("",) if table.policy is not None and np.any(table.policy == UNKNOWN) else ()
+    return (*table.policies, *unnamed) if len(table.policies) > 1 else (None,)
 
 
 _EQUAL = 1e-12  # two estimates of one prompt closer than this are a tie: they are sums of the same fractions
@@ -407,7 +405,12 @@ def measure_pass_at_k(
         tables = tuple(table for log in logs for table in score(log, progress=progress))
         return results.PassAtKReport(tables=tables, comparison=None, findings=evaluation_findings(tables))
     files = [file for path in paths for file in sample_files(path, progress)]
-    samples = [of for file in files for of in _samples_by_policy(file, success_threshold, read, progress)]
+    runs = [(file.name, _run_of(file, success_threshold, read, progress)) for file in files]
+    samples = [
+        samples_of_run(run, name=policy or name, success_threshold=success_threshold, policy=policy)
+        for name, run in runs
+        for policy in _policies_of(run)
+    ]
     # two files of one name in two folders: tables then show their paths
     names = [policy.name for policy in samples]
     return pass_at_k_of_samples(
