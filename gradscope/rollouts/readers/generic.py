@@ -382,9 +382,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         title = f"samples in the list {listed!r} of a document"
     return assemble_groups(
         request,
-        request.source(
-            format, title, inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)]
-        ),
+        request.source(format, title, inferred=list(_inferred(columns, request.columns, sample, total, terms))),
         groups=reduced_groups(log, request) or (),
         quarantine=quarantine,
     )
@@ -425,7 +423,13 @@ def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> Column
     return columns
 
 
-def _inferred(columns: ColumnNames, named_by_user: ColumnNames, sample: str | None) -> Iterator[str]:
+def _inferred(
+    columns: ColumnNames,
+    named_by_user: ColumnNames,
+    sample: str | None,
+    total: str | None,
+    terms: Mapping[str, float],
+) -> Iterator[str]:
     roles = [("reward", columns.reward, named_by_user.reward), ("step", columns.step, named_by_user.step)]
     guessed = [f"{role} from {name!r}" for role, name, named in roles if name is not None and named is None]
     key = key_of(columns)
@@ -437,6 +441,9 @@ def _inferred(columns: ColumnNames, named_by_user: ColumnNames, sample: str | No
         yield f"Rollouts of a group are told apart by {sample!r}: a row of the same sample again does not count."
     if key == columns.prompt:
         yield "Rollouts were grouped by the prompt's text; two groups of one prompt at one step would merge."
+    if terms:
+        text = " + ".join(f"{weight:g} {name}" for name, weight in terms.items()).replace("+ -", "- ")
+        yield f"{total!r} is the weighted sum of other columns, its reward functions: {text}."
 
 
 def _terms(
@@ -449,12 +456,6 @@ def _terms(
         if columns.reward in terms:
             return usual, terms
     return columns.reward, summed_columns(rows, columns, names)
-
-
-def _sum_inferred(total: str | None, terms: Mapping[str, float]) -> Iterator[str]:
-    if terms:
-        text = " + ".join(f"{weight:g} {name}" for name, weight in terms.items()).replace("+ -", "- ")
-        yield f"{total!r} is the weighted sum of other columns, its reward functions: {text}."
 
 
 FORMAT = Format(

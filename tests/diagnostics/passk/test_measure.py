@@ -391,12 +391,8 @@ def test_samples_without_verdicts_of_one_policy_are_refused(
 def test_the_policies_of_a_file_are_never_pooled(tmp_path: Path) -> None:
     rows = [{"task_id": task, "model": m, "passed": m == "a"} for m in ("a", "b", None) for task in (1, 1, 2)]
     path = write_lines(tmp_path / "all.jsonl", *rows)
-    tables = passk.measure_pass_at_k(path).tables
-    assert [(table.name, table.num_prompts, table.rows[0].pass_at_k.value) for table in tables] == [
-        ("a", 2, 1.0),
-        ("b", 2, 0.0),
-        ("all.jsonl", 2, 0.0),
-    ]
+    shares = [(of.name, of.num_prompts, of.rows[0].pass_at_k.value) for of in passk.measure_pass_at_k(path).tables]
+    assert shares == [("a", 2, 1.0), ("b", 2, 0.0), ("all.jsonl", 2, 0.0)]
     with pytest.raises(InputError, match="holds samples of 2 policies, which have no common pass@k"):
         passk.read_samples(path)
 
