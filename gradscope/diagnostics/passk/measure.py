@@ -157,10 +157,12 @@ def samples_of_run(
 
 
 def _policies_of(run: Run) -> tuple[str | None, ...]:
-    """The policies of a run of several, "" for samples that name none; None of a run of one."""
+    """The policies of a run of several that have a reward, "" for samples that name none; None of a run of one."""
     table = reward_table(run.groups)
-    unnamed = ("",) if table.policy is not None and np.any(table.policy == UNKNOWN) else ()
-    return (*table.policies, *unnamed) if len(table.policies) > 1 else (None,)
+    if table.policy is None or len(table.policies) < 2:
+        return (None,)
+    scored = np.unique(table.policy[~np.isnan(table.reward)]).tolist()
+    return (*(table.policies[at] for at in scored if at != UNKNOWN), *[""] * (UNKNOWN in scored)) or ("",)
 
 
 _EQUAL = 1e-12  # two estimates of one prompt closer than this are a tie: they are sums of the same fractions

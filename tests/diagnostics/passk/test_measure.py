@@ -395,6 +395,8 @@ def test_the_policies_of_a_file_are_never_pooled(tmp_path: Path) -> None:
     assert shares == [("a", 2, 1.0), ("b", 2, 0.0), ("all.jsonl", 2, 0.0)]
     with pytest.raises(InputError, match="holds samples of 2 policies, which have no common pass@k"):
         passk.read_samples(path)
+    lists = [{"task_id": 1, "model": m, "scores": [s], "responses": ["x"]} for m, s in (("a", 1.0), ("c", None))]
+    assert [of.name for of in passk.measure_pass_at_k(write_lines(path, *lists)).tables] == ["a"]
 
 
 def test_run_folder_stands_for_its_held_out_samples(tmp_path: Path) -> None:

@@ -119,8 +119,8 @@ def test_what_a_policy_lists_are_its_prompts_and_with_numbers_for_ids_its_sample
         return {"tests": [{"id": name} for name in ids], "runs": [{"model": m, "samples": verdicts} for m in "ab"]}
 
     run = read(tmp_path, runs("t1", "t2", "t3"))
-    assert [(group.group_id, *group.rewards) for group in run.groups][2:4] == [("a/t3", 0.0), ("b/t1", 1.0)]
-    assert {group.prompt_id for group in run.groups} == {"t1", "t2", "t3"}
+    of_groups = [(group.group_id, group.prompt_id, *group.rewards) for group in run.groups]
+    assert of_groups[2:4] == [("a/t3", "t3", 0.0), ("b/t1", "t1", 1.0)]
     assert [group.rewards for group in read(tmp_path, runs(0, 1)).groups] == [(1.0, 0.0)] * 2
 
 
