@@ -131,7 +131,9 @@ def _with_remembered(
         if not used:
             continue
         for name in used:
-            read = _with_value(read, name, entry.options[name])
+            record, field = _FLAGS[name]
+            own = {field: entry.options[name]}
+            read = replace(read, **(own if record is ReadOptions else {"columns": replace(read.columns, **own)}))
         if entry.owner is not None:
             say(f"warning: {entry.file} is of user {entry.owner}, and is used for {run}: {entry.spelled(used)}")
         elif not quiet:
@@ -268,12 +270,6 @@ def _value_of(read: ReadOptions, name: str) -> _Value | None:
     record, field = _FLAGS[name]
     value = getattr(read if record is ReadOptions else read.columns, field)
     return value if value is None or isinstance(value, list) else str(value)
-
-
-def _with_value(read: ReadOptions, name: str, value: Any) -> ReadOptions:
-    record, field = _FLAGS[name]
-    own = {field: value} if record is ReadOptions else {"columns": replace(read.columns, **{field: value})}
-    return replace(read, **own)
 
 
 def _with_table(text: str, run: str, table: Mapping[str, _Value]) -> str:

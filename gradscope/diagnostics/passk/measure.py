@@ -8,6 +8,7 @@ Legend: n samples of a prompt, c of them correct, k the budget, P prompts.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,7 @@ from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.results import passk as results
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched
-from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.groups import UNKNOWN, reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, evaluations_in
@@ -74,13 +75,16 @@ def read_samples(
     read: ReadOptions | None = None,
     progress: ProgressCallback = no_progress,
 ) -> Samples:
-    """The samples of one file, counted by prompt."""
-    # Held-out samples of a run of ours say themselves which are correct; no threshold is needed.
-    read, file = read or ReadOptions(), fetched(path)
-    if success_threshold is None:
-        read = with_own_verdicts(file, read)
-    run = read_run(file, read, rewards_only=True, progress=progress)
+    """The samples of one file of one policy, counted by prompt."""
+    file = fetched(path)
+    run = _run_of(file, success_threshold, read or ReadOptions(), progress)
     return samples_of_run(run, name=file.name, success_threshold=success_threshold)
+
+
+def _run_of(file: Path, threshold: float | None, read: ReadOptions, progress: ProgressCallback) -> Run:
+    # Held-out samples of a run of ours say themselves which are correct; no threshold is needed.
+    own = with_own_verdicts(file, read) if threshold is None else read
+    return read_run(file, own, rewards_only=True, progress=progress)
 
 
 def with_own_verdicts(path: Path, read: ReadOptions) -> ReadOptions:
@@ -93,9 +97,14 @@ def with_own_verdicts(path: Path, read: ReadOptions) -> ReadOptions:
 
 
 def samples_of_run(
-    run: Run, *, name: str, success_threshold: float | None = None, scorer: str | None = None
+    run: Run,
+    *,
+    name: str,
+    success_threshold: float | None = None,
+    scorer: str | None = None,
+    policy: str | None = None,
 ) -> Samples:
-    """The samples of a run whose groups are all of one step, so of one policy, counted by prompt."""
+    """The samples of a run of one step, counted by prompt; of them those of a policy, "" for those that name none."""
     if len(run.steps) > 1:
         raise InputError(
             f"{run.source.path} logs {len(run.steps)} training steps, each from another policy: they have no "
@@ -103,8 +112,15 @@ def samples_of_run(
             hint="Give a file with several samples a prompt from one policy. `gradscope degeneracy` reads such a log.",
         )
     table = reward_table(run.groups)
+    if policy is None and len(table.policies) > 1:
+        raise InputError(
+            f"{run.source.path} holds samples of {len(table.policies)} policies, which have no common pass@k.",
+            hint=f"Each of them: gradscope passk {shlex.quote(run.source.path)}",
+        )
     rewards = table.reward if scorer is None else table.rewards[scorer]
-    is_known = ~np.isnan(rewards)
+    own = table.policies.index(policy) if policy else UNKNOWN
+    is_own = np.equal(table.policy, own) if table.policy is not None and policy is not None else np.isreal(rewards)
+    is_known = is_own & ~np.isnan(rewards)
     reward, prompt = rewards[is_known], np.repeat(table.prompt, table.size)[is_known]
     if not len(reward):
         raise InputError(
@@ -136,8 +152,17 @@ def samples_of_run(
         prompts=tuple(table.prompts[at] for at in dict.fromkeys(prompt.tolist())),
         num_samples=counts[:, 1],
         num_correct=counts[:, 0],
-        num_missing=int(np.sum(~is_known)),
+        num_missing=int(np.sum(is_own & ~is_known)),
     )
+
+
+def _policies_of(run: Run) -> tuple[str | None, ...]:
+    """The policies of a run of several that have a reward, "" for samples that name none; None of a run of one."""
+    table = reward_table(run.groups)
+    if table.policy is None or len(table.policies) < 2:
+        return (None,)
+    scored = np.unique(table.policy[~np.isnan(table.reward)]).tolist()
+    return (*(table.policies[at] for at in scored if at != UNKNOWN), *[""] * (UNKNOWN in scored)) or ("",)
 
 
 _EQUAL = 1e-12  # two estimates of one prompt closer than this are a tie: they are sums of the same fractions
@@ -382,7 +407,12 @@ def measure_pass_at_k(
         tables = tuple(table for log in logs for table in score(log, progress=progress))
         return results.PassAtKReport(tables=tables, comparison=None, findings=evaluation_findings(tables))
     files = [file for path in paths for file in sample_files(path, progress)]
-    samples = [read_samples(file, success_threshold=success_threshold, read=read, progress=progress) for file in files]
+    runs = [(file.name, _run_of(file, success_threshold, read, progress)) for file in files]
+    samples = [
+        samples_of_run(run, name=policy or name, success_threshold=success_threshold, policy=policy)
+        for name, run in runs
+        for policy in _policies_of(run)
+    ]
     # two files of one name in two folders: tables then show their paths
     names = [policy.name for policy in samples]
     return pass_at_k_of_samples(

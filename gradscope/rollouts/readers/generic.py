@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.function_rewards import reward_terms
-from gradscope.rollouts.groups import REWARD
+from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
@@ -88,6 +88,7 @@ _OF_RESPONSE = re.compile(
     re.IGNORECASE,
 )
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
+POLICIES = ("policy", "model", "model_name")
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
 
@@ -267,6 +268,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     sample: str | None  # the one that tells the rollouts of a group apart
     environment: str | None = None  # the one that names a row's environment, data source or agent
     steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
+    policy: str | None = None  # the one that names the policy
     times: tuple[str, ...] = ()  # those that ``generation_seconds`` looks at
     entries: frozenset[str] = frozenset()  # those that are entries of objects
 
@@ -300,6 +302,11 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             )
         if names.advantage is not None and not rows.from_text:
             numbers["advantage"] = rows.numbers(names.advantage)
+        policies = dict[str, int]()
+        if self.policy is not None:
+            sampled_by = [cell if isinstance(cell, str) else "" for cell in rows.cells(self.policy)]
+            policies = {name: at for at, name in enumerate(filter(None, dict.fromkeys(sampled_by)))}
+            numbers["policy"] = np.array([policies.get(name, UNKNOWN) for name in sampled_by])
         samples = None
         if self.sample is not None:
             samples = [name or None for name in texts_in(rows.names(self.sample))]
@@ -334,6 +341,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             no_reward=partial(rows.no_reward, names.reward or ""),
             is_odd=rows.not_finite(names.advantage),
             samples=samples,
+            policies=tuple(policies),
             has_all_functions=True,
             further=further,
             flaw=lambda at: BROKEN_ADVANTAGE if is_not_finite(rows.cell(names.advantage, at)) else None,
@@ -355,7 +363,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     """How the files of a log are read, in their order; what is set aside goes to the quarantine."""
     names = columns.names
     roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
-    further = (columns.sample, columns.environment, *columns.rewards, *columns.times, names.prompt)
+    further = (columns.sample, columns.environment, columns.policy, *columns.rewards, *columns.times, names.prompt)
     texts = () if names.prompt is None or names.prompt in columns.entries else (names.prompt,)
     read = [name for name in (*roles, *further) if name is not None and name not in texts]
     heads = [name.partition(".")[0] for name in read if name in columns.entries]
@@ -411,6 +419,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         sample=sample,
         environment=environment,
         steps=steps,
+        policy=next((name for name in POLICIES if name in names), None),
         times=times,
         entries=frozenset(names) - set(plain),
     )
@@ -419,7 +428,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     if listed is not None:
         log = replace(log, rows=partial(_rows_of_list, name=listed), keys=(), raw=())
         title = f"samples in the list {listed!r} of a document"
-    inferred = [*_inferred(flat, request.columns), *_sum_inferred(total, terms)]
+    inferred = list(_inferred(flat, request.columns, total, terms))
     if ids_recur:
         inferred.append("The column of groups has the same ids with several prompts, so it tells no groups apart.")
     return assemble_groups(
@@ -528,7 +537,9 @@ def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> Column
     return columns
 
 
-def _inferred(flat: FlatColumns, named_by_user: ColumnNames) -> Iterator[str]:
+def _inferred(
+    flat: FlatColumns, named_by_user: ColumnNames, total: str | None, terms: Mapping[str, float]
+) -> Iterator[str]:
     columns, sample = flat.names, flat.sample
     roles = [("reward", columns.reward, named_by_user.reward), ("step", columns.step, named_by_user.step)]
     guessed = [f"{role} from {name!r}" for role, name, named in roles if name is not None and named is None]
@@ -543,6 +554,9 @@ def _inferred(flat: FlatColumns, named_by_user: ColumnNames) -> Iterator[str]:
         yield f"Rollouts of a group are told apart by {sample!r}: a row of the same sample again does not count."
     if key == columns.prompt:
         yield "Rollouts were grouped by the prompt's text; two groups of one prompt at one step would merge."
+    if terms:
+        text = " + ".join(f"{weight:g} {name}" for name, weight in terms.items()).replace("+ -", "- ")
+        yield f"{total!r} is the weighted sum of other columns, its reward functions: {text}."
 
 
 def _terms(
@@ -555,12 +569,6 @@ def _terms(
         if columns.reward in terms:
             return usual, terms
     return columns.reward, summed_columns(rows, columns, names)
-
-
-def _sum_inferred(total: str | None, terms: Mapping[str, float]) -> Iterator[str]:
-    if terms:
-        text = " + ".join(f"{weight:g} {name}" for name, weight in terms.items()).replace("+ -", "- ")
-        yield f"{total!r} is the weighted sum of other columns, its reward functions: {text}."
 
 
 FORMAT = Format(

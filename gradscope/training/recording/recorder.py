@@ -47,6 +47,7 @@ from gradscope.training.recording.rows import Row, local_rows, make_groups, uniq
 from gradscope.training.run_checks import begun_manifest, check_free
 from gradscope.writing import atomic_write, new_folder, one_writer
 
+_RECORDED_ONCE = "A generation batch that feeds several updates is recorded once, at the first of them."
 _SCALED = {"group": "grpo", "none": "dr_grpo"}
 """TRL's ``scale_rewards`` -> the formulation that it is; with ``batch`` it is none of ours."""
 _SHAPING = (
@@ -68,7 +69,7 @@ def _recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> run_folde
         task="recorded",
         trainer_arguments=_plain_arguments(trainer.args),
         advantage=_formulation_of(trainer),
-        notes=(_logprobs_note(trainer.args), *_sharing_note(trainer.args), *notes),
+        notes=(_logprobs_note(trainer.args), *([_RECORDED_ONCE] if _is_reused(trainer.args) else []), *notes),
     )
 
 
@@ -105,12 +106,6 @@ def _logprobs_note(arguments: TrainerArguments) -> str:
     )
 
 
-def _sharing_note(arguments: TrainerArguments) -> tuple[str, ...]:
-    if not _is_reused(arguments):
-        return ()
-    return ("A generation batch that feeds several updates is recorded once, at the first of them.",)
-
-
 def _is_reused(arguments: TrainerArguments) -> bool:
     """Whether updates share a generation batch, so that TRL needs an importance ratio."""
     return bool(arguments.gradient_accumulation_steps % (arguments.steps_per_generation * arguments.num_iterations))
@@ -134,11 +129,6 @@ def _save_weights(trainer: Trainer, run: Path, num_updates: int) -> None:
 def is_sharded(trainer: Trainer) -> bool:
     """Whether the model may be sharded: FSDP, DeepSpeed."""
     return trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-
-
-def _saves_shards(trainer: Trainer) -> bool:
-    """Whether FSDP saves a piece a process, which cannot be loaded as a model."""
-    return trainer.is_fsdp_enabled and "FULL" not in str(trainer.accelerator.state.fsdp_plugin.state_dict_type)
 
 
 @contextmanager
@@ -297,7 +287,9 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
                     "gradients_every needs the reference of the KL term, which is sharded too and not gathered.",
                     hint="Leave it out; give weights_every, and use `gradscope rank` afterwards.",
                 )
-        if (self._weights_every or self._gradients_every) and _saves_shards(self._trainer):
+        plugin = self._trainer.accelerator.state.fsdp_plugin if self._trainer.is_fsdp_enabled else None
+        saves_shards = plugin is not None and "FULL" not in str(plugin.state_dict_type)  # which are no model to load
+        if (self._weights_every or self._gradients_every) and saves_shards:
             raise UsageError(
                 "FSDP is told to save a piece of the model in each process, and weights that sampled are saved whole.",
                 hint="Set fsdp_state_dict_type: FULL_STATE_DICT in accelerate's configuration.",

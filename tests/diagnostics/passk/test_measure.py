@@ -388,6 +388,17 @@ def test_samples_without_verdicts_of_one_policy_are_refused(
         assert passk.samples_of_run(run_of(*groups), name="x", success_threshold=0.5).num_correct.tolist() == [1]
 
 
+def test_the_policies_of_a_file_are_never_pooled(tmp_path: Path) -> None:
+    rows = [{"task_id": task, "model": m, "passed": m == "a"} for m in ("a", "b", None) for task in (1, 1, 2)]
+    path = write_lines(tmp_path / "all.jsonl", *rows)
+    shares = [(of.name, of.num_prompts, of.rows[0].pass_at_k.value) for of in passk.measure_pass_at_k(path).tables]
+    assert shares == [("a", 2, 1.0), ("b", 2, 0.0), ("all.jsonl", 2, 0.0)]
+    with pytest.raises(InputError, match="holds samples of 2 policies, which have no common pass@k"):
+        passk.read_samples(path)
+    lists = [{"task_id": 1, "model": m, "scores": [s], "responses": ["x"]} for m, s in (("a", 1.0), ("c", None))]
+    assert [of.name for of in passk.measure_pass_at_k(write_lines(path, *lists)).tables] == ["a"]
+
+
 def test_run_folder_stands_for_its_held_out_samples(tmp_path: Path) -> None:
     assert passk.sample_files(tmp_path) == (tmp_path,)
     for when, correct in (("before", [0, 0]), ("after", [1, 0])):

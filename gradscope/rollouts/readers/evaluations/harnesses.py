@@ -252,11 +252,6 @@ def _lighteval_rows(cells: Cells, *, metric: str) -> Columns:
     )
 
 
-def _lighteval_columns(reading: Reading, metric: str | None = None) -> ColumnLog | None:
-    keys = ("doc", "metric", "model_response")
-    return None if metric is None else reading.log(take=partial(_lighteval_rows, metric=metric), keys=keys)
-
-
 LIGHTEVAL = RowFormat(
     name="lighteval",
     looks_for="details_*.parquet with doc, model_response and metric (lighteval)",
@@ -264,7 +259,11 @@ LIGHTEVAL = RowFormat(
     patterns=("details_*.parquet",),
     recognizes_file=has_keys("doc", "model_response", "metric"),
     survey=_lighteval_survey,
-    columns=_lighteval_columns,
+    columns=lambda reading, metric=None: (
+        None
+        if metric is None
+        else reading.log(take=partial(_lighteval_rows, metric=metric), keys=("doc", "metric", "model_response"))
+    ),
     takes=frozenset({"reward_column"}),
 )
 

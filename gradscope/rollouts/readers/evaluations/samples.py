@@ -23,6 +23,7 @@ from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.generic import (
     ANSWER_KEYS,
+    POLICIES,
     REWARD_LISTS,
     SAMPLE_IDS,
     TEXT_LISTS,
@@ -83,9 +84,9 @@ _MAX_DEPTH = 12
 _MANY_PROMPTS = 10  # keys of an object whose lists of 0 and 1 are verdicts on as many prompts, and no columns
 _NUMBERS = frozenset({bool, int, float})
 _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
+_NAMES = (*_ROW_IDS, *USUAL["prompt"])
 _WITHIN_DATASET = ("i", "idx", "index", "id")
-_POLICIES = ("policy", "model")
-_TOLD_BY_CELLS = frozenset(("n", "dataset", *_POLICIES))  # keys that mean one thing or another, as their cells are
+_TOLD_BY_CELLS = frozenset(("n", "dataset", *POLICIES))  # keys that mean one thing or another, as their cells are
 _NO_SAMPLES = re.compile(r"(ref|reference|gold|canonical|expected|ground_truth|few_shot|demo)", re.IGNORECASE)
 """How lists of solutions are called that are not the policy's."""
 MOST_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
@@ -118,17 +119,21 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> Pr
     """
     if columns.num_samples or columns.num_correct:
         return _from_counts(row, columns)
-    if any(isinstance(cell, list) and _holds_prompts(cell, columns.reward) for cell in row.values()):
+    if _listed_prompts(row, columns.reward):
         return None  # counts beside samples of several prompts are the totals of these
     return _from_lists(row, columns.reward) or _from_counts(row, columns) or _from_policies(row, columns.reward)
 
 
-def _holds_prompts(cell: list[Any], reward: str | None) -> bool:
-    """Whether a list is of rollouts of several prompts or steps."""
-    if not is_list_of_objects(cell) or cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
-        return False
-    keys = (*_PROMPTS, *USUAL["step"])
-    return any(element.get(key) != cell[0].get(key) for element in cell for key in keys)
+def _listed_prompts(row: Mapping[str, Any], reward: str | None) -> list[dict[str, Any]]:
+    """The rollouts of several prompts or steps that a row lists, in a policy's evaluation those with texts as ids."""
+    is_of_policy = any(isinstance(row.get(key), str) for key in POLICIES) and row.keys().isdisjoint(_NAMES)
+    for cell in row.values():
+        if is_list_of_objects(cell) and not cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
+            keys = (*_PROMPTS, *USUAL["step"])
+            has_ids = is_of_policy and isinstance(cell[0].get("id"), str)  # numbers may be those of samples
+            if has_ids or any(element.get(key) != cell[0].get(key) for element in cell for key in keys):
+                return list(cell)
+    return []
 
 
 _Part = tuple[tuple[str, ...], Mapping[str, Any], PromptSamples | str]
@@ -144,6 +149,7 @@ def prompt_rows(
     """
     counts = node.get(columns.num_correct or "") if isinstance(node, dict) else None
     samples = samples_of(node, columns) if isinstance(node, dict) else None
+    policy = {key: node[key] for key in POLICIES if key in node} if isinstance(node, dict) else {}
     if isinstance(counts, list):  # a count a prompt, of as many samples each
         rows = ({**node, columns.num_correct or "": count} for count in counts)
         yield from (((*keys, str(at)), {}, _from_counts(row, columns) or _NO_TOTAL) for at, row in enumerate(rows))
@@ -151,6 +157,10 @@ def prompt_rows(
         yield keys, node, samples
     elif isinstance(node, dict) and (by_key := _verdicts_by_key(node)):
         yield from (((*keys, str(key)), *part) for key, part in by_key.items())
+    elif isinstance(node, dict) and policy and (listed := _listed_prompts(node, columns.reward)):
+        main = _first(listed[0], (columns.reward or "", *USUAL["reward"])) or ""
+        for at, row in enumerate(listed):
+            yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
     elif isinstance(node, (dict, list)) and depth:
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
@@ -295,7 +305,7 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
     main = next((name for name in names if any(is_number(value.get(name)) for value in named.values())), None)
     texts = [next((value[key] for key in ANSWER_KEYS if key in value), None) for value in named.values()]
     are_verdicts = any(isinstance(value.get(main), bool) for value in named.values())
-    has_prompt = not row.keys().isdisjoint((*_ROW_IDS, *_PROMPTS))
+    has_prompt = not row.keys().isdisjoint(_NAMES)
     if len(named) < 2 or not (any(texts) or (are_verdicts and has_prompt)):  # numbers alone are means over many samples
         return None
     return PromptSamples(
@@ -403,16 +413,11 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | No
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     """Whether most of the first rows hold several samples each; a few broken rows do not matter."""
     parts = [(row, samples) for row in rows for _, _, samples in islice(prompt_rows(row, columns), 1)]
-    return len(parts) > len(rows) / 2 and not _are_numbered(parts, columns)
-
-
-def _are_numbered(parts: list[tuple[dict[str, Any], PromptSamples | str]], columns: ColumnNames) -> bool:
-    """Whether rows that look like counts are single samples numbered n: then most prompts have several rows."""
-    if columns.num_samples or columns.num_correct:
-        return False
     counts = [row for row, samples in parts if isinstance(samples, PromptSamples) and samples.shape == _COUNTS]
     prompts = {_identify(row, str(index))[0] for index, row in enumerate(counts)}
-    return len(prompts) <= len(counts) / 2 and len(counts) > 1
+    is_named = columns.num_samples is not None or columns.num_correct is not None
+    # Where most prompts have several rows, what looks like counts are single samples numbered n.
+    return len(parts) > len(rows) / 2 and (is_named or len(counts) < 2 or len(prompts) > len(counts) / 2)
 
 
 class _Prompt(NamedTuple):
@@ -530,9 +535,7 @@ def _prompts_of(
     if step is None:
         yield "the step is not a whole number"
         return
-    parts = list(prompt_rows(row, columns))
-    if len(parts) > 1:
-        parts = list(_without_repeats(parts))
+    parts = list(_without_repeats(prompt_rows(row, columns)))
     if not parts:
         yield "the row holds no samples with a reward"
     named = columns.group or columns.prompt_id or columns.prompt
@@ -555,7 +558,7 @@ def _prompts_of(
             how=how,
             cell=next((part[key] for key in prompt_keys if key in part), None),
             samples=samples,
-            policy=next((text_of(part[key]) for key in _POLICIES if isinstance(part.get(key), str)), None),
+            policy=next((text_of(part[key]) for key in POLICIES if isinstance(part.get(key), str)), None),
         )
 
 
@@ -567,7 +570,7 @@ def _without_repeats(parts: Iterable[_Part]) -> Iterator[_Part]:
     earlier: set[str] = set()
     for listed in by_path.values():
         rows = [part for _, part, _ in listed] if len(by_path) > 1 else []
-        are_named = not any(row.keys().isdisjoint((*_ROW_IDS, *_PROMPTS)) for row in rows)
+        are_named = not any(row.keys().isdisjoint(_NAMES) for row in rows)
         contents = {digest(dict(row)) for row in rows} if are_named else set()
         if not contents or not contents <= earlier:
             yield from listed

@@ -347,17 +347,14 @@ def _grow(buffers: dict[str, bytearray], part: Part, num_rows: int) -> None:
     for name, buffer in buffers.items():
         values = np.asarray(part.column(name), dtype=COLUMN_TYPES.get(name, np.float64))
         alike = [entry for entry in grown if entry[0] is buffer]
-        own = next((grows for _, other, grows in alike if _are_equal(other, values)), None)
+        has_nan = values.dtype.kind == "f"
+        own = next((grows for _, other, grows in alike if np.array_equal(other, values, equal_nan=has_nan)), None)
         if own is None:
             own = bytearray(buffer) if alike else buffer
             grown.append((buffer, values, own))
         buffers[name] = own
     for _, values, buffer in grown:
         buffer += values.tobytes()
-
-
-def _are_equal(first: NDArray[Any], second: NDArray[Any]) -> bool:
-    return first is second or np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
 def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) -> tuple[Counts, Counts]:

@@ -113,6 +113,17 @@ def test_rows_of_one_prompt_are_one_group_unless_policies_are_named(tmp_path: Pa
     assert {group.prompt_id for group in run.groups} == {"y/4", "x/y/4"}
 
 
+def test_what_a_policy_lists_are_its_prompts_and_with_numbers_for_ids_its_samples(tmp_path: Path) -> None:
+    def runs(*ids: Any) -> dict[str, Any]:
+        verdicts = [{"id": name, "output": "x", "passed": at == 0} for at, name in enumerate(ids)]
+        return {"tests": [{"id": name} for name in ids], "runs": [{"model": m, "samples": verdicts} for m in "ab"]}
+
+    run = read(tmp_path, runs("t1", "t2", "t3"))
+    of_groups = [(group.group_id, group.prompt_id, *group.rewards) for group in run.groups]
+    assert of_groups[2:4] == [("a/t3", "t3", 0.0), ("b/t1", "t1", 1.0)]
+    assert [group.rewards for group in read(tmp_path, runs(0, 1)).groups] == [(1.0, 0.0)] * 2
+
+
 def test_rows_without_identity_are_identified_by_their_lines(tmp_path: Path) -> None:
     run = read(tmp_path, *({"scores": [float(n)], "responses": ["a"]} for n in (1, 0)))
     assert [group.prompt_id for group in run.groups] == ["1", "2"]
