@@ -20,22 +20,9 @@ from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import most
 from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers import generic
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.generic import (
-    ANSWER_KEYS,
-    POLICIES,
-    REWARD_LISTS,
-    SAMPLE_IDS,
-    TEXT_LISTS,
-    USUAL,
-    columns_in,
-    list_names,
-    list_of_samples,
-    read_flat,
-    resolve_columns,
-    steps_of_files,
-    with_entries,
-)
+from gradscope.rollouts.readers.generic import ANSWER_KEYS, POLICIES, REWARD_LISTS, SAMPLE_IDS, TEXT_LISTS, USUAL
 from gradscope.rollouts.readers.parsing.cells import (
     digest,
     finite_or_none,
@@ -242,7 +229,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     of_samples = of_named or [name for name, keys in entries.items() if not keys.isdisjoint(USUAL["reward"])]
     answered = [name for name in of_samples if reward or not entries[name].isdisjoint((*ANSWER_KEYS, *_TRIALS))]
     if len(answered) > 1:
-        return f"several lists hold objects with a reward, {list_names(answered)}: --reward-column LIST.ENTRY"
+        return f"several lists hold objects with a reward, {generic.list_names(answered)}: --reward-column LIST.ENTRY"
     for name, value in row.items():
         if name in of_samples:
             objects = {key: [element.get(key) for element in value] for key in value[0]}
@@ -251,7 +238,9 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
         elif isinstance(value, list):
             columns.setdefault(name, list(map(unwrapped, value)) if list in set(map(type, value)) else value)
     if reward is not None and reward not in columns and _first(columns, REWARD_LISTS):
-        raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
+        raise UsageError(
+            f"There is no list {reward!r} of rewards.", hint=f"The lists are {generic.list_names(columns)}."
+        )
     sizes = {len(columns[name]) for name in (*ANSWER_KEYS, *TEXT_LISTS) if name in columns}
     is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # they give the list's length
     aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
@@ -325,10 +314,9 @@ def _recognizes(request: ReadRequest) -> bool:
     rows = peek(request.path)
     if _listed(rows, request) is not None or _holds_shapes(rows, request.columns):
         return True
-    columns = resolve_columns(columns_in(with_entries(rows)), request.columns)
-    if columns.step is not None or None in (columns.reward, columns.group or columns.prompt_id or columns.prompt):
-        return False
-    return not steps_of_files(request.path, columns)
+    columns = generic.resolve_columns(generic.columns_in(generic.with_entries(rows)), request.columns)
+    are_rows = columns.step is None and None not in (columns.reward, generic.key_of(columns))
+    return are_rows and not generic.steps_of_files(request.path, columns)
 
 
 def _read(request: ReadRequest) -> Run:
@@ -336,12 +324,12 @@ def _read(request: ReadRequest) -> Run:
     rows = peek(request.path)
     listed = _listed(rows, request)
     if listed is not None:
-        return read_flat(request, format=FORMAT.name, with_steps=True, listed=listed)
+        return generic.read_flat(request, format=FORMAT.name, with_steps=True, listed=listed)
     if not _holds_shapes(rows, request.columns):
-        reward = resolve_columns(columns_in(with_entries(rows)), request.columns).reward
+        reward = generic.resolve_columns(generic.columns_in(generic.with_entries(rows)), request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
-        return read_flat(request, format="samples", with_steps=False)
-    step_key = request.columns.step or _first(columns_in(rows), USUAL["step"])
+        return generic.read_flat(request, format="samples", with_steps=False)
+    step_key = request.columns.step or _first(generic.columns_in(rows), USUAL["step"])
     take, files = partial(_take, columns=request.columns, step_key=step_key), expand(request.path)
     decoded = LineColumns(row=dict[str, Any], take=lambda rows, path: take(Cells.of_rows(rows, path)))
     declared = {".json": ListColumns(lines=decoded), ".csv": None, ".tsv": None, ".parquet": None}
@@ -400,7 +388,7 @@ def _has_share(part: Mapping[str, Any], samples: PromptSamples) -> bool:
 
 def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:
     """:func:`list_of_samples`; an InputError where the document counts more samples than it lists."""
-    name = list_of_samples(rows, request)
+    name = generic.list_of_samples(rows, request)
     counts = None if name is None else _from_counts(rows[0], _NO_COLUMNS)
     if name is not None and isinstance(counts, PromptSamples) and len(counts) > len(rows[0][name]):
         raise InputError(
@@ -535,10 +523,11 @@ def _prompts_of(
     if step is None:
         yield "the step is not a whole number"
         return
-    parts = list(_without_repeats(prompt_rows(row, columns)))
+    parts = list(prompt_rows(row, columns))
+    parts = parts if len(parts) < 2 else list(_without_repeats(parts))
     if not parts:
         yield "the row holds no samples with a reward"
-    named = columns.group or columns.prompt_id or columns.prompt
+    named = generic.key_of(columns)
     prompt_keys = USUAL["prompt"] if columns.prompt is None else (columns.prompt,)
     for keys, part, samples in parts:
         if not isinstance(samples, PromptSamples):
