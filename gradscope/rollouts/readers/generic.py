@@ -476,8 +476,8 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
         InputError: There is no prompt that would tell them apart, and the same ids come round and round.
     """
     files = expand(path)[: 1 if names.prompt is None else 2]
-    rows = [(steps.get(file), row) for file in files for row in peek(file, num_rows=_NUM_SEARCHED)]
-    ids = [(step or row.get(names.step or ""), text_of(row.get(names.group or ""))) for step, row in rows]
+    rows = [(file, row) for file in files for row in peek(file, num_rows=_NUM_SEARCHED)]
+    ids = [(steps.get(file, row.get(names.step or "")), text_of(row.get(names.group or ""))) for file, row in rows]
     if names.prompt is None and (names.step or steps):
         return False
     if names.prompt is None:
