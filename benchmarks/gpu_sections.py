@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -220,9 +221,9 @@ def precision(setting: Setting) -> Iterator[Case]:
 def prompts(setting: Setting) -> Iterator[Case]:
     """What running a shared prompt once saves."""
 
-    def of(shape: str, trained: str, prompt: int, length: int) -> Callable[[], Iterator[Row]]:
+    def of(shape: str, trained: str, prompt: int) -> Callable[[], Iterator[Row]]:
         def run() -> Iterator[Row]:
-            prepared = prepared_step(setting, setting.policy(shape, trained), 8, length, prompt)
+            prepared = prepared_step(setting, setting.policy(shape, trained), 8, prompt + 128, prompt)
             for engine in ("prompt", "stream"):
                 whole, *_, plain = _step(setting, prepared, engine=engine)
                 yield replace(whole, name=f"{engine}, {shape} {trained}, {prompt}")
@@ -230,8 +231,9 @@ def prompts(setting: Setting) -> Iterator[Case]:
 
         return run
 
-    for shape, trained, prompt in (("4B", "full", 512), ("4B", "lora", 512), ("4B", "lora", 1536))[-setting.repeats :]:
-        yield Case(f"{shape} {trained} R=8, prompt {prompt} and 128 more", of(shape, trained, prompt, prompt + 128))
+    cases = (("4B", "full", 512), ("4B", "lora", 512), ("4B", "lora", 1536))
+    for shape, trained, prompt in cases[-1:] if setting.dry else cases:
+        yield Case(f"{shape} {trained} R=8, prompt {prompt} and 128 more", of(shape, trained, prompt))
 
 
 def tokens(setting: Setting) -> Iterator[Case]:
@@ -244,11 +246,8 @@ def tokens(setting: Setting) -> Iterator[Case]:
 
             prepared = prepared_step(setting, setting.policy(shape, trained), 8, 300)
             step = measure_step(prepared)
-            most = setting.size(options.get("most", 128))
-
-            def work() -> None:
-                measure_tokens(prepared, step, **{**options, "most": most})
-
+            most = setting.size(128)
+            work = partial(measure_tokens, prepared, step, most=most, **options)
             peak = setting.peak(work)
             plain = min(setting.seconds(plain_pass(prepared)))
             yield Row([setting.once(work)], plain, peak=peak, note=f"{most} tokens a group, checked")

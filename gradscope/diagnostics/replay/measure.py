@@ -357,10 +357,8 @@ def _replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> S
 
 def _common_cause(steps: Sequence[StepReplay]) -> Iterator[str]:
     """What norms that are off at several steps have in common."""
-    logged, own = (
-        np.array([values[_NAME] for values in of])
-        for of in ([step.logged for step in steps], [step.recomputed for step in steps])
-    )
+    logged = np.array([step.logged[_NAME] for step in steps])
+    own = np.array([step.recomputed[_NAME] for step in steps])
     if len(steps) < 2 or not (logged.all() and own.all()):
         return
     ratios = logged / own

@@ -132,7 +132,7 @@ def recomputed_tokens(policy: MeasuredPolicy) -> int:
 
 
 def _tokens_that_fit(
-    free_cuda_bytes: int, *, vocab_size: int, num_layers: int, width: int, itemsize: int, recompute: bool = False
+    free_bytes: int, *, vocab_size: int, num_layers: int, width: int, itemsize: int, recompute: bool = False
 ) -> int:
     """Tokens whose forward and backward pass takes about half of the free memory, for :class:`TokenBudget` to correct.
 
@@ -143,7 +143,7 @@ def _tokens_that_fit(
     """
     values = num_layers + 2 * LAYER_VALUES if recompute else LAYER_VALUES * num_layers
     per_token = LOGIT_COPIES * 4 * vocab_size + values * width * itemsize
-    return min(MOST_CUDA_TOKENS, max(1, free_cuda_bytes // (2 * per_token)))
+    return min(MOST_CUDA_TOKENS, max(1, free_bytes // (2 * per_token)))
 
 
 class _Shape(Struct, frozen=True, kw_only=True):

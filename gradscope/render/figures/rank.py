@@ -283,8 +283,7 @@ def _shares(shares: Sequence[GroupShare]) -> Figure:
         rate = "" if share.pass_rate is None else f", mean reward {share.pass_rate:.2f}"
         text = f"{share.projection_share.value:+.2f}{rate}\nrollout {top}: {share.rollouts[top]:+.2f}"
         axes.text(1.015, row, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=style.INK)
-    parts = [[[part for part in share.rollouts if (part > 0) is up] for up in (False, True)] for share in shown]
-    ends = [sum(of_side) for sides in parts for of_side in sides]
+    ends = [sum(part for part in share.rollouts if (part > 0) is up) for share in shown for up in (False, True)]
     axes.axvline(0.0, color=style.MUTED, linewidth=0.8)
     axes.set_xlim(min(0.0, *ends) * 1.05, max(0.0, *ends) * 1.05)
     style.list_rows(axes, [style.name_of(share.group_id, limit=12) for share in shown])

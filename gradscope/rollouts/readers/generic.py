@@ -106,12 +106,12 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
     A bare number is a step only where whole groups have the same ids in one file and the next. Files of evaluations
     have no step: what was sampled at another one is another model's.
     """
+    if names.step is not None:
+        return {}
     files = expand(path)
     matches = [match for file in files if (match := _STEP_IN_NAME.fullmatch(stem_of(file)))]
-    if names.step is not None or len(files) < 2 or len(matches) < len(files):
-        return {}
-    around = {(match["before"], re.sub("[0-9]+", "", match["after"] or "")) for match in matches}
-    if len(around) > 1 or _HELD_OUT.search("".join(map(str, *around))):
+    rests = {f"{match['before'] or ''}*{re.sub('[0-9]+', '', match['after'] or '')}" for match in matches}
+    if len(files) < 2 or len(matches) < len(files) or len(rests) > 1 or any(map(_HELD_OUT.search, rests)):
         return {}
     if matches[0]["bare"] is not None:
         first, second = (Counter(text_of(row.get(names.group or "")) for row in peek(file)) for file in files[:2])

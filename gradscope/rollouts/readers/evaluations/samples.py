@@ -113,10 +113,10 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> Pr
 
 def _listed_prompts(row: Mapping[str, Any], reward: str | None) -> list[dict[str, Any]]:
     """The rollouts of several prompts or steps that a row lists, in a policy's evaluation those with texts as ids."""
-    is_of_policy = any(isinstance(row.get(key), str) for key in POLICIES) and row.keys().isdisjoint(_NAMES)
     for cell in row.values():
         if is_list_of_objects(cell) and not cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
             keys = (*_PROMPTS, *USUAL["step"])
+            is_of_policy = any(isinstance(row.get(key), str) for key in POLICIES) and row.keys().isdisjoint(_NAMES)
             has_ids = is_of_policy and isinstance(cell[0].get("id"), str)  # numbers may be those of samples
             if has_ids or any(element.get(key) != cell[0].get(key) for element in cell for key in keys):
                 return list(cell)
@@ -136,7 +136,6 @@ def prompt_rows(
     """
     counts = node.get(columns.num_correct or "") if isinstance(node, dict) else None
     samples = samples_of(node, columns) if isinstance(node, dict) else None
-    policy = {key: node[key] for key in POLICIES if key in node} if isinstance(node, dict) else {}
     if isinstance(counts, list):  # a count a prompt, of as many samples each
         rows = ({**node, columns.num_correct or "": count} for count in counts)
         yield from (((*keys, str(at)), {}, _from_counts(row, columns) or _NO_TOTAL) for at, row in enumerate(rows))
@@ -144,7 +143,10 @@ def prompt_rows(
         yield keys, node, samples
     elif isinstance(node, dict) and (by_key := _verdicts_by_key(node)):
         yield from (((*keys, str(key)), *part) for key, part in by_key.items())
-    elif isinstance(node, dict) and policy and (listed := _listed_prompts(node, columns.reward)):
+    elif isinstance(node, dict) and (
+        (policy := {key: node[key] for key in POLICIES if key in node})
+        and (listed := _listed_prompts(node, columns.reward))
+    ):
         main = _first(listed[0], (columns.reward or "", *USUAL["reward"])) or ""
         for at, row in enumerate(listed):
             yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
