@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from gradscope.machine import trim_heap
 from gradscope.rollouts.arrays import byte_counts, byte_offsets, run_starts, to_indices, to_numpy, to_strings
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, rollout_columns
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
@@ -297,16 +298,20 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
         _grow(buffers, part, num_rows)
         num_rows += int(part.size.sum())
     step, size, first_row, prompt_codes = (np.frombuffer(buffer, dtype=np.int64) for buffer in of_groups)
+    groups = pa.LargeStringArray.from_buffers(len(step), pa.py_buffer(ends), pa.py_buffer(letters))
+    del of_groups, letters, ends  # so that what is reordered below is in memory once
     if not num_groups:
         return RewardTable.of_groups(())
-    groups = pa.LargeStringArray.from_buffers(len(step), pa.py_buffer(ends), pa.py_buffer(letters))
     order, num_parts = _by_group(step, first_row, groups, np.concatenate(starts))
+    trim_heap()
     is_in_order = bool(np.all(order[1:] > order[:-1]))
     rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
     first: Counts | slice = slice(None)
     if not is_in_order or len(num_parts) < len(order):  # else nothing of a long log is copied
         first = order[starts_of(num_parts)]
-        groups, size = groups.take(to_indices(first)), np.add.reduceat(size[order], starts_of(num_parts))
+        size = np.add.reduceat(size[order], starts_of(num_parts))
+        del order, num_parts
+        groups = groups.take(to_indices(first))
     prompt, first_of_prompt = _renumbered(prompt_codes[first], len(codes))
     arrays: dict[int, NDArray[Any]] = {}
     for name, buffer in buffers.items():
@@ -360,18 +365,17 @@ def _grow(buffers: dict[str, bytearray], part: Part, num_rows: int) -> None:
 def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) -> tuple[Counts, Counts]:
     """Groups of pieces by their group in the log, then by first row, [P]; and how many of P each of those is, [J]."""
     order = np.asarray(np.lexsort((first_row, step)), dtype=np.int64)
-    ordered = step[order]
-    orders, counts = [], []
-    for rows in _slices_of_steps(ordered):
-        within, steps = order[rows], ordered[rows]
+    counts = []
+    for rows in _slices_of_steps(step[order]):
+        within = order[rows]
+        steps = step[within]
         count = np.ones(len(within), dtype=np.int64)
         piece = np.searchsorted(starts, within, side="right")
         if np.any((np.diff(steps) == 0) & (np.diff(piece) != 0)):  # else no step is in two pieces
             order_within, count = grouped(steps, group.take(to_indices(within)))
-            within = within[order_within]
-        orders.append(within)
+            order[rows] = within[order_within]
         counts.append(count)
-    return np.concatenate(orders), np.concatenate(counts)
+    return order, np.concatenate(counts)
 
 
 def _slices_of_steps(ordered: Counts) -> Iterator[slice]:
