@@ -486,8 +486,8 @@ def _is_meant(row: object) -> bool:
 def furthest_deviation(run: Run) -> tuple[Estimate, str]:
     """How far the step that `gradscope spike` would choose stands out, and by which number, in words."""
     courses = courses_of(run)
-    step = outstanding_step(courses)
-    metrics = metrics_at(courses, step)
+    step, num_searched = outstanding_step(courses)
+    metrics = metrics_at(courses, step, num_chosen_from=num_searched)
     broken = next((metric for metric in metrics if not metric.value.is_defined), None)
     if broken is not None:
         return broken.deviation, f"deviation of {broken.name} at step {step}"

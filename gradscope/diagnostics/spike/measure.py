@@ -58,39 +58,41 @@ def courses_of(run: Run) -> Courses:
     return courses
 
 
-def outstanding_step(courses: Courses) -> int:
-    """The first step with a number that is none, else the furthest of the first course with one beyond chance.
+def outstanding_step(courses: Courses) -> tuple[int, int]:
+    """The step that stands out, and the number of steps of all courses among which it was searched for.
 
-    Without any the furthest of the first course.
+    The first step with a number that is none, else the furthest of the first course with one beyond chance; without any
+    the furthest of the first course.
 
     Raises:
         InputError: No course has nine steps.
     """
+    searched: Courses = {name: course for name, course in courses.items() if name.rpartition("/")[2] not in LOSSES}
+    furthest = _furthest(searched)
+    if not furthest:  # a loss jumps without an update that went wrong
+        searched, furthest = courses, _furthest(courses)
+    num_searched = sum(map(len, searched.values()))
     broken = [step for course in courses.values() for step, value in course.items() if not math.isfinite(value)]
     if broken:
-        return min(broken)
-    furthest = {name: most_deviating(course) for name, course in _searched(courses).items()}
-    steps = {name: step for name, step in furthest.items() if step is not None}
-    for name, step in steps.items():
-        if any(metric.name == name and metric.is_unusual for metric in metrics_at(courses, step)):
-            return step
-    for step in steps.values():
-        return step
+        return min(broken), num_searched
+    for name, step in furthest.items():
+        if metric_at(name, courses[name], step, num_chosen_from=num_searched).is_unusual:
+            return step, num_searched
+    for step in furthest.values():
+        return step, num_searched
     raise InputError(
         "No step can be singled out: fewer than nine steps of the log have a gradient norm, a KL or a loss.",
         hint="Name the step with --step, or put the trainer's metrics beside its rollouts.",
     )
 
 
-def _searched(courses: Courses) -> Courses:
-    """Norm and KL; the loss where neither is logged, for it jumps without an update that went wrong."""
-    chosen = {name: course for name, course in courses.items() if name.rpartition("/")[2] not in LOSSES}
-    return chosen if any(most_deviating(course) is not None for course in chosen.values()) else courses
+def _furthest(courses: Courses) -> dict[str, int]:
+    steps = {name: most_deviating(course) for name, course in courses.items()}
+    return {name: step for name, step in steps.items() if step is not None}
 
 
-def metrics_at(courses: Courses, step: int, *, was_named: bool = False) -> tuple[SpikeMetric, ...]:
-    """The numbers of a step that was searched for among all steps of all courses, or named beforehand."""
-    num_chosen_from = 1 if was_named else sum(map(len, _searched(courses).values()))
+def metrics_at(courses: Courses, step: int, *, num_chosen_from: int = 1) -> tuple[SpikeMetric, ...]:
+    """The numbers of a step that was searched for among so many, or named beforehand."""
     return tuple(
         metric_at(name, course, step, num_chosen_from=num_chosen_from)
         for name, course in courses.items()
@@ -103,10 +105,10 @@ def spike_sentences(run: Run) -> tuple[str, ...]:
     courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] not in LOSSES}
     rises = tuple(level_changes(courses))
     try:
-        step = outstanding_step(courses)
+        step, num_searched = outstanding_step(courses)
     except InputError:
         return rises
-    metrics = metrics_at(courses, step)
+    metrics = metrics_at(courses, step, num_chosen_from=num_searched)
     stands_out = any(one.is_unusual for one in metrics) and all(one.value.is_defined for one in metrics)
     return (*([spike_headline(step, metrics, was_named=False)] * stands_out), *rises)
 
@@ -287,14 +289,15 @@ def measure_spike(
     progress = reporter(progress)
     run = read_run(path, read, progress=progress, metrics_alone=True)
     courses = courses_of(run)
-    chosen = outstanding_step(courses) if step is None else step
+    chosen, num_searched = outstanding_step(courses) if step is None else (step, 1)
     if chosen not in run.updates and chosen not in run.metrics:
         raise InputError(
             f"{run.source.path} has nothing of step {chosen}.",
             hint=f"It has steps {f'{min(run.every_step)} to {max(run.every_step)}'}.",
         )
     measured = _measured(run, chosen, tokens, engine or EngineOptions(), progress)
-    return _report(run, chosen, courses, measured, was_named=step is not None)
+    metrics = metrics_at(courses, chosen, num_chosen_from=num_searched)
+    return _report(run, chosen, courses, metrics, measured, was_named=step is not None)
 
 
 def _measured(
@@ -336,9 +339,14 @@ def _is_steady(course: Mapping[int, float]) -> bool:
 
 
 def _report(
-    run: Run, step: int, courses: Courses, measured: inputs.MeasuredStep | str, *, was_named: bool
+    run: Run,
+    step: int,
+    courses: Courses,
+    course_metrics: tuple[SpikeMetric, ...],
+    measured: inputs.MeasuredStep | str,
+    *,
+    was_named: bool,
 ) -> SpikeReport:
-    course_metrics = metrics_at(courses, step, was_named=was_named)
     stands_out = was_named or any(metric.is_unusual for metric in course_metrics)
     metrics = (*course_metrics, *_also_unusual(run, step, courses, stands_out=stands_out))
     gram = None if isinstance(measured, str) else measured.gram

@@ -236,14 +236,14 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
     num_neighbors = min(len(steps) - 1, NUM_NEIGHBORS)
     if num_neighbors < FEWEST_NEIGHBORS:
         return f"{num_neighbors} other steps have the number, and a spread needs {FEWEST_NEIGHBORS}"
-    ((typical, deviation),) = _deviations(steps, numbers, indices, in_logs=in_logs)
+    neighbors, (deviation,) = _deviations(steps, numbers, indices, in_logs=in_logs)
     if math.isnan(deviation):
         return "half of the other steps have the same number"
     # Student's quantile: the spread and the median are estimates themselves, from few steps poor ones
     of_median = math.sqrt(1 + math.pi / (2 * num_neighbors))
     quantile = float(stdtrit(_EFFICIENCY * (num_neighbors - 1), (1 - LEVEL) ** (1 / num_chosen_from)))
     return Deviation(
-        typical=float(typical),
+        typical=float(np.median(neighbors)),
         deviation=float(deviation),
         by_chance=of_median * quantile,
         num_neighbors=num_neighbors,
@@ -268,7 +268,7 @@ def _every_deviation(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Ar
     if len(steps) <= FEWEST_NEIGHBORS:
         return steps, np.full(len(steps), math.nan)
     parts = np.array_split(np.arange(len(steps)), len(steps) // _AT_ONCE + 1)
-    return steps, np.concatenate([_deviations(steps, numbers, part, in_logs=in_logs)[:, 1] for part in parts])
+    return steps, np.concatenate([_deviations(steps, numbers, part, in_logs=in_logs)[1] for part in parts])
 
 
 _AT_ONCE = 1 << 14  # steps whose neighbors are looked at together
@@ -286,8 +286,10 @@ def _comparable(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array, 
     return steps[usable][order], numbers[usable][order], in_logs
 
 
-def _deviations(steps: NDArray[np.int64], numbers: Array, indices: NDArray[np.int64], *, in_logs: bool) -> Array:
-    """For P indices of steps the median of the nearest and the deviation from it; NaN without a spread, [P, 2]."""
+def _deviations(
+    steps: NDArray[np.int64], numbers: Array, indices: NDArray[np.int64], *, in_logs: bool
+) -> tuple[Array, Array]:
+    """The numbers nearest to P steps, by index, [P, n], and the deviations from these, [P]; NaN without a spread."""
     size = min(NUM_NEIGHBORS, len(steps) - 1)
     first, last = np.maximum(indices - size, 0), np.minimum(indices, len(steps) - 1 - size)
     while (first < last).any():  # of two steps at one distance the earlier is the nearer
@@ -302,8 +304,7 @@ def _deviations(steps: NDArray[np.int64], numbers: Array, indices: NDArray[np.in
     middles = np.median(scaled, axis=1)
     spreads = _TO_SIGMA * np.median(np.abs(scaled - middles[:, None]), axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        deviations = np.where(spreads == 0, math.nan, (own - middles) / spreads)
-    return np.stack([np.median(neighbors, axis=1), deviations], axis=1)
+        return neighbors, np.where(spreads == 0, math.nan, (own - middles) / spreads)
 
 
 FEWEST_OF_LEVELS = 20  # steps below which the last fifth is a handful

@@ -35,12 +35,12 @@ def test_courses_match_the_last_part_of_their_trainers_names() -> None:
 
 
 def test_the_gradient_norm_decides_or_the_first_number_that_is_none() -> None:
-    assert module.outstanding_step({"grad_norm": course(jump=7), "kl": course(jump=3, by=99.0)}) == 7
-    assert module.outstanding_step({"grad_norm": {1: 1.0}, "kl": course(jump=3)}) == 3
-    assert module.outstanding_step({"grad_norm": course(by=1.0), "kl": course(jump=5, by=99.0)}) == 5
-    assert module.outstanding_step({"grad_norm": course(by=1.0), "loss": course(jump=5, by=99.0)}) == 3
+    assert module.outstanding_step({"grad_norm": course(jump=7), "kl": course(jump=3, by=99.0)})[0] == 7
+    assert module.outstanding_step({"grad_norm": {1: 1.0}, "kl": course(jump=3)})[0] == 3
+    assert module.outstanding_step({"grad_norm": course(by=1.0), "kl": course(jump=5, by=99.0)})[0] == 5
+    assert module.outstanding_step({"grad_norm": course(by=1.0), "loss": course(jump=5, by=99.0)})[0] == 3
     courses = {"grad_norm": course() | {12: math.inf}, "loss": course() | {11: math.nan, 13: math.nan}}
-    assert module.outstanding_step(courses) == 11
+    assert module.outstanding_step(courses)[0] == 11
     for courses in ({}, {"grad_norm": course(steps=8)}, {"kl": dict.fromkeys(range(20), 0.0)}):
         with pytest.raises(InputError, match="No step can be singled out"):
             module.outstanding_step(courses)
