@@ -1,7 +1,7 @@
-"""How rows become columns: the keys that are read, and one function that says what their cells mean.
+"""How rows become columns: the keys that a format reads, and one function that interprets their cells.
 
-That function is all that is declared of a format. It takes the cells of many rows at once, as a decoder or Arrow made
-them, and of single rows that these refuse, or whose rollouts are asked for with all that the log has of them.
+A format declares no more than that function. It is given the cells of many rows at once, as a decoder or Arrow made
+them, and those of single rows that these refuse or whose rollouts are read in full.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, suffix_of
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-NOT_COMPARED = 0  # stands for what tells a rollout apart where only its row can be compared
+NOT_COMPARED = 0  # the hash of a sample without an id, which only a comparison of rows can tell from another
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _NO_STEP = -1
 _AT_ONCE = 1 << 8  # rows that are objects at once, with lists of tokens where a format has some
-_STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # what a key of a struct must not have
+_STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # characters that a field of a struct cannot have
 
 
 class Fact(NamedTuple):
-    """What rows say about their log, of which its reader makes a sentence when it has all of them."""
+    """A fact about the log that rows reveal; its reader makes a sentence of all of them."""
 
     about: Literal["other filter", "number of responses", "shape", "identity"]
     value: str | int
 
 
 Note = str | Fact
-"""What rows call for: a sentence on their log, or a fact for one."""
+"""A sentence about the log that rows give rise to, or a fact for one."""
 
 
 def facts_in(notes: Iterable[Note], about: str) -> list[Any]:
@@ -59,35 +59,35 @@ class Columns(Struct, frozen=True, kw_only=True):
     """The rollouts of some rows as columns, [R] each."""
 
     row: Counts | None = None
-    """Which row each rollout is of, ascending; None: each row is one. A row that none is of is passed over."""
-    flaws: Sequence[tuple[int, str]] = ()  # rows that are set aside with all rollouts that they may hold, and why
-    count: Counts | None = None  # how many equal rollouts each stands for; None: one
-    step: NDArray[np.int64]  # whole numbers from 0 on; -1 where the row has none, and so holds no rollout
-    no_step: str = "the step is not a whole number"  # why, for the quarantine
+    """The row of each rollout, ascending; None: a rollout a row. Rows without a rollout are skipped."""
+    flaws: Sequence[tuple[int, str]] = ()  # rows that are set aside with all their rollouts, and why
+    count: Counts | None = None  # number of equal rollouts that each stands for; None: one
+    step: NDArray[np.int64]  # from 0 on; -1 where the row has none, which sets its rollout aside
+    no_step: str = "the step is not a whole number"  # the reason then given
     group: list[str] | pa.Array
-    """What the rows of a group share within a step; "" where the row has none, and so holds no rollout."""
-    no_group: str = ""  # why, for the quarantine
+    """The id of the group within its step; "" where the row has none, which sets its rollout aside."""
+    no_group: str = ""  # the reason then given
     prompts: Callable[[list[int]], list[str]] | None = None
-    """The ids of the prompts of some rows, asked for the first row of each group; None: the names of their groups."""
+    """The ids of the prompts of some rows, called with the first row of each group; None: the ids of the groups."""
     texts: Callable[[list[int]], list[str]] | None = None
-    """The texts of the prompts of some rows, where ``further`` does not tell them; None: the log has none."""
+    """The texts of the prompts of some rows, where ``further`` does not have them; None: the log has none."""
     numbers: Mapping[str, NDArray[Any]]
     """``reward``, NaN where the row has none, and each reward function as ``reward/NAME``; any of ``seconds``,
     ``advantage``, ``num_tokens`` and ``policy``, as ``Part`` has them."""
-    policies: Sequence[str] = ()  # names of those that sampled them, of which ``policy`` among the numbers are indices
-    has_all_functions: bool = False  # whether a rollout also has the reward functions of which it has no number
+    policies: Sequence[str] = ()  # names of the policies that ``numbers["policy"]`` refers to by index
+    has_all_functions: bool = False  # whether a reward function without a number is listed as missing
     no_reward: Callable[[int], str | None] = lambda _: "the reward is missing"
-    """Why a row has none; None: the format has none."""
-    notes: Collection[Note] = ()  # what rows call for, whatever becomes of them
+    """Why a row has no reward; None: the format logs none."""
+    notes: Collection[Note] = ()  # notes on the log, even if all rows are set aside
     is_odd: NDArray[np.bool_] | None = None  # where ``further`` has to look at the row; None: nowhere
     noted: Mapping[str, NDArray[np.bool_]] = {}
-    """Sentences on the log, and which rows call for them, [R]."""
+    """Sentences about the log, each with the rows that give rise to it, [R]."""
     samples: Sequence[str | None] | None = None
-    """What tells each rollout from the others of its group, [R]; None: nothing does."""
+    """An id of each rollout within its group, [R]; None: the log has none."""
     further: Callable[[int], Mapping[str, Any]] = lambda _: {}
     """Further fields of a row's ``Record``; raises ``UnusableRowError`` where the row holds no rollout."""
     flaw: Callable[[int], str | None] = lambda _: None
-    """What else is to be set aside of a row that has a reward, and stays in its group."""
+    """A reason to count a row as set aside although its rollout has a reward and stays in its group."""
 
     def prompt_ids(self, rows: list[int]) -> list[str]:
         """The ids of the prompts of some rows."""
@@ -320,13 +320,13 @@ _MADE_LATER = {Raw, msgspec.UnsetType}
 class LineColumns(Struct, frozen=True, kw_only=True, dict=True):
     """How lines become columns."""
 
-    row: Any  # the type that a decoder holds lines to: a struct of the keys that are read
+    row: Any  # the type that lines are decoded to: a struct of the keys that are read
     take: Callable[[Sequence[Any], Path], Columns]  # the columns of rows of a file, at least one
-    looks_at_path: bool = False  # whether they say something else in a file of another name
+    looks_at_path: bool = False  # whether their meaning depends on the name of the file
 
     @cached_property
     def decoder(self) -> msgspec.json.Decoder[Any]:
-        """What decodes such lines."""
+        """The decoder of such lines."""
         return msgspec.json.Decoder(self.row)
 
 
@@ -341,14 +341,14 @@ def line_columns(
     """How lines become columns.
 
     Args:
-        take: What their cells mean.
+        take: Interprets their cells.
         keys: The keys that are read.
-        raw: Further ones, whose cells are left as JSON until they are asked for.
-        looks_at_path: Whether cells mean something else in a file of another name.
+        raw: Further keys, whose cells stay JSON until they are needed.
+        looks_at_path: Whether the meaning of cells depends on the name of the file.
         is_complete: Whether a row with any other key is left to the row reader.
 
     Returns:
-        Their declaration; None where a key is none that a decoder can be given.
+        Their declaration; None where a key cannot be a field of a decoder.
     """
     kinds = dict.fromkeys(raw, Raw | msgspec.UnsetType) | dict.fromkeys(keys, Any)
     if any(_STRANGE.search(key) for key in kinds):
@@ -371,17 +371,17 @@ def line_columns(
 
 
 class ListColumns(Struct, frozen=True, kw_only=True):
-    """How a JSON document that is one list of objects becomes columns; any other is left to the row reader."""
+    """How a JSON document that is one list of objects becomes columns; other documents go to the row reader."""
 
-    lines: LineColumns  # the same of an element a line
+    lines: LineColumns  # of the elements as lines
 
 
 class TableColumns(Struct, frozen=True, kw_only=True):
     """How the rows of a Parquet or CSV file become columns."""
 
     names: tuple[str, ...]  # the columns that are read, where the file has them
-    texts: tuple[str, ...] = ()  # further ones, of long texts that are compared and never copied a row
-    take: Callable[[Cells], Columns]  # what their cells mean
+    texts: tuple[str, ...] = ()  # further ones, of long texts, which are compared and never copied
+    take: Callable[[Cells], Columns]  # interprets their cells
 
 
 FileColumns = LineColumns | ListColumns | TableColumns | None
@@ -413,7 +413,7 @@ def records_in(
     quarantine: QuarantineLog,
     note: Callable[[Note], object] = lambda _: None,
 ) -> Iterator[tuple[int, Record]]:
-    """The rollouts of rows that the row reader made, each with the index of its row among them."""
+    """The rollouts of rows of the row reader, each with the index of its row."""
     numbered = iter(rows)
     first = 0
     while batch := list(islice(numbered, _AT_ONCE)):

@@ -1,8 +1,8 @@
-"""Lines of JSON as columns: a block of usual lines is decoded at once, and an odd line by the row reader, alone.
+"""JSON lines as columns: usual lines are decoded a block at a time, an odd line alone, by the row reader.
 
-msgspec holds a line to all of JSON, also where it passes over keys. Three things it lets pass there that the row reader
-does not: bytes that are not UTF-8, deep nesting and numbers of thousands of digits. Lines that may have one of these
-are looked for beforehand, and are odd.
+msgspec validates all of a line, including keys that it skips, with three exceptions: bytes that are not UTF-8, deep
+nesting, and numbers of thousands of digits. Lines that may contain one of these are found beforehand and left to the
+row reader, which refuses them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumn
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 
 BLOCK = 8 << 20
-"""Bytes of a block: enough rows that one costs little more than to decode it, and few enough objects at a time."""
+"""Bytes of a block: so many rows that its overhead is small, and so few that their objects fit in memory."""
 _END, _OPEN, _CLOSE, _RETURN = map(ord, "\n{}\r")
 _BRACKET = ord("{")
-"""``[`` and ``{`` with this bit set: ``[`` becomes ``{``."""
+"""``{``, which ``[`` becomes where bit 0x20 is set."""
 _STRIDE = (
     2100  # any number that Python refuses to convert has digits at two positions so far apart, and all between them
 )
@@ -44,17 +44,17 @@ _ELEMENTS = 1 << 13  # of a list, that are objects at once
 
 
 class OddRow(Struct, frozen=True, kw_only=True):
-    """A row for the row reader, or several lines side by side that hold none for one reason."""
+    """A row for the row reader, or adjacent lines that are no rows for the same reason."""
 
     at: int  # its number within the block
-    row: dict[str, Any] | str  # its cells, or why it has none
+    row: dict[str, Any] | str  # its cells, or why it is no row
     start: int = 0  # its first byte in the file of lines
     end: int = 0  # the byte behind its last
-    count: int = 1  # how many lines it is
+    count: int = 1  # number of lines
 
 
 class Span(Struct, frozen=True, kw_only=True):
-    """A stretch of a block that holds rows of a step, and maybe others between them."""
+    """A stretch of a block with all rows of one step, possibly with others in between."""
 
     step: int  # the step
     start: int  # its first byte in the file; of a compressed file, decompressed
@@ -67,32 +67,32 @@ class Scanned(Struct, frozen=True, kw_only=True):
 
     file: int  # the file's number within the log
     end: int  # the byte behind its last; of a compressed file, decompressed
-    num_rows: int  # how many lines or rows it has
+    num_rows: int  # number of lines or rows, odd ones included
     part: Part | None = None
-    """The groups of its usual rows, which are numbered within the block; None without any."""
+    """The groups of its usual rows, numbered within the block; None where it has no usual row."""
     at: Counts | None = None
-    """The numbers of these rows, group after group; None where no other row stands between them."""
-    odd: list[OddRow] = []  # the others, in order
+    """The numbers of these rows, group after group; None where no odd row lies between them."""
+    odd: list[OddRow] = []  # the remaining rows, in order
     spans: list[Span] | None = None
     """Where the usual rows of each step lie; None: the file is read as a whole or not at all."""
-    is_open: bool = False  # whether its last line has no end, so that it may be being written
-    noted: tuple[Note, ...] = ()  # what its rows call for
-    lost: InputError | None = None  # why what follows in the file cannot be read
+    is_open: bool = False  # whether its last line has no line end, and may still be being written
+    noted: tuple[Note, ...] = ()  # notes on the log that its rows give rise to
+    lost: InputError | None = None  # why the rest of the file cannot be read
     is_of_several: bool = False
-    """Whether ``part`` has the groups of files before it, too, and its first rows are numbered within the log."""
+    """Whether ``part`` also has the groups of earlier files, with rows numbered within the log."""
 
 
 class LineBlock(Struct, frozen=True, kw_only=True):
-    """Some lines of a file, each with its end."""
+    """Whole lines of a file."""
 
     data: bytes  # the lines
     offset: int  # their first byte in the file; of a compressed file, decompressed
     end: int  # the byte behind the last that was read
-    is_open: bool = False  # whether it is the last line of its file, without an end
-    lost: InputError | None = None  # why what follows in the file cannot be read; then there are no lines
+    is_open: bool = False  # whether it is the last line of its file, without a line end
+    lost: InputError | None = None  # why the rest of the file cannot be read; such a block has no lines
 
     def decoded(self, decoder: msgspec.json.Decoder[Any]) -> tuple[list[Any], Counts, Counts]:
-        """The rows that a decoder takes, the numbers of their lines, and where each line starts and the last ends."""
+        """The rows that decode, the numbers of their lines, and the bounds of all lines."""
         data = self.data + b"\n" if self.is_open else self.data
         letters = np.frombuffer(data, dtype=np.uint8)
         is_long = data.find(b"\n") >= _LONG
@@ -106,7 +106,7 @@ class LineBlock(Struct, frozen=True, kw_only=True):
         return rows, at, bounds
 
     def odd_rows(self, bounds: Counts, numbers: list[int]) -> list[OddRow]:
-        """What the row reader says of some lines; of those without a row for one reason, side by side, at once."""
+        """Lines as the row reader sees them; adjacent ones that are no rows for the same reason are one entry."""
         odd: list[OddRow] = []
         num_flawed = 0
         for at in numbers:
@@ -126,7 +126,7 @@ class LineBlock(Struct, frozen=True, kw_only=True):
 def blocks_in(
     path: Path, start: int = 0, end: int | None = None, sizes: Iterator[int] | None = None
 ) -> Iterator[LineBlock]:
-    """The lines that begin within some bytes of a file, or from ``start`` on, block after block of about a size."""
+    """The lines that begin within a range of bytes of a file, in blocks of about the given sizes."""
     at, sizes = start, sizes or repeat(BLOCK)
     try:
         with open_bytes(path) as stream:
@@ -144,7 +144,7 @@ def blocks_in(
                 cut = data.rfind(b"\n") + 1
                 if cut:
                     yield LineBlock(data=data[:cut] if data[cut:] else data, offset=offset, end=offset + cut)
-                if data[cut:]:  # what has no end of line is the last of its file, or too long
+                if data[cut:]:  # a line without an end is the last of its file, or too long
                     yield LineBlock(data=data[cut:], offset=offset + cut, end=at, is_open=True)
     except InputError as error:
         yield LineBlock(data=b"", offset=at, end=at, lost=error)
@@ -156,7 +156,7 @@ def blocks_in(
 def scan_range(
     path: Path, file: int, columns: LineColumns, start: int, end: int | None, *, with_texts: bool = False
 ) -> Iterator[Scanned]:
-    """The lines that begin within some bytes of a file, by its number in the log, block after block."""
+    """The lines that begin within a range of bytes of a file, block by block; ``file`` is its number in the log."""
     for block in blocks_in(path, start, end):
         yield _scan(path, file, columns, block, with_texts)
 
@@ -164,7 +164,7 @@ def scan_range(
 def scan_small(
     paths: Sequence[Path], files: Sequence[int], columns: LineColumns, *, with_texts: bool = False
 ) -> Iterator[Scanned]:
-    """Many small files at once, which costs as much as one; the last plain one has the part of all."""
+    """Many small files at the cost of one; the part of adjacent plain files comes with the last of them."""
     plain: list[_PlainFile] = []
     for path, file in zip(paths, files, strict=True):
         blocks = list(blocks_in(path, 0, None))
@@ -180,7 +180,7 @@ def scan_small(
 
 
 def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool = False) -> list[Scanned] | None:
-    """A document that is one list of usual rows; None where it is anything else."""
+    """A document that is one list of usual rows; None for any other document."""
     try:
         data = document_bytes(path)
         elements = _LIST.decode(data) if data is not None and is_text(data) else []
@@ -200,7 +200,7 @@ def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool =
 
 
 class _PlainFile(Struct, frozen=True):
-    """A file that is one block of lines which the decoder takes."""
+    """A file of one block, all of whose lines decode."""
 
     path: Path
     file: int
@@ -238,7 +238,7 @@ def _scan_together(plain: Sequence[_PlainFile], columns: LineColumns, with_texts
 
 
 def _seek_line(stream: IO[bytes], start: int, end: int | None) -> int:
-    """Go to the first line that begins at a byte or behind it; to the end where none does before."""
+    """Seek to the first line that begins at ``start`` or later, but not beyond ``end``."""
     stream.seek(start - 1)
     at = start - 1
     while end is None or at < end:
@@ -250,7 +250,7 @@ def _seek_line(stream: IO[bytes], start: int, end: int | None) -> int:
 
 
 def _whole_lines(stream: IO[bytes], size: int) -> tuple[bytes, int]:
-    """The next lines, some of them, and how many bytes of the last were passed over, as it is too long."""
+    """The next whole lines, and how many bytes of an overlong last line were skipped."""
     data, skipped = stream.read(size), 0
     if data and not data.endswith(b"\n"):
         longest = most(MOST_ROW) + 1
@@ -294,7 +294,7 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
 def _decoded(
     decoder: msgspec.json.Decoder[Any], data: bytes, bounds: Counts, doubtful: Counts
 ) -> tuple[list[Any], Counts]:
-    """The rows that a decoder takes, and the numbers of their lines; halves the lines where it takes none."""
+    """The rows that decode, and the numbers of their lines; where decoding fails, lines are bisected."""
     decode, view = decoder.decode_lines, memoryview(data)
     edges = [-1, *doubtful.tolist(), len(bounds) - 1]
     waiting = [(low + 1, high) for low, high in pairwise(edges) if low + 1 < high][::-1]
@@ -316,7 +316,7 @@ def _decoded(
 
 
 def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts:
-    """The lines that are not framed as an object, or may hold what only the row reader refuses."""
+    """The lines that do not look like an object, or may contain what only the row reader refuses."""
     starts, lasts = bounds[:-1], bounds[1:] - 2
     last = letters[lasts]
     returned = last == _RETURN
@@ -348,7 +348,7 @@ def is_text(data: bytes) -> bool:
 
 
 def _long_numbers(data: bytes, letters: NDArray[np.uint8]) -> list[int]:
-    """Positions of digits with thousands of other digits around them."""
+    """Positions within runs of thousands of digits."""
     samples = letters[::_STRIDE]
     is_digit = (samples >= ord("0")) & (samples <= ord("9"))
     candidates = np.flatnonzero(is_digit[:-1] & is_digit[1:]) * _STRIDE
@@ -356,13 +356,13 @@ def _long_numbers(data: bytes, letters: NDArray[np.uint8]) -> list[int]:
 
 
 def spans_of(step: Counts, at: Counts, bounds: Counts, lines: Counts | None = None) -> list[Span]:
-    """Where rows of each step lie.
+    """The stretches in which the rows of each step lie.
 
     Args:
-        step: The step of each.
+        step: Step of each usual row.
         at: Its number among all rows of the block.
-        bounds: Where each of these begins in the file, and the last ends.
-        lines: The number of the first line of each; None: each is one.
+        bounds: Where each row of the block begins in the file, and the last ends.
+        lines: The number of the first line of each row of the block; None: one line a row.
     """
     if not len(step):
         return []

@@ -1,7 +1,7 @@
-"""A log of any size reduced to its rewards: block after block of its files, on all cores, in bounded memory.
+"""A log of any size reduced to its rewards, in blocks, on all cores and in bounded memory.
 
-A usual row is never an object. An odd one is looked at by itself. Where more than rewards is asked for, the rollouts of
-a step are read back from where they lie.
+Usual rows never become objects; odd ones go to the row reader. Where more than rewards is needed, the rollouts of a
+step are read back from the stretches of the files in which they lie.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from gradscope.rollouts.readers.reduction.parts import (
 )
 from gradscope.rollouts.readers.reduction.processes import Declared, expanded_size, scan_files
 
-_MARK = 256  # bytes at the start of a file, and before the offset where reading stopped, by which it is recognized
+_MARK = 256  # bytes at the start of a file, and before the end of what was read, by which a grown file is recognized
 
 
 class FileSoFar(Struct, frozen=True, kw_only=True):
-    """How far a file of JSON lines was read."""
+    """How far a file of JSON lines has been read."""
 
     end: int  # bytes: the end of its last whole line
-    num_lines: int  # lines up to there
-    inode: int  # the file's number in its file system: a file that replaces it has another
-    written: int  # when it was last written, in nanoseconds
+    num_lines: int  # lines up to that end
+    inode: int  # a file that replaces it has another
+    mtime_ns: int
     marks: tuple[bytes, bytes]  # its first bytes, and the last that were read
 
 
 class ReadSoFar(EarlierLooks):
-    """The parts of a log from one look to the next; nothing is stored of a log with any file but plain JSON lines."""
+    """The parts of a growing log, kept between reads; nothing is kept of a log with compressed or other files."""
 
     def __init__(self) -> None:
         self._keys: tuple[str, ...] = ()
@@ -68,21 +68,21 @@ class ReadSoFar(EarlierLooks):
         self.set_aside = QuarantineLog()
 
     def check(self, files: Sequence[Path], keys: tuple[str, ...]) -> None:
-        """Forget everything where the log is not the one that was read, grown longer."""
+        """Forget everything unless the log is the one that was read, at most grown."""
         read = list(self.files)
         if keys != self._keys or read != list(files[: len(read)]) or not all(map(self._has_grown, read)):
             self.forget()
         self._keys = keys
 
     def keep(self, path: Path, end: int, num_lines: int, part: Part | None) -> None:
-        """Take in what came of a block of a file, which ends with a whole line: its end, and its lines."""
+        """Add the part of a block of whole lines, which ends at byte ``end`` of the file."""
         self.parts += [] if part is None else [part]
         before, stat = self.files.get(path), path.stat()
         self.files[path] = FileSoFar(
             end=end,
             num_lines=num_lines + (0 if before is None else before.num_lines),
             inode=stat.st_ino,
-            written=stat.st_mtime_ns,
+            mtime_ns=stat.st_mtime_ns,
             marks=_marks(path, end),
         )
 
@@ -94,7 +94,7 @@ class ReadSoFar(EarlierLooks):
             return (
                 path.suffix not in tables.COMPRESSED
                 and stat.st_ino == file_so_far.inode
-                and (is_longer or (stat.st_size, stat.st_mtime_ns) == (file_so_far.end, file_so_far.written))
+                and (is_longer or (stat.st_size, stat.st_mtime_ns) == (file_so_far.end, file_so_far.mtime_ns))
                 and _marks(path, file_so_far.end) == file_so_far.marks
             )
         except OSError:
@@ -109,38 +109,37 @@ def _marks(path: Path, end: int) -> tuple[bytes, bytes]:
 
 
 MOST_WITH_TEXTS = 64 << 20
-"""Bytes of a log up to which the texts of its prompts are stored with its rewards: those of a larger log take more
-memory than all the rest, and its prompts have their ids alone."""
-_ROWS = 1 << 13  # rows of the row reader that are objects at once
+"""Bytes of a log up to which the texts of its prompts are stored with its rewards. In larger logs the texts would take
+more memory than all the rest, so prompts have only ids."""
+_ROWS = 1 << 13  # rows of the row reader that are held as objects at a time
 _MEGABYTE = 1 << 20
 FileRow = tuple[Path, tables.Row]  # a row and its file
 
 
 class ColumnLog(Struct, frozen=True, kw_only=True):
-    """A log whose usual rows are read as columns."""
+    """A log whose usual rows are read as columns: what a format declares."""
 
     files: Sequence[Path]  # its files, in order
     rows: Callable[[Path, QuarantineLog], Iterable[tables.Row]]
-    """The row reader's rows of a file; what is no row goes to the quarantine."""
-    take: Callable[[Cells], Columns]  # what the cells of its rows mean
+    """The row reader: the rows of a file; what cannot be read goes to the quarantine."""
+    take: Callable[[Cells], Columns]  # interprets the cells of rows
     keys: Sequence[str] = ()
-    """The keys that are read, so that files of a usual kind are decoded to columns; none: the row reader makes rows."""
-    raw: Sequence[str] = ()  # further keys, whose cells are long and are left as they are until they are asked for
-    looks_at_path: bool = False  # whether cells mean something else in a file of another name
-    declared: Declared | None = None  # how a file becomes columns, where those keys do not say it
+    """The keys that are read, which makes files of usual kinds columns; none: all rows go to the row reader."""
+    raw: Sequence[str] = ()  # further keys, whose cells are long and stay undecoded until they are needed
+    looks_at_path: bool = False  # whether the meaning of cells depends on the name of the file
+    declared: Declared | None = None  # how a file becomes columns, where ``keys`` do not suffice
     read_back: Callable[[Cells], Columns] | None = None
-    """What cells mean where the rollouts of a step are asked for; None: the same."""
+    """Replaces ``take`` where the rollouts of a step are read back; None: ``take``."""
     together: Callable[[Sequence[FileRow]], Iterable[Record]] | None = None
-    """The rollouts of rows that are read together, as those of a step, where these may depend on one another; None: as
-    ``take`` says."""
-    quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # what is set aside
-    note: Callable[[Note], object] = lambda _: None  # called with what its rows call for
-    lines_hold_many: bool = False  # whether a line that is set aside counts as the mean of those that were read
-    most: float = math.inf  # rollouts that it may hold: a few digits may declare a million
+    """The rollouts of rows that depend on one another and are read together, as those of a step; None: ``take``."""
+    quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # receives what is set aside
+    note: Callable[[Note], object] = lambda _: None  # called with each note on the log
+    lines_hold_many: bool = False  # whether a line that is set aside counts as many rollouts as the mean line holds
+    most: float = math.inf  # limit on rollouts: a few digits may declare a million
     repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
-    """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
+    """Which groups may log a rollout twice, [J], judged by the table; None: judged by ``sample``."""
     judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
-    """A last check of its table; None from it: the log is to be read in another way."""
+    """A last check of the table; returns None where the log has to be read in another way."""
 
     @property
     def columns_of(self) -> Declared:
@@ -153,12 +152,12 @@ class ColumnLog(Struct, frozen=True, kw_only=True):
     def records(
         self, file: Path, rows: Iterable[tables.Row], quarantine: QuarantineLog
     ) -> Iterator[tuple[int, Record]]:
-        """The rollouts of some rows of a file without their tokens, each with the index of its row among them."""
+        """The rollouts of some rows of a file, tokens counted but not kept, each with the index of its row."""
         records = records_in(self.take, file, rows, quarantine, self.note)
         return ((number, with_counted_tokens(record)) for number, record in records)
 
     def limited(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """Parts of the log as long as it has no more rollouts than it may."""
+        """The parts of the log; raises once they have more rollouts than the limit."""
         num_rollouts = 0
         for part in parts:
             num_rollouts += int(part.size.sum())
@@ -168,29 +167,29 @@ class ColumnLog(Struct, frozen=True, kw_only=True):
 
 
 def too_many_rollouts(path: Path, limit: int) -> InputError:
-    """What is wrong with a file whose rows hold, or declare, more rollouts than that."""
+    """The error for a file whose rows hold, or declare, more rollouts than the limit."""
     message = f"{path} holds more than {limit:,} samples, which its counts declare or its lists have."
     return InputError(message, hint=raise_limits(path))
 
 
 _MOST_TIMES = 4
-"""How often a log may be read where all its steps are read one by one: of one whose steps lie mixed, or are in a
-compressed file together, reading all rows at once costs less."""
+"""How many times its size may be read to read all steps of a log one by one. Where steps are interleaved, or share a
+compressed file, reading all rows at once costs less."""
 
 
 class StepSpans:
-    """Where the rows of each step lie, in the order of the log, so that one step can be read back without the rest.
+    """Where the rows of each step lie, so that one step can be read back without the rest.
 
-    Stored as a stretch a step and piece of a file, and never a row: a log that goes from step to step has about as many
-    as it has pieces and steps.
+    A stretch for each step and block, never one for each row: a log that goes from step to step has about as many as it
+    has blocks and steps.
     """
 
     def __init__(self) -> None:
         self._of_step: dict[int, list[tuple[int, Span | None]]] = {}
-        """Step -> files and what of each, by lines of the file; None: all of one that is not of JSON lines."""
+        """Step -> files and the stretch of each, numbered by lines of the file; None: all of a file without lines."""
 
     def add(self, file: int, first: int, usual: Iterable[Span], odd: Iterable[Span]) -> None:
-        """Take in the next block: lines before it in its file, where each step's usual rows lie, and each odd row."""
+        """Add a block: ``first`` is the number of its first line, ``usual`` has a span a step, ``odd`` one a row."""
         of_step = {span.step: span for span in usual}
         for span in odd:
             span_of_step = of_step.get(span.step, span)
@@ -205,14 +204,14 @@ class StepSpans:
             self._of_step.setdefault(span.step, []).append((file, in_file))
 
     def add_file(self, file: int, step: Counts) -> None:
-        """Take in a file of another kind, or some of its rows: the steps of its groups, [j]."""
+        """Add a file without lines, or some of its rows, by the steps of its groups, [j]."""
         for number in np.unique(step).tolist():
             spans = self._of_step.setdefault(number, [])
             if not spans or spans[-1] != (file, None):
                 spans.append((file, None))
 
     def is_cheap(self, files: Sequence[Path]) -> bool:
-        """Whether reading each step of the log by itself costs about as much as reading it."""
+        """Whether reading the steps one by one costs about as much as reading the log once."""
         lengths = dict.fromkeys(range(len(files)), 0)
         cost = 0
         for file, span in chain.from_iterable(self._of_step.values()):
@@ -224,7 +223,7 @@ class StepSpans:
     def rows_around(
         self, step: int, files: Sequence[Path], rows: Callable[[Path, QuarantineLog], Iterable[tables.Row]]
     ) -> Iterator[tuple[Path, tables.Row]]:
-        """The rows of a step in the order of the log, and those between them; each row with its file."""
+        """The rows in the stretches of a step, those of other steps included, in order, each with its file."""
         for number, span in self._of_step.get(step, ()):
             file = files[number]
             read_stretch = tables.csv_rows_in if tables.is_untyped(file) else _lines_in
@@ -240,11 +239,11 @@ def _lines_in(file: Path, start: int, end: int, first: int) -> Iterator[tables.R
 
 
 def reduced_groups(log: ColumnLog, request: ReadRequest) -> GroupsOfTable | None:
-    """The groups of a log, of rewards alone where that is asked for, else on disk; None where ``judged`` says so."""
+    """The groups of a log, with rewards alone if no more is requested, else on disk; None where ``judged`` says so."""
     if request.rewards_only:
         table = log.judged(reduce_log(log, request.progress, request.so_far))
         if table is None and request.so_far is not None:
-            request.so_far.forget()  # the next look would not see again what this one was judged by
+            request.so_far.forget()  # a later read has to see all rows again to come to the same judgement
         return None if table is None else GroupsOfTable(table)
     spans = StepSpans()
     table = log.judged(reduce_log(log, request.progress, spans=spans))
@@ -268,11 +267,11 @@ def read_back(
     rows: Callable[[Path, QuarantineLog], Iterable[tables.Row]],
     groups_of: Callable[[Sequence[FileRow], int | None], Sequence[RolloutGroup]],
 ) -> Callable[[int], Sequence[RolloutGroup]]:
-    """How the groups of a step are read again, for :class:`GroupsOnDisk`.
+    """How :class:`GroupsOnDisk` reads the groups of a step again.
 
     Returns:
-        A function of the step. It reads no more than the rows of the step where that is cheap; where steps lie mixed,
-        it reads all groups when the first step is asked for, and stores them.
+        A function of the step. It reads only the stretches of the step where that is cheap; where steps are
+        interleaved, its first call reads and keeps all groups.
     """
     if spans.is_cheap(files):
         return lambda step: groups_of(list(spans.rows_around(step, files, rows)), step)
@@ -289,7 +288,7 @@ def read_back(
 
 
 def _together(log: ColumnLog, rows: Sequence[FileRow]) -> Iterable[Record]:
-    """The rollouts of rows; nothing is set aside, for that was done before."""
+    """The rollouts of rows; what is set aside was counted when the log was reduced."""
     if log.together is not None:
         return log.together(rows)
     take, nobody = log.read_back or log.take, QuarantineLog()
@@ -303,7 +302,7 @@ def reduce_log(
     so_far: EarlierLooks | None = None,
     spans: StepSpans | None = None,
 ) -> RewardTable:
-    """The table of a log, empty where no row can be used; ``spans`` takes in where each step's rows lie."""
+    """The table of a log, empty where no row can be used; ``spans`` collects where the rows of each step lie."""
     with_texts = spans is not None or keeps_texts(log.files)
     table = merge_parts(log.limited(_parts(log, progress, so_far, spans, with_texts=with_texts)))
     if not len(table) or (log.repeats is None and table.sample is None):
@@ -313,12 +312,12 @@ def reduce_log(
 
 
 def keeps_texts(files: Iterable[Path]) -> bool:
-    """Whether a log is so small that the texts of its prompts are stored with its rewards."""
+    """Whether a log is small enough to store the texts of its prompts with its rewards."""
     return sum(map(expanded_size, files)) <= MOST_WITH_TEXTS
 
 
 def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_]) -> RewardTable:
-    """The table with some groups made of their rollouts, which are compared."""
+    """The table with some groups rebuilt from their rollouts, of which repeated ones are dropped."""
     names, nobody = frozenset(table.select(repeated).ids()), QuarantineLog()
 
     def is_wanted(record: Record) -> bool:
@@ -341,7 +340,7 @@ def _parts(
     *,
     with_texts: bool,
 ) -> Iterator[Part]:
-    """The parts of a log, in order; its odd rows are read, or set aside, in their order too."""
+    """The parts of a log in order, odd rows included."""
     log_grows = isinstance(memory, ReadSoFar)
     so_far = memory if isinstance(memory, ReadSoFar) else ReadSoFar()
     so_far.check(log.files, (*log.keys, *log.raw))
@@ -394,7 +393,7 @@ def _part_of(
     *,
     with_texts: bool,
 ) -> Part | None:
-    """The groups of a block before which a file has so many lines, with what the row reader makes of its odd rows."""
+    """The groups of a block, odd rows included; ``first`` is the number of lines of the file before it."""
     path = log.files[scanned.file]
     if scanned.lost is not None:
         quarantine.lose(scanned.lost)
@@ -404,11 +403,9 @@ def _part_of(
     odd_spans: list[Span] = []
     rows: list[tuple[OddRow, tables.Row]] = []
     of_lines = quarantine.of_lines() if log.lines_hold_many else quarantine
-    num_odd, num_rollouts = (
-        sum(odd.count for odd in scanned.odd),
-        0 if scanned.part is None else scanned.part.size.sum(),
-    )
-    quarantine.of_lines().held(int(num_rollouts), scanned.num_rows - num_odd)
+    num_odd = sum(odd.count for odd in scanned.odd)
+    num_rollouts = 0 if scanned.part is None else int(scanned.part.size.sum())
+    quarantine.of_lines().held(num_rollouts, scanned.num_rows - num_odd)
     for odd in scanned.odd:
         location = f"{path}:{first + odd.at + 1}"
         if isinstance(odd.row, str):
@@ -430,7 +427,7 @@ def _part_of(
 
 
 def _num_flawed(scanned: Scanned, before: int) -> int:
-    """How many lines without a row, one after the other, a file ends with so far."""
+    """Number of consecutive lines without a row at the end of what was read of a file."""
     run, edge = 0, scanned.num_rows
     for odd in reversed(scanned.odd):
         if isinstance(odd.row, dict) or (odd.at + odd.count < edge and run):

@@ -60,7 +60,7 @@ def unknown(column: str, length: int) -> NDArray[Any]:
 def part_of_rows(
     step: Counts, group: list[str] | pa.Array, columns: Mapping[str, NDArray[Any]], numbers_in_log: Counts
 ) -> tuple[Part, Counts]:
-    """The groups of rows [R], prompts yet to be named, and the indices of their rows, group after group, [n]."""
+    """The groups of rows [R], still without prompts, and the indices of their rows, group after group, [n]."""
     order, size = grouped(step, group)
     first = order[starts_of(size)]
     made: dict[int, NDArray[Any]] = {}  # a reward function that equals the reward stays one array
@@ -82,7 +82,7 @@ def _names_of_rows(names: list[str] | pa.Array, rows: Counts) -> pa.Array:
 
 
 def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[Part | None, Counts, NDArray[np.bool_]]:
-    """The groups of usual rows ``at``, or None; the rows of their rollouts, group after group [n]; which are odd."""
+    """The groups of usual rows numbered ``at``, or None; the row of each rollout, by group [n]; the odd rows."""
     has_flaw = (columns.step < 0) | ~np.isfinite(columns.numbers["reward"])
     if columns.is_odd is not None:
         has_flaw |= columns.is_odd
@@ -125,7 +125,7 @@ def part_of_records(
     *,
     with_texts: bool = False,
 ) -> Part:
-    """The groups of records, by the numbers of their rows, and of usual rows ``at`` [n] between them."""
+    """The groups of records, by the numbers of their rows, merged with usual rows numbered ``at`` [n]."""
     records = [numbered_record for numbered_record in records for _ in range(numbered_record[1].count)]
     rows = [with_counted_tokens(record) for _, record in records]
     columns = rollout_columns(rows)
@@ -203,7 +203,7 @@ def _as_part(table: RewardTable) -> Part:
 
 
 def repeated_samples(table: RewardTable, sample: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """In which groups a rollout may be logged twice, [J], by the hashes of samples, [N]."""
+    """Which groups may log a rollout twice, [J], by the hashes of samples, [N]."""
     repeated = np.zeros(len(table), dtype=np.bool_)
     for rows, ids in table.by_size(sample):
         ordered = np.sort(ids, axis=1)
@@ -212,8 +212,8 @@ def repeated_samples(table: RewardTable, sample: NDArray[np.uint32]) -> NDArray[
 
 
 def grouped(step: Counts, group: list[str] | pa.Array) -> tuple[Counts, Counts]:
-    """Rows in an order that has each group's together, by first rows, [R], and the groups' sizes, [j]."""
-    # Rows of a group mostly stand side by side already, so runs of equal names are sorted, not rows.
+    """An order of rows by group, groups by their first row, [R], and the sizes of groups, [j]."""
+    # Rows of a group are mostly adjacent already, so runs of equal names are sorted, not rows.
     if isinstance(group, list):
         begins = run_starts(group)
     else:
@@ -236,7 +236,7 @@ def grouped(step: Counts, group: list[str] | pa.Array) -> tuple[Counts, Counts]:
 
 
 def numbered(values: Counts) -> tuple[Counts, Counts]:
-    """Numbers of values in the order in which they first appear, equal ones alike; and the index where each does."""
+    """Values numbered in the order of their first appearance, and the index of each first appearance."""
     _, first, code = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -244,7 +244,7 @@ def numbered(values: Counts) -> tuple[Counts, Counts]:
 
 
 def _renumbered(codes: Counts, num_codes: int) -> tuple[Counts, Counts]:
-    """:func:`numbered` of numbers below ``num_codes``, which need no sorting."""
+    """:func:`numbered` for values below ``num_codes``, without sorting."""
     first = np.full(num_codes, len(codes))
     first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several of a number the first is written last
     order = np.argsort(first)[: np.count_nonzero(first < len(codes))]
@@ -254,33 +254,33 @@ def _renumbered(codes: Counts, num_codes: int) -> tuple[Counts, Counts]:
 
 
 def starts_of(size: Counts) -> Counts:
-    """Where each of some ranges of such sizes starts, one after the other."""
+    """The start of each range where ranges of these sizes follow one another."""
     return np.asarray(np.cumsum(size) - size, dtype=np.int64)
 
 
 def ranges(start: Counts, size: Counts) -> Counts:
-    """From each start on so many whole numbers, one range after the other."""
+    """The indices of ranges, one after the other."""
     return np.asarray(np.repeat(start - starts_of(size), size) + np.arange(int(size.sum())), dtype=np.int64)
 
 
-_NAMES = 1 << 16  # names that are compared at once, more where a step has more
+_NAMES = 1 << 16  # names that are compared at a time, more where a step has more
 
 
 def merge_parts(parts: Iterable[Part]) -> RewardTable:
-    """The table of parts: the same to the last bit however the log was cut, and in whatever order they come.
+    """The table of parts, the same to the last bit however the log was cut and in whatever order the parts come.
 
-    Groups are by step, then by their first row: a group that goes on in another part is one, and its first row names
-    its prompt. Equal columns are one array. Without groups the table is empty.
+    Groups are sorted by step, then by first row. The pieces of a group in several parts become one, whose first row
+    names its prompt. Equal columns share an array. Without groups the table is empty.
     """
     codes: dict[str, int] = defaultdict(count().__next__)  # of the prompts
     codes_of_policies: dict[str, int] = defaultdict(count().__next__, {"": UNKNOWN})
     texts: list[str] = []
-    # buffers, since arrays of a long log would be in memory twice while they are joined
+    # growing buffers: arrays of a long log would be in memory twice while they are concatenated
     of_groups = tuple(bytearray() for _ in range(4))
     letters, ends = bytearray(), bytearray(8)
     buffers: dict[str, bytearray] = {}
     num_rows = 0
-    starts = [np.zeros(0, dtype=np.int64)]  # of pieces, within each of which no group is there twice
+    starts = [np.zeros(0, dtype=np.int64)]  # of stretches of groups without a repeated one
     num_groups = 0
     for part in parts:
         starts.append(num_groups + np.arange(len(part.step) if part.may_repeat else 1))
@@ -363,7 +363,7 @@ def _grow(buffers: dict[str, bytearray], part: Part, num_rows: int) -> None:
 
 
 def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) -> tuple[Counts, Counts]:
-    """Groups of pieces by their group in the log, then by first row, [P]; and how many of P each of those is, [J]."""
+    """An order of pieces by group, then first row, [P]; and the number of pieces of each group, [J]."""
     order = np.asarray(np.lexsort((first_row, step)), dtype=np.int64)
     counts = []
     for rows in _slices_of_steps(step[order]):
@@ -379,7 +379,7 @@ def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) 
 
 
 def _slices_of_steps(ordered: Counts) -> Iterator[slice]:
-    """Rows of a few steps at a time: steps share no group, and so many names as these have fit a processor's cache."""
+    """Rows of a few steps at a time: steps share no group, and their names fit into the cache of a processor."""
     ends = np.append(np.flatnonzero(np.diff(ordered)) + 1, len(ordered))
     start = 0
     while start < len(ordered):

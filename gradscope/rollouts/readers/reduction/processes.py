@@ -1,6 +1,6 @@
-"""A log's files scanned in their order: in this process, or, where they are large, a range of bytes a process.
+"""The files of a log, scanned in order: in this process or, where they are large, by one process a range of bytes.
 
-Processes are forked, so that functions of a declaration need not be sent; elsewhere than on Linux there is one.
+Processes are forked, so that the functions of a declaration need not be pickled; other systems than Linux use one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 BLOCK = 8 << 20  # bytes of a block of CSV
-_AT_ONCE = 1 << 13  # rows of the row reader that are objects at once
+_AT_ONCE = 1 << 13  # rows of the row reader that are held as objects at a time
 _END, _RETURN, _QUOTE = map(ord, '\n\r"')
 
 
@@ -103,23 +103,23 @@ _NO_LINES = np.zeros(0, dtype=np.int64)
 
 
 class CsvBlock(Struct, frozen=True, kw_only=True):
-    """Some lines of a CSV file: a batch of rows, or rows that the row reader made."""
+    """Lines of a CSV file: a batch of rows, or rows of the row reader."""
 
-    end: int  # bytes of the file that were read; 0 of a compressed one
+    end: int  # bytes read of the file so far; 0 where it is compressed
     num_lines: int
     header: tuple[str, ...]  # the names of its columns
     batch: pa.RecordBatch | None = None  # the chosen columns, as text, null where ``with_null`` and a cell is empty
     lines: Counts = field(default_factory=_NO_LINES.copy)  # the number of the first line of each row within the block
     bounds: Counts = field(default_factory=_NO_LINES.copy)
-    """Where each row of the batch begins in the file, decompressed, and where the last ends."""
-    alone: Callable[[int], dict[str, str] | str] = lambda _: ""  # what the row reader says of a row of the batch
+    """Where each row of the batch begins in the decompressed file, and where the last ends."""
+    alone: Callable[[int], dict[str, str] | str] = lambda _: ""  # a row of the batch as the row reader sees it
     odd: list[OddRow] = []  # rows without a batch
 
 
 def csv_blocks(
     path: Path, names: Collection[str] | None, sizes: Iterator[int] | None = None, *, with_null: bool = False
 ) -> Iterator[CsvBlock]:
-    """The lines of a CSV file, block after block, of some columns or all; empty cells are null ``with_null``.
+    """The lines of a CSV file in blocks, some columns or all; empty cells are null with ``with_null``.
 
     Raises:
         InputError: It cannot be read, or so many quotes are not closed that its rows cannot be told apart.
@@ -152,14 +152,14 @@ def csv_blocks(
 
 
 class _Source:
-    """The lines of a stream, of which some may be given back."""
+    """A stream of lines that takes back what was read too far."""
 
     def __init__(self, stream: IO[bytes], *, is_packed: bool) -> None:
         self._stream = stream
         self._left = io.BytesIO()
         self._step = 0 if is_packed else 1
-        self.end = 0  # bytes of the file that were read; 0 of a compressed one
-        self.at = 0  # bytes that were taken and not given back; of a compressed file, decompressed
+        self.end = 0  # bytes read of the file; 0 where it is compressed
+        self.at = 0  # decompressed bytes read and not given back
 
     def read(self, size: int) -> bytes:
         data = self._left.read(size)
@@ -191,7 +191,7 @@ class _Source:
 
 
 def _by_row(source: _Source, rows: tables.CsvRows, num_bytes: int) -> Iterator[CsvBlock]:
-    """The rows that begin within so many next bytes, as the row reader reads them."""
+    """The rows that begin within the next ``num_bytes``, by the row reader."""
     start = source.at
     while num_bytes > 0:
         before, odd = rows.num_lines, list[OddRow]()
@@ -208,7 +208,7 @@ def _by_row(source: _Source, rows: tables.CsvRows, num_bytes: int) -> Iterator[C
 
 
 def _whole_rows(source: _Source, size: int) -> bytes:
-    """The next rows, as far as quotes tell where they end; nothing at the end."""
+    """The next whole rows, of which quotes tell the ends; empty at the end of the file."""
     data = source.read(size)
     while data:
         letters = np.frombuffer(data, dtype=np.uint8)
@@ -227,7 +227,7 @@ def _whole_rows(source: _Source, size: int) -> bytes:
 
 
 def _ends_of_rows(letters: np.ndarray, quotes: Counts) -> Counts:
-    """The ends of line outside quotes."""
+    """Line ends outside quotes."""
     ends = np.flatnonzero(letters == _END)
     return ends[np.searchsorted(quotes, ends) % 2 == 0] if len(quotes) else ends
 
@@ -235,7 +235,7 @@ def _ends_of_rows(letters: np.ndarray, quotes: Counts) -> Counts:
 def _csv_batch(
     data: bytes, rows: tables.CsvRows, names: list[str], *, with_null: bool
 ) -> tuple[pa.RecordBatch, Counts, Counts, int] | None:
-    """A block's rows, where each begins and the last ends, its line, and how many lines; None: for the row reader."""
+    """A block's rows, their bounds, the line of each, and the number of lines; None: for the row reader."""
     import pyarrow.csv as arrow_csv  # 10 ms that no other log needs
 
     data = data if data.endswith(b"\n") else data + b"\n"
@@ -280,7 +280,7 @@ def _csv_batch(
 
 
 def _are_cells(letters: np.ndarray, quotes: Counts, delimiter: int) -> bool:
-    """Whether each quote opens a cell, closes one or is the half of an escaped one."""
+    """Whether each quote opens or closes a cell, or is half of an escaped quote."""
     if not len(quotes):
         return True
     if len(quotes) % 2:
@@ -293,26 +293,26 @@ def _are_cells(letters: np.ndarray, quotes: Counts, delimiter: int) -> bool:
     )
 
 
-RANGE = 32 << 20  # bytes that a process reads before it answers
+RANGE = 32 << 20  # bytes of a task of one process
 MIN_FORKED = 96 << 20
-"""Bytes of a log, decompressed ones by a guess, below which a second process takes longer than it saves."""
-_SMALL, _TOGETHER = 1 << 20, 4 << 20  # bytes of a file that is read together with others, and of these
+"""Bytes of a log, decompressed by a guess, below which a second process costs more than it saves."""
+_SMALL, _TOGETHER = 1 << 20, 4 << 20  # most bytes of a file that is read together with others, and of all of these
 EXPANSION = 10
-"""What a compressed file is taken to hold, in its sizes on disk: rollouts of one prompt are alike and compress well."""
+"""Guessed ratio of a compressed file: rollouts of one prompt are alike and compress well."""
 
 Declared = Callable[[Path], FileColumns]
 Range = tuple[int, int, int | None]
-"""A file by its number, and the bytes of it in which lines begin that are read; no end: that of the file."""
+"""A file by its number, and the range of bytes in which its lines begin; without an end, to that of the file."""
 Task = int | list[Range]  # a file for the row reader, or ranges of others
 
 _work: tuple[Sequence[Path], Declared, bool] = ((), lambda _: None, False)
-"""Files, how each is read, and whether texts of prompts are kept: of this process and those that are forked from it."""
+"""Files, how each is read, and whether texts of prompts are kept; forked processes inherit them."""
 
 
 def scan_files(
     files: Sequence[Path], declared: Declared, ends: Mapping[int, int], *, with_texts: bool = False
 ) -> Iterator[Scanned | int]:
-    """Blocks of rows of files in order, from bytes that were read before on; of one for the row reader its number."""
+    """Blocks of rows in the order of files, from byte ``ends[file]`` on; a file for the row reader is its number."""
     global _work
     before, _work = _work, (files, declared, with_texts)
     try:
@@ -326,16 +326,16 @@ def scan_files(
                 yield from [task] if isinstance(task, int) else _scan(task)
     finally:
         _work = before
-        trim_heap()  # blocks leave holes that the statistics would not fit
+        trim_heap()  # freed blocks leave holes that the arrays of the statistics do not fit
 
 
 def expanded_size(file: Path) -> int:
-    """Bytes of a file, of a compressed one by a guess."""
+    """Bytes of a file, decompressed by a guess."""
     return file.stat().st_size * (EXPANSION if file.suffix in tables.COMPRESSED else 1)
 
 
 def _tasks(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -> Iterator[Task]:
-    """Ranges of files, small ones together."""
+    """Ranges of files; adjacent small files share a task."""
     waiting: list[Range] = []
     size = 0
     for number, file in enumerate(files):
@@ -374,7 +374,7 @@ def _scan(ranges: Iterable[Range]) -> Iterator[Scanned | int]:
 
 
 def _with_small_together(ranges: Iterable[Range]) -> Iterator[list[Range]]:
-    """Each range by itself, but small files of lines that stand side by side and are read alike together."""
+    """Each range by itself, but adjacent small files of the same kind of lines together."""
     files, declared, _ = _work
     small: list[Range] = []
     last_columns, size = None, 0
@@ -399,10 +399,10 @@ def _scan_all(ranges: Iterable[Range]) -> list[Scanned | int]:
 
 
 def _in_processes(tasks: Iterable[Task], num_processes: int) -> Iterator[Scanned | int]:
-    from concurrent.futures import ProcessPoolExecutor  # 20 ms that small logs do without
+    from concurrent.futures import ProcessPoolExecutor  # takes 20 ms, which small logs need not pay
     from multiprocessing import get_context
 
-    # Ctrl-C is left to the first process, which ends the others
+    # the first process handles Ctrl-C and ends the others
     pool = ProcessPoolExecutor(num_processes, get_context("fork"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
     waiting: deque[int | Future[list[Scanned | int]]] = deque()
     try:
