@@ -1,6 +1,6 @@
-"""The machine that this runs on: which of several processes this one is, files in threads, memory handed back.
+"""The machine that this runs on: the index of this process among several, work in threads, memory that is returned.
 
-Also what numerical libraries take at their start: threads of linear algebra, spinning of waiting threads, modules.
+Also how numerical libraries start: threads of linear algebra, spinning of idle threads, lazy modules.
 
 Of several processes, as `torchrun` and `accelerate launch` start them, one prints and writes: the main one. Where a run
 ends in an error, the first that met it reports why, and the others end silently with the same exit code.
@@ -20,17 +20,17 @@ _reports: list[bool] = []  # whether this process reports how the run ended; emp
 
 
 def num_processes() -> int:
-    """How many processes the launcher started, at least 1."""
+    """Number of processes that the launcher started, at least 1."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def process_index() -> int:
-    """Which of them this one is, from 0 on; 0 is the main one."""
+    """Index of this process, from 0 on; 0 is the main one."""
     return int(os.environ.get("RANK", "0")) if num_processes() > 1 else 0
 
 
 def num_cores() -> int:
-    """How many cores this process may run on, at least 1."""
+    """Number of cores that this process may run on, at least 1."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -40,7 +40,7 @@ def settle_speaker(*, speaks: bool) -> None:
 
 
 def tell_own_error() -> None:
-    """Let this process speak of an error that it alone may have met, unless another's turn was settled."""
+    """Let this process report an error that it alone may have met, unless it was settled which one reports."""
     if not _reports:
         settle_speaker(speaks=True)
 
@@ -55,7 +55,7 @@ Result = TypeVar("Result")
 
 
 def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Results of a function on items, in their order.
+    """Results of a function on items, in order.
 
     Args:
         work: Called in threads; its exception ends calls that have not begun, and so does Ctrl-C.
@@ -87,7 +87,7 @@ def trim_heap() -> None:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Look for no cycles meanwhile: rows have none, and each pass would look at all of them."""
+    """Disable garbage collection: rows have no cycles, and each collection would visit all of them."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -98,11 +98,11 @@ def without_collection() -> Iterator[None]:
 
 
 def one_blas_thread(*, with_torch: bool = False) -> None:
-    """Let NumPy's linear algebra run on one thread, unless the environment says otherwise; before NumPy is imported.
+    """Run NumPy's linear algebra on one thread unless the environment says otherwise; call before NumPy is imported.
 
-    Its matrices are small, and more threads wait for one another: for a third of a command on a small log, and for five
-    times the processor time of a singular value decomposition of 576 x 1,536 on two busy cores. PyTorch's own threads
-    stay: its builds for x86 compute by MKL; others may share OpenBLAS, and are left alone.
+    Our matrices are small, and more threads wait for one another: a third of a command on a small log, and five times
+    the processor time of a singular value decomposition of 576 x 1,536 on two busy cores. PyTorch keeps its threads: its
+    builds for x86 use MKL, others may share OpenBLAS and are left alone.
     """
     if not with_torch or (hasattr(os, "uname") and os.uname().machine == "x86_64"):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -111,10 +111,10 @@ def one_blas_thread(*, with_torch: bool = False) -> None:
 
 
 def late_modules() -> None:
-    """Load modules of NumPy and SciPy that none of our numbers needs only once something looks into them.
+    """Make modules of NumPy and SciPy lazy that are imported with others but never used here.
 
-    scipy.special copies the names of NumPy, and scipy.optimize has an optimizer that triangulates; a third of what both
-    take to import is for these three.
+    scipy.special copies the names of NumPy, and scipy.optimize has an optimizer that triangulates: these three modules
+    are a third of what both take to import.
     """
     for parent, name in (("numpy", "f2py"), ("numpy", "testing"), ("scipy", "spatial")):
         full_name = f"{parent}.{name}"
