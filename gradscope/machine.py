@@ -101,8 +101,8 @@ def one_blas_thread(*, with_torch: bool = False) -> None:
     """Run NumPy's linear algebra on one thread unless the environment says otherwise; call before NumPy is imported.
 
     Our matrices are small, and more threads wait for one another: a third of a command on a small log, and five times
-    the processor time of a singular value decomposition of 576 x 1,536 on two busy cores. PyTorch keeps its threads: its
-    builds for x86 use MKL, others may share OpenBLAS and are left alone.
+    the processor time of a singular value decomposition of 576 x 1,536 on two busy cores. PyTorch keeps its threads:
+    its builds for x86 use MKL, others may share OpenBLAS and are left alone.
     """
     if not with_torch or (hasattr(os, "uname") and os.uname().machine == "x86_64"):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -127,12 +127,11 @@ def late_modules() -> None:
 
 
 def patient_threads() -> None:
-    """Let torch's threads sleep soon while they wait, unless the environment says otherwise; before torch is imported.
+    """Let idle threads of torch sleep soon unless the environment says otherwise; call before torch is imported.
 
-    As they come, those of GNU's OpenMP turn around 300,000 times until the next product, which other work on the same
-    cores pays for: on two cores with three other busy processes a replay of one step took 16.3 seconds of processor
-    time, with 3,000 turns 12.0. On free cores it takes as long as before, within the differences of one run and the
-    next.
+    By default GNU's OpenMP spins 300,000 times before a thread sleeps, which slows other work on the same cores: on two
+    cores with three other busy processes a replay of a step took 16.3 seconds of processor time, with 3,000 spins 12.0.
+    On free cores it takes as long as before, within the differences between runs.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "3000"
