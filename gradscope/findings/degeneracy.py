@@ -235,6 +235,7 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     num_singletons: int  # groups left out because they have a single rollout
     num_incomplete: int  # groups left out because a reward is missing
     resampled: bool  # whether dead groups were replaced before they reached the log
+    num_hollow: int = 0  # rollouts that reach the threshold without the main reward, and so count as failing
 
 
 def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
@@ -290,6 +291,16 @@ def _share(report: results.DegeneracyReport) -> str:
     ):
         if kind.value:
             kinds.append(f"{round(kind.value * report.num_groups):,} {name}")
+    if report.looks_filtered:
+        return (
+            f"{text}, where independent rollouts with these counts of passes leave {report.num_hidden:.0f} or more: a "
+            "filter has probably dropped dead groups before they were logged."
+        )
+    if not num_dead and report.num_faint and not report.reward_conflict:
+        return (
+            f"{text}, but in {report.num_faint:,} they differ by {report.faint_spread:.2g} at most, next to nothing "
+            "beside other groups: divided by the group's standard deviation, that counts like a real difference."
+        )
     if not num_dead:
         return f"{text}." if report.reward_conflict else f"{text}: each of them gives a group-mean baseline a gradient."
     lost = "of which it alone makes no gradient" if is_part else "and give a group-mean baseline no gradient"
@@ -348,6 +359,9 @@ def _times(ratio: float) -> str:
 
 
 def _levels(report: results.DegeneracyReport, log: LoggedGroups) -> str:
+    if log.num_hollow and report.success_threshold is not None:
+        main, threshold = report.prompts.reward, report.success_threshold
+        return f"A pass is one of '{main}': {log.num_hollow:,} rollouts reach {threshold:g} without it."
     if report.success_threshold is None or log.num_levels <= 2:
         return ""
     return (
@@ -359,6 +373,8 @@ def _levels(report: results.DegeneracyReport, log: LoggedGroups) -> str:
 def _advice(report: results.DegeneracyReport, log: LoggedGroups) -> str:
     if not report.frac_reward_zero_std.value:
         return ""
+    if log.num_levels == 1 and report.success_threshold is None:
+        return "Every rollout has one and the same reward: look at the reward function before the prompts."
     text = dead_group_advice(report)
     names = log.reward_functions
     if _too_hard_and_too_easy(report) is not None or len(names) < 2:
@@ -371,6 +387,10 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     dead = report.frac_reward_zero_std.value
     if report.reward_conflict and (report.is_in_conflict or not dead):
         return conflict_advice(report.reward_conflict)
+    if report.looks_filtered:
+        return "Log groups before they are filtered: what the filter drops costs rollouts too."
+    if not dead and report.num_faint:
+        return "Look at what makes these differences; round the rewards, or divide by no standard deviation."
     if not dead:
         return "Nothing to do: none of these groups was without a gradient."
     if dead < _FEW or round(dead * report.num_groups) < _HANDFUL:
@@ -385,10 +405,23 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
             return "More groups fail than at first: look at what changed before making the prompts easier."
         if passing > 0:
             return "More groups pass than at first: add harder prompts, or drop solved ones."
-    if hard + easy < dead / 2:
+    if report.frac_all_fail.is_defined and hard + easy < dead / 2:
         return "Most of them are tied between pass and fail: try a reward with finer steps, or look at what ties them."
+    if max(hard, easy) == 1:
+        verb = (
+            "fails: look at the reward function, and at completions that were cut off,"
+            if hard
+            else ("passes: see whether the reward can fail,")
+        )
+        return f"Every rollout {verb} before the prompts."
     lost = (report.prompts.never_groups or 0) + (report.prompts.always_groups or 0)
     is_luck = report.prompts.never_groups is not None and lost < dead * report.num_groups / 2
+    stays, of_visit = report.overdispersion.between_prompts, report.overdispersion.between_visits
+    if is_luck and of_visit.side_of_zero > 0 and (of_visit.value or 0.0) > (stays.value or 0.0):
+        return (
+            "Rollouts of a group agree more than their prompt explains: look at what they share (a cached or shared "
+            "verdict, one seed, an environment that failed)."
+        )
     if hard > 2 * easy:
         if is_luck:
             return "Most fail, of prompts that pass at other steps: try more rollouts a group, or partial credit."

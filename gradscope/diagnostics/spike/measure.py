@@ -45,6 +45,8 @@ _RISES = ((_NAMES[0], 3.0), (_NAMES[1], 10.0))
 """Times its level before from which on a late norm or KL is named. A KL grows by the square where weights drift evenly,
 and then has 7.3."""
 
+_FEW_IDLE = 0.05  # share of steps of a warm-up and a decay that may have a learning rate of 0
+
 Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 
 
@@ -99,9 +101,9 @@ def metrics_at(courses: Courses, step: int, *, was_named: bool = False) -> tuple
 
 
 def spike_sentences(run: Run) -> tuple[str, ...]:
-    """On the step whose norm or KL stands out, and on what has risen for good; none of what is not finite."""
+    """On the step whose norm or KL stands out, what has risen for good, and updates without a learning rate."""
     courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] not in LOSSES}
-    rises = tuple(level_changes(courses))
+    rises = (*level_changes(courses), *_updates_of_nothing(run))
     try:
         step = outstanding_step(courses)
     except InputError:
@@ -109,6 +111,16 @@ def spike_sentences(run: Run) -> tuple[str, ...]:
     metrics = metrics_at(courses, step)
     stands_out = any(one.is_unusual for one in metrics) and all(one.value.is_defined for one in metrics)
     return (*([spike_headline(step, metrics, was_named=False)] * stands_out), *rises)
+
+
+def _updates_of_nothing(run: Run) -> Iterator[str]:
+    """That the learning rate is 0 at more steps than a schedule begins and ends with."""
+    name = next((name for name in run.courses.columns if name.rpartition("/")[2] in ("learning_rate", "lr")), "")
+    rates = run.courses.by_step(name) if name else {}
+    idle = [step for step, rate in rates.items() if rate == 0]
+    if len(idle) > max(2, _FEW_IDLE * len(rates)):
+        steps = as_ranges(idle).replace(",", ", ").replace(":", " to ")
+        yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({steps}): they change nothing."
 
 
 def level_changes(courses: Courses) -> Iterator[str]:
@@ -368,16 +380,23 @@ def _report(
 
 
 def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
-    """The other steps that are broken, or beyond chance by the number by which this one stands out."""
-    broken = {step for course in courses.values() for step, value in course.items() if not math.isfinite(value)}
-    unusual = next((metric for metric in report.metrics if metric.is_unusual and metric.name in courses), None)
-    if report.was_named or unusual is None:
+    """The other steps that are broken, or beyond chance by a number by which this one stands out."""
+    unusual = [metric for metric in report.metrics if metric.is_unusual and metric.name in courses]
+    if report.was_named or not unusual:
         return
-    beyond = broken or set(steps_beyond(courses[unusual.name], unusual.by_chance.value or math.inf))
-    if more := sorted(beyond - {report.step}):
-        ranges = as_ranges(more).replace(",", ", ").replace(":", " to ")
-        number = "a number that is not finite" if broken else f"{unusual.name} beyond chance"
-        yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {ranges}."
+    broken = {step for course in courses.values() for step, value in course.items() if not math.isfinite(value)}
+    odd = (
+        {"a number that is not finite": broken}
+        if broken
+        else {
+            f"{metric.name} beyond chance": set(steps_beyond(courses[metric.name], metric.by_chance.value or math.inf))
+            for metric in unusual
+        }
+    )
+    for number, steps in odd.items():
+        if more := sorted(steps - {report.step}):
+            ranges = as_ranges(more).replace(",", ", ").replace(":", " to ")
+            yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {ranges}."
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text
