@@ -14,6 +14,7 @@ from gradscope.results import degeneracy as results
 from gradscope.say import amount, chance, number, percent, points, with_interval
 
 _SIGNIFICANT = 0.05
+_NO_RATIO = 1e-4  # predicted share of groups below which a ratio to it has no end
 _FILTERED = -3.0  # standard deviations below which groups agree too rarely to be a whole log
 
 
@@ -244,6 +245,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     leads = conflict and report.is_in_conflict
     moved, advice = moved_sentence(report), "" if log.resampled else _advice(report, log)
     sentences = [
+        _against(report),
         *(conflict if leads else ()),
         _share(report),
         *((moved, advice) if moved else ()),
@@ -275,6 +277,17 @@ def degeneracy_findings(
         _disagreement(report, log.num_levels)[1],
     ]
     return tuple(filter(None, sentences))
+
+
+def _against(report: results.DegeneracyReport) -> str:
+    """That logged advantages contradict the rewards; empty where they do not."""
+    if not report.contradicts_rewards:
+        return ""
+    num_live = report.num_groups - round((report.frac_reward_zero_std.value or 0.0) * report.num_groups)
+    return (
+        f"In {report.num_against:,} of {num_live:,} groups with unequal rewards the logged advantages fall where the "
+        "rewards rise: their sign is wrong, or they are those of other rollouts."
+    )
 
 
 def _share(report: results.DegeneracyReport) -> str:
@@ -344,7 +357,7 @@ def _gap(report: results.DegeneracyReport) -> str:
         f"Independent rollouts with one pass rate ({report.pass_rate_origin}) would make {percent(predicted.value)} "
         f"of groups degenerate; the gap is {with_interval(gap, points)} points"
     )
-    if report.relative_gap.is_defined and gap.value >= 0:
+    if report.relative_gap.is_defined and gap.value >= 0 and predicted.value >= _NO_RATIO:
         text += f", {with_interval(report.relative_gap, _times)} times the prediction"
     if not (parts.between_prompts.is_defined and parts.over_time.is_defined) or len(report.course.step) < 2:
         return f"{text}."
@@ -387,6 +400,8 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     dead = report.frac_reward_zero_std.value
     if report.reward_conflict and (report.is_in_conflict or not dead):
         return conflict_advice(report.reward_conflict)
+    if report.contradicts_rewards:
+        return "Look at how advantages are made and which rollouts they are written beside."
     if report.looks_filtered:
         return "Log groups before they are filtered: what the filter drops costs rollouts too."
     if not dead and report.num_faint:
@@ -416,6 +431,9 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return f"Every rollout {verb} before the prompts."
     lost = (report.prompts.never_groups or 0) + (report.prompts.always_groups or 0)
     is_luck = report.prompts.never_groups is not None and lost < dead * report.num_groups / 2
+    counts = report.prompts
+    if not is_luck and report.num_rollouts < _FEW_ROLLOUTS * (counts.live + (counts.never or 0) + (counts.always or 0)):
+        return "Whether that is luck so few rollouts of a prompt do not tell: try more rollouts a group."
     stays, of_visit = report.overdispersion.between_prompts, report.overdispersion.between_visits
     if is_luck and of_visit.side_of_zero > 0 and (of_visit.value or 0.0) > (stays.value or 0.0):
         return (
@@ -436,6 +454,7 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
 
 
 _FEW = 0.05  # share of dead groups below which nothing is to be won
+_FEW_ROLLOUTS = 6  # of a prompt, with which one that passes half the time passes or fails throughout in 3 % or more
 _HANDFUL = 5  # dead groups below which their kinds say nothing
 _MUCH = 0.2  # of the share of dead groups, from its first fifth of steps to its last
 _Ends = dict[str, tuple[float, float]]

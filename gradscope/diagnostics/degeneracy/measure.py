@@ -31,7 +31,7 @@ from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, deg
 from gradscope.metrics.outcomes import degeneracy as outcomes
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
 from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, binomial_chances, fit_pass_rates
-from gradscope.metrics.outcomes.groups import faint_groups, fewest_dead, passes
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, faint_groups, fewest_dead, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
 from gradscope.progress import Progress, reporter
 from gradscope.results import degeneracy as results
@@ -44,6 +44,7 @@ from gradscope.results.degeneracy import (
 )
 from gradscope.results.envelope import deferred
 from gradscope.rollouts.fetch import log_extent
+from gradscope.rollouts.groups import RewardTable
 from gradscope.rollouts.listing import shown
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -388,8 +389,18 @@ def degeneracy_of_run(
         num_hidden=0.0 if table.num_passing is None else fewest_dead(table.size, table.num_passing),
         num_faint=int(faint.sum()),
         faint_spread=float(spread[faint].max(initial=0.0)),
+        num_against=_num_against(chosen.table),
     )
     return report
+
+
+def _num_against(groups: RewardTable) -> int:
+    """Groups whose logged advantages fall where the trainer's reward rises; 0 where none were logged."""
+    if groups.advantage is None:
+        return 0
+    deviation = groups.reward - np.repeat(groups.sums(groups.reward) / groups.size, groups.size)
+    along = groups.sums(np.nan_to_num(groups.advantage * deviation))
+    return int(np.sum(along < -EQUAL_REWARDS))
 
 
 def _predictions(

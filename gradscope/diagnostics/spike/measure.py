@@ -22,7 +22,13 @@ from gradscope.findings.logged import late_sentence, spike_findings, spike_headl
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.steps import deviation_of, late_change, most_deviating, steps_beyond
+from gradscope.metrics.uncertainty.steps import (
+    FEWEST_OF_LEVELS,
+    deviation_of,
+    late_change,
+    most_deviating,
+    steps_beyond,
+)
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.reason import Reason
 from gradscope.results.norms import SpikeMetric, SpikeRemoval, SpikeReport, SpikeRollout, SpikeTensor, SpikeToken
@@ -103,7 +109,7 @@ def metrics_at(courses: Courses, step: int, *, was_named: bool = False) -> tuple
 def spike_sentences(run: Run) -> tuple[str, ...]:
     """On the step whose norm or KL stands out, what has risen for good, and updates without a learning rate."""
     courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] not in LOSSES}
-    rises = (*level_changes(courses), *_updates_of_nothing(run))
+    rises = (*level_changes(courses), *_updates_of_nothing(run), *_clipped_norms(courses))
     try:
         step = outstanding_step(courses)
     except InputError:
@@ -121,6 +127,14 @@ def _updates_of_nothing(run: Run) -> Iterator[str]:
     if len(idle) > max(2, _FEW_IDLE * len(rates)):
         steps = as_ranges(idle).replace(",", ", ").replace(":", " to ")
         yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({steps}): they change nothing."
+
+
+def _clipped_norms(courses: Courses) -> Iterator[str]:
+    """That the largest norm is that of half of the steps, so that no step can stand out."""
+    norms = next((list(course.values()) for name, course in courses.items() if name.endswith(_NAMES[0])), [])
+    if len(norms) >= FEWEST_OF_LEVELS and norms.count(max(norms)) > len(norms) / 2 and max(norms) > 0:
+        number = norms.count(max(norms))
+        yield f"The gradient norm is {max(norms):.3g} at {number:,} of {len(norms):,} steps, as after clipping."
 
 
 def level_changes(courses: Courses) -> Iterator[str]:

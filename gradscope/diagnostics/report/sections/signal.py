@@ -99,7 +99,11 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         findings=tuple(findings),
         severity=max(
             *map(_severity, (report.frac_reward_zero_std, report.frac_reward_conflict)),
-            "look" if report.looks_filtered or report.num_faint else "fine",
+            "problem"
+            if report.contradicts_rewards
+            else "look"
+            if report.looks_filtered or report.num_faint
+            else "fine",
             key=_ORDER.index,
         ),
         meaning=entry.meaning,
