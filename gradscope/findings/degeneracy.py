@@ -386,7 +386,7 @@ def _levels(report: results.DegeneracyReport, log: LoggedGroups) -> str:
 def _advice(report: results.DegeneracyReport, log: LoggedGroups) -> str:
     if not report.frac_reward_zero_std.value:
         return ""
-    if log.num_levels == 1 and report.success_threshold is None:
+    if log.num_levels == 1 and report.success_threshold is None and report.num_groups >= _HANDFUL:
         return "Every rollout has one and the same reward: look at the reward function before the prompts."
     text = dead_group_advice(report)
     names = log.reward_functions
@@ -440,6 +440,8 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
             "Rollouts of a group agree more than their prompt explains: look at what they share (a cached or shared "
             "verdict, one seed, an environment that failed)."
         )
+    if is_luck and not report.frac_all_fail.is_defined:
+        return _LUCK
     if hard > 2 * easy:
         if is_luck:
             return "Most fail, of prompts that pass at other steps: try more rollouts a group, or partial credit."
@@ -449,12 +451,13 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
             return "Most pass, of prompts that fail at other steps: try more rollouts a group, or harder prompts."
         return "Most of them pass throughout: try harder prompts, or drop solved ones."
     if is_luck:
-        return "Most are of prompts that are live at other steps: try more rollouts a group, or resampling dead groups."
+        return _LUCK
     return "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling dead groups."
 
 
+_LUCK = "Most are of prompts that are live at other steps: try more rollouts a group, or resampling dead groups."
 _FEW = 0.05  # share of dead groups below which nothing is to be won
-_FEW_ROLLOUTS = 6  # of a prompt, with which one that passes half the time passes or fails throughout in 3 % or more
+_FEW_ROLLOUTS = 4  # of a prompt: with fewer one that passes half the time passes or fails throughout in a quarter
 _HANDFUL = 5  # dead groups below which their kinds say nothing
 _MUCH = 0.2  # of the share of dead groups, from its first fifth of steps to its last
 _Ends = dict[str, tuple[float, float]]

@@ -273,19 +273,32 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     _collect_spectra(rows, tokens, request, collected)
 
 
-def examine_advantages(step: int, groups: Sequence[RolloutGroup], request: RankRequest, collected: Collected) -> None:
+def examine_advantages(
+    step: int,
+    groups: Sequence[RolloutGroup],
+    request: RankRequest,
+    collected: Collected,
+    progress: ProgressCallback = no_progress,
+) -> None:
     """The advantages of one step as a matrix, for which no gradient is needed."""
     try:
         rows = advantage_rows(step, groups)
     except GradscopeError as error:
         collected.skipped[step] = Reason("unusable", error.message.rstrip("."))
         return
-    _collect_spectra(rows, (), request, collected)
+    _collect_spectra(rows, (), request, collected, progress)
 
 
-def _collect_spectra(rows: StepRows, tokens: Sequence[TokenGram], request: RankRequest, collected: Collected) -> None:
+def _collect_spectra(
+    rows: StepRows,
+    tokens: Sequence[TokenGram],
+    request: RankRequest,
+    collected: Collected,
+    progress: ProgressCallback = no_progress,
+) -> None:
     """The spectra of one step under every advantage, at every group size."""
-    for advantage in request.advantages:
+    for done, advantage in enumerate(request.advantages):
+        progress(done, len(request.advantages), "advantages")
         if advantage in collected.refused:
             continue
         try:

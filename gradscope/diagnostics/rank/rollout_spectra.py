@@ -36,6 +36,7 @@ from gradscope.diagnostics.rank.spectrum import (
     null_values,
     profile,
     spectrum_of,
+    values_of_rows,
 )
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import CHANNELS, channels, row_norms
@@ -297,10 +298,11 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
     def of_step(self, by_group: bool, *, with_nulls: bool) -> GradientSpectrum:
         """The spectrum of all rows of the step, or of the sums over its groups."""
         index, weights = np.concatenate([part.index for part in self.parts]), np.concatenate(self.weights)
-        gram = self.gradients(index, weights)
-        if by_group:
-            sums = _group_sums(self.parts)
+        gram, sums = self.gradients(index, weights), _group_sums(self.parts) if by_group else None
+        if sums is not None:
             gram = sums @ gram @ sums.T
+        rows = self._score_rows(index, gram)
+        values = None if rows is None else values_of_rows(weights[:, None] * rows, centered=self.centered, sums=sums)
         label = replace(
             self._label(max(self.parts, key=lambda part: len(part.index))),
             group_id=None,
@@ -309,7 +311,12 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
             shape=(len(gram), self.rows.num_parameters),
         )
         nulls = self._step_nulls(by_group) if with_nulls else None
-        return spectrum_of(gram, label, self.rows.relative_row_error, nulls=nulls)
+        return spectrum_of(gram, label, self.rows.relative_row_error, values=values, nulls=nulls)
+
+    def _score_rows(self, index: NDArray[np.intp], gram: Array) -> Array | None:
+        """The score vectors of these rollouts, where they have fewer columns than the matrix of this Gram has rows."""
+        rows = self.rows.score_rows if self.is_scalar else None
+        return None if rows is None or rows.shape[1] >= len(gram) else rows[index]
 
     def _label(self, part: SubGroup) -> SpectrumLabel:
         return SpectrumLabel(
@@ -331,14 +338,16 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         parts = [self.parts[position] for position in live]
         index, weights = np.concatenate([p.index for p in parts]), np.concatenate([self.weights[p] for p in live])
         gram, sums = self.gradients(index, weights), _group_sums(parts) if by_group else None
+        gram = gram if sums is None else sums @ gram @ sums.T
         values = null_values(
             self.rows.gram[np.ix_(index, index)][None],
-            row_norms(gram if sums is None else sums @ gram @ sums.T)[None],
+            row_norms(gram)[None],
             weights[None] if self.is_scalar else None,
             np.repeat(np.arange(len(parts)), [len(part.index) for part in parts])[None],
             num_columns=self.rows.num_parameters,
             centered=self.centered,
             sums=sums,
+            rows=self._score_rows(index, gram),
         )
         return mean_null_ranks(values, num_units=len(parts))
 

@@ -62,6 +62,7 @@ def null_values(
     centered: bool,
     spread: gram_spectrum.Array | None = None,
     sums: gram_spectrum.Array | None = None,
+    rows: gram_spectrum.Array | None = None,
 ) -> dict[str, gram_spectrum.Array]:
     """Null model -> what the singular values of gradient matrices would be under it, [D, n, N] or [D, n, J].
 
@@ -74,12 +75,15 @@ def null_values(
         centered: Whether the mean row is subtracted.
         spread: What each row gets of each rollout's advantage, [N, G]; None: a row is a rollout.
         sums: Adds rows up to the rows of the matrix, [J, N]; None: they are its rows.
+        rows: The score vectors of one matrix, [N, C], where they have fewer columns than it has rows.
     """
 
     def values(grams: gram_spectrum.Array) -> gram_spectrum.Array:
         return gram_spectrum.singular_values_from_grams(gram_spectrum.center_grams(grams) if centered else grams)
 
     def weighted(factors: gram_spectrum.Array) -> gram_spectrum.Array:
+        if rows is not None:
+            return values_of_rows(factors[..., None] * rows, centered=centered, sums=sums)
         grams = factors[..., :, None] * scores * factors[..., None, :]
         return values(grams if sums is None else sums @ grams @ sums.T)
 
@@ -96,8 +100,19 @@ def null_values(
         is_rotation = sums is None and not centered and bool(advantages.all())
         signs = drawn["unweighted"] if is_rotation else weighted(of_rows(np.sign(advantages)[None]))
         drawn |= {"shuffled": weighted(of_rows(dealt)), "signs": signs}
+    if num_columns < norms.shape[-1]:
+        directions = gram_spectrum.gaussian_directions(norms.shape[-1], num_columns, draws)[:, None]
+        return drawn | {"gaussian": values_of_rows(norms[..., None] * directions, centered=centered)}
     cosines = gram_spectrum.gaussian_cosines(norms.shape[-1], num_columns, draws)[:, None]
     return drawn | {"gaussian": values(norms[:, :, None] * cosines * norms[:, None, :])}
+
+
+def values_of_rows(
+    rows: gram_spectrum.Array, *, centered: bool, sums: gram_spectrum.Array | None = None
+) -> gram_spectrum.Array:
+    """Singular values of matrices with fewer columns than rows, [..., N, C], or of the sums of these rows."""
+    matrix = rows if sums is None else sums @ rows
+    return gram_spectrum.singular_values_of_rows(matrix - matrix.mean(axis=-2, keepdims=True) if centered else matrix)
 
 
 def mean_null_ranks(values: Mapping[str, gram_spectrum.Array], *, num_units: int = 1) -> dict[str, Estimate]:
