@@ -15,7 +15,6 @@ from gradscope.say import amount, chance, number, percent, points, with_interval
 
 _SIGNIFICANT = 0.05
 _NO_RATIO = 1e-4  # predicted share of groups below which a ratio to it has no end
-_FILTERED = -3.0  # standard deviations below which groups agree too rarely to be a whole log
 
 
 def cost_finding(report: results.DegeneracyReport) -> str:
@@ -40,11 +39,6 @@ def dispersion_finding(report: results.DegeneracyReport) -> str:
     if tested.z.value is None or tested.p_value.value is None:
         return ""
     evidence = f"z = {tested.z.value:.1f}, {chance(tested.p_value.value)}, {tested.test}"
-    if tested.z.value < _FILTERED:
-        return (
-            f"Rollouts of a group agree less often than chance would have it ({evidence}): a filter may have dropped "
-            "dead groups before they were logged, and the share is then a lower bound."
-        )
     if tested.p_value.value > _SIGNIFICANT:
         return (
             "Whether groups of a step differ in pass rate cannot be told: one rate for all is not refuted "

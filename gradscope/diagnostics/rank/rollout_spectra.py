@@ -36,7 +36,6 @@ from gradscope.diagnostics.rank.spectrum import (
     null_values,
     profile,
     spectrum_of,
-    values_of_rows,
 )
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import CHANNELS, channels, row_norms
@@ -47,6 +46,7 @@ from gradscope.metrics.gram.spectrum import (
     effective_ranks,
     rank_counts,
     singular_values_from_grams,
+    singular_values_of_rows,
 )
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.metrics.uncertainty.intervals import jackknife
@@ -297,12 +297,11 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
 
     def of_step(self, by_group: bool, *, with_nulls: bool) -> GradientSpectrum:
         """The spectrum of all rows of the step, or of the sums over its groups."""
-        index, weights = np.concatenate([part.index for part in self.parts]), np.concatenate(self.weights)
-        gram, sums = self.gradients(index, weights), _group_sums(self.parts) if by_group else None
-        if sums is not None:
-            gram = sums @ gram @ sums.T
-        rows = self._score_rows(index, gram)
-        values = None if rows is None else values_of_rows(weights[:, None] * rows, centered=self.centered, sums=sums)
+        index, weights, sums, gram = self._matrix(self.parts, self.weights, by_group)
+        rows, values = self._score_rows(index, gram), None
+        if rows is not None:
+            matrix = weights[:, None] * rows
+            values = singular_values_of_rows(matrix if sums is None else sums @ matrix, centered=self.centered)
         label = replace(
             self._label(max(self.parts, key=lambda part: len(part.index))),
             group_id=None,
@@ -336,9 +335,7 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         if not live:
             return mean_null_ranks({})
         parts = [self.parts[position] for position in live]
-        index, weights = np.concatenate([p.index for p in parts]), np.concatenate([self.weights[p] for p in live])
-        gram, sums = self.gradients(index, weights), _group_sums(parts) if by_group else None
-        gram = gram if sums is None else sums @ gram @ sums.T
+        index, weights, sums, gram = self._matrix(parts, [self.weights[position] for position in live], by_group)
         values = null_values(
             self.rows.gram[np.ix_(index, index)][None],
             row_norms(gram)[None],
@@ -351,10 +348,16 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         )
         return mean_null_ranks(values, num_units=len(parts))
 
-
-def _group_sums(parts: list[SubGroup]) -> Array:
-    """Adds the rollouts of each part up, [J, R]."""
-    return np.asarray(np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1), dtype=np.float64)
+    def _matrix(
+        self, parts: Sequence[SubGroup], weights: Sequence[Array], by_group: bool
+    ) -> tuple[NDArray[np.intp], Array, Array | None, Array]:
+        """Rollouts of parts, [R], their advantages, [R], what adds them up by part, [J, R], and the Gram matrix."""
+        index, advantages = np.concatenate([part.index for part in parts]), np.concatenate(weights)
+        gram = self.gradients(index, advantages)
+        if not by_group:
+            return index, advantages, None, gram
+        sums = np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1)
+        return index, advantages, sums, sums @ gram @ sums.T
 
 
 def token_spectra(

@@ -83,7 +83,8 @@ def null_values(
 
     def weighted(factors: gram_spectrum.Array) -> gram_spectrum.Array:
         if rows is not None:
-            return values_of_rows(factors[..., None] * rows, centered=centered, sums=sums)
+            matrix = factors[..., None] * rows
+            return gram_spectrum.singular_values_of_rows(matrix if sums is None else sums @ matrix, centered=centered)
         grams = factors[..., :, None] * scores * factors[..., None, :]
         return values(grams if sums is None else sums @ grams @ sums.T)
 
@@ -102,17 +103,10 @@ def null_values(
         drawn |= {"shuffled": weighted(of_rows(dealt)), "signs": signs}
     if num_columns < norms.shape[-1]:
         directions = gram_spectrum.gaussian_directions(norms.shape[-1], num_columns, draws)[:, None]
-        return drawn | {"gaussian": values_of_rows(norms[..., None] * directions, centered=centered)}
+        matrix = norms[..., None] * directions
+        return drawn | {"gaussian": gram_spectrum.singular_values_of_rows(matrix, centered=centered)}
     cosines = gram_spectrum.gaussian_cosines(norms.shape[-1], num_columns, draws)[:, None]
     return drawn | {"gaussian": values(norms[:, :, None] * cosines * norms[:, None, :])}
-
-
-def values_of_rows(
-    rows: gram_spectrum.Array, *, centered: bool, sums: gram_spectrum.Array | None = None
-) -> gram_spectrum.Array:
-    """Singular values of matrices with fewer columns than rows, [..., N, C], or of the sums of these rows."""
-    matrix = rows if sums is None else sums @ rows
-    return gram_spectrum.singular_values_of_rows(matrix - matrix.mean(axis=-2, keepdims=True) if centered else matrix)
 
 
 def mean_null_ranks(values: Mapping[str, gram_spectrum.Array], *, num_units: int = 1) -> dict[str, Estimate]:

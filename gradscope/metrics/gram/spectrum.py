@@ -66,16 +66,15 @@ def singular_values_from_grams(grams: Array) -> Array:
     return np.asarray(np.sqrt(np.clip(eigenvalues, 0.0, None) * scale[..., 0]), dtype=np.float64)
 
 
-def singular_values_of_rows(rows: Array) -> Array:
-    """Singular values, descending, [..., N], of matrices of which there are more rows than columns, [..., N, C].
-
-    From X' X, which is smaller than X X': the work grows with its cube.
+def singular_values_of_rows(rows: Array, *, centered: bool = False) -> Array:
+    """Singular values, descending, [..., N], of matrices of no fewer rows than columns, [..., N, C], from X' X.
 
     >>> singular_values_of_rows(np.array([[3.0], [4.0], [0.0]])).tolist()
     [5.0, 0.0, 0.0]
     """
+    matrix = rows - rows.mean(axis=-2, keepdims=True) if centered else rows
     values = np.zeros(rows.shape[:-1])
-    values[..., : rows.shape[-1]] = singular_values_from_grams(rows.swapaxes(-1, -2) @ rows)
+    values[..., : rows.shape[-1]] = singular_values_from_grams(matrix.swapaxes(-1, -2) @ matrix)
     return values
 
 
