@@ -352,17 +352,14 @@ def _gap(report: results.DegeneracyReport) -> str:
         f"of groups degenerate; the gap is {with_interval(gap, points)} points"
     )
     if report.relative_gap.is_defined and gap.value >= 0 and predicted.value >= _NO_RATIO:
-        text += f", {with_interval(report.relative_gap, _times)} times the prediction"
+        ratio = with_interval(report.relative_gap, lambda times: f"{times:,.0f}" if times >= 10 else f"{times:.2g}")
+        text += f", {ratio} times the prediction"
     if not (parts.between_prompts.is_defined and parts.over_time.is_defined) or len(report.course.step) < 2:
         return f"{text}."
     return (
         f"{text}: {with_interval(parts.between_prompts, points)} from groups that differ within a step and "
         f"{with_interval(parts.over_time, points)} from a pass rate that moves between steps."
     )
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:,.0f}" if abs(ratio) >= 10 else f"{ratio:.2g}"
 
 
 def _levels(report: results.DegeneracyReport, log: LoggedGroups) -> str:
@@ -436,13 +433,13 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         )
     if is_luck and not report.frac_all_fail.is_defined:
         return _LUCK
+    if hard > 2 * easy and is_luck:
+        return "Most fail, of prompts that pass at other steps: try more rollouts a group, or partial credit."
     if hard > 2 * easy:
-        if is_luck:
-            return "Most fail, of prompts that pass at other steps: try more rollouts a group, or partial credit."
         return "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group."
+    if easy > 2 * hard and is_luck:
+        return "Most pass, of prompts that fail at other steps: try more rollouts a group, or harder prompts."
     if easy > 2 * hard:
-        if is_luck:
-            return "Most pass, of prompts that fail at other steps: try more rollouts a group, or harder prompts."
         return "Most of them pass throughout: try harder prompts, or drop solved ones."
     if is_luck:
         return _LUCK

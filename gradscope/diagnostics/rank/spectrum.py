@@ -101,12 +101,8 @@ def null_values(
         is_rotation = sums is None and not centered and bool(advantages.all())
         signs = drawn["unweighted"] if is_rotation else weighted(of_rows(np.sign(advantages)[None]))
         drawn |= {"shuffled": weighted(of_rows(dealt)), "signs": signs}
-    if num_columns < norms.shape[-1]:
-        directions = gram_spectrum.gaussian_directions(norms.shape[-1], num_columns, draws)[:, None]
-        matrix = norms[..., None] * directions
-        return drawn | {"gaussian": gram_spectrum.singular_values_of_rows(matrix, centered=centered)}
-    cosines = gram_spectrum.gaussian_cosines(norms.shape[-1], num_columns, draws)[:, None]
-    return drawn | {"gaussian": values(norms[:, :, None] * cosines * norms[:, None, :])}
+    matrix = norms[..., None] * gram_spectrum.gaussian_directions(norms.shape[-1], num_columns, draws)[:, None]
+    return drawn | {"gaussian": gram_spectrum.singular_values_of_rows(matrix, centered=centered)}
 
 
 def mean_null_ranks(values: Mapping[str, gram_spectrum.Array], *, num_units: int = 1) -> dict[str, Estimate]:

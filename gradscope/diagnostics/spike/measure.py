@@ -109,7 +109,7 @@ def metrics_at(courses: Courses, step: int, *, was_named: bool = False) -> tuple
 def spike_sentences(run: Run) -> tuple[str, ...]:
     """On the step whose norm or KL stands out, what has risen for good, and updates without a learning rate."""
     courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] not in LOSSES}
-    rises = (*level_changes(courses), *_updates_of_nothing(run), *_clipped_norms(courses))
+    rises = (*level_changes(courses), *_flat_courses(run, courses))
     try:
         step = outstanding_step(courses)
     except InputError:
@@ -119,22 +119,21 @@ def spike_sentences(run: Run) -> tuple[str, ...]:
     return (*([spike_headline(step, metrics, was_named=False)] * stands_out), *rises)
 
 
-def _updates_of_nothing(run: Run) -> Iterator[str]:
-    """That the learning rate is 0 at more steps than a schedule begins and ends with."""
+def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
+    """Updates without a learning rate beyond both ends of a schedule, and a norm that is its largest at most steps."""
     name = next((name for name in run.courses.columns if name.rpartition("/")[2] in ("learning_rate", "lr")), "")
     rates = run.courses.by_step(name) if name else {}
     idle = [step for step, rate in rates.items() if rate == 0]
     if len(idle) > max(2, _FEW_IDLE * len(rates)):
-        steps = as_ranges(idle).replace(",", ", ").replace(":", " to ")
-        yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({steps}): they change nothing."
-
-
-def _clipped_norms(courses: Courses) -> Iterator[str]:
-    """That the largest norm is that of half of the steps, so that no step can stand out."""
-    norms = next((list(course.values()) for name, course in courses.items() if name.endswith(_NAMES[0])), [])
-    if len(norms) >= FEWEST_OF_LEVELS and norms.count(max(norms)) > len(norms) / 2 and max(norms) > 0:
-        number = norms.count(max(norms))
+        yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({_spans(idle)}): they change nothing."
+    norms = next((list(course.values()) for name, course in courses.items() if name.endswith(_NAMES[0])), [0.0])
+    number = norms.count(max(norms))
+    if len(norms) >= FEWEST_OF_LEVELS and max(norms) > 0 and number > len(norms) / 2:
         yield f"The gradient norm is {max(norms):.3g} at {number:,} of {len(norms):,} steps, as after clipping."
+
+
+def _spans(steps: Sequence[int]) -> str:
+    return as_ranges(steps).replace(",", ", ").replace(":", " to ")
 
 
 def level_changes(courses: Courses) -> Iterator[str]:
@@ -409,8 +408,7 @@ def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
     )
     for number, steps in odd.items():
         if more := sorted(steps - {report.step}):
-            ranges = as_ranges(more).replace(",", ", ").replace(":", " to ")
-            yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {ranges}."
+            yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {_spans(more)}."
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text

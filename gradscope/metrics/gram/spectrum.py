@@ -258,22 +258,15 @@ def shuffled_within(advantages: ArrayLike, groups: ArrayLike, draws: int, *, see
     return dealt
 
 
-def gaussian_cosines(num_rows: int, num_columns: int, draws: int) -> Array:
-    """Cosines between independent Gaussian rows, [D, N, N].
-
-    >>> abs(gaussian_cosines(3, 10**9, 1).round(2)).tolist()
-    [[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]]
-    """
-    units = gaussian_directions(num_rows, num_columns, draws)
-    return np.asarray(units @ units.swapaxes(-1, -2), dtype=np.float64)
-
-
 @lru_cache(maxsize=32)
 def gaussian_directions(num_rows: int, num_columns: int, draws: int) -> Array:
     """Independent Gaussian rows of length 1 up to a rotation, [D, N, min(N, P)], by Bartlett's decomposition.
 
     The Gram matrix of N Gaussian rows in P columns is L L' with L lower triangular, chi-distributed (P, P - 1, ...
     degrees of freedom) on its diagonal and normal below it (Bartlett 1933), so P may be billions.
+
+    >>> abs(gaussian_directions(3, 10**9, 1).round(2)).tolist()
+    [[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]]
     """
     rng = np.random.default_rng(0)
     width = min(num_rows, num_columns)
