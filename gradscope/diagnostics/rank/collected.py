@@ -124,6 +124,7 @@ class Collected(Struct, kw_only=True):
     weighed: dict[int, WeighedTokens] = {}
     """Of the same rows: step -> its tokens, the step's gradient and that of their entropy."""
     rows: list[StepRows] = []  # the rollouts' Gram matrices, where rows are rollouts
+    progress: ProgressCallback = no_progress  # called at each advantage of a step
     num_weights: int = 0  # matrices of the model, of which ``weight_curve`` has those that were drawn
 
     @property
@@ -273,32 +274,20 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     _collect_spectra(rows, tokens, request, collected)
 
 
-def examine_advantages(
-    step: int,
-    groups: Sequence[RolloutGroup],
-    request: RankRequest,
-    collected: Collected,
-    progress: ProgressCallback = no_progress,
-) -> None:
+def examine_advantages(step: int, groups: Sequence[RolloutGroup], request: RankRequest, collected: Collected) -> None:
     """The advantages of one step as a matrix, for which no gradient is needed."""
     try:
         rows = advantage_rows(step, groups)
     except GradscopeError as error:
         collected.skipped[step] = Reason("unusable", error.message.rstrip("."))
         return
-    _collect_spectra(rows, (), request, collected, progress)
+    _collect_spectra(rows, (), request, collected)
 
 
-def _collect_spectra(
-    rows: StepRows,
-    tokens: Sequence[TokenGram],
-    request: RankRequest,
-    collected: Collected,
-    progress: ProgressCallback = no_progress,
-) -> None:
+def _collect_spectra(rows: StepRows, tokens: Sequence[TokenGram], request: RankRequest, collected: Collected) -> None:
     """The spectra of one step under every advantage, at every group size."""
     for done, advantage in enumerate(request.advantages):
-        progress(done, len(request.advantages), "advantages")
+        collected.progress(done, len(request.advantages), "advantages")
         if advantage in collected.refused:
             continue
         try:

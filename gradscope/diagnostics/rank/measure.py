@@ -91,8 +91,8 @@ def measure_rank(
     wanted = chosen
     if rows == "advantage":
         for done, step in enumerate(chosen):
-            step_progress = part(progress, done, len(chosen), f"steps, now step {step}")
-            examine_advantages(step, run.groups_at(step), request, collected, step_progress)
+            collected.progress = part(progress, done, len(chosen), f"steps, now step {step}")
+            examine_advantages(step, run.groups_at(step), request, collected)
         progress(len(chosen), len(chosen), "steps")
         return _report(run, request, collected, run.source)
     if steps is None:

@@ -263,16 +263,13 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     course = table.mean_by_step(means, np.ones(len(table)))
     main = "" if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy.prompts.reward
     lost = main in table.rewards and not fallen and _falls_alone(table, main, fifths)
-    is_relative = len(table) > 1 and np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward)
+    is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
+    hidden = [f"'{main}' falls while the mean reward {goes}: {lost}."] * bool(lost)
+    hidden += [f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."] * is_relative
     return ReportSection(
         name="reward",
         findings=(
-            *([f"'{main}' falls while the mean reward {goes}: {lost}."] if lost else []),
-            *(
-                [f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."]
-                if is_relative
-                else []
-            ),
+            *hidden,
             f"The mean reward {goes}{':' * (goes != 'is')} {', '.join(levels)}"
             f"{', of other prompts' * (max(fallen, default=_FEWEST_SHARED) < _FEWEST_SHARED)}.",
             *(
@@ -283,11 +280,12 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         ),
         severity="problem" if lost else "look" if fallen else "unknown" if is_relative else "fine",
         meaning="A fall on the same prompts is the policy's; between other prompts it may be theirs.",
-        next_step="Read completions of late steps that score high: another reward pays for what loses this one."
-        if lost
-        else _after_fall(fallen),
+        next_step=_HACKED if lost else _after_fall(fallen),
         charts=lines_over(list(course), "Mean reward", {"reward": list(course.values())}, y_label="mean reward"),
     )
+
+
+_HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
 
 
 def _changes(table: RewardTable, fifths: Sequence[NDArray[np.bool_]]) -> tuple[list[tuple[Estimate, int]], list[int]]:
@@ -299,10 +297,8 @@ def _changes(table: RewardTable, fifths: Sequence[NDArray[np.bool_]]) -> tuple[l
         )
         for before in fifths[:-1]
     ]
-    least = _A_FALL * float(np.std(table.reward))
-    return changes, [
-        shared for change, shared in changes if change.side_of_zero < 0 and -(change.value or 0.0) >= least
-    ]
+    most = -_A_FALL * float(np.std(table.reward))
+    return changes, [shared for change, shared in changes if change.side_of_zero < 0 and (change.value or 0.0) <= most]
 
 
 def _falls_alone(table: RewardTable, main: str, fifths: Sequence[NDArray[np.bool_]]) -> str:
