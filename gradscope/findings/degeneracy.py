@@ -14,7 +14,7 @@ from gradscope.results import degeneracy as results
 from gradscope.say import amount, chance, number, percent, points, with_interval
 
 _SIGNIFICANT = 0.05
-_FILTERED = -3.0  # standard deviations below which groups agree too rarely to be a whole log
+_NO_RATIO = 1e-4  # predicted share of groups below which a ratio to it has no end
 
 
 def cost_finding(report: results.DegeneracyReport) -> str:
@@ -39,11 +39,6 @@ def dispersion_finding(report: results.DegeneracyReport) -> str:
     if tested.z.value is None or tested.p_value.value is None:
         return ""
     evidence = f"z = {tested.z.value:.1f}, {chance(tested.p_value.value)}, {tested.test}"
-    if tested.z.value < _FILTERED:
-        return (
-            f"Rollouts of a group agree less often than chance would have it ({evidence}): a filter may have dropped "
-            "dead groups before they were logged, and the share is then a lower bound."
-        )
     if tested.p_value.value > _SIGNIFICANT:
         return (
             "Whether groups of a step differ in pass rate cannot be told: one rate for all is not refuted "
@@ -235,6 +230,7 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     num_singletons: int  # groups left out because they have a single rollout
     num_incomplete: int  # groups left out because a reward is missing
     resampled: bool  # whether dead groups were replaced before they reached the log
+    num_hollow: int = 0  # rollouts that reach the threshold without the main reward, and so count as failing
 
 
 def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
@@ -243,6 +239,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     leads = conflict and report.is_in_conflict
     moved, advice = moved_sentence(report), "" if log.resampled else _advice(report, log)
     sentences = [
+        _against(report),
         *(conflict if leads else ()),
         _share(report),
         *((moved, advice) if moved else ()),
@@ -276,6 +273,17 @@ def degeneracy_findings(
     return tuple(filter(None, sentences))
 
 
+def _against(report: results.DegeneracyReport) -> str:
+    """That logged advantages contradict the rewards; empty where they do not."""
+    if not report.contradicts_rewards:
+        return ""
+    num_live = report.num_groups - round((report.frac_reward_zero_std.value or 0.0) * report.num_groups)
+    return (
+        f"In {report.num_against:,} of {num_live:,} groups with unequal rewards the logged advantages fall where the "
+        "rewards rise: their sign is wrong, or they are those of other rollouts."
+    )
+
+
 def _share(report: results.DegeneracyReport) -> str:
     share = report.frac_reward_zero_std
     num_dead = round((share.value or 0.0) * report.num_groups)
@@ -290,6 +298,16 @@ def _share(report: results.DegeneracyReport) -> str:
     ):
         if kind.value:
             kinds.append(f"{round(kind.value * report.num_groups):,} {name}")
+    if report.looks_filtered:
+        return (
+            f"{text}, where independent rollouts with these counts of passes leave {report.num_hidden:.0f} or more: a "
+            "filter has probably dropped dead groups before they were logged."
+        )
+    if not num_dead and report.num_faint and not report.reward_conflict:
+        return (
+            f"{text}, but in {report.num_faint:,} they differ by {report.faint_spread:.2g} at most, next to nothing "
+            "beside other groups: divided by the group's standard deviation, that counts like a real difference."
+        )
     if not num_dead:
         return f"{text}." if report.reward_conflict else f"{text}: each of them gives a group-mean baseline a gradient."
     lost = "of which it alone makes no gradient" if is_part else "and give a group-mean baseline no gradient"
@@ -333,8 +351,9 @@ def _gap(report: results.DegeneracyReport) -> str:
         f"Independent rollouts with one pass rate ({report.pass_rate_origin}) would make {percent(predicted.value)} "
         f"of groups degenerate; the gap is {with_interval(gap, points)} points"
     )
-    if report.relative_gap.is_defined and gap.value >= 0:
-        text += f", {with_interval(report.relative_gap, _times)} times the prediction"
+    if report.relative_gap.is_defined and gap.value >= 0 and predicted.value >= _NO_RATIO:
+        ratio = with_interval(report.relative_gap, lambda times: f"{times:,.0f}" if times >= 10 else f"{times:.2g}")
+        text += f", {ratio} times the prediction"
     if not (parts.between_prompts.is_defined and parts.over_time.is_defined) or len(report.course.step) < 2:
         return f"{text}."
     return (
@@ -343,11 +362,10 @@ def _gap(report: results.DegeneracyReport) -> str:
     )
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:,.0f}" if abs(ratio) >= 10 else f"{ratio:.2g}"
-
-
 def _levels(report: results.DegeneracyReport, log: LoggedGroups) -> str:
+    if log.num_hollow and report.success_threshold is not None:
+        main, threshold = report.prompts.reward, report.success_threshold
+        return f"A pass is one of '{main}': {log.num_hollow:,} rollouts reach {threshold:g} without it."
     if report.success_threshold is None or log.num_levels <= 2:
         return ""
     return (
@@ -359,6 +377,8 @@ def _levels(report: results.DegeneracyReport, log: LoggedGroups) -> str:
 def _advice(report: results.DegeneracyReport, log: LoggedGroups) -> str:
     if not report.frac_reward_zero_std.value:
         return ""
+    if log.num_levels == 1 and report.success_threshold is None and report.num_groups >= _HANDFUL:
+        return "Every rollout has one and the same reward: look at the reward function before the prompts."
     text = dead_group_advice(report)
     names = log.reward_functions
     if _too_hard_and_too_easy(report) is not None or len(names) < 2:
@@ -371,6 +391,12 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     dead = report.frac_reward_zero_std.value
     if report.reward_conflict and (report.is_in_conflict or not dead):
         return conflict_advice(report.reward_conflict)
+    if report.contradicts_rewards:
+        return "Look at how advantages are made and which rollouts they are written beside."
+    if report.looks_filtered:
+        return "Log groups before they are filtered: what the filter drops costs rollouts too."
+    if not dead and report.num_faint:
+        return "Look at what makes these differences; round the rewards, or divide by no standard deviation."
     if not dead:
         return "Nothing to do: none of these groups was without a gradient."
     if dead < _FEW or round(dead * report.num_groups) < _HANDFUL:
@@ -385,24 +411,44 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
             return "More groups fail than at first: look at what changed before making the prompts easier."
         if passing > 0:
             return "More groups pass than at first: add harder prompts, or drop solved ones."
-    if hard + easy < dead / 2:
+    if report.frac_all_fail.is_defined and hard + easy < dead / 2:
         return "Most of them are tied between pass and fail: try a reward with finer steps, or look at what ties them."
+    if max(hard, easy) == 1:
+        verb = (
+            "fails: look at the reward function, and at completions that were cut off,"
+            if hard
+            else ("passes: see whether the reward can fail,")
+        )
+        return f"Every rollout {verb} before the prompts."
     lost = (report.prompts.never_groups or 0) + (report.prompts.always_groups or 0)
     is_luck = report.prompts.never_groups is not None and lost < dead * report.num_groups / 2
+    counts = report.prompts
+    if not is_luck and report.num_rollouts < _FEW_ROLLOUTS * (counts.live + (counts.never or 0) + (counts.always or 0)):
+        return "Whether that is luck so few rollouts of a prompt do not tell: try more rollouts a group."
+    stays, of_visit = report.overdispersion.between_prompts, report.overdispersion.between_visits
+    if is_luck and of_visit.side_of_zero > 0 and (of_visit.value or 0.0) > (stays.value or 0.0):
+        return (
+            "Rollouts of a group agree more than their prompt explains: look at what they share (a cached or shared "
+            "verdict, one seed, an environment that failed)."
+        )
+    if is_luck and not report.frac_all_fail.is_defined:
+        return _LUCK
+    if hard > 2 * easy and is_luck:
+        return "Most fail, of prompts that pass at other steps: try more rollouts a group, or partial credit."
     if hard > 2 * easy:
-        if is_luck:
-            return "Most fail, of prompts that pass at other steps: try more rollouts a group, or partial credit."
         return "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group."
+    if easy > 2 * hard and is_luck:
+        return "Most pass, of prompts that fail at other steps: try more rollouts a group, or harder prompts."
     if easy > 2 * hard:
-        if is_luck:
-            return "Most pass, of prompts that fail at other steps: try more rollouts a group, or harder prompts."
         return "Most of them pass throughout: try harder prompts, or drop solved ones."
     if is_luck:
-        return "Most are of prompts that are live at other steps: try more rollouts a group, or resampling dead groups."
+        return _LUCK
     return "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling dead groups."
 
 
+_LUCK = "Most are of prompts that are live at other steps: try more rollouts a group, or resampling dead groups."
 _FEW = 0.05  # share of dead groups below which nothing is to be won
+_FEW_ROLLOUTS = 4  # of a prompt: with fewer one that passes half the time passes or fails throughout in a quarter
 _HANDFUL = 5  # dead groups below which their kinds say nothing
 _MUCH = 0.2  # of the share of dead groups, from its first fifth of steps to its last
 _Ends = dict[str, tuple[float, float]]

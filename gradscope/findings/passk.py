@@ -53,6 +53,16 @@ def evaluation_findings(tables: Sequence[PassAtKTable]) -> tuple[str, ...]:
     )
 
 
+_OPEN = "undecided whether it solves more or needs fewer samples"
+_UNDECIDED: dict[tuple[int, int], str] = {
+    (-1, -1): "neither wider nor sharper",
+    (0, -1): "neither wider nor sharper",
+    (-1, 0): "needs more samples; undecided whether it solves more",
+    (1, -1): "needs fewer samples, and solves less at the largest budget",
+}
+"""Sides of zero of the differences at the smallest and the largest budget -> what they decide without a verdict."""
+
+
 def reach_finding(comparison: PassAtKComparison) -> str:
     """The verdict on two policies with its evidence: the differences at the smallest and the largest budget."""
     pair = f"{comparison.second} against {comparison.first}"
@@ -63,9 +73,8 @@ def reach_finding(comparison: PassAtKComparison) -> str:
     turn = "" if comparison.crossover_k is None else f"; the sign turns at k = {comparison.crossover_k}"
     verdict: str = comparison.verdict
     if verdict == "undecided":
-        sides = [row.difference.side_of_zero for row in defined]
-        lost = len(sides) > 1 and (set(sides) == {-1} or (sides[0], sides[-1]) == (0, -1))
-        verdict = "neither wider nor sharper" if lost else "undecided whether it solves more or needs fewer samples"
+        ends = defined[0].difference.side_of_zero, defined[-1].difference.side_of_zero
+        verdict = _UNDECIDED.get(ends if len(defined) > 1 else (0, 0), _OPEN)
     return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {verdict}."
 
 

@@ -220,8 +220,10 @@ class MetricValues(Struct, kw_only=True):
             return silent
         finite = [value for value in course.values() if math.isfinite(value)]
         estimate = aggregate_steps(values, selector, finite)
-        if entry is not None and selector.aggregate != "trend":
-            estimate = estimate.within(*range_of(metric))
+        if entry is not None:
+            low, high = range_of(metric)
+            is_change = selector.aggregate == "trend"
+            estimate = estimate.within(low - high if is_change else low, high - low if is_change else high)
         return MetricValue(estimate=estimate, subject=f"{selector.aggregate} {metric}{words}", hint=_see(metric))
 
     def _is_logged_alone(self, name: str) -> bool:

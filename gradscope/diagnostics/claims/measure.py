@@ -87,6 +87,8 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
         try:
             can_be = claim.needs in (None, "update") or evidence.steps
             judged = claim.judge(evidence) if can_be else cannot_tell(as_named(evidence.no_gradients))
+            if claim.name.startswith("dead_groups.") and evidence.degeneracy().looks_filtered:
+                judged = cannot_tell("A filter has probably dropped dead groups before they were logged")
         except GradscopeError as error:
             if isinstance(error, MissingDependencyError) and not evidence.no_gradients:
                 raise

@@ -224,7 +224,9 @@ def _cautions(first: compared_runs.ComparedRun, second: compared_runs.ComparedRu
         first_prompts, second_prompts = (
             set(names) for names in compared_runs.prompt_names([first.rewards, second.rewards])
         )
-        yield f"{len(first_prompts & second_prompts):,} of {len(first_prompts | second_prompts):,} prompts are in both."
+        shared = first_prompts & second_prompts
+        theirs = "" if shared else ": a difference may be that of the prompts"
+        yield f"{len(shared):,} of {len(first_prompts | second_prompts):,} prompts are in both{theirs}."
         if unlike := compared_runs.unlike_rewards(first, second):
             yield unlike
     sizes = first.group_size, second.group_size

@@ -31,6 +31,7 @@ from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, deg
 from gradscope.metrics.outcomes import degeneracy as outcomes
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
 from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, binomial_chances, fit_pass_rates
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, faint_groups, fewest_dead, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
 from gradscope.progress import Progress, reporter
 from gradscope.results import degeneracy as results
@@ -43,6 +44,7 @@ from gradscope.results.degeneracy import (
 )
 from gradscope.results.envelope import deferred
 from gradscope.rollouts.fetch import log_extent
+from gradscope.rollouts.groups import RewardTable
 from gradscope.rollouts.listing import shown
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -325,14 +327,20 @@ def degeneracy_of_run(
     base_pass_rate, target, resampling = options.base_pass_rate, options.target_degeneracy, options.resampling
     chosen = group_rewards.group_rewards(run, reward)
     threshold = group_rewards.chosen_threshold(chosen, success_threshold)
+    rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
+    name = reward or rewards.part or group_rewards.TRAINER_REWARD
+    main = rewards.main if name == group_rewards.TRAINER_REWARD else None
     table = group_rewards.group_table(chosen, threshold)
+    hollow = np.zeros(len(chosen.values), dtype=np.bool_)
+    if success_threshold is None and main is not None and table.num_passing is not None:
+        hollow = passes(chosen.values, 1.0) & (chosen.table.rewards[main] < 1.0)
+        table = replace(table, num_passing=table.num_passing - chosen.table.sums(hollow))
+    spread = chosen.table.spread(chosen.values)
+    faint = faint_groups(spread)
     (overall,) = options.estimates([table])
     sizes = GroupSizes(table=table, overall=overall, options=options)
     starvation = breakdowns.measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
     policies, policy_gap = breakdowns.measure_policies(chosen, table, threshold, resampling=resampling)
-    rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
-    name = reward or rewards.part or group_rewards.TRAINER_REWARD
-    main = rewards.main if name == group_rewards.TRAINER_REWARD else None
     prompts, by_prompt = breakdowns.measure_prompts(chosen, threshold, main, name=name)
     logged = LoggedGroups(
         num_levels=len(chosen.levels),
@@ -340,6 +348,7 @@ def degeneracy_of_run(
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,
         resampled=run.settings.get("sampling") == "dynamic",
+        num_hollow=int(hollow.sum()),
     )
     report = results.DegeneracyReport(
         source=run.source,
@@ -377,8 +386,21 @@ def degeneracy_of_run(
         quarantined=run.source.quarantined,
         summary=deferred(lambda: degeneracy_summary(report, logged)),
         findings=deferred(lambda: degeneracy_findings(report, logged, sizes.doubled())),
+        num_hidden=0.0 if table.num_passing is None else fewest_dead(table.size, table.num_passing),
+        num_faint=int(faint.sum()),
+        faint_spread=float(spread[faint].max(initial=0.0)),
+        num_against=_num_against(chosen.table),
     )
     return report
+
+
+def _num_against(groups: RewardTable) -> int:
+    """Groups whose logged advantages fall where the trainer's reward rises; 0 where none were logged."""
+    if groups.advantage is None:
+        return 0
+    deviation = groups.reward - np.repeat(groups.sums(groups.reward) / groups.size, groups.size)
+    along = groups.sums(np.nan_to_num(groups.advantage * deviation))
+    return int(np.sum(along < -EQUAL_REWARDS))
 
 
 def _predictions(

@@ -191,6 +191,11 @@ def weights_of_functions(groups: RewardTable, settings: TrainerSettings) -> dict
     if ones and adds_up(groups.reward, candidates, ones):
         return ones
     same = dict.fromkeys([name for name in groups.rewards if _is(groups, name)][:1], 1.0)
+    # a goal that no rollout reaches adds nothing, and the rest of the sum equals the reward
+    everything = dict.fromkeys(groups.rewards, 1.0)
+    has_other_goal = any(map(_MAIN.search, candidates)) and not any(map(_MAIN.search, same))
+    if has_other_goal and adds_up(groups.reward, groups.rewards, everything):
+        return everything
     return reward_terms(groups.reward, candidates) or same or None
 
 

@@ -124,6 +124,7 @@ class Collected(Struct, kw_only=True):
     weighed: dict[int, WeighedTokens] = {}
     """Of the same rows: step -> its tokens, the step's gradient and that of their entropy."""
     rows: list[StepRows] = []  # the rollouts' Gram matrices, where rows are rollouts
+    progress: ProgressCallback = no_progress  # called at each advantage of a step
     num_weights: int = 0  # matrices of the model, of which ``weight_curve`` has those that were drawn
 
     @property
@@ -285,7 +286,8 @@ def examine_advantages(step: int, groups: Sequence[RolloutGroup], request: RankR
 
 def _collect_spectra(rows: StepRows, tokens: Sequence[TokenGram], request: RankRequest, collected: Collected) -> None:
     """The spectra of one step under every advantage, at every group size."""
-    for advantage in request.advantages:
+    for done, advantage in enumerate(request.advantages):
+        collected.progress(done, len(request.advantages), "advantages")
         if advantage in collected.refused:
             continue
         try:

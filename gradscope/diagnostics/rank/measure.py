@@ -30,7 +30,7 @@ from gradscope.diagnostics.rank.tokens.weighed import weigh_step
 from gradscope.errors import InputError
 from gradscope.findings import rank, rank_parts
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.progress import Progress, reporter
+from gradscope.progress import Progress, part, reporter
 from gradscope.reason import Reason
 from gradscope.results.rank import RankReport
 from gradscope.results.row_kinds import RowKind
@@ -90,8 +90,10 @@ def measure_rank(
     collected = Collected(source=run.source, kind=rows)
     wanted = chosen
     if rows == "advantage":
-        for step in chosen:
+        for done, step in enumerate(chosen):
+            collected.progress = part(progress, done, len(chosen), f"steps, now step {step}")
             examine_advantages(step, run.groups_at(step), request, collected)
+        progress(len(chosen), len(chosen), "steps")
         return _report(run, request, collected, run.source)
     if steps is None:
         chosen = computable_steps(run) or chosen

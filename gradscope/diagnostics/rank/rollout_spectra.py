@@ -46,6 +46,7 @@ from gradscope.metrics.gram.spectrum import (
     effective_ranks,
     rank_counts,
     singular_values_from_grams,
+    singular_values_of_rows,
 )
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.metrics.uncertainty.intervals import jackknife
@@ -296,11 +297,11 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
 
     def of_step(self, by_group: bool, *, with_nulls: bool) -> GradientSpectrum:
         """The spectrum of all rows of the step, or of the sums over its groups."""
-        index, weights = np.concatenate([part.index for part in self.parts]), np.concatenate(self.weights)
-        gram = self.gradients(index, weights)
-        if by_group:
-            sums = _group_sums(self.parts)
-            gram = sums @ gram @ sums.T
+        index, weights, sums, gram = self._matrix(self.parts, self.weights, by_group)
+        rows, values = self._score_rows(index, gram), None
+        if rows is not None:
+            matrix = weights[:, None] * rows
+            values = singular_values_of_rows(matrix if sums is None else sums @ matrix, centered=self.centered)
         label = replace(
             self._label(max(self.parts, key=lambda part: len(part.index))),
             group_id=None,
@@ -309,7 +310,12 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
             shape=(len(gram), self.rows.num_parameters),
         )
         nulls = self._step_nulls(by_group) if with_nulls else None
-        return spectrum_of(gram, label, self.rows.relative_row_error, nulls=nulls)
+        return spectrum_of(gram, label, self.rows.relative_row_error, values=values, nulls=nulls)
+
+    def _score_rows(self, index: NDArray[np.intp], gram: Array) -> Array | None:
+        """The score vectors of these rollouts, where they have fewer columns than the matrix of this Gram has rows."""
+        rows = self.rows.score_rows if self.is_scalar else None
+        return None if rows is None or rows.shape[1] >= len(gram) else rows[index]
 
     def _label(self, part: SubGroup) -> SpectrumLabel:
         return SpectrumLabel(
@@ -329,23 +335,29 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         if not live:
             return mean_null_ranks({})
         parts = [self.parts[position] for position in live]
-        index, weights = np.concatenate([p.index for p in parts]), np.concatenate([self.weights[p] for p in live])
-        gram, sums = self.gradients(index, weights), _group_sums(parts) if by_group else None
+        index, weights, sums, gram = self._matrix(parts, [self.weights[position] for position in live], by_group)
         values = null_values(
             self.rows.gram[np.ix_(index, index)][None],
-            row_norms(gram if sums is None else sums @ gram @ sums.T)[None],
+            row_norms(gram)[None],
             weights[None] if self.is_scalar else None,
             np.repeat(np.arange(len(parts)), [len(part.index) for part in parts])[None],
             num_columns=self.rows.num_parameters,
             centered=self.centered,
             sums=sums,
+            rows=self._score_rows(index, gram),
         )
         return mean_null_ranks(values, num_units=len(parts))
 
-
-def _group_sums(parts: list[SubGroup]) -> Array:
-    """Adds the rollouts of each part up, [J, R]."""
-    return np.asarray(np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1), dtype=np.float64)
+    def _matrix(
+        self, parts: Sequence[SubGroup], weights: Sequence[Array], by_group: bool
+    ) -> tuple[NDArray[np.intp], Array, Array | None, Array]:
+        """Rollouts of parts, [R], their advantages, [R], what adds them up by part, [J, R], and the Gram matrix."""
+        index, advantages = np.concatenate([part.index for part in parts]), np.concatenate(weights)
+        gram = self.gradients(index, advantages)
+        if not by_group:
+            return index, advantages, None, gram
+        sums = np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1)
+        return index, advantages, sums, sums @ gram @ sums.T
 
 
 def token_spectra(

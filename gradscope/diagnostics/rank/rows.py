@@ -48,6 +48,8 @@ class StepRows(Struct, frozen=True, kw_only=True):
     """|s|^2 of the score vectors by all parameters, [R], where ``gram`` is of something else: a formulation that needs
     them stays the same whatever the rows are. NaN where there is no gradient; None: the diagonal of ``gram``."""
 
+    score_rows: Array | None = None
+    """The score vectors themselves, [R, C], where they have far fewer columns than a step has rollouts."""
     lengths: Array | None = None  # tokens of each completion, [R]; None where they are unknown
     functions: FunctionRewards | None = None  # the rewards of each function; None where they are not known
 
@@ -192,6 +194,8 @@ def advantage_rows(step: int, groups: Sequence[RolloutGroup]) -> StepRows:
     logged = [_logged_advantages(rollout, row) for rollout, row in zip(rollouts, counted, strict=True)]
     logged_rows = [row for row in logged if row is not None]
     gram = scores @ scores.T
+    # of positions that the same rollouts reach one is enough, as long as all of them
+    columns, counts = np.unique(scores, axis=1, return_counts=True)
     policy = None
     if len(logged_rows) == len(rollouts):
         rows = np.stack([np.pad(row, (0, width - len(row))) for row in logged_rows])
@@ -210,6 +214,7 @@ def advantage_rows(step: int, groups: Sequence[RolloutGroup]) -> StepRows:
         num_parameters=width,
         relative_row_error=float(np.finfo(np.float64).eps),
         own_squared_norms=np.full(len(rollouts), np.nan),
+        score_rows=columns * np.sqrt(counts) if 2 * len(counts) <= len(rollouts) else None,
     )
 
 

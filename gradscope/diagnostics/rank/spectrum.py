@@ -62,6 +62,7 @@ def null_values(
     centered: bool,
     spread: gram_spectrum.Array | None = None,
     sums: gram_spectrum.Array | None = None,
+    rows: gram_spectrum.Array | None = None,
 ) -> dict[str, gram_spectrum.Array]:
     """Null model -> what the singular values of gradient matrices would be under it, [D, n, N] or [D, n, J].
 
@@ -74,12 +75,16 @@ def null_values(
         centered: Whether the mean row is subtracted.
         spread: What each row gets of each rollout's advantage, [N, G]; None: a row is a rollout.
         sums: Adds rows up to the rows of the matrix, [J, N]; None: they are its rows.
+        rows: The score vectors of one matrix, [N, C], where they have fewer columns than it has rows.
     """
 
     def values(grams: gram_spectrum.Array) -> gram_spectrum.Array:
         return gram_spectrum.singular_values_from_grams(gram_spectrum.center_grams(grams) if centered else grams)
 
     def weighted(factors: gram_spectrum.Array) -> gram_spectrum.Array:
+        if rows is not None:
+            matrix = factors[..., None] * rows
+            return gram_spectrum.singular_values_of_rows(matrix if sums is None else sums @ matrix, centered=centered)
         grams = factors[..., :, None] * scores * factors[..., None, :]
         return values(grams if sums is None else sums @ grams @ sums.T)
 
@@ -96,8 +101,8 @@ def null_values(
         is_rotation = sums is None and not centered and bool(advantages.all())
         signs = drawn["unweighted"] if is_rotation else weighted(of_rows(np.sign(advantages)[None]))
         drawn |= {"shuffled": weighted(of_rows(dealt)), "signs": signs}
-    cosines = gram_spectrum.gaussian_cosines(norms.shape[-1], num_columns, draws)[:, None]
-    return drawn | {"gaussian": values(norms[:, :, None] * cosines * norms[:, None, :])}
+    matrix = norms[..., None] * gram_spectrum.gaussian_directions(norms.shape[-1], num_columns, draws)[:, None]
+    return drawn | {"gaussian": gram_spectrum.singular_values_of_rows(matrix, centered=centered)}
 
 
 def mean_null_ranks(values: Mapping[str, gram_spectrum.Array], *, num_units: int = 1) -> dict[str, Estimate]:

@@ -22,7 +22,13 @@ from gradscope.findings.logged import late_sentence, spike_findings, spike_headl
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.steps import deviation_of, late_change, most_deviating, steps_beyond
+from gradscope.metrics.uncertainty.steps import (
+    FEWEST_OF_LEVELS,
+    deviation_of,
+    late_change,
+    most_deviating,
+    steps_beyond,
+)
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.reason import Reason
 from gradscope.results.norms import SpikeMetric, SpikeRemoval, SpikeReport, SpikeRollout, SpikeTensor, SpikeToken
@@ -44,6 +50,8 @@ is logged decides which step stands out, for a gradient is there before a KL mov
 _RISES = ((_NAMES[0], 3.0), (_NAMES[1], 10.0))
 """Times its level before from which on a late norm or KL is named. A KL grows by the square where weights drift evenly,
 and then has 7.3."""
+
+_FEW_IDLE = 0.05  # share of steps of a warm-up and a decay that may have a learning rate of 0
 
 Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 
@@ -101,9 +109,9 @@ def metrics_at(courses: Courses, step: int, *, num_chosen_from: int = 1) -> tupl
 
 
 def spike_sentences(run: Run) -> tuple[str, ...]:
-    """On the step whose norm or KL stands out, and on what has risen for good; none of what is not finite."""
+    """On the step whose norm or KL stands out, what has risen for good, and updates without a learning rate."""
     courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] not in LOSSES}
-    rises = tuple(level_changes(courses))
+    rises = (*level_changes(courses), *_flat_courses(run, courses))
     try:
         step, num_searched = outstanding_step(courses)
     except InputError:
@@ -111,6 +119,23 @@ def spike_sentences(run: Run) -> tuple[str, ...]:
     metrics = metrics_at(courses, step, num_chosen_from=num_searched)
     stands_out = any(one.is_unusual for one in metrics) and all(one.value.is_defined for one in metrics)
     return (*([spike_headline(step, metrics, was_named=False)] * stands_out), *rises)
+
+
+def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
+    """Updates without a learning rate beyond both ends of a schedule, and a norm that is its largest at most steps."""
+    name = next((name for name in run.courses.columns if name.rpartition("/")[2] in ("learning_rate", "lr")), "")
+    rates = run.courses.by_step(name) if name else {}
+    idle = [step for step, rate in rates.items() if rate == 0]
+    if len(idle) > max(2, _FEW_IDLE * len(rates)):
+        yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({_spans(idle)}): they change nothing."
+    norms = next((list(course.values()) for name, course in courses.items() if name.endswith(_NAMES[0])), [0.0])
+    number = norms.count(max(norms))
+    if len(norms) >= FEWEST_OF_LEVELS and max(norms) > 0 and number > len(norms) / 2:
+        yield f"The gradient norm is {max(norms):.3g} at {number:,} of {len(norms):,} steps, as after clipping."
+
+
+def _spans(steps: Sequence[int]) -> str:
+    return as_ranges(steps).replace(",", ", ").replace(":", " to ")
 
 
 def level_changes(courses: Courses) -> Iterator[str]:
@@ -376,16 +401,22 @@ def _report(
 
 
 def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
-    """The other steps that are broken, or beyond chance by the number by which this one stands out."""
-    broken = {step for course in courses.values() for step, value in course.items() if not math.isfinite(value)}
-    unusual = next((metric for metric in report.metrics if metric.is_unusual and metric.name in courses), None)
-    if report.was_named or unusual is None:
+    """The other steps that are broken, or beyond chance by a number by which this one stands out."""
+    unusual = [metric for metric in report.metrics if metric.is_unusual and metric.name in courses]
+    if report.was_named or not unusual:
         return
-    beyond = broken or set(steps_beyond(courses[unusual.name], unusual.by_chance.value or math.inf))
-    if more := sorted(beyond - {report.step}):
-        ranges = as_ranges(more).replace(",", ", ").replace(":", " to ")
-        number = "a number that is not finite" if broken else f"{unusual.name} beyond chance"
-        yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {ranges}."
+    broken = {step for course in courses.values() for step, value in course.items() if not math.isfinite(value)}
+    odd = (
+        {"a number that is not finite": broken}
+        if broken
+        else {
+            f"{metric.name} beyond chance": set(steps_beyond(courses[metric.name], metric.by_chance.value or math.inf))
+            for metric in unusual
+        }
+    )
+    for number, steps in odd.items():
+        if more := sorted(steps - {report.step}):
+            yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {_spans(more)}."
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text

@@ -32,7 +32,7 @@ from gradscope.gradients.processes import num_connected
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.step.verify import require_agreement, tolerance_of
 from gradscope.metrics.gram.geometry import row_sparsity
-from gradscope.metrics.gram.spectrum import Array, gaussian_cosines, rank_counts
+from gradscope.metrics.gram.spectrum import Array, gaussian_directions, rank_counts
 from gradscope.progress import ProgressCallback, no_progress
 
 
@@ -370,10 +370,9 @@ def _unrelated(squared_norms: torch.Tensor, small: int, large: int) -> Array:
     norms = squared_norms.clamp(min=0.0).sqrt()
     if not bool(norms.any()):
         return np.full(4, np.nan)
-    cosines = gaussian_cosines(small, large, 2 if small < _MANY_ROWS else 1)
-    scaled = norms / norms.max()
-    drawn = torch.as_tensor(cosines, device=norms.device) * scaled[:, None] * scaled
-    return np.asarray(rank_counts(_values(drawn)).mean(axis=0), dtype=np.float64)
+    directions = gaussian_directions(small, large, 2 if small < _MANY_ROWS else 1)
+    drawn = torch.as_tensor(directions, device=norms.device) * (norms / norms.max())[:, None]
+    return np.asarray(rank_counts(_values(drawn @ drawn.mT)).mean(axis=0), dtype=np.float64)
 
 
 def _verify(prepared: PreparedStep, step: StepGram, squares: Mapping[int, float]) -> None:

@@ -66,6 +66,18 @@ def singular_values_from_grams(grams: Array) -> Array:
     return np.asarray(np.sqrt(np.clip(eigenvalues, 0.0, None) * scale[..., 0]), dtype=np.float64)
 
 
+def singular_values_of_rows(rows: Array, *, centered: bool = False) -> Array:
+    """Singular values, descending, [..., N], of matrices of no fewer rows than columns, [..., N, C], from X' X.
+
+    >>> singular_values_of_rows(np.array([[3.0], [4.0], [0.0]])).tolist()
+    [5.0, 0.0, 0.0]
+    """
+    matrix = rows - rows.mean(axis=-2, keepdims=True) if centered else rows
+    values = np.zeros(rows.shape[:-1])
+    values[..., : rows.shape[-1]] = singular_values_from_grams(matrix.swapaxes(-1, -2) @ matrix)
+    return values
+
+
 def checked_gram(gram: ArrayLike) -> Array:
     """A Gram matrix [N, N] as float64, exactly symmetric: the mean of the matrix and its transpose.
 
@@ -247,13 +259,13 @@ def shuffled_within(advantages: ArrayLike, groups: ArrayLike, draws: int, *, see
 
 
 @lru_cache(maxsize=32)
-def gaussian_cosines(num_rows: int, num_columns: int, draws: int) -> Array:
-    """Cosines between independent Gaussian rows, [D, N, N], by Bartlett's decomposition of a Wishart matrix.
+def gaussian_directions(num_rows: int, num_columns: int, draws: int) -> Array:
+    """Independent Gaussian rows of length 1 up to a rotation, [D, N, min(N, P)], by Bartlett's decomposition.
 
     The Gram matrix of N Gaussian rows in P columns is L L' with L lower triangular, chi-distributed (P, P - 1, ...
     degrees of freedom) on its diagonal and normal below it (Bartlett 1933), so P may be billions.
 
-    >>> abs(gaussian_cosines(3, 10**9, 1).round(2)).tolist()
+    >>> abs(gaussian_directions(3, 10**9, 1).round(2)).tolist()
     [[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]]
     """
     rng = np.random.default_rng(0)
@@ -262,8 +274,7 @@ def gaussian_cosines(num_rows: int, num_columns: int, draws: int) -> Array:
     freedom = num_columns - np.arange(width)
     diagonal = np.arange(width)
     lower[:, diagonal, diagonal] = np.sqrt(rng.chisquare(freedom, size=(draws, width)))
-    units = lower / np.linalg.norm(lower, axis=-1, keepdims=True)
-    return np.asarray(units @ units.swapaxes(-1, -2), dtype=np.float64)
+    return np.asarray(lower / np.linalg.norm(lower, axis=-1, keepdims=True), dtype=np.float64)
 
 
 def gaussian_matrix_values(num_rows: int, num_columns: int) -> Array:

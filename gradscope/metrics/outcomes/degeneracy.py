@@ -51,14 +51,8 @@ class GroupTable(Struct, frozen=True, kw_only=True, dict=True):
 
     def take(self, rows: NDArray[np.int64] | slice) -> GroupTable:
         """The groups of these rows."""
-        return GroupTable(
-            step=self.step[rows],
-            prompt=self.prompt[rows],
-            size=self.size[rows],
-            dead=self.dead[rows],
-            num_passing=None if self.num_passing is None else self.num_passing[rows],
-            level_counts=self.level_counts[rows],
-        )
+        columns: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
+        return replace(self, **{name: column[rows] for name, column in columns.items() if column is not None})
 
 
 class DegeneracyEstimates(Struct, frozen=True, kw_only=True):

@@ -139,6 +139,42 @@ def level_counts(rewards: ArrayLike) -> NDArray[np.int64]:
     return np.asarray(counts.reshape(*groups, num_levels), dtype=np.int64)
 
 
+def fewest_dead(size: NDArray[np.int64], num_passing: NDArray[np.int64]) -> float:
+    """How many groups of independent rollouts pass or fail throughout, at least; 0 where some of a log's do, [J].
+
+    Of groups of G the number n_c with c passes is J C(G, c) E[p^c (1-p)^(G-c)] on average, so n_0 n_2 >= n_1^2 (G - 1)
+    / (2 G) whatever the pass rates (Cauchy and Schwarz); likewise from the other end. Two standard errors off, so that
+    few groups say nothing.
+
+    >>> round(fewest_dead(np.full(300, 4), np.repeat([1, 2, 3], [150, 50, 100])), 1)
+    143.9
+    """
+    if np.any((num_passing == 0) | (num_passing == size)):
+        return 0.0
+    fewest = 0.0
+    for group_size in np.unique(size[size > 2]).tolist():
+        counts = np.bincount(num_passing[size == group_size], minlength=group_size + 1)
+        for near, next_to_it in (counts[[1, 2]], counts[[-2, -3]]):
+            ends = max(near - 2 * near**0.5, 0.0) ** 2 / max(next_to_it + 2 * next_to_it**0.5, 1.0)
+            fewest += ends * (group_size - 1) / (2 * group_size)
+    return float(fewest)
+
+
+def faint_groups(spread: Array) -> NDArray[np.bool_]:
+    """Groups whose rewards differ by less than 1 % of what those of others do, from ranges of rewards, [J].
+
+    None where they are fewer than a tenth, or where ranges between (1 % to 20 %) are not rare, as of graded rewards.
+
+    >>> faint_groups(np.array([0.0, 1e-6, 2e-6, 1.0, 1.0])).tolist()
+    [False, True, True, False, False]
+    """
+    live = spread > EQUAL_REWARDS
+    top = np.quantile(spread[live], 0.95) if live.any() else 0.0
+    faint = live & (spread < 0.01 * top)
+    between = live & (spread < 0.2 * top) & ~faint
+    return np.asarray(faint & (faint.sum() >= max(0.1 * len(spread), 4 * between.sum())), dtype=np.bool_)
+
+
 def iid_prediction(pass_rate: ArrayLike, group_size: ArrayLike) -> Array:
     """Degeneracy of a group of independent coin flips that all have the same p: p^G + (1-p)^G.
 

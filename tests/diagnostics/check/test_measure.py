@@ -126,7 +126,7 @@ def test_what_to_try_follows_from_the_runs_own_groups(tmp_path: Path) -> None:
     dead = write_log(tmp_path / "dead.jsonl", {f"p{n}": [0] * 4 for n in range(30)})
     share, rate = check_run(dead, settings).verdicts
     assert (share.outcome, rate.outcome) == ("fail", "fail")
-    assert "try easier prompts" in share.next_step
+    assert "Every rollout fails: look at the reward function" in share.next_step
     assert rate.next_step.startswith("Look closer: gradscope passk")
 
 

@@ -19,6 +19,7 @@ from gradscope.diagnostics.check.metric_values import (
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import Resampling
+from gradscope.metrics.uncertainty.steps import trend
 from gradscope.results.norms import Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.results.rank import RankReport
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
@@ -178,6 +179,12 @@ METRIC_VALUES_RUN = run_of(
 )
 def test_numbers_of_some_steps(name: str, value: float) -> None:
     assert MetricValues(run=METRIC_VALUES_RUN).value(name).estimate.value == pytest.approx(value)
+
+
+def test_the_change_of_a_share_does_not_leave_its_range() -> None:
+    assert trend([1, 2, 3, 4, 5], [0.5, 0.5, 0.5, 1.0, 1.0]).ends[1] > 1
+    change = MetricValues(run=METRIC_VALUES_RUN).value("frac_reward_zero_std@trend").estimate
+    assert change.interval == (-1.0, 1.0)
 
 
 def test_a_number_of_steps_names_them_and_one_of_groups_has_an_interval() -> None:

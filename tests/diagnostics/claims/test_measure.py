@@ -224,3 +224,10 @@ def test_files_that_are_no_toml(tmp_path: Path) -> None:
         read_claims(tmp_path / "absent.toml")
     with pytest.raises(InputError, match=r"mine\.toml is not TOML"):
         read(tmp_path, "[[claims\n")
+
+
+def test_claims_on_dead_groups_are_open_where_a_filter_has_dropped_them() -> None:
+    passing = [[1.0, float(n % 4 == 0), 0.0, 0.0] for n in range(200)]
+    run = run_of(*(group_of(rewards, step=n // 20, prompt=str(n % 20)) for n, rewards in enumerate(passing)))
+    of_dead = [row.why for row in claims_of(Evidence(run=run, steps=())).claims if row.name.startswith("dead_groups.")]
+    assert set(of_dead) == {"A filter has probably dropped dead groups before they were logged."}

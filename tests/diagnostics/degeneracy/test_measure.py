@@ -2,11 +2,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import Pace, degeneracy_of_run, follow_degeneracy, measure_degeneracy
 from gradscope.errors import InputError, UsageError
+from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
 from tests.diagnostics.made_up_runs import (
     beta_run,
@@ -65,6 +67,45 @@ def test_fractional_rewards_are_tied_until_a_threshold_is_given() -> None:
     defined = degeneracy_of_run(run, success_threshold=0.5)
     assert (defined.frac_all_pass.value, defined.frac_all_fail.value) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
     assert defined.pass_rate.value == 0.5
+
+
+def hidden(rewards: Callable[[int], list[float]], *, visits: int = 20, **more: Callable[[int], object]) -> str:
+    """The findings on a log in which 20 prompts return so often, by the rewards of each of its groups of 8."""
+    groups = [
+        group_of(rewards(n), step=n // 20, prompt=f"p{n % 20}", **{name: of(n) for name, of in more.items()})
+        for n in range(20 * visits)
+    ]
+    report = degeneracy_of_run(run_of(*groups))
+    return f"{findings_of(report)} {dead_group_advice(report)}"
+
+
+def test_what_hides_dead_groups_is_said() -> None:
+    rng = np.random.default_rng(0)
+    rates = rng.uniform(0.05, 0.95, 20)
+
+    def coins(n: int) -> list[float]:
+        return [float(coin) for coin in rng.random(8) < rates[n % 20]]
+
+    def live(n: int) -> list[float]:
+        return next(drawn for drawn in iter(lambda: coins(n), None) if 0 < sum(drawn) < 8)
+
+    quiet = hidden(coins)
+    for sentence, log in {
+        "a filter has probably dropped dead groups": hidden(live),
+        "next to nothing beside other groups": hidden(lambda n: [coin + 1e-4 * rng.random() for coin in coins(n)]),
+        "agree more than their prompt explains": hidden(lambda n: coins(n)[:1] * 8),
+        "the logged advantages fall where the rewards rise": hidden(
+            lambda n: [1.0, 0.0] * 4, advantages=lambda n: [-1.0, 1.0] * 4
+        ),
+        "A pass is one of 'correct': 3,200 rollouts reach 1 without it": hidden(
+            lambda n: [1.0] * 8, functions=lambda n: {"format": [1.0] * 8, "correct": [0.0] * 8}
+        ),
+        "Every rollout fails: look at the reward function": hidden(lambda n: [0.0] * 8),
+        "Every rollout has one and the same reward": hidden(lambda n: [0.5] * 8),
+        "Whether that is luck so few rollouts of a prompt do not tell": hidden(lambda n: [float(n % 2)] * 2, visits=1),
+    }.items():
+        assert sentence in log
+        assert sentence not in quiet
 
 
 def test_rewards_of_minus_one_fail_and_unequal_groups_have_no_common_size() -> None:

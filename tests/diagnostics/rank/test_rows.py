@@ -180,3 +180,28 @@ def test_names_and_sizes_are_checked_against_registry_and_log() -> None:
     assert rank_rows.possible_sizes(run, (8, 3, 3)) == (8, 3)
     with pytest.raises(UsageError, match="Groups of 9 cannot be taken"):
         rank_rows.possible_sizes(run, (9,))
+
+
+@pytest.mark.parametrize("by_group", [False, True])
+@pytest.mark.parametrize("centered", [False, True])
+def test_few_columns_give_the_spectrum_of_their_gram_matrix(by_group: bool, centered: bool) -> None:
+    rng = np.random.default_rng(0)
+    groups = [
+        replace(group, group_id=str(n), rollouts=tuple(replace(one, group_id=str(n)) for one in group.rollouts))
+        for n in range(8)
+        for group in group_of(
+            *({"completion_ids": (1,) * rng.integers(1, 4), "advantage": value} for value in (1.0, -0.5, 0.0))
+        )
+    ]
+    narrow = rank_rows.advantage_rows(1, groups)
+    assert narrow.score_rows is not None
+    assert narrow.score_rows.shape == (24, 3)
+    np.testing.assert_allclose(narrow.score_rows @ narrow.score_rows.T, narrow.gram, atol=1e-12)
+    spectra = [
+        step_spectra(rows, LOGGED, None, by_group=by_group, centered=centered)[0][0]
+        for rows in (narrow, replace(narrow, score_rows=None))
+    ]
+    squares = [np.array(spectrum.singular_values) ** 2 for spectrum in spectra]
+    np.testing.assert_allclose(*squares, atol=1e-12 * squares[1].max())
+    for name, null in spectra[1].nulls.items():
+        assert spectra[0].nulls[name].value == pytest.approx(null.value, rel=1e-5)

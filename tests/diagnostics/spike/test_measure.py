@@ -188,6 +188,26 @@ def test_a_kl_that_runs_away_is_told_beside_a_quiet_norm(monkeypatch: pytest.Mon
     assert not any("more step" in finding for finding in measure_spike("run", step=6).findings)
 
 
+def test_norms_that_were_clipped_and_updates_of_nothing_are_told() -> None:
+    norms = {step: min(1.0, 0.1 * step) for step in range(1, 41)}
+    rates = {step: 1e-6 * (10 < step < 31) for step in norms}
+    metrics = {step: {"grad_norm": norms[step], "lr": rates[step]} for step in norms}
+    *_, idle, clipped = module.spike_sentences(run_of(metrics=metrics))
+    assert idle == "The learning rate is 0 at 20 of 40 steps (1 to 10, 31 to 40): they change nothing."
+    assert clipped == "The gradient norm is 1 at 31 of 40 steps, as after clipping."
+    ends = {step: {"grad_norm": 1 + 0.1 * (step % 3), "lr": float(1 < step < 40)} for step in norms}
+    assert not any(module.spike_sentences(run_of(metrics=ends)))
+
+
+def test_each_number_that_stands_out_names_its_other_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    wave = {step: 1 + 0.1 * (step % 5) for step in range(1, 61)}
+    metrics = {step: {"grad_norm": level * (1 + 99 * (step == 40)), "kl": level} for step, level in wave.items()}
+    for step in range(36, 41):
+        metrics[step]["kl"] *= 100
+    run_with(monkeypatch, metrics)
+    assert "4 more steps with kl beyond chance: 36 to 39." in measure_spike("run").findings
+
+
 def test_a_clock_is_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     run_with(monkeypatch, {step: {**values, "progress": 2.0**step} for step, values in REWARDS.items()})
     assert "progress" not in {metric.name for metric in measure_spike("run", step=20).metrics}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
@@ -18,6 +19,7 @@ from gradscope.diagnostics.report.sections.inputs import (
     Ends,
     ReportInputs,
     RunLengths,
+    Unavailable,
     along_line,
     lengths_of,
     missing_part,
@@ -27,13 +29,14 @@ from gradscope.estimate import Estimate
 from gradscope.findings.logged import late_sentence
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
 from gradscope.metrics.uncertainty.steps import LateChange, late_change
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
 from gradscope.results import logged as results
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, Severity
 from gradscope.results.tokens import EntropyChange
-from gradscope.rollouts.groups import holds_rewards_alone, reward_table
+from gradscope.rollouts.groups import RewardTable, holds_rewards_alone, reward_table
 from gradscope.rollouts.run import Run
 from gradscope.say import counted, interval, number, percent, with_interval
 
@@ -255,20 +258,18 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         f"{number(float(np.mean(means[fifth])), '.3g')} at steps {steps[start]} to {steps[start + size - 1]}"
         for fifth, start in zip(fifths, starts, strict=True)
     ]
-    changes = [
-        (
-            reward_change(table.select(before), table.select(fifths[-1])),
-            len(np.intersect1d(table.prompt[before], table.prompt[fifths[-1]])),
-        )
-        for before in fifths[:2]
-    ]
-    least = _A_FALL * float(np.std(table.reward))
-    fallen = [shared for change, shared in changes if change.side_of_zero < 0 and -(change.value or 0.0) >= least]
+    changes, fallen = _changes(table, fifths)
     goes = "falls" if fallen else "rises" if changes[0][0].side_of_zero > 0 else "is"
     course = table.mean_by_step(means, np.ones(len(table)))
+    main = "" if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy.prompts.reward
+    lost = main in table.rewards and not fallen and _falls_alone(table, main, fifths)
+    is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
+    hidden = [f"'{main}' falls while the mean reward {goes}: {lost}."] * bool(lost)
+    hidden += [f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."] * is_relative
     return ReportSection(
         name="reward",
         findings=(
+            *hidden,
             f"The mean reward {goes}{':' * (goes != 'is')} {', '.join(levels)}"
             f"{', of other prompts' * (max(fallen, default=_FEWEST_SHARED) < _FEWEST_SHARED)}.",
             *(
@@ -277,11 +278,36 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
                 for which, (change, shared) in zip(("first", "middle one"), changes, strict=True)
             ),
         ),
-        severity="look" if fallen else "fine",
+        severity="problem" if lost else "look" if fallen else "unknown" if is_relative else "fine",
         meaning="A fall on the same prompts is the policy's; between other prompts it may be theirs.",
-        next_step=_after_fall(fallen),
+        next_step=_HACKED if lost else _after_fall(fallen),
         charts=lines_over(list(course), "Mean reward", {"reward": list(course.values())}, y_label="mean reward"),
     )
+
+
+_HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
+
+
+def _changes(table: RewardTable, fifths: Sequence[NDArray[np.bool_]]) -> tuple[list[tuple[Estimate, int]], list[int]]:
+    """The last fifth of steps against the others, each with the prompts of both; those of the falls alone."""
+    changes = [
+        (
+            reward_change(table.select(before), table.select(fifths[-1])),
+            len(np.intersect1d(table.prompt[before], table.prompt[fifths[-1]])),
+        )
+        for before in fifths[:-1]
+    ]
+    most = -_A_FALL * float(np.std(table.reward))
+    return changes, [shared for change, shared in changes if change.side_of_zero < 0 and (change.value or 0.0) <= most]
+
+
+def _falls_alone(table: RewardTable, main: str, fifths: Sequence[NDArray[np.bool_]]) -> str:
+    """The levels of the main reward where it falls on prompts that return; empty where it does not."""
+    table = replace(table, reward=table.rewards[main])
+    _, fallen = ([], []) if np.isnan(table.reward).any() else _changes(table, fifths)
+    means = table.sums(table.reward) / table.size
+    levels = [f"{float(np.mean(means[fifth])):.3g}" for fifth in fifths]
+    return " to ".join(levels) if max(fallen, default=0) >= _FEWEST_SHARED else ""
 
 
 def _after_fall(fallen: Sequence[int]) -> str:

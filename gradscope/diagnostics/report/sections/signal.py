@@ -97,7 +97,15 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     return ReportSection(
         name="signal",
         findings=tuple(findings),
-        severity=max(map(_severity, (report.frac_reward_zero_std, report.frac_reward_conflict)), key=_ORDER.index),
+        severity=max(
+            *map(_severity, (report.frac_reward_zero_std, report.frac_reward_conflict)),
+            "problem"
+            if report.contradicts_rewards
+            else "look"
+            if report.looks_filtered or report.num_faint
+            else "fine",
+            key=_ORDER.index,
+        ),
         meaning=entry.meaning,
         next_step=advice,
         command=command,

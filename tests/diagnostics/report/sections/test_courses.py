@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.report.sections import courses
 from gradscope.diagnostics.report.sections.inputs import Ends, TokenParts, lengths_of
 from gradscope.estimate import Estimate
@@ -96,6 +97,28 @@ def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: s
     assert section.findings[0].endswith(", of other prompts.") == (other and severity == "look")
     assert section.next_step.startswith({"fine": "Nothing", "look": "Few prompts" if other else "Look at"}[severity])
     assert section.findings[1].endswith("; 0 prompts in both." if other else "; 12 prompts in both.")
+
+
+def test_a_main_reward_that_falls_while_the_sum_rises_is_a_problem_and_ranks_are_no_measure() -> None:
+    def section(correct: float, judge: float, steps: int = 20) -> ReportSection:
+        groups = []
+        for step in range(steps):
+            for prompt in range(12):
+                right = [float(n < 8 * (0.5 + correct * step / steps)) for n in range(8)]
+                style = [judge * step / steps + 0.01 * n for n in range(8)]
+                total = [own + other for own, other in zip(right, style, strict=True)]
+                functions = {"correct": right, "style": style}
+                groups.append(group_of(total, step=step, prompt=str(prompt), functions=functions))
+        run = run_of(*groups)
+        return courses.reward_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
+
+    fallen = section(-0.5, 2.0)
+    assert fallen.findings[0].startswith("'correct' falls while the mean reward rises: 0.5")
+    assert (fallen.severity, section(0.4, 2.0).severity) == ("problem", "fine")
+    ranks = [group_of([0.0, 0.5, 1.0], step=step, prompt=str(prompt)) for step in range(10) for prompt in range(4)]
+    relative = courses.reward_section(inputs_of(run_of(*ranks)))
+    assert relative.findings[0] == "The mean reward of every group is 0.5: it is no measure of progress."
+    assert relative.severity == "unknown"
 
 
 def test_a_course_of_few_steps_or_of_one_prompt_is_not_judged() -> None:
