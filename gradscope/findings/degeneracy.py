@@ -234,6 +234,7 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     reward_functions: tuple[str, ...]  # names of the reward functions that were logged one by one
     num_singletons: int  # groups left out because they have a single rollout
     num_incomplete: int  # groups left out because a reward is missing
+    num_by_rounding: int = 0  # groups that are alive by the rounding of their rewards alone
     resampled: bool  # whether dead groups were replaced before they reached the log
 
 
@@ -251,6 +252,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         *_filtered(report, log),
         _disagreement(report, log.num_levels)[0],
         _left_out(log),
+        _by_rounding(log),
         _levels(report, log),
         cost_finding(report),
         "" if moved else advice,
@@ -491,3 +493,12 @@ def _left_out(log: LoggedGroups) -> str:
     if log.num_incomplete:
         parts.append(f"{log.num_incomplete:,} with a missing reward")
     return f"Groups left out: {' and '.join(parts)}." if parts else ""
+
+
+def _by_rounding(log: LoggedGroups) -> str:
+    if not log.num_by_rounding:
+        return ""
+    return (
+        f"{log.num_by_rounding:,} of the groups that count as alive differ by rounding alone, a millionth of a reward "
+        "or less. Divided by the group's standard deviation, that is all of their gradient: round rewards to 6 digits."
+    )

@@ -447,21 +447,32 @@ def _refuse_copies(path: Path, names: ColumnNames) -> None:
     """
     if names.completion is None:  # rows without a text may be equal by chance
         return
-    by_size = sorted((file.stat().st_size, file) for file in expand(path))
-    for (size, file), (next_size, following) in pairwise(by_size):
-        if _SMALL < size == next_size and filecmp.cmp(file, following, shallow=False):
+    pairs = pairwise(sorted((file.stat().st_size, file) for file in expand(path)))
+    nearest_first = sorted(pairs, key=lambda pair: pair[1][0] - pair[0][0])
+    for at, ((size, file), (next_size, following)) in enumerate(nearest_first):
+        is_copy = size == next_size and filecmp.cmp(file, following, shallow=False)
+        if at == 0 and not is_copy and size > _NEARLY_ALL * next_size:
+            contents = Counter(_contents(file, names))
+            is_copy = len(contents) > _FEW_TEXTS and contents == Counter(_contents(following, names))
+        if is_copy and size > _SMALL:
             raise InputError(
                 f"{following} is a copy of {file}, and groups would be twice as large.", hint="Take one of them away."
             )
-    rows = peek(path, num_rows=_NUM_SEARCHED)
-    times = Counter(map(str, rows))
-    groups = {tuple(str(row.get(name or "")) for name in (names.step, key_of(names))) for row in rows}
+    times = Counter(_contents(path, names))
+    groups = {content[:2] for content in times}
     ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
     if usual > 1 and num_rows > max(_FEW_TEXTS, _NEARLY_ALL * len(times)) and len(times) > _TOLD_APART * len(groups):
         raise InputError(
             f"{path} has each row {usual} times, and groups would be larger by that factor.",
-            hint="Keep one of each: awk '!seen[$0]++' LOG > ONCE.",
+            hint="Keep one of each, as awk '!seen[$0]++' LOG > ONCE does for equal lines.",
         )
+
+
+def _contents(path: Path, names: ColumnNames) -> list[tuple[str, ...]]:
+    """What the first rows say of their rollouts: without times of writing, which differ in copies."""
+    keys = (names.step, key_of(names), names.completion, names.reward, *SAMPLE_IDS)
+    rows = with_entries(peek(path, num_rows=_NUM_SEARCHED))
+    return [tuple(str(row.get(key or "")) for key in keys) for row in rows]
 
 
 _SMALL, _FEW_TEXTS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance

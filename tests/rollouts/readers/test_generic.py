@@ -484,6 +484,13 @@ def test_copies_are_refused(tmp_path: Path) -> None:
         write(tmp_path / "files" / f"process-{process}.jsonl", *rows)
     with pytest.raises(InputError, match=r"process-b.jsonl is a copy of .*process-a.jsonl"):
         read_run(tmp_path / "files", ReadOptions(reader="generic"))
+    timed = [row | {"written": at / 7} for at, row in enumerate(rows)]
+    with pytest.raises(InputError, match="has each row 2 times"):
+        read_run(write(tmp_path / "timed.jsonl", *rows, *timed))
+    write(tmp_path / "files" / "process-b.jsonl", *timed[::-1])
+    write(tmp_path / "files" / "process-a.jsonl", *timed)
+    with pytest.raises(InputError, match=r"process-[ab].jsonl is a copy of"):
+        read_run(tmp_path / "files", ReadOptions(reader="generic"))
     alike = [row | {"completion": "same", "sample": 0, "reward": 0.0} for row in rows]  # all that the policy wrote
     assert len(read_run(write(tmp_path / "alike.jsonl", *alike)).groups) == 40
 

@@ -57,9 +57,8 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     as_tables,
     hold_rollouts,
     is_step,
-    parse_step,
 )
-from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.tables import (
     BOM,
@@ -285,7 +284,7 @@ def _are_metrics(rows: Sequence[Cells]) -> bool:
 
 
 def _is_step(key: str) -> bool:
-    return parse_step(key) >= 0
+    return step_number(key) is not None
 
 
 def _sizes() -> Iterator[int]:

@@ -327,6 +327,17 @@ def whole_number(value: Any) -> int | None:
     return number if 0 <= number <= LARGEST_STEP else None
 
 
+_STEP_TEXT = re.compile(
+    r"(?:[a-z_ ]*(?:step|iter|iteration|checkpoint|ckpt)[\s_:=-]*)?([0-9.]+)(?:/[0-9]+)?", re.IGNORECASE
+)
+
+
+def step_number(value: Any) -> int | None:
+    """A step by :func:`whole_number`, also as ``step_3`` or, as ms-swift writes it, ``3/30``."""
+    named = _STEP_TEXT.fullmatch(value.strip()) if isinstance(value, str) else None
+    return whole_number(value if named is None else named[1])
+
+
 def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:
     """A step in the name of a file or folder: the pattern's first group in the last part of a path that matches."""
     numbers = [match[1] for part in path.parts if (match := pattern.search(part))]

@@ -100,8 +100,8 @@ def _read(request: ReadRequest) -> Run:
             )
         )
         del blocks[index]
-    size, cut = trl_groups.group_size(blocks, settings)
-    table = trl_groups.table_of_blocks(blocks, size)
+    sizes, cut = trl_groups.group_sizes(blocks, settings)
+    table = trl_groups.table_of_blocks(blocks, sizes)
     _set_aside(training, blocks, functions.weights, quarantine)
 
     def at(step: int) -> list[RolloutGroup]:
@@ -330,17 +330,15 @@ def _read_swift(request: ReadRequest) -> Run:
                 spans.add(number, row.number - 1, (), [Span(step=line.step, start=row.start, end=row.end, line=0)])
     if weights is None:
         raise InputError(f"{request.path} has no line of completions.", hint="Train with --log_completions true.")
-    size, cut = trl_groups.group_size(batches, settings)
+    sizes, cut = trl_groups.group_sizes(batches, settings)
     for batch in batches:  # rows to which no function applies, or whose sum is too large, stay in their groups
         for at in np.flatnonzero(~np.isfinite(batch.rewards)).tolist():
             quarantine.add(
                 str(parse.parse_reward(parse.ABSENT if np.isnan(batch.rewards[at]) else math.inf)), batch.location
             )
-    batches.sort(key=lambda batch: batch.step)
-    table, counted_lines = (
-        trl_groups.table_of_blocks(batches, size),
-        {(batch.location, batch.step) for batch in batches},
-    )
+    sized = sorted(zip(batches, sizes, strict=True), key=lambda pair: pair[0].step)
+    table = trl_groups.table_of_blocks(*zip(*sized, strict=True))
+    counted_lines = {(batch.location, batch.step) for batch in batches}
 
     def groups_of(rows: Iterable[FileRow], step: int | None) -> Sequence[RolloutGroup]:
         of_step: dict[int, list[Mapping[str, Any]]] = {}
