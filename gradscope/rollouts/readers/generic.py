@@ -89,6 +89,11 @@ _OF_RESPONSE = re.compile(
 )
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
 POLICIES = ("policy", "model", "model_name")
+ARMS = (
+    *("condition", "method", "strategy", "variant", "setting", "approach", "baseline", "arm", "algorithm", "framework"),
+    *("prompt_type", "prompt_style", "effort", "budget", "mode", "model_id", "checkpoint", "temperature"),
+)
+"""Names of columns that set policies apart where they differ within a prompt of an evaluation."""
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
 
@@ -238,7 +243,17 @@ def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise
     )
 
 
-def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:
+def _arms(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
+    """The settings that differ within most prompts of an evaluation, so that their samples are of several policies."""
+    by_prompt: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_prompt.setdefault(text_of(row.get(key_of(columns) or "")), []).append(row)
+    groups = [group for group in by_prompt.values() if len(group) > 1]
+    differ = {arm: sum(len({text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in ARMS}
+    return tuple(arm for arm, num in differ.items() if num > len(groups) / 2 and arm not in astuple(columns))
+
+
+def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, policies: Sequence[str] = ()) -> str | None:
     """The column that tells the rollouts of a group apart, by its name and by what it holds.
 
     Some logs call the prompt a sample: then the same id stands in every row of a group, and the column is none.
@@ -253,6 +268,7 @@ def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> st
         >>> sample_column([{"uid": 1, "sample_id": 7}, {"uid": 1, "sample_id": 7}], named)
     """
     keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
+    keys += policies
     for name in SAMPLE_IDS:
         ids = [str([row.get(key) for key in (*keys, name)]) for row in rows if row.get(name) is not None]
         if name not in keys and ids and len(set(ids)) > len(ids) / 2:
@@ -268,7 +284,8 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     sample: str | None  # the one that tells the rollouts of a group apart
     environment: str | None = None  # the one that names a row's environment, data source or agent
     steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
-    policy: str | None = None  # the one that names the policy
+    policies: tuple[str, ...] = ()  # those that name the policy
+    is_evaluation: bool = False  # whether the samples of each policy are a group of their own
     times: tuple[str, ...] = ()  # those that ``generation_seconds`` looks at
     entries: frozenset[str] = frozenset()  # those that are entries of objects
 
@@ -302,14 +319,17 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             )
         if names.advantage is not None and not rows.from_text:
             numbers["advantage"] = rows.numbers(names.advantage)
-        policies = dict[str, int]()
-        if self.policy is not None:
-            sampled_by = [cell if isinstance(cell, str) else "" for cell in rows.cells(self.policy)]
+        policies, sampled_by = dict[str, int](), list[str]()
+        if self.policies:
+            parts = ([self._part_of_policy(name, cell) for cell in rows.cells(name)] for name in self.policies)
+            sampled_by = ["/".join(filter(None, of_row)) for of_row in zip(*parts, strict=True)]
             policies = {name: at for at, name in enumerate(filter(None, dict.fromkeys(sampled_by)))}
             numbers["policy"] = np.array([policies.get(name, UNKNOWN) for name in sampled_by])
         samples = None
         if self.sample is not None:
             samples = [name or None for name in texts_in(rows.names(self.sample))]
+            if policies:  # each of which has samples of its own
+                samples = [name and f"{of}/{name}" for of, name in zip(sampled_by, samples, strict=True)]
         group = rows.prompt_ids(self.key) if self.by_prompt else rows.names(self.key)
 
         def prompts(firsts: list[int]) -> list[str]:
@@ -333,7 +353,9 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
         return Columns(
             step=rows.steps(names.step) if names.step else np.full(len(rows), self.steps.get(rows.path, 0)),
-            group=group,
+            group=[name and f"{of}/{name}" for of, name in zip(sampled_by, texts_in(group), strict=True)]
+            if self.is_evaluation and self.policies
+            else group,
             no_group=f"{self.key} is missing",
             prompts=prompts,
             texts=None if names.prompt is None else lambda firsts: list(map(text_of, rows.cells(names.prompt, firsts))),
@@ -346,6 +368,10 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             further=further,
             flaw=lambda at: BROKEN_ADVANTAGE if is_not_finite(rows.cell(names.advantage, at)) else None,
         )
+
+    @staticmethod
+    def _part_of_policy(name: str, cell: Any) -> str:
+        return cell if isinstance(cell, str) else text_of(cell) if name in ARMS else ""
 
 
 def key_of(names: ColumnNames) -> str | None:
@@ -363,7 +389,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     """How the files of a log are read, in their order; what is set aside goes to the quarantine."""
     names = columns.names
     roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
-    further = (columns.sample, columns.environment, columns.policy, *columns.rewards, *columns.times, names.prompt)
+    further = (columns.sample, columns.environment, *columns.policies, *columns.rewards, *columns.times, names.prompt)
     texts = () if names.prompt is None or names.prompt in columns.entries else (names.prompt,)
     read = [name for name in (*roles, *further) if name is not None and name not in texts]
     heads = [name.partition(".")[0] for name in read if name in columns.entries]
@@ -406,7 +432,11 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     files = expand(request.path)
     kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
     quarantine = WatchedLog(request.progress, files)
-    sample = sample_column(first, columns)
+    policies = tuple(name for name in POLICIES if name in names)[:1]
+    is_evaluation = columns.step is None and not steps
+    if is_evaluation:
+        policies = (*_arms(first if listed else peek(request.path, num_rows=_NUM_SEARCHED), columns), *policies)
+    sample = sample_column(first, columns, policies)
     named = reward_columns(names, columns.reward or "")
     total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
     roles = set(astuple(columns))
@@ -419,7 +449,8 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         sample=sample,
         environment=environment,
         steps=steps,
-        policy=next((name for name in POLICIES if name in names), None),
+        policies=policies,
+        is_evaluation=is_evaluation,
         times=times,
         entries=frozenset(names) - set(plain),
     )
