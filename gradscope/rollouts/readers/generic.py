@@ -5,13 +5,12 @@ Which column is what is told by usual names; a name that was given always wins.
 
 from __future__ import annotations
 
-import filecmp
 import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +31,24 @@ from gradscope.rollouts.readers.parsing.cells import (
     before_answers,
     generation_seconds,
     in_environment,
+    is_list_of_objects,
     is_not_finite,
     mapping_of,
-    only_list,
     parse_messages,
     parse_reward,
     prompt_text_id,
     text_of,
 )
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.records import (
+    NUM_SEARCHED,
+    ReadRequest,
+    assemble_groups,
+    peek,
+    refuse_copies,
+    refuse_filters,
+    refuse_turns,
+)
 from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
@@ -171,7 +178,8 @@ def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
         for name in present
         if name == main
         or name in usual
-        or name.startswith(("reward/", "rewards/", "reward_", "reward.", "rewards."))
+        or name.startswith(("reward/", "rewards/", "reward.", "rewards."))
+        or (name.startswith("reward_") and "." not in name)  # no entry of reward_info
         or name.endswith("_reward")
     )
 
@@ -422,7 +430,13 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         inner = [name for name in names if name.startswith(f"{columns.reward}.")]
         hint = f"Name the number that the trainer used, as in --reward-column {inner[0]}."
         raise InputError(f"{request.path} has objects as {columns.reward!r}, with {list_names(inner)}.", hint=hint)
-    _refuse_copies(request.path, columns)
+    if columns.step is not None and request.columns.step is None:
+        refuse_turns(request.path, {name: [row.get(name) for row in rows] for name in plain})
+    if "filtered_resps" in plain:
+        refuse_filters(request.path)
+    if columns.completion is not None:  # rows without a text may be equal by chance
+        keys = (columns.step, key_of(columns), columns.completion, columns.reward, *SAMPLE_IDS)
+        refuse_copies(request.path, [key or "" for key in keys])
     columns = columns if with_steps else replace(columns, step=None)
     steps = steps_of_files(request.path, columns) if with_steps else {}
     is_guess = columns.group is not None and request.columns.group is None
@@ -435,7 +449,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     policies = tuple(name for name in POLICIES if name in names)[:1]
     is_evaluation = columns.step is None and not steps
     if is_evaluation:
-        policies = (*_arms(first if listed else peek(request.path, num_rows=_NUM_SEARCHED), columns), *policies)
+        policies = (*_arms(first if listed else peek(request.path, num_rows=NUM_SEARCHED), columns), *policies)
     sample = sample_column(first, columns, policies)
     named = reward_columns(names, columns.reward or "")
     total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
@@ -470,47 +484,6 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     )
 
 
-def _refuse_copies(path: Path, names: ColumnNames) -> None:
-    """Refuse a log that several processes wrote.
-
-    Raises:
-        InputError: A file is there twice, or each row as often as there were processes.
-    """
-    if names.completion is None:  # rows without a text may be equal by chance
-        return
-    pairs = pairwise(sorted((file.stat().st_size, file) for file in expand(path)))
-    nearest_first = sorted(pairs, key=lambda pair: pair[1][0] - pair[0][0])
-    for at, ((size, file), (next_size, following)) in enumerate(nearest_first):
-        is_copy = size == next_size and filecmp.cmp(file, following, shallow=False)
-        if at == 0 and not is_copy and size > _NEARLY_ALL * next_size:
-            contents = Counter(_contents(file, names))
-            is_copy = len(contents) > _FEW_TEXTS and contents == Counter(_contents(following, names))
-        if is_copy and size > _SMALL:
-            raise InputError(
-                f"{following} is a copy of {file}, and groups would be twice as large.", hint="Take one of them away."
-            )
-    times = Counter(_contents(path, names))
-    groups = {content[:2] for content in times}
-    ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
-    if usual > 1 and num_rows > max(_FEW_TEXTS, _NEARLY_ALL * len(times)) and len(times) > _TOLD_APART * len(groups):
-        raise InputError(
-            f"{path} has each row {usual} times, and groups would be larger by that factor.",
-            hint="Keep one of each, as awk '!seen[$0]++' LOG > ONCE does for equal lines.",
-        )
-
-
-def _contents(path: Path, names: ColumnNames) -> list[tuple[str, ...]]:
-    """What the first rows say of their rollouts: without times of writing, which differ in copies."""
-    keys = (names.step, key_of(names), names.completion, names.reward, *SAMPLE_IDS)
-    rows = with_entries(peek(path, num_rows=_NUM_SEARCHED))
-    return [tuple(str(row.get(key or "")) for key in keys) for row in rows]
-
-
-_SMALL, _FEW_TEXTS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance
-_NEARLY_ALL = 0.9  # of the rows, since the last ones that are looked at may have their copies behind them
-_TOLD_APART = 1.5  # unlike rows of a group, without which equal ones may be all that the policy wrote
-
-
 def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> bool:
     """Whether ids name several groups of a step, or of steps that no row names: whole groups of several prompts.
 
@@ -518,7 +491,7 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
         InputError: There is no prompt that would tell them apart, and the same ids come round and round.
     """
     files = expand(path)[: 1 if names.prompt is None else 2]
-    rows = [(file, row) for file in files for row in peek(file, num_rows=_NUM_SEARCHED)]
+    rows = [(file, row) for file in files for row in peek(file, num_rows=NUM_SEARCHED)]
     ids = [(steps.get(file, row.get(names.step or "")), text_of(row.get(names.group or ""))) for file, row in rows]
     if names.prompt is None and (names.step or steps):
         return False
@@ -541,9 +514,6 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
     return sum(are_whole) > len(are_whole) / 2
 
 
-_NUM_SEARCHED = 2000  # rows in which ids are seen to recur
-
-
 def _rows_of_list(file: Path, quarantine: QuarantineLog, *, name: str) -> Iterator[Row]:
     for _, document in read_rows(file, quarantine):
         yield from ((f"{file}:{number}", row) for number, row in enumerate(document[name], start=1))
@@ -551,17 +521,20 @@ def _rows_of_list(file: Path, quarantine: QuarantineLog, *, name: str) -> Iterat
 
 def list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:
     """The name of the one list of a document whose objects are samples with a reward and a prompt each."""
-    name = only_list(rows)
-    if name is None or len(expand(request.path)) != 1:
+    if len(rows) != 1 or len(expand(request.path)) != 1:
         return None
-    samples = rows[0][name]
-    names = columns_in(samples)
-    if not set(names).issuperset(filter(None, astuple(request.columns))):
-        return None
-    columns = resolve_columns(names, request.columns)
-    if columns.reward is None or key_of(columns) is None or isinstance(samples[0].get(columns.reward), list):
-        return None
-    return name
+    lists = {name: cell for name, cell in rows[0].items() if is_list_of_objects(cell)}
+    holding = [name for name, samples in lists.items() if _are_samples(samples, request.columns)]
+    return holding[0] if len(holding) == 1 else None
+
+
+def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bool:
+    first = with_entries(samples[:_NUM_PEEKED])
+    names = columns_in(first)
+    if not set(names).issuperset(filter(None, astuple(named))):
+        return False
+    columns = resolve_columns(names, named)
+    return None not in (columns.reward, key_of(columns)) and not isinstance(first[0].get(columns.reward), list)
 
 
 def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

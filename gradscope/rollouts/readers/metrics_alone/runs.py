@@ -20,6 +20,7 @@ from msgspec import Struct
 from gradscope.outside.numerals import number_from
 from gradscope.rollouts.readers.generic import USUAL
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number
+from gradscope.rollouts.readers.parsing.records import are_turns
 from gradscope.rollouts.readers.reduction.columns import step_numbers
 from gradscope.rollouts.run import Counts, Floats, Numbers, StepMetrics
 
@@ -133,9 +134,10 @@ _OF_ROLLOUTS = (
 
 
 def hold_rollouts(columns: Mapping[str, Column]) -> bool:
-    """Whether any column that is usual for rollouts holds texts or lists."""
-    chosen = (columns[key] for key in _OF_ROLLOUTS if key in columns)
-    return any(not isinstance(cells, Numbers) and bool(_indices_of(cells, str, list)) for cells in chosen)
+    """Whether any column that is usual for rollouts holds texts or lists, or rows are turns of episodes."""
+    further = {key: cells for key, cells in columns.items() if not isinstance(cells, Numbers)}
+    chosen = (further[key] for key in _OF_ROLLOUTS if key in further)
+    return are_turns(further) or any(_indices_of(cells, str, list) for cells in chosen)
 
 
 def steps_in(table: MetricTable, keys: Iterable[str]) -> Counts:

@@ -5,11 +5,13 @@ Groups are built from the records of any log, in the order of first appearance.
 
 from __future__ import annotations
 
+import filecmp
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ from gradscope.rollouts.groups import (
     sizes_of,
 )
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.parsing.cells import token_ids, whole_number
+from gradscope.rollouts.readers.parsing.cells import text_of, token_ids, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.run import Run, TrainerSettings
@@ -434,6 +436,75 @@ class _CountedLog(QuarantineLog):
 
     def passed(self, num_bytes: int, num_rows: int = 1) -> None:
         self.num_bytes += num_bytes
+
+
+_NEXT = ("next_obs", "next_state", "next_observation")
+_ENDS = ("done", "terminated")
+
+
+def are_turns(columns: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether rows with a step are those of episodes in an environment: most of them do not end one."""
+    ends = next((columns[name] for name in _ENDS if name in columns), ())
+    num_within = sum(text_of(cell).lower() in ("false", "0", "0.0") for cell in ends)
+    return num_within > len(ends) / 2 or any(name in columns for name in _NEXT)
+
+
+def refuse_turns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse the columns of rows that are steps of episodes, with an InputError."""
+    if are_turns(columns):
+        raise InputError(
+            f"{path} has a row for each step of an episode: its steps are no updates, its rewards those of one action.",
+            hint="Write a row an episode, with its prompt or task, the sum of its rewards, and the step of training.",
+        )
+
+
+def refuse_filters(path: Path) -> None:
+    """Refuse rows of an older lm-eval that score the same responses after several filters, with an InputError."""
+    rows = peek(path, num_rows=NUM_SEARCHED)
+    ids = [str(row.get("doc_id")) for row in rows if "filtered_resps" in row and "filter" not in row]
+    if len(set(ids)) < len(ids):
+        raise InputError(
+            f"{path} has several rows a document: the same responses after different filters, which are not named.",
+            hint=f"Keep the rows of one filter: head -n {len(set(ids))} LOG > ONE, if they stand one after the other.",
+        )
+
+
+def refuse_copies(path: Path, keys: Sequence[str]) -> None:
+    """Refuse a log that several processes wrote, by the columns of a rollout: its step, its group, its text and others.
+
+    Raises:
+        InputError: A file is there twice, or each row as often as there were processes.
+    """
+    pairs = pairwise(sorted((file.stat().st_size, file) for file in expand(path)))
+    nearest_first = sorted(pairs, key=lambda pair: pair[1][0] - pair[0][0])
+    for at, ((size, file), (next_size, following)) in enumerate(nearest_first):
+        is_copy = size == next_size and filecmp.cmp(file, following, shallow=False)
+        if at == 0 and not is_copy and size > _NEARLY_ALL * next_size:
+            contents = Counter(_contents(file, keys))
+            is_copy = len(contents) > _FEW_TEXTS and contents == Counter(_contents(following, keys))
+        if is_copy and size > _SMALL:
+            raise InputError(
+                f"{following} is a copy of {file}, and groups would be twice as large.", hint="Take one of them away."
+            )
+    times = Counter(_contents(path, keys))
+    groups = {content[:2] for content in times}
+    ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
+    if usual > 1 and num_rows > max(_FEW_TEXTS, _NEARLY_ALL * len(times)) and len(times) > _TOLD_APART * len(groups):
+        raise InputError(
+            f"{path} has each row {usual} times, and groups would be larger by that factor.",
+            hint="Keep one of each, as awk '!seen[$0]++' LOG > ONCE does for equal lines.",
+        )
+
+
+def _contents(path: Path, keys: Sequence[str]) -> list[tuple[str, ...]]:
+    """What the first rows say of their rollouts: without times of writing, which differ in copies."""
+    return [tuple(str(row.get(key)) for key in keys) for row in peek(path, num_rows=NUM_SEARCHED)]
+
+
+NUM_SEARCHED = 2000  # rows in which something is seen to recur
+_SMALL, _FEW_TEXTS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance
+_NEARLY_ALL = 0.9  # of the rows, since the last ones that are looked at may have their copies behind them
+_TOLD_APART = 1.5  # unlike rows of a group, without which equal ones may be all that the policy wrote
 
 
 def assemble(request: ReadRequest, source: Source, *, records: Iterable[Record], quarantine: QuarantineLog) -> Run:
