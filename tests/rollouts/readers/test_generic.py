@@ -489,7 +489,7 @@ def test_copies_are_refused(tmp_path: Path) -> None:
         read_run(write(tmp_path / "timed.jsonl", *rows, *timed))
     write(tmp_path / "files" / "process-b.jsonl", *timed[::-1])
     write(tmp_path / "files" / "process-a.jsonl", *timed)
-    with pytest.raises(InputError, match=r"process-[ab].jsonl is a copy of"):
+    with pytest.raises(InputError, match="files has each row 2 times"):
         read_run(tmp_path / "files", ReadOptions(reader="generic"))
     alike = [row | {"completion": "same", "sample": 0, "reward": 0.0} for row in rows]  # all that the policy wrote
     assert len(read_run(write(tmp_path / "alike.jsonl", *alike)).groups) == 40
@@ -506,10 +506,11 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert (len(run.groups), {group.rewards for group in run.groups}) == (300, {(0.0, 0.0), (1.0, 1.0)})
     assert reward_table(run.groups).policies == ("0.0", "0.5")
+    for row in rows:
+        del row["sample_idx"]
     of_task = [row | {setting: row["task_id"] % 3} for row in rows]  # an attribute of the prompt
-    assert len(read_run(write(tmp_path / "b.jsonl", *of_task)).groups) == 150
-    logged = [{key: cell for key, cell in row.items() if key != "sample_idx"} | {"step": 1} for row in rows]
-    assert {group.size for group in read_run(write(tmp_path / "c.jsonl", *logged)).groups} == {4}
+    for other in (of_task, [row | {"step": 1} for row in rows]):
+        assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
 
 
 def test_filters_that_an_older_harness_does_not_name_are_refused(tmp_path: Path) -> None:

@@ -475,18 +475,15 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
     Raises:
         InputError: A file is there twice, or each row as often as there were processes.
     """
-    pairs = pairwise(sorted((file.stat().st_size, file) for file in expand(path)))
-    nearest_first = sorted(pairs, key=lambda pair: pair[1][0] - pair[0][0])
-    for at, ((size, file), (next_size, following)) in enumerate(nearest_first):
-        is_copy = size == next_size and filecmp.cmp(file, following, shallow=False)
-        if at == 0 and not is_copy and size > _NEARLY_ALL * next_size:
-            contents = Counter(_contents(file, keys))
-            is_copy = len(contents) > _FEW_TEXTS and contents == Counter(_contents(following, keys))
-        if is_copy and size > _SMALL:
+    sized = sorted((file.stat().st_size, file) for file in expand(path))
+    for (size, file), (next_size, following) in pairwise(sized):
+        if _SMALL < size == next_size and filecmp.cmp(file, following, shallow=False):
             raise InputError(
                 f"{following} is a copy of {file}, and groups would be twice as large.", hint="Take one of them away."
             )
-    times = Counter(_contents(path, keys))
+    likest = min(pairwise(sized), key=lambda pair: pair[1][0] - pair[0][0], default=sized[:1])
+    rows = [row for _, file in likest for row in peek(file, num_rows=NUM_SEARCHED)]
+    times = Counter(tuple(str(row.get(key)) for key in keys) for row in rows)  # without times of writing
     groups = {content[:2] for content in times}
     ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
     if usual > 1 and num_rows > max(_FEW_TEXTS, _NEARLY_ALL * len(times)) and len(times) > _TOLD_APART * len(groups):
@@ -494,11 +491,6 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
             f"{path} has each row {usual} times, and groups would be larger by that factor.",
             hint="Keep one of each, as awk '!seen[$0]++' LOG > ONCE does for equal lines.",
         )
-
-
-def _contents(path: Path, keys: Sequence[str]) -> list[tuple[str, ...]]:
-    """What the first rows say of their rollouts: without times of writing, which differ in copies."""
-    return [tuple(str(row.get(key)) for key in keys) for row in peek(path, num_rows=NUM_SEARCHED)]
 
 
 NUM_SEARCHED = 2000  # rows in which something is seen to recur
