@@ -252,7 +252,10 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         *_filtered(report, log),
         _disagreement(report, log.num_levels)[0],
         _left_out(log),
-        _by_rounding(log),
+        f"{log.num_by_rounding:,} groups are alive by rounding alone, a millionth of a reward: divided by the standard "
+        "deviation, that is their whole gradient. Round rewards to 6 digits."
+        if log.num_by_rounding
+        else "",
         _levels(report, log),
         cost_finding(report),
         "" if moved else advice,
@@ -493,12 +496,3 @@ def _left_out(log: LoggedGroups) -> str:
     if log.num_incomplete:
         parts.append(f"{log.num_incomplete:,} with a missing reward")
     return f"Groups left out: {' and '.join(parts)}." if parts else ""
-
-
-def _by_rounding(log: LoggedGroups) -> str:
-    if not log.num_by_rounding:
-        return ""
-    return (
-        f"{log.num_by_rounding:,} of the groups that count as alive differ by rounding alone, a millionth of a reward "
-        "or less. Divided by the group's standard deviation, that is all of their gradient: round rewards to 6 digits."
-    )

@@ -43,11 +43,11 @@ from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, Quar
 from gradscope.rollouts.readers.parsing.records import (
     NUM_SEARCHED,
     ReadRequest,
+    are_turns,
     assemble_groups,
     peek,
     refuse_copies,
     refuse_filters,
-    refuse_turns,
 )
 from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
@@ -329,7 +329,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             numbers["advantage"] = rows.numbers(names.advantage)
         policies, sampled_by = dict[str, int](), list[str]()
         if self.policies:
-            parts = ([self._part_of_policy(name, cell) for cell in rows.cells(name)] for name in self.policies)
+            parts = (texts_in(rows.names(name)) for name in self.policies)
             sampled_by = ["/".join(filter(None, of_row)) for of_row in zip(*parts, strict=True)]
             policies = {name: at for at, name in enumerate(filter(None, dict.fromkeys(sampled_by)))}
             numbers["policy"] = np.array([policies.get(name, UNKNOWN) for name in sampled_by])
@@ -376,10 +376,6 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             further=further,
             flaw=lambda at: BROKEN_ADVANTAGE if is_not_finite(rows.cell(names.advantage, at)) else None,
         )
-
-    @staticmethod
-    def _part_of_policy(name: str, cell: Any) -> str:
-        return cell if isinstance(cell, str) else text_of(cell) if name in ARMS else ""
 
 
 def key_of(names: ColumnNames) -> str | None:
@@ -430,8 +426,12 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         inner = [name for name in names if name.startswith(f"{columns.reward}.")]
         hint = f"Name the number that the trainer used, as in --reward-column {inner[0]}."
         raise InputError(f"{request.path} has objects as {columns.reward!r}, with {list_names(inner)}.", hint=hint)
-    if columns.step is not None and request.columns.step is None:
-        refuse_turns(request.path, {name: [row.get(name) for row in rows] for name in plain})
+    is_guess = columns.step is not None and request.columns.step is None
+    if is_guess and are_turns({name: [row.get(name) for row in rows] for name in plain}):
+        raise InputError(
+            f"{request.path} has a row for each step of an episode: {columns.step!r} counts no updates.",
+            hint="Write a row an episode, with its prompt or task, the sum of its rewards, and the step of training.",
+        )
     if "filtered_resps" in plain:
         refuse_filters(request.path)
     if columns.completion is not None:  # rows without a text may be equal by chance
@@ -446,7 +446,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     files = expand(request.path)
     kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
     quarantine = WatchedLog(request.progress, files)
-    policies = tuple(name for name in POLICIES if name in names)[:1]
+    policies = tuple(name for name in POLICIES if any(isinstance(row.get(name), str) for row in rows))[:1]
     is_evaluation = columns.step is None and not steps
     if is_evaluation:
         policies = (*_arms(first if listed else peek(request.path, num_rows=NUM_SEARCHED), columns), *policies)
@@ -534,7 +534,7 @@ def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bo
     if not set(names).issuperset(filter(None, astuple(named))):
         return False
     columns = resolve_columns(names, named)
-    return None not in (columns.reward, key_of(columns)) and not isinstance(first[0].get(columns.reward), list)
+    return None not in (columns.reward, key_of(columns)) and not isinstance(first[0].get(columns.reward or ""), list)
 
 
 def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

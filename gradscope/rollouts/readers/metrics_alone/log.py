@@ -39,7 +39,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     steps_in,
 )
 from gradscope.rollouts.readers.parsing.cells import is_number
-from gradscope.rollouts.readers.parsing.records import ReadRequest, peek, refuse_turns
+from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import suffix_of
 from gradscope.rollouts.run import Numbers, Run, StepMetrics
 from gradscope.say import counted
@@ -195,11 +195,7 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
     metrics = [name for name in naming_of(numbers, {}).parts if name != "learning_rate"]
     metrics += [key for key in parse_metric_columns(options.metric_columns).values() if key in numbers]
     steps = sum(map(len, logs))
-    if not metrics:
-        return
-    for table in tables:
-        refuse_turns(file, {key: cells for key, cells in table.columns.items() if not isinstance(cells, Numbers)})
-    if any(hold_rollouts(table.columns) for table in tables):
+    if not metrics or any(hold_rollouts(table.columns) for table in tables):
         return
     named = ", ".join(metrics[:_MOST_NAMED])
     if rows.num_conflicts > steps:

@@ -438,30 +438,19 @@ class _CountedLog(QuarantineLog):
         self.num_bytes += num_bytes
 
 
-_NEXT = ("next_obs", "next_state", "next_observation")
-_ENDS = ("done", "terminated")
+_NEXT = {"next_obs", "next_state", "next_observation"}
 
 
 def are_turns(columns: Mapping[str, Sequence[Any]]) -> bool:
     """Whether rows with a step are those of episodes in an environment: most of them do not end one."""
-    ends = next((columns[name] for name in _ENDS if name in columns), ())
+    ends = columns.get("done", columns.get("terminated", ()))
     num_within = sum(text_of(cell).lower() in ("false", "0", "0.0") for cell in ends)
-    return num_within > len(ends) / 2 or any(name in columns for name in _NEXT)
-
-
-def refuse_turns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse the columns of rows that are steps of episodes, with an InputError."""
-    if are_turns(columns):
-        raise InputError(
-            f"{path} has a row for each step of an episode: its steps are no updates, its rewards those of one action.",
-            hint="Write a row an episode, with its prompt or task, the sum of its rewards, and the step of training.",
-        )
+    return num_within > len(ends) / 2 or not _NEXT.isdisjoint(columns)
 
 
 def refuse_filters(path: Path) -> None:
     """Refuse rows of an older lm-eval that score the same responses after several filters, with an InputError."""
-    rows = peek(path, num_rows=NUM_SEARCHED)
-    ids = [str(row.get("doc_id")) for row in rows if "filtered_resps" in row and "filter" not in row]
+    ids = [str(row.get("doc_id")) for row in peek(path, num_rows=NUM_SEARCHED) if "filter" not in row]
     if len(set(ids)) < len(ids):
         raise InputError(
             f"{path} has several rows a document: the same responses after different filters, which are not named.",

@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -45,7 +45,7 @@ from gradscope.rollouts.readers.parsing.records import (
     read_trainer_settings,
 )
 from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, read_jsonl, read_parquet
-from gradscope.rollouts.readers.reduction.columns import numbers_of
+from gradscope.rollouts.readers.reduction.columns import numbers_of, step_numbers
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, read_back
 from gradscope.rollouts.readers.trainers import trl_files, trl_groups
@@ -377,8 +377,8 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
     if not size or not all(key in columns for key in _SWIFT_KEYS):
         quarantine.add("step, prompt, completion and advantages are not lists of one length", location)
         return
-    steps = _steps_of_line(columns["step"])
-    if steps is None:
+    steps = step_numbers(columns["step"]).tolist()
+    if min(steps) < 0:
         quarantine.add("the step is not a whole number", location)
         return
     quarantine.held(size)
@@ -389,15 +389,6 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
             chosen = [at for at in range(size) if steps[at] == step]
             part = {name: [cells[at] for at in chosen] for name, cells in columns.items()}
         yield _Line(location=location, step=step, columns=part)
-
-
-def _steps_of_line(cells: Sequence[Any]) -> list[int] | None:
-    """The steps of a line's rollouts; None where one is not a whole number."""
-    number_of = (
-        {cell: parse.whole_number(cell) for cell in set(cells)}.__getitem__ if _are_texts(cells) else parse.whole_number
-    )
-    steps = list(map(number_of, cells))
-    return None if None in steps else cast("list[int]", steps)
 
 
 def _are_texts(cells: Sequence[Any]) -> bool:

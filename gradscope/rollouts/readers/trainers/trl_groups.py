@@ -68,7 +68,7 @@ def group_sizes(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[lis
             )
         return [int(num_generations)] * len(blocks), ()
     longest = math.gcd(*(length for block in blocks for length in _runs(block.prompts.of_row)))
-    sizes = _divisors(longest)
+    sizes = [size for size in range(longest, 1, -1) if longest % size == 0]
     for evidence, fits in (("advantages", _explains), ("frac_reward_zero_std", _has_logged_share)):
         size = next((size for size in sizes if all(fits(block, size) for block in blocks)), None)
         if size is not None:
@@ -80,21 +80,16 @@ def group_sizes(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[lis
     return [longest] * len(blocks), (f"Groups are blocks of {longest} rows ({_HOW}; nothing in the log confirms it).",)
 
 
-def _divisors(number: int) -> list[int]:
-    return [size for size in range(number, 1, -1) if number % size == 0]
-
-
 def _changing_sizes(blocks: Sequence[Block]) -> list[int]:
     """The size in each block that explains its advantages; of several the one before. Empty where a block has none."""
-    sizes = [
-        [size for size in _divisors(math.gcd(*_runs(block.prompts.of_row))) if _explains(block, size)]
-        for block in blocks
+    longest = [math.gcd(*_runs(block.prompts.of_row)) for block in blocks]
+    fitting = [
+        [size for size in range(most, 1, -1) if most % size == 0 and _explains(block, size)]
+        for block, most in zip(blocks, longest, strict=True)
     ]
-    if not all(sizes):
-        return []
-    size, chosen = next((of_block[0] for of_block in sizes if len(of_block) == 1), 0), []
-    for of_block in sizes:
-        size = size if size in of_block else of_block[0]
+    size, chosen = next((sizes[0] for sizes in fitting if len(sizes) == 1), 0), list[int]()
+    for sizes in fitting if all(fitting) else ():
+        size = size if size in sizes else sizes[0]
         chosen.append(size)
     return chosen
 
