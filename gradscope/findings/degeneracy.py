@@ -234,7 +234,6 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     reward_functions: tuple[str, ...]  # names of the reward functions that were logged one by one
     num_singletons: int  # groups left out because they have a single rollout
     num_incomplete: int  # groups left out because a reward is missing
-    num_by_rounding: int = 0  # groups that are alive by the rounding of their rewards alone
     resampled: bool  # whether dead groups were replaced before they reached the log
 
 
@@ -252,10 +251,6 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         *_filtered(report, log),
         _disagreement(report, log.num_levels)[0],
         _left_out(log),
-        f"{log.num_by_rounding:,} groups are alive by rounding alone, a millionth of a reward: divided by the standard "
-        "deviation, that is their whole gradient. Round rewards to 6 digits."
-        if log.num_by_rounding
-        else "",
         _levels(report, log),
         cost_finding(report),
         "" if moved else advice,

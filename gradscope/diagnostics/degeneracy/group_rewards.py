@@ -37,7 +37,6 @@ def estimates_of(record: DegeneracyEstimates, kind: type[Struct]) -> dict[str, A
 TRAINER_REWARD = "reward"  # how reports call the trainer's own scalar
 
 
-_ROUNDING = 1e-6  # of the rewards: float32 has seven digits, and sums lose one
 _AT_ONCE = 1 << 20  # rewards whose levels are looked for at once: NumPy copies them for it
 
 
@@ -54,12 +53,6 @@ class GroupRewards(Struct, frozen=True, kw_only=True, dict=True):
         """The different rewards, ascending."""
         parts = range(0, len(self.values), _AT_ONCE)
         return np.unique(np.concatenate([np.unique(self.values[at : at + _AT_ONCE]) for at in parts]))
-
-    @property
-    def num_by_rounding(self) -> int:
-        """Groups of which no more than the rounding of float32 tells the rewards apart."""
-        spread, firsts = self.table.spread(self.values), self.values[self.table.starts]
-        return int(np.sum((spread > EQUAL_REWARDS) & (spread <= _ROUNDING * np.abs(firsts))))
 
 
 def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:

@@ -339,7 +339,6 @@ def degeneracy_of_run(
         reward_functions=tuple(sorted(chosen.table.rewards)),
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,
-        num_by_rounding=chosen.num_by_rounding,
         resampled=run.settings.get("sampling") == "dynamic",
     )
     report = results.DegeneracyReport(

@@ -129,7 +129,10 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
     ]
     if len(course.step) > 1:
         columns += [
-            Column(f"steps {course.step[0]} to {course.last_step[-1]},\nfrom 0 to 1", lambda row: _course(row[2])),
+            Column(
+                f"steps {course.step[0]} to {course.last_step[-1]},\nfrom 0 to 1",
+                lambda row: "" if _last(row[2]) == "" else Course(row[2], width=_WIDTH),
+            ),
             Column("last", lambda row: _last(row[2]), "share"),
         ]
     if report.frac_all_pass.undefined:  # every dead group is then tied
@@ -147,10 +150,6 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
 
 def _last(values: Sequence[float | None]) -> float | str:
     return next((value for value in reversed(values) if value is not None), "")
-
-
-def _course(values: Sequence[float | None]) -> Course | str:
-    return "" if _last(values) == "" else Course(values, width=_WIDTH)
 
 
 def _overall(report: DegeneracyReport, notes: Footnotes) -> Blocks:

@@ -47,7 +47,6 @@ from gradscope.rollouts.readers.parsing.records import (
     assemble_groups,
     peek,
     refuse_copies,
-    refuse_filters,
 )
 from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
@@ -258,10 +257,10 @@ def _arms(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str,
         by_prompt.setdefault(text_of(row.get(key_of(columns) or "")), []).append(row)
     groups = [group for group in by_prompt.values() if len(group) > 1]
     differ = {arm: sum(len({text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in ARMS}
-    return tuple(arm for arm, num in differ.items() if num > len(groups) / 2 and arm not in astuple(columns))
+    return tuple(arm for arm, num in differ.items() if num > len(groups) / 2)
 
 
-def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, policies: Sequence[str] = ()) -> str | None:
+def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:
     """The column that tells the rollouts of a group apart, by its name and by what it holds.
 
     Some logs call the prompt a sample: then the same id stands in every row of a group, and the column is none.
@@ -276,7 +275,6 @@ def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, polic
         >>> sample_column([{"uid": 1, "sample_id": 7}, {"uid": 1, "sample_id": 7}], named)
     """
     keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
-    keys += policies
     for name in SAMPLE_IDS:
         ids = [str([row.get(key) for key in (*keys, name)]) for row in rows if row.get(name) is not None]
         if name not in keys and ids and len(set(ids)) > len(ids) / 2:
@@ -336,8 +334,6 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         samples = None
         if self.sample is not None:
             samples = [name or None for name in texts_in(rows.names(self.sample))]
-            if policies:  # each of which has samples of its own
-                samples = [name and f"{of}/{name}" for of, name in zip(sampled_by, samples, strict=True)]
         group = rows.prompt_ids(self.key) if self.by_prompt else rows.names(self.key)
 
         def prompts(firsts: list[int]) -> list[str]:
@@ -432,11 +428,11 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
             f"{request.path} has a row for each step of an episode: {columns.step!r} counts no updates.",
             hint="Write a row an episode, with its prompt or task, the sum of its rewards, and the step of training.",
         )
-    if "filtered_resps" in plain:
-        refuse_filters(request.path)
     if columns.completion is not None:  # rows without a text may be equal by chance
         keys = (columns.step, key_of(columns), columns.completion, columns.reward, *SAMPLE_IDS)
         refuse_copies(request.path, [key or "" for key in keys])
+    if "filtered_resps" in plain:  # of an older lm-eval, which scores the same responses after each filter
+        refuse_copies(request.path, ["", "", "doc_id", "resps"])
     columns = columns if with_steps else replace(columns, step=None)
     steps = steps_of_files(request.path, columns) if with_steps else {}
     is_guess = columns.group is not None and request.columns.group is None
@@ -450,7 +446,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     is_evaluation = columns.step is None and not steps
     if is_evaluation:
         policies = (*_arms(first if listed else peek(request.path, num_rows=NUM_SEARCHED), columns), *policies)
-    sample = sample_column(first, columns, policies)
+    sample = sample_column(first, columns)
     named = reward_columns(names, columns.reward or "")
     total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
     roles = set(astuple(columns))

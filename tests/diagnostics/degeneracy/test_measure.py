@@ -77,13 +77,6 @@ def test_rewards_of_minus_one_fail_and_unequal_groups_have_no_common_size() -> N
     assert [(row.group_size, row.method) for row in report.by_group_size] == [(2, "unbiased")]
 
 
-def test_groups_that_are_alive_by_rounding_alone_are_named() -> None:
-    by_rounding = group_of([0.7, 0.7 + 6e-8, 0.7, 0.7], prompt="a")
-    report = degeneracy_of_run(run_of(by_rounding, group_of([1.0, 1.0, 1.0, 1.01], prompt="b")))
-    assert report.frac_reward_zero_std.value == 0.0  # as trainers count
-    assert "1 groups are alive by rounding alone" in findings_of(report)
-
-
 def test_senseless_options_are_refused() -> None:
     with pytest.raises(UsageError, match="A pass rate lies between 0 and 1, got 41"):
         DegeneracyOptions(base_pass_rate=41.0)

@@ -267,12 +267,6 @@ def is_list_of_objects(value: Any) -> bool:
     return all(isinstance(element, dict) for element in value)
 
 
-def only_list(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """The key of the one list of objects in a document; None where it has several, or there are several rows."""
-    lists = [key for row in rows for key, cell in row.items() if is_list_of_objects(cell)]
-    return lists[0] if len(rows) == len(lists) == 1 else None
-
-
 def numbers_in(value: Any) -> dict[str, float | None]:
     """Key -> number of a JSON object, None where it is not finite; other cells are left out.
 

@@ -448,16 +448,6 @@ def are_turns(columns: Mapping[str, Sequence[Any]]) -> bool:
     return num_within > len(ends) / 2 or not _NEXT.isdisjoint(columns)
 
 
-def refuse_filters(path: Path) -> None:
-    """Refuse rows of an older lm-eval that score the same responses after several filters, with an InputError."""
-    ids = [str(row.get("doc_id")) for row in peek(path, num_rows=NUM_SEARCHED) if "filter" not in row]
-    if len(set(ids)) < len(ids):
-        raise InputError(
-            f"{path} has several rows a document: the same responses after different filters, which are not named.",
-            hint=f"Keep the rows of one filter: head -n {len(set(ids))} LOG > ONE, if they stand one after the other.",
-        )
-
-
 def refuse_copies(path: Path, keys: Sequence[str]) -> None:
     """Refuse a log that several processes wrote, by the columns of a rollout: its step, its group, its text and others.
 
@@ -478,7 +468,7 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
     if usual > 1 and num_rows > max(_FEW_TEXTS, _NEARLY_ALL * len(times)) and len(times) > _TOLD_APART * len(groups):
         raise InputError(
             f"{path} has each row {usual} times, and groups would be larger by that factor.",
-            hint="Keep one of each, as awk '!seen[$0]++' LOG > ONCE does for equal lines.",
+            hint="Keep those of one process or filter; of equal lines: awk '!seen[$0]++' LOG > ONCE.",
         )
 
 

@@ -391,10 +391,6 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
         yield _Line(location=location, step=step, columns=part)
 
 
-def _are_texts(cells: Sequence[Any]) -> bool:
-    return {str}.issuperset(map(type, cells))
-
-
 def _swift_weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, float], tuple[str, ...]]:
     """The reward functions and how they add up."""
     lists = {name: line.columns[name] for name in line.before_advantages if name not in _SWIFT_KEYS}
@@ -430,7 +426,7 @@ def _batch_of(line: _Line, weights: Mapping[str, float]) -> trl_groups.Block:
 
 
 def _swift_prompts(prompts: Sequence[Any]) -> trl_files.RowPrompts:
-    if not _are_texts(prompts):
+    if not {str}.issuperset(map(type, prompts)):
         return trl_files.RowPrompts.of(prompts, np.arange(len(prompts)), parse.digest)
     numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
     return trl_files.RowPrompts.of(

@@ -82,11 +82,8 @@ def group_sizes(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[lis
 
 def _changing_sizes(blocks: Sequence[Block]) -> list[int]:
     """The size in each block that explains its advantages; of several the one before. Empty where a block has none."""
-    longest = [math.gcd(*_runs(block.prompts.of_row)) for block in blocks]
-    fitting = [
-        [size for size in range(most, 1, -1) if most % size == 0 and _explains(block, size)]
-        for block, most in zip(blocks, longest, strict=True)
-    ]
+    longest = ((block, math.gcd(*_runs(block.prompts.of_row))) for block in blocks)
+    fitting = [[n for n in range(most, 1, -1) if most % n == 0 and _explains(block, n)] for block, most in longest]
     size, chosen = next((sizes[0] for sizes in fitting if len(sizes) == 1), 0), list[int]()
     for sizes in fitting if all(fitting) else ():
         size = size if size in sizes else sizes[0]
