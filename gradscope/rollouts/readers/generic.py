@@ -291,7 +291,6 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     environment: str | None = None  # the one that names a row's environment, data source or agent
     steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
     policies: tuple[str, ...] = ()  # those that name the policy
-    is_evaluation: bool = False  # whether the samples of each policy are a group of their own
     times: tuple[str, ...] = ()  # those that ``generation_seconds`` looks at
     entries: frozenset[str] = frozenset()  # those that are entries of objects
 
@@ -358,7 +357,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         return Columns(
             step=rows.steps(names.step) if names.step else np.full(len(rows), self.steps.get(rows.path, 0)),
             group=[name and f"{of}/{name}" for of, name in zip(sampled_by, texts_in(group), strict=True)]
-            if self.is_evaluation and self.policies
+            if self.policies and names.step is None and not self.steps  # of an evaluation
             else group,
             no_group=f"{self.key} is missing",
             prompts=prompts,
@@ -443,8 +442,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
     quarantine = WatchedLog(request.progress, files)
     policies = tuple(name for name in POLICIES if any(isinstance(row.get(name), str) for row in rows))[:1]
-    is_evaluation = columns.step is None and not steps
-    if is_evaluation:
+    if columns.step is None and not steps:
         policies = (*_arms(first if listed else peek(request.path, num_rows=NUM_SEARCHED), columns), *policies)
     sample = sample_column(first, columns)
     named = reward_columns(names, columns.reward or "")
@@ -460,7 +458,6 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         environment=environment,
         steps=steps,
         policies=policies,
-        is_evaluation=is_evaluation,
         times=times,
         entries=frozenset(names) - set(plain),
     )
