@@ -357,7 +357,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         return Columns(
             step=rows.steps(names.step) if names.step else np.full(len(rows), self.steps.get(rows.path, 0)),
             group=[name and f"{of}/{name}" for of, name in zip(sampled_by, texts_in(group), strict=True)]
-            if self.policies and names.step is None and not self.steps  # of an evaluation
+            if self.policies and not (names.step or names.group or self.steps)  # of an evaluation
             else group,
             no_group=f"{self.key} is missing",
             prompts=prompts,
@@ -442,7 +442,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
     quarantine = WatchedLog(request.progress, files)
     policies = tuple(name for name in POLICIES if any(isinstance(row.get(name), str) for row in rows))[:1]
-    if columns.step is None and not steps:
+    if not (columns.step or columns.group or steps):
         policies = (*_arms(first if listed else peek(request.path, num_rows=NUM_SEARCHED), columns), *policies)
     sample = sample_column(first, columns)
     named = reward_columns(names, columns.reward or "")
