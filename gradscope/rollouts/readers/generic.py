@@ -516,8 +516,8 @@ def list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> 
     """The name of the one list of a document whose objects are samples with a reward and a prompt each."""
     if len(rows) != 1 or len(expand(request.path)) != 1:
         return None
-    lists = {name: cell for name, cell in rows[0].items() if is_list_of_objects(cell)}
-    holding = [name for name, samples in lists.items() if _are_samples(samples, request.columns)]
+    lists = ((name, cell) for name, cell in rows[0].items() if is_list_of_objects(cell))
+    holding = [name for name, samples in lists if _are_samples(samples, request.columns)]
     return holding[0] if len(holding) == 1 else None
 
 

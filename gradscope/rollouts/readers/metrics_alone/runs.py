@@ -136,8 +136,7 @@ _OF_ROLLOUTS = (
 def hold_rollouts(columns: Mapping[str, Column]) -> bool:
     """Whether any column that is usual for rollouts holds texts or lists, or rows are turns of episodes."""
     further = {key: cells for key, cells in columns.items() if not isinstance(cells, Numbers)}
-    chosen = (further[key] for key in _OF_ROLLOUTS if key in further)
-    return are_turns(further) or any(_indices_of(cells, str, list) for cells in chosen)
+    return are_turns(further) or any(_indices_of(further[key], str, list) for key in _OF_ROLLOUTS if key in further)
 
 
 def steps_in(table: MetricTable, keys: Iterable[str]) -> Counts:
