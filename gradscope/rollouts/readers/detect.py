@@ -33,7 +33,7 @@ from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.generic import list_names
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import bare
-from gradscope.rollouts.readers.parsing.cells import only_list
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_like, suffix_of
@@ -260,7 +260,8 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
                 f"{request.path} has no usable rows; the first that was set aside, {reason.first}: {reason.reason}.",
                 hint="A row needs a finite number as reward and something to group by.",
             )
-    list_name = only_list(rows)
+    lists = [key for row in rows[:1] for key, cell in row.items() if is_list_of_objects(cell)]
+    list_name = lists[0] if len(rows) == len(lists) == 1 else None
     rows = rows if list_name is None else rows[0][list_name]
     refuse_lone_list(request.path, rows)
     entries = generic.columns_in(generic.with_entries(rows))

@@ -5,13 +5,12 @@ Which column is what is told by usual names; a name that was given always wins.
 
 from __future__ import annotations
 
-import filecmp
 import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +31,23 @@ from gradscope.rollouts.readers.parsing.cells import (
     before_answers,
     generation_seconds,
     in_environment,
+    is_list_of_objects,
     is_not_finite,
     mapping_of,
-    only_list,
     parse_messages,
     parse_reward,
     prompt_text_id,
     text_of,
 )
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.records import (
+    NUM_SEARCHED,
+    ReadRequest,
+    are_turns,
+    assemble_groups,
+    peek,
+    refuse_copies,
+)
 from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
@@ -89,6 +95,11 @@ _OF_RESPONSE = re.compile(
 )
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
 POLICIES = ("policy", "model", "model_name")
+ARMS = (
+    *("condition", "method", "strategy", "variant", "setting", "approach", "baseline", "arm", "algorithm", "framework"),
+    *("prompt_type", "prompt_style", "effort", "budget", "mode", "model_id", "checkpoint", "temperature"),
+)
+"""Names of columns that set policies apart where they differ within a prompt of an evaluation."""
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
 
@@ -166,7 +177,8 @@ def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
         for name in present
         if name == main
         or name in usual
-        or name.startswith(("reward/", "rewards/", "reward_", "reward.", "rewards."))
+        or name.startswith(("reward/", "rewards/", "reward.", "rewards."))
+        or (name.startswith("reward_") and "." not in name)  # no entry of reward_info
         or name.endswith("_reward")
     )
 
@@ -238,6 +250,16 @@ def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise
     )
 
 
+def _arms(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
+    """The settings that differ within most prompts of an evaluation, so that their samples are of several policies."""
+    by_prompt: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_prompt.setdefault(text_of(row.get(key_of(columns) or "")), []).append(row)
+    groups = [group for group in by_prompt.values() if len(group) > 1]
+    differ = {arm: sum(len({text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in ARMS}
+    return tuple(arm for arm, num in differ.items() if num > len(groups) / 2)
+
+
 def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:
     """The column that tells the rollouts of a group apart, by its name and by what it holds.
 
@@ -268,7 +290,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     sample: str | None  # the one that tells the rollouts of a group apart
     environment: str | None = None  # the one that names a row's environment, data source or agent
     steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
-    policy: str | None = None  # the one that names the policy
+    policies: tuple[str, ...] = ()  # those that name the policy
     times: tuple[str, ...] = ()  # those that ``generation_seconds`` looks at
     entries: frozenset[str] = frozenset()  # those that are entries of objects
 
@@ -302,9 +324,10 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             )
         if names.advantage is not None and not rows.from_text:
             numbers["advantage"] = rows.numbers(names.advantage)
-        policies = dict[str, int]()
-        if self.policy is not None:
-            sampled_by = [cell if isinstance(cell, str) else "" for cell in rows.cells(self.policy)]
+        policies, sampled_by = dict[str, int](), list[str]()
+        if self.policies:
+            parts = (texts_in(rows.names(name)) for name in self.policies)
+            sampled_by = ["/".join(filter(None, of_row)) for of_row in zip(*parts, strict=True)]
             policies = {name: at for at, name in enumerate(filter(None, dict.fromkeys(sampled_by)))}
             numbers["policy"] = np.array([policies.get(name, UNKNOWN) for name in sampled_by])
         samples = None
@@ -333,7 +356,9 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
         return Columns(
             step=rows.steps(names.step) if names.step else np.full(len(rows), self.steps.get(rows.path, 0)),
-            group=group,
+            group=[name and f"{of}/{name}" for of, name in zip(sampled_by, texts_in(group), strict=True)]
+            if self.policies and not (names.step or names.group or self.steps)  # of an evaluation
+            else group,
             no_group=f"{self.key} is missing",
             prompts=prompts,
             texts=None if names.prompt is None else lambda firsts: list(map(text_of, rows.cells(names.prompt, firsts))),
@@ -363,7 +388,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     """How the files of a log are read, in their order; what is set aside goes to the quarantine."""
     names = columns.names
     roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
-    further = (columns.sample, columns.environment, columns.policy, *columns.rewards, *columns.times, names.prompt)
+    further = (columns.sample, columns.environment, *columns.policies, *columns.rewards, *columns.times, names.prompt)
     texts = () if names.prompt is None or names.prompt in columns.entries else (names.prompt,)
     read = [name for name in (*roles, *further) if name is not None and name not in texts]
     heads = [name.partition(".")[0] for name in read if name in columns.entries]
@@ -396,7 +421,17 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         inner = [name for name in names if name.startswith(f"{columns.reward}.")]
         hint = f"Name the number that the trainer used, as in --reward-column {inner[0]}."
         raise InputError(f"{request.path} has objects as {columns.reward!r}, with {list_names(inner)}.", hint=hint)
-    _refuse_copies(request.path, columns)
+    is_guess = columns.step is not None and request.columns.step is None
+    if is_guess and are_turns({name: [row.get(name) for row in rows] for name in plain}):
+        raise InputError(
+            f"{request.path} has a row for each step of an episode: {columns.step!r} counts no updates.",
+            hint="Write a row an episode, with its prompt or task, the sum of its rewards, and the step of training.",
+        )
+    if columns.completion is not None:  # rows without a text may be equal by chance
+        keys = (columns.step, key_of(columns), columns.completion, columns.reward, *SAMPLE_IDS)
+        refuse_copies(request.path, [key or "" for key in keys])
+    if "filtered_resps" in plain:  # of an older lm-eval, which scores the same responses after each filter
+        refuse_copies(request.path, ["", "", "doc_id", "resps"])
     columns = columns if with_steps else replace(columns, step=None)
     steps = steps_of_files(request.path, columns) if with_steps else {}
     is_guess = columns.group is not None and request.columns.group is None
@@ -406,6 +441,9 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     files = expand(request.path)
     kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
     quarantine = WatchedLog(request.progress, files)
+    policies = tuple(name for name in POLICIES if any(isinstance(row.get(name), str) for row in rows))[:1]
+    if not (columns.step or columns.group or steps):
+        policies = (*_arms(first if listed else peek(request.path, num_rows=NUM_SEARCHED), columns), *policies)
     sample = sample_column(first, columns)
     named = reward_columns(names, columns.reward or "")
     total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
@@ -419,7 +457,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         sample=sample,
         environment=environment,
         steps=steps,
-        policy=next((name for name in POLICIES if name in names), None),
+        policies=policies,
         times=times,
         entries=frozenset(names) - set(plain),
     )
@@ -439,36 +477,6 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     )
 
 
-def _refuse_copies(path: Path, names: ColumnNames) -> None:
-    """Refuse a log that several processes wrote.
-
-    Raises:
-        InputError: A file is there twice, or each row as often as there were processes.
-    """
-    if names.completion is None:  # rows without a text may be equal by chance
-        return
-    by_size = sorted((file.stat().st_size, file) for file in expand(path))
-    for (size, file), (next_size, following) in pairwise(by_size):
-        if _SMALL < size == next_size and filecmp.cmp(file, following, shallow=False):
-            raise InputError(
-                f"{following} is a copy of {file}, and groups would be twice as large.", hint="Take one of them away."
-            )
-    rows = peek(path, num_rows=_NUM_SEARCHED)
-    times = Counter(map(str, rows))
-    groups = {tuple(str(row.get(name or "")) for name in (names.step, key_of(names))) for row in rows}
-    ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
-    if usual > 1 and num_rows > max(_FEW_TEXTS, _NEARLY_ALL * len(times)) and len(times) > _TOLD_APART * len(groups):
-        raise InputError(
-            f"{path} has each row {usual} times, and groups would be larger by that factor.",
-            hint="Keep one of each: awk '!seen[$0]++' LOG > ONCE.",
-        )
-
-
-_SMALL, _FEW_TEXTS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance
-_NEARLY_ALL = 0.9  # of the rows, since the last ones that are looked at may have their copies behind them
-_TOLD_APART = 1.5  # unlike rows of a group, without which equal ones may be all that the policy wrote
-
-
 def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> bool:
     """Whether ids name several groups of a step, or of steps that no row names: whole groups of several prompts.
 
@@ -476,7 +484,7 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
         InputError: There is no prompt that would tell them apart, and the same ids come round and round.
     """
     files = expand(path)[: 1 if names.prompt is None else 2]
-    rows = [(file, row) for file in files for row in peek(file, num_rows=_NUM_SEARCHED)]
+    rows = [(file, row) for file in files for row in peek(file, num_rows=NUM_SEARCHED)]
     ids = [(steps.get(file, row.get(names.step or "")), text_of(row.get(names.group or ""))) for file, row in rows]
     if names.prompt is None and (names.step or steps):
         return False
@@ -499,9 +507,6 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
     return sum(are_whole) > len(are_whole) / 2
 
 
-_NUM_SEARCHED = 2000  # rows in which ids are seen to recur
-
-
 def _rows_of_list(file: Path, quarantine: QuarantineLog, *, name: str) -> Iterator[Row]:
     for _, document in read_rows(file, quarantine):
         yield from ((f"{file}:{number}", row) for number, row in enumerate(document[name], start=1))
@@ -509,17 +514,20 @@ def _rows_of_list(file: Path, quarantine: QuarantineLog, *, name: str) -> Iterat
 
 def list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:
     """The name of the one list of a document whose objects are samples with a reward and a prompt each."""
-    name = only_list(rows)
-    if name is None or len(expand(request.path)) != 1:
+    if len(rows) != 1 or len(expand(request.path)) != 1:
         return None
-    samples = rows[0][name]
-    names = columns_in(samples)
-    if not set(names).issuperset(filter(None, astuple(request.columns))):
-        return None
-    columns = resolve_columns(names, request.columns)
-    if columns.reward is None or key_of(columns) is None or isinstance(samples[0].get(columns.reward), list):
-        return None
-    return name
+    lists = ((name, cell) for name, cell in rows[0].items() if is_list_of_objects(cell))
+    holding = [name for name, samples in lists if _are_samples(samples, request.columns)]
+    return holding[0] if len(holding) == 1 else None
+
+
+def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bool:
+    first = with_entries(samples[:_NUM_PEEKED])
+    names = columns_in(first)
+    if not set(names).issuperset(filter(None, astuple(named))):
+        return False
+    columns = resolve_columns(names, named)
+    return None not in (columns.reward, key_of(columns)) and not isinstance(first[0].get(columns.reward or ""), list)
 
 
 def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

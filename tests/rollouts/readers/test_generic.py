@@ -484,8 +484,50 @@ def test_copies_are_refused(tmp_path: Path) -> None:
         write(tmp_path / "files" / f"process-{process}.jsonl", *rows)
     with pytest.raises(InputError, match=r"process-b.jsonl is a copy of .*process-a.jsonl"):
         read_run(tmp_path / "files", ReadOptions(reader="generic"))
+    timed = [row | {"written": at / 7} for at, row in enumerate(rows)]
+    with pytest.raises(InputError, match="has each row 2 times"):
+        read_run(write(tmp_path / "timed.jsonl", *rows, *timed))
+    write(tmp_path / "files" / "process-b.jsonl", *timed[::-1])
+    write(tmp_path / "files" / "process-a.jsonl", *timed)
+    with pytest.raises(InputError, match="files has each row 2 times"):
+        read_run(tmp_path / "files", ReadOptions(reader="generic"))
     alike = [row | {"completion": "same", "sample": 0, "reward": 0.0} for row in rows]  # all that the policy wrote
     assert len(read_run(write(tmp_path / "alike.jsonl", *alike)).groups) == 40
+
+
+@pytest.mark.parametrize("setting", ["condition", "temperature", "method"])
+def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) -> None:
+    rows = [
+        {"task_id": task, setting: arm, "sample_idx": sample, "passed": arm == 0.5}
+        for arm in (0.0, 0.5)
+        for task in range(150)
+        for sample in (0, 1)
+    ]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert (len(run.groups), {group.rewards for group in run.groups}) == (300, {(0.0, 0.0), (1.0, 1.0)})
+    assert reward_table(run.groups).policies == ("0.0", "0.5")
+    for row in rows:
+        del row["sample_idx"]
+    of_task = [row | {setting: row["task_id"] % 3} for row in rows]  # an attribute of the prompt
+    for other in (of_task, [row | {"step": 1} for row in rows]):
+        assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
+
+
+def test_filters_that_an_older_harness_does_not_name_are_refused(tmp_path: Path) -> None:
+    rows = [{"doc_id": doc, "resps": [["1"]], "filtered_resps": ["1"], "exact_match": 1.0} for doc in range(30)]
+    assert len(read_run(write(tmp_path / "a.jsonl", *rows)).groups) == 30
+    with pytest.raises(InputError, match="has each row 2 times"):
+        read_run(write(tmp_path / "b.jsonl", *rows, *rows))
+
+
+@pytest.mark.parametrize("told", [{"done": False}, {"terminated": 0}, {"next_obs": "a room"}])
+def test_steps_of_episodes_are_refused(told: dict[str, Any], tmp_path: Path) -> None:
+    rows = [{"task_id": task, "step": step, "reward": 0.1, **told} for task in "ab" for step in range(3)]
+    with pytest.raises(InputError, match="has a row for each step of an episode"):
+        read_run(write(tmp_path / "a.jsonl", *rows))
+    assert read_run(tmp_path / "a.jsonl", ReadOptions(columns=ColumnNames(step="step"))).steps == (0, 1, 2)
+    whole = [row | {"done": True} for row in rows if "done" in row]
+    assert not whole or len(read_run(write(tmp_path / "b.jsonl", *whole)).groups) == 6
 
 
 def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:

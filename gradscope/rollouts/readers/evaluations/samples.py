@@ -31,6 +31,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     parse_messages,
     parse_reward,
     prompt_text_id,
+    step_number,
     text_of,
     unwrapped,
     whole_number,
@@ -253,7 +254,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
         return "the list of rewards stands beside one response, whose parts or tokens it then holds"
     size = len(columns[main])
     if not size:
-        return "the list of samples is empty"
+        return None if is_counted else "the list of samples is empty"
     if is_counted and (row["n"], row["c"]) != (len(columns[main]), sum(map(bool, columns[main]))):
         return "n and c contradict the list of samples"
     same = {name: tuple(value) for name, value in columns.items() if len(value) == size}
@@ -521,7 +522,7 @@ def _prompts_of(
     row: Mapping[str, Any], at: int, location: str, columns: ColumnNames, step_key: str | None
 ) -> Iterator[_Prompt | str]:
     """The prompts of a row, and reasons why it, or a part of it, is set aside."""
-    step = 0 if step_key is None else whole_number(row.get(step_key))
+    step = 0 if step_key is None else step_number(row.get(step_key))
     if step is None:
         yield "the step is not a whole number"
         return

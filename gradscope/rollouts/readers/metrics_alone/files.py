@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache, partial
-from itertools import count, groupby, pairwise
+from itertools import chain, count, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,8 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     as_tables,
     hold_rollouts,
     is_step,
-    parse_step,
 )
-from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.tables import (
     BOM,
@@ -259,8 +258,8 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     if lists:
         return [{"run": name, **row} for name in lists if name in quarantine.lists for row in lists[name]]
     rows = {key: value for key, value in document.items() if isinstance(value, dict)}
-    by_step = len(rows) == len(document) and all(map(_is_step, rows))
-    if by_step and not all(_is_step(key) for row in rows.values() for key in row):
+    by_step = len(rows) == len(document) and None not in map(step_number, rows)
+    if by_step and None in map(step_number, chain.from_iterable(rows.values())):
         return [{"step": key, **row} for key, row in rows.items()]
     inner = {name: row for name, row in rows.items() if depth and not _OF_EPISODES.search(name)}
     parts = {name: _rows_in(file, quarantine, row, depth - 1) for name, row in inner.items()}
@@ -282,10 +281,6 @@ def _are_metrics(rows: Sequence[Cells]) -> bool:
     """Whether the first rows of a list have numbers, and are no rollouts."""
     columns = {key: [row.get(key) for row in rows[:_FEW]] for key in rows[0]}
     return not hold_rollouts(columns) and any(is_number(cell) for cells in columns.values() for cell in cells)
-
-
-def _is_step(key: str) -> bool:
-    return parse_step(key) >= 0
 
 
 def _sizes() -> Iterator[int]:

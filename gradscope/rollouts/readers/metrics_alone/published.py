@@ -46,6 +46,7 @@ _STEP_OF_ALL = re.compile(
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
+_OF_EPISODE = re.compile(r"""\b(?:done|terminated)['"]?\s?[:=]\s?(?:true|false)\b""", re.IGNORECASE)
 _OF_INTEREST = re.compile(r"[0-9]|step", re.IGNORECASE)
 _ENDED = "train_runtime"  # a key of what a trainer prints at its end
 _MARKS = (
@@ -125,6 +126,8 @@ class PrintedLines:
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]):
             self._bar = int(bar["done"])
         text = line[-_LONGEST_LINE:]
+        if "reward" in text and _OF_EPISODE.search(text):  # a step of an environment, and not of training
+            return None
         dictionary = _DICTIONARY.search(text)
         if dictionary is None and "{" in text:
             is_marked = any(mark in text for mark in _MARKS)

@@ -7,7 +7,6 @@ whose later rows count, or, from the first step on, another run.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,7 +19,8 @@ from msgspec import Struct
 
 from gradscope.outside.numerals import number_from
 from gradscope.rollouts.readers.generic import USUAL
-from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number, whole_number
+from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number
+from gradscope.rollouts.readers.parsing.records import are_turns
 from gradscope.rollouts.readers.reduction.columns import step_numbers
 from gradscope.rollouts.run import Counts, Floats, Numbers, StepMetrics
 
@@ -134,9 +134,9 @@ _OF_ROLLOUTS = (
 
 
 def hold_rollouts(columns: Mapping[str, Column]) -> bool:
-    """Whether any column that is usual for rollouts holds texts or lists."""
-    chosen = (columns[key] for key in _OF_ROLLOUTS if key in columns)
-    return any(not isinstance(cells, Numbers) and bool(_indices_of(cells, str, list)) for cells in chosen)
+    """Whether any column that is usual for rollouts holds texts or lists, or rows are turns of episodes."""
+    further = {key: cells for key, cells in columns.items() if not isinstance(cells, Numbers)}
+    return are_turns(further) or any(_indices_of(further[key], str, list) for key in _OF_ROLLOUTS if key in further)
 
 
 def steps_in(table: MetricTable, keys: Iterable[str]) -> Counts:
@@ -153,29 +153,17 @@ def _steps(cells: Column, size: int) -> Counts:
         steps = np.full(size, NO_STEP)
         steps[slice(None) if cells.at is None else cells.at] = _from_floats(cells.values)
         return steps
-    if {int}.issuperset(map(type, cells)):
-        steps = step_numbers(cells)
-        return np.where(steps < 0, BAD_STEP, steps)
     if {float}.issuperset(map(type, cells)):
         return _from_floats(np.array(cells))
-    return np.array([NO_STEP if cell in (None, "") else parse_step(cell) for cell in cells], dtype=np.int64)
+    steps = step_numbers(cells)
+    if steps.min(initial=0) < 0:
+        return np.where(steps < 0, [NO_STEP if cell in (None, "") else BAD_STEP for cell in cells], steps)
+    return steps
 
 
 def _from_floats(values: Floats) -> Counts:
     is_step = (values >= 0) & (values <= LARGEST_STEP) & (values == np.floor(values))
     return np.where(is_step, values, BAD_STEP).astype(np.int64)
-
-
-_STEP_TEXT = re.compile(
-    r"(?:[a-z_ ]*(?:step|iter|iteration|checkpoint|ckpt)[\s_:=-]*)?([0-9.]+)(?:/[0-9]+)?", re.IGNORECASE
-)
-
-
-def parse_step(cell: Any) -> int:
-    """A step, else BAD_STEP; ms-swift writes ``3/30``, others ``step_3``."""
-    named = _STEP_TEXT.fullmatch(cell.strip()) if isinstance(cell, str) else None
-    step = whole_number(cell if named is None else named[1])
-    return BAD_STEP if step is None or step < 0 else step
 
 
 def unpivoted(table: MetricTable) -> list[MetricTable]:

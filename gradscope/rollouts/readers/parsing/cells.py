@@ -267,12 +267,6 @@ def is_list_of_objects(value: Any) -> bool:
     return all(isinstance(element, dict) for element in value)
 
 
-def only_list(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """The key of the one list of objects in a document; None where it has several, or there are several rows."""
-    lists = [key for row in rows for key, cell in row.items() if is_list_of_objects(cell)]
-    return lists[0] if len(rows) == len(lists) == 1 else None
-
-
 def numbers_in(value: Any) -> dict[str, float | None]:
     """Key -> number of a JSON object, None where it is not finite; other cells are left out.
 
@@ -325,6 +319,17 @@ def whole_number(value: Any) -> int | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if 0 <= number <= LARGEST_STEP else None
+
+
+_STEP_TEXT = re.compile(
+    r"(?:[a-z_ ]*(?:step|iter|iteration|checkpoint|ckpt)[\s_:=-]*)?([0-9.]+)(?:/[0-9]+)?", re.IGNORECASE
+)
+
+
+def step_number(value: Any) -> int | None:
+    """A step by :func:`whole_number`, also as ``step_3`` or, as ms-swift writes it, ``3/30``."""
+    named = _STEP_TEXT.fullmatch(value.strip()) if isinstance(value, str) else None
+    return whole_number(value if named is None else named[1])
 
 
 def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:

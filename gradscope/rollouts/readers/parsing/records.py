@@ -5,11 +5,13 @@ Groups are built from the records of any log, in the order of first appearance.
 
 from __future__ import annotations
 
+import filecmp
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ from gradscope.rollouts.groups import (
     sizes_of,
 )
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.parsing.cells import token_ids, whole_number
+from gradscope.rollouts.readers.parsing.cells import text_of, token_ids, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.run import Run, TrainerSettings
@@ -434,6 +436,46 @@ class _CountedLog(QuarantineLog):
 
     def passed(self, num_bytes: int, num_rows: int = 1) -> None:
         self.num_bytes += num_bytes
+
+
+_NEXT = {"next_obs", "next_state", "next_observation"}
+
+
+def are_turns(columns: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether rows with a step are those of episodes in an environment: most of them do not end one."""
+    ends = columns.get("done", columns.get("terminated", ()))
+    num_within = sum(text_of(cell).lower() in ("false", "0", "0.0") for cell in ends)
+    return num_within > len(ends) / 2 or not _NEXT.isdisjoint(columns)
+
+
+def refuse_copies(path: Path, keys: Sequence[str]) -> None:
+    """Refuse a log that several processes wrote, by the columns of a rollout: its step, its group, its text and others.
+
+    Raises:
+        InputError: A file is there twice, or each row as often as there were processes.
+    """
+    sized = sorted((file.stat().st_size, file) for file in expand(path))
+    for (size, file), (next_size, following) in pairwise(sized):
+        if _SMALL < size == next_size and filecmp.cmp(file, following, shallow=False):
+            raise InputError(
+                f"{following} is a copy of {file}, and groups would be twice as large.", hint="Take one of them away."
+            )
+    likest = min(pairwise(sized), key=lambda pair: pair[1][0] - pair[0][0], default=sized[:1])
+    rows = [row for _, file in likest for row in peek(file, num_rows=NUM_SEARCHED)]
+    times = Counter(tuple(str(row.get(key)) for key in keys) for row in rows)  # without times of writing
+    groups = {content[:2] for content in times}
+    ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
+    if usual > 1 and num_rows > max(_FEW_TEXTS, _NEARLY_ALL * len(times)) and len(times) > _TOLD_APART * len(groups):
+        raise InputError(
+            f"{path} has each row {usual} times, and groups would be larger by that factor.",
+            hint="Keep those of one process or filter; of equal lines: awk '!seen[$0]++' LOG > ONCE.",
+        )
+
+
+NUM_SEARCHED = 2000  # rows in which something is seen to recur
+_SMALL, _FEW_TEXTS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance
+_NEARLY_ALL = 0.9  # of the rows, since the last ones that are looked at may have their copies behind them
+_TOLD_APART = 1.5  # unlike rows of a group, without which equal ones may be all that the policy wrote
 
 
 def assemble(request: ReadRequest, source: Source, *, records: Iterable[Record], quarantine: QuarantineLog) -> Run:

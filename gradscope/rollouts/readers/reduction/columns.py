@@ -237,7 +237,7 @@ class Cells:
         return _parsed(column, from_text=True) if self.from_text else numbers_of(column)
 
     def steps(self, key: str | None) -> Counts:
-        """Steps or indices by ``whole_number``; -1 where one is none, [R]."""
+        """Steps or indices by ``step_number``; -1 where one is none, [R]."""
         column = self.column(key)
         if not isinstance(column, pa.Array):
             return step_numbers(column)
@@ -550,14 +550,14 @@ def index_names(indices: Counts) -> list[str]:
 
 
 def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
-    """Steps by ``whole_number``; -1 where one is none, [R]."""
+    """Steps by ``step_number``; -1 where one is none, [R]."""
     try:
         if {int}.issuperset(map(type, cells)):
             steps = np.array(cells, dtype=np.int64)
             return np.where((steps < 0) | (steps > parse.LARGEST_STEP), _NO_STEP, steps)
     except OverflowError:
         pass
-    numbers = map(parse.whole_number, cells)
+    numbers = map(parse.step_number, cells)
     return np.array([_NO_STEP if number is None else number for number in numbers], dtype=np.int64)
 
 

@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -45,7 +45,7 @@ from gradscope.rollouts.readers.parsing.records import (
     read_trainer_settings,
 )
 from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, read_jsonl, read_parquet
-from gradscope.rollouts.readers.reduction.columns import numbers_of
+from gradscope.rollouts.readers.reduction.columns import numbers_of, step_numbers
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, read_back
 from gradscope.rollouts.readers.trainers import trl_files, trl_groups
@@ -100,8 +100,8 @@ def _read(request: ReadRequest) -> Run:
             )
         )
         del blocks[index]
-    size, cut = trl_groups.group_size(blocks, settings)
-    table = trl_groups.table_of_blocks(blocks, size)
+    sizes, cut = trl_groups.group_sizes(blocks, settings)
+    table = trl_groups.table_of_blocks(blocks, sizes)
     _set_aside(training, blocks, functions.weights, quarantine)
 
     def at(step: int) -> list[RolloutGroup]:
@@ -330,17 +330,15 @@ def _read_swift(request: ReadRequest) -> Run:
                 spans.add(number, row.number - 1, (), [Span(step=line.step, start=row.start, end=row.end, line=0)])
     if weights is None:
         raise InputError(f"{request.path} has no line of completions.", hint="Train with --log_completions true.")
-    size, cut = trl_groups.group_size(batches, settings)
+    sizes, cut = trl_groups.group_sizes(batches, settings)
     for batch in batches:  # rows to which no function applies, or whose sum is too large, stay in their groups
         for at in np.flatnonzero(~np.isfinite(batch.rewards)).tolist():
             quarantine.add(
                 str(parse.parse_reward(parse.ABSENT if np.isnan(batch.rewards[at]) else math.inf)), batch.location
             )
-    batches.sort(key=lambda batch: batch.step)
-    table, counted_lines = (
-        trl_groups.table_of_blocks(batches, size),
-        {(batch.location, batch.step) for batch in batches},
-    )
+    sized = sorted(zip(batches, sizes, strict=True), key=lambda pair: pair[0].step)
+    table = trl_groups.table_of_blocks(*zip(*sized, strict=True))
+    counted_lines = {(batch.location, batch.step) for batch in batches}
 
     def groups_of(rows: Iterable[FileRow], step: int | None) -> Sequence[RolloutGroup]:
         of_step: dict[int, list[Mapping[str, Any]]] = {}
@@ -379,8 +377,8 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
     if not size or not all(key in columns for key in _SWIFT_KEYS):
         quarantine.add("step, prompt, completion and advantages are not lists of one length", location)
         return
-    steps = _steps_of_line(columns["step"])
-    if steps is None:
+    steps = step_numbers(columns["step"]).tolist()
+    if min(steps) < 0:
         quarantine.add("the step is not a whole number", location)
         return
     quarantine.held(size)
@@ -391,19 +389,6 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
             chosen = [at for at in range(size) if steps[at] == step]
             part = {name: [cells[at] for at in chosen] for name, cells in columns.items()}
         yield _Line(location=location, step=step, columns=part)
-
-
-def _steps_of_line(cells: Sequence[Any]) -> list[int] | None:
-    """The steps of a line's rollouts; None where one is not a whole number."""
-    number_of = (
-        {cell: parse.whole_number(cell) for cell in set(cells)}.__getitem__ if _are_texts(cells) else parse.whole_number
-    )
-    steps = list(map(number_of, cells))
-    return None if None in steps else cast("list[int]", steps)
-
-
-def _are_texts(cells: Sequence[Any]) -> bool:
-    return {str}.issuperset(map(type, cells))
 
 
 def _swift_weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, float], tuple[str, ...]]:
@@ -441,7 +426,7 @@ def _batch_of(line: _Line, weights: Mapping[str, float]) -> trl_groups.Block:
 
 
 def _swift_prompts(prompts: Sequence[Any]) -> trl_files.RowPrompts:
-    if not _are_texts(prompts):
+    if not {str}.issuperset(map(type, prompts)):
         return trl_files.RowPrompts.of(prompts, np.arange(len(prompts)), parse.digest)
     numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
     return trl_files.RowPrompts.of(

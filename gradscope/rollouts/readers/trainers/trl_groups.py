@@ -51,8 +51,8 @@ class Block(Struct, frozen=True, kw_only=True):
     """Tokens of completions, -1 where they were not logged; None where the log has none."""
 
 
-def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, tuple[str, ...]]:
-    """Rollouts per group, G, and sentences on how it was inferred.
+def group_sizes(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[list[int], tuple[str, ...]]:
+    """Rollouts per group, G, of each block, and sentences on how they were inferred.
 
     Raises:
         InputError: ``num_generations`` was given and the rows are not blocks of that size.
@@ -66,18 +66,29 @@ def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int,
                 "not blocks of that many rollouts of one prompt.",
                 hint="Check that the arguments belong to this run.",
             )
-        return int(num_generations), ()
+        return [int(num_generations)] * len(blocks), ()
     longest = math.gcd(*(length for block in blocks for length in _runs(block.prompts.of_row)))
     sizes = [size for size in range(longest, 1, -1) if longest % size == 0]
     for evidence, fits in (("advantages", _explains), ("frac_reward_zero_std", _has_logged_share)):
         size = next((size for size in sizes if all(fits(block, size) for block in blocks)), None)
-        if size is not None and size < longest:
-            return size, (
-                f"Groups are blocks of {size} rows: runs of {longest} equal prompts, cut by the logged {evidence}.",
-            )
         if size is not None:
-            return size, (f"Groups are blocks of {size} rows ({_HOW}, confirmed by the logged {evidence}).",)
-    return longest, (f"Groups are blocks of {longest} rows ({_HOW}; nothing in the log confirms it).",)
+            how = f"{_HOW}, confirmed by" if size == longest else f"runs of {longest} equal prompts, cut by"
+            return [size] * len(blocks), (f"Groups are blocks of {size} rows ({how} the logged {evidence}).",)
+    if changing := _changing_sizes(blocks):
+        different = " and ".join(map(str, dict.fromkeys(changing)))
+        return changing, (f"The group size changes: groups are blocks of {different} rows, by the logged advantages.",)
+    return [longest] * len(blocks), (f"Groups are blocks of {longest} rows ({_HOW}; nothing in the log confirms it).",)
+
+
+def _changing_sizes(blocks: Sequence[Block]) -> list[int]:
+    """The size in each block that explains its advantages; of several the one before. Empty where a block has none."""
+    longest = ((block, math.gcd(*_runs(block.prompts.of_row))) for block in blocks)
+    fitting = [[n for n in range(most, 1, -1) if most % n == 0 and _explains(block, n)] for block, most in longest]
+    size, chosen = next((sizes[0] for sizes in fitting if len(sizes) == 1), 0), list[int]()
+    for sizes in fitting if all(fitting) else ():
+        size = size if size in sizes else sizes[0]
+        chosen.append(size)
+    return chosen
 
 
 def uncut(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, ...]:
@@ -90,16 +101,18 @@ def uncut(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, ...]
     return wrong if len(wrong) < len(blocks) else ()
 
 
-def table_of_blocks(blocks: Sequence[Block], size: int) -> RewardTable:
+def table_of_blocks(blocks: Sequence[Block], sizes: Sequence[int]) -> RewardTable:
     """The table of at least one block, in the order of steps, each with complete groups of one size."""
-    step = np.repeat([block.step for block in blocks], [len(block.prompts) // size for block in blocks])
+    sized = list(zip(blocks, sizes, strict=True))
+    num_groups = [len(block.prompts) // size for block, size in sized]
+    step = np.repeat([block.step for block in blocks], num_groups)
     within = np.arange(len(step)) - np.searchsorted(step, step)
     texts: dict[str, str] = {}
     for block in blocks:
         texts |= zip(block.prompts.ids, block.prompts.texts, strict=True)
     numbers = {name: number for number, name in enumerate(texts)}
     prompts = [
-        np.array([numbers[name] for name in block.prompts.ids])[block.prompts.of_row[::size]] for block in blocks
+        np.array([numbers[name] for name in block.prompts.ids])[block.prompts.of_row[::size]] for block, size in sized
     ]
     columns = {
         name: np.concatenate([getattr(block, field) for block in blocks])
@@ -118,7 +131,7 @@ def table_of_blocks(blocks: Sequence[Block], size: int) -> RewardTable:
         names=to_indices(within).cast(pa.string()),
         prompt=np.concatenate(prompts),
         prompts=tuple(texts),
-        size=np.full(len(step), size, dtype=np.int64),
+        size=np.repeat(np.array(sizes, dtype=np.int64), num_groups),
         prompt_texts=tuple(texts.values()) if any(texts.values()) else None,
     )
 

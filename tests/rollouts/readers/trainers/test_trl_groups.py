@@ -86,6 +86,15 @@ def test_steps_of_which_neighbors_share_a_prompt_are_cut_as_the_others(tmp_path:
     assert (run.steps, {group.size for group in run.groups}, run.source.quarantined.lost) == ((1, 2, 3), {2}, ())
 
 
+def test_a_group_size_that_changes_is_read_from_prompts_and_advantages(tmp_path: Path) -> None:
+    dead, live = [0.0] * 8, [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+    for step, (size, rewards) in enumerate([(4, dead), (4, live), (4, dead), (2, live), (2, dead)], start=1):
+        write_file(tmp_path, step, rows([str(at // size) for at in range(8)], rewards, size))
+    run = read_run(tmp_path)
+    assert [group.size for group in run.groups] == [4] * 6 + [2] * 8
+    assert "The group size changes: groups are blocks of 4 and 2 rows" in run.source.inferred[-1]
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> StepFile:
     content = rows(["a", "a"], [1, 0], neat=[1.0, 1.0], parsed=[3, 4], guess=[0.5, 0.5])
