@@ -147,7 +147,7 @@ def fewest_dead(size: NDArray[np.int64], num_passing: NDArray[np.int64]) -> floa
     few groups say nothing.
 
     >>> round(fewest_dead(np.full(300, 4), np.repeat([1, 2, 3], [150, 50, 100])), 1)
-    143.9
+    123.7
     """
     if np.any((num_passing == 0) | (num_passing == size)):
         return 0.0
@@ -155,7 +155,7 @@ def fewest_dead(size: NDArray[np.int64], num_passing: NDArray[np.int64]) -> floa
     for group_size in np.unique(size[size > 2]).tolist():
         counts = np.bincount(num_passing[size == group_size], minlength=group_size + 1)
         for near, next_to_it in (counts[[1, 2]], counts[[-2, -3]]):
-            ends = max(near - 2 * near**0.5, 0.0) ** 2 / max(next_to_it + 2 * next_to_it**0.5, 1.0)
+            ends = max(near - 2 * near**0.5, 0.0) ** 2 / (next_to_it + 2 * next_to_it**0.5 + 3)
             fewest += ends * (group_size - 1) / (2 * group_size)
     return float(fewest)
 

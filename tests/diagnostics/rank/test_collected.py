@@ -70,7 +70,10 @@ def test_advantages_need_no_gradient() -> None:
         request(rows="advantage", advantages=("logged", "sign", "pass_at_4"), group_sizes=()),
     )
     groups = group_of({"completion_ids": (1, 2), "advantage": 1.0}, {"completion_ids": (1, 2), "advantage": -1.0})
+    done: list[float] = []
+    collected.progress = lambda at, total, label: done.append(at / total)
     module.examine_advantages(3, groups, rows, collected)
+    assert done == [0, 1 / 3, 2 / 3]
     assert [point.advantage for point in collected.report.curve] == ["logged", "sign"]
     assert set(collected.refused) == {"pass_at_4"}
     module.examine_advantages(4, group_of({"advantage": 1.0}), rows, collected)
