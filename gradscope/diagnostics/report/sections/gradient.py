@@ -23,7 +23,7 @@ from gradscope.diagnostics.rank.formulations import (
     measure_interference,
     measure_kinds,
 )
-from gradscope.diagnostics.rank.rollout_spectra import AdvantagedStep, spectrum_of_step
+from gradscope.diagnostics.rank.rollout_spectra import AdvantagedStep
 from gradscope.diagnostics.rank.rows import StepRows, advantages_of, step_rows, sub_groups
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, excerpt, missing_section
 from gradscope.errors import GradscopeError
@@ -300,7 +300,7 @@ def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
         cosine = geometry.cosine_of_updates(rows.gram, weights, rows.advantages)
     matrix = rows.policy_gram if name == LOGGED else None  # where tokens have their own advantages there are no weights
     matrix = geometry.gradient_gram(rows.gram, weights) if matrix is None else matrix
-    spectrum = spectrum_of_step(rows, name)
+    spectrum = AdvantagedStep.of(rows, name, None).of_step(False, with_nulls=True)
     return (
         Estimate.exact(geometry.batch_norm(matrix)),
         cosine,
