@@ -136,6 +136,7 @@ def test_nothing_to_reach_and_few_prompts() -> None:
     assert factor.factor.undefined == "k = 5 exceeds the 4 samples of a prompt"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [1, 8, 64])
 def test_no_sharpening_up_to_the_true_one_is_refuted_too_often(m: int) -> None:
     bounds = [passk.least_sharpening(*best_of(m, 300, 32, seed), resampling=FEW) for seed in range(40)]

@@ -157,6 +157,7 @@ def ranks(rows: np.ndarray) -> np.ndarray:
     return effective_ranks(singular_values_from_grams(rows @ np.swapaxes(rows, -1, -2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("uneven", "least"), [(False, 0.92), (True, 0.85)])
 def test_it_covers_the_mean_rank_of_rows_that_were_not_drawn(uneven: bool, least: float) -> None:
     """Two groups of 8 rows with a common direction, of like norms and of norms that differ by orders of magnitude."""
