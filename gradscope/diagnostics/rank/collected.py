@@ -48,7 +48,7 @@ from gradscope.results.tokens import GradientSparsity
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run
-from gradscope.say import as_ranges
+from gradscope.say import named_steps
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
@@ -199,7 +199,7 @@ class Collected(Struct, kw_only=True):
         """Remarks on the held-out numbers: of all steps, then of those that have none."""
         yield from self.heldout_sentences
         for why, steps in self.heldout_missing.items():
-            yield f"No held-out numbers at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {why}"
+            yield f"No held-out numbers at {named_steps(steps)}: {why}"
 
 
 def _kl_of_dead_groups(gram: StepGram) -> Iterator[str]:

@@ -30,7 +30,7 @@ from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.say import as_ranges
+from gradscope.say import as_ranges, counted
 
 LOSSES = ("loss", "pg_loss", "policy_loss")
 _NAMES: tuple[tuple[str, ...], ...] = (
@@ -377,7 +377,7 @@ def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
     if more := sorted(beyond - {report.step}):
         ranges = as_ranges(more).replace(",", ", ").replace(":", " to ")
         number = "a number that is not finite" if broken else f"{unusual.name} beyond chance"
-        yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {ranges}."
+        yield f"{counted(len(more), 'more step')} with {number}: {ranges}."
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text

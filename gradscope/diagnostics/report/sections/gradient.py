@@ -35,7 +35,7 @@ from gradscope.render.views.view import Column, entry, lines_over, named_bars, t
 from gradscope.results.rank import RankCurvePoint
 from gradscope.results.report import Cell, Chart, ColumnStyle, ReportSection, ReportTable, Severity
 from gradscope.rollouts.run import Run
-from gradscope.say import percent
+from gradscope.say import counted, percent
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
@@ -320,7 +320,7 @@ def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
 
 
 def _formulation_findings(cosines: Mapping[str, float], num_formulations: int, num_steps: int) -> tuple[str, ...]:
-    steps = "1 step" if num_steps == 1 else f"{num_steps} steps"
+    steps = counted(num_steps, "step")
     cosines = {name: value for name, value in cosines.items() if name != LOGGED}
     if not cosines:
         return (f"The gradients of {num_formulations} formulations were formed at {steps}; see the table.",)
