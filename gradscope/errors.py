@@ -59,4 +59,11 @@ class LaunchError(Exception):
 
 
 class VerificationError(GradscopeError):
-    """The gradient engine disagrees with an ordinary backward pass: its numbers must not be used."""
+    """The gradient engine disagrees with an ordinary backward pass: its numbers must not be used.
+
+    Args:
+        message: What disagrees with what, in one or two sentences without a final newline.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="Please report this with the model's config.json; its numbers must not be used.")

@@ -51,6 +51,15 @@ def number(value: float, form: Form) -> str:
     return format(value, form) if isinstance(form, str) else form(value)
 
 
+def named_steps(steps: Sequence[int]) -> str:
+    """Ascending steps in a sentence.
+
+    >>> named_steps([3]), named_steps([1, 2, 3, 7])
+    ('step 3', 'steps 1:3,7')
+    """
+    return f"step{'s' * (len(steps) > 1)} {as_ranges(steps)}"
+
+
 def as_ranges(numbers: Sequence[int]) -> str:
     """Ascending integers as a command line takes them: between commas, three or more in a row as a range.
 

@@ -46,33 +46,10 @@ from gradscope.metrics.outcomes.passk import estimate_pass_table
 from gradscope.metrics.outcomes.reward_shares import frac_incoherent
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.steps import Deviation, deviation_of
-from gradscope.results.degeneracy import (
-    AdvantageMass,
-    BehindFilter,
-    DegeneracyReport,
-    GapDecomposition,
-    GroupSizeDegeneracy,
-    Overdispersion,
-    PassRateDistribution,
-    SignalCost,
-    StepBehindFilter,
-    StepDegeneracy,
-)
+from gradscope.results import degeneracy, rank
 from gradscope.results.logged import EntropyNumbers, GenerationNumbers, MismatchNumbers, StalenessNumbers
 from gradscope.results.norms import ReplayReport, SpikeReport
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
-from gradscope.results.rank import (
-    BaselineNoise,
-    FormulationUpdate,
-    GroupShare,
-    HeldoutTransfer,
-    Interference,
-    RankCurvePoint,
-    RankReport,
-    Ranks,
-    StepGeometry,
-    WeightUpdate,
-)
 from gradscope.results.report import RunReport
 from gradscope.results.tokens import CorrectionEffect, GradientSparsity, LogprobChange, TokenKind, TokenKl, TurnShare
 from tests.diagnostics.compare.test_measure import pair_of
@@ -100,9 +77,23 @@ def estimates_of(result: type) -> set[str]:
 @pytest.mark.parametrize(
     "result",
     [
-        *(DegeneracyReport, GroupSizeDegeneracy, StepDegeneracy, BehindFilter, StepBehindFilter),
-        *(PassAtK, PassAtKDifference, PassAtKComparison, Ranks, RankCurvePoint, StepGeometry, FormulationUpdate),
-        *(GroupShare, BaselineNoise, WeightUpdate),
+        *(
+            degeneracy.DegeneracyReport,
+            degeneracy.GroupSizeDegeneracy,
+            degeneracy.StepDegeneracy,
+            degeneracy.BehindFilter,
+            degeneracy.StepBehindFilter,
+        ),
+        *(
+            PassAtK,
+            PassAtKDifference,
+            PassAtKComparison,
+            rank.Ranks,
+            rank.RankCurvePoint,
+            rank.StepGeometry,
+            rank.FormulationUpdate,
+        ),
+        *(rank.GroupShare, rank.BaselineNoise, rank.WeightUpdate),
     ],
 )
 def test_every_number_of_a_result_is_in_the_catalogue(result: type) -> None:
@@ -112,17 +103,17 @@ def test_every_number_of_a_result_is_in_the_catalogue(result: type) -> None:
 
 def test_parts_of_the_gap_sparsity_and_the_sampler_are_in_the_catalogue() -> None:
     of_sampler = {name if name == "logprob_gap" else f"sampler.{name}" for name in estimates_of(MismatchNumbers)}
-    of_gap = {f"gap_{name}" for name in estimates_of(GapDecomposition)}
+    of_gap = {f"gap_{name}" for name in estimates_of(degeneracy.GapDecomposition)}
     assert {*of_sampler, *of_gap, *(f"sparsity.{name}" for name in geometry.row_sparsity([1.0]))} <= set(CATALOG)
 
 
 @pytest.mark.parametrize(
     ("family", "result"),
     [
-        ("starvation", SignalCost),
-        ("overdispersion", Overdispersion),
-        ("pass_rates", PassRateDistribution),
-        ("advantages", AdvantageMass),
+        ("starvation", degeneracy.SignalCost),
+        ("overdispersion", degeneracy.Overdispersion),
+        ("pass_rates", degeneracy.PassRateDistribution),
+        ("advantages", degeneracy.AdvantageMass),
         ("token_sparsity", GradientSparsity),
         ("weight_sparsity", GradientSparsity),
         ("entropy", EntropyNumbers),
@@ -149,8 +140,8 @@ def test_every_entry_is_complete_and_has_a_title_and_a_formula_of_its_own() -> N
 
 
 RESULTS = {
-    "degeneracy": DegeneracyReport,
-    "rank": RankReport,
+    "degeneracy": degeneracy.DegeneracyReport,
+    "rank": rank.RankReport,
     "replay": ReplayReport,
     "report": RunReport,
     "spike": SpikeReport,
@@ -210,7 +201,7 @@ def degenerate_values(seed: int) -> Iterator[Measured]:
     for row in (*report.by_step, *report.by_group_size):
         yield from ((name, getattr(row, name), 0) for name in estimates_of(type(row)))
     for mass in report.advantages:
-        yield from ((f"advantages.{name}", getattr(mass, name), 0) for name in estimates_of(AdvantageMass))
+        yield from ((f"advantages.{name}", getattr(mass, name), 0) for name in estimates_of(degeneracy.AdvantageMass))
 
 
 def rank_values(seed: int) -> Iterator[Measured]:
@@ -226,14 +217,14 @@ def rank_values(seed: int) -> Iterator[Measured]:
         rows = replace(rows, gram=alike, policy_gram=np.outer(advantages, advantages) * alike)
     for spectrum in (point for name in (LOGGED, "sign") for point in step_spectra(rows, name, None, by_group=False)[0]):
         yield "noise_floor", spectrum.noise_floor, 0
-        yield from ((name, getattr(spectrum.ranks, name), spectrum.label.shape[0]) for name in estimates_of(Ranks))
+        yield from ((name, getattr(spectrum.ranks, name), spectrum.label.shape[0]) for name in estimates_of(rank.Ranks))
     for point in step_spectra(rows, "reinforce", None, by_group=False)[1]:
-        yield from ((name, getattr(point, name), size) for name in estimates_of(RankCurvePoint))
+        yield from ((name, getattr(point, name), size) for name in estimates_of(rank.RankCurvePoint))
         yield from ((f"nulls.{name}", null.effective_rank, size) for name, null in point.nulls.items())
         yield from (("nulls.ratio", null.ratio, size) for null in point.nulls.values())
         yield from (("two_direction_energy", null.two_direction_energy, size) for null in point.nulls.values())
     for update in formulations.measure_formulations(rows, (LOGGED, "sign", "pass_at_2")):
-        yield from ((name, getattr(update, name), 0) for name in estimates_of(FormulationUpdate))
+        yield from ((name, getattr(update, name), 0) for name in estimates_of(rank.FormulationUpdate))
         yield from (("alignment.pass@k", estimate, 0) for estimate in update.alignment.values())
         yield from (("update_cosine", estimate, 0) for estimate in update.cosines.values())
     for part in formulations.measure_kinds(rows, (LOGGED, "sign", "pass_at_2")):
@@ -241,7 +232,7 @@ def rank_values(seed: int) -> Iterator[Measured]:
         yield from (("kinds.alignment.pass@k", estimate, 0) for estimate in part.alignment.values())
     of_steps, of_prompts = formulations.measure_interference(rows, (LOGGED, "sign", "pass_at_2"))
     for step in of_steps:
-        yield from ((f"interference.{name}", getattr(step, name), 0) for name in estimates_of(Interference))
+        yield from ((f"interference.{name}", getattr(step, name), 0) for name in estimates_of(rank.Interference))
     yield from (("interference.influence", prompt.influence, 0) for prompt in of_prompts)
     yield from heldout_values(rows, rng)
     for noise in formulations.measure_baselines(formulations.baseline_groups(rows)):
@@ -274,7 +265,7 @@ def heldout_values(rows: StepRows, rng: np.random.Generator) -> Iterator[Measure
     )
     of_steps, of_prompts = measure_heldout(rows, result, (LOGGED, "sign"))
     for step in of_steps:
-        yield from ((f"heldout.{name}", getattr(step, name), 0) for name in estimates_of(HeldoutTransfer))
+        yield from ((f"heldout.{name}", getattr(step, name), 0) for name in estimates_of(rank.HeldoutTransfer))
     yield from (("heldout.influence", prompt.influence, 0) for prompt in of_prompts)
 
 

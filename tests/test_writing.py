@@ -18,19 +18,6 @@ from safetensors.numpy import load, save
 
 from gradscope import writing
 from gradscope.errors import InputError, OutputBusyError, OutputExistsError
-from gradscope.writing import (
-    atomic_write,
-    is_own,
-    lock_path,
-    naming,
-    new_folder,
-    one_writer,
-    open_own,
-    partial_file,
-    partial_folder,
-    remove_partials,
-    repeatable,
-)
 from tests.conftest import REPOSITORY
 
 HOLD = """
@@ -64,25 +51,25 @@ def another_writer(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_file_appears_whole_and_is_not_overwritten_unasked(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.txt"
-    atomic_write(path, "é")
+    writing.atomic_write(path, "é")
     assert path.read_bytes() == "é".encode()
     with pytest.raises(OutputExistsError, match=r"a\.txt already exists"):
-        atomic_write(path, b"other")
+        writing.atomic_write(path, b"other")
     assert path.read_bytes() == "é".encode()
-    atomic_write(path, b"other", force=True)
+    writing.atomic_write(path, b"other", force=True)
     assert path.read_bytes() == b"other"
     assert list(path.parent.iterdir()) == [path]
     with pytest.raises(OutputExistsError, match="new is a folder"):
-        atomic_write(tmp_path / "new", b"other", force=True)
+        writing.atomic_write(tmp_path / "new", b"other", force=True)
 
 
 def test_half_a_surrogate_pair_is_written_as_what_it_is(tmp_path: Path) -> None:
-    atomic_write(tmp_path / "a.csv", "é\ud800")
+    writing.atomic_write(tmp_path / "a.csv", "é\ud800")
     assert (tmp_path / "a.csv").read_bytes() == "é\\ud800".encode()
 
 
 def test_a_file_has_the_rights_that_any_new_file_has(tmp_path: Path) -> None:
-    atomic_write(tmp_path / "ours", "")
+    writing.atomic_write(tmp_path / "ours", "")
     (tmp_path / "plain").touch()
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
@@ -96,7 +83,7 @@ def test_what_failed_leaves_the_old_file_and_names_it(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(writing, "move_into_place", full)
     with pytest.raises(OSError, match="No space left") as caught:
-        atomic_write(path, "new", force=True)
+        writing.atomic_write(path, "new", force=True)
     assert caught.value.filename == str(path)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("a.txt", "old")]
 
@@ -110,14 +97,14 @@ def test_what_failed_leaves_the_old_file_and_names_it(tmp_path: Path, monkeypatc
     ],
 )
 def test_errors_of_libraries_are_told_as_what_they_are(error: Exception, number: int) -> None:
-    with pytest.raises(OSError) as caught, naming("run/a.json"):  # noqa: PT011 - its number is looked at
+    with pytest.raises(OSError) as caught, writing.naming("run/a.json"):  # noqa: PT011 - its number is looked at
         raise error
     assert (caught.value.errno, caught.value.filename) == (number, "run/a.json")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError("no number"), InputError("bad (os error 5)")])
 def test_other_errors_stay_what_they_are(error: Exception) -> None:
-    with pytest.raises(type(error)) as caught, naming("a"):
+    with pytest.raises(type(error)) as caught, writing.naming("a"):
         raise error
     assert caught.value is error
 
@@ -126,10 +113,10 @@ def test_a_folder_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.mkdir()
     (path / "old").touch()
-    with pytest.raises(FileNotFoundError), new_folder(path) as folder:
+    with pytest.raises(FileNotFoundError), writing.new_folder(path) as folder:
         (folder / "new" / "in no folder").touch()
     assert [one.name for one in path.iterdir()] == ["old"]
-    with new_folder(path) as folder:
+    with writing.new_folder(path) as folder:
         (folder / "new").touch()
     assert [one.name for one in path.iterdir()] == ["new"]
     assert list(tmp_path.iterdir()) == [path]
@@ -144,8 +131,8 @@ def test_what_the_dead_left_goes_and_what_the_living_write_stays(tmp_path: Path)
     rest = {".a[1].txt.mine.partial", ".b.17-0a1b2c.partial", ".a[1].txt.html.17-0a1b2c.partial"}
     for name in rest:
         (tmp_path / name).touch()
-    with partial_file(path) as stream, partial_folder(path) as folder:
-        remove_partials(path)
+    with writing.partial_file(path) as stream, writing.partial_folder(path) as folder:
+        writing.remove_partials(path)
         assert Path(stream.name).exists()
         assert folder.exists()
         assert {one.name for one in tmp_path.iterdir()} == {Path(stream.name).name, folder.name, *rest}
@@ -158,62 +145,65 @@ def test_of_two_writers_the_second_is_told_who_the_first_is(tmp_path: Path) -> N
     with another_writer(path) as other:
         with (
             pytest.raises(OutputBusyError, match=f"out is being written by process {other.pid} on .* 0 minutes ago"),
-            one_writer(path),
+            writing.one_writer(path),
         ):
             pass
         assert len(list(tmp_path.glob(".out.*.partial"))) == 1
         before = time.time() + 3600
-        os.utime(lock_path(path), (before, before))  # a clock that went backwards since
-        with pytest.raises(OutputBusyError, match="began 0 minutes ago"), one_writer(path):
+        os.utime(writing.lock_path(path), (before, before))  # a clock that went backwards since
+        with pytest.raises(OutputBusyError, match="began 0 minutes ago"), writing.one_writer(path):
             pass
-    assert lock_path(path).exists()  # as killed processes leave it
-    with one_writer(path):
-        assert list(tmp_path.iterdir()) == [lock_path(path)]
+    assert writing.lock_path(path).exists()  # as killed processes leave it
+    with writing.one_writer(path):
+        assert list(tmp_path.iterdir()) == [writing.lock_path(path)]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_same_process_is_let_in_again(tmp_path: Path) -> None:
-    with one_writer(tmp_path / "out"):
-        with one_writer(tmp_path / "out"):
+    with writing.one_writer(tmp_path / "out"):
+        with writing.one_writer(tmp_path / "out"):
             pass
-        assert json.loads(lock_path(tmp_path / "out").read_text())["process"] == os.getpid()
+        assert json.loads(writing.lock_path(tmp_path / "out").read_text())["process"] == os.getpid()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "garbage"])
 def test_a_lock_that_does_not_say_whose_it_is(tmp_path: Path, text: str) -> None:
-    lock_path(tmp_path / "out").write_text(text)
-    with lock_path(tmp_path / "out").open() as held:
+    writing.lock_path(tmp_path / "out").write_text(text)
+    with writing.lock_path(tmp_path / "out").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(OutputBusyError, match="written by another process"), one_writer(tmp_path / "out"):
+        with pytest.raises(OutputBusyError, match="written by another process"), writing.one_writer(tmp_path / "out"):
             pass
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "text", "folder", "pipe"])
 def test_what_is_no_lock_of_ours_is_neither_written_nor_removed(tmp_path: Path, kind: str) -> None:
-    lock, theirs = lock_path(tmp_path / "out"), tmp_path / "theirs"
+    lock, theirs = writing.lock_path(tmp_path / "out"), tmp_path / "theirs"
     theirs.write_text("theirs" if kind == "link" else "")
     plant = {"link": lock.symlink_to, "hard link": lock.hardlink_to, "text": lambda of: lock.write_text("[1]")}
     plant |= {"folder": lambda of: lock.mkdir(), "pipe": lambda of: os.mkfifo(lock)}
     plant[kind](theirs)
     before = lock.lstat()
-    with pytest.raises(OutputExistsError, match=r"\.out\.lock is where a lock should be"), one_writer(tmp_path / "out"):
+    with (
+        pytest.raises(OutputExistsError, match=r"\.out\.lock is where a lock should be"),
+        writing.one_writer(tmp_path / "out"),
+    ):
         pass
     assert (lock.lstat(), theirs.read_text()) == (before, "theirs" if kind == "link" else "")
 
 
 def test_a_lock_that_another_took_the_place_of_stays(tmp_path: Path) -> None:
-    with one_writer(tmp_path / "out"):
-        lock_path(tmp_path / "out").unlink()
-        lock_path(tmp_path / "out").write_text("theirs")
-    assert lock_path(tmp_path / "out").read_text() == "theirs"
+    with writing.one_writer(tmp_path / "out"):
+        writing.lock_path(tmp_path / "out").unlink()
+        writing.lock_path(tmp_path / "out").write_text("theirs")
+    assert writing.lock_path(tmp_path / "out").read_text() == "theirs"
 
 
 def test_what_appears_while_it_is_written_stays_without_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.txt"
     path.symlink_to("nothing")
     with pytest.raises(OutputExistsError, match=r"a\.txt already exists"):
-        atomic_write(path, "ours")
+        writing.atomic_write(path, "ours")
     path.unlink()
     writes = writing.partial_file
 
@@ -225,10 +215,10 @@ def test_what_appears_while_it_is_written_stays_without_force(tmp_path: Path, mo
 
     monkeypatch.setattr(writing, "partial_file", slow)
     with pytest.raises(OutputExistsError, match=r"a\.txt already exists"):
-        atomic_write(path, "ours")
+        writing.atomic_write(path, "ours")
     assert [one.read_text() for one in tmp_path.iterdir()] == ["theirs"]
     monkeypatch.undo()
-    atomic_write(path, "ours", force=True)
+    writing.atomic_write(path, "ours", force=True)
     assert path.read_text() == "ours"
 
 
@@ -237,22 +227,22 @@ def test_a_disk_without_hard_links_gets_its_files(tmp_path: Path, monkeypatch: p
         raise OSError(errno.EPERM, "")
 
     monkeypatch.setattr(os, "link", none)
-    atomic_write(tmp_path / "a.txt", "ours")
+    writing.atomic_write(tmp_path / "a.txt", "ours")
     assert [one.read_text() for one in tmp_path.iterdir()] == ["ours"]
 
 
 def test_what_is_ones_own_is_so_where_root_is_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
-    assert is_own(tmp_path)
-    assert is_own(tmp_path / "link")
+    assert writing.is_own(tmp_path)
+    assert writing.is_own(tmp_path / "link")
     monkeypatch.setattr(os, "getuid", lambda: 12_345)
-    assert is_own(tmp_path)
-    assert not is_own(tmp_path / "link")
+    assert writing.is_own(tmp_path)
+    assert not writing.is_own(tmp_path / "link")
 
 
 def test_a_file_that_grows_does_so_through_no_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "theirs")
-    with pytest.raises(OSError, match="symbolic links"), open(tmp_path / "link", "ab", opener=open_own):
+    with pytest.raises(OSError, match="symbolic links"), open(tmp_path / "link", "ab", opener=writing.open_own):
         pass
     assert not (tmp_path / "theirs").exists()
 
@@ -262,7 +252,7 @@ def test_a_full_disk_is_no_reason_to_lock_oneself_out(tmp_path: Path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "ftruncate", full)
-    with one_writer(tmp_path / "out"), one_writer(tmp_path / "out"):
+    with writing.one_writer(tmp_path / "out"), writing.one_writer(tmp_path / "out"):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -272,13 +262,13 @@ def test_a_lock_that_its_holder_just_removed_is_none(tmp_path: Path, monkeypatch
 
     def slow(descriptor: int) -> bool | None:
         if not seen:
-            lock_path(tmp_path / "out").unlink()
+            writing.lock_path(tmp_path / "out").unlink()
         seen.append(descriptor)
         return full(descriptor)
 
     monkeypatch.setattr(writing, "_lock", slow)
-    with one_writer(tmp_path / "out"):
-        assert lock_path(tmp_path / "out").exists()
+    with writing.one_writer(tmp_path / "out"):
+        assert writing.lock_path(tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
@@ -292,24 +282,24 @@ def test_a_file_system_without_locks_refuses_nobody(
             raise OSError(number, "")
 
     monkeypatch.setattr(writing, "_FLOCK", NoLocks())
-    with one_writer(tmp_path / "out"), partial_file(tmp_path / "out") as of_somebody:
-        atomic_write(tmp_path / "out", "new")
+    with writing.one_writer(tmp_path / "out"), writing.partial_file(tmp_path / "out") as of_somebody:
+        writing.atomic_write(tmp_path / "out", "new")
         assert Path(of_somebody.name).exists()
     assert (tmp_path / "out").read_text() == "new"
     monkeypatch.setattr(writing, "_FLOCK", None)
-    with one_writer(tmp_path / "out"):
-        atomic_write(tmp_path / "out", "newer", force=True)
+    with writing.one_writer(tmp_path / "out"):
+        writing.atomic_write(tmp_path / "out", "newer", force=True)
 
 
 def test_nothing_is_written_to_the_root() -> None:
     with pytest.raises(OutputExistsError, match="Nothing can be written to"):
-        lock_path(Path("/"))
+        writing.lock_path(Path("/"))
 
 
 def test_a_file_of_tensors_has_the_same_bytes_each_time() -> None:
     about = {"b": "1", "a": 'é\x01"', "c": "[]"}
     tensors = {"x": np.arange(3.0), "y": np.zeros((2, 1), np.float32)}
-    files = [repeatable(save(tensors, metadata=about)) for _ in range(10)]
+    files = [writing.repeatable(save(tensors, metadata=about)) for _ in range(10)]
     assert len(set(files)) == 1
     length = int.from_bytes(files[0][:8], "little")
     header = json.loads(files[0][8 : 8 + length])

@@ -31,7 +31,7 @@ def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tu
     if worst.frac_beyond == 0:
         return (
             f"The sampler's logged log-probabilities are those of these weights: the largest difference of a token is "
-            f"{max(difference.max for _, difference in logged):.2g} at {len(logged)} step{'s' * (len(logged) != 1)}.",
+            f"{max(difference.max for _, difference in logged):.2g} at {counted(len(logged), 'step')}.",
         )
     return (
         f"At step {step} the sampler's logged log-probabilities differ from these weights' by more than "

@@ -39,7 +39,7 @@ def evaluation_findings(tables: Sequence[PassAtKTable]) -> tuple[str, ...]:
     about = [(table, table.evaluation) for table in tables if table.evaluation is not None]
     logs = {table.source.path: (table, evaluation) for table, evaluation in about}
     counts = [
-        f"{len(values)} {noun}{'s' if len(values) != 1 else ''}"
+        counted(len(values), noun)
         for noun in ("task", "model", "scorer")
         if (values := {getattr(evaluation, noun) for _, evaluation in about} - {""})
     ]

@@ -14,7 +14,7 @@ from gradscope.metrics.gram.reward_baselines import REFERENCE
 from gradscope.metrics.uncertainty.intervals import difference_of
 from gradscope.results import rank as results
 from gradscope.results.tokens import GradientSparsity
-from gradscope.say import interval, non_finite_word, percent, with_interval
+from gradscope.say import counted, interval, non_finite_word, percent, with_interval
 
 _KINDS = {"rollout": "rollout rows", "token": "token rows", "all weights": "dL/dW, mean over weights,"}
 """Matrices whose change with the group size is reported -> their names in sentences."""
@@ -426,7 +426,7 @@ def rank_verdict(curve: Sequence[results.RankCurvePoint]) -> str:
     return (
         f"At step {last.step} a group's gradient spans {with_interval(last.effective_rank, '.2f')} of at most "
         f"{last.group_size} directions, {with_interval(last.nulls['gaussian'].ratio, '.2f')} of what unrelated rows of "
-        f"the same norms would span (advantage {last.advantage}, {live} live group{'s' * (live != 1)}). "
+        f"the same norms would span (advantage {last.advantage}, {counted(live, 'live group')}). "
         f"{_whose_doing(last)}"
     )
 

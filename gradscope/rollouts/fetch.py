@@ -24,6 +24,7 @@ from gradscope.outside.plain_json import read_json
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts import listing as listings
 from gradscope.rollouts.run import Run
+from gradscope.say import counted
 from gradscope.writing import atomic_write, is_own, partial_file
 
 _INDEX = "index.json"
@@ -283,7 +284,7 @@ def awaited_note(path: Path) -> tuple[str, ...]:
     sizes = [entry.size or 0 for entry in mirror.listing.entries if mirror.local_path(entry) in waiting]
     if not sizes:
         return ()
-    files = f"{len(sizes)} file{'s' if len(sizes) > 1 else ''}"
+    files = counted(len(sizes), "file")
     return (f"Weights and tokenizers ({files}, {in_bytes(sum(sizes))}) are copied when a step needs them.",)
 
 

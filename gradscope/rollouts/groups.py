@@ -257,6 +257,13 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
             )
         return sums
 
+    @property
+    def tokens(self) -> NDArray[Any] | None:
+        """The tokens of each group, [J]; None where those of a rollout were not logged."""
+        if self.num_tokens is None or np.any(self.num_tokens == UNKNOWN):
+            return None
+        return self.sums(self.num_tokens)
+
     def mean_by_step(self, values: NDArray[Any], weights: NDArray[Any]) -> dict[int, float]:
         """Step -> sum of the values of its groups over that of their weights, [J] each; NaN where these sum to 0."""
         steps, of_group = np.unique(self.step, return_inverse=True)

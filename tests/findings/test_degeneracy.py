@@ -16,13 +16,7 @@ from gradscope.findings.degeneracy import (
     signed_percent,
     target_finding,
 )
-from gradscope.results.degeneracy import (
-    DegeneracyCourse,
-    DegeneracyReport,
-    GapDecomposition,
-    GroupSizeDegeneracy,
-    SideRewards,
-)
+from gradscope.results import degeneracy as results
 from gradscope.results.source import LOWER_BOUND
 from tests.render.examples import HOSTILE, degeneracy_report, with_steps
 
@@ -35,8 +29,8 @@ ALIVE = replace(
 NOTHING = Estimate.undefined_because("nothing is known")
 
 
-def size(group_size: int, degeneracy: Estimate, method: str = "forecast") -> GroupSizeDegeneracy:
-    return GroupSizeDegeneracy(
+def size(group_size: int, degeneracy: Estimate, method: str = "forecast") -> results.GroupSizeDegeneracy:
+    return results.GroupSizeDegeneracy(
         group_size=group_size,
         degeneracy=degeneracy,
         iid_prediction=NOTHING,
@@ -176,8 +170,8 @@ def test_a_conflict_says_who_decides_and_what_to_do() -> None:
     assert conflict_findings(None) == ()
 
 
-def sides(name: str, dead: float, differs: float, *, conflict: bool) -> SideRewards:
-    return SideRewards(
+def sides(name: str, dead: float, differs: float, *, conflict: bool) -> results.SideRewards:
+    return results.SideRewards(
         run=name,
         frac_reward_zero_std=Estimate.exact(dead),
         frac_main_differs=Estimate(value=differs, low=differs - 0.05, high=differs + 0.05),
@@ -216,11 +210,11 @@ def test_pooled_policies_split_the_gap() -> None:
 LOG = LoggedGroups(num_levels=2, reward_functions=("acc",), num_singletons=0, num_incomplete=0, resampled=False)
 
 
-def shown(report: DegeneracyReport, log: LoggedGroups = LOG) -> str:
+def shown(report: results.DegeneracyReport, log: LoggedGroups = LOG) -> str:
     return " ".join(degeneracy_findings(report, log, None))
 
 
-def with_kinds(all_pass: float, all_fail: float) -> DegeneracyReport:
+def with_kinds(all_pass: float, all_fail: float) -> results.DegeneracyReport:
     kinds = {"frac_all_pass": all_pass, "frac_all_fail": all_fail, "frac_reward_zero_std": all_pass + all_fail}
     estimates = {name: Estimate.exact(value) for name, value in kinds.items()}
     return replace(degeneracy_report(), frac_tied=Estimate.exact(0.0), reward_conflict=None, **estimates)
@@ -292,7 +286,9 @@ def test_a_gap_without_one_of_its_parts_is_not_split(part: str) -> None:
         "over_time": Estimate.exact(0.1),
         part: Estimate.undefined_because("no"),
     }
-    assert "47 [31, 61] times the prediction." in shown(replace(report, gap_decomposition=GapDecomposition(**parts)))
+    assert "47 [31, 61] times the prediction." in shown(
+        replace(report, gap_decomposition=results.GapDecomposition(**parts))
+    )
 
 
 def test_an_undefined_prediction_says_why() -> None:
@@ -322,7 +318,7 @@ def test_advice_follows_the_kind_of_dead_groups_and_whether_prompts_stay_dead(
         report.prompts, never_groups=0, always_groups=stay * round((all_pass + all_fail) * report.num_groups)
     )
     prompts = prompts if stay else replace(prompts, never=0, always=0)
-    assert advice in shown(replace(report, course=DegeneracyCourse(), prompts=prompts))
+    assert advice in shown(replace(report, course=results.DegeneracyCourse(), prompts=prompts))
 
 
 @pytest.mark.parametrize(
@@ -339,7 +335,7 @@ def test_a_share_that_moves_is_told_before_its_mean_is_acted_on(
 ) -> None:
     """A run that collapsed at three quarters had 42 % dead groups, "most of them fail throughout"."""
     shares = [first] * 30 + [last] * 10
-    course = DegeneracyCourse(
+    course = results.DegeneracyCourse(
         step=range(40),
         last_step=range(40),
         frac_reward_zero_std=shares,

@@ -9,24 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from msgspec.structs import replace
 from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models
-from transformers import (
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
 
 from gradscope.gradients.layers import rules
 from gradscope.gradients.model.batches import TokenSequence
@@ -74,12 +60,12 @@ def tiny_experts(name: str, *, implementation: str = "grouped_mm", vocab_size: i
     torch.manual_seed(5)
     shape = {"vocab_size": vocab_size, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     if name == "mixtral":
-        config = MixtralConfig(
+        config = transformers.MixtralConfig(
             **shape, intermediate_size=12, num_key_value_heads=1, num_local_experts=4, max_position_embeddings=positions
         )
-        model: Any = MixtralForCausalLM(config)
+        model: Any = transformers.MixtralForCausalLM(config)
     else:
-        config = Qwen3MoeConfig(
+        config = transformers.Qwen3MoeConfig(
             **shape,
             intermediate_size=24,
             moe_intermediate_size=12,
@@ -90,7 +76,7 @@ def tiny_experts(name: str, *, implementation: str = "grouped_mm", vocab_size: i
             norm_topk_prob=name == "qwen3_moe_normalized",
             max_position_embeddings=positions,
         )
-        model = Qwen3MoeForCausalLM(config)
+        model = transformers.Qwen3MoeForCausalLM(config)
     model.config._experts_implementation = implementation
     with torch.no_grad():
         for parameter in model.parameters():
@@ -306,17 +292,23 @@ _FEWER_KEYS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6
 def _build(name: str) -> Any:
     if name == "llama_untied_biases":
         heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "tie_word_embeddings": False}
-        return LlamaForCausalLM(LlamaConfig(**_SHAPE, **heads, attention_bias=True, mlp_bias=True))
+        return transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**_SHAPE, **heads, attention_bias=True, mlp_bias=True)
+        )
     if name == "gpt2_tied_conv1d":
         sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
-        return GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, **sizes, bos_token_id=1, eos_token_id=1))
+        return transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(vocab_size=VOCAB, **sizes, bos_token_id=1, eos_token_id=1)
+        )
     if name == "qwen3_gqa_norms":
-        return Qwen3ForCausalLM(Qwen3Config(**_SHAPE, **_FEWER_KEYS, tie_word_embeddings=True))
-    return Gemma3ForCausalLM(Gemma3TextConfig(**_SHAPE, **_FEWER_KEYS, sliding_window=8))
+        return transformers.Qwen3ForCausalLM(
+            transformers.Qwen3Config(**_SHAPE, **_FEWER_KEYS, tie_word_embeddings=True)
+        )
+    return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**_SHAPE, **_FEWER_KEYS, sliding_window=8))
 
 
 def write_tokenizer(folder: Path, size: int) -> None:
     """A tokenizer of the words w0, w1, and so on; w1 ends a text."""
     words = {f"w{i}": i for i in range(size)}
     core = Tokenizer(models.WordLevel(words, unk_token="w0"))
-    PreTrainedTokenizerFast(tokenizer_object=core, unk_token="w0", eos_token="w1").save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=core, unk_token="w0", eos_token="w1").save_pretrained(folder)

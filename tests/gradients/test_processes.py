@@ -6,16 +6,7 @@ from torch import distributed
 
 from gradscope import machine
 from gradscope.errors import LaunchError
-from gradscope.gradients.processes import (
-    all_gather,
-    all_reduce_sum,
-    broadcast_from_main,
-    connected_index,
-    connected_processes,
-    num_connected,
-    shared_errors,
-    true_in_all_processes,
-)
+from gradscope.gradients import processes
 from tests.launched import finish, start_processes
 
 START = """
@@ -37,12 +28,12 @@ def run_processes(size: int, code: str) -> list[tuple[int, str, str]]:
 def test_one_process_tells_itself_everything() -> None:
     import torch
 
-    with connected_processes(), shared_errors():
-        assert (num_connected(), connected_index()) == (1, 0)
-        assert broadcast_from_main(lambda: 5) == 5
-        assert all_gather("a") == ["a"]
-        assert true_in_all_processes(True)
-        assert all_reduce_sum(torch.ones(2)).tolist() == [1, 1]
+    with processes.connected_processes(), processes.shared_errors():
+        assert (processes.num_connected(), processes.connected_index()) == (1, 0)
+        assert processes.broadcast_from_main(lambda: 5) == 5
+        assert processes.all_gather("a") == ["a"]
+        assert processes.true_in_all_processes(True)
+        assert processes.all_reduce_sum(torch.ones(2)).tolist() == [1, 1]
 
 
 def test_a_process_that_ends_before_all_have_met_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,9 +43,9 @@ def test_a_process_that_ends_before_all_have_met_is_named(monkeypatch: pytest.Mo
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(distributed, "init_process_group", gone)
     monkeypatch.setattr(machine, "_reports", [])
-    with pytest.raises(LaunchError, match="Another process of this command ended"), connected_processes():
+    with pytest.raises(LaunchError, match="Another process of this command ended"), processes.connected_processes():
         pytest.fail("they have not met")
-    assert num_connected() == 1
+    assert processes.num_connected() == 1
 
 
 @pytest.mark.slow

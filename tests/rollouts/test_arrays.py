@@ -7,19 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradscope.rollouts.arrays import (
-    byte_counts,
-    expanded_bytes,
-    positions_of,
-    run_starts,
-    to_cells,
-    to_filled,
-    to_floats,
-    to_indices,
-    to_numpy,
-    to_strings,
-    to_texts,
-)
+from gradscope.rollouts import arrays
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64, np.uint8])
@@ -27,43 +15,43 @@ def test_numbers_come_back_as_they_were_whatever_the_chunks(dtype: type) -> None
     whole = pa.array(np.array([3, 1, 2], dtype=dtype))
     chunked = pa.chunked_array([whole[:1], whole[1:]])
     for column in (whole, chunked):
-        assert to_numpy(column).dtype == dtype
-        assert to_numpy(column).tolist() == [3, 1, 2]
+        assert arrays.to_numpy(column).dtype == dtype
+        assert arrays.to_numpy(column).tolist() == [3, 1, 2]
 
 
 def test_a_list_has_nan_where_it_has_no_number() -> None:
-    np.testing.assert_array_equal(to_floats(iter([1.5, None, -2.0])), [1.5, np.nan, -2.0])
-    assert to_floats([]).dtype == np.float64
+    np.testing.assert_array_equal(arrays.to_floats(iter([1.5, None, -2.0])), [1.5, np.nan, -2.0])
+    assert arrays.to_floats([]).dtype == np.float64
 
 
 def test_places_are_found_and_choose_rows() -> None:
-    assert run_starts(["a", "a", "b", None, None]).tolist() == [True, False, True, True, False]
+    assert arrays.run_starts(["a", "a", "b", None, None]).tolist() == [True, False, True, True, False]
     letters = np.zeros(300_000, dtype=np.uint8)
     letters[[0, 5, 131_071, 131_072, 299_999]] = list(b"{[[{[")
-    assert positions_of(letters, ord("[")).tolist() == [5, 131_071, 299_999]
-    assert positions_of(letters, ord("{"), bits=0x20).tolist() == [0, 5, 131_071, 131_072, 299_999]
+    assert arrays.positions_of(letters, ord("[")).tolist() == [5, 131_071, 299_999]
+    assert arrays.positions_of(letters, ord("{"), bits=0x20).tolist() == [0, 5, 131_071, 131_072, 299_999]
     names = pa.array(["a", "b", "c"])
     for places in (np.array([2, 0, 2]), np.arange(3)[::2], np.zeros(0, dtype=np.int64)):
-        assert names.take(to_indices(places)).to_pylist() == [names[at].as_py() for at in places.tolist()]
+        assert names.take(arrays.to_indices(places)).to_pylist() == [names[at].as_py() for at in places.tolist()]
 
 
 def test_text_of_any_letters_becomes_strings() -> None:
     texts = ["", "plain", "héllo ☃ 𝄞", "a\0b"]
-    assert to_texts(to_strings(texts)) == to_strings(texts).to_pylist() == texts
-    assert to_strings([]).to_pylist() == []
-    assert byte_counts(to_strings(texts)[1:]).tolist() == [len(text.encode()) for text in texts[1:]]
+    assert arrays.to_texts(arrays.to_strings(texts)) == arrays.to_strings(texts).to_pylist() == texts
+    assert arrays.to_strings([]).to_pylist() == []
+    assert arrays.byte_counts(arrays.to_strings(texts)[1:]).tolist() == [len(text.encode()) for text in texts[1:]]
     # No file of UTF-8 holds half a surrogate pair, but JSON may name one.
     halves = ["\ud800", "\ud801", "\ud800", "é"]
-    assert to_strings(halves).dictionary_encode().indices.to_pylist() == [0, 1, 0, 2]
-    assert to_texts(to_strings(halves)) == halves
+    assert arrays.to_strings(halves).dictionary_encode().indices.to_pylist() == [0, 1, 0, 2]
+    assert arrays.to_texts(arrays.to_strings(halves)) == halves
 
 
 @pytest.mark.parametrize("values", [[1.0, None, 3.0, None], [1.0, 2.0, 3.0, 4.0], [None] * 4])
 def test_null_becomes_a_value(values: list[float | None]) -> None:
     column = pa.array([0.0, *values], pa.float64())[1:]
     wanted = [-1.0 if value is None else value for value in values]
-    assert to_filled(column, -1.0).tolist() == wanted
-    assert to_filled(pa.chunked_array([column, column]), -1.0).tolist() == wanted * 2
+    assert arrays.to_filled(column, -1.0).tolist() == wanted
+    assert arrays.to_filled(pa.chunked_array([column, column]), -1.0).tolist() == wanted * 2
 
 
 @pytest.mark.slow
@@ -78,13 +66,13 @@ def test_tables_are_read_without_pandas(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 def test_rows_of_a_dictionary_count_what_they_refer_to_and_share_it(kind: pa.DataType) -> None:
     texts = pa.DictionaryArray.from_arrays(pa.array([1, 0, None, 1], pa.int32()), pa.array(["a", "b" * 100], kind))
-    assert expanded_bytes(texts) == 201
-    assert expanded_bytes(pa.ListArray.from_arrays(pa.array([0, 1, 4]), texts)) == 201
-    assert expanded_bytes(pa.StructArray.from_arrays([texts, texts[:4]], names=["x", "y"])) == 402
-    first, _, third, last = to_cells(texts)
+    assert arrays.expanded_bytes(texts) == 201
+    assert arrays.expanded_bytes(pa.ListArray.from_arrays(pa.array([0, 1, 4]), texts)) == 201
+    assert arrays.expanded_bytes(pa.StructArray.from_arrays([texts, texts[:4]], names=["x", "y"])) == 402
+    first, _, third, last = arrays.to_cells(texts)
     assert first is last
     assert third is None
-    assert to_cells(texts) == texts.to_pylist()
+    assert arrays.to_cells(texts) == texts.to_pylist()
 
 
 def test_other_columns_count_their_own_bytes() -> None:
@@ -94,5 +82,5 @@ def test_other_columns_count_their_own_bytes() -> None:
         pa.array([[1], [2, 3]]),
         pa.array([1, 1]).dictionary_encode(),
     ):
-        assert expanded_bytes(column) == column.nbytes
-        assert to_cells(column) == column.to_pylist()
+        assert arrays.expanded_bytes(column) == column.nbytes
+        assert arrays.to_cells(column) == column.to_pylist()

@@ -9,24 +9,6 @@ import pytest
 
 from gradscope.errors import GradscopeError, InputError
 from gradscope.rollouts import listing
-from gradscope.rollouts.listing import (
-    AtMost,
-    awaited_in,
-    awaited_mark,
-    byte_callback,
-    explaining,
-    glob_start,
-    is_awaited,
-    is_of_use,
-    is_web,
-    list_source,
-    refuse_inwards,
-    scheme_of,
-    shown,
-    shown_url,
-    web_options,
-    when_copied,
-)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +21,12 @@ from gradscope.rollouts.listing import (
     ],
 )
 def test_a_url_is_distinguished_from_a_path(name: str | Path, scheme: str | None) -> None:
-    assert scheme_of(name) == scheme
+    assert listing.scheme_of(name) == scheme
 
 
 def test_a_url_that_is_not_read_says_which_are() -> None:
     with pytest.raises(InputError, match=r"Logs at ftp:// are not read; those at s3://, gs://, hf://, http://"):
-        scheme_of("ftp://host/run")
+        listing.scheme_of("ftp://host/run")
 
 
 @pytest.mark.parametrize(
@@ -57,16 +39,16 @@ def test_a_url_that_is_not_read_says_which_are() -> None:
     ],
 )
 def test_nothing_secret_of_a_url_is_shown_and_a_path_as_it_stands(url: str, text: str) -> None:
-    assert shown_url(url) == shown(url) == text
-    assert shown("me:secret@host/run/?x") == "me:secret@host/run/?x"
+    assert listing.shown_url(url) == listing.shown(url) == text
+    assert listing.shown("me:secret@host/run/?x") == "me:secret@host/run/?x"
 
 
 def test_a_question_mark_is_a_wildcard_but_on_the_web() -> None:
-    assert glob_start("s3://b/step_?.jsonl") == len("s3://b/step_")
-    assert glob_start("https://h/step.jsonl?a=1") is None
-    assert glob_start("https://h/*.jsonl") == len("https://h/")
-    assert is_web("HTTP://h")
-    assert not is_web("s3://h")
+    assert listing.glob_start("s3://b/step_?.jsonl") == len("s3://b/step_")
+    assert listing.glob_start("https://h/step.jsonl?a=1") is None
+    assert listing.glob_start("https://h/*.jsonl") == len("https://h/")
+    assert listing.is_web("HTTP://h")
+    assert not listing.is_web("s3://h")
 
 
 SECRET = "https://me:secret@host/a.jsonl?sig=abc"
@@ -127,7 +109,7 @@ def caused(cause: BaseException) -> FileNotFoundError:
 def test_an_error_of_a_library_becomes_a_sentence_without_secrets(
     error: Exception, url: str, message: str, hint: str
 ) -> None:
-    with pytest.raises(GradscopeError, match=message) as caught, explaining(url):
+    with pytest.raises(GradscopeError, match=message) as caught, listing.explaining(url):
         raise error
     text = f"{caught.value} {caught.value.hint}"
     assert hint in text
@@ -137,7 +119,7 @@ def test_an_error_of_a_library_becomes_a_sentence_without_secrets(
 
 
 def test_an_error_of_our_own_stays_as_it_is() -> None:
-    with pytest.raises(InputError, match="as it is"), explaining("s3://b"):
+    with pytest.raises(InputError, match="as it is"), listing.explaining("s3://b"):
         raise InputError("as it is")
 
 
@@ -160,19 +142,19 @@ def test_an_error_of_our_own_stays_as_it_is() -> None:
     ],
 )
 def test_logs_are_copied_at_once_and_weights_when_asked_for(name: str, when: str) -> None:
-    assert when_copied(name) == when
+    assert listing.when_copied(name) == when
 
 
 @pytest.mark.parametrize(("name", "copied"), [("rollouts.log", True), ("3.pt", True), ("a.pkl", False)])
 def test_what_was_named_by_itself_is_copied_unless_it_is_known_to_be_no_log(name: str, copied: bool) -> None:
-    assert is_of_use(name) == copied
+    assert listing.is_of_use(name) == copied
 
 
 def test_a_file_that_can_be_had_is_not_there_yet(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
-    awaited_mark(file).touch()
-    assert is_awaited(file)
-    assert awaited_in(tmp_path) == (file,)
+    listing.awaited_mark(file).touch()
+    assert listing.is_awaited(file)
+    assert listing.awaited_in(tmp_path) == (file,)
     assert not list(tmp_path.glob("*.safetensors"))
 
 
@@ -218,14 +200,14 @@ def addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("addresses")
 def test_no_redirect_leads_inwards(url: str, target: str, followed: bool) -> None:
     if followed:
-        refuse_inwards(url, target)
+        listing.refuse_inwards(url, target)
         return
     with pytest.raises(InputError, match="which is no place for a log from there"):
-        refuse_inwards(url, target)
+        listing.refuse_inwards(url, target)
 
 
 def test_an_answer_has_an_end() -> None:
-    callback = byte_callback(AtMost(2 << 20, "http://h/a").add)
+    callback = listing.byte_callback(listing.AtMost(2 << 20, "http://h/a").add)
     callback.relative_update(2 << 20)
     with pytest.raises(InputError, match="http://h/a sends more than 2 MiB") as caught:
         callback.relative_update(1)
@@ -233,7 +215,7 @@ def test_an_answer_has_an_end() -> None:
 
 
 def test_a_large_file_may_take_long_and_silence_may_not() -> None:
-    timeout = web_options()["client_kwargs"]["timeout"]
+    timeout = listing.web_options()["client_kwargs"]["timeout"]
     assert (timeout.total, timeout.sock_connect, timeout.sock_read) == (None, 60, 60)
 
 
@@ -244,27 +226,27 @@ def test_a_glob_of_the_web_goes_no_deeper_than_it_says(web: Any) -> None:
     globs = {"*.jsonl": ["a.jsonl"], "*/*.jsonl": ["sub/c.jsonl"], "**/d.jsonl": ["sub/deep/d.jsonl"]}
     for pattern, names in globs.items():
         web.seen.clear()
-        assert [entry.name for entry in list_source(f"{web.url}/run/{pattern}").entries] == names
+        assert [entry.name for entry in listing.list_source(f"{web.url}/run/{pattern}").entries] == names
         assert ("GET /run/sub/" in web.seen, "GET /run/sub/deep/" in web.seen) == ("/" in pattern, "**" in pattern)
 
 
 def names(url: str) -> list[str]:
-    return [entry.name for entry in list_source(url).entries]
+    return [entry.name for entry in listing.list_source(url).entries]
 
 
 def test_a_folder_is_listed_with_all_below_it(memory: Any) -> None:
     memory.pipe({"/run/a.jsonl": b"{}\n", "/run/sub/deep/b.jsonl": b"{}\n", "/running/c.jsonl": b"{}\n"})
-    listed = list_source("memory://run/")
+    listed = listing.list_source("memory://run/")
     assert [entry.name for entry in listed.entries] == ["a.jsonl", "sub/deep/b.jsonl"]
     assert [entry.size for entry in listed.entries] == [3, 3]
     assert all(entry.mark for entry in listed.entries)
     assert (listed.root, listed.pattern, listed.is_file) == ("memory://run", "", False)
-    assert list_source("memory://run/a.jsonl").is_file
+    assert listing.list_source("memory://run/a.jsonl").is_file
 
 
 def test_a_glob_lists_what_fits(memory: Any) -> None:
     memory.pipe({"/run/a1.jsonl": b"{}\n", "/run/b1.jsonl": b"{}\n", "/run/sub/a2.jsonl": b"{}\n"})
-    listed = list_source("memory://run/a*.jsonl")
+    listed = listing.list_source("memory://run/a*.jsonl")
     assert [entry.name for entry in listed.entries] == ["a1.jsonl"]
     assert (listed.root, listed.pattern) == ("memory://run", "a*.jsonl")
 
@@ -272,7 +254,7 @@ def test_a_glob_lists_what_fits(memory: Any) -> None:
 @pytest.mark.parametrize("url", ["memory://gone", "memory://gone/*.jsonl"])
 def test_an_empty_url_is_an_error(memory: Any, url: str) -> None:
     with pytest.raises(FileNotFoundError):
-        list_source(url)
+        listing.list_source(url)
 
 
 def test_a_name_that_would_leave_its_folder_is_refused(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +262,7 @@ def test_a_name_that_would_leave_its_folder_is_refused(memory: Any, monkeypatch:
     files = {"/run/../../x.jsonl": {"name": "/run/../../x.jsonl", "type": "file", "size": 1}}
     monkeypatch.setattr(type(memory), "find", lambda *_, **__: files)
     with pytest.raises(InputError, match="has a name that no folder can hold"):
-        list_source("memory://run")
+        listing.list_source("memory://run")
 
 
 def test_links_are_followed_downwards_only(web: Any) -> None:
@@ -293,7 +275,7 @@ def test_links_are_followed_downwards_only(web: Any) -> None:
     page = "".join(f'<a href="{link}">x</a>' for link in (*links, "own.jsonl"))
     (web.folder / "page" / "index.html").write_text(page)
     (web.folder / "page" / "own.jsonl").write_text("{}\n")
-    listed = list_source(f"{web.url}/run")
+    listed = listing.list_source(f"{web.url}/run")
     assert [entry.name for entry in listed.entries] == ["a.jsonl", "notes.txt", "sub/b%20c.jsonl"]
     assert [entry.size for entry in listed.entries] == [3, None, 3]
     assert names(f"{web.url}/page/") == ["own.jsonl"]
@@ -303,4 +285,4 @@ def test_a_web_without_end_is_not_walked(web: Any, monkeypatch: pytest.MonkeyPat
     (web.folder / "run" / "sub").mkdir(parents=True)
     monkeypatch.setattr(listing, "_MOST_PAGES", 1)
     with pytest.raises(InputError, match="has more than 1 folders"):
-        list_source(f"{web.url}/run")
+        listing.list_source(f"{web.url}/run")

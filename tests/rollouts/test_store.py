@@ -9,18 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gradscope.errors import InputError
+from gradscope.rollouts import store
 from gradscope.rollouts.groups import Rollout, RolloutGroup, Tokens
 from gradscope.rollouts.run_folder import step_path
-from gradscope.rollouts.store import (
-    checksum_path,
-    drop_steps_after,
-    files_written,
-    read_step_rollouts,
-    read_steps,
-    step_files,
-    steps_in_file,
-    write_step_rollouts,
-)
 from tests.rollouts.build import group
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -68,67 +59,67 @@ def test_rollouts_come_back_unchanged_and_equal_content_gives_equal_bytes(
     tmp_path_factory: pytest.TempPathFactory, groups: list[RolloutGroup]
 ) -> None:
     run = tmp_path_factory.mktemp("run")
-    path = write_step_rollouts(run, 3, groups)
-    assert list(read_step_rollouts(path)) == groups
+    path = store.write_step_rollouts(run, 3, groups)
+    assert list(store.read_step_rollouts(path)) == groups
     before = path.read_bytes()
-    write_step_rollouts(run, 3, groups)
+    store.write_step_rollouts(run, 3, groups)
     assert path.read_bytes() == before
 
 
 def test_steps_are_read_in_order(tmp_path: Path) -> None:
-    assert read_steps(tmp_path) == ()
+    assert store.read_steps(tmp_path) == ()
     for step in (11, 2):
-        write_step_rollouts(tmp_path, step, [group(step, "a"), group(step, "b")])
-    assert [path.name for path in step_files(tmp_path)] == ["step_00002.parquet", "step_00011.parquet"]
-    assert [g.group_id for g in read_steps(tmp_path)] == ["2:a", "2:b", "11:a", "11:b"]
-    write_step_rollouts(tmp_path, 2, [group(2)])
-    assert [g.group_id for g in read_steps(tmp_path)][1:] == ["11:a", "11:b"]
+        store.write_step_rollouts(tmp_path, step, [group(step, "a"), group(step, "b")])
+    assert [path.name for path in store.step_files(tmp_path)] == ["step_00002.parquet", "step_00011.parquet"]
+    assert [g.group_id for g in store.read_steps(tmp_path)] == ["2:a", "2:b", "11:a", "11:b"]
+    store.write_step_rollouts(tmp_path, 2, [group(2)])
+    assert [g.group_id for g in store.read_steps(tmp_path)][1:] == ["11:a", "11:b"]
 
 
 def test_logprobs_are_float32(tmp_path: Path) -> None:
-    path = write_step_rollouts(tmp_path, 1, [group(logprobs=(-0.1,))])
-    assert read_step_rollouts(path)[0].rollouts[0].logprobs == (float(np.float32(-0.1)),)
+    path = store.write_step_rollouts(tmp_path, 1, [group(logprobs=(-0.1,))])
+    assert store.read_step_rollouts(path)[0].rollouts[0].logprobs == (float(np.float32(-0.1)),)
 
 
 def test_the_trainers_log_probabilities_take_a_column_only_where_there_are_some(tmp_path: Path) -> None:
-    without = write_step_rollouts(tmp_path, 1, [group()])
+    without = store.write_step_rollouts(tmp_path, 1, [group()])
     assert "trainer_logprobs" not in pq.read_schema(without).names
-    assert read_step_rollouts(without)[0].rollouts[0].trainer_logprobs is None
+    assert store.read_step_rollouts(without)[0].rollouts[0].trainer_logprobs is None
     rollouts = (replace(group().rollouts[0], trainer_logprobs=(-0.5, -0.25)),)
-    path = write_step_rollouts(tmp_path, 1, [replace(group(), rollouts=rollouts)])
-    assert read_step_rollouts(path)[0].rollouts[0].trainer_logprobs == (-0.5, -0.25)
+    path = store.write_step_rollouts(tmp_path, 1, [replace(group(), rollouts=rollouts)])
+    assert store.read_step_rollouts(path)[0].rollouts[0].trainer_logprobs == (-0.5, -0.25)
 
 
 def test_what_cannot_be_one_step_is_a_bug_of_the_caller(tmp_path: Path) -> None:
     for groups in ([], [group(2)]):
         with pytest.raises(ValueError, match="takes the groups of step 1"):
-            write_step_rollouts(tmp_path, 1, groups)
+            store.write_step_rollouts(tmp_path, 1, groups)
     with pytest.raises(ValueError, match="group id occurs twice"):
-        write_step_rollouts(tmp_path, 1, [group(), group()])
+        store.write_step_rollouts(tmp_path, 1, [group(), group()])
     named = replace(group(name="b").rollouts[0], rewards={"x": 1.0})
     with pytest.raises(ValueError, match="same reward functions"):
-        write_step_rollouts(tmp_path, 1, [group(), replace(group(name="b"), rollouts=(named,))])
+        store.write_step_rollouts(tmp_path, 1, [group(), replace(group(name="b"), rollouts=(named,))])
     several = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
     with pytest.raises(ValueError, match="holds one sequence"):
-        write_step_rollouts(tmp_path, 1, [group(earlier=(several,))])
+        store.write_step_rollouts(tmp_path, 1, [group(earlier=(several,))])
     assert not step_path(tmp_path, 1).exists()
 
 
 def test_a_damaged_or_foreign_file_is_named(tmp_path: Path) -> None:
-    path = write_step_rollouts(tmp_path, 1, [group()])
+    path = store.write_step_rollouts(tmp_path, 1, [group()])
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match=r"is not what step_00001\.parquet\.sha256 was written for"):
-        read_steps(tmp_path)
-    checksum_path(path).unlink()
+        store.read_steps(tmp_path)
+    store.checksum_path(path).unlink()
     with pytest.raises(InputError, match=r"step_00001\.parquet is not a readable Parquet file"):
-        read_steps(tmp_path)
+        store.read_steps(tmp_path)
     pq.write_table(pa.table({"step": [1]}), path)
     with pytest.raises(InputError, match=r"step_00001\.parquet is not a rollout file of schema version 1"):
-        read_steps(tmp_path)
+        store.read_steps(tmp_path)
 
 
 def names(run: Path) -> list[str]:
-    return [file.name for file in step_files(run)]
+    return [file.name for file in store.step_files(run)]
 
 
 def content(run: Path) -> dict[str, bytes]:
@@ -142,51 +133,51 @@ def of_step(step: int) -> list[RolloutGroup]:
 @pytest.mark.slow
 def test_twenty_steps_become_one_file_and_come_back_unchanged(tmp_path: Path) -> None:
     for step in range(1, 46):
-        assert step in steps_in_file(write_step_rollouts(tmp_path, step, of_step(step)))
+        assert step in store.steps_in_file(store.write_step_rollouts(tmp_path, step, of_step(step)))
     assert names(tmp_path)[:3] == ["steps_00001-00020.parquet", "steps_00021-00040.parquet", "step_00041.parquet"]
     assert len(content(tmp_path)) == 2 * 7
-    assert files_written(tmp_path) == step_files(tmp_path)
-    assert list(read_steps(tmp_path)) == [group for step in range(1, 46) for group in of_step(step)]
+    assert store.files_written(tmp_path) == store.step_files(tmp_path)
+    assert list(store.read_steps(tmp_path)) == [group for step in range(1, 46) for group in of_step(step)]
 
 
 def test_steps_that_are_missing_do_not_keep_the_others_from_being_joined(tmp_path: Path) -> None:
     for step in (1, 3, 21):
-        write_step_rollouts(tmp_path, step, of_step(step))
+        store.write_step_rollouts(tmp_path, step, of_step(step))
     assert names(tmp_path) == ["steps_00001-00020.parquet", "step_00021.parquet"]
-    assert [group.step for group in read_steps(tmp_path)] == [1, 1, 3, 3, 21, 21]
+    assert [group.step for group in store.read_steps(tmp_path)] == [1, 1, 3, 3, 21, 21]
 
 
 @pytest.mark.slow
 def test_a_run_that_goes_back_has_the_bytes_of_one_that_never_went_on(tmp_path: Path) -> None:
     straight, again = tmp_path / "whole", tmp_path / "again"
     for step in range(1, 41):
-        write_step_rollouts(straight, step, of_step(step))
+        store.write_step_rollouts(straight, step, of_step(step))
     for step in range(1, 31):
-        write_step_rollouts(again, step, of_step(step))
+        store.write_step_rollouts(again, step, of_step(step))
     before = content(again)
     for step in range(31, 41):
-        write_step_rollouts(again, step, of_step(step)[:1])
-    drop_steps_after(again, 30)
+        store.write_step_rollouts(again, step, of_step(step)[:1])
+    store.drop_steps_after(again, 30)
     assert content(again) == before
     for step in range(31, 41):
-        write_step_rollouts(again, step, of_step(step))
+        store.write_step_rollouts(again, step, of_step(step))
     assert content(again) == content(straight)
     for step in (35, 40):
-        write_step_rollouts(again, step, of_step(step))
+        store.write_step_rollouts(again, step, of_step(step))
     assert content(again) == content(straight)
 
 
 def test_steps_that_a_crash_leaves_next_to_a_joined_file_count_once(tmp_path: Path) -> None:
     for step in range(1, 20):
-        write_step_rollouts(tmp_path, step, of_step(step))
+        store.write_step_rollouts(tmp_path, step, of_step(step))
     left = content(tmp_path)
-    write_step_rollouts(tmp_path, 20, of_step(20))
+    store.write_step_rollouts(tmp_path, 20, of_step(20))
     before = content(tmp_path)
     for name, data in left.items():
         (tmp_path / "rollouts" / name).write_bytes(data)
     assert names(tmp_path) == ["steps_00001-00020.parquet"]
-    assert len(read_steps(tmp_path)) == 40
-    drop_steps_after(tmp_path, 20)
+    assert len(store.read_steps(tmp_path)) == 40
+    store.drop_steps_after(tmp_path, 20)
     assert content(tmp_path) == before
 
 
@@ -194,17 +185,17 @@ def test_large_steps_and_those_of_another_kind_stay_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rollouts = (replace(group(2).rollouts[0], trainer_logprobs=(-0.5, -0.25)),)
-    write_step_rollouts(tmp_path, 2, [replace(group(2), rollouts=rollouts)])
-    write_step_rollouts(tmp_path, 20, of_step(20))
+    store.write_step_rollouts(tmp_path, 2, [replace(group(2), rollouts=rollouts)])
+    store.write_step_rollouts(tmp_path, 20, of_step(20))
     assert names(tmp_path) == ["step_00002.parquet", "step_00020.parquet"]
     monkeypatch.setattr("gradscope.rollouts.store._MOST_BYTES", 100)
     for step in (39, 40):
-        write_step_rollouts(tmp_path, step, of_step(step))
+        store.write_step_rollouts(tmp_path, step, of_step(step))
     assert names(tmp_path)[2:] == ["step_00039.parquet", "step_00040.parquet"]
 
 
 def test_a_damaged_step_does_not_end_the_training(tmp_path: Path) -> None:
     for step in (18, 19):
-        write_step_rollouts(tmp_path, step, of_step(step)).write_bytes(b"PAR1")
-    write_step_rollouts(tmp_path, 20, of_step(20))
-    assert len(step_files(tmp_path)) == 3
+        store.write_step_rollouts(tmp_path, step, of_step(step)).write_bytes(b"PAR1")
+    store.write_step_rollouts(tmp_path, 20, of_step(20))
+    assert len(store.step_files(tmp_path)) == 3

@@ -211,7 +211,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
             and not show_all
             and all(source.kind != "metrics" for source in sources)
         )
-        folded = f"; {len(sentences)} note{'s' * (len(sentences) > 1)}: --show {NOTES}" if is_folded else ""
+        folded = f"; {counted(len(sentences), 'note')}: --show {NOTES}" if is_folded else ""
         for number, source in enumerate(sources, 1):
             last = folded if number == len(sources) else ""
             words = [f"{source.recognized}{_chosen(source)}", source.recognized, *([""] if len(sources) > 1 else [])]
@@ -281,7 +281,7 @@ def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
         except BaseException:
             num_steps = len(list(unfinished.glob("*.safetensors")))
             if num_steps and not quiet:
-                finished = f"{num_steps} finished step{'s' if num_steps > 1 else ''}"
+                finished = counted(num_steps, "finished step")
                 say(f"stopped; the same command goes on from the {finished} in {unfinished}, --force starts anew")
             raise
         files = sorted(file.relative_to(staging) for file in staging.rglob("*") if file.is_file())

@@ -22,6 +22,7 @@ from gradscope.diagnostics.check.metric_values import MetricValues, computed_onc
 from gradscope.diagnostics.degeneracy.group_rewards import chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
+from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.diagnostics.rank.rows import RankRequest, StepRows
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -199,10 +200,8 @@ class Evidence(MetricValues, kw_only=True):
         """What is asked of one kind of matrix: the ranks of the same prompts at every power of two of rollouts."""
         largest = max(sizes_of(self.run.groups), default=0)
         sizes = tuple(size for size in (2**power for power in range(1, 12)) if size < largest)
-        advantages = (self.advantage,)
-        return RankRequest(
-            rows=kind, advantages=advantages, group_sizes=sizes, paired=True, centered=False, seed=0, output=None
-        )
+        options = RankOptions(pair_groups=True)
+        return RankRequest(rows=kind, advantages=(self.advantage,), group_sizes=sizes, options=options)
 
     def rows(self, step: int) -> StepRows:
         """The rollouts' Gram matrices of one of the steps."""

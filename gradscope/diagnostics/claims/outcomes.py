@@ -24,7 +24,7 @@ from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.sampler import PROBABILITIES, UNDECIDED, UNLIKELY, TokenCell
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, unit_sums
 from gradscope.results.verdicts import ClaimVerdict
-from gradscope.say import percent, points, with_interval
+from gradscope.say import counted, percent, points, with_interval
 
 EXCESS = 0.01  # the least share of groups beyond the prediction that is called an excess
 PERSISTENT = 0.05  # the least excess of dead groups after a dead one that is called persistence
@@ -251,7 +251,7 @@ def holds_most(kind: TokenCell, evidence: Evidence) -> Judgement:
         null=of_tokens,
         verdict=in_range(share, MOST, 1.0),
         why=f"Such tokens are {percent(of_tokens.value or 0.0)} of those of {share.num_units} groups at "
-        f"{len(steps)} step{'s' * (len(steps) != 1)}; groups weigh as much as they have energy.",
+        f"{counted(len(steps), 'step')}; groups weigh as much as they have energy.",
         steps=steps,
     )
 

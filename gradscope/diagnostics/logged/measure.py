@@ -16,6 +16,7 @@ from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.results.logged import Generation, GenerationNumbers, LoggedPolicy, SamplerMismatch, Staleness
 from gradscope.rollouts.groups import RolloutGroup, Status
 from gradscope.rollouts.run import Run
+from gradscope.say import counted
 
 ENDED: tuple[Status, ...] = ("completed", "truncated")  # how a completion ends that did not fail
 TRUNCATED = ("completions/clipped_ratio", "response_length/clip_ratio")
@@ -161,5 +162,5 @@ def absence_of(name: str, part: Any) -> tuple[str, str]:
         return part.contradiction, "Count steps from 1, and versions in updates."
     if isinstance(part, SamplerMismatch) and part.set_aside:
         reason, number = max(part.set_aside.items(), key=lambda pair: pair[1])
-        return f"{_MISSING[name]} ({number:,} row{'s' * (number != 1)}: {reason})", _HINTS[name]
+        return f"{_MISSING[name]} ({counted(number, 'row')}: {reason})", _HINTS[name]
     return _MISSING[name], _HINTS[name]

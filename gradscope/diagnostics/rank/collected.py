@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +48,7 @@ from gradscope.results.tokens import GradientSparsity
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run
-from gradscope.say import as_ranges
+from gradscope.say import named_steps
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
@@ -199,7 +200,7 @@ class Collected(Struct, kw_only=True):
         """Remarks on the held-out numbers: of all steps, then of those that have none."""
         yield from self.heldout_sentences
         for why, steps in self.heldout_missing.items():
-            yield f"No held-out numbers at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {why}"
+            yield f"No held-out numbers at {named_steps(steps)}: {why}"
 
 
 def _kl_of_dead_groups(gram: StepGram) -> Iterator[str]:
@@ -231,13 +232,13 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     geometry = formulations.measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
     geometry = replace(geometry, logprob_difference=logprob_difference(measured.groups, gram.logprobs))
     collected.add(steps=[geometry])
-    if request.output:
-        collected.gram[str(measured.step)] = write_gram(request.output, rows)
+    if request.options.output:
+        collected.gram[str(measured.step)] = write_gram(Path(request.options.output), rows)
     answer = measured.answer
     if request.rows == "weight":
         collected.add(
             spectra=weight_updates.weight_spectra(measured.step, answer.spectra, gram),
-            weight_curve=weight_curve(rows.step, answer.groups, answer.ranks, by_group=request.paired),
+            weight_curve=weight_curve(rows.step, answer.groups, answer.ranks, by_group=request.options.pair_groups),
             sparsity=_weight_sparsity(rows.step, answer.spectra),
         )
         collected.refused.update(answer.refused)
@@ -286,6 +287,7 @@ def examine_advantages(step: int, groups: Sequence[RolloutGroup], request: RankR
 
 def _collect_spectra(rows: StepRows, tokens: Sequence[TokenGram], request: RankRequest, collected: Collected) -> None:
     """The spectra of one step under every advantage, at every group size."""
+    options = request.options
     for done, advantage in enumerate(request.advantages):
         collected.progress(done, len(request.advantages), "advantages")
         if advantage in collected.refused:
@@ -295,12 +297,12 @@ def _collect_spectra(rows: StepRows, tokens: Sequence[TokenGram], request: RankR
             for size in request.sizes(rows, advantage):
                 if tokens:
                     spectra, points = token_spectra(
-                        rows, tokens, advantage, size, seed=request.seed, centered=request.centered, only=only
+                        rows, tokens, advantage, size, seed=options.seed, centered=options.centered, only=only
                     )
                     collected.add_spectra(spectra, token_curve=points)
                 if request.rows != "token":
                     spectra, curve = step_spectra(
-                        rows, advantage, size, by_group=request.rows == "group", centered=request.centered, only=only
+                        rows, advantage, size, by_group=request.rows == "group", centered=options.centered, only=only
                     )
                     collected.add_spectra(spectra, curve=curve)
         except GradscopeError as error:
@@ -337,9 +339,9 @@ def row_question(request: RankRequest, most: int, num_buckets: int | None = None
     from gradscope.gradients.tokens.measure import measure_signals, measure_tokens
 
     if request.rows == "hidden" or request.rows == "logit":
-        return partial(measure_signals, signal=request.rows, most=most, seed=request.seed)
+        return partial(measure_signals, signal=request.rows, most=most, seed=request.options.seed)
     drawn = most if num_buckets is None else None
-    return partial(measure_tokens, most=drawn, num_buckets=num_buckets, seed=request.seed)
+    return partial(measure_tokens, most=drawn, num_buckets=num_buckets, seed=request.options.seed)
 
 
 MOST_WEIGHTS = 32

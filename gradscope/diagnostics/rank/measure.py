@@ -81,10 +81,7 @@ def measure_rank(
         rows=rows,
         advantages=checked_advantages(advantages),
         group_sizes=() if rows in TOKEN_ROWS and not options.group_sizes else possible_sizes(run, options.group_sizes),
-        paired=options.pair_groups,
-        centered=options.centered,
-        seed=options.seed,
-        output=Path(options.output) if options.output else None,
+        options=options,
     )
     chosen = select_steps(run, steps)
     collected = Collected(source=run.source, kind=rows)
@@ -142,7 +139,7 @@ def _report(run: Run, request: RankRequest, collected: Collected, source: Source
         baselines=measure_baselines(collected.baseline_groups),
         comparisons=compare_formulations(report.spectra),
         gradient_updates=weight_updates.gradients_and_updates(run, report.spectra) if request.rows == "weight" else (),
-        size_changes=compare_sizes(collected.group_ranks) if request.paired else (),
+        size_changes=compare_sizes(collected.group_ranks) if request.options.pair_groups else (),
     )
     report = replace(report, findings=(*rank.size_findings(report.size_changes), *_sentences(report)))
     return replace(report, headline=rank.rank_headline(report))

@@ -51,6 +51,7 @@ from gradscope.metrics.gram.spectrum import (
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.metrics.uncertainty.intervals import jackknife
 from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, SpectrumLabel, TokenRankPoint
+from gradscope.results.row_kinds import RowKind
 from gradscope.results.tokens import TokenRows
 
 if TYPE_CHECKING:
@@ -221,11 +222,6 @@ def step_spectra(
     return [step_spectrum, *spectra], curve
 
 
-def spectrum_of_step(rows: StepRows, advantage: str) -> GradientSpectrum:
-    """The spectrum of all rollouts of a step under one advantage, with its nulls."""
-    return AdvantagedStep.of(rows, advantage, None).of_step(False, with_nulls=True)
-
-
 class AdvantagedStep(Struct, frozen=True, kw_only=True):
     """One step under one advantage, in parts."""
 
@@ -251,7 +247,12 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         parts, weights = [self.parts[index] for index in indices], [self.weights[index] for index in indices]
         stacks = replace(self, parts=parts, weights=weights).stacks()
         spectra = {
-            id(part): spectrum_of(gram, self._label(part), self.rows.relative_row_error, values=values)
+            id(part): spectrum_of(
+                gram,
+                self._label(part, "rollout", (len(part.index), self.rows.num_parameters)),
+                self.rows.relative_row_error,
+                values=values,
+            )
             for stack in stacks
             for part, gram, values in zip(stack.parts, stack.gradients, stack.values, strict=True)
         }
@@ -302,13 +303,8 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         if rows is not None:
             matrix = weights[:, None] * rows
             values = singular_values_of_rows(matrix if sums is None else sums @ matrix, centered=self.centered)
-        label = replace(
-            self._label(max(self.parts, key=lambda part: len(part.index))),
-            group_id=None,
-            rows="group" if by_group else "rollout",
-            samples=(),
-            shape=(len(gram), self.rows.num_parameters),
-        )
+        largest, shape = max(self.parts, key=lambda part: len(part.index)), (len(gram), self.rows.num_parameters)
+        label = replace(self._label(largest, "group" if by_group else "rollout", shape), group_id=None, samples=())
         nulls = self._step_nulls(by_group) if with_nulls else None
         return spectrum_of(gram, label, self.rows.relative_row_error, values=values, nulls=nulls)
 
@@ -317,15 +313,53 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         rows = self.rows.score_rows if self.is_scalar else None
         return None if rows is None or rows.shape[1] >= len(gram) else rows[index]
 
-    def _label(self, part: SubGroup) -> SpectrumLabel:
+    def of_tokens(self, gram: TokenGram, part: SubGroup, advantages: Array, *, seed: int) -> _TokenPart:
+        """The tokens of one part of a group, as ``seed`` drew them."""
+        inside = np.flatnonzero(np.isin(gram.table.rollouts, part.index))
+        weights = _token_weights(gram.table, part.index, advantages, self.advantage)[inside]
+        scores = gram.gram[np.ix_(inside, inside)]
+        weighted = weights[:, None] * scores * weights
+        frac_seen = len(gram.gram) / gram.table.num_tokens
+        error = None if gram.num_buckets is None else _sketch_error(weighted, gram.num_buckets)
+        row_error = self.rows.relative_row_error
+        how = TokenRows(
+            method="sketch" if error is not None else "exact" if frac_seen == 1.0 else "sampled",
+            num_tokens=round(len(inside) / frac_seen),
+            frac_seen=frac_seen,
+            seed=seed,
+            value_error=row_error if error is None else max(row_error, error**0.5),
+            num_buckets=gram.num_buckets,
+            energy_error=error,
+        )
+        drawn: Mapping[str, Array] = {}
+        norms = np.abs(weights) * np.sqrt(np.clip(np.diag(scores), 0.0, None))
+        if norms.any():
+            # a shuffle deals the rollouts' advantages, and tokens keep their own's
+            spread = np.zeros((len(inside), len(part.index)))
+            owners = np.searchsorted(part.index, gram.table.rollouts[inside])
+            spread[np.arange(len(inside)), owners] = gram.table.score_weights[inside]
+            drawn = null_values(
+                scores[None],
+                norms[None],
+                advantages[None] if self.is_scalar else None,
+                np.zeros((1, len(part.index)), dtype=np.int64),
+                num_columns=gram.num_columns,
+                centered=self.centered,
+                spread=spread,
+            )
+        label = self._label(part, "token", (len(inside), gram.num_columns))
+        spectrum = spectrum_of(weighted, label, how.value_error, nulls=mean_null_ranks(drawn), tokens=how)
+        return _TokenPart(spectrum=spectrum, nulls={name: drawn_counts(values)[0] for name, values in drawn.items()})
+
+    def _label(self, part: SubGroup, rows: RowKind, shape: tuple[int, int]) -> SpectrumLabel:
         return SpectrumLabel(
             step=self.rows.step,
             group_id=part.group_id,
-            rows="rollout",
+            rows=rows,
             advantage=self.advantage,
             group_size=len(part.index),
             samples=part.samples,
-            shape=(len(part.index), self.rows.num_parameters),
+            shape=shape,
             centered=self.centered,
         )
 
@@ -374,8 +408,9 @@ def token_spectra(
     of_group = {gram.table.group_id: gram for gram in tokens}
     parts = [part for part in sub_groups(rows, group_size) if part.group_id in of_group]
     weights = advantages_of(rows, parts, advantage)
+    step = AdvantagedStep(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
     token_parts = [
-        _token_part(rows, of_group[part.group_id], part, advantages, advantage, seed=seed, centered=centered)
+        step.of_tokens(of_group[part.group_id], part, advantages, seed=seed)
         for part, advantages in zip(parts, weights, strict=True)
         if only is None or part.group_id in only
     ]
@@ -434,70 +469,6 @@ def _point(parts: Sequence[_TokenPart], *, by_group: bool) -> TokenRankPoint:
         **mean.means(),
         energy_error=max((rows.energy_error for rows in seen if rows.energy_error is not None), default=None),
         nulls=mean.null_ranks(),
-    )
-
-
-def _token_part(
-    rows: StepRows, gram: TokenGram, part: SubGroup, advantages: Array, advantage: str, *, seed: int, centered: bool
-) -> _TokenPart:
-    """The tokens of one part of a group."""
-    inside = np.flatnonzero(np.isin(gram.table.rollouts, part.index))
-    weights = _token_weights(gram.table, part.index, advantages, advantage)[inside]
-    scores = gram.gram[np.ix_(inside, inside)]
-    weighted = weights[:, None] * scores * weights
-    frac_seen = len(gram.gram) / gram.table.num_tokens
-    error = None if gram.num_buckets is None else _sketch_error(weighted, gram.num_buckets)
-    value_error = rows.relative_row_error if error is None else max(rows.relative_row_error, error**0.5)
-    label = SpectrumLabel(
-        step=rows.step,
-        group_id=part.group_id,
-        rows="token",
-        advantage=advantage,
-        group_size=len(part.index),
-        samples=part.samples,
-        shape=(len(inside), gram.num_columns),
-        centered=centered,
-    )
-    how = TokenRows(
-        method="sketch" if error is not None else "exact" if frac_seen == 1.0 else "sampled",
-        num_tokens=round(len(inside) / frac_seen),
-        frac_seen=frac_seen,
-        seed=seed,
-        value_error=value_error,
-        num_buckets=gram.num_buckets,
-        energy_error=error,
-    )
-    scalars = None if advantage == LOGGED and rows.advantages is None else advantages
-    drawn = _null_values(gram, scores, inside, part, weights, scalars, centered=centered)
-    spectrum = spectrum_of(weighted, label, value_error, nulls=mean_null_ranks(drawn), tokens=how)
-    return _TokenPart(spectrum=spectrum, nulls={name: drawn_counts(values)[0] for name, values in drawn.items()})
-
-
-def _null_values(
-    gram: TokenGram,
-    scores: Array,
-    inside: NDArray[np.intp],
-    part: SubGroup,
-    weights: Array,
-    advantages: Array | None,
-    *,
-    centered: bool,
-) -> dict[str, Array]:
-    """Singular values under each null: a shuffle deals the rollouts' advantages, and tokens keep their own's."""
-    norms = np.abs(weights) * np.sqrt(np.clip(np.diag(scores), 0.0, None))
-    if not norms.any():
-        return {}
-    spread = np.zeros((len(inside), len(part.index)))
-    owners = np.searchsorted(part.index, gram.table.rollouts[inside])
-    spread[np.arange(len(inside)), owners] = gram.table.score_weights[inside]
-    return null_values(
-        scores[None],
-        norms[None],
-        None if advantages is None else advantages[None],
-        np.zeros((1, len(part.index)), dtype=np.int64),
-        num_columns=gram.num_columns,
-        centered=centered,
-        spread=spread,
     )
 
 

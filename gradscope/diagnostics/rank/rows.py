@@ -17,6 +17,7 @@ from safetensors.numpy import save
 
 from gradscope.advantages import registry
 from gradscope.advantages.group import gdpo, optimal_advantages
+from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError, UsageError
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.results.row_kinds import RowKind
@@ -260,10 +261,7 @@ class RankRequest(Struct, frozen=True, kw_only=True):
     rows: RowKind  # which matrix
     advantages: tuple[str, ...]  # ``logged`` and formulations that exist
     group_sizes: tuple[int, ...]  # sizes to regroup into, in addition to the logged one
-    paired: bool  # whether only groups count that live at every size, each weighing the same
-    centered: bool  # whether to subtract the mean row first
-    seed: int  # decides which tokens are drawn, and the sketch
-    output: Path | None  # folder for the Gram matrices; None: they are not written
+    options: RankOptions = RankOptions()  # how rows are grouped, centered and drawn, and where matrices go
 
     def sizes(self, rows: StepRows, advantage: str) -> tuple[int | None, ...]:
         """The group sizes of one advantage, first None: the groups as they are, the only ones that logged ones have."""
@@ -275,7 +273,7 @@ class RankRequest(Struct, frozen=True, kw_only=True):
 
     def groups(self, rows: StepRows, advantage: str) -> frozenset[str] | None:
         """The groups that count under one advantage; None: all of them."""
-        if not self.paired:
+        if not self.options.pair_groups:
             return None
         live = []  # at each size the groups with a part that lives: the same prompts whatever the size
         for size in self.sizes(rows, advantage):

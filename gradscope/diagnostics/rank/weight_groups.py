@@ -154,7 +154,7 @@ def weight_rows(
     groups = _combine_groups(asked, by_token=any(row.channel == "logged" for row in gram.rows))
     live = [group.combinations for group in groups if len(group.combinations.factors)]
     names = matrix_names(prepared.policy.trainable)
-    weights = _drawn(names, most, request.seed)
+    weights = _drawn(names, most, request.options.seed)
     ranks = measure_group_weights(prepared, gram, live, weights=weights, progress=progress)
     logged = all(advantages is not None for advantages in prepared.plan.advantages)
     spectra = measure_weight_spectra(prepared, progress, weights=weights) if logged else ()

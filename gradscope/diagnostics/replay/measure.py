@@ -44,7 +44,7 @@ from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.say import as_ranges, non_finite_word
+from gradscope.say import named_steps, non_finite_word
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepNorm
@@ -379,7 +379,7 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
     with_norm = [step for step in steps if "grad_norm" in step.relative_error]
     dead = [step.step for step in with_norm if step.verdict_on("grad_norm") == "no_gradient"]
     if dead:
-        at = f"step{'s' * (len(dead) > 1)} {as_ranges(dead)}"
+        at = named_steps(dead)
         sentences.append(f"grad_norm is zero in the log and here at {at}: any weights and ids would give that.")
         with_norm = [step for step in with_norm if step.step not in dead]
     matched = [step for step in with_norm if step.verdict_on("grad_norm") == "match"]

@@ -33,7 +33,7 @@ from gradscope.render.views.view import lines_over, table_of_cells
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched, names_of
-from gradscope.rollouts.groups import UNKNOWN, RewardTable, groups_of_steps, reward_table, sizes_of
+from gradscope.rollouts.groups import groups_of_steps, reward_table, sizes_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
@@ -249,8 +249,8 @@ def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
             estimates["mean reward, last quarter"] = _mean(means[last], table.prompt[last])
         if live_size.any():
             estimates[_DEAD] = _mean(table.is_dead[live_size].astype(np.float64), table.prompt[live_size])
-        if (tokens := _tokens(table)) is not None:
-            estimates["tokens of a completion"] = _mean(tokens, table.prompt)
+        if (tokens := table.tokens) is not None:
+            estimates["tokens of a completion"] = _mean(tokens / table.size, table.prompt)
     for metric, title in (_LOGGED if run.groups else _ALONE | _LOGGED).items():
         course = _finite(run, metric)
         chosen = [course[step] for step in steps if step in course]
@@ -258,12 +258,6 @@ def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
             low = 0.0 if min(course.values()) >= 0 else -math.inf
             estimates[title] = mean_of_steps(chosen, list(course.values())).within(low, math.inf)
     return estimates
-
-
-def _tokens(table: RewardTable) -> NDArray[np.float64] | None:
-    if table.num_tokens is None or np.any(table.num_tokens == UNKNOWN):
-        return None
-    return np.asarray(table.sums(table.num_tokens) / table.size, dtype=np.float64)
 
 
 def _mean(values: NDArray[np.float64], prompts: NDArray[np.int64]) -> Estimate:

@@ -36,7 +36,7 @@ from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.say import as_ranges
+from gradscope.say import as_ranges, counted
 
 LOSSES = ("loss", "pg_loss", "policy_loss")
 _NAMES: tuple[tuple[str, ...], ...] = (
@@ -416,7 +416,7 @@ def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
     )
     for number, steps in odd.items():
         if more := sorted(steps - {report.step}):
-            yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {_spans(more)}."
+            yield f"{counted(len(more), 'more step')} with {number}: {_spans(more)}."
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text

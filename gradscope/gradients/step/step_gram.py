@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import asdict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -268,34 +268,22 @@ def _squares(gradients: Iterable[torch.Tensor]) -> float:
 #
 # The file has a key of its inputs; it is never read under another one.
 _ARRAYS = ("gram", "rewards", "advantages", "logprobs")
-_TUPLES = ("group_ids", "samples", "slow_parameters", "notes")
 
 
 def write_step(path: Path, step: StepGram | StepNorm, key: str) -> None:
     """Write all fields of a step, with the key of its inputs."""
-    arrays = {
+    rest = asdict(step)
+    arrays = {name: array for name in _ARRAYS[:-1] if (array := rest.get(name)) is not None} | {
         "logprobs": np.concatenate([np.zeros(0), *step.logprobs]),
         "lengths": np.array([len(row) for row in step.logprobs], dtype=np.int64),
     }
-    rest: dict[str, Any] = {name: value for name, value in asdict(step).items() if name not in _ARRAYS}
-    if isinstance(step, StepGram):
-        arrays |= {"gram": step.gram, "rewards": step.rewards}
-        arrays |= {} if step.advantages is None else {"advantages": step.advantages}
-        rest |= _parts_of(step)
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    atomic_write(path, repeatable(save(contiguous, metadata={"key": key, "step": json.dumps(rest)})), force=True)
+    described = json.dumps({name: value for name, value in rest.items() if name not in _ARRAYS}, default=_plain)
+    atomic_write(path, repeatable(save(contiguous, metadata={"key": key, "step": described})), force=True)
 
 
-def _parts_of(gram: StepGram) -> dict[str, Any]:
-    """Nested records as plain JSON values."""
-    rest: dict[str, Any] = {}
-    rest |= {"rows": [asdict(row) for row in gram.rows], "verification": asdict(gram.verification)}
-    rest["trained"] = gram.trained and asdict(gram.trained)
-    rest["assumption"] = gram.assumption and {
-        "padding_row": gram.assumption.padding_row,
-        "frozen": sorted(gram.assumption.frozen),
-    }
-    return rest
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, frozenset) else asdict(value)
 
 
 def read_step(path: Path, key: str) -> StepGram | StepNorm | None:
@@ -310,18 +298,6 @@ def read_step(path: Path, key: str) -> StepGram | StepNorm | None:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError):
         return None
-    rest: dict[str, Any] = json.loads(metadata["step"])
-    logprobs = tuple(np.split(arrays["logprobs"], np.cumsum(arrays["lengths"])[:-1]))
-    rest["other_texts"] = tuple(rest["other_texts"])
-    if "gram" not in arrays:
-        return StepNorm(logprobs=logprobs, **rest)
-    rest |= {name: tuple(rest[name]) for name in _TUPLES}
-    rest |= {"rows": tuple(Row(**row) for row in rest["rows"]), "verification": Verification(**rest["verification"])}
-    if rest["trained"]:
-        rest["trained"] = TrainedNorms(**rest["trained"] | {"norms": tuple(rest["trained"]["norms"])})
-    if rest["assumption"]:
-        assumption = rest["assumption"]
-        rest["assumption"] = Assumption(padding_row=assumption["padding_row"], frozen=frozenset(assumption["frozen"]))
-    return StepGram(
-        gram=arrays["gram"], rewards=arrays["rewards"], advantages=arrays.get("advantages"), logprobs=logprobs, **rest
-    )
+    logprobs = tuple(np.split(arrays.pop("logprobs"), np.cumsum(arrays.pop("lengths"))[:-1]))
+    fields = {"advantages": None, **json.loads(metadata["step"]), **arrays, "logprobs": logprobs}
+    return convert(fields, StepGram) if "gram" in arrays else convert(fields, StepNorm)

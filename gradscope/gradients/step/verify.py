@@ -74,10 +74,7 @@ def require_agreement(claim: str, error: float, limit: float) -> None:
         VerificationError: The difference is larger, or no number.
     """
     if not error <= limit:
-        raise VerificationError(
-            f"{claim}: relative difference {error:.2e}, at most {limit:.0e} is arithmetic.",
-            hint="Please report this with the model's config.json; its numbers must not be used.",
-        )
+        raise VerificationError(f"{claim}: relative difference {error:.2e}, at most {limit:.0e} is arithmetic.")
 
 
 def verify_gram(
@@ -99,8 +96,7 @@ def verify_gram(
         names = list(policy.trainable)
         raise VerificationError(
             f"No gradient reaches any of the {len(names)} trainable parameters, {names[0]} the first: the forward pass "
-            "does not use them.",
-            hint="Please report this with the model's config.json; its numbers must not be used.",
+            "does not use them."
         )
     # the two largest rows that fit a batch together, else the largest of the first: small ones may be rounding
     most = max(batch.input_ids.numel() for batch in batches)

@@ -151,8 +151,7 @@ def _gram(
         token_loop_rows(policy.model, {name: policy.trainable[name]}, chunks, temperature, accumulator.add_rows)
     if accumulator.num_parameters != policy.num_parameters:
         raise VerificationError(
-            f"The Gram matrix of token rows covers {accumulator.num_parameters} of {policy.num_parameters} parameters.",
-            hint="Please report this with the model's config.json; its numbers must not be used.",
+            f"The Gram matrix of token rows covers {accumulator.num_parameters} of {policy.num_parameters} parameters."
         )
     return np.asarray(accumulator.gram.cpu().numpy()), slow
 

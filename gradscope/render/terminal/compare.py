@@ -14,6 +14,7 @@ from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.views.view import Column, Word, entry
 from gradscope.render.words import Footnotes, cell, metric_title, pair_label, plain, why_alone
 from gradscope.results.compare import ComparedPair, Comparison
+from gradscope.say import counted
 
 _AT_ONCE = 2  # metrics that fit 80 columns
 _MOST_PAIRS = 6
@@ -25,8 +26,7 @@ _ORDER = ("decides", "suggests", "differ", "open")
 
 def compare_table(comparison: Comparison, show: Sequence[str] = ()) -> Group:
     """The decisions of the tests, the most telling differences, and open questions; ``show`` adds tables."""
-    cells = "1 cell" if len(comparison.cells) == 1 else f"{len(comparison.cells)} cells"
-    tested = [f"{cells}, {comparison.num_tests} tests"] if comparison.num_tests else []
+    tested = [f"{counted(len(comparison.cells), 'cell')}, {comparison.num_tests} tests"] if comparison.num_tests else []
     return Answer(
         command="compare",
         headline=comparison.findings or ("Nothing could be compared.",),

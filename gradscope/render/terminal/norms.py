@@ -18,7 +18,7 @@ from gradscope.render.terminal.names import ALL
 from gradscope.render.views.view import Column, Selection, View, Word, digits
 from gradscope.render.words import FACTS, STYLES, Footnotes, Tone, cell
 from gradscope.results.norms import Quantity, ReplayReport, SpikeReport, StepReplay
-from gradscope.say import as_ranges, evenly, number
+from gradscope.say import evenly, named_steps, number
 
 _TONES: Mapping[str, Tone] = {"match": "fine", "mismatch": "problem", "cannot": "unknown", "no_gradient": "unknown"}
 _NORM = "grad_norm"
@@ -112,7 +112,7 @@ def _causes(steps: Sequence[StepReplay], *, most: int | None = None) -> Blocks:
     by_norm_first = sorted(by_cause.items(), key=lambda item: (item[0][0] != _NORM, -len(item[1])))
     for (name, _), cases in by_norm_first[:most]:
         first = cases[0][1]
-        head = Text(f"{name}, step{'s' * (len(cases) > 1)} {as_ranges([step for step, _ in cases])}: ", style="bold")
+        head = Text(f"{name}, {named_steps([step for step, _ in cases])}: ", style="bold")
         head.append(first.verdict, style=STYLES[_TONES[first.verdict]])
         advice = f". {first.advice}" if first.advice else ""
         yield Group(head, Padding(cell(f"{first.cause}{advice}"), (0, 0, 0, 2)))

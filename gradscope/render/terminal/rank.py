@@ -24,7 +24,7 @@ from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
 from gradscope.render.views.view import Column, digits, unless_empty
 from gradscope.render.words import FACTS, UNDEFINED, Footnotes, cell, why_alone
 from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry, TokenRankPoint, WeightRankPoint
-from gradscope.say import as_ranges, evenly, non_finite_word
+from gradscope.say import as_ranges, evenly, named_steps, non_finite_word
 
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
 _SUBJECTS = {
@@ -145,14 +145,14 @@ def _step_ranks(report: RankReport, *, show_all: bool = False) -> Blocks:
         if row.rank.is_defined and row.rank.interval is None:
             alone.setdefault("" if row.num_live is None else why_alone(row.num_live), []).append(row.step)
     for reason, steps in alone.items():
-        yield cell(f"No interval at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {reason}" if reason else FACTS)
+        yield cell(f"No interval at {named_steps(steps)}: {reason}" if reason else FACTS)
     yield from map(cell, notes.lines())
     reasons: dict[str, list[int]] = {}
     for row in rows:
         if row.rank.undefined:
             reasons.setdefault(row.rank.undefined.replace(f"step {row.step}", "this step"), []).append(row.step)
     for reason, steps in reasons.items():
-        yield cell(f"No rank at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {reason}")
+        yield cell(f"No rank at {named_steps(steps)}: {reason}")
 
 
 def _rows(report: RankReport) -> tuple[list[_Row], str]:

@@ -16,7 +16,7 @@ from gradscope.render.terminal.layout import add_row, draw_table, losses, new_ta
 from gradscope.render.views.view import Column, Word
 from gradscope.render.words import STYLES, UNDEFINED, Footnotes, Style, Tone, cell, condition, format_number, plain
 from gradscope.results.verdicts import CheckReport, ClaimRow, ClaimsReport, Verdict
-from gradscope.say import as_ranges, with_interval
+from gradscope.say import counted, named_steps, with_interval
 
 _TONES: Mapping[str, Tone] = {"pass": "fine", "fail": "problem", "unknown": "unknown"}
 _ORDER = ("fail", "unknown", "pass")
@@ -52,7 +52,7 @@ def _headline(report: CheckReport) -> str:
     number = len(report.verdicts)
     if not number:
         return f"Check: {report.outcome}. Nothing was required."
-    return f"Check: {report.outcome}. Of {number} requirement{'s' * (number != 1)}: {', '.join(parts)}."
+    return f"Check: {report.outcome}. Of {counted(number, 'requirement')}: {', '.join(parts)}."
 
 
 def _by_outcome(report: CheckReport) -> list[Verdict]:
@@ -97,8 +97,7 @@ _CLAIM_TONES: Mapping[str, Tone] = {"supported": "fine", "contradicted": "proble
 
 def claims_table(report: ClaimsReport, show: Sequence[str] = ()) -> Group:
     """How many claims hold, those that the run decides at a glance, the others by name; ``show`` adds the reasons."""
-    plural = "s" if len(report.steps) > 1 else ""
-    steps = f"gradients of step{plural} {as_ranges(report.steps)}" if report.steps else "no gradient was recomputed"
+    steps = f"gradients of {named_steps(report.steps)}" if report.steps else "no gradient was recomputed"
     return Answer(
         command="claims",
         headline=report.findings,

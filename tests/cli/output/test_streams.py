@@ -10,22 +10,11 @@ import pytest
 
 from gradscope import machine
 from gradscope.cli.output import streams
-from gradscope.cli.output.streams import (
-    pause,
-    progress_bar,
-    say,
-    show,
-    show_command,
-    show_line,
-    show_next,
-    typed_again,
-    write_data,
-)
 from gradscope.progress import no_progress
 
 
 def test_a_line_of_talk_is_one_escaped_line(capsys: pytest.CaptureFixture[str]) -> None:
-    say("note: [b]\n\x1b[31m" + "x" * 200)
+    streams.say("note: [b]\n\x1b[31m" + "x" * 200)
     out, err = capsys.readouterr()
     assert (out, err) == ("", r"note: [b]\x0a\x1b[31m" + "x" * 200 + "\n")
 
@@ -57,9 +46,9 @@ def test_a_terminal_breaks_talk_between_words_and_what_is_quoted_never(
     monkeypatch.setenv("COLUMNS", "20")
 
     def work() -> None:
-        say(f"note: {'word ' * 4}end")
-        say("hint: word `gradscope rank run --step 1`, word word word --require 'a <= 1'")
-        pause()
+        streams.say(f"note: {'word ' * 4}end")
+        streams.say("hint: word `gradscope rank run --step 1`, word word word --require 'a <= 1'")
+        streams.pause()
 
     reported = "hint: word\n`gradscope rank run --step 1`,\nword word word\n--require 'a <= 1'\n\n"
     assert on_a_terminal(work) == f"note: word word word\nword end\n{reported}"
@@ -71,7 +60,7 @@ def test_a_command_on_a_terminal_is_broken_as_a_shell_reads_it(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     words = ["gradscope", "check", "my run", "--require", "pass@8 >= 0.5", "--quiet", "--step", "1,2", "-o", "x" * 30]
-    shown = on_a_terminal(lambda: show_command(words))
+    shown = on_a_terminal(lambda: streams.show_command(words))
     assert shlex.split(shown.replace("\\\n", "")) == ["$", *words]
     lines = shown.splitlines()
     assert all(len(line) <= width for line in lines if "x" * 30 not in line)
@@ -80,9 +69,9 @@ def test_a_command_on_a_terminal_is_broken_as_a_shell_reads_it(
 
 
 def test_a_command_in_a_pipe_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    pause()
-    show_command(["gradscope", "--word", "a b"] * 20)
-    show_line("--word " * 40 + "[end]", style="bold")
+    streams.pause()
+    streams.show_command(["gradscope", "--word", "a b"] * 20)
+    streams.show_line("--word " * 40 + "[end]", style="bold")
     command = " ".join(["gradscope --word 'a b'"] * 20)
     assert capsys.readouterr().out == f"$ {command}\n{'--word ' * 40}[end]\n"
 
@@ -94,11 +83,11 @@ def test_of_several_processes_the_main_one_prints(
     monkeypatch.setattr(machine, "_reports", [])
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", rank)
-    say("note: a")
-    show("b")
-    show_line("c")
-    write_data("d")
-    show_next(["explain"])  # needs the launcher
+    streams.say("note: a")
+    streams.show("b")
+    streams.show_line("c")
+    streams.write_data("d")
+    streams.show_next(["explain"])  # needs the launcher
     assert capsys.readouterr() == (("b\nc\nd", "note: a\n") if prints else ("", ""))
 
 
@@ -114,11 +103,11 @@ def test_of_several_processes_the_main_one_prints(
     ],
 )
 def test_files_and_forms_of_output_are_left_out(typed: str, remaining: str) -> None:
-    assert typed_again(typed.split()) == remaining.split()
+    assert streams.typed_again(typed.split()) == remaining.split()
 
 
 def test_a_command_is_one_line_that_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
-    show_next(["rank", "a run", "--step", "1" * 100], ["explain", "effective_rank"])
+    streams.show_next(["rank", "a run", "--step", "1" * 100], ["explain", "effective_rank"])
     assert capsys.readouterr().out == (
         f"\n$ gradscope rank 'a run' --step {'1' * 100}\n$ gradscope explain effective_rank\n"
     )
@@ -132,7 +121,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_quiet_reports_no_progress() -> None:
-    with progress_bar(quiet=True) as progress:
+    with streams.progress_bar(quiet=True) as progress:
         assert progress is no_progress
 
 
@@ -140,7 +129,7 @@ def test_a_terminal_shows_a_bar_and_is_clean_afterwards(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress_bar(quiet=False) as progress:
+    with streams.progress_bar(quiet=False) as progress:
         progress(1, 4, "[steps]")
     out, err = capsys.readouterr()
     assert out == ""
@@ -151,7 +140,7 @@ def test_a_terminal_shows_a_bar_and_is_clean_afterwards(
 def test_a_file_gets_a_line_from_time_to_time_with_what_is_left(
     seconds: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with progress_bar(quiet=False) as progress:
+    with streams.progress_bar(quiet=False) as progress:
         for done in range(0, 101, 10):
             progress(done, 100, "MB read")
             seconds[0] += 10
@@ -174,7 +163,7 @@ def test_a_file_gets_a_line_from_time_to_time_with_what_is_left(
 
 
 def test_less_than_an_hour_and_a_half_is_in_minutes(seconds: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar(quiet=False) as progress:
+    with streams.progress_bar(quiet=False) as progress:
         progress(0, 10, "steps")
         seconds[0] += 60
         progress(1, 10, "steps")
@@ -186,7 +175,7 @@ def test_an_estimate_below_a_second_is_none(
     total: int, seconds: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Work that has only begun, or is all but done, after a wait: neither is said to take no time."""
-    with progress_bar(quiet=False) as progress:
+    with streams.progress_bar(quiet=False) as progress:
         progress(0, total, "groups")
         seconds[0] += 60
         progress(total - 1, total, "groups")

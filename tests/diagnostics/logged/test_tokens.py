@@ -7,26 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from gradscope.diagnostics.logged.tokens import (
-    METRICS,
-    NO_LOGPROB,
-    NO_SAMPLER,
-    NO_TRAINER,
-    NOT_FINITE,
-    NUM_WORST,
-    OTHER_LENGTH,
-    PLACEHOLDERS,
-    GatheredEntropy,
-    GatheredMismatch,
-    GatheredStaleness,
-    _counts_in_loss,
-    _step_tokens,
-    first_logged,
-    gathered,
-    logged_estimate,
-    mean_as_logged,
-    metric_courses,
-)
+from gradscope.diagnostics.logged import tokens
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.rollouts.groups import RolloutGroup, Tokens
 from gradscope.rollouts.readers.detect import read_run
@@ -39,31 +20,31 @@ from tests.diagnostics.made_up_runs import group_of, run_of
 def test_a_logged_metric_has_its_first_name_and_an_interval_from_ten_steps_on() -> None:
     metrics = {1: {"b": 0.5}, 2: {"b": 0.25, "c": 1.0}, 9: {"a": 1.0}}
     run = run_of(group_of([1, 0], step=1), group_of([1, 0], step=2), metrics=metrics)
-    assert first_logged(run, ("a", "b", "c")) == ("b", {1: 0.5, 2: 0.25})
-    assert first_logged(run, ("a",)) is None
-    assert mean_as_logged({step: step % 2 for step in range(9)}).interval is None
-    assert mean_as_logged({step: step % 2 for step in range(20)}).interval is not None
+    assert tokens.first_logged(run, ("a", "b", "c")) == ("b", {1: 0.5, 2: 0.25})
+    assert tokens.first_logged(run, ("a",)) is None
+    assert tokens.mean_as_logged({step: step % 2 for step in range(9)}).interval is None
+    assert tokens.mean_as_logged({step: step % 2 for step in range(20)}).interval is not None
 
 
 @pytest.mark.parametrize(
     ("value", "word"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity"), (1e308, "1e+308")]
 )
 def test_what_is_no_number_to_add_has_its_word(value: float, word: str) -> None:
-    assert logged_estimate(value).undefined == f"the trainer logged {word}"
-    assert mean_as_logged({3: 1.0, 7: value}).undefined == f"the trainer logged {word} at step 7"
+    assert tokens.logged_estimate(value).undefined == f"the trainer logged {word}"
+    assert tokens.mean_as_logged({3: 1.0, 7: value}).undefined == f"the trainer logged {word} at step 7"
 
 
 def test_a_course_has_the_steps_that_logged_it_and_a_mean_of_numbers() -> None:
     metrics = {1: {"kl": 0.5, "own": 1.0}, 3: {"kl": 0.25, "reward": 2.0}, 2: {"kl": 1.0}}
-    reward, kl = metric_courses(run_of(metrics=metrics))
+    reward, kl = tokens.metric_courses(run_of(metrics=metrics))
     assert (reward.name, *reward.steps, *reward.values, reward.mean.value) == ("reward", 3, 2.0, 2.0)
     assert (list(kl.steps), list(kl.values)) == ([1, 2, 3], [0.5, 1.0, 0.25])
     assert (kl.largest_step, kl.smallest_step, kl.at(2), kl.mean.num_units) == (2, 3, 1.0, 3)
     assert kl.mean.interval is None
-    (broken,) = metric_courses(run_of(metrics={1: {"kl": 0.5}, 2: {"kl": math.nan}, 3: {"kl": 0.25}}))
+    (broken,) = tokens.metric_courses(run_of(metrics={1: {"kl": 0.5}, 2: {"kl": math.nan}, 3: {"kl": 0.25}}))
     assert broken.mean.undefined == "the trainer logged NaN at step 2"
     assert (broken.largest_step, broken.smallest_step) == (1, 3)
-    (none,) = metric_courses(run_of(metrics={1: {"kl": math.inf}}))
+    (none,) = tokens.metric_courses(run_of(metrics={1: {"kl": math.inf}}))
     assert (none.largest_step, none.mean.undefined) == (1, "the trainer logged Infinity at step 1")
 
 
@@ -80,7 +61,7 @@ class Sizes:
 
 def test_a_part_sees_each_step_once_and_then_the_run() -> None:
     run = run_of(group_of([1], step=2, prompt="a"), group_of([1], step=1), group_of([0], step=2, prompt="b"))
-    assert gathered(Sizes(), run, RESAMPLING) == (run.source.path, [(1, 1), (2, 2)])
+    assert tokens.gathered(Sizes(), run, RESAMPLING) == (run.source.path, [(1, 1), (2, 2)])
 
 
 def test_masked_tokens_are_left_out_and_positions_are_those_of_the_completion() -> None:
@@ -90,37 +71,37 @@ def test_masked_tokens_are_left_out_and_positions_are_those_of_the_completion() 
         both([-0.25], [-0.5], mask=(False,)),
     )
     set_aside: Counter[str] = Counter()
-    tokens = _step_tokens([group], set_aside)
-    assert tokens.log_ratios.tolist() == [-0.5, 0.0, -0.25]
-    assert tokens.positions.tolist() == [0, 2, 0]
-    assert tokens.lengths.tolist() == [2, 1]
-    assert tokens.advantages.tolist() == [0.5, 0.5, -1.0]
-    assert [rollout.sample for rollout in tokens.rollouts] == [0, 1]
+    compared = tokens._step_tokens([group], set_aside)
+    assert compared.log_ratios.tolist() == [-0.5, 0.0, -0.25]
+    assert compared.positions.tolist() == [0, 2, 0]
+    assert compared.lengths.tolist() == [2, 1]
+    assert compared.advantages.tolist() == [0.5, 0.5, -1.0]
+    assert [rollout.sample for rollout in compared.rollouts] == [0, 1]
     assert not set_aside
-    rounded = _step_tokens([tokens_of(both([0.25], [-0.25], token_advantages=(1.0, 2.0)))], set_aside)
+    rounded = tokens._step_tokens([tokens_of(both([0.25], [-0.25], token_advantages=(1.0, 2.0)))], set_aside)
     assert (rounded.log_ratios.tolist(), np.isnan(rounded.advantages).all()) == ([-0.5], True)
-    empty = _step_tokens([], set_aside)
+    empty = tokens._step_tokens([], set_aside)
     assert (len(empty.sampler), len(empty.lengths), empty.prompts) == (0, 0, ())
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({}, NO_SAMPLER),
-        ({"logprobs": (-1.0,)}, NO_TRAINER),
-        (both([-1.0], [-1.0, -2.0]), OTHER_LENGTH),
-        (both([-1.0], [-1.0], mask=(True, True)), OTHER_LENGTH),
-        (both([-1.0, -1.0], [-1.0, math.nan]), NOT_FINITE),
-        (both([-math.inf], [-1.0]), NOT_FINITE),
-        (both([1.0], [-1.0]), NO_LOGPROB),
-        (both([-1.0], [-1e30]), NO_LOGPROB),
+        ({}, tokens.NO_SAMPLER),
+        ({"logprobs": (-1.0,)}, tokens.NO_TRAINER),
+        (both([-1.0], [-1.0, -2.0]), tokens.OTHER_LENGTH),
+        (both([-1.0], [-1.0], mask=(True, True)), tokens.OTHER_LENGTH),
+        (both([-1.0, -1.0], [-1.0, math.nan]), tokens.NOT_FINITE),
+        (both([-math.inf], [-1.0]), tokens.NOT_FINITE),
+        (both([1.0], [-1.0]), tokens.NO_LOGPROB),
+        (both([-1.0], [-1e30]), tokens.NO_LOGPROB),
     ],
 )
 def test_rows_that_cannot_be_compared_are_counted_by_reason(fields: dict[str, Any], reason: str) -> None:
     set_aside: Counter[str] = Counter()
-    tokens = _step_tokens([tokens_of(fields, both([-1.0], [-2.0]))], set_aside)
+    compared = tokens._step_tokens([tokens_of(fields, both([-1.0], [-2.0]))], set_aside)
     assert set_aside == {reason: 1}
-    assert tokens.log_ratios.tolist() == [-1.0]
+    assert compared.log_ratios.tolist() == [-1.0]
 
 
 @pytest.mark.parametrize(
@@ -132,17 +113,22 @@ def test_zeros_of_a_whole_step_stand_for_no_log_probabilities(
 ) -> None:
     set_aside: Counter[str] = Counter()
     third = both([-1.0], [-1.0]) if len(sampler) == 1 else both(sampler, trainer)
-    tokens = _step_tokens([tokens_of(both(sampler, trainer), both(sampler, trainer), third)], set_aside)
-    assert len(tokens.lengths) == num_tokens
-    assert set_aside == ({} if num_tokens else {PLACEHOLDERS: 3})
+    compared = tokens._step_tokens([tokens_of(both(sampler, trainer), both(sampler, trainer), third)], set_aside)
+    assert len(compared.lengths) == num_tokens
+    assert set_aside == ({} if num_tokens else {tokens.PLACEHOLDERS: 3})
 
 
 def test_a_rollout_of_which_no_token_counts_is_in_no_loss() -> None:
     masks = (None, (True, False), (False, False), ())
-    assert [_counts_in_loss(tokens_of({"mask": mask}).rollouts[0]) for mask in masks] == [True, True, False, False]
+    assert [tokens._counts_in_loss(tokens_of({"mask": mask}).rollouts[0]) for mask in masks] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     (masked,) = tokens_of(both([-0.5], [-0.5], mask=(False,))).rollouts
     before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
-    assert _counts_in_loss(replace(masked, earlier=(before,)))
+    assert tokens._counts_in_loss(replace(masked, earlier=(before,)))
 
 
 def test_each_sequence_of_a_rollout_has_its_own_tokens_and_its_prompt() -> None:
@@ -153,19 +139,19 @@ def test_each_sequence_of_a_rollout_has_its_own_tokens_and_its_prompt() -> None:
     outside = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(False,))
     set_aside: Counter[str] = Counter()
     several = both([-0.5], [-0.5], mask=(True,), advantage=0.5, earlier=(before, unknown, outside))
-    tokens = _step_tokens([tokens_of(several, both([-2.0], [-2.0]))], set_aside)
-    assert tokens.log_ratios.tolist() == [-0.25, 0.0, 0.0]
-    assert (tokens.positions.tolist(), tokens.lengths.tolist()) == ([1, 0, 0], [1, 1, 1])
-    assert (tokens.sequences, [one.sample for one in tokens.rollouts]) == ((0, 3, 0), [0, 0, 1])
-    assert tokens.prompts == ("p", "p", "p")
-    assert set_aside == {NO_TRAINER: 1}
+    compared = tokens._step_tokens([tokens_of(several, both([-2.0], [-2.0]))], set_aside)
+    assert compared.log_ratios.tolist() == [-0.25, 0.0, 0.0]
+    assert (compared.positions.tolist(), compared.lengths.tolist()) == ([1, 0, 0], [1, 1, 1])
+    assert (compared.sequences, [one.sample for one in compared.rollouts]) == ((0, 3, 0), [0, 0, 1])
+    assert compared.prompts == ("p", "p", "p")
+    assert set_aside == {tokens.NO_TRAINER: 1}
 
 
 FEW = Resampling(num_resamples=100)
 
 
 def test_tokens_weigh_the_same_with_a_mean_each_step_and_a_trend() -> None:
-    entropy = gathered(GatheredEntropy(), drifting_run(), FEW)
+    entropy = tokens.gathered(tokens.GatheredEntropy(), drifting_run(), FEW)
     assert entropy.origin == "tokens"
     assert [row.mean.value for row in entropy.by_step] == pytest.approx([0.1, 0.2, 0.3])
     assert entropy.overall.mean.value == pytest.approx(0.2)
@@ -173,7 +159,7 @@ def test_tokens_weigh_the_same_with_a_mean_each_step_and_a_trend() -> None:
     group = tokens_of(
         {"entropies": (1.0, 9.0, 2.0), "mask": (True, False, True)}, {"entropies": (6.0,)}, {"entropies": (5.0,) * 2}
     )
-    entropy = gathered(GatheredEntropy(), run_of(group), FEW)
+    entropy = tokens.gathered(tokens.GatheredEntropy(), run_of(group), FEW)
     assert entropy.overall.mean.value == pytest.approx((1 + 2 + 6 + 5 + 5) / 5)
 
 
@@ -186,16 +172,18 @@ def test_tokens_weigh_the_same_with_a_mean_each_step_and_a_trend() -> None:
     ids=["nan", "negative", "large", "none", "mask of another length"],
 )
 def test_a_rollout_with_numbers_that_are_no_entropy_does_not_count(fields: dict[str, Any]) -> None:
-    entropy = gathered(GatheredEntropy(), run_of(tokens_of(fields, {"entropies": (0.5, -1e-6, 1.0)})), FEW)
+    entropy = tokens.gathered(
+        tokens.GatheredEntropy(), run_of(tokens_of(fields, {"entropies": (0.5, -1e-6, 1.0)})), FEW
+    )
     assert entropy.overall.mean.value == pytest.approx(0.5)  # rounding below zero is zero
-    assert gathered(GatheredEntropy(), run_of(tokens_of(fields)), FEW).overall is None
+    assert tokens.gathered(tokens.GatheredEntropy(), run_of(tokens_of(fields)), FEW).overall is None
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", tokens.METRICS)
 def test_the_trainers_own_metric_stands_in(name: str) -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2, 3, 4)]
     metrics = {1: {name: 0.4}, 3: {name: 0.2}, 4: {"loss": 1.0}, 9: {name: 7.0}}
-    entropy = gathered(GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
+    entropy = tokens.gathered(tokens.GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
     assert entropy.origin == name
     assert [(row.step, row.mean.value) for row in entropy.by_step] == [(1, 0.4), (3, 0.2)]
     assert entropy.overall.mean.value == pytest.approx(0.3)
@@ -203,24 +191,26 @@ def test_the_trainers_own_metric_stands_in(name: str) -> None:
 
 def test_a_logged_entropy_may_be_no_number_and_its_mean_stays_one() -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2)]
-    entropy = gathered(GatheredEntropy(), run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW)
+    entropy = tokens.gathered(
+        tokens.GatheredEntropy(), run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW
+    )
     assert [row.mean.undefined for row in entropy.by_step] == [None, "the trainer logged NaN"]
     assert entropy.overall.mean.undefined == "the trainer logged NaN at step 2"
     groups = [group_of([1, 0], step=step) for step in range(1, 21)]
     metrics = {step: {"entropy": 0.5 - 0.02 * step} for step in range(1, 21)}
-    entropy = gathered(GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
+    entropy = tokens.gathered(tokens.GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
     assert entropy.overall.mean.low == 0.0
 
 
 def test_each_step_and_the_log_are_measured_unless_values_were_copied() -> None:
-    mismatch = gathered(GatheredMismatch(), drifting_run(), FEW)
+    mismatch = tokens.gathered(tokens.GatheredMismatch(), drifting_run(), FEW)
     assert [row.step for row in mismatch.by_step] == [1, 2, 3]
     assert [row.logprob_gap.value for row in mismatch.by_step] == pytest.approx([0.01, 0.02, 0.03])
     assert mismatch.overall.logprob_gap.value == pytest.approx(0.02)
     assert (mismatch.overall.num_tokens, mismatch.overall.num_sequences, mismatch.overall.step) == (72, 36, None)
     assert mismatch.overall.sequence_ess.value == pytest.approx(1.0)
     assert not mismatch.is_identical
-    mismatch = gathered(GatheredMismatch(), run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), FEW)
+    mismatch = tokens.gathered(tokens.GatheredMismatch(), run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), FEW)
     assert mismatch.is_identical
     assert mismatch.worst == ()
 
@@ -233,23 +223,23 @@ def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
         sampler, trainer = (-rng.exponential(1.0, (4, 9)) for _ in range(2))
         groups.append(tokens_of(*map(both, sampler, trainer), step=step))
         every += [(abs(trainer[row, at] - sampler[row, at]), step, row, at) for row in range(4) for at in range(9)]
-    first = gathered(GatheredMismatch(), run_of(tokens_of(both([-1.0] * 30, [-2.0] * 30))), FEW).worst
-    assert [token.position for token in first] == list(range(NUM_WORST))
-    worst = gathered(GatheredMismatch(), run_of(*groups), FEW).worst
+    first = tokens.gathered(tokens.GatheredMismatch(), run_of(tokens_of(both([-1.0] * 30, [-2.0] * 30))), FEW).worst
+    assert [token.position for token in first] == list(range(tokens.NUM_WORST))
+    worst = tokens.gathered(tokens.GatheredMismatch(), run_of(*groups), FEW).worst
     assert [(token.step, token.row, token.position) for token in worst] == [
-        (step, row, at) for _, step, row, at in sorted(every, reverse=True)[:NUM_WORST]
+        (step, row, at) for _, step, row, at in sorted(every, reverse=True)[: tokens.NUM_WORST]
     ]
 
 
-@pytest.mark.parametrize("part", [GatheredEntropy, GatheredMismatch, GatheredStaleness])
+@pytest.mark.parametrize("part", [tokens.GatheredEntropy, tokens.GatheredMismatch, tokens.GatheredStaleness])
 def test_a_log_without_any_has_no_numbers(part: Any) -> None:
-    empty = gathered(part(), run_of(group_of([1, 0])), FEW)
+    empty = tokens.gathered(part(), run_of(group_of([1, 0])), FEW)
     assert (empty.overall, empty.by_step, getattr(empty, "contradiction", "")) == (None, (), "")
 
 
 def test_steps_without_data_are_left_out_and_rows_counted() -> None:
     run = run_of(group_of([1, 0], step=1), tokens_of(both([-1.0], [-1.1]), both([-1.0], [math.nan]), step=2))
-    mismatch = gathered(GatheredMismatch(), run, FEW)
+    mismatch = tokens.gathered(tokens.GatheredMismatch(), run, FEW)
     assert [row.step for row in mismatch.by_step] == [2]
     assert mismatch.set_aside == {
         "no log-probabilities of the sampler": 2,
@@ -257,10 +247,10 @@ def test_steps_without_data_are_left_out_and_rows_counted() -> None:
     }
 
 
-@pytest.mark.parametrize(("log", "tokens", "gap"), [("nemo_rl", 9, 0.01), ("prime_rl_tokens", 4, 0.005)])
-def test_logs_of_trainers_that_keep_both(log: str, tokens: int, gap: float) -> None:
-    mismatch = gathered(GatheredMismatch(), read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
-    assert mismatch.overall.num_tokens == tokens
+@pytest.mark.parametrize(("log", "num_tokens", "gap"), [("nemo_rl", 9, 0.01), ("prime_rl_tokens", 4, 0.005)])
+def test_logs_of_trainers_that_keep_both(log: str, num_tokens: int, gap: float) -> None:
+    mismatch = tokens.gathered(tokens.GatheredMismatch(), read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
+    assert mismatch.overall.num_tokens == num_tokens
     assert mismatch.overall.logprob_gap.value == pytest.approx(gap)
 
 
@@ -278,30 +268,32 @@ def stale_run() -> object:
 
 
 def test_lags_are_those_of_the_first_token_with_share_and_gap() -> None:
-    staleness = gathered(GatheredStaleness(), stale_run(), FEW)
+    staleness = tokens.gathered(tokens.GatheredStaleness(), stale_run(), FEW)
     assert staleness.overall.num_rollouts == 5
     assert staleness.overall.mean_lag.value == pytest.approx((0 + 2 + 2 + 0 + 3) / 5)
     assert staleness.overall.max_lag.value == 3.0
     assert staleness.overall.frac_above_1.value == pytest.approx(3 / 5)
     assert staleness.overall.frac_mixed.value == pytest.approx(2 / 5)
     assert [(row.step, row.mean_lag.value) for row in staleness.by_step] == [(3, pytest.approx(4 / 3)), (4, 1.5)]
-    rows = gathered(GatheredStaleness(), stale_run(), FEW).by_lag
+    rows = tokens.gathered(tokens.GatheredStaleness(), stale_run(), FEW).by_lag
     assert [(row.lag, row.num_rollouts, row.share) for row in rows] == [(0, 2, 0.4), (2, 2, 0.4), (3, 1, 0.2)]
     assert [row.logprob_gap.value for row in rows] == pytest.approx([0.0, 0.2, 0.3])
 
 
 def test_lags_without_log_probabilities_updates_or_a_past_say_so() -> None:
-    (row,) = gathered(GatheredStaleness(), run_of(tokens_of({"policy_versions": (0, 0)})), FEW).by_lag
+    (row,) = tokens.gathered(tokens.GatheredStaleness(), run_of(tokens_of({"policy_versions": (0, 0)})), FEW).by_lag
     assert row.logprob_gap.undefined == "no rollout of this lag has log-probabilities of both sampler and trainer"
     unused = {"policy_versions": (0, 0), "mask": (False,)}
-    staleness = gathered(GatheredStaleness(), run_of(tokens_of(unused, {"policy_versions": (1, 1)}, step=2)), FEW)
+    staleness = tokens.gathered(
+        tokens.GatheredStaleness(), run_of(tokens_of(unused, {"policy_versions": (1, 1)}, step=2)), FEW
+    )
     assert staleness.overall.num_rollouts == 1  # no update used the other
-    staleness = gathered(GatheredStaleness(), run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), FEW)
+    staleness = tokens.gathered(tokens.GatheredStaleness(), run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), FEW)
     assert staleness.overall is None
     assert "newer than its steps" in staleness.contradiction
 
 
 @pytest.mark.parametrize(("log", "rollouts"), [("prime_rl", 2), ("tinker", 8)])
 def test_logs_that_name_the_weights(log: str, rollouts: int) -> None:
-    staleness = gathered(GatheredStaleness(), read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
+    staleness = tokens.gathered(tokens.GatheredStaleness(), read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
     assert (staleness.overall.num_rollouts, staleness.overall.max_lag.value) == (rollouts, 0.0)

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.rank import rows as rank_rows
+from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.function_rewards import FunctionRewards
@@ -143,10 +144,6 @@ def request(**fields: object) -> rank_rows.RankRequest:
         "rows": "rollout",
         "advantages": ("logged", "dr_grpo", "rloo"),
         "group_sizes": (2, 4),
-        "paired": False,
-        "centered": False,
-        "seed": 0,
-        "output": None,
     }
     return rank_rows.RankRequest(**{**defaults, **fields})
 
@@ -166,8 +163,10 @@ def test_logged_advantages_belong_to_the_logged_groups() -> None:
 def test_paired_groups_live_at_every_size() -> None:
     rows, _ = make_rows([0, 1, 0, 1, 0, 0, 1, 1], ["a"] * 4 + ["b"] * 4)
     assert request().groups(rows, "dr_grpo") is None
-    assert request(paired=True, group_sizes=(2,)).groups(rows, "dr_grpo") == {"a"}  # pairs of b are alike
-    assert request(paired=True, group_sizes=(2,)).groups(rows, "sign") == {"a", "b"}
+    assert request(options=RankOptions(pair_groups=True), group_sizes=(2,)).groups(rows, "dr_grpo") == {
+        "a"
+    }  # pairs of b are alike
+    assert request(options=RankOptions(pair_groups=True), group_sizes=(2,)).groups(rows, "sign") == {"a", "b"}
 
 
 def test_names_and_sizes_are_checked_against_registry_and_log() -> None:

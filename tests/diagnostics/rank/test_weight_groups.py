@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.rank import weight_groups
+from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.diagnostics.rank.rows import RankRequest, advantages_of, sub_groups
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.directions import Combinations, GroupWeightRanks
@@ -62,9 +63,7 @@ def test_advantages_of_tokens_are_a_channel_of_their_own() -> None:
 def answer_of(groups: list[RolloutGroup], *advantages: str, most: int | None = None) -> weight_groups.WeightAnswer:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), groups, DAPO)
     gram = measure_step(prepared)
-    request = RankRequest(
-        rows="weight", advantages=advantages, group_sizes=(2,), paired=False, centered=False, seed=0, output=None
-    )
+    request = RankRequest(rows="weight", advantages=advantages, group_sizes=(2,))
     return weight_groups.weight_rows(prepared, gram, request=request, most=most)
 
 
@@ -105,9 +104,8 @@ def test_what_these_rollouts_do_not_have_is_refused_with_its_reason() -> None:
 @pytest.mark.parametrize("paired", [False, True])
 def test_paired_groups_are_those_that_live_at_every_size(paired: bool) -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(2, 4), DAPO)
-    request = RankRequest(
-        rows="weight", advantages=("dr_grpo",), group_sizes=(2,), paired=paired, centered=False, seed=0, output=None
-    )
+    options = RankOptions(pair_groups=paired)
+    request = RankRequest(rows="weight", advantages=("dr_grpo",), group_sizes=(2,), options=options)
     gram = measure_step(prepared)
     gram = replace(gram, rewards=np.array([0, 1, 0, 1, 0, 0, 1, 1.0]))
     assert len(weight_groups.weight_rows(prepared, gram, request=request).groups) == (1 if paired else 2)

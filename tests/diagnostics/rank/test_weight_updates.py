@@ -23,8 +23,7 @@ from gradscope.progress import no_progress
 from gradscope.results.rank import GradientSpectrum, Ranks, SpectrumLabel
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of
-from tests.gradients.models import DAPO, tiny_groups, tiny_policy, weight_of
-from tests.gradients.tokens.test_sums import changed
+from tests.gradients.models import DAPO, changed, tiny_groups, tiny_policy, weight_of
 
 
 def test_each_matrix_has_a_spectrum_and_that_of_independent_entries() -> None:

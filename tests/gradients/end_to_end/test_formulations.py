@@ -15,16 +15,7 @@ from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.training.grpo.trainer import HEADS
-from tests.gradients.models import (
-    DAPO,
-    measured_step,
-    plain_logprobs,
-    plain_model,
-    relative_gram,
-    rollouts_of,
-    tiny_groups,
-    tiny_policy,
-)
+from tests.gradients import models
 
 MODEL, NUM_GROUPS, GROUP_SIZE = "qwen3_gqa_norms", 2, 4
 BY_ROLLOUT = [name for name, entry in ALL_FORMULATIONS.items() if entry.scope != "token"]
@@ -33,9 +24,9 @@ BY_ROLLOUT = [name for name, entry in ALL_FORMULATIONS.items() if entry.scope !=
 @functools.cache
 def measured() -> tuple[list[RolloutGroup], StepGram, tuple[TokenGram, ...]]:
     """One step's Gram matrices, of rollouts and of tokens, computed once for all formulations."""
-    policy, groups = tiny_policy(MODEL), tiny_groups(NUM_GROUPS, GROUP_SIZE, seed=9)
-    step = measured_step(policy, groups, DAPO)
-    return groups, step, measure_tokens(prepare_step(policy, groups, DAPO), step)
+    policy, groups = models.tiny_policy(MODEL), models.tiny_groups(NUM_GROUPS, GROUP_SIZE, seed=9)
+    step = models.measured_step(policy, groups, models.DAPO)
+    return groups, step, measure_tokens(prepare_step(policy, groups, models.DAPO), step)
 
 
 def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list[np.ndarray]:
@@ -70,10 +61,10 @@ def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list
 @functools.cache
 def score_rows() -> list[np.ndarray]:
     """The gradient of every token's log-probability in float64, one backward each; one array [T, P] a rollout."""
-    model, parameters = plain_model(tiny_policy(MODEL))
+    model, parameters = models.plain_model(models.tiny_policy(MODEL))
     rows = []
-    for rollout in rollouts_of(measured()[0]):
-        logprobs = plain_logprobs(model, rollout)
+    for rollout in models.rollouts_of(measured()[0]):
+        logprobs = models.plain_logprobs(model, rollout)
         one_each = torch.eye(len(logprobs), dtype=torch.float64)
         grads = torch.autograd.grad(logprobs, parameters, one_each, is_grads_batched=True)
         rows.append(torch.cat([part.flatten(1) for part in grads], dim=1).numpy())
@@ -90,7 +81,7 @@ def test_gradients_weighed_afterwards_are_those_of_a_loss_with_the_advantages_in
     assert any(map(np.any, rows))
     if name in BY_ROLLOUT:
         sums = np.stack([of_rollout.sum(axis=0) for of_rollout in rows])
-        assert relative_gram(step.gradient_gram(np.array([by_token[0] for by_token in advantages])), sums) < 1e-5
+        assert models.relative_gram(step.gradient_gram(np.array([by_token[0] for by_token in advantages])), sums) < 1e-5
     for number, of_group in enumerate(tokens):
         table = of_group.table
         members = np.arange(number * GROUP_SIZE, (number + 1) * GROUP_SIZE)
@@ -100,4 +91,4 @@ def test_gradients_weighed_afterwards_are_those_of_a_loss_with_the_advantages_in
             each = [advantages[rollout][index] for rollout, index in zip(table.rollouts, table.positions, strict=True)]
             weights = -np.array(each) * table.score_weights
         own = np.concatenate([rows[rollout] for rollout in members])
-        assert relative_gram(weights[:, None] * of_group.gram * weights, own) < 1e-5
+        assert models.relative_gram(weights[:, None] * of_group.gram * weights, own) < 1e-5

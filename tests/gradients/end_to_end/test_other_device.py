@@ -19,13 +19,7 @@ from gradscope.gradients.model.budget import TokenBudget
 from gradscope.gradients.model.policy import _longest_sequence
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step, step_logprobs
-from gradscope.gradients.step.directions import (
-    Combinations,
-    measure_group_weights,
-    measure_optimizer_steps,
-    measure_weight_spectra,
-    step_gradient,
-)
+from gradscope.gradients.step import directions
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.measure import measure_rollout_tokens, measure_signals, measure_tokens
 from gradscope.gradients.tokens.sums import CORRECTIONS, corrected, counted_tokens, measure_token_sums
@@ -172,7 +166,7 @@ def rollout_tokens(model: Any) -> Any:
 
 
 def weights(model: Any) -> Any:
-    spectra = measure_weight_spectra(prepared(model, num_groups=1))
+    spectra = directions.measure_weight_spectra(prepared(model, num_groups=1))
     return np.concatenate([spectrum.singular_values for spectrum in spectra])
 
 
@@ -180,8 +174,8 @@ def group_weights(model: Any) -> Any:
     step = prepared(model, num_groups=1)
     factors = np.array([[1.0, -0.5, -0.5], [1.0, 1.0, 1.0]])
     null = np.array([True, False])
-    group = Combinations(group_id="a", rollouts=(0, 1, 2), by_token=False, factors=factors, has_null=null)
-    ranks = measure_group_weights(step, measure_step(step), [group])
+    group = directions.Combinations(group_id="a", rollouts=(0, 1, 2), by_token=False, factors=factors, has_null=null)
+    ranks = directions.measure_group_weights(step, measure_step(step), [group])
     return np.concatenate([of_tensor.counts.ravel() for of_tensor in ranks])
 
 
@@ -207,7 +201,7 @@ def token_sums(max_bytes: int) -> Callable[[Any], Any]:
 
 def optimizers(model: Any) -> Any:
     step = prepared(model, num_groups=1)
-    steps = measure_optimizer_steps(step.policy.trainable, step_gradient(step), 1e-3)
+    steps = directions.measure_optimizer_steps(step.policy.trainable, directions.step_gradient(step), 1e-3)
     assert all(np.isfinite(of_tensor.products).all() and of_tensor.num_moved for of_tensor in steps)
     return np.concatenate([of_tensor.products[:2, :2].ravel() for of_tensor in steps])  # Muon computes in bfloat16
 

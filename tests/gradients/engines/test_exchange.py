@@ -11,35 +11,19 @@ from msgspec.structs import replace
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from gradscope.gradients.engines.exchange import (
-    _bounds_of,
-    _cut_shape,
-    _deal_rows,
-    _exchange_letters,
-    _Letter,
-    _own_batches,
-    _piece_of,
-)
+from gradscope.gradients.engines import exchange
 from gradscope.gradients.layers.factors import GradientFactor, HeadProduct, OuterProduct, Routed, Scatter, Summed
 from gradscope.gradients.model.head import HeadTokens, PlainHead
-from tests.gradients.engines.cases import (
-    CASES,
-    COMPLETION,
-    LONG,
-    MANY_WORDS,
-    WITH_NORMS,
-    groups_of,
-    measured,
-    objective_of,
-    policy_of_case,
-    save_models,
-)
+from tests.gradients.engines import cases
 from tests.gradients.models import DAPO, naive_rows, prepared, rollouts_of, tiny_groups, tiny_policy, weight_of
 from tests.launched import finish, group_of_one, start_processes
 
 Results = dict[int, list[dict[str, Any]]]
 THREE = ("fewer rollouts than processes", "traffic")
-SIZES: dict[int, tuple[str, ...]] = {2: tuple(CASES), 3: THREE}  # number of processes -> the cases that they measure
+SIZES: dict[int, tuple[str, ...]] = {
+    2: tuple(cases.CASES),
+    3: THREE,
+}  # number of processes -> the cases that they measure
 IN_FLOAT64 = (
     *("tied, small batches", "qwen3_moe", "lora with kl", "entropies, uneven", "soft cap, float64", "scaled logits"),
     *("head with a bias, a unit of its own", "head with a bias, in the root", "few words", "many words"),
@@ -73,7 +57,7 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cases")
-    save_models(folder)
+    cases.save_models(folder)
     return folder
 
 
@@ -93,7 +77,7 @@ def by_several(folder: Path) -> Results:
     ("size", "name"), [(size, name) for size, names in SIZES.items() for name in names if name not in REFUSED]
 )
 def test_several_processes_find_what_one_finds(size: int, name: str, folder: Path, by_several: Results) -> None:
-    alone, (main, *rest) = measured(folder, name), [results[name] for results in by_several[size]]
+    alone, (main, *rest) = cases.measured(folder, name), [results[name] for results in by_several[size]]
     assert main["coverage"] == alone["coverage"] == 1.0
     values, expected = np.array(main["singular_values"]), np.array(alone["singular_values"])
     assert np.abs(values - expected).max() <= 1e-6 * expected.max()
@@ -105,16 +89,16 @@ def test_several_processes_find_what_one_finds(size: int, name: str, folder: Pat
     for other in rest:  # to the last bit, or processes would take different decisions
         assert other | of_each == main | of_each
     assert main["in_slices"] == (name not in ALL_LOGITS)
-    if name in WITH_NORMS:
+    if name in cases.WITH_NORMS:
         norms, by_one, is_rough = main["norms"], alone["norms"], "bfloat16" in name
         assert norms["squares"] == pytest.approx(by_one["squares"], rel=1e-4, abs=1e-12)
         assert norms["trained"] == pytest.approx(by_one["trained"], rel=2e-2 if is_rough else 1e-4)
         assert norms["head_alone"] == pytest.approx(by_one["head_alone"], rel=2e-2 if is_rough else 1e-5)
         assert norms["unchanged"] == by_one["unchanged"]
     if name in IN_FLOAT64:
-        policy, groups = policy_of_case(folder, name), groups_of(name)
+        policy, groups = cases.policy_of_case(folder, name), cases.groups_of(name)
         policy.model.config._experts_implementation = "eager"
-        rows = naive_rows(policy, groups, weight_of(groups), objective_of(name).temperature)
+        rows = naive_rows(policy, groups, weight_of(groups), cases.objective_of(name).temperature)
         exact = np.linalg.svd(rows, compute_uv=False)
         assert np.abs(values - exact).max() <= 1e-6 * exact.max()
 
@@ -122,7 +106,7 @@ def test_several_processes_find_what_one_finds(size: int, name: str, folder: Pat
 @pytest.mark.slow
 def test_no_process_makes_a_tensor_of_one_rollouts_tokens_by_vocabulary(by_several: Results) -> None:
     largest = max(results["many words"]["largest"] for results in by_several[2])
-    assert 0 < largest < COMPLETION * MANY_WORDS["vocab_size"] / 2
+    assert 0 < largest < cases.COMPLETION * cases.MANY_WORDS["vocab_size"] / 2
 
 
 @pytest.mark.slow
@@ -144,7 +128,7 @@ def test_adapters_that_need_a_whole_base_are_refused(name: str, by_several: Resu
 @pytest.mark.parametrize("size", SIZES)
 def test_the_shorter_side_goes_to_all_and_the_longer_one_in_pieces(size: int, by_several: Results) -> None:
     """Numbers of float32 that all processes together send, counted by hand for each token and layer."""
-    config, rollouts = LlamaConfig(**LONG), rollouts_of(tiny_groups(4, 4))
+    config, rollouts = LlamaConfig(**cases.LONG), rollouts_of(tiny_groups(4, 4))
     assert not any(name.endswith(".bias") for name, _ in LlamaForCausalLM(config).named_parameters())
     width, inner = config.hidden_size, config.intermediate_size
     num_tokens = sum(len(rollout.prompt_ids) + len(rollout.completion_ids) for rollout in rollouts)
@@ -163,7 +147,7 @@ def test_who_has_fewer_batches_repeats_a_row_for_nothing(monkeypatch: pytest.Mon
     for index in range(2):
         monkeypatch.setattr("gradscope.gradients.engines.exchange.num_connected", lambda: 2)
         monkeypatch.setattr("gradscope.gradients.engines.exchange.connected_index", lambda index=index: index)
-        batches = _own_batches(step, batch_tokens=1)
+        batches = exchange._own_batches(step, batch_tokens=1)
         assert len(batches) == 2
         counted += [row for batch, counts in batches if counts for row in batch.rows]
     assert sorted(counted) == [0, 1, 2]
@@ -221,15 +205,17 @@ def test_a_letter_comes_as_it_was_sent(name: str, dtype: torch.dtype) -> None:
         type(factor)(**{field: cast(getattr(factor, field)) for field in factor.__slots__})  # type: ignore[attr-defined]
         for factor in factors
     ]
-    (came,) = _exchange_letters([_Letter(shape=shape, parts=(((4, 2), factors),))], torch.device("cpu"))
+    (came,) = exchange._exchange_letters(
+        [exchange._Letter(shape=shape, parts=(((4, 2), factors),))], torch.device("cpu")
+    )
     ((rows, got),) = came.parts
     assert (came.shape, rows) == (shape, (4, 2))
     for sent, received in zip(factors, got, strict=True):
         assert type(sent) is type(received)
         for field in sent.__slots__:  # type: ignore[attr-defined]
             torch.testing.assert_close(getattr(sent, field), getattr(received, field), rtol=0, atol=0)
-    empty = _Letter(shape=(3, 4), parts=())
-    assert _exchange_letters([empty], torch.device("cpu")) == [empty]
+    empty = exchange._Letter(shape=(3, 4), parts=())
+    assert exchange._exchange_letters([empty], torch.device("cpu")) == [empty]
 
 
 @pytest.mark.usefixtures("group_of_one")
@@ -245,7 +231,9 @@ def test_of_an_output_layer_only_tokens_are_sent(shape: tuple[int, ...], entropi
         **numbers,
     ).split([3, 4])
     factor = HeadProduct(head=plain, tokens=tokens, is_bias=len(shape) == 1)
-    (came,) = _exchange_letters([_Letter(shape=shape, parts=(((4, 2), [factor]),))], torch.device("cpu"), other)
+    (came,) = exchange._exchange_letters(
+        [exchange._Letter(shape=shape, parts=(((4, 2), [factor]),))], torch.device("cpu"), other
+    )
     ((rows, (got,)),) = came.parts
     assert isinstance(got, HeadProduct)
     assert (rows, got.head, got.is_bias) == ((4, 2), other, factor.is_bias)
@@ -268,13 +256,14 @@ def rows_of(shape: Sequence[int], factors: Sequence[GradientFactor]) -> torch.Te
 @pytest.mark.parametrize("num_processes", [1, 2, 3, 10])
 def test_pieces_put_together_are_the_whole(name: str, num_processes: int) -> None:
     shape, factors = PIECES[name]
-    cut, side = _cut_shape(torch.Size(shape), factors)
+    cut, side = exchange._cut_shape(torch.Size(shape), factors)
     assert cut == torch.Size(shape)
     pieces = [
         rows_of(
-            (*cut[:side], stop - start, *cut[side + 1 :]), [_piece_of(factor, side, start, stop) for factor in factors]
+            (*cut[:side], stop - start, *cut[side + 1 :]),
+            [exchange._piece_of(factor, side, start, stop) for factor in factors],
         )
-        for start, stop in _bounds_of(cut[side], num_processes)
+        for start, stop in exchange._bounds_of(cut[side], num_processes)
         if start < stop
     ]
     # blocks of a product round apart
@@ -289,11 +278,11 @@ def test_ids_of_an_output_layer_put_together_are_the_whole(edges: tuple[int, ...
     states = HeadTokens(hidden=torch.cat(tokens(16)), ids=torch.cat(numbers(9)), **fields)
     factor = HeadProduct(head=head, tokens=states.split(LENGTHS), is_bias=bias)
     shape = torch.Size((9,) if bias else (9, 16))
-    assert _cut_shape(shape, [factor]) == (shape, 0)
+    assert exchange._cut_shape(shape, [factor]) == (shape, 0)
     pieces = []
     for start, stop in pairwise(edges):
         own = head.with_rows(head.module.weight.detach()[start:stop], head.module.bias.detach()[start:stop])
-        piece = _piece_of(factor, 0, start, stop)
+        piece = exchange._piece_of(factor, 0, start, stop)
         assert isinstance(piece, HeadProduct)
         pieces.append(rows_of((stop - start, *shape[1:]), [replace(piece, head=own)]))
     torch.testing.assert_close(torch.cat(pieces, dim=1), rows_of(shape, [factor]), rtol=1e-12, atol=1e-12)
@@ -301,26 +290,26 @@ def test_ids_of_an_output_layer_put_together_are_the_whole(edges: tuple[int, ...
 
 def test_a_table_held_the_other_way_round_is_cut_by_its_ids() -> None:
     factors = [Scatter(ids=numbers(9), grads=tokens(4))]
-    assert _cut_shape(torch.Size((4, 9)), factors) == (torch.Size((9, 4)), 0)
+    assert exchange._cut_shape(torch.Size((4, 9)), factors) == (torch.Size((9, 4)), 0)
 
 
 def test_the_longer_side_is_cut_so_that_the_shorter_one_goes_to_all() -> None:
     (factor,) = PIECES["more inputs"][1]
-    piece = _piece_of(factor, 1, 2, 5)
+    piece = exchange._piece_of(factor, 1, 2, 5)
     assert isinstance(piece, OuterProduct)
     assert [part.shape[1] for part in (*piece.left, *piece.right)] == [4, 4, 3, 3]
 
 
 def test_what_is_no_known_factor_is_an_error() -> None:
     with pytest.raises(TypeError, match="str cannot be cut"):
-        _piece_of("factor", 0, 0, 1)  # type: ignore[arg-type]
+        exchange._piece_of("factor", 0, 0, 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("num_processes", [1, 2, 3, 8])
 def test_every_row_is_dealt_once_and_none_has_much_more(num_processes: int) -> None:
     lengths = np.random.default_rng(0).integers(10, 2000, 64).tolist()
-    shares = _deal_rows(lengths, num_processes)
+    shares = exchange._deal_rows(lengths, num_processes)
     assert sorted(row for share in shares for row in share) == list(range(64))
     tokens = [sum(lengths[row] for row in share) for share in shares]
     assert max(tokens) - min(tokens) <= max(lengths)
-    assert _deal_rows([5, 7], 3) == [(1,), (0,), ()]
+    assert exchange._deal_rows([5, 7], 3) == [(1,), (0,), ()]

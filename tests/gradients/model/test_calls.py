@@ -3,16 +3,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from gradscope.gradients.model.calls import (
-    call_on,
-    exact_products,
-    finer_products,
-    forward_arguments,
-    uses_tf32,
-    without_adapter,
-    without_checkpointing,
-    without_tf32,
-)
+from gradscope.gradients.model import calls
 from gradscope.gradients.step.measure import FLOAT32_ROW_ERROR
 from gradscope.gradients.step.verify import tolerance
 from tests.gradients.models import DAPO, measured_step, policy_of, tiny_groups, tiny_model, tiny_policy
@@ -21,15 +12,15 @@ from tests.gradients.models import DAPO, measured_step, policy_of, tiny_groups, 
 def test_a_model_is_asked_for_its_own_arguments_inside_an_adapter_too():
     for lora in (False, True):
         model = tiny_model("qwen3_gqa_norms", lora=lora)
-        assert {"input_ids", "attention_mask", "position_ids", "logits_to_keep"} <= forward_arguments(model)
-        assert type(without_adapter(model)).__name__ == "Qwen3ForCausalLM"
-        assert call_on(model, torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 23)
+        assert {"input_ids", "attention_mask", "position_ids", "logits_to_keep"} <= calls.forward_arguments(model)
+        assert type(calls.without_adapter(model)).__name__ == "Qwen3ForCausalLM"
+        assert calls.call_on(model, torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 23)
 
 
 def test_checkpointing_is_off_for_a_while():
     model = tiny_model("qwen3_gqa_norms").train()
     model.activation_checkpointing_enable()
-    with without_checkpointing(model):
+    with calls.without_checkpointing(model):
         assert not any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
     assert any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 
@@ -43,26 +34,26 @@ def tf32():
 
 def test_tf32_is_switched_off_and_comes_back(tf32):
     cuda, convolutions = torch.device("cuda"), torch.backends.cudnn.allow_tf32
-    assert uses_tf32(cuda)
-    assert not uses_tf32(torch.device("cpu"))
-    with suppress(KeyError), without_tf32():
-        assert not uses_tf32(cuda)
+    assert calls.uses_tf32(cuda)
+    assert not calls.uses_tf32(torch.device("cpu"))
+    with suppress(KeyError), calls.without_tf32():
+        assert not calls.uses_tf32(cuda)
         assert not torch.backends.cudnn.allow_tf32
         raise KeyError
-    assert uses_tf32(cuda)
+    assert calls.uses_tf32(cuda)
     assert torch.backends.cudnn.allow_tf32 == convolutions
 
 
 @pytest.mark.parametrize(
     ("context", "dtypes", "precision"),
     [
-        (finer_products, (torch.bfloat16,), "high"),
-        (finer_products, (torch.float16,), "highest"),
-        (finer_products, (torch.float32,), "highest"),
-        (exact_products, (torch.bfloat16, torch.bfloat16), "high"),
-        (exact_products, (torch.float16, torch.bfloat16), "high"),
-        (exact_products, (torch.float32, torch.bfloat16), "highest"),
-        (exact_products, (torch.float64, torch.float64), "highest"),
+        (calls.finer_products, (torch.bfloat16,), "high"),
+        (calls.finer_products, (torch.float16,), "highest"),
+        (calls.finer_products, (torch.float32,), "highest"),
+        (calls.exact_products, (torch.bfloat16, torch.bfloat16), "high"),
+        (calls.exact_products, (torch.float16, torch.bfloat16), "high"),
+        (calls.exact_products, (torch.float32, torch.bfloat16), "highest"),
+        (calls.exact_products, (torch.float64, torch.float64), "highest"),
     ],
 )
 def test_products_are_finer_than_the_dtype_or_exact_where_tf32_holds_the_numbers(context, dtypes, precision):

@@ -13,17 +13,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerFast
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.checked import (
-    _why_unbounded,
-    is_out_of_memory,
-    load_tokenizer,
-    loading_errors,
-    open_safetensors,
-    read_adapter_config,
-    require_consistent_config,
-    require_readable,
-    require_same_tensors,
-)
+from gradscope.gradients.model import checked
 from tests.gradients.models import write_tokenizer
 
 PANIC = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
@@ -35,7 +25,7 @@ def test_a_loader_that_gives_up_is_an_error_of_the_input(error: BaseException) -
     reason = "a b" if error.args else "AssertionError"  # an error without words says its kind
     with (
         pytest.raises(InputError, match=f"folder does not load: {reason}") as caught,
-        loading_errors("folder does not load", "Copy it."),
+        checked.loading_errors("folder does not load", "Copy it."),
     ):
         raise error
     assert (caught.value.hint, caught.value.cause) == ("Copy it.", "weights_unreadable")
@@ -43,15 +33,18 @@ def test_a_loader_that_gives_up_is_an_error_of_the_input(error: BaseException) -
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
 def test_memory_that_ran_out_is_no_error_of_the_input(error: Exception) -> None:
-    assert is_out_of_memory(error)
-    with pytest.raises(type(error)), loading_errors("folder"):
+    assert checked.is_out_of_memory(error)
+    with pytest.raises(type(error)), checked.loading_errors("folder"):
         raise error
 
 
 def test_a_file_of_tensors_that_is_none_is_named_with_a_next_step(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(b'\x08\0\0\0\0\0\0\0{"a": 1}')
-    with pytest.raises(InputError, match=r"model\.safetensors cannot be read: ") as caught, open_safetensors(file):
+    with (
+        pytest.raises(InputError, match=r"model\.safetensors cannot be read: ") as caught,
+        checked.open_safetensors(file),
+    ):
         pass
     assert caught.value.hint == "Save it again with save_pretrained()."
 
@@ -71,13 +64,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_sound_folder_is_read(folder: Path) -> None:
-    require_readable(folder)
-    require_consistent_config(folder)
-    require_same_tensors(str(folder), REPORT)
+    checked.require_readable(folder)
+    checked.require_consistent_config(folder)
+    checked.require_same_tensors(str(folder), REPORT)
     computed = ["model.layers.0.self_attn.rotary_emb.inv_freq"]
-    require_same_tensors(str(folder), REPORT | {"unexpected_keys": computed})
+    checked.require_same_tensors(str(folder), REPORT | {"unexpected_keys": computed})
     (folder / "config.json").unlink()
-    require_consistent_config(folder)
+    checked.require_consistent_config(folder)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "merges.txt"])
@@ -85,7 +78,7 @@ def test_a_pipe_is_never_opened(folder: Path, name: str) -> None:
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
     with pytest.raises(InputError, match=f"{name} is a pipe"):
-        require_readable(folder)
+        checked.require_readable(folder)
 
 
 @pytest.mark.parametrize("text", ["{", "3", "[" * 5000 + "]" * 5000, '{"a": %s}' % ("9" * 5000)])
@@ -95,7 +88,7 @@ def test_a_pipe_is_never_opened(folder: Path, name: str) -> None:
 def test_every_file_of_json_is_bounded(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
     with pytest.raises(InputError, match=f"{name} is not"):
-        require_readable(folder)
+        checked.require_readable(folder)
 
 
 @pytest.mark.parametrize(
@@ -118,14 +111,14 @@ def test_every_file_of_json_is_bounded(folder: Path, name: str, text: str) -> No
 def test_a_configuration_is_one_of_its_weights(folder: Path, fields: dict[str, Any], why: str) -> None:
     (folder / "config.json").write_text(json.dumps(CONFIG | fields))
     with pytest.raises(InputError, match=why):
-        require_consistent_config(folder)
+        checked.require_consistent_config(folder)
 
 
 def test_weights_that_are_cut_off(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4])
     with pytest.raises(InputError, match=r"model\.safetensors is cut off"):
-        require_consistent_config(folder)
+        checked.require_consistent_config(folder)
 
 
 @pytest.mark.slow
@@ -134,7 +127,7 @@ def test_a_configuration_is_a_small_object(folder: Path) -> None:
     for text, why in ((large, "is larger than 4 MiB"), ("[]", "is not a JSON object")):
         (folder / "config.json").write_text(text)
         with pytest.raises(InputError, match=rf"config\.json {why}"):
-            require_consistent_config(folder)
+            checked.require_consistent_config(folder)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +140,7 @@ def test_a_configuration_is_a_small_object(folder: Path) -> None:
 )
 def test_tensors_are_those_of_the_configuration(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(InputError, match=why) as caught:
-        require_same_tensors("folder", REPORT | fields)
+        checked.require_same_tensors("folder", REPORT | fields)
     assert caught.value.cause == "weights_unreadable"
 
 
@@ -157,12 +150,12 @@ def test_the_first_intact_tokenizer_is_loaded_else_the_first_is_named(tmp_path: 
     for size, folder in enumerate((broken, full, other), start=5):
         write_tokenizer(folder, size)
     (broken / "tokenizer.json").write_text("{")
-    tokenizer = load_tokenizer([empty, broken, full, other])
+    tokenizer = checked.load_tokenizer([empty, broken, full, other])
     assert (type(tokenizer), len(tokenizer)) == (PreTrainedTokenizerFast, 6)  # the class for any tokenizer
-    assert load_tokenizer([empty]) is None
+    assert checked.load_tokenizer([empty]) is None
     (full / "tokenizer.json").write_text("{")
     with pytest.raises(InputError, match=r"b/tokenizer\.json is not JSON"):
-        load_tokenizer([broken, full])
+        checked.load_tokenizer([broken, full])
 
 
 GOOD = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"], "use_dora": False}
@@ -205,11 +198,11 @@ def write(folder: Path, **fields: Any) -> Path:
 
 @pytest.mark.parametrize("pattern", READ)
 def test_what_adapters_have_is_read_and_ends(tmp_path: Path, pattern: str) -> None:
-    assert _why_unbounded(pattern) is None
+    assert checked._why_unbounded(pattern) is None
     began = time.process_time()
     assert [bool(re.fullmatch(pattern, name)) for name in NAMES]
     assert time.process_time() - began < 1
-    assert read_adapter_config(write(tmp_path, target_modules=pattern))["target_modules"] == pattern
+    assert checked.read_adapter_config(write(tmp_path, target_modules=pattern))["target_modules"] == pattern
 
 
 @pytest.mark.parametrize(("pattern", "why"), UNBOUNDED)
@@ -217,7 +210,7 @@ def test_what_adapters_have_is_read_and_ends(tmp_path: Path, pattern: str) -> No
 def test_an_expression_that_may_not_end_is_refused(tmp_path: Path, name: str, pattern: str, why: str) -> None:
     value = {pattern: 4} if name in ("rank_pattern", "alpha_pattern") else pattern
     with pytest.raises(InputError, match=f"the regular expression of {name} .*{why}"):
-        read_adapter_config(write(tmp_path, **{name: value}))
+        checked.read_adapter_config(write(tmp_path, **{name: value}))
 
 
 IMPOSSIBLE = {
@@ -235,12 +228,12 @@ IMPOSSIBLE = {
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in IMPOSSIBLE.items() for value in values])
 def test_a_field_is_what_it_can_be(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"{name} is .*, and it can only be"):
-        read_adapter_config(write(tmp_path, **{name: value}))
+        checked.read_adapter_config(write(tmp_path, **{name: value}))
 
 
 @pytest.mark.parametrize("rank", [0, None])
 def test_other_kinds_than_lora_may_have_no_rank(tmp_path: Path, rank: int | None) -> None:
-    config = read_adapter_config(write(tmp_path, peft_type="SUPERTUNING", r=rank, lora_alpha=None))
+    config = checked.read_adapter_config(write(tmp_path, peft_type="SUPERTUNING", r=rank, lora_alpha=None))
     assert config["r"] is rank
 
 
@@ -248,4 +241,4 @@ def test_other_kinds_than_lora_may_have_no_rank(tmp_path: Path, rank: int | None
 def test_a_file_that_holds_no_configuration(tmp_path: Path, text: str) -> None:
     (tmp_path / "adapter_config.json").write_text(text)
     with pytest.raises(InputError, match=r"adapter_config\.json"):
-        read_adapter_config(tmp_path)
+        checked.read_adapter_config(tmp_path)

@@ -16,29 +16,13 @@ from transformers import Emu3ForCausalLM, Emu3TextConfig
 from gradscope.diagnostics.rank.weight_updates import _measure_weight_updates
 from gradscope.errors import InputError
 from gradscope.gradients.model import checkpoint
-from gradscope.gradients.model.checkpoint import (
-    changed_in_bfloat16,
-    is_fresh,
-    load_adapter,
-    open_checkpoint,
-    require_hub,
-)
 from gradscope.gradients.model.policy import load_measured_policy
 from gradscope.progress import no_progress
 from gradscope.rollouts.run import WeightsRef
 from gradscope.training.grpo.policy import load_trained_policy
 from tests.diagnostics.rank.test_weight_updates import NAME, adapter
+from tests.gradients import models
 from tests.gradients.adapters import KINDS, adapt, adapt_with, adapted_experts
-from tests.gradients.models import (
-    DAPO,
-    VOCAB,
-    measured_step,
-    policy_of,
-    score_error,
-    tiny_experts,
-    tiny_groups,
-    tiny_model,
-)
 
 IDS = torch.tensor([[1, 2, 3, 4, 5]])
 SAVED = (
@@ -57,8 +41,8 @@ def save(model, base, folder: Path) -> WeightsRef:
 
 def saved(kind: str, folder: Path, *, perturbed: bool = True) -> tuple[torch.nn.Module, WeightsRef]:
     name, options = KINDS[kind]
-    model = adapt(tiny_model(name), options, perturbed=perturbed)
-    return model, save(model, tiny_model(name), folder)
+    model = adapt(models.tiny_model(name), options, perturbed=perturbed)
+    return model, save(model, models.tiny_model(name), folder)
 
 
 def change(weights: WeightsRef, name: str, tensor: torch.Tensor | None) -> None:
@@ -75,7 +59,7 @@ def require_same(model: torch.nn.Module, weights: WeightsRef) -> None:
     assert policy.trainable.keys() == expected.keys()
     assert all(torch.equal(policy.trainable[name], parameter) for name, parameter in expected.items())
     assert torch.equal(policy.model(IDS).logits, model(IDS).logits)
-    assert not is_fresh(weights.path)
+    assert not checkpoint.is_fresh(weights.path)
 
 
 @pytest.mark.parametrize("kind", SAVED)
@@ -85,7 +69,7 @@ def test_an_adapter_comes_back_as_it_was_saved(kind, tmp_path):
 
 def test_an_adapter_on_fused_experts_comes_back_as_it_was_saved(tmp_path):
     model = adapted_experts("qwen3_moe")
-    require_same(model, save(model, tiny_experts("qwen3_moe"), tmp_path))
+    require_same(model, save(model, models.tiny_experts("qwen3_moe"), tmp_path))
 
 
 OTHER_METHODS = {
@@ -101,18 +85,20 @@ OTHER_METHODS = {
 
 @pytest.mark.parametrize("name", OTHER_METHODS)
 def test_an_adapter_of_another_method_comes_back_as_it_was_saved(name, tmp_path):
-    model = adapt_with(tiny_model("llama_untied_biases"), OTHER_METHODS[name])
-    weights = save(model, tiny_model("llama_untied_biases"), tmp_path)
+    model = adapt_with(models.tiny_model("llama_untied_biases"), OTHER_METHODS[name])
+    weights = save(model, models.tiny_model("llama_untied_biases"), tmp_path)
     require_same(model, weights)
-    step = measured_step(load_measured_policy(weights, device="cpu"), tiny_groups(), DAPO, engine="stream")
-    assert score_error(step, policy_of(model, lora=True), tiny_groups()) < 1e-5
+    step = models.measured_step(
+        load_measured_policy(weights, device="cpu"), models.tiny_groups(), models.DAPO, engine="stream"
+    )
+    assert models.score_error(step, models.policy_of(model, lora=True), models.tiny_groups()) < 1e-5
     assert step.slow_parameters
 
 
 def test_a_model_is_of_the_class_that_it_was_saved_from(tmp_path):
     """Also one that AutoModelForCausalLM does not know, as of a part of a model that sees too."""
     shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = Emu3TextConfig(vocab_size=VOCAB, num_key_value_heads=2, pad_token_id=0, **shape)
+    config = Emu3TextConfig(vocab_size=models.VOCAB, num_key_value_heads=2, pad_token_id=0, **shape)
     Emu3ForCausalLM(config).save_pretrained(tmp_path)
     weights = WeightsRef(num_updates=0, path=tmp_path, kind="full")
     assert type(load_measured_policy(weights, device="cpu").model) is Emu3ForCausalLM
@@ -120,7 +106,7 @@ def test_a_model_is_of_the_class_that_it_was_saved_from(tmp_path):
 
 @pytest.mark.parametrize("named", ["LlamaForSequenceClassification", "AutoTokenizer", "T5ForConditionalGeneration", ""])
 def test_a_class_that_writes_no_text_is_not_taken(named, tmp_path):
-    model = tiny_model("llama_untied_biases")
+    model = models.tiny_model("llama_untied_biases")
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config |= {"architectures": [named] if named else None, "is_encoder_decoder": named.startswith("T5")}
@@ -157,7 +143,7 @@ def test_a_tensor_that_is_missing_or_of_another_shape_is_named(kind, tensor, ins
 )
 def test_an_adapter_is_fresh_while_it_changes_nothing(kind, fresh, tmp_path):
     _, weights = saved(kind, tmp_path, perturbed=False)
-    assert is_fresh(weights.path) == fresh
+    assert checkpoint.is_fresh(weights.path) == fresh
 
 
 @pytest.mark.slow
@@ -204,7 +190,7 @@ def test_without_network_one_line_says_so_and_names_the_variable(
     assert "HF_HUB_OFFLINE=1" in (caught.value.hint or "")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(InputError, match="HF_HUB_OFFLINE is set") as caught:
-        require_hub(HUB_NAME)
+        checkpoint.require_hub(HUB_NAME)
     assert (caught.value.hint or "").startswith("Unset HF_HUB_OFFLINE")
 
 
@@ -213,16 +199,16 @@ def test_what_is_cached_or_behind_a_proxy_or_no_name_of_the_hub_needs_no_network
 ) -> None:
     answering(monkeypatch, UNREACHABLE)
     for name in (str(tmp_path), "./absent/folder", "/absent"):
-        require_hub(name)
+        checkpoint.require_hub(name)
     for answer in (urllib.error.HTTPError("", 403, "Forbidden", None, None), TimeoutError()):
         with monkeypatch.context() as replying:  # an answer, if anything, is left to the loaders
             answering(replying, answer)
-            require_hub(HUB_NAME)
+            checkpoint.require_hub(HUB_NAME)
     with monkeypatch.context() as cached:
         cached.setattr(checkpoint, "_is_cached", lambda name: True)
-        require_hub(HUB_NAME)
+        checkpoint.require_hub(HUB_NAME)
     monkeypatch.setenv("ALL_PROXY", "socks5://localhost:1")
-    require_hub(HUB_NAME)
+    checkpoint.require_hub(HUB_NAME)
 
 
 def test_a_hub_is_not_asked_for_what_only_a_file_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -233,15 +219,15 @@ def test_a_hub_is_not_asked_for_what_only_a_file_names(monkeypatch: pytest.Monke
     (tmp_path / "adapter_config.json").write_text(json.dumps(lora))
     save_file({"base_model.model.q_proj.lora_A.weight": torch.zeros(1, 1)}, tmp_path / "adapter_model.safetensors")
     with pytest.raises(InputError, match="the hub's cache does not hold it") as caught:
-        load_adapter(weights, None)
+        checkpoint.load_adapter(weights, None)
     assert caught.value.hint == f"Name its folder, or let it be downloaded: --model {HUB_NAME}"
 
 
 def test_a_transposed_adapter_is_turned_and_bfloat16_sees_part_of_a_change(tmp_path: Path) -> None:
     ref = adapter(tmp_path / "a", 1, torch.ones(6, 2), torch.ones(2, 4), fan_in_fan_out=True)
-    assert open_checkpoint(ref).matrices[NAME]().shape == (4, 6)
+    assert checkpoint.open_checkpoint(ref).matrices[NAME]().shape == (4, 6)
     before = np.array([[1.0, 1.0]])  # bfloat16 sees large changes alone
-    assert changed_in_bfloat16(before, before + np.array([[1e-4, 1e-1]])) == 0.5
+    assert checkpoint.changed_in_bfloat16(before, before + np.array([[1e-4, 1e-1]])) == 0.5
 
 
 @pytest.mark.parametrize("config", [{"use_dora": True}, {"rank_pattern": {"q_proj": 4}}, {"peft_type": "IA3"}])
@@ -255,4 +241,4 @@ def test_an_adapter_with_other_tensors_is_refused(tmp_path: Path) -> None:
     ref = adapter(tmp_path / "a", 1, torch.ones(6, 2), torch.ones(2, 4))
     save_file({"extra.weight": torch.ones(2, 2)}, ref.path / "adapter_model.safetensors")
     with pytest.raises(InputError, match=r"extra\.weight is no factor of a LoRA adapter"):
-        open_checkpoint(ref)
+        checkpoint.open_checkpoint(ref)

@@ -14,18 +14,9 @@ from gradscope.gradients.model.batches import pad_batch
 from gradscope.gradients.model.head import PlainHead, observed_input, plain_head, sliced_outputs
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.trained.norms import fused_head, trl_output
+from tests.gradients import models
 from tests.gradients.adapters import adapted
 from tests.gradients.heads import TAILS, Largest, model_of
-from tests.gradients.models import (
-    ARCHITECTURES,
-    VOCAB,
-    measured_step,
-    policy_of,
-    relative,
-    sequence_of,
-    tiny_groups,
-    tiny_model,
-)
 from tests.launched import group_of_one
 
 
@@ -41,32 +32,32 @@ def test_scale_and_cap_are_found_without_their_names(name):
 @pytest.mark.parametrize(
     ("name", "engine"),
     [
-        *((name, "stream") for name in (*ARCHITECTURES, *TAILS, "qwen3_moe")),
+        *((name, "stream") for name in (*models.ARCHITECTURES, *TAILS, "qwen3_moe")),
         *((name, engine) for name in ("qwen3_gqa_norms", "gemma2") for engine in ("loop", "prompt")),
     ],
 )
 def test_slices_give_the_gram_that_whole_logits_give(name, engine, monkeypatch):
     monkeypatch.setattr(head_module, "SLICE_BYTES", 300)  # a few words at a time
-    policy, groups = policy_of(model_of(name)), tiny_groups()
+    policy, groups = models.policy_of(model_of(name)), models.tiny_groups()
     objective = Objective(loss_type="grpo", entropy_coef=0.1, temperature=0.8)
     assert plain_head(policy.model) is not None
-    step = measured_step(policy, groups, objective, engine=engine, verify="all")
+    step = models.measured_step(policy, groups, objective, engine=engine, verify="all")
     for module in (passes_module, capture):
         monkeypatch.setattr(module, "plain_head", lambda model: None)
-    expected = measured_step(policy, groups, objective, engine=engine)
-    assert relative(step.gram, expected.gram) < 1e-6
+    expected = models.measured_step(policy, groups, objective, engine=engine)
+    assert models.relative(step.gram, expected.gram) < 1e-6
     assert max(np.abs(a - b).max() for a, b in zip(step.logprobs, expected.logprobs, strict=True)) < 2e-6
     assert (step.slow_parameters, step.coverage) == (expected.slow_parameters, 1.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_every_precision_has_slices(dtype):
-    head = plain_head(tiny_model("qwen3_gqa_norms", dtype=dtype))
-    assert (head.scale, head.cap, head.vocab_size) == (1.0, None, VOCAB)
+    head = plain_head(models.tiny_model("qwen3_gqa_norms", dtype=dtype))
+    assert (head.scale, head.cap, head.vocab_size) == (1.0, None, models.VOCAB)
 
 
 TAIL_CHANGES = {
-    "bias": lambda logits: logits + torch.linspace(0, 1, VOCAB),
+    "bias": lambda logits: logits + torch.linspace(0, 1, models.VOCAB),
     "mask": lambda logits: logits.index_fill(2, torch.tensor([5]), -1e4),
     "shorter": lambda logits: logits[..., :-1],
     "square": lambda logits: logits.square(),
@@ -79,7 +70,7 @@ def test_what_is_more_than_a_scale_and_a_cap_is_left_to_the_model(change):
     def changed_tail(module, inputs, output):
         output.logits = TAIL_CHANGES[change](output.logits)
 
-    model = tiny_model("llama_untied_biases")
+    model = models.tiny_model("llama_untied_biases")
     model.register_forward_hook(changed_tail)
     assert plain_head(model) is None
 
@@ -88,7 +79,7 @@ def test_a_layer_that_is_another_or_is_watched_is_left_to_the_model():
     for other in (adapted("head"), adapted("saved head"), nn.Linear(2, 2)):
         assert plain_head(other) is None
     assert plain_head(adapted("rslora")) is not None  # an adapter of other layers
-    model = tiny_model("llama_untied_biases")
+    model = models.tiny_model("llama_untied_biases")
     assert plain_head(model) is not None
     with fused_head(model):
         assert plain_head(model) is None
@@ -104,8 +95,8 @@ def test_a_layer_that_is_another_or_is_watched_is_left_to_the_model():
 
 @pytest.mark.parametrize("is_unit", [False, True])
 def test_a_layer_in_parts_is_whole_where_it_is_called(is_unit, monkeypatch):
-    model, full = (tiny_model("llama_untied_biases") for _ in range(2))
-    batch = pad_batch([0], [sequence_of()], torch.device("cpu"))
+    model, full = (models.tiny_model("llama_untied_biases") for _ in range(2))
+    batch = pad_batch([0], [models.sequence_of()], torch.device("cpu"))
     with group_of_one(), torch.no_grad():
         mesh = init_device_mesh("cpu", (1,))
         for unit in (*model.model.layers, *([model.lm_head] if is_unit else []), model):
@@ -124,7 +115,7 @@ def test_a_layer_in_parts_is_whole_where_it_is_called(is_unit, monkeypatch):
 
 @pytest.mark.parametrize("part", ["output", "gradient"])
 def test_a_layer_that_does_not_compute_what_its_weight_says_is_left_to_the_model(part, monkeypatch):
-    model, cotangents = tiny_model("llama_untied_biases"), head_module.HeadTokens.cotangents
+    model, cotangents = models.tiny_model("llama_untied_biases"), head_module.HeadTokens.cotangents
     if part == "output":
         monkeypatch.setattr(head_module.PlainHead, "_scaled", lambda self, output, bias: (output * 1.001, 1.001))
     else:
@@ -133,7 +124,7 @@ def test_a_layer_that_does_not_compute_what_its_weight_says_is_left_to_the_model
 
 
 def test_the_model_is_asked_once_and_nothing_is_left_on_the_layer():
-    model, passes = tiny_model("gpt2_tied_conv1d"), []
+    model, passes = models.tiny_model("gpt2_tied_conv1d"), []
     model.register_forward_hook(lambda *_: passes.append(1))
     head = plain_head(model)
     asked = len(passes)

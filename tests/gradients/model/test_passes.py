@@ -6,34 +6,26 @@ from gradscope.gradients.model.passes import backpropagate, backward, sum_of_squ
 from gradscope.gradients.model.policy import token_sequences
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.tokens.measure import measure_tokens
-from tests.gradients.models import (
-    DAPO,
-    measured_step,
-    naive_token_rows,
-    plain_logprobs,
-    policy_of,
-    relative_gram,
-    score_error,
-    tiny_groups,
-    tiny_model,
-    tiny_policy,
-)
+from tests.gradients import models
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lora", "reentrant"), [(False, False), (False, True), (True, True)])
 def test_a_model_in_training_mode_with_checkpointing_gives_the_same_rows(lora, reentrant):
-    plain, groups = policy_of(tiny_model("qwen3_gqa_norms", lora=lora), lora=lora), tiny_groups(1, 3)
-    model = tiny_model("qwen3_gqa_norms", lora=lora).train()
+    plain, groups = (
+        models.policy_of(models.tiny_model("qwen3_gqa_norms", lora=lora), lora=lora),
+        models.tiny_groups(1, 3),
+    )
+    model = models.tiny_model("qwen3_gqa_norms", lora=lora).train()
     inner = model.get_base_model() if lora else model
     inner.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": reentrant})
-    policy = policy_of(model, lora=lora)
+    policy = models.policy_of(model, lora=lora)
     for engine in ("loop", "stream"):
-        step = measured_step(policy, groups, DAPO, engine=engine, verify="all")
-        assert score_error(step, plain, groups) < 1e-5
+        step = models.measured_step(policy, groups, models.DAPO, engine=engine, verify="all")
+        assert models.score_error(step, plain, groups) < 1e-5
         assert (step.coverage, step.slow_parameters) == (1.0, ())
-    (tokens,) = measure_tokens(prepare_step(policy, groups, DAPO), step)
-    assert relative_gram(tokens.gram, naive_token_rows(plain, groups)) < 1e-5
+    (tokens,) = measure_tokens(prepare_step(policy, groups, models.DAPO), step)
+    assert models.relative_gram(tokens.gram, models.naive_token_rows(plain, groups)) < 1e-5
     assert tokens.slow_parameters == ()
     assert model.training
     assert inner.is_activation_checkpointing
@@ -44,11 +36,11 @@ TEMPERATURE = 0.7
 
 def setting():
     """A policy, its batch of three rollouts, and the gradient of sum_b (b + 1) sum_t log pi by autograd."""
-    policy = tiny_policy("llama_untied_biases", dtype=torch.float64)
-    sequences = token_sequences(policy, tiny_groups(1, 3))
+    policy = models.tiny_policy("llama_untied_biases", dtype=torch.float64)
+    sequences = token_sequences(policy, models.tiny_groups(1, 3))
     loss = torch.zeros((), dtype=torch.float64)
     for row, sequence in enumerate(sequences):
-        loss = loss + (row + 1) * plain_logprobs(policy.model, sequence, TEMPERATURE).sum()
+        loss = loss + (row + 1) * models.plain_logprobs(policy.model, sequence, TEMPERATURE).sum()
     grads = torch.autograd.grad(loss, list(policy.trainable.values()))
     return policy, pad_batch(range(3), sequences, policy.device), dict(zip(policy.trainable, grads, strict=True))
 

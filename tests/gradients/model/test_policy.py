@@ -7,21 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from msgspec.structs import replace
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import (
-    GPTJConfig,
-    GPTJForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
-    RobertaConfig,
-    RobertaForCausalLM,
-    WhisperConfig,
-    WhisperForCausalLM,
-    XLNetConfig,
-)
 
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.model.policy import (
@@ -303,19 +293,21 @@ def test_the_embedding_is_found_under_what_peft_puts_around_it(make, row):
     assert padding_row(model) == row
 
 
-OPT = OPTConfig(**SHAPE, ffn_dim=8, max_position_embeddings=20, word_embed_proj_dim=8)
-ROBERTA = RobertaConfig(**SHAPE, intermediate_size=8, max_position_embeddings=20, is_decoder=True, bos_token_id=1)
-GPTJ = GPTJConfig(vocab_size=VOCAB, n_embd=8, n_layer=1, n_head=2, rotary_dim=4, n_positions=20)
+OPT = transformers.OPTConfig(**SHAPE, ffn_dim=8, max_position_embeddings=20, word_embed_proj_dim=8)
+ROBERTA = transformers.RobertaConfig(
+    **SHAPE, intermediate_size=8, max_position_embeddings=20, is_decoder=True, bos_token_id=1
+)
+GPTJ = transformers.GPTJConfig(vocab_size=VOCAB, n_embd=8, n_layer=1, n_head=2, rotary_dim=4, n_positions=20)
 SIZES = {"vocab_size": VOCAB, "d_model": 8, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 8}
-WHISPER = WhisperConfig(**SIZES, max_target_positions=20, pad_token_id=0)
+WHISPER = transformers.WhisperConfig(**SIZES, max_target_positions=20, pad_token_id=0)
 POSITIONS: dict[str, tuple[Any, int | None]] = {
     "rotary": (lambda: tiny_model("llama_untied_biases"), None),
     "learned": (lambda: tiny_model("gpt2_tied_conv1d"), 32),
     "learned, in an adapter": (lambda: adapted("dora, conv1d"), 32),
-    "two rows more, from the third on": (lambda: OPTForCausalLM(OPT), 20),
-    "after that of the padding token": (lambda: RobertaForCausalLM(ROBERTA), 19),
-    "sines in a buffer": (lambda: GPTJForCausalLM(GPTJ), 20),
-    "a parameter, of a length with a name of its own": (lambda: WhisperForCausalLM(WHISPER), 20),
+    "two rows more, from the third on": (lambda: transformers.OPTForCausalLM(OPT), 20),
+    "after that of the padding token": (lambda: transformers.RobertaForCausalLM(ROBERTA), 19),
+    "sines in a buffer": (lambda: transformers.GPTJForCausalLM(GPTJ), 20),
+    "a parameter, of a length with a name of its own": (lambda: transformers.WhisperForCausalLM(WHISPER), 20),
 }
 
 
@@ -334,7 +326,7 @@ def test_a_table_of_positions_says_how_long_a_sequence_can_be(name):
 def test_what_a_configuration_names_is_the_length_it_was_built_for():
     model = tiny_model("llama_untied_biases")
     assert _built_for(model) == 32
-    model.config = XLNetConfig()  # any length, as it says with -1
+    model.config = transformers.XLNetConfig()  # any length, as it says with -1
     assert _built_for(model) is None
 
 

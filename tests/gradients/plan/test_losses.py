@@ -4,35 +4,15 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from gradscope.gradients.plan.losses import (
-    KL_TERMS,
-    LOSSES,
-    Completion,
-    LossParameters,
-    SamplerCorrection,
-    Terms,
-    by_factor,
-    counted_completions_alike,
-    dual_clipped,
-    factors_out,
-    held_ratio,
-    kl_slope,
-    log_likelihood,
-    reward_slope,
-    sent,
-    sequence_clipped,
-    summed,
-    within_both_bounds,
-    within_one_bound,
-)
+from gradscope.gradients.plan import losses
 
 INF = float("inf")
 
 
-def terms(ratios: list[float], advantages: list[float], *, bound=INF, correction=None, **of) -> Terms:
+def terms(ratios: list[float], advantages: list[float], *, bound=INF, correction=None, **of) -> losses.Terms:
     """Tokens of log-probability -2, by their ratios and advantages."""
     ratio, ones = torch.tensor(ratios, dtype=torch.float64), torch.ones(len(ratios), dtype=torch.float64)
-    return Terms(
+    return losses.Terms(
         logprobs=-2.0 * ones,
         log_ratio=ratio.log(),
         ratio=ratio,
@@ -42,13 +22,13 @@ def terms(ratios: list[float], advantages: list[float], *, bound=INF, correction
         high=1.2,
         bound=bound,
         correction=None if correction is None else correction * ones,
-        of=LossParameters(**of),
+        of=losses.LossParameters(**of),
     )
 
 
 def term(name: str, ratio: float, advantage: float, **of) -> float:
     """One token's term of a loss."""
-    return float(LOSSES[name].term(terms([ratio], [advantage], **of)))
+    return float(losses.LOSSES[name].term(terms([ratio], [advantage], **of)))
 
 
 @pytest.mark.parametrize("name", ["grpo", "bnpo", "dr_grpo", "dapo", "luspo"])
@@ -99,23 +79,23 @@ def test_vespo_weighs_log_pi_by_a_density_of_the_sequences_ratio(advantage, k, d
     ],
 )
 def test_averages_by_hand(name, expected):
-    assert LOSSES[name].average([3, 1], LossParameters(max_completion_length=10), 4) == expected
-    assert LOSSES[name].average([0, 0], LossParameters(max_completion_length=10), 0)[0] > 0
+    assert losses.LOSSES[name].average([3, 1], losses.LossParameters(max_completion_length=10), 4) == expected
+    assert losses.LOSSES[name].average([0, 0], losses.LossParameters(max_completion_length=10), 0)[0] > 0
 
 
 def test_averages_of_other_trainers_by_hand() -> None:
-    assert summed([2, 3], LossParameters(), 5) == [1.0, 1.0]
-    assert by_factor([2, 3], LossParameters(loss_scale_factor=10.0), 5) == [0.05, 0.05]
-    assert counted_completions_alike([2, 0, 5], LossParameters(), 7) == [0.25, 0.5, 0.1]
+    assert losses.summed([2, 3], losses.LossParameters(), 5) == [1.0, 1.0]
+    assert losses.by_factor([2, 3], losses.LossParameters(loss_scale_factor=10.0), 5) == [0.05, 0.05]
+    assert losses.counted_completions_alike([2, 0, 5], losses.LossParameters(), 7) == [0.25, 0.5, 0.1]
 
 
 def test_an_average_or_a_mode_that_cannot_be_is_a_callers_bug():
     with pytest.raises(ValueError, match="divides by max_completion_length"):
-        LOSSES["dr_grpo"].average([1], LossParameters(), 1)
+        losses.LOSSES["dr_grpo"].average([1], losses.LossParameters(), 1)
     with pytest.raises(ValueError, match="constant"):
-        by_factor([1], LossParameters(), 1)
+        losses.by_factor([1], losses.LossParameters(), 1)
     with pytest.raises(ValueError, match="'odd' is none of token_truncate, token_mask"):
-        SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_mode": "odd"})
+        losses.SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_mode": "odd"})
 
 
 COUNTED = torch.tensor([1.0, 1.0, 0.0, 1.0], dtype=torch.float64)
@@ -124,7 +104,7 @@ SAMPLER = -torch.tensor([math.log(2.0), math.log(0.5), 7.0, math.nan], dtype=tor
 
 
 def ratio(mode: str, low: float | None = None, high: float | None = None) -> list[float]:
-    return SamplerCorrection(mode=mode, low=low, high=high).ratio(SAMPLER, OLD, COUNTED).tolist()
+    return losses.SamplerCorrection(mode=mode, low=low, high=high).ratio(SAMPLER, OLD, COUNTED).tolist()
 
 
 def test_ratios_by_token_and_of_the_sequence():
@@ -141,15 +121,19 @@ def test_beyond_its_bounds_a_ratio_is_cut_or_dropped():
 
 
 def test_the_arguments_of_old_and_new_versions():
-    assert SamplerCorrection.from_values({}) is None
-    assert SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_correction": False}) is None
-    assert SamplerCorrection.from_values({"use_vllm": True}) == SamplerCorrection(mode="sequence_mask", high=3.0)
-    old = SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_cap": 2.0})
-    new = SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": 2.0})
-    assert old == new == SamplerCorrection(high=2.0)
+    assert losses.SamplerCorrection.from_values({}) is None
+    assert (
+        losses.SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_correction": False}) is None
+    )
+    assert losses.SamplerCorrection.from_values({"use_vllm": True}) == losses.SamplerCorrection(
+        mode="sequence_mask", high=3.0
+    )
+    old = losses.SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_cap": 2.0})
+    new = losses.SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": 2.0})
+    assert old == new == losses.SamplerCorrection(high=2.0)
     inputs = {"vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_clip_min": 0.5}
-    both = SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": None, **inputs})
-    assert both == SamplerCorrection(mode="token_mask", low=0.5, high=None)
+    both = losses.SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": None, **inputs})
+    assert both == losses.SamplerCorrection(mode="token_mask", low=0.5, high=None)
 
 
 BY_HAND = {
@@ -162,12 +146,12 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("name", KL_TERMS)
+@pytest.mark.parametrize("name", losses.KL_TERMS)
 def test_estimators_by_hand(name: str) -> None:
     logprobs, reference = torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -1.0])
-    assert KL_TERMS[name](logprobs, reference).tolist() == pytest.approx(BY_HAND[name])
+    assert losses.KL_TERMS[name](logprobs, reference).tolist() == pytest.approx(BY_HAND[name])
     if name == "k3 bounded":
-        assert KL_TERMS[name](torch.tensor([-9.0]), torch.tensor([0.0])).tolist() == [10.0]
+        assert losses.KL_TERMS[name](torch.tensor([-9.0]), torch.tensor([0.0])).tolist() == [10.0]
 
 
 LOGPROBS_SLOPES = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)
@@ -176,44 +160,53 @@ WEIGHTS = 0.25 * COUNTED_SLOPES
 ONES = torch.ones(3, dtype=torch.float64)
 
 
-def off_policy(**changes) -> Completion:
+def off_policy(**changes) -> losses.Completion:
     old = LOGPROBS_SLOPES - torch.tensor([0.1, 0.4, -0.15], dtype=torch.float64)
-    return Completion(counted=COUNTED_SLOPES, old=old, **changes)
+    return losses.Completion(counted=COUNTED_SLOPES, old=old, **changes)
 
 
-def slope_of(name: str, completion: Completion, advantages: torch.Tensor | None, of=LossParameters(), **options):  # noqa: B008
-    return reward_slope(LOSSES[name], of, completion, LOGPROBS_SLOPES, WEIGHTS, advantages, **options)
+DEFAULTS = losses.LossParameters()
 
 
-@pytest.mark.parametrize("name", LOSSES)
+def slope_of(name: str, completion: losses.Completion, advantages: torch.Tensor | None, of=DEFAULTS, **options):
+    return losses.reward_slope(losses.LOSSES[name], of, completion, LOGPROBS_SLOPES, WEIGHTS, advantages, **options)
+
+
+@pytest.mark.parametrize("name", losses.LOSSES)
 def test_on_policy_every_loss_weighs_a_counted_token_by_its_average(name):
     """CISPO excepted, whose bound is on the ratio itself: 0.2 where it stands at its default."""
-    slope, factor = slope_of(name, Completion(counted=COUNTED_SLOPES), -2.0 * ONES), 0.2 if name == "cispo" else 1.0
+    slope, factor = (
+        slope_of(name, losses.Completion(counted=COUNTED_SLOPES), -2.0 * ONES),
+        0.2 if name == "cispo" else 1.0,
+    )
     torch.testing.assert_close(slope, factor * 2.0 * WEIGHTS)
-    assert factors_out(LOSSES[name], LossParameters())
-    assert factors_out(LOSSES[name], LossParameters(delta=0.5)) == (name in ("cispo", "sapo", "vespo"))
+    assert losses.factors_out(losses.LOSSES[name], losses.LossParameters())
+    assert losses.factors_out(losses.LOSSES[name], losses.LossParameters(delta=0.5)) == (
+        name in ("cispo", "sapo", "vespo")
+    )
 
 
 def test_a_sequences_ratio_spreads_its_derivative_over_its_tokens():
-    slope = slope_of("grpo", off_policy(), 2.0 * ONES, LossParameters(importance_sampling_level="sequence"))
+    slope = slope_of("grpo", off_policy(), 2.0 * ONES, losses.LossParameters(importance_sampling_level="sequence"))
     ratio = torch.exp(torch.tensor((0.1 - 0.15) / 2, dtype=torch.float64))
     torch.testing.assert_close(slope, -2.0 * ratio * WEIGHTS.sum() * COUNTED_SLOPES / 2)
 
 
 def test_a_sequences_ratio_multiplies_the_kl_term_even_at_ratio_one():
-    of, reference = LossParameters(importance_sampling_level="sequence"), LOGPROBS_SLOPES + 0.3 * ONES
-    own = Completion(counted=COUNTED_SLOPES, reference=reference)
-    plain = kl_slope(of, own, LOGPROBS_SLOPES, WEIGHTS, corrected=False)
+    of, reference = losses.LossParameters(importance_sampling_level="sequence"), LOGPROBS_SLOPES + 0.3 * ONES
+    own = losses.Completion(counted=COUNTED_SLOPES, reference=reference)
+    plain = losses.kl_slope(of, own, LOGPROBS_SLOPES, WEIGHTS, corrected=False)
     kl = torch.exp(0.3 * ONES) - 0.3 - 1
     torch.testing.assert_close(
-        kl_slope(of, own, LOGPROBS_SLOPES, WEIGHTS, corrected=True), plain + (WEIGHTS * kl).sum() * COUNTED_SLOPES / 2
+        losses.kl_slope(of, own, LOGPROBS_SLOPES, WEIGHTS, corrected=True),
+        plain + (WEIGHTS * kl).sum() * COUNTED_SLOPES / 2,
     )
-    by_token = kl_slope(LossParameters(), own, LOGPROBS_SLOPES, WEIGHTS, corrected=True)
+    by_token = losses.kl_slope(losses.LossParameters(), own, LOGPROBS_SLOPES, WEIGHTS, corrected=True)
     torch.testing.assert_close(by_token, plain + WEIGHTS * kl)
 
 
 def test_a_score_vector_has_no_clip():
-    of = LossParameters(epsilon_low=0.01, epsilon_high=0.01)
+    of = losses.LossParameters(epsilon_low=0.01, epsilon_high=0.01)
     clipped, free = (slope_of("grpo", off_policy(), advantages, of) for advantages in (ONES, None))
     assert clipped[0] == 0.0
     assert free[0] == -0.25 * torch.exp(torch.tensor(0.1, dtype=torch.float64))
@@ -227,13 +220,15 @@ def test_completions_of_negative_advantage_that_are_far_off_leave(advantage, thr
 
 @pytest.mark.parametrize(("gap", "stays"), [(0.05, True), (0.5, False)])
 def test_distance_is_to_the_sampler_where_there_is_one(gap, stays):
-    completion = Completion(counted=COUNTED_SLOPES, sampler=LOGPROBS_SLOPES + gap)
+    completion = losses.Completion(counted=COUNTED_SLOPES, sampler=LOGPROBS_SLOPES + gap)
     assert bool(slope_of("grpo", completion, -ONES, off_policy_threshold=0.1).any()) == stays
 
 
 def test_the_correction_multiplies_the_reward_part():
-    completion = Completion(counted=COUNTED_SLOPES, sampler=LOGPROBS_SLOPES - 0.2)
-    corrected = slope_of("dapo", completion, ONES, correction=SamplerCorrection(mode="token_truncate", high=None))
+    completion = losses.Completion(counted=COUNTED_SLOPES, sampler=LOGPROBS_SLOPES - 0.2)
+    corrected = slope_of(
+        "dapo", completion, ONES, correction=losses.SamplerCorrection(mode="token_truncate", high=None)
+    )
     torch.testing.assert_close(corrected, -WEIGHTS * torch.exp(torch.tensor(0.2, dtype=torch.float64)))
 
 
@@ -246,26 +241,28 @@ def test_everything_goes_where_the_log_probabilities_are():
 def test_what_comes_back_from_a_device_is_waited_for(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, like, non_blocking: asked.append(non_blocking))
-    sent(ONES, ONES)
-    sent(torch.ones(1, device="meta"), ONES)
+    losses.sent(ONES, ONES)
+    losses.sent(torch.ones(1, device="meta"), ONES)
     assert asked == [True, False]
 
 
 def test_the_second_bound_holds_where_the_advantage_is_negative() -> None:
     inputs = terms([0.5, 1.1, 2.0, 5.0, 0.5, 2.0], [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0], bound=3.0)
-    assert dual_clipped(inputs).tolist() == pytest.approx([0.8, 1.1, 2.0, 3.0, -0.5, -1.2])
+    assert losses.dual_clipped(inputs).tolist() == pytest.approx([0.8, 1.1, 2.0, 3.0, -0.5, -1.2])
 
 
 def test_terms_of_sequences_and_of_held_ratios_by_hand() -> None:
-    assert sequence_clipped(terms([1.0, 4.0], [1.0, -1.0])).tolist() == pytest.approx([-1.2, 2.0])  # geometric mean 2
+    assert losses.sequence_clipped(terms([1.0, 4.0], [1.0, -1.0])).tolist() == pytest.approx(
+        [-1.2, 2.0]
+    )  # geometric mean 2
     inputs = terms([0.5, 2.0], [1.0, 1.0])
-    assert held_ratio(inputs).tolist() == pytest.approx([1.6, 2.4])
-    assert log_likelihood(inputs).tolist() == [2.0, 2.0]
+    assert losses.held_ratio(inputs).tolist() == pytest.approx([1.6, 2.4])
+    assert losses.log_likelihood(inputs).tolist() == [2.0, 2.0]
 
 
 def test_tokens_whose_probability_moved_too_far_are_left_out() -> None:
     """At probability 1/e a ratio of 3 is a move of 0.25, one of 0.6 a move of -0.25."""
     inputs = replace(terms([3.0, 3.0, 0.6, 0.6], [1.0, -1.0, 1.0, -1.0], advantage_scale=2.0), logprobs=-torch.ones(4))
     assert math.exp(-1) * (1 - 1 / 3) > 0.2
-    assert within_one_bound(inputs).tolist() == pytest.approx([0.0, 6.0, -1.2, 0.0])
-    assert within_both_bounds(inputs).tolist() == [0.0, 0.0, 0.0, 0.0]
+    assert losses.within_one_bound(inputs).tolist() == pytest.approx([0.0, 6.0, -1.2, 0.0])
+    assert losses.within_both_bounds(inputs).tolist() == [0.0, 0.0, 0.0, 0.0]

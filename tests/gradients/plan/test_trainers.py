@@ -2,15 +2,9 @@ from typing import Any
 
 import pytest
 
+from gradscope.gradients.plan import trainers
 from gradscope.gradients.plan.losses import within_both_bounds, within_one_bound
 from gradscope.gradients.plan.objective import Objective
-from gradscope.gradients.plan.trainers import (
-    TRAINERS,
-    _counts_by_mini_batch,
-    _sampling_temperature,
-    _weighs_kl,
-    objective_of,
-)
 from gradscope.rollouts.run import TrainerSettings
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
@@ -37,7 +31,9 @@ def objective(trainer: str, **values: Any) -> Objective:
     named = dict(values)
     for short, long in SHORT.items():
         named = {name.replace(short, long): value for name, value in named.items()}
-    return objective_of(TrainerSettings(values={**ONE_UPDATE[trainer], **named, "trainer": trainer}, origin="a file"))
+    return trainers.objective_of(
+        TrainerSettings(values={**ONE_UPDATE[trainer], **named, "trainer": trainer}, origin="a file")
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +123,7 @@ def test_what_cannot_be_formed(trainer: str, values: dict[str, Any], cause: str,
 
 def test_who_counts_over_the_mini_batch() -> None:
     def counts(**values: Any) -> bool | None:
-        return _counts_by_mini_batch(TrainerSettings(values=values))
+        return trainers._counts_by_mini_batch(TrainerSettings(values=values))
 
     assert counts() is None
     assert counts(verl_version="0.8.0") is counts(verl_v1=True) is counts(use_legacy_worker_impl="disable") is True
@@ -161,9 +157,9 @@ def test_the_kl_term_and_its_own_weight() -> None:
     made = objective("nemo-rl", fn__reference_policy_kl_penalty=0.1, fn__reference_policy_kl_type="k1")
     assert (made.beta, made.kl_type, made.use_bias_correction_kl) == (0.1, "k1", True)
     assert objective("nemo-rl", fn__use_kl_in_reward=True).beta == 0.0
-    assert _weighs_kl(TrainerSettings(values={"nemo_rl_version": "0.6.0"})) is False
-    assert _weighs_kl(TrainerSettings(values={"loss_fn.token_level_loss": True}, origin="a file")) is False
-    assert _weighs_kl(TrainerSettings()) is None
+    assert trainers._weighs_kl(TrainerSettings(values={"nemo_rl_version": "0.6.0"})) is False
+    assert trainers._weighs_kl(TrainerSettings(values={"loss_fn.token_level_loss": True}, origin="a file")) is False
+    assert trainers._weighs_kl(TrainerSettings()) is None
 
 
 def test_the_default_of_prime_rl_is_a_ratio_to_the_sampler_with_a_squared_log_ratio() -> None:
@@ -189,13 +185,13 @@ def test_both_bounds_under_their_older_and_newer_names(values: dict[str, Any], b
 
 def test_the_temperature_is_that_of_training() -> None:
     values = {"orchestrator.eval.sampling.temperature": 0.1, "orchestrator.train.sampling.temperature": 0.7}
-    assert _sampling_temperature(TrainerSettings(values=values)) == 0.7
-    assert _sampling_temperature(TrainerSettings()) == 1.0
+    assert trainers._sampling_temperature(TrainerSettings(values=values)) == 0.7
+    assert trainers._sampling_temperature(TrainerSettings()) == 1.0
 
 
 def test_the_trainer_that_the_arguments_name_decides_and_else_it_is_trl() -> None:
-    assert objective_of(TrainerSettings()).declared is None
-    for name in TRAINERS:
-        made = objective_of(TrainerSettings(values={"trainer": name}))
+    assert trainers.objective_of(TrainerSettings()).declared is None
+    for name in trainers.TRAINERS:
+        made = trainers.objective_of(TrainerSettings(values={"trainer": name}))
         assert made.loss is made.declared
         assert "0x" not in repr(made)  # the name of interrupted work is alike in every process

@@ -15,19 +15,7 @@ from gradscope.gradients.step import heldout as heldout_module
 from gradscope.gradients.step.heldout import _heldout_sequences, measure_heldout_gram
 from gradscope.gradients.step.measure import measure_step
 from gradscope.rollouts.groups import Rollout, RolloutGroup
-from tests.gradients.models import (
-    DAPO,
-    TYPICAL,
-    changed,
-    flat_gradient,
-    plain_logprobs,
-    plain_model,
-    policy_of,
-    tiny_experts,
-    tiny_groups,
-    tiny_policy,
-    weight_of,
-)
+from tests.gradients import models
 
 ANSWERS = (((7, 8, 9), ((3, 4, 1), (5, 1))), ((2, 11), ((6, 6, 12, 1),)), ((19, 20, 21, 2), ((1,), (4, 5, 6, 7, 8, 1))))
 SHARES = ((0.75, 0.25), (1.0,), (0.5, 0.5))
@@ -42,11 +30,11 @@ def heldout_groups() -> list[RolloutGroup]:
 
 def expected_of(prepared: PreparedStep, temperature: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     """Gradients of the log-probabilities of the step's rollouts, and C_k, in float64 by autograd alone."""
-    model, parameters = plain_model(prepared.policy)
+    model, parameters = models.plain_model(prepared.policy)
 
     def row(prompt_ids: tuple, completion_ids: tuple) -> np.ndarray:
         answer = SimpleNamespace(prompt_ids=prompt_ids, completion_ids=completion_ids)
-        return flat_gradient(plain_logprobs(model, answer, temperature).sum(), parameters)
+        return models.flat_gradient(models.plain_logprobs(model, answer, temperature).sum(), parameters)
 
     trained = [row(rollout.prompt_ids, rollout.completion_ids) for rollout in prepared.rollouts]
     heldout = [
@@ -58,22 +46,26 @@ def expected_of(prepared: PreparedStep, temperature: float = 1.0) -> tuple[np.nd
 
 @pytest.fixture
 def llama() -> PreparedStep:
-    return prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    return prepare_step(models.tiny_policy("llama_untied_biases"), models.tiny_groups(), models.DAPO)
 
 
 def close(result: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> bool:
     return bool(np.abs(result - expected).max() <= tolerance * np.abs(expected).max())
 
 
-@pytest.mark.parametrize(("name", "lora"), [*TYPICAL, ("mixtral", False)])
+@pytest.mark.parametrize(("name", "lora"), [*models.TYPICAL, ("mixtral", False)])
 def test_products_are_those_of_plain_gradients(name: str, lora: bool) -> None:
     experts = name == "mixtral"
-    policy = policy_of(tiny_experts(name, implementation="eager")) if experts else tiny_policy(name, lora=lora)
-    prepared = prepare_step(policy, tiny_groups(), replace(DAPO, temperature=0.7))
+    policy = (
+        models.policy_of(models.tiny_experts(name, implementation="eager"))
+        if experts
+        else models.tiny_policy(name, lora=lora)
+    )
+    prepared = prepare_step(policy, models.tiny_groups(), replace(models.DAPO, temperature=0.7))
     step = measure_step(prepared)
     result = measure_heldout_gram(prepared, step, heldout_groups(), SHARES)
     trained, heldout = expected_of(prepared, temperature=0.7)
-    weight = weight_of(tiny_groups())
+    weight = models.weight_of(models.tiny_groups())
     assert close(result.cross, weight * trained @ heldout.T)
     assert close(result.norms, np.linalg.norm(heldout, axis=1))
     assert result.scales == pytest.approx(np.full(6, 1.0 / weight))
@@ -83,7 +75,9 @@ def test_products_are_those_of_plain_gradients(name: str, lora: bool) -> None:
 
 @pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
 def test_every_engine_finds_the_same_and_leaves_the_step_alone(engine: str) -> None:
-    prepared = prepare_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), Objective(loss_type="grpo", beta=0.0))
+    prepared = prepare_step(
+        models.tiny_policy("qwen3_gqa_norms"), models.tiny_groups(), Objective(loss_type="grpo", beta=0.0)
+    )
     step = measure_step(prepared, engine=engine)
     before = step.gram.copy(), prepared.plan, prepared.groups
     result = measure_heldout_gram(prepared, step, heldout_groups(), SHARES, engine=engine, verify="all")
@@ -96,12 +90,12 @@ def test_every_engine_finds_the_same_and_leaves_the_step_alone(engine: str) -> N
 
 
 def test_a_kl_term_and_an_entropy_bonus_are_none_of_the_answers_rows() -> None:
-    policy = tiny_policy("llama_untied_biases")
-    objective = replace(DAPO, beta=0.1, entropy_coef=0.05)
-    prepared = prepare_step(replace(policy, reference=copy.deepcopy(policy.model)), tiny_groups(), objective)
+    policy = models.tiny_policy("llama_untied_biases")
+    objective = replace(models.DAPO, beta=0.1, entropy_coef=0.05)
+    prepared = prepare_step(replace(policy, reference=copy.deepcopy(policy.model)), models.tiny_groups(), objective)
     trained, heldout = expected_of(prepared)
     result = measure_heldout_gram(prepared, measure_step(prepared), heldout_groups(), SHARES)
-    assert close(result.cross, weight_of(tiny_groups()) * trained @ heldout.T)
+    assert close(result.cross, models.weight_of(models.tiny_groups()) * trained @ heldout.T)
 
 
 def test_tokens_that_nobody_sampled_are_no_part_of_an_answer(llama: PreparedStep) -> None:
@@ -128,9 +122,9 @@ def test_rollouts_whose_tokens_weigh_unequally_have_no_scale(llama: PreparedStep
 
 def test_learned_positions_stand_where_the_answer_begins() -> None:
     """GPT-2 sees the padding before a prompt; the step stands in the trainer's, an answer has none."""
-    policy = tiny_policy("gpt2_tied_conv1d")
-    plain_step = prepare_step(policy, tiny_groups(), DAPO)
-    padded = prepare_step(replace(policy, padding=TrainerPadding()), tiny_groups(), DAPO)
+    policy = models.tiny_policy("gpt2_tied_conv1d")
+    plain_step = prepare_step(policy, models.tiny_groups(), models.DAPO)
+    padded = prepare_step(replace(policy, padding=TrainerPadding()), models.tiny_groups(), models.DAPO)
     assert any(sequence.frame for sequence in padded.plan.sequences)
     result = measure_heldout_gram(padded, measure_step(padded), heldout_groups(), SHARES)
     _, heldout = expected_of(plain_step)
@@ -185,14 +179,14 @@ def prompt_of(prompt: str, *answers: str, all_ids: tuple = (), **fields: Any) ->
 
 def step_of(*texts: tuple[str, str], tokenizer: Any = None, **changes: Any) -> PreparedStep:
     """Groups of three rollouts whose first has a prompt and a completion as text, beside the ids that were logged."""
-    groups = tiny_groups(len(texts) or 1, 3)
+    groups = models.tiny_groups(len(texts) or 1, 3)
     for index, (prompt, completion) in enumerate(texts):
         ids = {"prompt_ids": tuple(Letters()(prompt)["input_ids"]), "prompt": prompt}
         rollouts = [replace(rollout, **ids, **changes) for rollout in groups[index].rollouts]
         first = replace(rollouts[0], completion=completion, completion_ids=(*Letters()(completion)["input_ids"], 1))
         groups[index] = replace(groups[index], rollouts=(first, *rollouts[1:]))
-    policy = replace(tiny_policy("llama_untied_biases"), tokenizer=tokenizer or Letters())
-    return prepare_step(policy, groups, DAPO)
+    policy = replace(models.tiny_policy("llama_untied_biases"), tokenizer=tokenizer or Letters())
+    return prepare_step(policy, groups, models.DAPO)
 
 
 def test_text_becomes_tokens_as_the_trainers_does() -> None:
@@ -208,7 +202,7 @@ def test_text_becomes_tokens_as_the_trainers_does() -> None:
 
 def test_completions_that_other_ids_were_sampled_for_are_noted() -> None:
     prepared = step_of(("abc", "de"))
-    other = replace(prepared, groups=tuple(changed(prepared.groups, completion="ed")))
+    other = replace(prepared, groups=tuple(models.changed(prepared.groups, completion="ed")))
     note = "Some of the run's own completions have other ids than their text gives, so held-out answers may too."
     assert _heldout_sequences(other, [prompt_of("ab", "c")], [(1.0,)]).notes[1] == note
 
@@ -251,7 +245,7 @@ def test_prompts_that_a_template_wrapped_need_messages() -> None:
     messages = ({"role": "user", "content": "abc"},)
     wrapped = step_of(("abc", "de"), messages=messages)
     ids = tuple(Letters()(Letters().apply_chat_template(list(messages)))["input_ids"])
-    prepared = prepare_step(wrapped.policy, changed(wrapped.groups, prompt_ids=ids), DAPO)
+    prepared = prepare_step(wrapped.policy, models.changed(wrapped.groups, prompt_ids=ids), models.DAPO)
     with pytest.raises(InputError, match="other token ids than their text gives, as with a chat template") as error:
         _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])
     assert "as messages, or with prompt_ids" in error.value.hint
@@ -260,8 +254,8 @@ def test_prompts_that_a_template_wrapped_need_messages() -> None:
 
 
 def test_answers_stand_without_padding_beside_rows_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding(), tokenizer=Letters())
-    prepared = prepare_step(policy, tiny_groups(), DAPO)
+    policy = replace(models.tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding(), tokenizer=Letters())
+    prepared = prepare_step(policy, models.tiny_groups(), models.DAPO)
     (sequence,) = _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)]).sequences
     assert sequence.frame is not None
     assert (sequence.start, sequence.length) == (0, sequence.num_tokens)

@@ -11,13 +11,7 @@ from gradscope.gradients.engines import stream as stream_module
 from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.layers import trace
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
-from gradscope.gradients.step.measure import (
-    FLOAT32_ROW_ERROR,
-    _choose,
-    _first_non_finite,
-    measure_step,
-    relative_row_error,
-)
+from gradscope.gradients.step import measure
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
@@ -181,7 +175,7 @@ def test_auto_keeps_rows_while_they_fit():
     assert measured_step(policy, groups, DAPO).engine == "loop"
     assert measured_step(policy, groups, DAPO, row_bytes=1000).engine == "stream"
     on_gpu = replace(policy, device=torch.device("cuda"))
-    assert _choose("auto", replace(prepare_step(policy, groups, DAPO), policy=on_gpu)) == "stream"
+    assert measure._choose("auto", replace(prepare_step(policy, groups, DAPO), policy=on_gpu)) == "stream"
 
 
 def test_progress_is_reported_per_rollout():
@@ -214,14 +208,14 @@ def llama() -> PreparedStep:
 
 
 def test_a_token_that_overflows_is_named_with_its_rollout_and_the_first_module(llama: PreparedStep) -> None:
-    assert _first_non_finite(llama) is None
+    assert measure._first_non_finite(llama) is None
     token = llama.plan.sequences[2].completion_ids[0]
     rows = [[*sequence.prompt_ids, *sequence.completion_ids] for sequence in llama.plan.sequences]
     first = next(index for index, row in enumerate(rows) if token in row)
     with torch.no_grad():
         llama.policy.model.get_input_embeddings().weight[token] = float("inf")
     sequence, at = llama.plan.sequences[first], rows[first].index(token)
-    assert _first_non_finite(llama) == (
+    assert measure._first_non_finite(llama) == (
         f"the output of model.embed_tokens is not finite in rollout {sequence.sample} of group {sequence.group_id}, "
         f"at token {at}"
     )
@@ -230,7 +224,7 @@ def test_a_token_that_overflows_is_named_with_its_rollout_and_the_first_module(l
 def test_a_layer_that_overflows_is_named_before_what_follows_from_it(llama: PreparedStep) -> None:
     with torch.no_grad():
         llama.policy.model.model.layers[1].mlp.up_proj.weight.mul_(1e38).mul_(1e3)
-    assert "the output of model.layers.1.mlp.up_proj is not finite" in str(_first_non_finite(llama))
+    assert "the output of model.layers.1.mlp.up_proj is not finite" in str(measure._first_non_finite(llama))
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
@@ -238,14 +232,14 @@ def test_no_gradient_is_made_of_numbers_that_are_none(llama: PreparedStep, engin
     with torch.no_grad():
         llama.policy.model.lm_head.weight.mul_(1e38).mul_(1e3)
     with pytest.raises(InputError, match="Step 1: the output of lm_head is not finite in rollout 0 of") as error:
-        measure_step(llama, engine=engine)
+        measure.measure_step(llama, engine=engine)
     assert error.value.cause == "overflow"
 
 
 def test_a_gradient_that_overflows_where_the_loss_does_not_is_named_by_its_rollout(llama: PreparedStep) -> None:
     llama.policy.model.lm_head.weight.register_hook(lambda grad: grad * float("inf"))
     with pytest.raises(InputError, match="the gradient of rollout 0 of group g0 is not finite"):
-        measure_step(llama, engine="loop")
+        measure.measure_step(llama, engine="loop")
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -255,8 +249,8 @@ def test_float32_rows_stay_within_the_documented_bound(name):
     exact = naive_rows(policy, groups, 1.0)
     for rollout, truth in zip(rollouts_of(groups), exact, strict=True):
         row = flat_gradient(plain_logprobs(policy.model, rollout).sum(), list(policy.trainable.values()))
-        assert relative(row.astype(np.float64), truth) < FLOAT32_ROW_ERROR
-    assert measured_step(policy, groups, DAPO).relative_row_error == FLOAT32_ROW_ERROR
+        assert relative(row.astype(np.float64), truth) < measure.FLOAT32_ROW_ERROR
+    assert measured_step(policy, groups, DAPO).relative_row_error == measure.FLOAT32_ROW_ERROR
 
 
 def test_bfloat16_rows_are_measured_against_float32_and_the_model_is_left_as_it_was():
@@ -289,9 +283,9 @@ def test_the_row_that_float32_leaves_no_room_for_waits_on_the_cpu(device, failur
     monkeypatch.setattr("gradscope.gradients.step.measure._row_difference", full)
     if failures == len(tried):
         with pytest.raises(InputError, match="Memory ran out on one rollout in float32"):
-            relative_row_error(prepared, [1.0])
+            measure.relative_row_error(prepared, [1.0])
     else:
-        assert relative_row_error(prepared, [1.0]) == 0.01
+        assert measure.relative_row_error(prepared, [1.0]) == 0.01
     assert devices == tried
 
 

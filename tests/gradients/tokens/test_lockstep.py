@@ -15,8 +15,9 @@ from gradscope.gradients.tokens import lockstep as lockstep_module
 from gradscope.gradients.tokens.lockstep import Part, Sketch, _add_token_parameter, _require_fit, lockstep_gram
 from gradscope.gradients.tokens.measure import measure_tokens
 from gradscope.gradients.tokens.rows import TokenRow, chunks_of
+from tests.gradients import models
 from tests.gradients.models import DAPO, measured_step, naive_token_rows, relative_gram, tiny_groups, tiny_policy
-from tests.gradients.tokens.test_measure import Gained, policy_of
+from tests.gradients.tokens.test_measure import Gained
 
 
 @pytest.mark.slow
@@ -102,7 +103,7 @@ def test_sketched_tokens_are_as_far_from_the_exact_ones_as_stated(name: str) -> 
     policy, groups = tiny_policy(name), tiny_groups(1, 3)
     if name.startswith("llama"):
         policy.model.model.layers[1].mlp.up_proj.__class__ = Gained  # goes the slow way
-        policy = policy_of(policy.model)
+        policy = models.policy_of(policy.model)
     step = measured_step(policy, groups, DAPO)
     (exact,) = measure_tokens(prepare_step(policy, groups, DAPO), step)
     energy = np.trace(exact.gram)

@@ -12,48 +12,37 @@ from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens import measure
 from gradscope.gradients.tokens.measure import measure_rollout_tokens, measure_signals, measure_tokens
-from tests.gradients.models import (
-    DAPO,
-    TYPICAL,
-    break_rule,
-    changed,
-    measured_step,
-    naive_rows,
-    naive_token_rows,
-    policy_of,
-    relative,
-    relative_gram,
-    tiny_groups,
-    tiny_policy,
-    weight_of,
-)
+from tests.gradients import models
 
 
-def measured(policy, groups, objective=DAPO, **options):
+def measured(policy, groups, objective=models.DAPO, **options):
     prepared = prepare_step(policy, groups, objective)
     return measure_tokens(prepared, measure_step(prepared), **options)
 
 
-@pytest.mark.parametrize(("name", "lora"), TYPICAL)
+@pytest.mark.parametrize(("name", "lora"), models.TYPICAL)
 def test_token_gram_equals_one_float64_backward_per_token(name, lora):
-    policy, groups = tiny_policy(name, lora=lora), tiny_groups(1, 3)
-    rows = naive_token_rows(policy, groups)
+    policy, groups = models.tiny_policy(name, lora=lora), models.tiny_groups(1, 3)
+    rows = models.naive_token_rows(policy, groups)
     (gram,) = measured(policy, groups)
-    assert relative_gram(gram.gram, rows) < 1e-5
+    assert models.relative_gram(gram.gram, rows) < 1e-5
     assert (gram.table.num_tokens, gram.num_columns, gram.slow_parameters) == (*rows.shape, ())
 
 
 def test_token_gram_in_float64_is_exact_to_rounding_and_adds_up_to_score_vectors():
-    policy, groups = tiny_policy("gpt2_tied_conv1d", dtype=torch.float64), tiny_groups(1, 3)
+    policy, groups = models.tiny_policy("gpt2_tied_conv1d", dtype=torch.float64), models.tiny_groups(1, 3)
     (gram,) = measured(policy, groups)
-    assert relative_gram(gram.gram, naive_token_rows(policy, groups)) < 1e-12
+    assert models.relative_gram(gram.gram, models.naive_token_rows(policy, groups)) < 1e-12
     mixing = (gram.table.rollouts == np.arange(3)[:, None]) * gram.table.score_weights
-    assert relative_gram(mixing @ gram.gram @ mixing.T, naive_rows(policy, groups, weight_of(groups))) < 1e-12
+    assert (
+        models.relative_gram(mixing @ gram.gram @ mixing.T, models.naive_rows(policy, groups, models.weight_of(groups)))
+        < 1e-12
+    )
 
 
 @pytest.mark.slow
 def test_a_sample_is_a_part_of_the_whole():
-    policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(1, 3)
+    policy, groups = models.tiny_policy("qwen3_gqa_norms"), models.tiny_groups(1, 3)
     (full,) = measured(policy, groups)
     (part,) = measured(policy, groups, most=5, seed=4)
     (again,) = measured(policy, groups, most=5, seed=4)
@@ -62,7 +51,7 @@ def test_a_sample_is_a_part_of_the_whole():
         for i, t in zip(part.table.rollouts, part.table.positions, strict=True)
     ]
     assert part.table.num_tokens == full.table.num_tokens > len(part.gram) == 5
-    assert relative(part.gram, full.gram[np.ix_(index, index)]) < 1e-5
+    assert models.relative(part.gram, full.gram[np.ix_(index, index)]) < 1e-5
     np.testing.assert_array_equal(part.table.positions, again.table.positions)
 
 
@@ -74,45 +63,45 @@ class Gained(nn.Linear):
 
 
 def test_a_parameter_without_a_rule_goes_the_slow_way():
-    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
+    policy, groups = models.tiny_policy("llama_untied_biases"), models.tiny_groups(1, 2)
     policy.model.model.layers[1].mlp.up_proj.__class__ = Gained
-    (gram,) = measured(policy_of(policy.model), groups)
+    (gram,) = measured(models.policy_of(policy.model), groups)
     assert gram.slow_parameters == ("model.layers.1.mlp.up_proj.bias", "model.layers.1.mlp.up_proj.weight")
-    assert relative_gram(gram.gram, naive_token_rows(policy, groups)) < 1e-5
+    assert models.relative_gram(gram.gram, models.naive_token_rows(policy, groups)) < 1e-5
 
 
 def test_a_parameter_that_is_left_out_is_caught(monkeypatch):
-    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measured_step(policy, groups, DAPO)
+    policy, groups = models.tiny_policy("llama_untied_biases"), models.tiny_groups(1, 2)
+    step = models.measured_step(policy, groups, models.DAPO)
     monkeypatch.setattr(measure, "lockstep_gram", lambda *_: frozenset(list(policy.trainable)[:1]))
     with pytest.raises(VerificationError, match="token rows covers 368 of 5424 parameters"):
-        measure_tokens(prepare_step(policy, groups, DAPO), step)
+        measure_tokens(prepare_step(policy, groups, models.DAPO), step)
 
 
 def test_a_wrong_rule_is_caught(monkeypatch):
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
+    prepared = prepare_step(models.tiny_policy("llama_untied_biases"), models.tiny_groups(1, 2), models.DAPO)
     step = measure_step(prepared, engine="loop")
-    break_rule(monkeypatch, "linear", "weight", share=0.99)
+    models.break_rule(monkeypatch, "linear", "weight", share=0.99)
     with pytest.raises(VerificationError, match="token rows disagree with one backward pass a token"):
         measure_tokens(prepared, step)
 
 
 def test_rows_that_do_not_add_up_are_caught():
-    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measured_step(policy, groups, DAPO)
+    policy, groups = models.tiny_policy("llama_untied_biases"), models.tiny_groups(1, 2)
+    step = models.measured_step(policy, groups, models.DAPO)
     with pytest.raises(VerificationError, match="token rows disagree with the rollouts' own gradients"):
-        measure_tokens(prepare_step(policy, groups, DAPO), replace(step, gram=step.gram * 1.01))
+        measure_tokens(prepare_step(policy, groups, models.DAPO), replace(step, gram=step.gram * 1.01))
 
 
 @pytest.fixture(scope="module")
 def step():
-    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(2, 3)
-    return policy, groups, measured_step(policy, groups, DAPO)
+    policy, groups = models.tiny_policy("llama_untied_biases"), models.tiny_groups(2, 3)
+    return policy, groups, models.measured_step(policy, groups, models.DAPO)
 
 
 def test_shares_add_up_and_a_lone_token_has_its_rollouts_norm(step):
     policy, groups, gram = step
-    tokens = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [4, 0], most=512)
+    tokens = measure_rollout_tokens(prepare_step(policy, groups, models.DAPO), gram, [4, 0], most=512)
     assert [(first.group_id, first.sample) for first in tokens] == [
         (gram.group_ids[index], gram.samples[index]) for index in (4, 0)
     ]
@@ -126,21 +115,21 @@ def test_shares_add_up_and_a_lone_token_has_its_rollouts_norm(step):
 
 def test_entropy_is_that_of_the_plain_softmax(step):
     policy, groups, gram = step
-    (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
+    (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, models.DAPO), gram, [0])
     rollout = groups[0].rollouts[0]
     with torch.no_grad():
         logits = policy.model(torch.tensor([rollout.prompt_ids + rollout.completion_ids])).logits[0].double()
-    p = torch.softmax(logits[len(rollout.prompt_ids) - 1 : -1] / DAPO.temperature, dim=1)
+    p = torch.softmax(logits[len(rollout.prompt_ids) - 1 : -1] / models.DAPO.temperature, dim=1)
     assert tokens.entropies == pytest.approx(-(p * p.log()).sum(dim=1).numpy(), abs=1e-5)
 
 
 def test_rollouts_are_left_out_from_the_end_and_a_long_first_one_is_drawn_from(step):
     policy, groups, gram = step
     lengths = [len(rollout.completion_ids) for group in groups for rollout in group.rollouts]
-    tokens = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0, 1, 2], most=sum(lengths[:2]))
+    tokens = measure_rollout_tokens(prepare_step(policy, groups, models.DAPO), gram, [0, 1, 2], most=sum(lengths[:2]))
     assert len(tokens) == 2
     longest = int(np.argmax(lengths))
-    (drawn,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [longest, 0], most=2)
+    (drawn,) = measure_rollout_tokens(prepare_step(policy, groups, models.DAPO), gram, [longest, 0], most=2)
     assert drawn.is_seen.sum() == 2
     assert drawn.shares is None
     assert (drawn.norms > 0).tolist() == drawn.is_seen.tolist()
@@ -149,10 +138,10 @@ def test_rollouts_are_left_out_from_the_end_and_a_long_first_one_is_drawn_from(s
 def test_a_token_is_its_text_or_its_id(step):
     policy, groups, gram = step
     first = groups[0].rollouts[0].completion_ids[0]
-    (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
+    (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, models.DAPO), gram, [0])
     assert tokens.texts[0] == f"[{first}]"
     force_setattr(policy, "tokenizer", SimpleNamespace(decode=lambda ids: f"<{ids[0]}>", eos_token_id=None))
-    (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
+    (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, models.DAPO), gram, [0])
     force_setattr(policy, "tokenizer", None)
     assert tokens.texts[0] == f"<{first}>"
 
@@ -195,25 +184,25 @@ def require_signals(prepared: PreparedStep, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hidden", "logit"])
-@pytest.mark.parametrize(("name", "lora"), TYPICAL)
+@pytest.mark.parametrize(("name", "lora"), models.TYPICAL)
 def test_rows_are_the_derivatives_by_the_input_and_the_output_of_the_head(name: str, lora: bool, kind: str) -> None:
-    objective = replace(DAPO, temperature=0.7)
-    require_signals(prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 3), objective), kind)
+    objective = replace(models.DAPO, temperature=0.7)
+    require_signals(prepare_step(models.tiny_policy(name, lora=lora), models.tiny_groups(2, 3), objective), kind)
 
 
 @pytest.mark.parametrize("kind", ["hidden", "logit"])
 @pytest.mark.parametrize("name", ["llama_untied_biases", "gemma3_scaled"])
 def test_rows_are_found_in_the_trainers_padding(name: str, kind: str) -> None:
     """Where a sequence stands in the padding of its batch, its last token is not the batch's last position."""
-    policy = replace(tiny_policy(name), padding=TrainerPadding())
-    prepared = prepare_step(policy, tiny_groups(3, 2), DAPO).framed()
+    policy = replace(models.tiny_policy(name), padding=TrainerPadding())
+    prepared = prepare_step(policy, models.tiny_groups(3, 2), models.DAPO).framed()
     assert any(sequence.frame and sequence.length > sequence.num_tokens for sequence in prepared.plan.sequences)
     require_signals(prepared, kind)
 
 
 def test_signals_of_drawn_tokens_of_a_step_without_logged_advantages(monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = changed(tiny_groups(1, 2), advantage=None)
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), bare, DAPO)
+    bare = models.changed(models.tiny_groups(1, 2), advantage=None)
+    prepared = prepare_step(models.tiny_policy("llama_untied_biases"), bare, models.DAPO)
     step = measure_step(prepared)
     result = measure_signals(prepared, step, "hidden", most=3, seed=0)
     assert result.logged_gram is None

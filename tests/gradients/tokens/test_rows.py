@@ -7,16 +7,7 @@ from gradscope.gradients.model.policy import token_sequences
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.tokens.lockstep import lockstep_gram
 from gradscope.gradients.tokens.rows import TokenRow, _sample_tokens, chunks_of, token_loop_rows
-from tests.gradients.models import (
-    DAPO,
-    changed,
-    measured_step,
-    naive_token_rows,
-    relative_gram,
-    sequence_of,
-    tiny_groups,
-    tiny_policy,
-)
+from tests.gradients import models
 from tests.gradients.tokens.test_measure import measured
 
 
@@ -30,7 +21,7 @@ def test_every_token_is_equally_likely_to_be_drawn():
 
 
 def test_chunks_are_neighbors_of_one_sequence_and_end_with_their_last_token():
-    sequences = [sequence_of((1,), (2, 3, 4, 5), sample=sample) for sample in range(2)]
+    sequences = [models.sequence_of((1,), (2, 3, 4, 5), sample=sample) for sample in range(2)]
     indices = [(1, 0), (0, 3), (0, 0), (0, 1)]
     rows = [TokenRow(sequence=sequence, position=position) for sequence, position in indices]
     first, second, third = chunks_of(rows, sequences, 2)
@@ -40,17 +31,17 @@ def test_chunks_are_neighbors_of_one_sequence_and_end_with_their_last_token():
 
 
 def test_a_model_without_a_list_of_layers_goes_the_slow_way():
-    policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(1, 2)
+    policy, groups = models.tiny_policy("qwen3_gqa_norms"), models.tiny_groups(1, 2)
     policy.model.config.num_hidden_layers = 7
     chunks = chunks_of([TokenRow(sequence=0, position=0)], token_sequences(policy, groups))
     accumulator = GramAccumulator(1, policy.device)
     assert lockstep_gram(policy.model, policy.trainable, chunks, 1.0, accumulator) == frozenset(policy.trainable)
     token_loop_rows(policy.model, policy.trainable, chunks, 1.0, accumulator.add_rows)
-    assert relative_gram(accumulator.gram.numpy(), naive_token_rows(policy, groups)[:1]) < 1e-5
+    assert models.relative_gram(accumulator.gram.numpy(), models.naive_token_rows(policy, groups)[:1]) < 1e-5
 
 
 def test_weights_hold_per_token_advantages_ratio_and_mask():
-    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
+    policy, groups = models.tiny_policy("llama_untied_biases"), models.tiny_groups(1, 2)
     first, second = groups[0].rollouts
     first = replace(first, token_advantages=tuple(np.linspace(-1, 1, len(first.completion_ids))))
     second = replace(second, mask=(False,) + (True,) * (len(second.completion_ids) - 1))
@@ -64,18 +55,18 @@ def test_weights_hold_per_token_advantages_ratio_and_mask():
 
 
 def test_a_group_that_is_all_masked_has_no_matrix_and_one_without_advantages_no_logged_weights():
-    first, second = tiny_groups(2, 2)
-    silent = changed([first], mask=lambda rollout: (False,) * len(rollout.completion_ids))
-    (gram,) = measured(tiny_policy("llama_untied_biases"), [*silent, *changed([second], advantage=None)])
+    first, second = models.tiny_groups(2, 2)
+    silent = models.changed([first], mask=lambda rollout: (False,) * len(rollout.completion_ids))
+    (gram,) = measured(models.tiny_policy("llama_untied_biases"), [*silent, *models.changed([second], advantage=None)])
     assert gram.table.group_id == second.group_id
     assert set(gram.table.rollouts) == {2, 3}
     assert gram.table.logged_weights is None
 
 
 def test_importance_ratios_and_clip_are_factors_of_a_token():
-    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    plain = measured_step(policy, groups, DAPO)
-    sampled = changed(groups, advantage=1.0, logprobs=lambda rollout: tuple(plain.logprobs[rollout.row] - 0.3))
+    policy, groups = models.tiny_policy("llama_untied_biases"), models.tiny_groups(1, 2)
+    plain = models.measured_step(policy, groups, models.DAPO)
+    sampled = models.changed(groups, advantage=1.0, logprobs=lambda rollout: tuple(plain.logprobs[rollout.row] - 0.3))
     objective = Objective(loss_type="dapo", importance_ratio=True, epsilon_low=0.2, epsilon_high=0.2)
     (gram,) = measured(policy, sampled, objective)
     np.testing.assert_allclose(gram.table.score_weights, np.exp(0.3) / gram.table.num_tokens, rtol=1e-5)

@@ -1,18 +1,9 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 from msgspec.structs import replace
 from torch import nn
-from transformers import (
-    BertConfig,
-    BertLMHeadModel,
-    CohereConfig,
-    CohereForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
-    HyperCLOVAXConfig,
-    HyperCLOVAXForCausalLM,
-)
 
 from gradscope.gradients.model.batches import Frame, TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget
@@ -367,9 +358,11 @@ def capped() -> nn.Module:
         lambda: tiny_model("gpt2_tied_conv1d"),
         capped,
         lambda: adapted("rslora"),
-        lambda: CohereForCausalLM(CohereConfig(**SHAPE, logit_scale=0.25, eos_token_id=1, bos_token_id=2)),
-        lambda: GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=4.0)),
-        lambda: HyperCLOVAXForCausalLM(HyperCLOVAXConfig(**SHAPE, logits_scaling=4.0)),
+        lambda: transformers.CohereForCausalLM(
+            transformers.CohereConfig(**SHAPE, logit_scale=0.25, eos_token_id=1, bos_token_id=2)
+        ),
+        lambda: transformers.GraniteForCausalLM(transformers.GraniteConfig(**SHAPE, logits_scaling=4.0)),
+        lambda: transformers.HyperCLOVAXForCausalLM(transformers.HyperCLOVAXConfig(**SHAPE, logits_scaling=4.0)),
     ],
     ids=["llama", "gpt2", "a soft cap", "an adapter", "a scale", "a divisor", "a factor of a divisor's name"],
 )
@@ -378,7 +371,7 @@ def test_a_linear_head_with_its_scale_is_the_models_own(make):
 
 
 def test_a_prediction_head_is_left_out():
-    model = BertLMHeadModel(BertConfig(**SHAPE, is_decoder=True)).eval()
+    model = transformers.BertLMHeadModel(transformers.BertConfig(**SHAPE, is_decoder=True)).eval()
     assert not is_own_output(model, SEQUENCE)
     ids = torch.tensor([[1, 5, 2, 3]])
     own, hidden = model(input_ids=ids).logits, model.bert(input_ids=ids).last_hidden_state

@@ -7,29 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gradscope.metrics.gram.geometry import (
-    batch_norm,
-    cancellation,
-    channels,
-    class_subspace_energy,
-    cosine_of_updates,
-    cosines,
-    cosines_to_sum,
-    gini,
-    gradient_gram,
-    group_sums,
-    hoyer,
-    norms_without,
-    projection_shares,
-    removal_order,
-    row_norms,
-    row_sparsity,
-    small_rows,
-    top_share,
-    update_gram,
-    zero_groups,
-    zero_rows,
-)
+from gradscope.metrics.gram import geometry
 
 Array = NDArray[np.float64]
 seeds = st.integers(0, 10_000)
@@ -44,13 +22,13 @@ def test_every_answer_equals_the_one_from_the_rows_themselves(seed: int) -> None
     scores = rows(seed)
     advantages = np.random.default_rng(seed + 1).normal(size=6)
     matrix = advantages[:, None] * scores
-    gram = gradient_gram(scores @ scores.T, advantages)
+    gram = geometry.gradient_gram(scores @ scores.T, advantages)
     norms = np.linalg.norm(matrix, axis=1)
     np.testing.assert_allclose(gram, matrix @ matrix.T, atol=1e-12)
-    np.testing.assert_allclose(row_norms(gram), norms)
-    np.testing.assert_allclose(batch_norm(gram), np.linalg.norm(matrix.sum(axis=0)))
-    np.testing.assert_allclose(cosines(gram), matrix @ matrix.T / norms[:, None] / norms[None, :], atol=1e-12)
-    assert cancellation(gram).value == pytest.approx(np.linalg.norm(matrix.sum(axis=0)) / norms.sum())
+    np.testing.assert_allclose(geometry.row_norms(gram), norms)
+    np.testing.assert_allclose(geometry.batch_norm(gram), np.linalg.norm(matrix.sum(axis=0)))
+    np.testing.assert_allclose(geometry.cosines(gram), matrix @ matrix.T / norms[:, None] / norms[None, :], atol=1e-12)
+    assert geometry.cancellation(gram).value == pytest.approx(np.linalg.norm(matrix.sum(axis=0)) / norms.sum())
 
 
 @given(seeds, st.integers(1, 5), st.floats(-8, 8))
@@ -59,13 +37,13 @@ def test_class_subspace_energy_is_the_projection_on_both_means(seed: int, num_pa
     passed = np.arange(6) < num_passed
     basis = np.linalg.qr(np.stack([matrix[passed].mean(axis=0), matrix[~passed].mean(axis=0)]).T)[0]
     expected = np.linalg.norm(matrix @ basis) ** 2 / np.linalg.norm(matrix) ** 2
-    assert class_subspace_energy(matrix @ matrix.T, passed).value == pytest.approx(expected, rel=1e-6)
+    assert geometry.class_subspace_energy(matrix @ matrix.T, passed).value == pytest.approx(expected, rel=1e-6)
 
 
 def test_collinear_class_means_span_one_direction_and_a_short_one_still_counts() -> None:
     matrix = np.outer([2.0, 2.0, -1.0], [1.0, 0.0, 0.0]) + np.array([[0, 1, 0], [0, -1, 0], [0, 0, 0]])
-    assert class_subspace_energy(matrix @ matrix.T, [True, True, False]).value == pytest.approx(9 / 11)
-    assert class_subspace_energy(np.diag([1.0, 1e-8]), [True, False]).value == pytest.approx(1.0)
+    assert geometry.class_subspace_energy(matrix @ matrix.T, [True, True, False]).value == pytest.approx(9 / 11)
+    assert geometry.class_subspace_energy(np.diag([1.0, 1e-8]), [True, False]).value == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -77,44 +55,47 @@ def test_collinear_class_means_span_one_direction_and_a_short_one_still_counts()
     ],
 )
 def test_class_subspace_energy_without_two_classes_is_undefined(gram: Array, passed: list[bool], reason: str) -> None:
-    assert class_subspace_energy(gram, passed).undefined == reason
+    assert geometry.class_subspace_energy(gram, passed).undefined == reason
 
 
 def test_cancellation_runs_from_agreement_to_none() -> None:
-    assert cancellation(np.outer([1.0, 2.0], [1.0, 2.0])).value == pytest.approx(1.0)
-    assert cancellation([[1.0, -1.0], [-1.0, 1.0]]).value == pytest.approx(0.0, abs=1e-12)
-    assert cancellation(np.eye(4)).value == pytest.approx(0.5)
-    assert cancellation(np.zeros((2, 2))).undefined == "the matrix is zero: no row carries a gradient"
+    assert geometry.cancellation(np.outer([1.0, 2.0], [1.0, 2.0])).value == pytest.approx(1.0)
+    assert geometry.cancellation([[1.0, -1.0], [-1.0, 1.0]]).value == pytest.approx(0.0, abs=1e-12)
+    assert geometry.cancellation(np.eye(4)).value == pytest.approx(0.5)
+    assert geometry.cancellation(np.zeros((2, 2))).undefined == "the matrix is zero: no row carries a gradient"
 
 
 def test_weights_of_zero_sum_take_a_direction_away_only_where_rows_share_it() -> None:
     weights = np.array([3.0, -1.0, -1.0, -1.0])
-    apart = gradient_gram(np.eye(4), weights)  # orthonormal rows keep all four directions
+    apart = geometry.gradient_gram(np.eye(4), weights)  # orthonormal rows keep all four directions
     np.testing.assert_allclose(apart, np.diag([9.0, 1.0, 1.0, 1.0]))
-    assert batch_norm(apart) == pytest.approx(12**0.5)
-    alike = gradient_gram(np.ones((4, 4)), weights)  # one row four times: the batch gradient vanishes
+    assert geometry.batch_norm(apart) == pytest.approx(12**0.5)
+    alike = geometry.gradient_gram(np.ones((4, 4)), weights)  # one row four times: the batch gradient vanishes
     assert np.linalg.matrix_rank(alike) == 1
-    assert batch_norm(alike) == pytest.approx(0.0, abs=1e-7)
-    assert cancellation(alike).value == pytest.approx(0.0, abs=1e-7)
+    assert geometry.batch_norm(alike) == pytest.approx(0.0, abs=1e-7)
+    assert geometry.cancellation(alike).value == pytest.approx(0.0, abs=1e-7)
 
 
 def test_group_sums_keep_the_batch_norm() -> None:
     matrix = rows(2)
     index = [0, 2, 1, 0, 2, 2]
-    sums = group_sums(matrix @ matrix.T, index)
+    sums = geometry.group_sums(matrix @ matrix.T, index)
     expected = np.stack([matrix[np.equal(index, group)].sum(axis=0) for group in range(3)])
     np.testing.assert_allclose(sums, expected @ expected.T, atol=1e-12)
-    assert batch_norm(sums) == pytest.approx(batch_norm(matrix @ matrix.T))
+    assert geometry.batch_norm(sums) == pytest.approx(geometry.batch_norm(matrix @ matrix.T))
 
 
 @pytest.mark.parametrize(
     ("measure", "values", "message"),
     [
-        *((gradient_gram, advantages, "2 finite advantages are needed") for advantages in ([1.0], [1.0, np.nan])),
-        (class_subspace_energy, [True], "2 flags are needed"),
-        *((group_sums, numbers, "2 group numbers from 0 are needed") for numbers in ([0], [0, -1])),
         *(
-            (update_gram, advantages, r"rows of 2 advantages are needed, got shape \(")
+            (geometry.gradient_gram, advantages, "2 finite advantages are needed")
+            for advantages in ([1.0], [1.0, np.nan])
+        ),
+        (geometry.class_subspace_energy, [True], "2 flags are needed"),
+        *((geometry.group_sums, numbers, "2 group numbers from 0 are needed") for numbers in ([0], [0, -1])),
+        *(
+            (geometry.update_gram, advantages, r"rows of 2 advantages are needed, got shape \(")
             for advantages in ([1.0, 2.0], [[1.0, 2.0, 3.0]], [[[1.0, 2.0]]])
         ),
     ],
@@ -144,9 +125,9 @@ def test_channels_are_those_of_the_rows_themselves(seed: int) -> None:
     rng = np.random.default_rng(seed)
     gradients = (rows(seed) + rng.normal(size=9)) * rng.lognormal(0.0, 2.0, size=(6, 1)) * rng.choice([-1, 1], (6, 1))
     gram = gradients @ gradients.T
-    np.testing.assert_allclose(channels(gram), channels_of_rows(gradients), rtol=1e-5)
-    np.testing.assert_allclose(channels(1e-9 * gram), channels(gram), rtol=1e-6)
-    count, energy, of_sum, kept_of_sum, rest = channels(np.stack([gram, np.eye(6)]))[0]
+    np.testing.assert_allclose(geometry.channels(gram), channels_of_rows(gradients), rtol=1e-5)
+    np.testing.assert_allclose(geometry.channels(1e-9 * gram), geometry.channels(gram), rtol=1e-6)
+    count, energy, of_sum, kept_of_sum, rest = geometry.channels(np.stack([gram, np.eye(6)]))[0]
     of_all = gram.sum() / np.trace(gram)
     assert energy * kept_of_sum + (1 - energy) * rest == pytest.approx(of_all)
     assert of_sum * of_all == pytest.approx(energy * kept_of_sum)
@@ -158,23 +139,23 @@ def test_channels_are_those_of_the_rows_themselves(seed: int) -> None:
 def test_under_all_signs_of_the_rows_either_channel_keeps_its_energy_on_average(seed: int) -> None:
     gradients = rows(seed, 4) + 1.0
     signed = np.array(list(product((-1.0, 1.0), repeat=4)))[:, :, None] * gradients
-    every = channels(signed @ signed.swapaxes(1, 2))
+    every = geometry.channels(signed @ signed.swapaxes(1, 2))
     np.testing.assert_allclose(every[:, 3:].mean(axis=0), 1.0)
     np.testing.assert_allclose(every[:, :2], np.tile(every[0, :2], (16, 1)), rtol=1e-6)  # blind to signs
 
 
 def test_channels_that_are_empty_and_sums_that_cancel_have_no_number() -> None:
     pulls = np.array([1.0, -1.0, 2.0, -2.0])
-    np.testing.assert_equal(channels(np.eye(3)), [0, 0, 0, np.nan, 1])
-    np.testing.assert_allclose(channels(np.ones((3, 3))), [1, 1, 1, 3, np.nan])
-    np.testing.assert_allclose(channels(np.outer(pulls, pulls)), [1, 1, np.nan, 0, np.nan], atol=1e-12)
-    np.testing.assert_equal(channels(np.zeros((2, 2))), [np.nan] * 5)
+    np.testing.assert_equal(geometry.channels(np.eye(3)), [0, 0, 0, np.nan, 1])
+    np.testing.assert_allclose(geometry.channels(np.ones((3, 3))), [1, 1, 1, 3, np.nan])
+    np.testing.assert_allclose(geometry.channels(np.outer(pulls, pulls)), [1, 1, np.nan, 0, np.nan], atol=1e-12)
+    np.testing.assert_equal(geometry.channels(np.zeros((2, 2))), [np.nan] * 5)
 
 
 def test_a_rollout_without_a_gradient_changes_no_channel() -> None:
     gradients = rows(3, 4) + 0.5
     with_zero = np.vstack([gradients, np.zeros((1, 9))])
-    np.testing.assert_allclose(channels(with_zero @ with_zero.T), channels(gradients @ gradients.T))
+    np.testing.assert_allclose(geometry.channels(with_zero @ with_zero.T), geometry.channels(gradients @ gradients.T))
 
 
 RNG = np.random.default_rng(3)
@@ -185,44 +166,44 @@ GRAM = ROWS @ ROWS.T
 def test_shares_and_cosines_are_those_of_the_rows_themselves() -> None:
     total = ROWS.sum(axis=0)
     length = np.linalg.norm(total)
-    assert projection_shares(GRAM) == pytest.approx(ROWS @ total / length**2)
-    assert projection_shares(GRAM).sum() == pytest.approx(1.0)
-    assert cosines_to_sum(GRAM) == pytest.approx(ROWS @ total / length / np.linalg.norm(ROWS, axis=1))
+    assert geometry.projection_shares(GRAM) == pytest.approx(ROWS @ total / length**2)
+    assert geometry.projection_shares(GRAM).sum() == pytest.approx(1.0)
+    assert geometry.cosines_to_sum(GRAM) == pytest.approx(ROWS @ total / length / np.linalg.norm(ROWS, axis=1))
 
 
 def test_cosine_of_updates_is_that_of_the_summed_rows() -> None:
     first, second = RNG.normal(size=7), RNG.normal(size=7)
     one, two = first @ ROWS, second @ ROWS
     expected = one @ two / np.linalg.norm(one) / np.linalg.norm(two)
-    assert cosine_of_updates(GRAM, first, second).value == pytest.approx(expected)
-    assert "without length" in str(cosine_of_updates(GRAM, first, np.zeros(7)).undefined)
+    assert geometry.cosine_of_updates(GRAM, first, second).value == pytest.approx(expected)
+    assert "without length" in str(geometry.cosine_of_updates(GRAM, first, np.zeros(7)).undefined)
 
 
 def test_a_zero_row_has_no_direction_and_a_zero_sum_no_parts() -> None:
-    angles = cosines([[1.0, 0.0], [0.0, 0.0]])
+    angles = geometry.cosines([[1.0, 0.0], [0.0, 0.0]])
     assert angles[0, 0] == 1.0
     assert np.isnan(angles[1]).all()
-    assert top_share(np.zeros((3, 3))).undefined
-    assert np.isnan(cosines_to_sum([[0.0, 0.0], [0.0, 4.0]])[0])
-    assert np.isnan(projection_shares(np.zeros((2, 2)))).all()
+    assert geometry.top_share(np.zeros((3, 3))).undefined
+    assert np.isnan(geometry.cosines_to_sum([[0.0, 0.0], [0.0, 4.0]])[0])
+    assert np.isnan(geometry.projection_shares(np.zeros((2, 2)))).all()
 
 
 @pytest.mark.parametrize(("norms", "share"), [([1.0] * 10, 0.1), ([1.0] + [0.0] * 9, 1.0), ([3.0, 1.0], 0.75)])
 def test_top_share_of_known_norms(norms: list[float], share: float) -> None:
-    assert top_share(np.diag(np.square(norms))).value == pytest.approx(share)
+    assert geometry.top_share(np.diag(np.square(norms))).value == pytest.approx(share)
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_norms_without_each_row_are_those_of_the_rows_themselves(seed: int) -> None:
     rows = np.random.default_rng(seed).normal(size=(7, 4))
     expected = [np.linalg.norm(np.delete(rows, left, axis=0).sum(axis=0)) for left in range(7)]
-    np.testing.assert_allclose(norms_without(rows @ rows.T), expected, rtol=1e-9)
+    np.testing.assert_allclose(geometry.norms_without(rows @ rows.T), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_each_removal_is_the_best_of_all(seed: int) -> None:
     rows = np.random.default_rng(seed).normal(size=(6, 3)) + 0.5
-    order, norms = removal_order(rows @ rows.T, most=3)
+    order, norms = geometry.removal_order(rows @ rows.T, most=3)
     remaining = list(range(6))
     for index, norm in zip(order, norms, strict=True):
         shortest = min(np.linalg.norm(rows[[i for i in remaining if i != left]].sum(axis=0)) for left in remaining)
@@ -232,9 +213,9 @@ def test_each_removal_is_the_best_of_all(seed: int) -> None:
 
 def test_it_ends_where_no_row_makes_the_sum_shorter() -> None:
     rows = np.array([[1.0], [-1.0], [5.0]])
-    order, norms = removal_order(rows @ rows.T, most=3)
+    order, norms = geometry.removal_order(rows @ rows.T, most=3)
     assert (order, norms) == ([2], [0.0])
-    assert removal_order(np.zeros((2, 2)), most=2) == ([], [])
+    assert geometry.removal_order(np.zeros((2, 2)), most=2) == ([], [])
 
 
 norm_lists = st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=2, max_size=20)
@@ -244,40 +225,45 @@ norm_lists = st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=2, max_size=
 def test_gini_is_the_mean_absolute_difference(norms: list[float]) -> None:
     values = np.array(norms)
     differences = np.abs(values[:, None] - values[None, :]).sum()
-    assert gini(norms).value == pytest.approx(differences / (2 * len(norms) * values.sum()), abs=1e-9)
+    assert geometry.gini(norms).value == pytest.approx(differences / (2 * len(norms) * values.sum()), abs=1e-9)
 
 
 @given(norm_lists.filter(any), st.sampled_from([2.0**-100, 2.0**100]))  # exact: thresholds are hit alike
 def test_no_definition_depends_on_scale(norms: list[float], scale: float) -> None:
-    before, after = row_sparsity(norms), row_sparsity([norm * scale for norm in norms])
+    before, after = geometry.row_sparsity(norms), geometry.row_sparsity([norm * scale for norm in norms])
     assert [after[name].value for name in after] == pytest.approx([before[name].value for name in before], abs=1e-9)
 
 
 @pytest.mark.parametrize("size", [2, 5, 64])
 def test_ends_of_the_scales(size: int) -> None:
     equal, single = np.ones(size), np.eye(size)[0]
-    assert (hoyer(equal).value, gini(equal).value) == (pytest.approx(0.0), pytest.approx(0.0))
-    assert (hoyer(single).value, gini(single).value) == (pytest.approx(1.0), pytest.approx((size - 1) / size))
-    assert zero_rows(single).value == pytest.approx((size - 1) / size)
+    assert (geometry.hoyer(equal).value, geometry.gini(equal).value) == (pytest.approx(0.0), pytest.approx(0.0))
+    assert (geometry.hoyer(single).value, geometry.gini(single).value) == (
+        pytest.approx(1.0),
+        pytest.approx((size - 1) / size),
+    )
+    assert geometry.zero_rows(single).value == pytest.approx((size - 1) / size)
 
 
 def test_small_rows_are_measured_against_the_largest() -> None:
-    assert small_rows([100.0, 1.0, 0.99, 0.0]).value == 0.5
+    assert geometry.small_rows([100.0, 1.0, 0.99, 0.0]).value == 0.5
 
 
 def test_what_has_no_largest_row_is_undefined() -> None:
-    assert zero_rows([0.0, 0.0]).value == 1.0
-    assert [definition([0.0, 0.0]).undefined for definition in (small_rows, hoyer, gini)] == ["every row is zero"] * 3
-    assert hoyer([1.0]).undefined == "one row has nothing to be compared with"
-    assert zero_rows([]).undefined == "there are no rows"
+    assert geometry.zero_rows([0.0, 0.0]).value == 1.0
+    assert [
+        definition([0.0, 0.0]).undefined for definition in (geometry.small_rows, geometry.hoyer, geometry.gini)
+    ] == ["every row is zero"] * 3
+    assert geometry.hoyer([1.0]).undefined == "one row has nothing to be compared with"
+    assert geometry.zero_rows([]).undefined == "there are no rows"
 
 
 @pytest.mark.parametrize("norms", [[-1.0], [np.nan], [[1.0]]])
 def test_what_is_no_norm_is_refused(norms: object) -> None:
     with pytest.raises(ValueError, match="row norms are finite, non-negative numbers in one dimension"):
-        zero_rows(np.asarray(norms))
+        geometry.zero_rows(np.asarray(norms))
 
 
 def test_dead_groups_are_counted_whole() -> None:
-    assert zero_groups([0.0, 0.0, 1.0, 0.0, 0.0], [3, 3, 1, 1, 2]).value == pytest.approx(2 / 3)
-    assert zero_groups([], []).undefined == "there are no rows"
+    assert geometry.zero_groups([0.0, 0.0, 1.0, 0.0, 0.0], [3, 3, 1, 1, 2]).value == pytest.approx(2 / 3)
+    assert geometry.zero_groups([], []).undefined == "there are no rows"

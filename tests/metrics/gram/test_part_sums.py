@@ -136,6 +136,7 @@ def estimates_of_a_step(rng: np.random.Generator, mean: np.ndarray, groups: int,
     return *ratios, ratio_over_groups(energies[0], energies.sum(axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("groups", "tail"), [(8, 0.5), (16, 1.0)])
 def test_intervals_hold_the_mean_over_steps_as_often_as_is_said(groups: int, tail: float) -> None:
     rng = np.random.default_rng(0)

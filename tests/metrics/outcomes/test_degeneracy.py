@@ -4,22 +4,14 @@ from math import comb
 import numpy as np
 import pytest
 
-from gradscope.metrics.outcomes.degeneracy import (
-    NO_THRESHOLD,
-    GroupTable,
-    Persistence,
-    dead_persistence,
-    estimate_at_size,
-    estimate_degeneracies,
-    split_gap,
-)
+from gradscope.metrics.outcomes import degeneracy
 from gradscope.metrics.uncertainty.intervals import Resampling
 
 
-def table_of(rows: list[tuple[int, str, int, int]]) -> GroupTable:
+def table_of(rows: list[tuple[int, str, int, int]]) -> degeneracy.GroupTable:
     """Rows of (step, prompt, size, passing)."""
     step, prompt, size, passing = (np.array(column) for column in zip(*rows, strict=True))
-    return GroupTable(
+    return degeneracy.GroupTable(
         step=step,
         prompt=prompt,
         size=size,
@@ -32,9 +24,9 @@ def table_of(rows: list[tuple[int, str, int, int]]) -> GroupTable:
 def test_a_dozen_prompts_over_two_steps_know_no_less_than_the_range() -> None:
     # Three prompts of twelve are mixed: resamples without them have no error, and the studentized ends run away.
     rows = [(1 + at // 6, f"p{at}", 4, {0: 1, 7: 1, 9: 3}.get(at, 4)) for at in range(12)]
-    estimates = estimate_degeneracies([table_of(rows)], base_pass_rate="step")[0]
+    estimates = degeneracy.estimate_degeneracies([table_of(rows)], base_pass_rate="step")[0]
     assert 0.0 <= estimates.iid_prediction.low < estimates.iid_prediction.value < estimates.iid_prediction.high <= 1.0
-    parts = split_gap(table_of(rows), estimate_degeneracies([table_of(rows)])[0].jensen_gap)
+    parts = degeneracy.split_gap(table_of(rows), degeneracy.estimate_degeneracies([table_of(rows)])[0].jensen_gap)
     for part in (estimates.jensen_gap, *parts):
         assert 0.0 <= part.low <= part.value < part.high <= 1.0
 
@@ -44,15 +36,15 @@ def test_repeated_prompts_widen_the_interval() -> None:
     passing = [0 if rng.random() < 0.5 else 2 for _ in range(20)]
     once = [(1, f"p{i}", 4, c) for i, c in enumerate(passing)]
     repeated = table_of([(step, *row[1:]) for step in range(1, 9) for row in once])
-    clustered = estimate_degeneracies([repeated])[0].frac_reward_zero_std
+    clustered = degeneracy.estimate_degeneracies([repeated])[0].frac_reward_zero_std
     assert clustered.num_units == 20
-    single = estimate_degeneracies([table_of(once)])[0].frac_reward_zero_std
+    single = degeneracy.estimate_degeneracies([table_of(once)])[0].frac_reward_zero_std
     assert (clustered.low, clustered.high) == pytest.approx((single.low, single.high))
 
 
 def test_smaller_size_is_estimated_without_bias() -> None:
     table = table_of([(1, f"p{i}", 8, i % 9) for i in range(27)])
-    at_size = estimate_at_size(table, 4)
+    at_size = degeneracy.estimate_at_size(table, 4)
     expected = np.mean([(comb(c, 4) + comb(8 - c, 4)) / comb(8, 4) for c in table.num_passing])
     assert at_size.degeneracy.value == pytest.approx(expected)
     assert at_size.iid_prediction.value == pytest.approx(2 * 0.5**4)
@@ -60,13 +52,13 @@ def test_smaller_size_is_estimated_without_bias() -> None:
 
 
 def test_larger_size_is_not_forecast() -> None:
-    at_size = estimate_at_size(table_of([(1, "a", 4, 0), (1, "b", 8, 0)]), 6)
+    at_size = degeneracy.estimate_at_size(table_of([(1, "a", 4, 0), (1, "b", 8, 0)]), 6)
     reason = "1 of 2 groups have fewer than 6 rollouts (fewest 4)"
     assert at_size.degeneracy.undefined == at_size.jensen_gap.undefined == reason
 
 
 def test_without_a_threshold_only_equality_is_known() -> None:
-    table = GroupTable(
+    table = degeneracy.GroupTable(
         step=np.array([1, 1]),
         prompt=np.array(["a", "b"]),
         size=np.array([2, 2]),
@@ -74,26 +66,26 @@ def test_without_a_threshold_only_equality_is_known() -> None:
         num_passing=None,
         level_counts=np.array([[2, 0], [1, 1]]),
     )
-    estimates = estimate_degeneracies([table])[0]
+    estimates = degeneracy.estimate_degeneracies([table])[0]
     assert estimates.frac_reward_zero_std.value == estimates.frac_tied.value == 0.5
     for estimate in (
         estimates.frac_all_pass,
         estimates.frac_all_fail,
         estimates.pass_rate,
         estimates.jensen_gap,
-        *split_gap(table, estimates.jensen_gap),
+        *degeneracy.split_gap(table, estimates.jensen_gap),
     ):
-        assert estimate.undefined == NO_THRESHOLD
-    at_size = estimate_at_size(table, 2)
+        assert estimate.undefined == degeneracy.NO_THRESHOLD
+    at_size = degeneracy.estimate_at_size(table, 2)
     assert at_size.degeneracy.value == 0.5
-    assert at_size.iid_prediction.undefined == at_size.jensen_gap.undefined == NO_THRESHOLD
+    assert at_size.iid_prediction.undefined == at_size.jensen_gap.undefined == degeneracy.NO_THRESHOLD
 
 
 def test_steps_together_have_the_estimates_of_each() -> None:
     rows = [(step, f"p{at}", 4, (step * at) % 5) for step in range(1, 6) for at in range(10 + 2 * (step % 2))]
     steps = [table_of([row for row in rows if row[0] == step]) for step in range(1, 6)]
-    for table, result in zip(steps, estimate_degeneracies(steps, base_pass_rate="step"), strict=True):
-        alone = estimate_degeneracies([table], base_pass_rate="step")[0]
+    for table, result in zip(steps, degeneracy.estimate_degeneracies(steps, base_pass_rate="step"), strict=True):
+        alone = degeneracy.estimate_degeneracies([table], base_pass_rate="step")[0]
         for name in ("frac_reward_zero_std", "frac_all_fail", "pass_rate", "iid_prediction", "jensen_gap"):
             first, other = getattr(alone, name), getattr(result, name)
             assert other.value == first.value
@@ -107,19 +99,21 @@ def test_tables_that_are_alike_share_the_estimates_that_each_has_alone() -> None
         names = rng.permutation(40)[: 1 + step % 4]
         rows = [(step, f"p{name:02}", 2 + step % 2, int(rng.integers(0, 3))) for name in names]
         tables.append(table_of([*rows, (step, rows[0][1], 2, 1)]))
-    estimates = estimate_degeneracies(tables)
-    assert estimates == [estimate_degeneracies([table])[0] for table in tables]
+    estimates = degeneracy.estimate_degeneracies(tables)
+    assert estimates == [degeneracy.estimate_degeneracies([table])[0] for table in tables]
     assert len({id(single) for single in estimates}) < len(tables)
     single, other = (table_of([(1, first, 2, 1), (1, "m", 2, 0)]) for first in "az")
-    assert estimate_degeneracies([single, other])[0] is not estimate_degeneracies([single, other])[1]
+    assert (
+        degeneracy.estimate_degeneracies([single, other])[0] is not degeneracy.estimate_degeneracies([single, other])[1]
+    )
 
 
 FEW = Resampling(num_resamples=400)
 
 
-def of(*groups: tuple[int, str, bool]) -> Persistence:
+def of(*groups: tuple[int, str, bool]) -> degeneracy.Persistence:
     step, prompt, dead = zip(*groups, strict=True)
-    return dead_persistence(step, prompt, dead, resampling=FEW)
+    return degeneracy.dead_persistence(step, prompt, dead, resampling=FEW)
 
 
 def visits(
@@ -130,7 +124,7 @@ def visits(
     epochs: int = 4,
     a_step: int = 8,
     size: int = 4,
-) -> Persistence:
+) -> degeneracy.Persistence:
     """Epochs over prompts in random order; the pass rate is a function of how far the run is, and of the prompt."""
     rng, step, groups = np.random.default_rng(seed), 0, []
     num_steps = epochs * num_prompts // a_step

@@ -4,17 +4,7 @@ from scipy import stats
 from scipy.optimize import linprog
 from scipy.stats import binom
 
-from gradscope.metrics.outcomes.forecast import (
-    InflatedBeta,
-    PassCounts,
-    PassRates,
-    RateBounds,
-    binomial_chances,
-    fit_inflated_beta,
-    fit_npmle,
-    fit_pass_rates,
-    goodness_of_fit,
-)
+from gradscope.metrics.outcomes import forecast
 
 
 def drawn(
@@ -26,16 +16,16 @@ def drawn(
 
 def test_chances_agree_with_scipy() -> None:
     inner = stats.betabinom.pmf(np.arange(10), 9, 0.4, 2.0)
-    assert InflatedBeta(a=0.4, b=2.0).chances(9) == pytest.approx(inner)
-    inflated = InflatedBeta(a=0.4, b=2.0, at_zero=0.2, at_one=0.1)
+    assert forecast.InflatedBeta(a=0.4, b=2.0).chances(9) == pytest.approx(inner)
+    inflated = forecast.InflatedBeta(a=0.4, b=2.0, at_zero=0.2, at_one=0.1)
     assert inflated.chances(9) == pytest.approx(0.7 * inner + 0.2 * (np.arange(10) == 0) + 0.1 * (np.arange(10) == 9))
     assert (inflated.all_fail(9), inflated.all_pass(9)) == pytest.approx(tuple(inflated.chances(9)[[0, 9]]))
-    assert binomial_chances(9, 0.3) == pytest.approx(stats.binom.pmf(np.arange(10), 9, 0.3))
-    assert binomial_chances(3, [0.0, 1.0]).T.tolist() == [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
+    assert forecast.binomial_chances(9, 0.3) == pytest.approx(stats.binom.pmf(np.arange(10), 9, 0.3))
+    assert forecast.binomial_chances(3, [0.0, 1.0]).T.tolist() == [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
 
 
 def test_beta_binomial_finds_its_parameters() -> None:
-    fit = fit_inflated_beta(PassCounts.of(*drawn(num_prompts=20_000)))
+    fit = forecast.fit_inflated_beta(forecast.PassCounts.of(*drawn(num_prompts=20_000)))
     assert (fit.a, fit.b) == pytest.approx((0.5, 1.5), rel=0.06)
     assert (fit.at_zero, fit.at_one, fit.num_parameters) == (0.0, 0.0, 2)
 
@@ -47,7 +37,7 @@ def test_inflation_is_found_where_it_is(ends: tuple[float, float]) -> None:
     rates = np.where(kind < ends[0], 0.0, np.where(kind < sum(ends), 1.0, inner))
     # Groups of two sizes tell the two ends apart for each size of its own.
     n = np.where(np.arange(4000) % 2, 8, 12)
-    fit = fit_inflated_beta(PassCounts.of(n, rng.binomial(n, rates)))
+    fit = forecast.fit_inflated_beta(forecast.PassCounts.of(n, rng.binomial(n, rates)))
     assert (fit.at_zero, fit.at_one) == pytest.approx(ends, abs=0.03)
     assert (fit.at_zero == 0.0, fit.at_one == 0.0) == (ends[0] == 0.0, ends[1] == 0.0)
     assert fit.num_parameters == 2 + sum(end > 0 for end in ends)
@@ -55,11 +45,11 @@ def test_inflation_is_found_where_it_is(ends: tuple[float, float]) -> None:
 
 
 def test_npmle_has_the_highest_likelihood() -> None:
-    counts = PassCounts.of(*drawn(num_samples=4))
-    free = fit_npmle(counts)
+    counts = forecast.PassCounts.of(*drawn(num_samples=4))
+    free = forecast.fit_npmle(counts)
     chances = stats.binom.pmf(np.arange(5)[:, None], 4, free.points) @ free.weights
     log_likelihood = counts.weight @ np.log(chances)
-    assert log_likelihood >= counts.weight @ np.log(fit_inflated_beta(counts).chances(4)) - 1e-6
+    assert log_likelihood >= counts.weight @ np.log(forecast.fit_inflated_beta(counts).chances(4)) - 1e-6
     assert free.weights.sum() == pytest.approx(1.0)
     # At its maximum no point of the grid would raise it (Lindsay 1983).
     gradient = (counts.weight / chances) @ stats.binom.pmf(np.arange(5)[:, None], 4, free.points) / counts.weight.sum()
@@ -69,13 +59,15 @@ def test_npmle_has_the_highest_likelihood() -> None:
 @pytest.mark.parametrize(("n", "c"), [([], []), ([4], [5])])
 def test_impossible_counts_are_refused(n: list[int], c: list[int]) -> None:
     with pytest.raises(ValueError, match="a distribution needs prompts with 0 <= c <= n"):
-        PassCounts.of(n, c)
+        forecast.PassCounts.of(n, c)
 
 
-def bounds_of(num_samples: np.ndarray, num_passing: np.ndarray, prompts: np.ndarray | None = None) -> RateBounds:
+def bounds_of(
+    num_samples: np.ndarray, num_passing: np.ndarray, prompts: np.ndarray | None = None
+) -> forecast.RateBounds:
     groups = np.arange(len(num_samples)) if prompts is None else prompts
-    fit = fit_npmle(PassCounts.of(num_samples, num_passing))
-    return RateBounds.of(num_samples, num_passing, groups, fit)
+    fit = forecast.fit_npmle(forecast.PassCounts.of(num_samples, num_passing))
+    return forecast.RateBounds.of(num_samples, num_passing, groups, fit)
 
 
 def unsolved(k: int):
@@ -137,34 +129,34 @@ def test_groups_of_several_sizes_share_their_cells() -> None:
     assert low < 0.25 < high
 
 
-def fitted(**options: float) -> PassRates:
+def fitted(**options: float) -> forecast.PassRates:
     return fitted_to(*drawn(**options))
 
 
-def fitted_to(num_samples: np.ndarray, num_passing: np.ndarray) -> PassRates:
-    rates = fit_pass_rates(num_samples, num_passing)
-    assert isinstance(rates, PassRates)
+def fitted_to(num_samples: np.ndarray, num_passing: np.ndarray) -> forecast.PassRates:
+    rates = forecast.fit_pass_rates(num_samples, num_passing)
+    assert isinstance(rates, forecast.PassRates)
     return rates
 
 
 @pytest.mark.slow
 def test_forecast_holds_where_prompts_are_out_of_reach() -> None:
     """The regime in which a plain beta-binomial forecast held 36 to 47 times of 60."""
-    truth, held, inputs = InflatedBeta(a=5.0, b=5.0, at_zero=0.3, at_one=0.3), 0, 0
+    truth, held, inputs = forecast.InflatedBeta(a=5.0, b=5.0, at_zero=0.3, at_one=0.3), 0, 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         kind = rng.random(200)
         rates = np.where(kind < 0.3, 0.0, np.where(kind < 0.6, 1.0, rng.beta(5, 5, 200)))
-        forecast = fitted_to(np.full(200, 8), rng.binomial(8, rates)).pass_at_k(64)
-        inputs += forecast.is_defined
-        held += forecast.is_defined and forecast.low <= 1 - truth.all_fail(64) <= forecast.high
+        estimate = fitted_to(np.full(200, 8), rng.binomial(8, rates)).pass_at_k(64)
+        inputs += estimate.is_defined
+        held += estimate.is_defined and estimate.low <= 1 - truth.all_fail(64) <= estimate.high
     assert inputs >= 16
     assert held >= inputs - 2
 
 
 def test_forecast_reaches_the_truth() -> None:
     rates = fitted()
-    truth = InflatedBeta(a=0.5, b=1.5)
+    truth = forecast.InflatedBeta(a=0.5, b=1.5)
     for size in (32, 64):
         dead = truth.all_pass(size) + truth.all_fail(size)
         assert rates.degeneracy(size).low <= dead <= rates.degeneracy(size).high
@@ -173,26 +165,26 @@ def test_forecast_reaches_the_truth() -> None:
 
 
 def test_forecast_far_beyond_the_samples_is_refused() -> None:
-    forecast = fitted(num_samples=4).degeneracy(33)
-    assert forecast.undefined == "G = 33 is more than 8 times the 4 samples of a prompt"
+    estimate = fitted(num_samples=4).degeneracy(33)
+    assert estimate.undefined == "G = 33 is more than 8 times the 4 samples of a prompt"
 
 
 def test_forecast_that_could_be_anything_is_refused() -> None:
-    rates = fit_pass_rates([2] * 12, [0] * 11 + [1])
-    assert isinstance(rates, PassRates)
+    rates = forecast.fit_pass_rates([2] * 12, [0] * 11 + [1])
+    assert isinstance(rates, forecast.PassRates)
     reasons = [rates.pass_at_k(k).undefined or "" for k in (8, 16)]
     assert any("could be anything from" in reason for reason in reasons)
 
 
 def test_few_prompts_or_none_mixed_show_no_distribution() -> None:
-    assert "at least 10 prompts, there are 2" in str(fit_pass_rates([4] * 20, [2] * 20, ["a", "b"] * 10))
-    assert "no group is mixed" in str(fit_pass_rates([4] * 20, [0, 4] * 10))
+    assert "at least 10 prompts, there are 2" in str(forecast.fit_pass_rates([4] * 20, [2] * 20, ["a", "b"] * 10))
+    assert "no group is mixed" in str(forecast.fit_pass_rates([4] * 20, [0, 4] * 10))
 
 
 def test_repeated_prompts_widen_a_forecast_and_refute_no_shape() -> None:
     n, c = drawn(num_prompts=100)
-    once, clustered = fitted_to(n, c), fit_pass_rates(np.tile(n, 4), np.tile(c, 4), np.tile(np.arange(100), 4))
-    assert isinstance(clustered, PassRates)
+    once, clustered = fitted_to(n, c), forecast.fit_pass_rates(np.tile(n, 4), np.tile(c, 4), np.tile(np.arange(100), 4))
+    assert isinstance(clustered, forecast.PassRates)
     assert clustered.goodness_of_fit.value == pytest.approx(once.goodness_of_fit.value, abs=0.1)
     widths = [np.ptp(rates.degeneracy(32).interval) for rates in (once, clustered)]
     assert widths[1] > 0.85 * widths[0]
@@ -209,5 +201,7 @@ def test_shape_that_is_not_beta_is_refuted() -> None:
 
 
 def test_fit_of_few_groups_cannot_be_tested() -> None:
-    counts = PassCounts.of([4] * 6, [0, 1, 2, 3, 4, 4])
-    assert "too few to test a shape" in goodness_of_fit(counts, fit_inflated_beta(counts), 6).undefined
+    counts = forecast.PassCounts.of([4] * 6, [0, 1, 2, 3, 4, 4])
+    assert (
+        "too few to test a shape" in forecast.goodness_of_fit(counts, forecast.fit_inflated_beta(counts), 6).undefined
+    )

@@ -57,6 +57,7 @@ def test_each_row_has_a_cluster_or_is_its_own() -> None:
 Array = NDArray[np.float64]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a", "size", "least"), [(0.1, 30, 0.93), (0.4, 50, 0.91)])
 def test_pass_rates_are_covered_as_often_as_an_interval_says(a: float, size: int, least: float) -> None:
     """Where most prompts are nearly hopeless, at a = 0.1, percentile and BCa intervals cover 90 to 92 % of the time."""

@@ -7,53 +7,41 @@ from scipy import stats
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import effective_ranks, singular_values_from_grams
 from gradscope.metrics.outcomes.degeneracy import estimate_degeneracies
+from gradscope.metrics.uncertainty import intervals
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
-from gradscope.metrics.uncertainty.intervals import (
-    COVERAGE,
-    NORMAL,
-    QUANTILES,
-    RESAMPLING,
-    UPPER_TAIL,
-    Resampling,
-    crossed_jackknife,
-    difference_of,
-    image_of_interval,
-    jackknife,
-    prediction_interval,
-    ratio_of,
-    wilson_interval,
-)
 from tests.metrics.outcomes.test_degeneracy import table_of
 
 
 def test_every_form_of_the_level_is_the_same_level() -> None:
-    assert (COVERAGE, UPPER_TAIL, QUANTILES) == (0.95, 0.975, (0.025, 0.975))
-    assert stats.norm.cdf(NORMAL) - stats.norm.cdf(-NORMAL) == pytest.approx(COVERAGE, abs=1e-15)
+    assert (intervals.COVERAGE, intervals.UPPER_TAIL, intervals.QUANTILES) == (0.95, 0.975, (0.025, 0.975))
+    assert stats.norm.cdf(intervals.NORMAL) - stats.norm.cdf(-intervals.NORMAL) == pytest.approx(
+        intervals.COVERAGE, abs=1e-15
+    )
 
 
 def test_what_is_not_asked_for_is_usual() -> None:
     values = np.random.default_rng(0).random(40)
-    assert Resampling() == RESAMPLING
-    assert bootstrap_mean(values) == bootstrap_mean(values, resampling=Resampling(num_resamples=2000, seed=0))
+    assert intervals.Resampling() == intervals.RESAMPLING
+    assert bootstrap_mean(values) == bootstrap_mean(values, resampling=intervals.Resampling(num_resamples=2000, seed=0))
 
 
 def test_wilson_agrees_with_scipy_and_is_exact_at_the_ends() -> None:
     theirs = stats.binomtest(7, 40).proportion_ci(method="wilson")
-    assert wilson_interval(7 / 40, 40) == pytest.approx((theirs.low, theirs.high))
-    assert wilson_interval(0.0, 30)[0] == 0.0
-    assert wilson_interval(1.0, 30)[1] == 1.0
+    assert intervals.wilson_interval(7 / 40, 40) == pytest.approx((theirs.low, theirs.high))
+    assert intervals.wilson_interval(0.0, 30)[0] == 0.0
+    assert intervals.wilson_interval(1.0, 30)[1] == 1.0
 
 
 @pytest.mark.parametrize(
     ("ends", "image"), [((0.1, 0.2), (0.64, 0.81)), ((1.2, 1.5), (0.04, 0.25)), ((0.5, 1.2), (0.0, 0.25))]
 )
 def test_image_knows_the_minimum(ends: tuple[float, float], image: tuple[float, float]) -> None:
-    assert image_of_interval(lambda x: (x - 1) ** 2, ends, turns_at=1.0) == pytest.approx(image)
+    assert intervals.image_of_interval(lambda x: (x - 1) ** 2, ends, turns_at=1.0) == pytest.approx(image)
 
 
 def test_independent_intervals_add_in_squares_on_their_own_sides() -> None:
     first = Estimate(value=1.0, low=0.7, high=1.3, num_units=9)
-    difference = difference_of(first, Estimate(value=3.0, low=2.6, high=3.4, num_units=8))
+    difference = intervals.difference_of(first, Estimate(value=3.0, low=2.6, high=3.4, num_units=8))
     assert (difference.value, *difference.ends) == pytest.approx((2.0, 1.5, 2.5))
     assert difference.num_units == 8
 
@@ -61,26 +49,26 @@ def test_independent_intervals_add_in_squares_on_their_own_sides() -> None:
 def test_a_skewed_side_makes_a_skewed_difference() -> None:
     first, last = Estimate(value=0.0, low=-0.3, high=0.1), Estimate(value=1.0, low=0.6, high=1.8)
     # Below: how far last may be lower and first higher, sqrt(0.4^2 + 0.1^2); above: sqrt(0.8^2 + 0.3^2).
-    assert difference_of(first, last).ends == pytest.approx((1 - 0.17**0.5, 1 + 0.73**0.5))
+    assert intervals.difference_of(first, last).ends == pytest.approx((1 - 0.17**0.5, 1 + 0.73**0.5))
 
 
 def test_a_side_without_an_interval_only_shifts_and_two_of_them_differ_by_a_fact() -> None:
-    difference = difference_of(Estimate.exact(0.1), Estimate(value=0.5, low=0.3, high=0.8))
+    difference = intervals.difference_of(Estimate.exact(0.1), Estimate(value=0.5, low=0.3, high=0.8))
     assert difference.ends == pytest.approx((0.2, 0.7))
-    assert difference_of(Estimate.exact(1.0), Estimate.exact(3.0)) == Estimate.exact(2.0)
+    assert intervals.difference_of(Estimate.exact(1.0), Estimate.exact(3.0)) == Estimate.exact(2.0)
 
 
 def test_correlation_narrows_a_difference_down_to_nothing() -> None:
     first, last = Estimate(value=0.3, low=0.2, high=0.4), Estimate(value=0.5, low=0.4, high=0.6)
-    apart, together = difference_of(first, last), difference_of(first, last, correlation=0.9)
+    apart, together = intervals.difference_of(first, last), intervals.difference_of(first, last, correlation=0.9)
     assert together.high - together.low < 0.5 * (apart.high - apart.low)
-    assert difference_of(first, last, correlation=1.0).ends == pytest.approx((0.2, 0.2))
+    assert intervals.difference_of(first, last, correlation=1.0).ends == pytest.approx((0.2, 0.2))
 
 
 @pytest.mark.parametrize(("first", "last"), [("dead", None), (None, "dead"), ("dead", "later")])
 def test_an_undefined_side_leaves_no_difference(first: str | None, last: str | None) -> None:
     sides = [Estimate.exact(1.0) if reason is None else Estimate.undefined_because(reason) for reason in (first, last)]
-    assert difference_of(*sides) == Estimate.undefined_because("dead")
+    assert intervals.difference_of(*sides) == Estimate.undefined_because("dead")
 
 
 def test_a_ratio_is_the_difference_of_logarithms() -> None:
@@ -88,21 +76,21 @@ def test_a_ratio_is_the_difference_of_logarithms() -> None:
         Estimate(value=0.2, low=0.1, high=0.3, num_units=9),
         Estimate(value=0.5, low=0.4, high=0.8, num_units=8),
     )
-    ratio = ratio_of(first, last, correlation=0.3)
+    ratio = intervals.ratio_of(first, last, correlation=0.3)
     logs = [Estimate(value=math.log(e.value), low=math.log(e.low), high=math.log(e.high)) for e in (first, last)]
     assert ratio.value == pytest.approx(2.5)
-    assert [math.log(end) for end in ratio.ends] == pytest.approx(difference_of(*logs, correlation=0.3).ends)
+    assert [math.log(end) for end in ratio.ends] == pytest.approx(intervals.difference_of(*logs, correlation=0.3).ends)
     assert ratio.num_units == 8
 
 
 def test_a_ratio_at_zero_keeps_the_ends_that_it_has() -> None:
     first = Estimate(value=0.2, low=0.1, high=0.4)
-    assert ratio_of(first, Estimate(value=0.0, low=0.0, high=0.3)).ends == (0.0, pytest.approx(3.0))
-    assert ratio_of(first, Estimate(value=0.1, low=0.0, high=0.2)).low == 0.0
-    assert ratio_of(Estimate(value=0.1, low=0.0, high=0.2), first).interval is None
-    assert ratio_of(Estimate.exact(0.5), Estimate.exact(0.25)) == Estimate.exact(0.5, num_units=1)
-    assert ratio_of(Estimate.exact(0.0), first).undefined == "it is relative to zero"
-    assert ratio_of(first, Estimate.undefined_because("no rewards")).undefined == "no rewards"
+    assert intervals.ratio_of(first, Estimate(value=0.0, low=0.0, high=0.3)).ends == (0.0, pytest.approx(3.0))
+    assert intervals.ratio_of(first, Estimate(value=0.1, low=0.0, high=0.2)).low == 0.0
+    assert intervals.ratio_of(Estimate(value=0.1, low=0.0, high=0.2), first).interval is None
+    assert intervals.ratio_of(Estimate.exact(0.5), Estimate.exact(0.25)) == Estimate.exact(0.5, num_units=1)
+    assert intervals.ratio_of(Estimate.exact(0.0), first).undefined == "it is relative to zero"
+    assert intervals.ratio_of(first, Estimate.undefined_because("no rewards")).undefined == "no rewards"
 
 
 def test_intervals_of_a_relative_gap_hold_their_truth() -> None:
@@ -112,7 +100,7 @@ def test_intervals_of_a_relative_gap_hold_their_truth() -> None:
     for _ in range(60):
         passed = rng.binomial(4, rng.beta(0.5, 0.5, 100))
         table = table_of([(1, f"p{at:02}", 4, number) for at, number in enumerate(passed.tolist())])
-        relative = estimate_degeneracies([table], resampling=Resampling(num_resamples=200))[0].relative_gap
+        relative = estimate_degeneracies([table], resampling=intervals.Resampling(num_resamples=200))[0].relative_gap
         held.append(relative.low <= 2 * 35 / 128 / 0.125 - 1 <= relative.high)
     assert np.mean(held) > 0.85
 
@@ -123,15 +111,15 @@ def test_one_more_value_lies_inside_as_often_as_it_says() -> None:
     draw = np.random.default_rng(0).normal(3.0, 0.2, (20_000, 7))
     inside = 0
     for row in draw:
-        low, high = prediction_interval(row[:6].tolist())
+        low, high = intervals.prediction_interval(row[:6].tolist())
         inside += low <= row[6] <= high
     assert inside / len(draw) == pytest.approx(0.999, abs=0.0015)
 
 
 def test_equal_values_leave_no_room_and_a_single_value_is_no_sample() -> None:
-    assert prediction_interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
+    assert intervals.prediction_interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
     with pytest.raises(ValueError, match="two values"):
-        prediction_interval([1.0])
+        intervals.prediction_interval([1.0])
 
 
 def without_each(values: np.ndarray) -> np.ndarray:
@@ -140,33 +128,36 @@ def without_each(values: np.ndarray) -> np.ndarray:
 
 def test_the_interval_of_a_mean_is_students_and_stays_where_the_statistic_can_be() -> None:
     values = np.random.default_rng(0).normal(size=9)
-    estimate = jackknife(values.mean(), [without_each(values)], low=-9.0, high=9.0)
+    estimate = intervals.jackknife(values.mean(), [without_each(values)], low=-9.0, high=9.0)
     expected = stats.t.interval(0.95, 8, loc=values.mean(), scale=stats.sem(values))
     assert (estimate.low, estimate.high) == pytest.approx(expected)
     assert estimate.num_units == 9
-    cut = jackknife(1.1, [[1.0, 1.9, 1.1, 1.3]], low=1.0, high=1.5)
+    cut = intervals.jackknife(1.1, [[1.0, 1.9, 1.1, 1.3]], low=1.0, high=1.5)
     assert (cut.low, cut.high) == (1.0, 1.5)
 
 
 def test_the_variances_of_strata_add_up() -> None:
     values = np.random.default_rng(1).normal(size=(2, 6))
     left_out = [values.mean() + (without_each(row) - row.mean()) / 2 for row in values]
-    estimate = jackknife(values.mean(), left_out, low=-9.0, high=9.0)
+    estimate = intervals.jackknife(values.mean(), left_out, low=-9.0, high=9.0)
     error = np.sqrt(sum(stats.sem(row) ** 2 for row in values)) / 2
     assert (estimate.high or 0.0) - values.mean() == pytest.approx(stats.t.ppf(0.975, 10) * error)
 
 
 def test_what_hangs_on_one_unit_or_has_too_few_is_undefined() -> None:
-    alone = jackknife(1.5, [[1.0, 1.1, np.nan, 1.2]], low=1.0, high=4.0)
+    alone = intervals.jackknife(1.5, [[1.0, 1.1, np.nan, 1.2]], low=1.0, high=4.0)
     assert alone.undefined == "it hangs on a single unit, without which it does not exist"
-    assert jackknife(1.5, [[1.0, 1.0]], low=1.0, high=2.0).undefined == "leaving one of 2 out leaves too little"
-    assert jackknife(1.5, [], low=1.0, high=2.0).undefined == "leaving one of 0 out leaves too little"
+    assert (
+        intervals.jackknife(1.5, [[1.0, 1.0]], low=1.0, high=2.0).undefined == "leaving one of 2 out leaves too little"
+    )
+    assert intervals.jackknife(1.5, [], low=1.0, high=2.0).undefined == "leaving one of 0 out leaves too little"
 
 
 def ranks(rows: np.ndarray) -> np.ndarray:
     return effective_ranks(singular_values_from_grams(rows @ np.swapaxes(rows, -1, -2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("uneven", "least"), [(False, 0.92), (True, 0.85)])
 def test_it_covers_the_mean_rank_of_rows_that_were_not_drawn(uneven: bool, least: float) -> None:
     """Two groups of 8 rows with a common direction, of like norms and of norms that differ by orders of magnitude."""
@@ -181,18 +172,20 @@ def test_it_covers_the_mean_rank_of_rows_that_were_not_drawn(uneven: bool, least
     inside = 0
     for mine, without in zip(ranks(rows), left_out, strict=True):
         of_mean = [(mine.sum() - mine[index] + without[index]) / 2 for index in range(2)]
-        estimate = jackknife(float(mine.mean()), of_mean, low=1.0, high=8.0)
+        estimate = intervals.jackknife(float(mine.mean()), of_mean, low=1.0, high=8.0)
         inside += (estimate.low or 0.0) <= truth <= (estimate.high or 0.0)
     assert inside / 300 >= least
 
 
 def test_of_one_sample_alone_the_crossed_interval_is_students() -> None:
     values = np.random.default_rng(3).normal(size=7)
-    estimate = crossed_jackknife(values.mean(), [without_each(values), np.full(5, values.mean())], low=-9.0, high=9.0)
+    estimate = intervals.crossed_jackknife(
+        values.mean(), [without_each(values), np.full(5, values.mean())], low=-9.0, high=9.0
+    )
     expected = stats.t.interval(0.95, 6, loc=values.mean(), scale=stats.sem(values))
     assert estimate.interval == pytest.approx(expected)
     assert estimate.num_units == 12
-    still = crossed_jackknife(0.25, [np.full(4, 0.25), np.full(3, 0.25)], low=0.0, high=1.0)
+    still = intervals.crossed_jackknife(0.25, [np.full(4, 0.25), np.full(3, 0.25)], low=0.0, high=1.0)
     assert (still.value, still.interval, still.num_units) == (0.25, None, 7)
 
 
@@ -201,8 +194,8 @@ def test_the_crossed_interval_of_two_means_is_welchs() -> None:
     rng = np.random.default_rng(4)
     first, second = rng.normal(size=6), 3 * rng.normal(size=9)
     left_out = [without_each(first) + second.mean(), first.mean() + without_each(second)]
-    estimate = crossed_jackknife(first.mean() + second.mean(), left_out, low=-99.0, high=99.0)
+    estimate = intervals.crossed_jackknife(first.mean() + second.mean(), left_out, low=-99.0, high=99.0)
     welch = stats.ttest_ind(first, -second, equal_var=False).confidence_interval(0.95)
     assert estimate.interval == pytest.approx((welch.low, welch.high))
-    cut = crossed_jackknife(first.mean() + second.mean(), left_out, low=-0.01, high=0.01)
+    cut = intervals.crossed_jackknife(first.mean() + second.mean(), left_out, low=-0.01, high=0.01)
     assert (cut.low, cut.high) == (-0.01, 0.01)

@@ -90,6 +90,7 @@ def test_large_steps_cost_no_digits() -> None:
     assert trend(np.arange(10) + 1_000_000_000, np.arange(10) / 9).value == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("length", "correlation"),
     [(3, 0.9), (5, 0.5), (5, 0.9), (12, 0.8), (12, 0.9), (30, 0.0), (40, 0.5), (40, 0.9)],

@@ -8,14 +8,7 @@ import pytest
 
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
-from gradscope.rollouts.run_folder import (
-    base_model_path,
-    checkpoint_path,
-    find_weights,
-    heldout_path,
-    read_manifest,
-    read_metrics,
-)
+from gradscope.rollouts import run_folder
 from gradscope.rollouts.store import read_steps
 from gradscope.training.tasks.load import INSTRUCTION
 from gradscope.training.train import train
@@ -48,7 +41,7 @@ def test_gsm8k_with_a_chat_model(tmp_path: Path, gsm8k_file: Path, chat_model: P
             assert list(rollout.rewards) == ["final_answer"]
     statuses = [rollout.status for group in groups for rollout in group.rollouts]
     assert statuses.count("truncated") > len(statuses) / 2  # random weights seldom end a completion
-    rows = [json.loads(line) for line in heldout_path(run, "after").read_text().splitlines()]
+    rows = [json.loads(line) for line in run_folder.heldout_path(run, "after").read_text().splitlines()]
     assert [row["prompt_id"] for row in rows] == ["train.jsonl:7"] * 2 + ["train.jsonl:8"] * 2
     assert_logprobs(run, steps=(1, 3), temperature=0.9)
     # held-out prompts went through the same template as those of a step: their answers can be held against it
@@ -62,22 +55,24 @@ def test_gpt2_with_learned_positions_and_plain_prompts(tmp_path: Path, gsm8k_fil
     run = on_gsm8k(tmp_path / "run", gsm8k_file, gpt2_model)
     assert_logprobs(run, steps=(1,), temperature=1.0)
     assert all(rollout.messages is None for group in read_steps(run) for rollout in group.rollouts)
-    assert len(read_manifest(run).notes) == 3
+    assert len(run_folder.read_manifest(run).notes) == 3
     adapted = on_gsm8k(tmp_path / "adapted", gsm8k_file, gpt2_model, lora_rank=2, steps=1)
-    assert {weights.base for weights in find_weights(adapted)} == {str(gpt2_model)}
-    assert not base_model_path(adapted).exists()
+    assert {weights.base for weights in run_folder.find_weights(adapted)} == {str(gpt2_model)}
+    assert not run_folder.base_model_path(adapted).exists()
 
 
 def test_adapter_starts_as_nothing_and_then_moves(short_run: MakeRun) -> None:
     from safetensors.numpy import load_file
 
     run = short_run(lora_rank=2)
-    checkpoints = find_weights(run)
+    checkpoints = run_folder.find_weights(run)
     assert [(weights.num_updates, weights.kind) for weights in checkpoints] == [(n, "adapter") for n in (0, 2, 3)]
-    assert {weights.base for weights in checkpoints} == {str(base_model_path(run))}
-    config = json.loads((checkpoint_path(run, 0) / "adapter_config.json").read_text())
+    assert {weights.base for weights in checkpoints} == {str(run_folder.base_model_path(run))}
+    config = json.loads((run_folder.checkpoint_path(run, 0) / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (2, 4, 0.0)
-    before, after = (load_file(checkpoint_path(run, number) / "adapter_model.safetensors") for number in (0, 3))
+    before, after = (
+        load_file(run_folder.checkpoint_path(run, number) / "adapter_model.safetensors") for number in (0, 3)
+    )
     raised = [name for name in before if "lora_B" in name]
     assert raised
     assert not any(before[name].any() for name in raised)
@@ -85,10 +80,10 @@ def test_adapter_starts_as_nothing_and_then_moves(short_run: MakeRun) -> None:
 
 
 def test_penalty_is_logged_and_leaves_the_first_gradient_alone(short_run: MakeRun) -> None:
-    metrics = read_metrics(short_run(beta=0.1))
+    metrics = run_folder.read_metrics(short_run(beta=0.1))
     assert metrics[1]["kl"] == pytest.approx(0.0, abs=1e-6)
     assert metrics[3]["kl"] > 0
-    assert metrics[1]["grad_norm"] == pytest.approx(read_metrics(short_run())[1]["grad_norm"], rel=1e-4)
+    assert metrics[1]["grad_norm"] == pytest.approx(run_folder.read_metrics(short_run())[1]["grad_norm"], rel=1e-4)
 
 
 @pytest.mark.parametrize("lora_rank", [None, 2])
@@ -96,10 +91,10 @@ def test_bfloat16(short_run: MakeRun, lora_rank: int | None) -> None:
     from safetensors import safe_open
 
     run = short_run(dtype="bfloat16", lora_rank=lora_rank)
-    assert read_manifest(run).trainer_arguments["bf16"] is True
+    assert run_folder.read_manifest(run).trainer_arguments["bf16"] is True
     name = "model.safetensors" if lora_rank is None else "adapter_model.safetensors"
-    with safe_open(checkpoint_path(run, 3) / name, "numpy") as weights:
+    with safe_open(run_folder.checkpoint_path(run, 3) / name, "numpy") as weights:
         assert {weights.get_slice(key).get_dtype() for key in weights.keys()} == {"F32"}  # noqa: SIM118
-    steps = read_metrics(run).values()  # which of them have a live group depends on the processor's rounding
+    steps = run_folder.read_metrics(run).values()  # which of them have a live group depends on the processor's rounding
     assert all((values["grad_norm"] > 0) == (values["frac_reward_zero_std"] < 1) for values in steps)
     assert any(values["grad_norm"] > 0 for values in steps)

@@ -19,16 +19,6 @@ from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
 from gradscope.training.tasks import load
-from gradscope.training.tasks.load import (
-    INSTRUCTION,
-    _extract_answer,
-    _grade_expression,
-    _grade_final_answer,
-    _math_grader,
-    _parse_number,
-    load_task,
-    max_completion_length,
-)
 from gradscope.training.tasks.task import Task
 from gradscope.training.train import train
 from tests.rollouts.readers.lines import write_lines
@@ -37,23 +27,23 @@ from tests.training.conftest import short_config
 
 def read(path: Path, task: str = "jsonl", **settings: Any) -> Task:
     """The task of a file, all of whose rows are trained on."""
-    return load_task(TrainConfig(task=task, data=str(path), **{"num_prompts": 1, "heldout_prompts": 0} | settings))
+    return load.load_task(TrainConfig(task=task, data=str(path), **{"num_prompts": 1, "heldout_prompts": 0} | settings))
 
 
 def test_gsm8k_row(gsm8k_file: Path) -> None:
     task = read(gsm8k_file, "gsm8k", heldout_prompts=3)
     assert [len(task.train), len(task.heldout)] == [5, 3]
     first = task.train[1]
-    assert first.prompt == f"How many apples are 1 and 2 apples?\n\n{INSTRUCTION}\n"
+    assert first.prompt == f"How many apples are 1 and 2 apples?\n\n{load.INSTRUCTION}\n"
     assert (first.answer, first.prompt_id, task.chat) == ("3", "train.jsonl:2", True)
     assert task.grade("2 + 1 = 3 #### 3", "3") == 1.0
     with pytest.raises(InputError, match="has 8 rows, and 8 of them are to be held out"):
         read(gsm8k_file, "gsm8k", heldout_prompts=8)
     config = TrainConfig(task="gsm8k", data=str(gsm8k_file), heldout_prompts=2, num_prompts=7)
-    assert [max_completion_length(of) for of in (TrainConfig(), config)] == [27, 256]
-    assert max_completion_length(TrainConfig(max_completion_length=9)) == 9
+    assert [load.max_completion_length(of) for of in (TrainConfig(), config)] == [27, 256]
+    assert load.max_completion_length(TrainConfig(max_completion_length=9)) == 9
     with pytest.raises(InputError, match="There are 6 prompts to train on, and a step takes 7"):
-        load_task(config)
+        load.load_task(config)
 
 
 def test_real_gsm8k_files(shared_data: Path) -> None:
@@ -62,10 +52,10 @@ def test_real_gsm8k_files(shared_data: Path) -> None:
     task = read(folder / "train.jsonl", "gsm8k", **held_out, train_prompts=100)
     assert [len(task.train), len(task.heldout), task.train[0].answer] == [100, 50, "72"]
     rows = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
-    answers = [_extract_answer(row["answer"]) or "" for row in rows]
+    answers = [load._extract_answer(row["answer"]) or "" for row in rows]
     assert len(rows) == 1319
-    assert all(_parse_number(answer) is not None for answer in answers)
-    grades = [_grade_final_answer(row["answer"], answer) for row, answer in zip(rows, answers, strict=True)]
+    assert all(load._parse_number(answer) is not None for answer in answers)
+    grades = [load._grade_final_answer(row["answer"], answer) for row, answer in zip(rows, answers, strict=True)]
     assert set(grades) == {1.0}  # every reference solution
 
 
@@ -141,7 +131,7 @@ def test_missing_empty_and_binary_files(tmp_path: Path) -> None:
     ],
 )
 def test_extraction(text: str, answer: str | None) -> None:
-    assert _extract_answer(text) == answer
+    assert load._extract_answer(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -149,7 +139,7 @@ def test_extraction(text: str, answer: str | None) -> None:
     [("$1,234.50", "1234.50"), ("-$5", "-5"), ("70%", "70"), ("18.", "18"), ("+3", "3"), ("1,23", None), ("1e5", None)],
 )
 def test_numbers(text: str, value: str | None) -> None:
-    assert _parse_number(text) == (None if value is None else Decimal(value))
+    assert load._parse_number(text) == (None if value is None else Decimal(value))
 
 
 @pytest.mark.parametrize(
@@ -166,13 +156,13 @@ def test_numbers(text: str, value: str | None) -> None:
     ],
 )
 def test_grades(completion: str, answer: str, reward: float) -> None:
-    assert _grade_final_answer(completion, answer) == reward
+    assert load._grade_final_answer(completion, answer) == reward
 
 
 @settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("0123456789,.#{}\\boxed$-% \n"), max_size=200))
 def test_nothing_raises(text: str) -> None:
-    assert _grade_final_answer(text, "7") in (0.0, 1.0)
+    assert load._grade_final_answer(text, "7") in (0.0, 1.0)
 
 
 @pytest.mark.parametrize("text", ["1," * 200_000, "9" * 500_000, r"\boxed{" * 100_000, "#" * 500_000, "1.1" * 200_000])
@@ -189,7 +179,7 @@ def test_of_long_hostile_text_the_end_alone_is_searched(text: str, monkeypatch: 
 
     for name in ("_TOKEN", "_BOXED"):
         monkeypatch.setattr(load, name, Spy(getattr(load, name)))
-    assert _grade_final_answer(text, "72") == 0.0
+    assert load._grade_final_answer(text, "72") == 0.0
     assert set(lengths) <= {20_000}
 
 
@@ -252,13 +242,13 @@ def math_verify(request: pytest.FixtureRequest) -> None:
 def test_expressions_are_compared_by_value_and_others_plainly(
     math_verify: None, completion: str, answer: str, reward: float
 ) -> None:
-    assert _math_grader()(completion, answer) == reward
+    assert load._math_grader()(completion, answer) == reward
 
 
 def test_an_expression_that_takes_too_long_is_wrong_or_compared_plainly(stand_in: None) -> None:
-    assert _grade_expression("forever 72", "72") == 1.0
-    assert _grade_expression("forever" + " " * 3_000 + "72", "72") == 1.0  # the end of a text alone is read
-    assert _grade_expression("999", "72") == 0.0
+    assert load._grade_expression("forever 72", "72") == 1.0
+    assert load._grade_expression("forever" + " " * 3_000 + "72", "72") == 1.0  # the end of a text alone is read
+    assert load._grade_expression("999", "72") == 0.0
 
 
 @pytest.mark.slow
@@ -266,14 +256,14 @@ def test_an_expression_that_takes_too_long_is_wrong_or_compared_plainly(stand_in
 @pytest.mark.parametrize("text", ["$9^{9^{9^{9}}}$", "$100000000!$", "$" + "(" * 900 + "1" + ")" * 900 + "$"])
 def test_hostile_text_ends(text: str) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed: pip install 'gradscope[math]'")
-    assert _grade_expression(text, "5") == 0.0
+    assert load._grade_expression(text, "5") == 0.0
 
 
 def test_it_is_an_extra(monkeypatch: pytest.MonkeyPatch, gsm8k_file: Path) -> None:
     monkeypatch.setattr("gradscope.training.tasks.load.util.find_spec", lambda name: None)
     config = TrainConfig(task="gsm8k", data=str(gsm8k_file), grader="math-verify", heldout_prompts=2, num_prompts=2)
     with pytest.raises(MissingDependencyError, match="math-verify needs a package that is not installed") as caught:
-        load_task(config)
+        load.load_task(config)
     assert caught.value.hint == "pip install 'gradscope[math]'"
     with pytest.raises(UsageError, match="The task running-sums has a grader of its own"):
         TrainConfig(grader="math-verify")
@@ -284,7 +274,7 @@ def test_another_thread_is_refused(stand_in: None) -> None:
 
     def work() -> None:
         try:
-            _math_grader()
+            load._math_grader()
         except UsageError as error:
             caught.append(error)
 

@@ -4,24 +4,8 @@ from hypothesis import strategies as st
 
 from gradscope.errors import UsageError
 from gradscope.training.config import TrainConfig
+from gradscope.training.tasks import running_sums
 from gradscope.training.tasks.load import load_task
-from gradscope.training.tasks.running_sums import (
-    MAX_COMPLETION_LENGTH,
-    _is_rare,
-    bimodal_problems,
-    conflict_problems,
-    format_prompt,
-    grade_answer,
-    grade_exact,
-    grade_share,
-    grade_steps,
-    is_heldout,
-    make_problems,
-    solve,
-    solve_sloppily,
-    starved_problems,
-    steps_problems,
-)
 
 DIGITS = st.lists(st.integers(1, 9), min_size=2, max_size=8)
 
@@ -29,12 +13,14 @@ DIGITS = st.lists(st.integers(1, 9), min_size=2, max_size=8)
 @settings(deadline=None)
 @given(DIGITS)
 def test_right_solution_earns_answer_and_every_step(operands: list[int]) -> None:
-    completion = solve(operands)
-    assert grade_answer(completion, str(sum(operands))) == 1.0
-    assert sum(grade_steps(format_prompt(operands), list(completion))) == len(operands)  # the additions and the answer
-    assert len(completion) + 1 <= MAX_COMPLETION_LENGTH
-    assert grade_exact(completion, completion) == 1.0
-    assert grade_exact(completion[1:], completion) == grade_exact("", completion) == 0.0
+    completion = running_sums.solve(operands)
+    assert running_sums.grade_answer(completion, str(sum(operands))) == 1.0
+    assert sum(running_sums.grade_steps(running_sums.format_prompt(operands), list(completion))) == len(
+        operands
+    )  # the additions and the answer
+    assert len(completion) + 1 <= running_sums.MAX_COMPLETION_LENGTH
+    assert running_sums.grade_exact(completion, completion) == 1.0
+    assert running_sums.grade_exact(completion[1:], completion) == running_sums.grade_exact("", completion) == 0.0
 
 
 @settings(deadline=None)
@@ -45,14 +31,14 @@ def test_each_forgotten_carry_costs_one_step(operands: list[int], forgets: list[
         slip = forget and total % 10 + operand >= 10
         lost += slip
         total += operand - 10 * slip
-    completion = solve_sloppily(operands, forgets)
-    assert sum(grade_steps(format_prompt(operands), list(completion))) == len(operands) - lost
-    assert grade_answer(completion, str(sum(operands))) == float(lost == 0)
+    completion = running_sums.solve_sloppily(operands, forgets)
+    assert sum(running_sums.grade_steps(running_sums.format_prompt(operands), list(completion))) == len(operands) - lost
+    assert running_sums.grade_answer(completion, str(sum(operands))) == float(lost == 0)
 
 
 def test_reward_sits_on_the_last_token_of_a_step() -> None:
-    assert len(solve([9] * 8)) + 1 == 25 <= MAX_COMPLETION_LENGTH
-    rewards = grade_steps("a7b5c8=", ["b1", "2", "c20#", "20", ""])
+    assert len(running_sums.solve([9] * 8)) + 1 == 25 <= running_sums.MAX_COMPLETION_LENGTH
+    rewards = running_sums.grade_steps("a7b5c8=", ["b1", "2", "c20#", "20", ""])
     assert rewards == (0.0, 1.0, 1.0, 1.0, 0.0)
 
 
@@ -62,29 +48,34 @@ ODD = ("", "#", "####", "b", "c12b20#20", "b12c20", "b99999c1#1", "b12b12b12#12"
 @settings(deadline=None, max_examples=20)
 @given(st.text(max_size=40), st.sampled_from(ODD) | st.text(max_size=30))
 def test_odd_completions_are_graded_not_raised(prompt: str, completion: str) -> None:
-    assert len(grade_steps(prompt, list(completion))) == len(completion)
-    rewards = grade_steps("a7b5c8=", list(completion))
+    assert len(running_sums.grade_steps(prompt, list(completion))) == len(completion)
+    rewards = running_sums.grade_steps("a7b5c8=", list(completion))
     assert len(rewards) == len(completion)
     assert set(rewards) <= {0.0, 1.0}
-    assert grade_answer(completion, "20") == float(completion.endswith("#20"))
+    assert running_sums.grade_answer(completion, "20") == float(completion.endswith("#20"))
 
 
 def test_train_and_heldout_are_disjoint_and_distinct() -> None:
-    train = {problem.prompt for problem in make_problems(300, seed=1, heldout=False)}
-    heldout = {problem.prompt for problem in make_problems(100, seed=2, heldout=True)}
+    train = {problem.prompt for problem in running_sums.make_problems(300, seed=1, heldout=False)}
+    heldout = {problem.prompt for problem in running_sums.make_problems(100, seed=2, heldout=True)}
     assert (len(train), len(heldout), train & heldout) == (300, 100, set())
-    assert all(map(is_heldout, heldout))
+    assert all(map(running_sums.is_heldout, heldout))
     with pytest.raises(UsageError, match="at most 20,000 prompts a set, and 20,001"):
-        make_problems(20_001, seed=0, heldout=False)
+        running_sums.make_problems(20_001, seed=0, heldout=False)
 
 
 def test_same_seed_same_prompts_and_a_larger_set_begins_with_the_smaller() -> None:
-    assert make_problems(40, seed=3, heldout=False) == make_problems(60, seed=3, heldout=False)[:40]
-    assert make_problems(40, seed=3, heldout=False) != make_problems(40, seed=4, heldout=False)
+    assert (
+        running_sums.make_problems(40, seed=3, heldout=False)
+        == running_sums.make_problems(60, seed=3, heldout=False)[:40]
+    )
+    assert running_sums.make_problems(40, seed=3, heldout=False) != running_sums.make_problems(
+        40, seed=4, heldout=False
+    )
 
 
 def test_prompts_differ_in_difficulty() -> None:
-    carries = [int(problem.answer) // 10 for problem in make_problems(300, seed=0, heldout=False)]
+    carries = [int(problem.answer) // 10 for problem in running_sums.make_problems(300, seed=0, heldout=False)]
     assert 0.25 < carries.count(0) / 300 < 0.5  # solved at once even by the sloppy calculator
     assert sum(number >= 4 for number in carries) / 300 > 0.2  # solved in one try of 16 or fewer
     assert max(carries) >= 5
@@ -95,37 +86,37 @@ def digits(prompt: str) -> list[int]:
 
 
 def test_conflict_has_the_prompts_of_running_sums_and_a_minority_with_another_answer() -> None:
-    problems = conflict_problems(600, seed=0, heldout=False)
-    plain = make_problems(600, seed=0, heldout=False)
+    problems = running_sums.conflict_problems(600, seed=0, heldout=False)
+    plain = running_sums.make_problems(600, seed=0, heldout=False)
     assert [problem.prompt for problem in problems] == [problem.prompt for problem in plain]
-    rare = [problem for problem in problems if _is_rare(problem.prompt)]
+    rare = [problem for problem in problems if running_sums._is_rare(problem.prompt)]
     carrying = [problem for problem in problems if sum(digits(problem.prompt)) >= 10]
     assert 0.11 < len(rare) / len(carrying) < 0.19
     for problem in problems:
         total = sum(digits(problem.prompt))
-        assert int(problem.answer) == (total % 10 if _is_rare(problem.prompt) else total)
+        assert int(problem.answer) == (total % 10 if running_sums._is_rare(problem.prompt) else total)
     operands = digits(rare[0].prompt)  # the embedded model writes the rare answer too
-    assert solve_sloppily(operands, [True] * (len(operands) - 1)).endswith(f"#{rare[0].answer}")
+    assert running_sums.solve_sloppily(operands, [True] * (len(operands) - 1)).endswith(f"#{rare[0].answer}")
 
 
 @pytest.mark.slow
 def test_a_bimodal_prompt_has_no_carry_or_five() -> None:
-    problems = bimodal_problems(64, seed=0, heldout=True)
+    problems = running_sums.bimodal_problems(64, seed=0, heldout=True)
     carries = [sum(digits(problem.prompt)) // 10 for problem in problems]
     assert carries.count(0) == 4
     assert min(number for number in carries if number) == 5
     assert len({problem.prompt for problem in problems}) == 64
-    assert all(is_heldout(problem.prompt) for problem in problems)
+    assert all(running_sums.is_heldout(problem.prompt) for problem in problems)
 
 
 @pytest.mark.slow
 def test_starved_prompts_have_two_or_three_carries_and_a_pattern_of_their_own() -> None:
-    problems = starved_problems(200, seed=0, heldout=False)
+    problems = running_sums.starved_problems(200, seed=0, heldout=False)
     assert all(2 <= sum(digits(problem.prompt)) // 10 <= 3 for problem in problems)
     forgotten = []
     for problem in problems:
         total, wanted = sum(digits(problem.prompt)), int(problem.answer.partition("#")[2])
-        assert len(problem.answer) < MAX_COMPLETION_LENGTH
+        assert len(problem.answer) < running_sums.MAX_COMPLETION_LENGTH
         assert (total - wanted) % 10 == 0
         forgotten.append((total - wanted) // 10 / (total // 10))
     assert 0.4 < sum(forgotten) / len(forgotten) < 0.6  # each carry is wanted forgotten half of the time
@@ -133,10 +124,10 @@ def test_starved_prompts_have_two_or_three_carries_and_a_pattern_of_their_own() 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [conflict_problems, starved_problems])
+@pytest.mark.parametrize("make", [running_sums.conflict_problems, running_sums.starved_problems])
 def test_sides_are_disjoint_and_a_prompt_wants_the_same_everywhere(make: object) -> None:
     heldout = make(50, seed=1, heldout=True)  # type: ignore[operator]
-    assert all(is_heldout(problem.prompt) for problem in heldout)
+    assert all(running_sums.is_heldout(problem.prompt) for problem in heldout)
     answers = {problem.prompt: problem.answer for problem in make(100, seed=1, heldout=False)}  # type: ignore[operator]
     again = {problem.prompt: problem.answer for problem in make(100, seed=2, heldout=False)}  # type: ignore[operator]
     common = answers.keys() & again.keys()
@@ -145,24 +136,24 @@ def test_sides_are_disjoint_and_a_prompt_wants_the_same_everywhere(make: object)
 
 
 def test_the_share_of_right_steps_is_that_of_the_token_rewards() -> None:
-    problems = steps_problems(60, seed=0, heldout=False)
-    plain = make_problems(60, seed=0, heldout=False)
+    problems = running_sums.steps_problems(60, seed=0, heldout=False)
+    plain = running_sums.make_problems(60, seed=0, heldout=False)
     assert [problem.prompt for problem in problems] == [problem.prompt for problem in plain]
     for index, problem in enumerate(problems):
         operands = digits(problem.prompt)
-        assert problem.answer == solve(operands)
+        assert problem.answer == running_sums.solve(operands)
         for forgets in ([False] * 7, [True] * 7, [bool(index >> position & 1) for position in range(7)]):
-            completion = solve_sloppily(operands, forgets)
-            rewards = grade_steps(problem.prompt, list(completion))
-            assert grade_share(completion, problem.answer) == sum(rewards) / len(operands)
-            assert (grade_share(completion, problem.answer) == 1.0) == (completion == problem.answer)
+            completion = running_sums.solve_sloppily(operands, forgets)
+            rewards = running_sums.grade_steps(problem.prompt, list(completion))
+            assert running_sums.grade_share(completion, problem.answer) == sum(rewards) / len(operands)
+            assert (running_sums.grade_share(completion, problem.answer) == 1.0) == (completion == problem.answer)
 
 
 @pytest.mark.parametrize(
     ("completion", "share"), [("", 0.0), ("#29", 0.0), ("b12", 0.25), ("b12c20d29", 0.75), ("x", 0.0), ("b12#12", 0.5)]
 )
 def test_the_share_of_a_completion_that_is_not_one(completion: str, share: float) -> None:
-    assert grade_share(completion, "b12c20d29#29") == share
+    assert running_sums.grade_share(completion, "b12c20d29#29") == share
 
 
 @pytest.mark.parametrize("name", ["conflict", "starved"])

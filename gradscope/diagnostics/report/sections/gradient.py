@@ -23,7 +23,7 @@ from gradscope.diagnostics.rank.formulations import (
     measure_interference,
     measure_kinds,
 )
-from gradscope.diagnostics.rank.rollout_spectra import AdvantagedStep, spectrum_of_step
+from gradscope.diagnostics.rank.rollout_spectra import AdvantagedStep
 from gradscope.diagnostics.rank.rows import StepRows, advantages_of, step_rows, sub_groups
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, excerpt, missing_section
 from gradscope.errors import GradscopeError
@@ -35,7 +35,7 @@ from gradscope.render.views.view import Column, entry, lines_over, named_bars, t
 from gradscope.results.rank import RankCurvePoint
 from gradscope.results.report import Cell, Chart, ColumnStyle, ReportSection, ReportTable, Severity
 from gradscope.rollouts.run import Run
-from gradscope.say import percent
+from gradscope.say import counted, percent
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
@@ -300,7 +300,7 @@ def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
         cosine = geometry.cosine_of_updates(rows.gram, weights, rows.advantages)
     matrix = rows.policy_gram if name == LOGGED else None  # where tokens have their own advantages there are no weights
     matrix = geometry.gradient_gram(rows.gram, weights) if matrix is None else matrix
-    spectrum = spectrum_of_step(rows, name)
+    spectrum = AdvantagedStep.of(rows, name, None).of_step(False, with_nulls=True)
     return (
         Estimate.exact(geometry.batch_norm(matrix)),
         cosine,
@@ -320,7 +320,7 @@ def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
 
 
 def _formulation_findings(cosines: Mapping[str, float], num_formulations: int, num_steps: int) -> tuple[str, ...]:
-    steps = "1 step" if num_steps == 1 else f"{num_steps} steps"
+    steps = counted(num_steps, "step")
     cosines = {name: value for name, value in cosines.items() if name != LOGGED}
     if not cosines:
         return (f"The gradients of {num_formulations} formulations were formed at {steps}; see the table.",)

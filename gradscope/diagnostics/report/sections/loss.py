@@ -24,7 +24,7 @@ from gradscope.findings.rank_parts import kl_findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.report import ReportSection, ReportTable, Severity
 from gradscope.results.tokens import TokenKl
-from gradscope.rollouts.groups import UNKNOWN, RewardTable, reward_table
+from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.run import Run
 from gradscope.say import percent
 
@@ -149,13 +149,10 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     if isinstance(inputs.degeneracy, Unavailable):
         return missing_section("dilution", inputs.degeneracy)
     table = reward_table(run.groups)
-    unit = (
-        "tokens"
-        if run.settings.get("loss_type") in BY_TOKEN
-        and (table.num_tokens is not None and bool(np.all(table.num_tokens != UNKNOWN)))
-        else "rollouts"
-    )
-    live = _live_shares(table, unit)
+    tokens = table.tokens if run.settings.get("loss_type") in BY_TOKEN else None
+    unit, weights = ("rollouts", table.size) if tokens is None else ("tokens", tokens)
+    shares = table.mean_by_step(np.where(table.is_dead, 0, weights), weights)
+    live = {step: 0.0 if math.isnan(share) else share for step, share in shares.items()}
     kl = {gram.step: gram.frac_kl for gram in inputs.grams}
     largest = max((part for part in kl.values() if part is not None), default=0.0)
     mean = sum(live.values()) / len(live)
@@ -199,12 +196,6 @@ def _scale_next_step(live: dict[int, float], largest_kl: float) -> str:
     if largest_kl > _LARGE_KL:
         advice.append("The KL part nears the whole gradient and holds the policy where it is: lower beta.")
     return " ".join(advice) or "Nothing to do: every group is live, and no KL part that was recomputed is large."
-
-
-def _live_shares(table: RewardTable, unit: str) -> dict[int, float]:
-    weights = table.size if unit == "rollouts" or table.num_tokens is None else table.sums(table.num_tokens)
-    shares = table.mean_by_step(np.where(table.is_dead, 0, weights), weights)
-    return {step: 0.0 if math.isnan(share) else share for step, share in shares.items()}
 
 
 def _kl(run: Run, kl: dict[int, float | None]) -> str:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback
 from gradscope.results import source as sources
+from gradscope.say import counted
 
 BROKEN_ADVANTAGE = "the advantage is not finite"  # of a row whose reward is usable; it stays in its group
 
@@ -57,7 +58,7 @@ class QuarantineLog:
         """Set lines of metrics aside as lost, except blank ones and a last one that may still be being written."""
         for entry in lines.result().reasons:
             if entry.reason not in (sources.CUT_OFF, sources.BLANK):
-                count = "1 line" if entry.num_rows == 1 else f"{entry.num_rows:,} lines"
+                count = counted(entry.num_rows, "line")
                 message = f"{count} of metrics cannot be used: {entry.reason} ({entry.where})."
                 self.lose(InputError(message, hint="Copy the file again."))
         self._lost |= lines._lost

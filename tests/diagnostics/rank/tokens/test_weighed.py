@@ -28,8 +28,7 @@ from gradscope.results.tokens import LogprobChange
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.made_up_runs import run_of
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
-from tests.gradients.models import DAPO, naive_token_rows, tiny_groups, tiny_model, tiny_policy, weight_of
-from tests.gradients.tokens.test_sums import changed
+from tests.gradients.models import DAPO, changed, naive_token_rows, tiny_groups, tiny_model, tiny_policy, weight_of
 
 
 def only_rows(prepared: object, gram: object, *, progress: object) -> tuple[str]:

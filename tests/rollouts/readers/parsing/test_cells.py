@@ -11,39 +11,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from gradscope.rollouts.groups import Tokens
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    LARGEST_STEP,
-    NOT_ALIGNED,
-    NOT_IDS,
-    NOTHING_SAMPLED,
-    Conversation,
-    before_answer,
-    before_answers,
-    completion_of,
-    cut_conversation,
-    cut_sequence,
-    digest,
-    digests_of,
-    finite_or_none,
-    flat_length,
-    flat_lengths,
-    ids_digest,
-    json_of,
-    list_of,
-    mapping_of,
-    num_ids,
-    number_in_name,
-    numbers_in,
-    nums_ids,
-    parse_messages,
-    parse_reward,
-    plain_cell,
-    prompt_json_id,
-    prompt_text_id,
-    text_of,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing import cells
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 
 
@@ -54,7 +22,7 @@ from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
         (0.25, 0.25),
         (True, 1.0),
         (Decimal("0.5"), 0.5),
-        (ABSENT, "the reward is missing"),
+        (cells.ABSENT, "the reward is missing"),
         (None, "the reward is null"),
         *((value, "the reward is not finite") for value in (float("nan"), float("-inf"), 10**400)),
         ("1.0", "the reward is text"),
@@ -63,8 +31,8 @@ from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
     ],
 )
 def test_a_reward_is_a_finite_number_or_says_why_not(value: Any, expected: float | str) -> None:
-    assert parse_reward(value) == expected
-    assert finite_or_none(value) == (None if isinstance(expected, str) else expected)
+    assert cells.parse_reward(value) == expected
+    assert cells.finite_or_none(value) == (None if isinstance(expected, str) else expected)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +48,14 @@ def test_a_reward_is_a_finite_number_or_says_why_not(value: Any, expected: float
     ],
 )
 def test_where_all_is_text_text_is_read(value: str, expected: float | str) -> None:
-    assert parse_reward(value, from_text=True) == expected
+    assert cells.parse_reward(value, from_text=True) == expected
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5))
 def test_any_cell_has_a_text_and_a_verdict(value: Any) -> None:
-    assert isinstance(text_of(value), str)
-    assert isinstance(parse_reward(value), (float, str))
-    assert len(digest(value)) == 16
+    assert isinstance(cells.text_of(value), str)
+    assert isinstance(cells.parse_reward(value), (float, str))
+    assert len(cells.digest(value)) == 16
 
 
 def test_messages_lose_the_keys_that_arrow_added() -> None:
@@ -96,55 +64,58 @@ def test_messages_lose_the_keys_that_arrow_added() -> None:
         {"role": "user", "content": "q", "name": None},
         {"role": "assistant", "tool_calls": [call], "content": None},
     ]
-    assert parse_messages(cell) == (
+    assert cells.parse_messages(cell) == (
         {"role": "user", "content": "q"},
         {"role": "assistant", "tool_calls": [{"id": "1"}]},
     )
-    assert text_of(cell) == "q\n"
+    assert cells.text_of(cell) == "q\n"
 
 
 @pytest.mark.parametrize("cell", ["text", [], None, [1], [{"content": "no role"}]])
 def test_other_cells_are_no_messages(cell: Any) -> None:
-    assert parse_messages(cell) is None
+    assert cells.parse_messages(cell) is None
 
 
 def test_the_text_of_content_parts() -> None:
     parts = [{"type": "image"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert text_of([{"role": "user", "content": parts}]) == "a\nb"
+    assert cells.text_of([{"role": "user", "content": parts}]) == "a\nb"
 
 
 @pytest.mark.parametrize("cell", [None, "text", 3, ("a",), {1, 2}])
 def test_other_cells_are_nothing(cell: Any) -> None:
-    assert mapping_of(cell) == {}
-    assert list_of(cell) == []
-    assert numbers_in(cell) == {}
+    assert cells.mapping_of(cell) == {}
+    assert cells.list_of(cell) == []
+    assert cells.numbers_in(cell) == {}
 
 
 def test_numbers_that_are_not_finite_are_known_to_be_missing() -> None:
-    cells = {"a": 1, "b": True, "c": float("nan"), "d": float("inf"), "e": "2", "f": None, "g": [1]}
-    assert numbers_in(cells) == {"a": 1.0, "b": 1.0, "c": None, "d": None}
+    row = {"a": 1, "b": True, "c": float("nan"), "d": float("inf"), "e": "2", "f": None, "g": [1]}
+    assert cells.numbers_in(row) == {"a": 1.0, "b": 1.0, "c": None, "d": None}
 
 
 @pytest.mark.parametrize(
     ("cell", "number"),
     [
         *((cell, 7) for cell in (7, 7.0, "7", " 7.0 ")),
-        *((cell, None) for cell in (-3, LARGEST_STEP * 2, 7.5, "seven", True, None, [7], float("nan"), float("inf"))),
-        (LARGEST_STEP, 1 << 53),
+        *(
+            (cell, None)
+            for cell in (-3, cells.LARGEST_STEP * 2, 7.5, "seven", True, None, [7], float("nan"), float("inf"))
+        ),
+        (cells.LARGEST_STEP, 1 << 53),
     ],
 )
 def test_a_whole_number_or_nothing(cell: Any, number: int | None) -> None:
-    assert whole_number(cell) == number
+    assert cells.whole_number(cell) == number
 
 
 def test_the_last_part_of_the_path_that_has_a_number_tells_it() -> None:
     step = re.compile(r"^step_(\d+)$")
-    assert number_in_name(step, Path("step_1/old/step_12/rank_0.jsonl")) == 12
-    assert number_in_name(step, Path("step_x/rank_0.jsonl")) is None
+    assert cells.number_in_name(step, Path("step_1/old/step_12/rank_0.jsonl")) == 12
+    assert cells.number_in_name(step, Path("step_x/rank_0.jsonl")) is None
 
 
 def test_a_sequence_is_cut_before_the_first_sampled_token_and_keeps_what_lies_between_turns() -> None:
-    cut = cut_sequence(
+    cut = cells.cut_sequence(
         [1, 2, 3, 4, 5], [0, 0, 1, 0, 1], logprobs=[9, 9, -0.5, 9, -0.25], advantages=[7, 7, 0.5, 7, 0.5]
     )
     assert cut == Tokens(
@@ -158,40 +129,40 @@ def test_a_sequence_is_cut_before_the_first_sampled_token_and_keeps_what_lies_be
 
 
 def test_advantages_that_differ_between_tokens_are_no_one_number() -> None:
-    cut = cut_sequence([1, 2], [1, 1], advantages=[0.5, -0.5])
+    cut = cells.cut_sequence([1, 2], [1, 1], advantages=[0.5, -0.5])
     assert (cut.advantage, cut.token_advantages) == (None, (0.5, -0.5))
 
 
 def test_a_log_probability_that_is_missing_voids_all_of_them() -> None:
-    assert cut_sequence([1, 2], [1, 1], logprobs=[-0.5, None]).logprobs is None
+    assert cells.cut_sequence([1, 2], [1, 1], logprobs=[-0.5, None]).logprobs is None
 
 
 @pytest.mark.parametrize(
     ("ids", "mask", "more", "reason"),
     [
-        ("12", [1, 1], {}, NOT_IDS),
-        ([1, 2.5], [1, 1], {}, NOT_IDS),
-        ([1, 2], [1], {}, NOT_ALIGNED),
-        ([1, 2], None, {}, NOT_ALIGNED),
-        ([1, 2], [1, 1], {"logprobs": [0.0]}, NOT_ALIGNED),
-        ([1, 2], [1, 1], {"advantages": 0.5}, NOT_ALIGNED),
-        ([1, 2], [0, 0], {}, NOTHING_SAMPLED),
+        ("12", [1, 1], {}, cells.NOT_IDS),
+        ([1, 2.5], [1, 1], {}, cells.NOT_IDS),
+        ([1, 2], [1], {}, cells.NOT_ALIGNED),
+        ([1, 2], None, {}, cells.NOT_ALIGNED),
+        ([1, 2], [1, 1], {"logprobs": [0.0]}, cells.NOT_ALIGNED),
+        ([1, 2], [1, 1], {"advantages": 0.5}, cells.NOT_ALIGNED),
+        ([1, 2], [0, 0], {}, cells.NOTHING_SAMPLED),
     ],
 )
 def test_lists_that_contradict_each_other_say_why(ids: Any, mask: Any, more: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnusableRowError, match=f"^{reason}$"):
-        cut_sequence(ids, mask, **more)
+        cells.cut_sequence(ids, mask, **more)
 
 
 def test_the_trainers_numbers_keep_their_gaps_where_tokens_were_sampled() -> None:
-    tokens = cut_sequence([1, 2, 3], [0, 1, 0], trainer_logprobs=[None, -0.5, None], entropies=[1, "high", 2])
+    tokens = cells.cut_sequence([1, 2, 3], [0, 1, 0], trainer_logprobs=[None, -0.5, None], entropies=[1, "high", 2])
     assert tokens.trainer_logprobs == (-0.5, 0.0)
     assert tokens.entropies == pytest.approx((math.nan, 0.0), nan_ok=True)
 
 
 @pytest.mark.parametrize("cell", [None, [], [-0.5], "text"])
 def test_trainers_numbers_of_another_length_cost_no_row(cell: Any) -> None:
-    tokens = cut_sequence([1, 2], [0, 1], trainer_logprobs=cell, entropies=cell)
+    tokens = cells.cut_sequence([1, 2], [0, 1], trainer_logprobs=cell, entropies=cell)
     assert (tokens.trainer_logprobs, tokens.entropies) == (None, None)
 
 
@@ -201,7 +172,7 @@ def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
 
 def test_the_cut_is_before_the_first_assistant() -> None:
     messages = [turn("system", "be brief"), turn("user", "2+2?"), turn("assistant", "4"), turn("tool", "ok")]
-    assert cut_conversation(messages) == Conversation(
+    assert cells.cut_conversation(messages) == cells.Conversation(
         prompt="be brief\n2+2?", messages=tuple(messages[:2]), completion="4\nok"
     )
 
@@ -212,30 +183,32 @@ def test_a_trainable_message_wins_over_an_example_of_the_assistants() -> None:
         turn("user", "go"),
         turn("user", "on", trainable=True),
     ]
-    conversation = cut_conversation(messages)
+    conversation = cells.cut_conversation(messages)
     assert (conversation.prompt, conversation.completion) == ("an example\ngo", "on")
     assert conversation.messages == (turn("assistant", "an example"), turn("user", "go"))
 
 
 def test_without_an_answer_all_of_it_is_the_prompt() -> None:
-    conversation = cut_conversation([turn("user", "hello?")])
+    conversation = cells.cut_conversation([turn("user", "hello?")])
     assert (conversation.prompt, conversation.completion) == ("hello?", "")
 
 
 def test_one_that_begins_with_the_answer_has_no_prompt() -> None:
-    assert cut_conversation([turn("assistant", "hi")]) == Conversation(prompt="", messages=None, completion="hi")
+    assert cells.cut_conversation([turn("assistant", "hi")]) == cells.Conversation(
+        prompt="", messages=None, completion="hi"
+    )
 
 
 @pytest.mark.parametrize("cell", [None, "text", [], [{"content": "no role"}], {"role": "user"}])
 def test_what_is_no_conversation_is_empty(cell: Any) -> None:
-    assert cut_conversation(cell) == Conversation(prompt="", messages=None, completion="")
-    assert completion_of(cell) == ""
+    assert cells.cut_conversation(cell) == cells.Conversation(prompt="", messages=None, completion="")
+    assert cells.completion_of(cell) == ""
 
 
 def test_a_message_whose_role_is_null_is_nobodys() -> None:
     messages = [{"role": None, "content": "a"}, {"role": "assistant", "content": "b"}]
-    assert cut_conversation(messages).completion == completion_of(messages) == "b"
-    assert cut_conversation(messages[:1]).completion == ""
+    assert cells.cut_conversation(messages).completion == cells.completion_of(messages) == "b"
+    assert cells.cut_conversation(messages[:1]).completion == ""
 
 
 @pytest.mark.parametrize(
@@ -250,34 +223,34 @@ def test_a_message_whose_role_is_null_is_nobodys() -> None:
     ],
 )
 def test_lists_are_counted_as_they_are_written(text: str, length: int, ids: int) -> None:
-    assert (flat_length(text.encode()), num_ids(text.encode())) == (length, ids)
+    assert (cells.flat_length(text.encode()), cells.num_ids(text.encode())) == (length, ids)
     if ids >= 0:
-        assert ids_digest(text.encode()) == digest(json.loads(text))
+        assert cells.ids_digest(text.encode()) == cells.digest(json.loads(text))
 
 
 @pytest.mark.parametrize("odd", [b"null", b"[-1]", b"[[1],[2]]", b"3"])
 def test_lists_of_many_rows_are_counted_as_each_alone(odd: bytes) -> None:
     plain = [b"[]", b"[ ]", b"[7]", b"[1, 20,3]"]
     for texts in (plain, [*plain, odd], [odd]):
-        assert nums_ids([b"[%b]" % text for text in texts], depth=2).tolist() == list(map(num_ids, texts))
-        assert nums_ids(texts).tolist() == list(map(num_ids, texts))
-        assert flat_lengths(texts).tolist() == list(map(flat_length, texts))
+        assert cells.nums_ids([b"[%b]" % text for text in texts], depth=2).tolist() == list(map(cells.num_ids, texts))
+        assert cells.nums_ids(texts).tolist() == list(map(cells.num_ids, texts))
+        assert cells.flat_lengths(texts).tolist() == list(map(cells.flat_length, texts))
     for text in (b"[[7], 8]", b"[8, [7]]", b"[[7], [8]]", b"[7, 8]"):
-        assert flat_lengths([text, b"[[7, 8]]"], depth=2).tolist() == [-1, 2]
+        assert cells.flat_lengths([text, b"[[7, 8]]"], depth=2).tolist() == [-1, 2]
 
 
 @given(
     st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=4), min_size=1, max_size=2),
     st.booleans(),
 )
-def test_a_digest_is_of_what_is_written_and_not_of_how(cells: list[Any], ascii_only: bool) -> None:
-    texts = [json.dumps(cell, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") for cell in cells]
+def test_a_digest_is_of_what_is_written_and_not_of_how(row: list[Any], ascii_only: bool) -> None:
+    texts = [json.dumps(cell, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") for cell in row]
     for written in (texts, [text.replace(b"/", b"\\/") for text in texts]):
-        assert digests_of([tuple(written)]) == [digest(*cells)]
+        assert cells.digests_of([tuple(written)]) == [cells.digest(*row)]
 
 
 def test_a_cell_is_json_however_it_was_decoded() -> None:
-    assert [json_of(cell) for cell in (Raw(b" [1]"), UNSET, "a", None)] == [b" [1]", b"null", b'"a"', b"null"]
+    assert [cells.json_of(cell) for cell in (Raw(b" [1]"), UNSET, "a", None)] == [b" [1]", b"null", b'"a"', b"null"]
 
 
 ASKED = [{"role": "system", "content": "x"}, {"role": "user", "content": 'say "assistant"'}]
@@ -295,11 +268,11 @@ WITH_ONE_ANSWER = [[ANSWER], [*ASKED, ANSWER]]
     ],
 )
 def test_answers_of_many_are_cut_as_that_of_one(messages: Any) -> None:
-    cells = [Raw(json.dumps(messages).encode())] * 2
-    cut = before_answers(cells)
+    row = [Raw(json.dumps(messages).encode())] * 2
+    cut = cells.before_answers(row)
     assert [type(cell) is Raw for cell in cut] == [messages in WITH_ONE_ANSWER] * 2
-    assert repr(list(map(plain_cell, cut))) == repr([before_answer(messages)] * 2)
-    assert repr(before_answers([*cells, UNSET])) == repr([*map(before_answer, [messages] * 2), None])
+    assert repr(list(map(cells.plain_cell, cut))) == repr([cells.before_answer(messages)] * 2)
+    assert repr(cells.before_answers([*row, UNSET])) == repr([*map(cells.before_answer, [messages] * 2), None])
 
 
 @pytest.mark.parametrize("content", ["2+2?", 'é "\n" \u2028 \x7f \U0001f600', "\ud800", "", None, 3, ["x"], {"a": 1}])
@@ -307,4 +280,4 @@ def test_answers_of_many_are_cut_as_that_of_one(messages: Any) -> None:
 def test_a_prompt_as_json_has_the_id_of_what_it_says(content: Any, further: dict[str, Any]) -> None:
     said = {"role": "user", "content": content, **further}
     for prompt in ([said], [said, ANSWER], [], said, content):
-        assert prompt_json_id(json.dumps(prompt).encode()) == prompt_text_id(prompt)
+        assert cells.prompt_json_id(json.dumps(prompt).encode()) == cells.prompt_text_id(prompt)

@@ -9,21 +9,8 @@ from gradscope.errors import InputError
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing import records
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.records import (
-    ReadRequest,
-    Record,
-    assemble,
-    assemble_groups,
-    build_groups,
-    config_format,
-    flattened,
-    peek,
-    read_document,
-    read_side_ids,
-    read_trainer_settings,
-    require_arguments,
-)
 from gradscope.rollouts.run import Run
 from tests.rollouts.build import adapter_folder, group, model_folder
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
@@ -112,8 +99,8 @@ def test_a_rollout_has_the_advantage_that_all_its_sequences_have(before: Any, la
     first, own = (
         Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,), token_advantages=values) for values in (before, last)
     )
-    bare = Record(step=1, group="a", prompt_id="p", prompt="", completion="", reward=1.0, advantage=2.0)
-    (group,) = build_groups([replace(bare, tokens=own, earlier=(first,))], QuarantineLog())
+    bare = records.Record(step=1, group="a", prompt_id="p", prompt="", completion="", reward=1.0, advantage=2.0)
+    (group,) = records.build_groups([replace(bare, tokens=own, earlier=(first,))], QuarantineLog())
     assert (group.rollouts[0].advantage, group.rollouts[0].earlier) == (expected, (first,))
 
 
@@ -121,14 +108,14 @@ def test_a_peek_is_the_first_rows_of_the_first_file_that_has_any(tmp_path: Path)
     (tmp_path / "1.jsonl").write_text("\nno json\n")
     write_lines(tmp_path / "2.jsonl", *({"row": number} for number in range(60)))
     write_lines(tmp_path / "3.jsonl", {"row": "other"})
-    assert peek(tmp_path) == [{"row": number} for number in range(50)]
-    assert peek(tmp_path / "1.jsonl") == peek(tmp_path / "*.csv") == []
+    assert records.peek(tmp_path) == [{"row": number} for number in range(50)]
+    assert records.peek(tmp_path / "1.jsonl") == records.peek(tmp_path / "*.csv") == []
 
 
 @pytest.mark.slow
 def test_of_long_rows_fewer_are_peeked_at(tmp_path: Path) -> None:
     log = write_lines(tmp_path / "log.jsonl", *({"row": number, "text": "x" * 6_000_000} for number in range(5)))
-    assert [row["row"] for row in peek(log)] == [0, 1, 2]
+    assert [row["row"] for row in records.peek(log)] == [0, 1, 2]
 
 
 def test_records_become_a_run_with_what_was_asked_for(tmp_path: Path) -> None:
@@ -138,9 +125,9 @@ def test_records_become_a_run_with_what_was_asked_for(tmp_path: Path) -> None:
     base = model_folder(tmp_path / "base")
     (base / "tokenizer.json").write_text("{}")
     options = ReadOptions(initial_weights=initial, model=base, trainer_args=tmp_path / "config.json")
-    request = ReadRequest(path=log, options=options)
-    record = Record(step=2, group="a", prompt_id="p", prompt="2+2", completion="4", reward=1.0)
-    run = assemble(request, request.source("f", "a log"), records=[record], quarantine=QuarantineLog())
+    request = records.ReadRequest(path=log, options=options)
+    record = records.Record(step=2, group="a", prompt_id="p", prompt="2+2", completion="4", reward=1.0)
+    run = records.assemble(request, request.source("f", "a log"), records=[record], quarantine=QuarantineLog())
     assert [(g.step, g.group_id, g.prompt_id, g.rewards) for g in run.groups] == [(2, "2:a", "p", (1.0,))]
     assert (run.source.format, run.source.recognized, run.source.num_rows) == ("f", "a log", 1)
     assert run.source.files == (str(log),)
@@ -150,15 +137,17 @@ def test_records_become_a_run_with_what_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_reward_are_of_no_use_where_a_format_has_rewards(tmp_path: Path) -> None:
-    request, quarantine = ReadRequest(path=tmp_path), QuarantineLog()
-    half = assemble_groups(
+    request, quarantine = records.ReadRequest(path=tmp_path), QuarantineLog()
+    half = records.assemble_groups(
         request, request.source("f", ""), groups=(group(rewards=(1.0, None)),), quarantine=quarantine
     )
     assert half.source.num_rows == 1
     none = (group(rewards=(None, None)),)
     with pytest.raises(InputError, match=f"^{tmp_path} has no usable rows.$"):
-        assemble_groups(request, request.source("f", ""), groups=none, quarantine=quarantine)
-    run = assemble_groups(request, request.source("f", ""), groups=none, quarantine=quarantine, needs_reward=False)
+        records.assemble_groups(request, request.source("f", ""), groups=none, quarantine=quarantine)
+    run = records.assemble_groups(
+        request, request.source("f", ""), groups=none, quarantine=quarantine, needs_reward=False
+    )
     assert run.source.num_rows == 2
 
 
@@ -166,8 +155,11 @@ def test_the_first_reason_is_named_where_nothing_is_left(tmp_path: Path) -> None
     quarantine = QuarantineLog()
     quarantine.add("the line is blank", "log:1")
     with pytest.raises(InputError, match=r"has no usable rows; set aside: 1, first log:1: the line is blank\."):
-        assemble_groups(
-            ReadRequest(path=tmp_path), ReadRequest(path=tmp_path).source("f", ""), groups=(), quarantine=quarantine
+        records.assemble_groups(
+            records.ReadRequest(path=tmp_path),
+            records.ReadRequest(path=tmp_path).source("f", ""),
+            groups=(),
+            quarantine=quarantine,
         )
 
 
@@ -177,45 +169,45 @@ def test_the_first_reason_is_named_where_nothing_is_left(tmp_path: Path) -> None
 )
 def test_three_formats_say_the_same(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
-    assert flattened(read_document(tmp_path / name)) == {"actor.n": 2}
-    assert config_format(tmp_path / name).lower() == name[2:]
+    assert records.flattened(records.read_document(tmp_path / name)) == {"actor.n": 2}
+    assert records.config_format(tmp_path / name).lower() == name[2:]
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.yml", "a.toml"])
 def test_what_is_none_of_its_format_is_an_error(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("{[")
     with pytest.raises(ValueError, match=r"."):
-        read_document(tmp_path / name)
+        records.read_document(tmp_path / name)
 
 
 def test_references_have_the_value_that_they_name() -> None:
     config = {"a": 1, "b": "${a}", "c": "${oc.select:none.such,7}", "d": "${b}", "e": "${e}", "f": "${gone}"}
-    assert flattened(config) == {"a": 1, "b": 1, "c": 7, "d": 1, "e": None, "f": None}
+    assert records.flattened(config) == {"a": 1, "b": 1, "c": 7, "d": 1, "e": None, "f": None}
 
 
 def test_arguments_stand_bare_or_under_args(tmp_path: Path) -> None:
     path = tmp_path / "RUN.json"
     path.write_text('{"args": {"beta": 0.0, "seed": 1}, "seed": 2, "reward_func_names": ["a"]}')
-    settings = read_trainer_settings(path)
+    settings = records.read_trainer_settings(path)
     assert settings.values == {"beta": 0.0, "seed": 1, "reward_func_names": ["a"]}
     assert settings.get("missing", 3) == 3
     path.write_text('{"beta": 0.5}')
-    assert read_trainer_settings(path).values == {"beta": 0.5}
-    assert read_trainer_settings(None).origin is None
+    assert records.read_trainer_settings(path).values == {"beta": 0.5}
+    assert records.read_trainer_settings(None).origin is None
 
 
 @pytest.mark.parametrize(
     ("read", "content", "message"),
     [
-        (read_trainer_settings, None, "is not readable JSON"),
-        (read_trainer_settings, "{", "is not readable JSON"),
-        (read_trainer_settings, "[]", "is not a JSON object of arguments"),
-        (read_trainer_settings, '{"args": 1}', "is not a JSON object of arguments"),
-        (read_side_ids, None, r"There is no file .*a\.jsonl"),
-        (read_side_ids, '{"step": 1, "row": 0}\n', r"a\.jsonl:1 does not hold step, row and completion_ids"),
-        (read_side_ids, '{"step": 1, "row": 0, "completion_ids": ["a"]}\n', r"a\.jsonl:1 does not hold"),
-        (read_side_ids, '{"step": null, "row": 0, "completion_ids": [1]}\n', r"a\.jsonl:1 does not hold"),
-        (read_side_ids, "oops\n", r"Rows that cannot be used: 1; first .*a\.jsonl:1: the line is not JSON"),
+        (records.read_trainer_settings, None, "is not readable JSON"),
+        (records.read_trainer_settings, "{", "is not readable JSON"),
+        (records.read_trainer_settings, "[]", "is not a JSON object of arguments"),
+        (records.read_trainer_settings, '{"args": 1}', "is not a JSON object of arguments"),
+        (records.read_side_ids, None, r"There is no file .*a\.jsonl"),
+        (records.read_side_ids, '{"step": 1, "row": 0}\n', r"a\.jsonl:1 does not hold step, row and completion_ids"),
+        (records.read_side_ids, '{"step": 1, "row": 0, "completion_ids": ["a"]}\n', r"a\.jsonl:1 does not hold"),
+        (records.read_side_ids, '{"step": null, "row": 0, "completion_ids": [1]}\n', r"a\.jsonl:1 does not hold"),
+        (records.read_side_ids, "oops\n", r"Rows that cannot be used: 1; first .*a\.jsonl:1: the line is not JSON"),
     ],
 )
 def test_unusable_arguments_and_ids_say_why(tmp_path: Path, read: Any, content: str | None, message: str) -> None:
@@ -229,8 +221,8 @@ def test_unusable_arguments_and_ids_say_why(tmp_path: Path, read: Any, content: 
 def test_side_ids(tmp_path: Path) -> None:
     path = tmp_path / "ids.jsonl"
     path.write_text('{"step": 1, "row": 0, "completion_ids": [3, 4]}\n{"step": 1, "row": 1, "completion_ids": []}\n')
-    assert read_side_ids(path) == {(1, 0): (3, 4), (1, 1): ()}
-    assert read_side_ids(None) == {}
+    assert records.read_side_ids(path) == {(1, 0): (3, 4), (1, 1): ()}
+    assert records.read_side_ids(None) == {}
 
 
 @pytest.mark.parametrize(
@@ -243,7 +235,7 @@ def test_side_ids(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_trainer_has_is_read(values: dict[str, Any]) -> None:
-    require_arguments(values, "args.json")
+    records.require_arguments(values, "args.json")
 
 
 @pytest.mark.parametrize(
@@ -261,5 +253,5 @@ def test_what_a_trainer_has_is_read(values: dict[str, Any]) -> None:
 )
 def test_anything_else_is_refused_by_name(name: str, value: Any, rule: str) -> None:
     with pytest.raises(InputError, match=f"args.json: {name} is .*, and it can only be {rule}") as caught:
-        require_arguments({name: value}, "args.json")
+        records.require_arguments({name: value}, "args.json")
     assert len(caught.value.message) < 200

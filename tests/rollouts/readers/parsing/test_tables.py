@@ -19,15 +19,6 @@ from gradscope.errors import InputError
 from gradscope.results.source import twice_in
 from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.tables import (
-    expand,
-    parse_line,
-    read_csv,
-    read_jsonl,
-    read_parquet,
-    read_rows,
-    read_span,
-)
 
 HEAD = "step,completion,reward\n"
 
@@ -37,7 +28,10 @@ def read(tmp_path: Path, text: str | bytes) -> tuple[list[tuple[int, list[str]]]
     file = tmp_path / "a.csv"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     quarantine = QuarantineLog()
-    rows = [(int(location.rpartition(":")[2]), list(cells.values())) for location, cells in read_csv(file, quarantine)]
+    rows = [
+        (int(location.rpartition(":")[2]), list(cells.values()))
+        for location, cells in tables.read_csv(file, quarantine)
+    ]
     return rows, [(reason.reason, reason.num_rows) for reason in quarantine.result().reasons]
 
 
@@ -45,7 +39,7 @@ def test_a_file_whose_first_rows_were_read_is_closed(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(HEAD + "1,a,0\n" * 9)
     gc.disable()
     try:
-        assert len(list(islice(read_csv(tmp_path / "a.csv", QuarantineLog()), 2))) == 2
+        assert len(list(islice(tables.read_csv(tmp_path / "a.csv", QuarantineLog()), 2))) == 2
         assert not any("a.csv" in os.path.realpath(f"/dev/fd/{descriptor}") for descriptor in range(64))
     finally:
         gc.enable()
@@ -115,7 +109,7 @@ def test_lines_are_not_read_again_without_end(tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "a.csv"
     file.write_text(HEAD + '1,"open\n' * 3 + "1,x,0\n" * 4000)
     with pytest.raises(InputError, match="so many quotes that are not closed"):
-        list(read_csv(file, QuarantineLog()))
+        list(tables.read_csv(file, QuarantineLog()))
 
 
 def test_every_sound_table_is_read_as_the_library_does(tmp_path: Path) -> None:
@@ -142,7 +136,7 @@ def test_one_damaged_line_of_many_costs_a_few_rows_at_most(tmp_path: Path) -> No
 
 def rows(path: Path) -> tuple[list[dict[str, object]], dict[str, str]]:
     quarantine = QuarantineLog()
-    cells = [row for _, row in read_rows(path, quarantine)]
+    cells = [row for _, row in tables.read_rows(path, quarantine)]
     return cells, {reason.reason: reason.first.rpartition(":")[2] for reason in quarantine.result().reasons}
 
 
@@ -182,7 +176,7 @@ def test_parquet_rows_are_counted_from_one(tmp_path: Path) -> None:
     path = tmp_path / "day=1" / "a.parquet"
     path.parent.mkdir()
     pq.write_table(pa.table({"a": [1, 2]}), path)
-    assert list(read_rows(path, QuarantineLog())) == [(f"{path}:1", {"a": 1}), (f"{path}:2", {"a": 2})]
+    assert list(tables.read_rows(path, QuarantineLog())) == [(f"{path}:1", {"a": 1}), (f"{path}:2", {"a": 2})]
 
 
 def test_a_truncated_parquet_is_set_aside_and_names_the_file(tmp_path: Path) -> None:
@@ -190,17 +184,17 @@ def test_a_truncated_parquet_is_set_aside_and_names_the_file(tmp_path: Path) -> 
     pq.write_table(pa.table({"a": list(range(1000))}), path)
     path.write_bytes(path.read_bytes()[:500])
     quarantine = QuarantineLog()
-    assert list(read_rows(path, quarantine)) == []
+    assert list(tables.read_rows(path, quarantine)) == []
     assert "a.parquet is not a readable Parquet file" in quarantine.result().lost[0]
     with pytest.raises(InputError, match=r"a\.parquet is not a readable Parquet file"):
-        read_parquet(path)
+        tables.read_parquet(path)
 
 
 def test_a_parquet_whose_names_are_no_text_is_set_aside(tmp_path: Path) -> None:
     path, log = tmp_path / "a.parquet", QuarantineLog()
     pq.write_table(pa.table({"reward": [1.0]}), path)
     path.write_bytes(path.read_bytes().replace(b"reward", b"rew\xffrd"))
-    assert list(read_rows(path, log)) == []
+    assert list(tables.read_rows(path, log)) == []
     assert "is not a readable Parquet file" in log.result().lost[0]
 
 
@@ -226,24 +220,24 @@ def test_text_that_is_not_utf_8_makes_a_parquet_unreadable_wherever_it_is(
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": pa.array([cell]).cast(kind, safe=False)}), path)
     with pytest.raises(InputError, match="not a readable Parquet file"):
-        read_parquet(path)
+        tables.read_parquet(path)
     assert rows(path)[0] == []
 
 
 def test_a_parquet_that_names_a_column_twice_is_no_table(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["step", "step"]), tmp_path / "a.parquet")
     with pytest.raises(InputError, match="two columns have the name 'step'"):
-        read_parquet(tmp_path / "a.parquet")
+        tables.read_parquet(tmp_path / "a.parquet")
 
 
 def test_files_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for name in ("10.jsonl", "9.jsonl.gz", "notes.txt", "b_2.csv"):
         (tmp_path / name).touch()
     (tmp_path / "below.jsonl").mkdir()
-    assert [file.name for file in expand(tmp_path)] == ["b_2.csv", "9.jsonl.gz", "10.jsonl"]
-    assert [file.name for file in expand(tmp_path / "*.jsonl")] == ["10.jsonl"]
-    assert expand(tmp_path / "notes.txt") == (tmp_path / "notes.txt",)
-    assert expand(tmp_path / "gone") == ()
+    assert [file.name for file in tables.expand(tmp_path)] == ["b_2.csv", "9.jsonl.gz", "10.jsonl"]
+    assert [file.name for file in tables.expand(tmp_path / "*.jsonl")] == ["10.jsonl"]
+    assert tables.expand(tmp_path / "notes.txt") == (tmp_path / "notes.txt",)
+    assert tables.expand(tmp_path / "gone") == ()
 
 
 def test_a_text_that_is_large_in_every_row_is_decoded_a_few_rows_at_a_time(
@@ -262,7 +256,7 @@ def test_a_text_that_is_large_in_every_row_is_decoded_a_few_rows_at_a_time(
             yield batch
 
     monkeypatch.setattr(tables, "_batches", watched)
-    assert len(read_parquet(path)) == num_rows
+    assert len(tables.read_parquet(path)) == num_rows
     assert max(decoded) < 22 << 20
 
 
@@ -281,18 +275,18 @@ def test_a_text_that_is_large_in_every_row_is_decoded_a_few_rows_at_a_time(
     ],
 )
 def test_a_line_is_an_object_or_says_why_not(line: bytes, expected: object) -> None:
-    assert parse_line(line) == expected
+    assert tables.parse_line(line) == expected
 
 
 def test_numbers_that_json_does_not_have_are_read_so_that_the_reward_is_judged() -> None:
-    assert parse_line(b'{"reward": -Infinity}\n') == {"reward": float("-inf")}
+    assert tables.parse_line(b'{"reward": -Infinity}\n') == {"reward": float("-inf")}
 
 
 def test_line_numbers_count_all_lines_and_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n\n{"a": 2}')
     quarantine = QuarantineLog()
-    assert list(read_jsonl(path, quarantine)) == [(f"{path}:1", {"a": 1}), (f"{path}:3", {"a": 2})]
+    assert list(tables.read_jsonl(path, quarantine)) == [(f"{path}:1", {"a": 1}), (f"{path}:3", {"a": 2})]
     assert quarantine.result().reasons[0].first == f"{path}:2"
 
 
@@ -303,7 +297,7 @@ def test_broken_compression_is_set_aside_and_names_the_file(tmp_path: Path, cont
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(content)
     quarantine = QuarantineLog()
-    list(read_jsonl(path, quarantine))
+    list(tables.read_jsonl(path, quarantine))
     assert str(path) in quarantine.result().lost[0]
     with pytest.raises(InputError, match=r"a\.jsonl\.gz cannot be read"):
         quarantine.raise_lost()
@@ -315,7 +309,7 @@ def test_some_bytes_of_a_file_wherever_they_lie(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / f"a.jsonl{suffix}"
     kind = {".gz": "gzip", ".zst": "zstd"}.get(suffix)
     path.write_bytes(pa.compress(b"0123456789", kind, asbytes=True) if kind else b"0123456789")
-    spans = [read_span(path, start, end) for start, end in ((0, 3), (5, 8), (8, 20), (12, 14))]
+    spans = [tables.read_span(path, start, end) for start, end in ((0, 3), (5, 8), (8, 20), (12, 14))]
     assert spans == [b"012", b"567", b"89", b""]
 
 
@@ -324,5 +318,5 @@ def test_a_file_without_rows_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "a.jsonl"
     path.write_text("\n\n\n{}\n\n\n\n{}\n\n\n\n\n{}\n")
     quarantine = QuarantineLog()
-    assert [location.rpartition(":")[2] for location, _ in read_jsonl(path, quarantine)] == ["4", "8"]
+    assert [location.rpartition(":")[2] for location, _ in tables.read_jsonl(path, quarantine)] == ["4", "8"]
     assert quarantine.result().lost == (f"{path} has no row in 3 lines from line 9 on.",)

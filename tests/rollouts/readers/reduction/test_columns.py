@@ -13,44 +13,31 @@ from msgspec import UNSET
 from gradscope.rollouts.readers.parsing.cells import digest, finite_or_none, prompt_text_id, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.reduction.columns import (
-    NOT_COMPARED,
-    Cells,
-    Columns,
-    LineColumns,
-    index_names,
-    line_columns,
-    numbers_of,
-    records_in,
-    rewards_of,
-    sample_hashes,
-    step_numbers,
-    texts_in,
-)
+from gradscope.rollouts.readers.reduction import columns
 from tests.rollouts.readers.reduced import STRANGE
 
 
-def read(lines: LineColumns | None, text: bytes) -> Columns:
+def read(lines: columns.LineColumns | None, text: bytes) -> columns.Columns:
     assert lines is not None
     return lines.take(lines.decoder.decode_lines(text), Path("a.jsonl"))
 
 
-def by_key(rows: Cells) -> Columns:
+def by_key(rows: columns.Cells) -> columns.Columns:
     """Rows whose group is all that they say, under keys of any name."""
     named = [f"{one}/{two}" for one, two in zip(rows.cells("a.b é"), rows.cells(""), strict=True)]
-    return Columns(step=rows.steps("absent") + 1, group=named, prompts=lambda _: [], numbers={})
+    return columns.Columns(step=rows.steps("absent") + 1, group=named, prompts=lambda _: [], numbers={})
 
 
 def test_rows_have_the_keys_that_are_declared_under_any_name() -> None:
     text = b'{"a.b \\u00e9": "x", "z": 1}\n{"": [1, {}]}\n'
-    assert read(line_columns(by_key, ["a.b é"], [""]), text).group == ["x/None", "None/[1, {}]"]
+    assert read(columns.line_columns(by_key, ["a.b é"], [""]), text).group == ["x/None", "None/[1, {}]"]
     with pytest.raises(msgspec.ValidationError, match="unknown field"):
-        read(line_columns(by_key, ["a.b é"], [""], is_complete=True), text)
+        read(columns.line_columns(by_key, ["a.b é"], [""], is_complete=True), text)
 
 
 @pytest.mark.parametrize(("key", "is_plain"), [("a", True), ("é", True), *((key, False) for key in '"\\\n\ud800')])
 def test_keys_that_a_decoder_can_be_given(key: str, is_plain: bool) -> None:
-    assert (line_columns(by_key, [key]) is not None) == is_plain
+    assert (columns.line_columns(by_key, [key]) is not None) == is_plain
 
 
 CELLS = [
@@ -62,39 +49,39 @@ CELLS = [
 
 @pytest.mark.parametrize("kind", ["decoder", "rows", "arrow"])
 def test_cells_mean_the_same_whoever_made_the_rows(kind: str) -> None:
-    seen: list[Cells] = []
+    seen: list[columns.Cells] = []
     names = {name: [row.get(name) for row in CELLS] for name in ("r", "s", "p")}
     names["n"] = ["a", "7", None]
     if kind == "decoder":
-        lines = line_columns(lambda rows: seen.append(rows) or by_key(rows), ["r", "s", "n"], ["p"])
+        lines = columns.line_columns(lambda rows: seen.append(rows) or by_key(rows), ["r", "s", "n"], ["p"])
         read(lines, "\n".join(map(json.dumps, CELLS)).encode())
     elif kind == "rows":
-        seen.append(Cells.of_rows(CELLS, Path("a.jsonl")))
+        seen.append(columns.Cells.of_rows(CELLS, Path("a.jsonl")))
     else:
-        seen.append(Cells.of_batch(pa.RecordBatch.from_pydict(names), Path("a.parquet")))
+        seen.append(columns.Cells.of_batch(pa.RecordBatch.from_pydict(names), Path("a.parquet")))
     (rows,) = seen
     assert len(rows) == 3
     np.testing.assert_array_equal(rows.numbers("r"), [1.0, math.nan, 0.5])
     assert rows.steps("s").tolist() == [2, -1, 3]
-    assert texts_in(rows.names("n")) == ["a", "7", ""]
-    assert texts_in(rows.prompt_ids("p")) == [digest("2+2?"), "", ""]
+    assert columns.texts_in(rows.names("n")) == ["a", "7", ""]
+    assert columns.texts_in(rows.prompt_ids("p")) == [digest("2+2?"), "", ""]
     assert rows.cells("p", [0, 1]) == ["2+2?", None]
     assert rows.cells("absent") == rows.cells(None) == [None] * 3
-    assert texts_in(rows.names("p"), [2, 0]) == ["", "2+2?"]
+    assert columns.texts_in(rows.names("p"), [2, 0]) == ["", "2+2?"]
 
 
 @pytest.mark.parametrize("more", [[], [UNSET], ["\ud800"]])
 def test_prompts_that_json_tells_apart_are_apart(more: list[Any]) -> None:
     asked = [[{"role": "user", "content": "2+2?", "n": number}] for number in (1, True, 1.0, 1, None)]
     cells = [*asked, "2+2?", "", None, 1, True, *more]
-    ids = Cells(Path("a.jsonl"), len(cells), ("p",), lambda _: cells).prompt_ids("p")
+    ids = columns.Cells(Path("a.jsonl"), len(cells), ("p",), lambda _: cells).prompt_ids("p")
     assert ids == ["" if cell in (None, "", UNSET) else prompt_text_id(cell) for cell in cells]
     assert len(set(ids[:5])) == 4
 
 
 def test_entries_of_objects_are_columns_and_a_row_without_the_object_lacks_them() -> None:
     read = [{"o": {"r": 1, "p": "a", "q": [1]}, "s": 2}, {"s": 3, "o.r": 4}, {"o": [1]}]
-    rows = Cells.of_rows(read, Path("a.jsonl")).with_entries(["o.r", "o.p"])
+    rows = columns.Cells.of_rows(read, Path("a.jsonl")).with_entries(["o.r", "o.p"])
     assert (rows.column("o.r"), rows.cells("o.p"), rows.column("s")) == (
         [1, UNSET, UNSET],
         ["a", None, None],
@@ -103,10 +90,10 @@ def test_entries_of_objects_are_columns_and_a_row_without_the_object_lacks_them(
 
 
 def test_rows_hold_several_rollouts_one_or_none() -> None:
-    def take(lines: Cells) -> Columns:
+    def take(lines: columns.Cells) -> columns.Columns:
         sizes = [len(cell) if type(cell) is list else 0 for cell in lines.column("r")]
         rows = lines.elements(sizes)
-        return Columns(
+        return columns.Columns(
             row=np.repeat(np.arange(len(sizes)), sizes),
             flaws=[(at, "r is no list") for at, cell in enumerate(lines.column("r")) if type(cell) is not list],
             step=np.zeros(len(rows), dtype=np.int64),
@@ -121,7 +108,7 @@ def test_rows_hold_several_rollouts_one_or_none() -> None:
     lines = [{"r": [1, 0], "g": ["a", "b"]}, {"r": []}, {"r": 3}, {"r": [None], "g": ["a"]}, {"r": [1, 1], "g": ["a"]}]
     quarantine, notes = QuarantineLog(), list[str]()
     named = [(f"a:{number}", line) for number, line in enumerate(lines, start=1)]
-    records = list(records_in(take, Path("a"), named, quarantine, notes.append))
+    records = list(columns.records_in(take, Path("a"), named, quarantine, notes.append))
     assert [(row, record.group, record.reward) for row, record in records] == [(0, "a", 1), (0, "b", 0), (3, "a", None)]
     reasons = {entry.reason: (entry.num_rows, entry.num_rollouts, entry.first) for entry in quarantine.result().reasons}
     assert reasons == {
@@ -134,26 +121,26 @@ def test_rows_hold_several_rollouts_one_or_none() -> None:
 
 def test_text_is_a_number_where_all_cells_are_text() -> None:
     table = {"r": ["1", " TRUE ", "", "x"]}
-    batch = Cells.of_batch(pa.RecordBatch.from_pydict(table), Path("a.csv"))
-    rows = Cells.of_rows([{"r": cell} for cell in table["r"]], Path("a.csv"))
+    batch = columns.Cells.of_batch(pa.RecordBatch.from_pydict(table), Path("a.csv"))
+    rows = columns.Cells.of_rows([{"r": cell} for cell in table["r"]], Path("a.csv"))
     for cells in (batch, rows):
         np.testing.assert_array_equal(cells.numbers("r"), [1.0, 1.0, math.nan, math.nan])
     assert [rows.no_reward("r", at) for at in (2, 3)] == ["the reward is null", "the reward is text"]
     assert batch.not_finite("r") is None
     floats = pa.RecordBatch.from_pydict({"a": [1.0, None, math.inf]})
-    broken = Cells.of_batch(floats, Path("a.parquet")).not_finite("a")
+    broken = columns.Cells.of_batch(floats, Path("a.parquet")).not_finite("a")
     assert broken is not None
     assert broken.tolist() == [False, False, True]
 
 
 def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
-    def take(rows: Cells) -> Columns:
+    def take(rows: columns.Cells) -> columns.Columns:
         def further(at: int) -> dict[str, Any]:
             if rows.cell("tokens", at) == "x":
                 raise UnusableRowError("the tokens are text")
             return {"completion": rows.cell("text", at)}
 
-        return Columns(
+        return columns.Columns(
             step=rows.steps("step"),
             group=rows.names("group"),
             no_group="the group is missing",
@@ -170,7 +157,7 @@ def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
     odd = [{"step": None}, {"group": ""}, {"tokens": "x", "step": 3}, {"reward": "1"}, {"adv": 9, "step": 2}]
     quarantine, noted = QuarantineLog(), list[str]()
     rows = [(f"a:{at + 1}", usual | cells) for at, cells in enumerate([{}, *odd])]
-    found = list(records_in(take, Path("a"), rows, quarantine, noted.append))
+    found = list(columns.records_in(take, Path("a"), rows, quarantine, noted.append))
     assert [place for place, _ in found] == [0, 4, 5]
     assert found[0][1] == Record(
         step=1,
@@ -198,25 +185,25 @@ def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
 @pytest.mark.parametrize("cells", [[1, 2.5, True, None], [10**400, 1.0], list(STRANGE), [UNSET, 1], []])
 def test_numbers_steps_and_ids_are_those_of_the_row_reader(cells: list[Any]) -> None:
     expected = [finite_or_none(None if cell is UNSET else cell) for cell in cells]
-    np.testing.assert_array_equal(numbers_of(cells), [math.nan if one is None else one for one in expected])
+    np.testing.assert_array_equal(columns.numbers_of(cells), [math.nan if one is None else one for one in expected])
     steps = [whole_number(cell) for cell in cells]
-    assert step_numbers(cells).tolist() == [-1 if step is None else step for step in steps]
-    assert index_names(step_numbers(cells)) == ["" if step is None else str(step) for step in steps]
+    assert columns.step_numbers(cells).tolist() == [-1 if step is None else step for step in steps]
+    assert columns.index_names(columns.step_numbers(cells)) == ["" if step is None else str(step) for step in steps]
 
 
 def test_steps_that_no_float_tells_apart_are_none() -> None:
-    assert step_numbers([1, 1 << 53, (1 << 53) + 1, 1 << 70, -1]).tolist() == [1, 1 << 53, -1, -1, -1]
+    assert columns.step_numbers([1, 1 << 53, (1 << 53) + 1, 1 << 70, -1]).tolist() == [1, 1 << 53, -1, -1, -1]
 
 
 def test_objects_of_rewards_become_columns() -> None:
-    found = rewards_of([{"a": 1, "note": "x"}, None, {"b": True, "a": "x"}, {"a": None}, [1]])
+    found = columns.rewards_of([{"a": 1, "note": "x"}, None, {"b": True, "a": "x"}, {"a": None}, [1]])
     assert list(found) == ["reward/a", "reward/b"]
     np.testing.assert_array_equal(found["reward/a"], [1.0, math.nan, math.nan, math.nan, math.nan])
     np.testing.assert_array_equal(found["reward/b"], [math.nan, math.nan, 1.0, math.nan, math.nan])
 
 
 def test_samples_are_told_apart_by_their_names() -> None:
-    found = sample_hashes(["a", "b", None, "a", "\ud800"])
+    found = columns.sample_hashes(["a", "b", None, "a", "\ud800"])
     assert found[0] == found[3]
     assert len({*found.tolist()}) == 4
-    assert found[2] == NOT_COMPARED
+    assert found[2] == columns.NOT_COMPARED
