@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from gradscope.errors import GradscopeError, LaunchError, MissingDependencyError, VerificationError
-from gradscope.machine import num_processes, patient_threads, tell_own_error
+from gradscope.machine import limit_spinning, num_processes, report_own_error
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
 INTERRUPTED = 130
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _print_anything()
-    patient_threads()
+    limit_spinning()
     try:
         return _run_command(arguments)
     except KeyboardInterrupt:
@@ -168,7 +168,7 @@ def _fitting(hint: str | None, arguments: Sequence[str]) -> str | None:
 
 
 def _say_bug(error: Exception) -> int:
-    tell_own_error()
+    report_own_error()
     if os.environ.get(DEBUG_VARIABLE) == "1":
         import traceback
 

@@ -34,15 +34,15 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def settle_speaker(*, speaks: bool) -> None:
+def set_reporting(*, speaks: bool) -> None:
     """Set whether this process reports how the run ended."""
     _reports[:] = [speaks]
 
 
-def tell_own_error() -> None:
+def report_own_error() -> None:
     """Let this process report an error that it alone may have met, unless it was settled which one reports."""
     if not _reports:
-        settle_speaker(speaks=True)
+        set_reporting(speaks=True)
 
 
 def speaks() -> bool:
@@ -110,7 +110,7 @@ def one_blas_thread(*, with_torch: bool = False) -> None:
         os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 
-def late_modules() -> None:
+def defer_imports() -> None:
     """Make modules of NumPy and SciPy lazy that are imported with others but never used here.
 
     scipy.special copies the names of NumPy, and scipy.optimize has an optimizer that triangulates: these three modules
@@ -126,7 +126,7 @@ def late_modules() -> None:
             setattr(sys.modules[parent], name, module)
 
 
-def patient_threads() -> None:
+def limit_spinning() -> None:
     """Let idle threads of torch sleep soon unless the environment says otherwise; call before torch is imported.
 
     By default GNU's OpenMP spins 300,000 times before a thread sleeps, which slows other work on the same cores: on two

@@ -29,7 +29,7 @@ __all__ = ["arrow_of", "draw_figures", "figure_of", "html_of", "line_of", "panda
 
 _SENTENCE = re.compile(r"\. (?=[A-Z])")
 _WIDTH = 240  # characters of a line: two or three lines of a terminal
-_MOST_ROWS = 12  # rows of a table that no section of the page shows: a cell of a notebook is read without scrolling
+_MAX_ROWS = 12  # rows of a table that no section of the page shows: a cell of a notebook is read without scrolling
 
 
 def line_of(result: object) -> str:
@@ -68,7 +68,9 @@ def _answer(result: object) -> str:
     from gradscope.diagnostics.report.of_result import sections_of
 
     if isinstance(result, RunReport):
-        count = {kind: sum(one.severity == kind for one in result.sections) for kind in ("problem", "look", "fine")}
+        count = {
+            kind: sum(section.severity == kind for section in result.sections) for kind in ("problem", "look", "fine")
+        }
         return ", ".join(f"{number} {kind}" for kind, number in count.items() if number) or "nothing to be told"
     return next((section.headline for section in sections_of(result) if section.headline), "nothing found")
 
@@ -96,10 +98,10 @@ def _declared(report: RankReport) -> ReportTable | None:
 
 
 def _table(name: str, records: list[Any]) -> ReportTable:
-    rows = [_cells(record) for record in islice(records, _MOST_ROWS)]
+    rows = [_cells(record) for record in islice(records, _MAX_ROWS)]
     titles = list(dict.fromkeys(title for row in rows for title in row))
     numbers = {title for title in titles for row in rows if isinstance(row.get(title), int | float | Estimate)}
-    of = f"The first {_MOST_ROWS} of {len(records)} rows" if len(records) > _MOST_ROWS else "All rows"
+    of = f"The first {_MAX_ROWS} of {len(records)} rows" if len(records) > _MAX_ROWS else "All rows"
     return ReportTable(
         caption=f"{of} of to_pandas({name!r}).",
         columns=tuple(ReportColumn(title=title, style="norm" if title in numbers else "text") for title in titles),

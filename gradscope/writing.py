@@ -197,7 +197,7 @@ def one_writer(path: Path) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
-            if _is_still(file, descriptor):
+            if _is_same_file(file, descriptor):
                 file.unlink(missing_ok=True)
             _OURS.discard(_identity(descriptor))
             os.close(descriptor)
@@ -282,7 +282,7 @@ def _held(file: Path) -> int | None:
         if not is_one or status.st_nlink > 1:
             os.close(descriptor)
             raise _no_lock(file)
-        if _is_still(file, descriptor):
+        if _is_same_file(file, descriptor):
             break
         os.close(descriptor)  # its holder removed it between our opening and locking it
     since = datetime.now(UTC).isoformat(timespec="seconds")
@@ -316,7 +316,7 @@ def _lock(descriptor: int) -> bool | None:
     return True
 
 
-def _is_still(file: Path, descriptor: int) -> bool:
+def _is_same_file(file: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(file.lstat(), os.fstat(descriptor))
     except FileNotFoundError:

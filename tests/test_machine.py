@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gradscope import machine
-from gradscope.machine import in_threads, one_blas_thread, patient_threads, trim_heap, without_collection
+from gradscope.machine import in_threads, limit_spinning, one_blas_thread, trim_heap, without_collection
 
 
 @pytest.fixture(autouse=True)
@@ -30,17 +30,17 @@ def test_of_several_the_main_one_speaks_until_something_else_is_settled(monkeypa
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "2")
     assert (machine.num_processes(), machine.process_index(), machine.speaks()) == (4, 2, False)
-    machine.settle_speaker(speaks=True)
+    machine.set_reporting(speaks=True)
     assert machine.speaks()
-    machine.settle_speaker(speaks=False)
-    machine.tell_own_error()
+    machine.set_reporting(speaks=False)
+    machine.report_own_error()
     assert not machine.speaks()
 
 
 def test_who_meets_an_error_alone_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "2")
-    machine.tell_own_error()
+    machine.report_own_error()
     assert machine.speaks()
 
 
@@ -124,7 +124,7 @@ def test_idle_modules_are_loaded_only_where_something_looks_into_them() -> None:
         "scipy.spatial.ConvexHull([[0, 0], [0, 1], [1, 0]])",
     )
     code = (
-        "import sys; from gradscope.machine import late_modules; late_modules(); late_modules(); "
+        "import sys; from gradscope.machine import defer_imports; defer_imports(); defer_imports(); "
         f"import numpy, scipy.optimize; loaded = lambda: print(len({{*{inner}}} & sys.modules.keys())); loaded(); "
         f"{'; loaded(); '.join(uses)}; loaded()"
     )
@@ -136,8 +136,8 @@ def test_idle_modules_are_loaded_only_where_something_looks_into_them() -> None:
 def test_threads_sleep_soon_while_they_wait_by_default(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     unset(monkeypatch, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     monkeypatch.setenv(variable, "ACTIVE")
-    patient_threads()
+    limit_spinning()
     assert os.environ.get("GOMP_SPINCOUNT") == ("ACTIVE" if variable == "GOMP_SPINCOUNT" else None)
     monkeypatch.delenv(variable)
-    patient_threads()
+    limit_spinning()
     assert os.environ["GOMP_SPINCOUNT"] == "3000"

@@ -29,10 +29,10 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)  # from the best to the worst
 
 TOLERANCE = 1e-5
 FLOOR = 1e-6  # norms below this are rounding
-MOST_TOLD = 2e-2  # the widest spread that still tells something
-MOST_TOLD_ON_A_GRID = 3e-2
+MAX_SPREAD = 2e-2  # the widest spread that still tells something
+MAX_SPREAD_ON_A_GRID = 3e-2
 """The same of gradients in bfloat16, whose norms are a multiple of 0.4 to 0.8 %: of two neighbours."""
-LEAST_SPREAD = 1e-3  # what another way of rounding shows, where the ways that were tried happened to agree
+MIN_SPREAD = 1e-3  # what another way of rounding shows, where the ways that were tried happened to agree
 
 
 class Judgement(Struct):
@@ -199,7 +199,7 @@ def _spoiled(found: dict[str, Any], cause: str) -> tuple[Outcome, str]:
 
 
 def _judge_bf16(judgement: Judgement, oracle: Oracle, step: int, error: float) -> None:
-    spread = max(autocast_spread(oracle, step), LEAST_SPREAD)
+    spread = max(autocast_spread(oracle, step), MIN_SPREAD)
     if error <= 4 * spread:
         judgement.find("within the spread of bf16", f"{error:.2g} off, spread {spread:.2g}")
     else:
@@ -209,7 +209,7 @@ def _judge_bf16(judgement: Judgement, oracle: Oracle, step: int, error: float) -
 def _judge_within(judgement: Judgement, found: dict[str, Any], error: float) -> None:
     """A norm that only batches nobody logged would tell exactly: the answer says how closely it can be told."""
     within = found.get("told_within") or 0.0  # none where the norm came out in float32, such as a norm of zero
-    most = MOST_TOLD if judgement.case.dtype == "float32" else MOST_TOLD_ON_A_GRID
+    most = MAX_SPREAD if judgement.case.dtype == "float32" else MAX_SPREAD_ON_A_GRID
     if error <= max(within, TOLERANCE) and within <= most:
         judgement.find("within its spread", f"{error:.2g} off, told within {within:.2g}")
     else:

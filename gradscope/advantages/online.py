@@ -106,7 +106,7 @@ class OnlineAdvantage:
 
 
 _MEMORY = 0.5  # how much of the running mean of ``running_mean`` stays when its prompt is seen again
-HALF_LIFE, LEAST_RETAINED, MOST_RETAINED = 0.06, 0.875, 0.96
+HALF_LIFE, MIN_RETAINED, MAX_RETAINED = 0.06, 0.875, 0.96
 """Of ``spo``: the change D of the policy that halves the weight of old counts, and the bounds of that weight: the
 constants of its authors' program and of its script. They amount to windows of 8 to 25 visits."""
 PRIOR = 0.5
@@ -163,7 +163,7 @@ class _ValueTracker(OnlineAdvantage):
         raw = [
             rewards - passes / (passes + fails) for rewards, (passes, fails) in zip(step.rewards, counts, strict=True)
         ]
-        retained = np.clip(2.0 ** (-self._moved(step) / HALF_LIFE), LEAST_RETAINED, MOST_RETAINED)
+        retained = np.clip(2.0 ** (-self._moved(step) / HALF_LIFE), MIN_RETAINED, MAX_RETAINED)
         starts = np.cumsum([0, *(len(rewards) for rewards in step.rewards)])
         for index, (prompt, rewards) in enumerate(zip(step.prompt_ids, step.rewards, strict=True)):
             passes, fails = (float(retained[index] * count) for count in counts[index])

@@ -51,7 +51,7 @@ def _is_a_number(hint: Any) -> bool:
     """Whether typer itself converts the parameter to a number: not where an option has a parser."""
     metadata = getattr(hint, "__metadata__", ())
     kind = get_args(hint)[0] if metadata else hint
-    return bool({int, float} & {kind, *get_args(kind)}) and not any(getattr(one, "parser", None) for one in metadata)
+    return bool({int, float} & {kind, *get_args(kind)}) and not any(getattr(item, "parser", None) for item in metadata)
 
 
 class PlainSwitches:
@@ -114,7 +114,9 @@ class _Command(PlainSwitches, TyperCommand):
             panels.setdefault(parameter.rich_help_panel or own, []).append(parameter)
         from gradscope.diagnostics.inputs.names import NAMES
 
-        names_of: Mapping[str, Any] = {flag: NAMES[flag] for one in self.params for flag in one.opts if flag in NAMES}
+        names_of: Mapping[str, Any] = {
+            flag: NAMES[flag] for param in self.params for flag in param.opts if flag in NAMES
+        }
         return Group(
             Text(self.get_usage(ctx), style="bold"),
             Text.from_markup(f"{self.help}\n"),
@@ -327,7 +329,7 @@ def options_by_command() -> dict[str, frozenset[str]]:
     """Command -> its options as they are typed, aliases included."""
     return {
         name: frozenset(
-            word for one in inner.params for word in (*one.opts, *one.secondary_opts) if word.startswith("-")
+            word for param in inner.params for word in (*param.opts, *param.secondary_opts) if word.startswith("-")
         )
         for name, inner in command().commands.items()
     }

@@ -198,8 +198,8 @@ def _other_owner(path: Path) -> int | None:
 def _files_of(run: Path) -> Iterator[Path]:
     """Files that may hold options of a run: next to it, and in the folders above it up to its project's, if any."""
     above = list(run.parents)
-    depth = next((n for n, one in enumerate(above) if any((one / name).exists() for name in _PROJECT)), 0)
-    yield from (relative_to_cwd(one / FILE) for one in above[: depth + 1])
+    depth = next((n for n, folder in enumerate(above) if any((folder / name).exists() for name in _PROJECT)), 0)
+    yield from (relative_to_cwd(folder / FILE) for folder in above[: depth + 1])
 
 
 def _is_url(text: str) -> bool:

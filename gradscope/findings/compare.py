@@ -45,12 +45,12 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
     if not sure:
         yield f"No difference between {first} and {second} is beyond chance ({len(pairs)} looked at)."
         return
-    pair, difference = max(sure, key=lambda entry: sureness(entry[1]))
+    pair, difference = max(sure, key=lambda entry: effect_over_interval(entry[1]))
     title, form, unit = _UNITS.get(pair.metric, (pair.metric, "+.3f", ""))
     yield f"{second} beside {first}: {title} {with_interval(difference, form)}{unit}, which is beyond chance."
 
 
-def sureness(difference: Estimate) -> float:
+def effect_over_interval(difference: Estimate) -> float:
     """How many times half its interval a difference is: what chance explains least is the greatest."""
     low, high = difference.ends
     return abs(low + high) / max(high - low, 1e-300)

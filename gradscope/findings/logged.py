@@ -235,9 +235,9 @@ def _repeats(report: SpikeReport) -> Iterator[str]:
 
 def _tensors(report: SpikeReport) -> Iterator[str]:
     parts = [
-        f"{one.tensor} {percent(one.tensor_share)} (of the parameters {percent(one.frac_parameters)})"
-        for one in report.tensors[:3]
-        if one.tensor_share >= max(LARGE_PART * one.frac_parameters, 0.1)
+        f"{tensor.tensor} {percent(tensor.tensor_share)} (of the parameters {percent(tensor.frac_parameters)})"
+        for tensor in report.tensors[:3]
+        if tensor.tensor_share >= max(LARGE_PART * tensor.frac_parameters, 0.1)
     ]
     if parts:
         yield f"Of the squared norm, {_listed(parts)}."

@@ -392,7 +392,7 @@ def interference_findings(steps: Sequence[results.Interference]) -> tuple[str, .
     )
 
 
-MOST_FINDINGS = 3  # in addition to the verdict; more than three are not read
+MAX_FINDINGS = 3  # in addition to the verdict; more than three are not read
 NORM_MATCHES = 1e-5  # relative difference of a recomputed norm up to which it is the logged one, as `replay` has it
 
 
@@ -405,7 +405,7 @@ def rank_headline(report: results.RankReport) -> tuple[str, ...]:
     if report.rows != "rollout" or not report.curve:
         first, rest = report.findings[:1], report.findings[1:]
         ordered = dict.fromkeys((*first, *_problems(report), *rest)) if first else {}
-        return tuple(ordered)[: 1 + MOST_FINDINGS]
+        return tuple(ordered)[: 1 + MAX_FINDINGS]
     findings = [
         *_problems(report),
         *heldout_findings(report.heldout),
@@ -413,7 +413,7 @@ def rank_headline(report: results.RankReport) -> tuple[str, ...]:
         *time_findings(report.curve),
         *update_findings(report.formulations, ()),
     ]
-    return (rank_verdict(report.curve), *findings[:MOST_FINDINGS])
+    return (rank_verdict(report.curve), *findings[:MAX_FINDINGS])
 
 
 def rank_verdict(curve: Sequence[results.RankCurvePoint]) -> str:
@@ -427,11 +427,11 @@ def rank_verdict(curve: Sequence[results.RankCurvePoint]) -> str:
         f"At step {last.step} a group's gradient spans {with_interval(last.effective_rank, '.2f')} of at most "
         f"{last.group_size} directions, {with_interval(last.nulls['gaussian'].ratio, '.2f')} of what unrelated rows of "
         f"the same norms would span (advantage {last.advantage}, {counted(live, 'live group')}). "
-        f"{_whose_doing(last)}"
+        f"{_cause_of_rank(last)}"
     )
 
 
-def _whose_doing(point: results.RankCurvePoint) -> str:
+def _cause_of_rank(point: results.RankCurvePoint) -> str:
     """Whether the advantages change the rank, or the policy alone has it."""
     scores = point.nulls["unweighted"]
     start = f"Without advantages the same rollouts span {scores.effective_rank.value:.2f}"

@@ -16,7 +16,7 @@ import torch
 from torch import distributed
 
 from gradscope.errors import GradscopeError, LaunchError
-from gradscope.machine import num_processes, process_index, settle_speaker
+from gradscope.machine import num_processes, process_index, set_reporting
 
 _PATIENCE = timedelta(days=7)
 """How long processes wait for each other: the main one may look at the files of a large model for an hour. The launcher
@@ -50,7 +50,7 @@ def connected_processes() -> Iterator[None]:
         yield
     except BaseException as error:
         is_first = _is_first_to_end()
-        settle_speaker(speaks=is_first)
+        set_reporting(speaks=is_first)
         if not is_first:
             time.sleep(_GRACE)
         if not (isinstance(error, distributed.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))):

@@ -106,8 +106,8 @@ NAMES = (
     *("frac_beyond_2", "frac_beyond_clip", "frac_clipped"),
 )
 """The estimates, in the order of the statistic."""
-_LEAST = np.array([0.0, 0.0, 0.0, -np.inf, 0.0, -1.0, -1.0, 0.0, 0.0, 0.0])
-_GREATEST = np.array([1.0, 1.0, np.inf, np.inf, np.inf, np.inf, np.inf, 1.0, 1.0, 1.0])
+_LOWER_BOUNDS = np.array([0.0, 0.0, 0.0, -np.inf, 0.0, -1.0, -1.0, 0.0, 0.0, 0.0])
+_UPPER_BOUNDS = np.array([1.0, 1.0, np.inf, np.inf, np.inf, np.inf, np.inf, 1.0, 1.0, 1.0])
 _LARGEST = 1e200
 _TOO_LARGE = "a ratio in the log is beyond floating-point numbers"
 _NO_ADVANTAGE = "the log does not have the advantage of every token"
@@ -133,7 +133,7 @@ def mismatch_estimates(
     is_finite = {name: bool(np.all(np.abs(values) < _LARGEST)) for name, values in columns.items()}
     table = np.column_stack([values if is_finite[name] else np.zeros_like(values) for name, values in columns.items()])
     estimates = bootstrap_statistics(
-        _statistics, cluster_sums(table, prompts), within=(_LEAST, _GREATEST), resampling=resampling
+        _statistics, cluster_sums(table, prompts), within=(_LOWER_BOUNDS, _UPPER_BOUNDS), resampling=resampling
     )
     by_name = dict(zip(NAMES, estimates, strict=True))
     for name in ("kl_k3", "chi2_token", "chi2_sequence"):

@@ -23,15 +23,15 @@ from gradscope.outside.numerals import number_from
 
 VARIABLE = "GRADSCOPE_LIMITS"
 """The environment variable that every limit of size is multiplied by, so that a larger file is a choice."""
-MOST_ROW = 256 << 20
+MAX_ROW = 256 << 20
 """Bytes of one line, of one member of an archive and of one document: the longest rollouts, with every token's numbers,
 take some ten MB, and as Python objects text of this size takes up to 2 GB."""
-MOST_UNPACKED = 512 << 20  # bytes that any compressed file may unpack to, however small it is
-MOST_RATIO = 200
+MAX_UNPACKED = 512 << 20  # bytes that any compressed file may unpack to, however small it is
+MAX_RATIO = 200
 """How many times its size a compressed file may unpack to beyond that: rollouts of one prompt are alike and compress
 ten- to thirtyfold, a file made to fill memory a thousandfold."""
-_MOST_SECONDS = 5  # of processor time, for the template of one prompt: an honest one takes milliseconds
-_MOST_MEMORY = 1 << 30
+_MAX_CPU_SECONDS = 5  # of processor time, for the template of one prompt: an honest one takes milliseconds
+_MAX_MEMORY = 1 << 30
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -39,10 +39,10 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 _LFS = b"version https://git-lfs.github.com/spec/"
-_MOST_POINTER = 1024  # bytes that a pointer of Git LFS has at most, by its specification
+_MAX_POINTER = 1024  # bytes that a pointer of Git LFS has at most, by its specification
 
 
-def most(limit: int) -> int:
+def allowed(limit: int) -> int:
     """A limit as the environment sets it.
 
     Args:
@@ -93,7 +93,7 @@ def require_regular(path: Path) -> None:
         status = path.stat()
         kind = next((name for is_one, name in _KINDS if is_one(status.st_mode)), None)
         is_pointer = False
-        if stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_POINTER:
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_POINTER:
             with path.open("rb") as stream:
                 is_pointer = stream.read(len(_LFS)) == _LFS
     except (OSError, ValueError):
@@ -127,7 +127,7 @@ def ending(subject: str) -> Iterator[None]:
     import resource
 
     error = InputError(
-        f"{subject} takes more than {_MOST_SECONDS} s or {in_mib(_MOST_MEMORY)}.",
+        f"{subject} takes more than {_MAX_CPU_SECONDS} s or {in_mib(_MAX_MEMORY)}.",
         hint="Look at it before you run it anywhere; where it is meant, it has to be made simpler.",
     )
 
@@ -137,9 +137,9 @@ def ending(subject: str) -> Iterator[None]:
     before, (soft, hard) = signal.signal(signal.SIGVTALRM, too_long), resource.getrlimit(resource.RLIMIT_AS)
     with suppress(OSError):  # not on Linux: the memory in use is not known, and not limited
         held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-        if soft == resource.RLIM_INFINITY or soft > held + _MOST_MEMORY:
-            resource.setrlimit(resource.RLIMIT_AS, (held + _MOST_MEMORY, hard))
-    signal.setitimer(signal.ITIMER_VIRTUAL, _MOST_SECONDS)
+        if soft == resource.RLIM_INFINITY or soft > held + _MAX_MEMORY:
+            resource.setrlimit(resource.RLIMIT_AS, (held + _MAX_MEMORY, hard))
+    signal.setitimer(signal.ITIMER_VIRTUAL, _MAX_CPU_SECONDS)
     try:
         yield
     except MemoryError as exhausted:
@@ -160,9 +160,9 @@ def read_limited(path: Path) -> bytes:
     """A small file at once: a configuration, a manifest, an index.
 
     Raises:
-        InputError: It is no regular file, or larger than ``MOST_ROW``.
+        InputError: It is no regular file, or larger than ``MAX_ROW``.
     """
-    largest = most(MOST_ROW)
+    largest = allowed(MAX_ROW)
     with open_file(path) as stream:
         data = stream.read(largest + 1)
     if len(data) > largest:
@@ -170,9 +170,9 @@ def read_limited(path: Path) -> bytes:
     return data
 
 
-def most_unpacked(path: Path) -> int:
+def max_unpacked(path: Path) -> int:
     """Bytes that a compressed file may unpack to, by its own size."""
-    return max(most(MOST_UNPACKED), most(MOST_RATIO) * path.stat().st_size)
+    return max(allowed(MAX_UNPACKED), allowed(MAX_RATIO) * path.stat().st_size)
 
 
 class Unpacked(io.RawIOBase):
@@ -182,7 +182,7 @@ class Unpacked(io.RawIOBase):
         """Nothing is read yet of ``stream``, which gives the decompressed bytes of the file ``path``."""
         self._stream = stream
         self._path = path
-        self._left = most_unpacked(path)
+        self._left = max_unpacked(path)
 
     def readable(self) -> bool:
         """Yes."""
@@ -192,14 +192,14 @@ class Unpacked(io.RawIOBase):
         """The next bytes, as io asks for them.
 
         Raises:
-            InputError: They are more than :func:`most_unpacked`.
+            InputError: They are more than :func:`max_unpacked`.
         """
         data = self._stream.read(len(buffer))
         self._left -= len(data)
         if self._left < 0:
             raise InputError(
-                f"{self._path} unpacks to more than {in_mib(most_unpacked(self._path))}, "
-                f"which is {MOST_RATIO} times its size and more than {in_mib(most(MOST_UNPACKED))}.",
+                f"{self._path} unpacks to more than {in_mib(max_unpacked(self._path))}, "
+                f"which is {MAX_RATIO} times its size and more than {in_mib(allowed(MAX_UNPACKED))}.",
                 hint=raise_limits(self._path),
             )
         buffer[: len(data)] = data

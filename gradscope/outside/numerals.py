@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan
 _INTEGER = re.compile(r"[+-]?[0-9]+(?:\.0*)?")
 _BLANKS = " \t\r\n"
 _SHOWN = 40
-MOST_DIGITS = 300
+MAX_DIGITS = 300
 """Of one number: below where Python refuses to convert it, and all that a float can hold without its exponent."""
 
 
@@ -26,7 +26,7 @@ def number_from(text: str) -> float:
         The number, NaN and infinity included; infinite where it is beyond all floats.
 
     Raises:
-        ValueError: It is none, or longer than ``MOST_DIGITS``.
+        ValueError: It is none, or longer than ``MAX_DIGITS``.
 
     >>> number_from("-1.5e3"), number_from(" .5 "), number_from("inf")
     (-1500.0, 0.5, inf)
@@ -41,7 +41,7 @@ def integer_from(text: str) -> int:
         text: The text; blanks around it do not count.
 
     Raises:
-        ValueError: It is none, or longer than ``MOST_DIGITS``.
+        ValueError: It is none, or longer than ``MAX_DIGITS``.
 
     >>> integer_from("10"), integer_from("-3.0")
     (10, -3)
@@ -51,8 +51,8 @@ def integer_from(text: str) -> int:
 
 def _checked(text: str, grammar: re.Pattern[str], kind: str) -> str:
     word = text.strip(_BLANKS)
-    if len(word) > MOST_DIGITS:
-        raise ValueError(f"{len(word)} letters are more than the {MOST_DIGITS} of a number")
+    if len(word) > MAX_DIGITS:
+        raise ValueError(f"{len(word)} letters are more than the {MAX_DIGITS} of a number")
     if grammar.fullmatch(word) is None:
         raise ValueError(f"{text[:_SHOWN]!r} is not {kind}")
     return word

@@ -14,11 +14,11 @@ from typing import Any
 
 from gradscope.outside.limits import read_limited
 
-MOST_DEPTH = 100
+MAX_DEPTH = 100
 """Levels of lists and objects within one another: logs and configurations have a dozen, and each costs a call."""
 
 
-_TOO_DEEP = f"is nested deeper than {MOST_DEPTH} levels"
+_TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
 _OUTER = frozenset({dict, list, tuple})
 _PIECE = 1 << 17  # bytes whose brackets are counted at once: they fit a processor's cache
 
@@ -42,7 +42,7 @@ def parse_json(text: bytes | str) -> Any:
         text: Text, or UTF-8 without a byte-order mark.
 
     Raises:
-        RefusedJsonError: It is nested deeper than ``MOST_DEPTH``, or has a number of more digits than Python converts
+        RefusedJsonError: It is nested deeper than ``MAX_DEPTH``, or has a number of more digits than Python converts
             (4300).
         JSONDecodeError: It is no JSON.
         UnicodeDecodeError: The bytes are not UTF-8. All of these are ValueErrors.
@@ -56,7 +56,7 @@ def parse_json(text: bytes | str) -> Any:
     except ValueError:  # only int() is left to raise, over a number's length
         raise RefusedJsonError("has a number of more than 4300 digits") from None
     # A text with fewer brackets than that needs no second look, which is nearly every one.
-    if _num_opened(text) > MOST_DEPTH and is_deeper(value, MOST_DEPTH):
+    if _num_opened(text) > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
         raise RefusedJsonError(_TOO_DEEP)
     return value
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits, require_regular
-from gradscope.outside.plain_json import MOST_DEPTH, is_deeper
+from gradscope.outside.limits import MAX_ROW, allowed, in_mib, raise_limits, require_regular
+from gradscope.outside.plain_json import MAX_DEPTH, is_deeper
 
 _EXTENSIONS = ("EXT1", "EXT2", "EXT4")
 _TEXT, _PUT, _END = b"X", b"r", b"."
@@ -107,16 +107,16 @@ def read_archive(path: Path) -> Any:
         require_regular(path)
         with zipfile.ZipFile(path) as archive:
             (member,) = (member for member in archive.infolist() if member.filename.endswith("/data.pkl"))
-            if member.file_size > most(MOST_ROW):
-                raise InputError(f"{path} unpacks to more than {in_mib(most(MOST_ROW))}.", hint=raise_limits(path))
+            if member.file_size > allowed(MAX_ROW):
+                raise InputError(f"{path} unpacks to more than {in_mib(allowed(MAX_ROW))}.", hint=raise_limits(path))
             data = archive.read(member)
         require_bounded(data)
         value = _PlainUnpickler(io.BytesIO(data)).load()
     except _BROKEN as error:
         raise InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.") from error
-    if is_deeper(value, MOST_DEPTH) or num_parts(value) > most(MOST_ROW):
+    if is_deeper(value, MAX_DEPTH) or num_parts(value) > allowed(MAX_ROW):
         raise InputError(
-            f"{path} is nested deeper than {MOST_DEPTH} levels, or repeats itself without end.",
+            f"{path} is nested deeper than {MAX_DEPTH} levels, or repeats itself without end.",
             hint="Copy the file again.",
         )
     return value

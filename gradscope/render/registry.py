@@ -170,8 +170,13 @@ SPECS = (
         # each question with its severity and its one sentence; tables and charts of a section are in the JSON
         csv=lambda report: {
             "sections": [
-                {"name": one.name, "severity": one.severity, "question": one.question, "finding": one.headline}
-                for one in report.sections
+                {
+                    "name": section.name,
+                    "severity": section.severity,
+                    "question": section.question,
+                    "finding": section.headline,
+                }
+                for section in report.sections
             ]
         },
     ),

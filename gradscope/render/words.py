@@ -134,7 +134,7 @@ def format_estimate(
     return f"{text} [{format_number(low, style)}, {format_number(high, style)}]"
 
 
-def why_alone(num_units: int, units: str = "live groups") -> str:
+def no_interval(num_units: int, units: str = "live groups") -> str:
     """Why the mean of some units has no interval: there is one of them, or no two differ."""
     if num_units == 1:
         return f"one {units.removesuffix('s')} does not tell how they differ"
@@ -148,7 +148,7 @@ def key_number_words(number: KeyNumber) -> list[tuple[str, str]]:
         if estimate is not None:
             numbers = (() if estimate.value is None else (estimate.value,)) + (estimate.interval or ())
             text, *ends = [
-                percent(one) if number.style == "share" else format_number(one, number.style) for one in numbers
+                percent(value) if number.style == "share" else format_number(value, number.style) for value in numbers
             ] or [UNDEFINED]
             words.append((text, f"[{', '.join(ends)}]" if ends else ""))
     return words

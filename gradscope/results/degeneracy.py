@@ -255,7 +255,7 @@ class DegeneracyCourse(Struct, frozen=True, kw_only=True):
     def of(cls, rows: Sequence[StepDegeneracy]) -> DegeneracyCourse:
         """That of rows whose intervals are known."""
         columns = {name: tuple(getattr(row, name) for row in rows) for name in cls.__struct_fields__}
-        values = {name: tuple(getattr(one, "value", one) for one in column) for name, column in columns.items()}
+        values = {name: tuple(getattr(value, "value", value) for value in column) for name, column in columns.items()}
         return cls(**values)
 
     @property

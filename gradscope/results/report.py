@@ -179,7 +179,9 @@ class RunReport(Drawn, Struct, frozen=True, kw_only=True):
     @property
     def by_severity(self) -> tuple[ReportSection, ...]:
         """The sections by urgency: problems first, unanswered ones last, else in their own order."""
-        ranked = sorted(self.sections, key=lambda one: (one.missing is not None, SEVERITIES.index(one.severity)))
+        ranked = sorted(
+            self.sections, key=lambda section: (section.missing is not None, SEVERITIES.index(section.severity))
+        )
         return tuple(ranked)
 
 

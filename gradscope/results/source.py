@@ -21,7 +21,7 @@ LOWER_BOUND = "the share of dead groups in this log is then a lower bound."
 """How a sentence of ``Source.missing`` ends where a filter of the trainer may have removed dead groups."""
 
 
-def twice_in(names: Sequence[str]) -> str | None:
+def first_duplicate(names: Sequence[str]) -> str | None:
     """The first name that occurs twice; None where each occurs once."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
@@ -83,7 +83,7 @@ def merged(sources: Sequence[Source]) -> Source:
 def set_aside_together(parts: Sequence[Quarantine]) -> Quarantine:
     """The set-aside rows of several inputs; for each reason the location in the first of them."""
     reasons: dict[str, QuarantineReason] = {}
-    for reason in (one for part in parts for one in part.reasons):
+    for reason in (reason for part in parts for reason in part.reasons):
         first = reasons.get(reason.reason, replace(reason, num_rows=0, num_rollouts=0, num_files=0))
         reasons[reason.reason] = replace(
             first,
@@ -94,7 +94,7 @@ def set_aside_together(parts: Sequence[Quarantine]) -> Quarantine:
     return Quarantine(
         num_rows=sum(part.num_rows for part in parts),
         num_rollouts=sum(part.num_rollouts for part in parts),
-        reasons=tuple(sorted(reasons.values(), key=lambda one: (-one.num_rows, one.reason))),
+        reasons=tuple(sorted(reasons.values(), key=lambda reason: (-reason.num_rows, reason.reason))),
         lost=tuple(dict.fromkeys(text for part in parts for text in part.lost)),
     )
 

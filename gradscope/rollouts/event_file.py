@@ -30,10 +30,10 @@ _NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 _NONE = 0  # the checksum of a writer that makes none
 Field = tuple[int, int | bytes, int]  # number, value, offset of the value
 
-_FEW, _LONG_MESSAGE, _MOST_KINDS = 16, 512, 32
+_FEW, _LONG_MESSAGE, _MAX_KINDS = 16, 512, 32
 """Fewer messages of a size, longer ones and those of further kinds are read one by one."""
 _CELLS = 1 << 21  # bytes of messages that are compared together
-_MOST_STEPS = (1 << 63) - 1
+_MAX_STEPS = (1 << 63) - 1
 WANDB_START = b":W&B"
 _WANDB_HEADER, _BLOCK = 7, 1 << 15  # bytes before the first record, and in a block, at whose end records are cut
 _FULL, _FIRST, _LAST = 1, 2, 4  # a record, and the first and last part of one
@@ -118,7 +118,7 @@ class _Scalars:
         for remaining in np.split(numbers, range(at_once, len(numbers), at_once)):
             is_short = len(remaining) >= _FEW and size <= _LONG_MESSAGE
             messages = data[starts[remaining][:, None] + np.arange(12, 12 + size)] if is_short else data[:0]
-            for _ in range(_MOST_KINDS if is_short else 0):
+            for _ in range(_MAX_KINDS if is_short else 0):
                 layout = _layout(messages[0].tobytes()) if len(remaining) else None
                 if layout is None:
                     break
@@ -148,7 +148,7 @@ class _Scalars:
             self._add_damaged(number, at)
             return
         for tag, value in values:
-            scalar = (np.array([number]), np.array([min(step, _MOST_STEPS)]), np.array([value]))
+            scalar = (np.array([number]), np.array([min(step, _MAX_STEPS)]), np.array([value]))
             self._columns.setdefault(tag, []).append(scalar)
 
     def _add_damaged(self, number: int, at: int) -> None:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from gradscope.copies import as_named, note_copy
 from gradscope.errors import InputError, UsageError
 from gradscope.machine import num_processes
-from gradscope.outside.limits import most
+from gradscope.outside.limits import allowed
 from gradscope.outside.plain_json import read_json
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts import listing as listings
@@ -28,8 +28,8 @@ from gradscope.say import counted
 from gradscope.writing import atomic_write, is_own, partial_file
 
 _INDEX = "index.json"
-_MOST_UNSIZED = 4 << 30  # bytes that are copied of a file whose size the server does not report
-_MOST_GROWTH = 256 << 20
+_MAX_BYTES_OF_UNKNOWN_SIZE = 4 << 30  # bytes that are copied of a file whose size the server does not report
+_MAX_GROWTH = 256 << 20
 """How much more than twice its size a file may have by the time that it is copied: a log that is being written."""
 _STAND_IN = b"gradscope keeps the name of this file and did not copy it\n"
 
@@ -120,8 +120,8 @@ class Mirror(Struct, kw_only=True):
         file = self.local_path(entry)
         file.parent.mkdir(parents=True, exist_ok=True)
         shown = f"{self.listing.root}/{entry.name}".rstrip("/")
-        largest = _MOST_UNSIZED if entry.size is None else 2 * entry.size + _MOST_GROWTH
-        size_limit = listings.AtMost(most(largest), shown)
+        largest = _MAX_BYTES_OF_UNKNOWN_SIZE if entry.size is None else 2 * entry.size + _MAX_GROWTH
+        size_limit = listings.SizeLimit(allowed(largest), shown)
 
         def count_both(number: int) -> None:
             size_limit.add(number)

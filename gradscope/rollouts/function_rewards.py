@@ -20,8 +20,8 @@ Array = NDArray[np.float64]
 _SMALLEST, _LARGEST = 1e-100, 1e100
 """Of a reward function; the squares of larger ones, and their sums, are no floats, those of smaller ones are 0."""
 _TOLERANCE = 1e-6  # largest residual, relative to the largest sum of absolute terms: a few roundings of float32
-_MOST_TERMS = 4
-_MOST_COLUMNS = 12  # columns that are tried: 12 have 793 sums of up to 4
+_MAX_TERMS = 4
+_MAX_COLUMNS = 12  # columns that are tried: 12 have 793 sums of up to 4
 _ROWS = 2048  # rows that are tried first; a sum that fits them is then confirmed on all
 _AT_ONCE = 1 << 17  # rows whose sums are in memory at a time
 _ROWS_A_TERM = 8  # fewer rows a weight could fit by chance
@@ -86,11 +86,11 @@ def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float
     rows = np.flatnonzero(~np.isnan(reward)) if columns else np.arange(0)
     if len(rows):
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(np.int64))]
-    names = _different({name: np.nan_to_num(values[rows]) for name, values in columns.items()})[:_MOST_COLUMNS]
+    names = _different({name: np.nan_to_num(values[rows]) for name, values in columns.items()})[:_MAX_COLUMNS]
     if not names or len(rows) < _ROWS_A_TERM:
         return None
     table = np.column_stack([np.nan_to_num(columns[name][rows]) for name in names])
-    for size in range(1, min(_MOST_TERMS, len(names), len(rows) // _ROWS_A_TERM) + 1):
+    for size in range(1, min(_MAX_TERMS, len(names), len(rows) // _ROWS_A_TERM) + 1):
         exact = [
             {names[at]: weight for at, weight in zip(chosen, weights, strict=True)}
             for chosen, weights in _solutions(table, reward[rows], size)

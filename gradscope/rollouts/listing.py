@@ -207,7 +207,7 @@ def awaited_in(folder: Path) -> tuple[Path, ...]:
 _SILENCE = 60  # seconds without a byte after which a server is given up; a whole file may take as long as it does
 
 
-class AtMost:
+class SizeLimit:
     """Counts the bytes of one answer."""
 
     def __init__(self, limit: int, shown_name: str) -> None:
@@ -297,8 +297,8 @@ def _nearness_of(address: IPv4Address | IPv6Address) -> int:
 
 
 AT_ONCE = 8  # requests that are under way at a time
-_MOST_PAGES = 2000  # pages of links that are followed below one folder of a web server
-_MOST_PAGE = 16 << 20  # bytes of one of them
+_MAX_PAGES = 2000  # pages of links that are followed below one folder of a web server
+_MAX_PAGE = 16 << 20  # bytes of one of them
 # each stops where the next tag or quote begins, so that no page is looked at twice
 _ANCHOR = re.compile(r"<a\s([^<>]+)>", re.IGNORECASE)
 _HREF = re.compile(r"""(?:^|\s)href=["'](?P<link>[^"']+)""", re.IGNORECASE)
@@ -389,7 +389,7 @@ def _links(page: str) -> set[str]:
 def _page(system: Any, folder: str) -> str:
     with TemporaryDirectory() as folder_name:
         file = Path(folder_name) / "page"
-        system.get_file(f"{folder}/", str(file), callback=byte_callback(AtMost(_MOST_PAGE, shown_url(folder)).add))
+        system.get_file(f"{folder}/", str(file), callback=byte_callback(SizeLimit(_MAX_PAGE, shown_url(folder)).add))
         return file.read_text(encoding="utf-8", errors="replace")
 
 
@@ -399,9 +399,9 @@ def _linked(system: Any, address: str, depth: int | None = None) -> Iterator[str
     while folders:
         folder = folders.pop()
         num_pages += 1
-        if num_pages > _MOST_PAGES:
+        if num_pages > _MAX_PAGES:
             raise InputError(
-                f"{shown_url(address)} has more than {_MOST_PAGES:,} folders.", hint="Name a folder further down."
+                f"{shown_url(address)} has more than {_MAX_PAGES:,} folders.", hint="Name a folder further down."
             )
         base = urljoin(f"{folder}/", ".")
         for link in sorted(urljoin(base, link) for link in _links(_page(system, folder))):

@@ -223,7 +223,7 @@ class SetAside(Protocol):
     def add(self, reason: str, location: str) -> None:
         """Set a row aside: why, in a few words, and its ``file:line``."""
 
-    def lose(self, error: InputError) -> None:
+    def add_unreadable(self, error: InputError) -> None:
         """Set a file aside."""
 
 

@@ -36,7 +36,7 @@ _COPY = "Copy the file again from where the run was made."
 _NAME = re.compile(r"(?:step_([0-9]+)|steps_([0-9]+)-([0-9]+))\.parquet")
 _CHECKSUM = ".sha256"
 STEPS_A_FILE = 20
-_MOST_BYTES = 64 << 20  # of a joined file: large steps are not copied a second time for the sake of fewer files
+_MAX_BYTES = 64 << 20  # of a joined file: large steps are not copied a second time for the sake of fewer files
 _ROWS_AT_ONCE = 1024  # rows as Python objects at once: all rows of a file would take several times its memory
 
 _BEFORE_REWARDS = (
@@ -123,7 +123,7 @@ def _join(run: Path, step: int) -> Path | None:
     last = step - step % STEPS_A_FILE
     first = last - STEPS_A_FILE + 1
     files = [step_path(run, number) for number in range(first, last + 1) if step_path(run, number).is_file()]
-    if len(files) < 2 or sum(file.stat().st_size for file in files) > _MOST_BYTES:
+    if len(files) < 2 or sum(file.stat().st_size for file in files) > _MAX_BYTES:
         return None
     try:
         tables = [_table_of(file) for file in files]
@@ -217,7 +217,7 @@ def read_steps(run: Path, quarantine: SetAside | None = None) -> tuple[RolloutGr
         except InputError as error:
             if quarantine is None:
                 raise
-            quarantine.lose(error)
+            quarantine.add_unreadable(error)
     return tuple(groups)
 
 

@@ -41,10 +41,10 @@ def mark_complete(run: Path, num_updates: int) -> None:
     folder = checkpoint_path(run, num_updates)
     (folder / _UNUSED).unlink(missing_ok=True)
     atomic_write(folder / MARKER, json.dumps({"num_updates": num_updates}) + "\n", force=True)
-    drop_spent(run)
+    remove_resume_files(run)
 
 
-def drop_spent(run: Path) -> None:
+def remove_resume_files(run: Path) -> None:
     """Remove from older complete checkpoints the files that only resuming needs, also after an interruption."""
     for older in complete_checkpoints(run)[:-1]:
         for pattern in _RESUME_ONLY:
@@ -110,7 +110,7 @@ def rewind(run: Path, num_updates: int) -> None:
     for folder in checkpoints_path(run).glob("checkpoint-*"):
         if folder.name not in complete:
             shutil.rmtree(folder)
-    drop_spent(run)
+    remove_resume_files(run)
     drop_steps_after(run, num_updates)
     for partial in run.rglob(".*.partial"):
         shutil.rmtree(partial) if partial.is_dir() else partial.unlink()

@@ -87,7 +87,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
     """``bfloat16`` computes in mixed precision: trained weights stay in float32, an adapter's frozen base does not."""
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
+        for name, least in _MINIMUM.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= least):
                 raise UsageError(f"{name} is {value!r}; the least is {least}.", hint=f"Give another {_flag(name)}.")
@@ -163,7 +163,7 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
         return cls(**values)
 
 
-_LEAST = {
+_MINIMUM = {
     "group_size": 2,
     "num_prompts": 1,
     "steps": 1,

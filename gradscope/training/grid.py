@@ -27,7 +27,7 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import manifest_path
 from gradscope.rollouts.store import step_files, steps_in_file
 from gradscope.training.config import TrainConfig
-from gradscope.training.processes import check_alone
+from gradscope.training.processes import require_single_process
 from gradscope.training.run_checks import check_free, check_settings
 from gradscope.training.train import is_finished
 
@@ -184,7 +184,7 @@ def train_grid(
         UsageError: ``resume`` and ``force`` together, or settings that do not go together.
         InputError: Cells failed; the others are finished.
     """
-    check_alone("A grid is made")
+    require_single_process("A grid is made")
     if resume and force:
         raise UsageError("--resume goes on with a grid and --force replaces it.", hint="Give one of the two.")
     for cell in cells:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from gradscope.errors import GradscopeError, UsageError
-from gradscope.machine import num_processes, process_index, tell_own_error
+from gradscope.machine import num_processes, process_index, report_own_error
 
 _PATIENCE = timedelta(days=7)  # how long processes wait for the main one, which samples the held-out prompts alone
 _FSDP = {"FSDP_VERSION": "2", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"}
@@ -97,7 +97,7 @@ def check_launch(num_rollouts: int, num_parts: int) -> None:
         )
 
 
-def check_alone(subject: str) -> None:
+def require_single_process(subject: str) -> None:
     """Refuse several processes for work of a single one: "A grid is made" is a ``subject``."""
     size = num_processes()
     if size > 1:
@@ -124,7 +124,7 @@ def run_everywhere(work: Callable[[], Value]) -> Value:
         return value  # type: ignore[return-value]  # there is a value where there was no error
     end_group()
     if error is not None and failed.index(True) == process_index():
-        tell_own_error()
+        report_own_error()
         raise error
     raise SystemExit(_USAGE)
 

@@ -124,7 +124,7 @@ def check_free(run: Path, *, force: bool, in_script: bool = False) -> None:
         )
 
 
-def check_apart(run: Path, config: TrainConfig) -> None:
+def require_separate_folders(run: Path, config: TrainConfig) -> None:
     """Refuse to replace a folder that the new run reads from.
 
     Raises:

@@ -30,7 +30,7 @@ from gradscope.training.tasks.task import Task, prompt_order
 
 SMALL_MODEL = 5_000_000
 """Parameters below which a CPU is fastest with one thread, for more only wait for each other, and with many rows."""
-_FEWEST_ROWS = 512
+_MIN_ROWS = 512
 """Held-out completions that a small model samples at once, at least: a call of few rows takes as long."""
 
 
@@ -181,7 +181,7 @@ def _sample_heldout(
         policies.HeldoutSampling(
             num_samples=config.heldout_samples,
             # as many as a step samples, so that memory suffices
-            rows_at_once=max(config.num_prompts * config.group_size, _FEWEST_ROWS * small),
+            rows_at_once=max(config.num_prompts * config.group_size, _MIN_ROWS * small),
             max_completion_length=arguments["max_completion_length"],
             temperature=config.temperature,
             seed=config.seed,

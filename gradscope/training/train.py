@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from gradscope.advantages.formulation import is_in_file
 from gradscope.advantages.registry import formulation
 from gradscope.errors import GradscopeError, InputError, MissingDependencyError, UsageError
-from gradscope.machine import num_processes, tell_own_error
+from gradscope.machine import num_processes, report_own_error
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
 from gradscope.training import processes
-from gradscope.training.checkpoints import complete_checkpoints, drop_spent
+from gradscope.training.checkpoints import complete_checkpoints, remove_resume_files
 from gradscope.training.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.libraries import check_vllm, trainer_arguments
-from gradscope.training.run_checks import check_apart, check_free, check_settings, check_task
+from gradscope.training.run_checks import check_free, check_settings, check_task, require_separate_folders
 from gradscope.training.tasks.load import load_task, max_completion_length
 from gradscope.writing import naming, new_folder, one_writer
 
@@ -65,7 +65,7 @@ def train(config: TrainConfig, *, resume: bool = False, force: bool = False, pro
     with ExitStack() as held:
         processes.run_on_main(lambda: held.enter_context(one_writer(run)))
         if finished:  # it may have been ended before it was tidied
-            processes.run_on_main(lambda: drop_spent(run))
+            processes.run_on_main(lambda: remove_resume_files(run))
         else:
             if not resume:
                 processes.run_on_main(lambda: _check_output(run, config, force=force))
@@ -77,7 +77,7 @@ def train(config: TrainConfig, *, resume: bool = False, force: bool = False, pro
 
 def _check_output(run: Path, config: TrainConfig, *, force: bool) -> None:
     check_free(run, force=force)
-    check_apart(run, config)
+    require_separate_folders(run, config)
 
 
 def _load_task(config: TrainConfig) -> Task:
@@ -144,7 +144,7 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
             try:
                 fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
             except GradscopeError:
-                tell_own_error()  # from here on a process may meet an error alone
+                report_own_error()  # from here on a process may meet an error alone
                 raise
 
 

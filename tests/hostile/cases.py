@@ -129,7 +129,7 @@ def _judged(
         patched.chdir(place.parent)
         patched.setenv("GRADSCOPE_DEBUG", "1")
         if is_large:
-            patched.setattr(log, "MOST_WITH_TEXTS", 0)
+            patched.setattr(log, "MAX_WITH_TEXTS", 0)
         code, out, err = called(arguments)
     seconds = time.process_time() - start
     wrong = _wrong(arguments, code, out, err, seconds)

@@ -19,7 +19,7 @@ from gradscope.rollouts import fetch, listing
 from tests.hostile.cases import called, options_of, summarize
 
 SECONDS = 15.0
-MOST = 4 << 20  # bytes that a file and a page may have in a campaign
+MAX_BYTES = 4 << 20  # bytes that a file and a page may have in a campaign
 SECRETS = ("hunter2", "sig0nature")
 LOG = "".join(
     json.dumps({"prompt_id": f"p{at // 4}", "reward": float(at % 3 == 0)}) + "\n" for at in range(16)
@@ -82,7 +82,7 @@ ANSWERS: dict[str, list[bytes] | Callable[[], Iterator[bytes]]] = {
     **{f"page with {link[:24]!a}": _page(link) for link in _LINKS},
     "a page of 1,000 links": _page(*[f"{at}.txt" for at in range(1000)]),
     **{
-        f"a page of {text!r}": _sized(text.encode() * (MOST // 8 // len(text)), "Content-Type: text/html")
+        f"a page of {text!r}": _sized(text.encode() * (MAX_BYTES // 8 // len(text)), "Content-Type: text/html")
         for text in ("<a ", "<a href='", "<a  \t", "<!--", "<a href=")
     },
 }
@@ -144,9 +144,9 @@ def _mutated(answer: bytes, chance: random.Random) -> bytes:
 @contextmanager
 def served(seed: int) -> Iterator[tuple[_Server, _Server]]:
     """A hostile server, and one that nobody may be sent to; limits that a campaign can reach."""
-    of_pages = patch.multiple(listing, _MOST_PAGE=MOST, _MOST_PAGES=20, _SILENCE=2)
+    of_pages = patch.multiple(listing, _MAX_PAGE=MAX_BYTES, _MAX_PAGES=20, _SILENCE=2)
     with (
-        patch.multiple(fetch, _MOST_UNSIZED=MOST, _MOST_GROWTH=MOST),
+        patch.multiple(fetch, _MAX_BYTES_OF_UNKNOWN_SIZE=MAX_BYTES, _MAX_GROWTH=MAX_BYTES),
         of_pages,
         _Server() as hostile,
         _Server() as other,
@@ -183,7 +183,7 @@ def ask(folder: Path, servers: tuple[_Server, _Server], name: str, *, is_folder:
         return "an escape reached the terminal"
     if {path.name for path in folder.iterdir()} - before:
         return "something was written elsewhere"
-    if sum(path.stat().st_size for path in files) > 4 * MOST:
+    if sum(path.stat().st_size for path in files) > 4 * MAX_BYTES:
         return "the disk fills"
     return f"{seconds:.0f} s" if seconds > SECONDS else ""
 

@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from gradscope.__main__ import main
-from gradscope.machine import patient_threads
+from gradscope.machine import limit_spinning
 from tests.hostile.cases import options_of, summarize
 
 TRAIN = (
@@ -90,7 +90,7 @@ WRITERS = {writer.name: writer for writer in _EVERY}
 
 def preload(names: Sequence[str]) -> None:
     """Import what the commands import late, so that a fork need not; with threads that share a busy machine."""
-    patient_threads()
+    limit_spinning()
     modules = ["cli.app", "rollouts.fetch", "render.figures.style", "render.html.page"]
     modules += [f"diagnostics.{name}.measure" for name in ("report", "check", "claims", "compare")]
     if not names or any(name.startswith(("rank", "replay", "spike", "train")) for name in names):

@@ -56,7 +56,7 @@ def test_files_folders_and_what_is_not_there_are_left_alone(tmp_path: Path) -> N
 def test_a_file_is_read_up_to_the_limit_and_the_environment_raises_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MOST_ROW", 2 << 20)
+    monkeypatch.setattr(limits, "MAX_ROW", 2 << 20)
     (tmp_path / "a").write_bytes(bytes((2 << 20) + 1))
     with pytest.raises(InputError, match="a is larger than 2 MiB") as caught:
         outside.read_limited(tmp_path / "a")
@@ -68,17 +68,17 @@ def test_a_file_is_read_up_to_the_limit_and_the_environment_raises_it(
 @pytest.mark.parametrize("text", ["0.5", "nan", "inf", "four", "1_0"])
 def test_a_limit_is_never_lowered(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(outside.VARIABLE, "")
-    assert outside.most(7) == 7
+    assert outside.allowed(7) == 7
     monkeypatch.setenv(outside.VARIABLE, text)
     with pytest.raises(UsageError, match="which is no number from 1 on"):
-        outside.most(1)
+        outside.allowed(1)
 
 
 def test_a_stream_gives_as_much_as_its_file_may_unpack_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(limits, "MAX_UNPACKED", 1 << 20)
     file = tmp_path / "a.gz"
     file.write_bytes(bytes(10_000))
-    assert outside.most_unpacked(file) == 200 * 10_000
+    assert outside.max_unpacked(file) == 200 * 10_000
     assert len(io.BufferedReader(outside.Unpacked(io.BytesIO(bytes(2_000_000)), file)).read()) == 2_000_000
     beyond = io.BufferedReader(outside.Unpacked(io.BytesIO(bytes(2_000_001)), file))
     with pytest.raises(InputError, match="unpacks to more than 1 MiB, which is 200 times its size"):
@@ -106,8 +106,8 @@ def endless() -> None:
 
 
 def test_what_a_stranger_wrote_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_MOST_SECONDS", 0.2)
-    monkeypatch.setattr(limits, "_MOST_MEMORY", 256 << 20)
+    monkeypatch.setattr(limits, "_MAX_CPU_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "_MAX_MEMORY", 256 << 20)
     before = resource.getrlimit(resource.RLIMIT_AS), signal.getsignal(signal.SIGVTALRM)
     with pytest.raises(InputError, match=r"It takes more than 0\.2 s or 256 MiB"), outside.ending("It"):
         endless()

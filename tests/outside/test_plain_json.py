@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.errors import InputError
-from gradscope.outside.plain_json import MOST_DEPTH, RefusedJsonError, is_deeper, parse_json, read_json
+from gradscope.outside.plain_json import MAX_DEPTH, RefusedJsonError, is_deeper, parse_json, read_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -33,8 +33,8 @@ def test_words_for_what_is_not_finite_are_numbers() -> None:
 def test_depth_is_bounded_and_brackets_within_text_are_none(bracket: str) -> None:
     opening = bracket[0] if bracket == "[]" else '{"a":'
     inner = "0"
-    assert parse_json(opening * MOST_DEPTH + inner + bracket[1] * MOST_DEPTH)
-    for depth in (MOST_DEPTH + 1, 100_000):
+    assert parse_json(opening * MAX_DEPTH + inner + bracket[1] * MAX_DEPTH)
+    for depth in (MAX_DEPTH + 1, 100_000):
         with pytest.raises(RefusedJsonError, match="nested deeper than 100 levels"):
             parse_json(opening * depth + inner + bracket[1] * depth)
     assert parse_json(json.dumps(bracket * 1000)) == bracket * 1000

@@ -207,7 +207,7 @@ def test_no_redirect_leads_inwards(url: str, target: str, followed: bool) -> Non
 
 
 def test_an_answer_has_an_end() -> None:
-    callback = listing.byte_callback(listing.AtMost(2 << 20, "http://h/a").add)
+    callback = listing.byte_callback(listing.SizeLimit(2 << 20, "http://h/a").add)
     callback.relative_update(2 << 20)
     with pytest.raises(InputError, match="http://h/a sends more than 2 MiB") as caught:
         callback.relative_update(1)
@@ -283,6 +283,6 @@ def test_links_are_followed_downwards_only(web: Any) -> None:
 
 def test_a_web_without_end_is_not_walked(web: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (web.folder / "run" / "sub").mkdir(parents=True)
-    monkeypatch.setattr(listing, "_MOST_PAGES", 1)
+    monkeypatch.setattr(listing, "_MAX_PAGES", 1)
     with pytest.raises(InputError, match="has more than 1 folders"):
         listing.list_source(f"{web.url}/run")

@@ -188,7 +188,7 @@ def test_large_steps_and_those_of_another_kind_stay_as_they_are(
     store.write_step_rollouts(tmp_path, 2, [replace(group(2), rollouts=rollouts)])
     store.write_step_rollouts(tmp_path, 20, of_step(20))
     assert names(tmp_path) == ["step_00002.parquet", "step_00020.parquet"]
-    monkeypatch.setattr("gradscope.rollouts.store._MOST_BYTES", 100)
+    monkeypatch.setattr("gradscope.rollouts.store._MAX_BYTES", 100)
     for step in (39, 40):
         store.write_step_rollouts(tmp_path, step, of_step(step))
     assert names(tmp_path)[2:] == ["step_00039.parquet", "step_00040.parquet"]

@@ -19,12 +19,12 @@ from msgspec import Struct
 from msgspec.structs import FieldInfo, fields, replace
 
 from gradscope.errors import UsageError
-from gradscope.machine import late_modules, one_blas_thread
+from gradscope.machine import defer_imports, one_blas_thread
 from gradscope.option import Option, options_of
 from gradscope.outside.numerals import number_from
 from gradscope.rollouts.read_options import ReadOptions
 
-MOST_NUMBERS = 1_000_000  # of one range: a typing error, not a wish, is beyond it
+MAX_NUMBERS = 1_000_000  # of one range: a typing error, not a wish, is beyond it
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:\s*[:-]\s*([0-9]{1,18}))?")
 _COMMA = re.compile(",")
@@ -88,9 +88,9 @@ def parse_counts(option: str, words: Words) -> tuple[int, ...]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UsageError(f"{option} {part} is a range that runs backwards.", hint=f"Write {option} {last}:{first}")
-        if last - first > MOST_NUMBERS:
+        if last - first > MAX_NUMBERS:
             raise UsageError(
-                f"{option} {part} is a range of more than {MOST_NUMBERS:,} numbers.",
+                f"{option} {part} is a range of more than {MAX_NUMBERS:,} numbers.",
                 hint=f"Write a shorter one, such as {option} {first}:{first + 100}",
             )
         numbers += range(first, last + 1)
@@ -218,14 +218,14 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
             from gradscope.cli.remembered import remembering  # `--help` need not wait for it
 
             one_blas_thread(with_torch=needs_torch)
-            late_modules()
+            defer_imports()
             named = next(values[name] for name in _RUNS if name in values)
             runs = [named] if isinstance(named, str) else named
             quiet = any(getattr(record, "quiet", False) for record in made.values())
             with remembering(runs, made[read], offered, quiet=quiet) as made[read]:
                 command(**values, **made)
 
-        offered = [one.name.replace("_", "-") for one in shown]
+        offered = [param.name.replace("_", "-") for param in shown]
         return _with_signature(called_with_flags, shown)
 
     return decorate
@@ -235,20 +235,20 @@ def with_parameters(more: Iterable[inspect.Parameter], *, panels: tuple[str, ...
     """Give a command that takes ``**settings`` a parameter for each of them; the help's panels have this order."""
 
     def decorate(command: Command) -> Command:
-        own = [one for one in inspect.signature(command).parameters.values() if one.kind is not one.VAR_KEYWORD]
+        own = [param for param in inspect.signature(command).parameters.values() if param.kind is not param.VAR_KEYWORD]
         shown = [*more, *own]
         _with_signature(command, shown)
         hints, options = get_type_hints(command, include_extras=True), options_of(command)
-        shown.sort(key=lambda one: panels.index(options[one.name].panel))
+        shown.sort(key=lambda param: panels.index(options[param.name].panel))
         return _with_signature(
-            command, [one.replace(annotation=_flag(hints[one.name], options[one.name])) for one in shown]
+            command, [param.replace(annotation=_flag(hints[param.name], options[param.name])) for param in shown]
         )
 
     return decorate
 
 
 def _with_signature(command: Command, shown: list[inspect.Parameter]) -> Command:
-    command.__annotations__ = {one.name: one.annotation for one in shown}
+    command.__annotations__ = {param.name: param.annotation for param in shown}
     command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     return command
 

@@ -46,7 +46,7 @@ def compare(
     undecided is named, with the difference that would have been detected. --vary asks less, and so decides more.
     """
     from gradscope.diagnostics.compare.measure import compare_runs
-    from gradscope.diagnostics.report.index import MOST_COMPARED
+    from gradscope.diagnostics.report.index import MAX_COMPARED
 
     budgets = parse_counts("--k", k)
     with delivery(out) as result:
@@ -54,6 +54,6 @@ def compare(
             comparison = compare_runs(
                 *runs, ks=budgets, only=vary, gradients=gradients, strict=read.strict, read=read, progress=progress
             )
-        are_runs = sum(len(cell.runs) for cell in comparison.cells) == len(runs) <= MOST_COMPARED
+        are_runs = sum(len(cell.runs) for cell in comparison.cells) == len(runs) <= MAX_COMPARED
         side_by_side = [of_same_run(context, "report")] if len(runs) == 1 or are_runs else ()
         result.deliver(comparison, then=side_by_side)

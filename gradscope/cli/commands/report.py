@@ -163,9 +163,11 @@ def _closer(result: RunReport | RunIndex) -> list[list[str]]:
     from gradscope.results.report import RunIndex
 
     if isinstance(result, RunIndex):
-        commands = [one.command for one in result.runs[:1]]
+        commands = [run.command for run in result.runs[:1]]
     else:
-        answered = dict.fromkeys(one.command for one in result.sections if one.command and one.missing is None)
+        answered = dict.fromkeys(
+            section.command for section in result.sections if section.command and section.missing is None
+        )
         commands = list(answered)[:1]
     return [shlex.split(command)[1:] for command in commands]
 

@@ -30,7 +30,7 @@ COMMON = ("--output", "--task", "--model", "--advantage", "--group-size", "--ste
 _DEFAULTS = TrainConfig()
 
 
-def _either(names: Sequence[str]) -> str:
+def _joined_with_or(names: Sequence[str]) -> str:
     """`a, b or c`."""
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
@@ -44,7 +44,7 @@ _SETTINGS = {
         "checkpoint_every": ("Updates a checkpoint.", "N"),
     },
     "Task": {
-        "task": (f"What is trained: {_either(TASKS)}.", "NAME"),
+        "task": (f"What is trained: {_joined_with_or(TASKS)}.", "NAME"),
         "data": ("Prompts, for gsm8k and jsonl.", "FILE"),
         "heldout_data": ("Held-out prompts.", "FILE"),
         "grader": ("How final answers are compared.", "|".join(GRADERS)),
@@ -60,11 +60,11 @@ _SETTINGS = {
         "temperature": ("Sampling temperature.", "X"),
     },
     "Optimization": {
-        "reward": (f"What is trained on: {_either(REWARDS)}.", "NAME"),
+        "reward": (f"What is trained on: {_joined_with_or(REWARDS)}.", "NAME"),
         "advantage": ("The formulation, my.py:name for your own; several: a grid.", "NAME,..."),
         "group_size": ("Rollouts of a prompt, G.", "N"),
         "num_prompts": ("Prompts of a step.", "N"),
-        "sampling": (f"What becomes of dead groups: {_either(SAMPLINGS)}.", "NAME"),
+        "sampling": (f"What becomes of dead groups: {_joined_with_or(SAMPLINGS)}.", "NAME"),
         "vllm": ("Sample by vLLM: TRL's vllm_* arguments without vllm_.", "JSON"),
         "max_resampling": ("Rounds of dynamic sampling; 4 by default.", "N"),
         "steps": ("Optimizer updates.", "N"),
@@ -74,7 +74,7 @@ _SETTINGS = {
         "match_grad_norm": ("Scale each gradient to this norm.", "X"),
         "gradient_accumulation_steps": ("Parts of a step.", "N"),
         "beta": ("Weight of the KL penalty.", "X"),
-        "loss_type": (f"Average over tokens: {_either(LOSS_TYPES)}.", "NAME"),
+        "loss_type": (f"Average over tokens: {_joined_with_or(LOSS_TYPES)}.", "NAME"),
     },
 }
 """Panel of the help -> field of the configuration -> its help and metavar."""

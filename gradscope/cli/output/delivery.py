@@ -105,7 +105,7 @@ def _is_step(path: Path) -> bool:
 
 def refuse_input(path: Path, inputs: Sequence[str]) -> None:
     """Refuse, ``--force`` or not, to replace what the command reads, by whatever name."""
-    if path.exists() and any(Path(one).exists() and path.samefile(one) for one in inputs):
+    if path.exists() and any(Path(file).exists() and path.samefile(file) for file in inputs):
         raise OutputExistsError(
             f"{path} is what this command reads; nothing replaces that.", hint="Name another place."
         )
@@ -127,7 +127,7 @@ def _move_files(aside: Path, folder: Path, inputs: Sequence[str], *, force: bool
 
 
 _option = partial(Option, panel="Output")
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 _LINE = 80
 """Characters of a line about an input on a terminal, where they suffice; ``--show notes`` prints all."""
 
@@ -291,7 +291,7 @@ def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
 
 def _named(files: Sequence[Path]) -> str:
     """A few files by their names; of many the JSON documents, and how many there are of each other kind."""
-    few = files if len(files) <= _MOST_NAMED else [file for file in files if file.suffix == ".json"]
+    few = files if len(files) <= _MAX_NAMED else [file for file in files if file.suffix == ".json"]
     kinds = Counter(file.suffix.removeprefix(".") for file in files if file not in few)
     return ", ".join([*map(str, few), *(f"{number} {kind}" for kind, number in sorted(kinds.items()))])
 
@@ -308,7 +308,7 @@ def _say_losses(sentences: Sequence[str], *, judges: bool) -> None:
 def _chosen(source: Source) -> str:
     """The file that was read, or the few, where a folder was named."""
     inside = [file.removeprefix(f"{source.path.rstrip('/')}/") for file in source.files]
-    few = len(inside) <= _MOST_NAMED and inside != list(source.files)
+    few = len(inside) <= _MAX_NAMED and inside != list(source.files)
     return f" ({', '.join(inside)})" if few else ""
 
 

@@ -148,8 +148,8 @@ def typed_again(typed: Sequence[str]) -> list[str]:
 def of_same_run(context: typer.Context, command: str) -> list[str]:
     """Another command on the same run, with those of the options typed that it has too."""
     other = context.find_root().command.commands[command]  # type: ignore[attr-defined]
-    shared = {word for one in other.params for word in one.opts}
-    has_value = {word: not getattr(one, "is_flag", True) for one in context.command.params for word in one.opts}
+    shared = {word for param in other.params for word in param.opts}
+    has_value = {word: not getattr(param, "is_flag", True) for param in context.command.params for word in param.opts}
     again: list[str] = []
     words = iter(typed_again(context.meta["typed"]))
     for word in words:

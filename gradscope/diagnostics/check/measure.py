@@ -52,7 +52,7 @@ from gradscope.version import __version__
 from gradscope.writing import atomic_write, refuse_existing
 
 _SET_ASIDE = "frac_set_aside"
-_MOST_SET_ASIDE = 0.1
+_MAX_SHARE_SET_ASIDE = 0.1
 """Share of rollouts that a gate lets pass as set aside, unless it names a limit: a reward that fails now and then and
 the line at which a run was stopped stay below, a log that was damaged does not."""
 __all__ = ["check_run", "parse_requirement", "read_settings"]
@@ -173,7 +173,7 @@ def _of_rows_set_aside(source: Source) -> list[results.Verdict]:
     quarantined = source.quarantined
     if not quarantined.num_rows and not quarantined.lost:
         return []
-    required = results.Requirement(metric=_SET_ASIDE, op="<=", limit=_MOST_SET_ASIDE)
+    required = results.Requirement(metric=_SET_ASIDE, op="<=", limit=_MAX_SHARE_SET_ASIDE)
     reasons = (f"{entry.counted}: {entry.reason} ({entry.where})" for entry in quarantined.reasons)
     value = MetricValue(
         estimate=source.frac_set_aside,
@@ -241,10 +241,10 @@ def _next_step(
 
 _SCHEMA = "gradscope/baseline"
 _SCHEMA_VERSION = 1
-MOST_PROMPTS = 5000  # with more prompts a baseline would not be small; metrics are then compared as wholes
+MAX_PROMPTS = 5000  # with more prompts a baseline would not be small; metrics are then compared as wholes
 _START = 4096  # bytes in which a baseline names its schema
-_LEAST_PAIRED = 5
-_LEAST_SHARE = 0.5
+_MIN_PAIRED = 5
+_MIN_SHARE = 0.5
 """Pairs decide only where they are at least half of both sides: a few common prompts are another population."""
 
 
@@ -284,7 +284,7 @@ def refuse_other(path: Path, *, force: bool) -> None:
 
 
 def _plain(metric: results.BaselineMetric) -> dict[str, Any]:
-    prompts = metric.prompts if len(metric.prompts) <= MOST_PROMPTS else {}
+    prompts = metric.prompts if len(metric.prompts) <= MAX_PROMPTS else {}
     return {**to_jsonable(metric.estimate), "prompts": dict(sorted(prompts.items()))}
 
 
@@ -339,8 +339,8 @@ def _change_of(
 ) -> tuple[Estimate, NDArray[np.float64]]:
     """After minus before, paired by prompt where enough prompts are shared."""
     common = sorted(before.prompts.keys() & after.prompts.keys())
-    enough = max(len(before.prompts), len(after.prompts)) * _LEAST_SHARE
-    if len(common) >= max(_LEAST_PAIRED, enough):
+    enough = max(len(before.prompts), len(after.prompts)) * _MIN_SHARE
+    if len(common) >= max(_MIN_PAIRED, enough):
         differences = np.array([after.prompts[prompt] - before.prompts[prompt] for prompt in common])
         return bootstrap_mean(differences, resampling=resampling, share=False), differences
     if (

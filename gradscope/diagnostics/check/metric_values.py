@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name, range_of
-from gradscope.diagnostics.check.requirements import Needed, Selector, aggregate_steps, silence, split_metric
+from gradscope.diagnostics.check.requirements import Needed, Selector, aggregate_steps, coverage_gap, split_metric
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions, group_rewards, group_table
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
@@ -164,14 +164,14 @@ class MetricValues(Struct, kw_only=True):
         if entry is not None and entry.path and entry.command == "degeneracy":
             of_rollouts = name != "frac_set_aside"
             return (
-                of_rollouts and self._silent(name, self.run.updates, self.run.every_step, "most")
+                of_rollouts and self._uncovered(name, self.run.updates, self.run.every_step, "most")
             ) or self._of_groups(entry)
         if budget_of(name) is not None:
             return self._pass_at_k(name)
         if name in self.run.courses.columns:
             course = self._course(name, ()) or {}
             step, value = max(course.items())
-            silent = _not_finite(name, {step: value}) or self._silent(name, course, self.run.every_step, "last")
+            silent = _not_finite(name, {step: value}) or self._uncovered(name, course, self.run.every_step, "last")
             if silent is not None:
                 return silent
             estimate = Estimate.exact(value)
@@ -215,7 +215,7 @@ class MetricValues(Struct, kw_only=True):
         if broken is not None:
             return broken
         must_have: Needed = "last" if selector.aggregate == "last" else "most" if of_groups else "all"
-        silent = None if is_replayed else self._silent(metric, course, steps, must_have)
+        silent = None if is_replayed else self._uncovered(metric, course, steps, must_have)
         if silent is not None:
             return silent
         finite = [value for value in course.values() if math.isfinite(value)]
@@ -230,11 +230,13 @@ class MetricValues(Struct, kw_only=True):
         """Whether the log holds metrics and no rollouts, and the metric is one of them."""
         return self.run.source.kind == "metrics" and name in self.run.courses.columns
 
-    def _silent(self, name: str, logged: Iterable[int], asked: Sequence[int], must_have: Needed) -> MetricValue | None:
+    def _uncovered(
+        self, name: str, logged: Iterable[int], asked: Sequence[int], must_have: Needed
+    ) -> MetricValue | None:
         """The undefined value of a metric that is missing at some of the steps asked for; None where it covers them."""
         present = set(logged)
         again = {step for step, sampled in self.run.repeats.items() if sampled in present}
-        reason = silence(sorted(present | again), asked, self.run.windows, must_have)
+        reason = coverage_gap(sorted(present | again), asked, self.run.windows, must_have)
         if reason is None:
             return None
         hint = f"Give the whole log, or name steps that have it: {name}@5-20 is of steps 5 to 20."
@@ -309,7 +311,7 @@ class MetricValues(Struct, kw_only=True):
         if part.overall is None:
             reason, hint = absence_of(name, part)
             return MetricValue.unknown(reason, entry.name, hint)
-        silent = self._silent(entry.name, self._log_course(entry.name), self.run.every_step, "most")
+        silent = self._uncovered(entry.name, self._log_course(entry.name), self.run.every_step, "most")
         if silent is not None:
             return silent
         estimate = number_at(part.overall, entry.path.rpartition(".")[2])
@@ -359,7 +361,7 @@ class MetricValues(Struct, kw_only=True):
         """From the log alone; a number that is not finite is reported as such, wherever it was logged."""
         estimate, subject = furthest_deviation(self.run)
         name, course = next(iter(courses_of(self.run).items()))
-        silent = self._silent(name, course, self.run.every_step, "all") if estimate.is_defined else None
+        silent = self._uncovered(name, course, self.run.every_step, "all") if estimate.is_defined else None
         return silent or MetricValue(
             estimate=estimate, subject=subject, hint=_see(entry.name), is_not_finite=not estimate.is_defined
         )
@@ -472,14 +474,14 @@ def _of_tokens(report: RankReport, entry: Metric, step: int) -> tuple[Estimate, 
     table, _, path = entry.path.partition(".")
     of_kind = {"token_kinds": " of the top fifth by entropy", "corrections": f" of {_CORRECTION}"}.get(table, "")
     subject = f"{entry.name}{of_kind} at step {step}"
-    rows = [row for row in getattr(report, table) if row.step == step and _is_meant(row)]
+    rows = [row for row in getattr(report, table) if row.step == step and _is_catalog_row(row)]
     if rows:
         return number_at(rows[0], path), subject
     reason = report.missing_parts.get(_TABLES[table], "no token of the step is of that kind")
     return Estimate.undefined_because(reason), subject
 
 
-def _is_meant(row: object) -> bool:
+def _is_catalog_row(row: object) -> bool:
     if isinstance(row, TokenKind):
         return (row.sign, row.probability, row.entropy) == (_KIND.sign, _KIND.probability, _KIND.entropy)
     return not isinstance(row, CorrectionEffect) or row.correction == _CORRECTION

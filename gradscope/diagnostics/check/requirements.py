@@ -43,7 +43,7 @@ _SELECTOR = re.compile(rf"(?P<steps>all|{_LISTED}|(?:first|last)[0-9]+%?)(?::(?P
 _PART = re.compile(r"(first|last)([0-9]+)(%?)")
 Needed = Literal["last", "most", "all"]
 """Which of the steps asked for have to have a metric: the last, all but a tenth (or one step) at the end, or all."""
-_MOST_SILENT = 0.1
+_MAX_SILENT_SHARE = 0.1
 SELECTOR_HINT = "Write metric@last20%, metric@5-20:max or metric@trend; the aggregates are mean, max, min, last, trend."
 """For a selector that does not read."""
 
@@ -86,7 +86,9 @@ def split_metric(text: str) -> tuple[str, Selector | None]:
     return name, Selector(steps=parts["steps"], aggregate=aggregate)
 
 
-def silence(logged: Sequence[int], asked: Sequence[int], windows: Mapping[int, int], must_have: Needed) -> str | None:
+def coverage_gap(
+    logged: Sequence[int], asked: Sequence[int], windows: Mapping[int, int], must_have: Needed
+) -> str | None:
     """Why a metric that ended before the run, or paused, does not stand for the steps asked for; None if it does.
 
     A metric may be logged every so many steps, the median distance of those that have it: fewer steps than that behind
@@ -94,13 +96,13 @@ def silence(logged: Sequence[int], asked: Sequence[int], windows: Mapping[int, i
     how many steps metrics are means, for one that was logged once. Rollouts of a step may be missing where another file
     took their name, so not always all steps must have it.
 
-    >>> silence([1, 2], range(1, 9), {}, "last")
+    >>> coverage_gap([1, 2], range(1, 9), {}, "last")
     'is last known at step 2, and the run goes on to step 8'
-    >>> silence([1, 2, 7, 8], range(1, 9), {}, "all")
+    >>> coverage_gap([1, 2, 7, 8], range(1, 9), {}, "all")
     'is not known at steps 3 to 6'
-    >>> silence([5, 6, 7, 8], range(1, 9), {}, "all")
+    >>> coverage_gap([5, 6, 7, 8], range(1, 9), {}, "all")
     'is not known at steps 1 to 4'
-    >>> silence([10, 20], range(1, 26), {}, "all")
+    >>> coverage_gap([10, 20], range(1, 26), {}, "all")
     """
     if not logged or not asked:
         return None
@@ -109,7 +111,7 @@ def silence(logged: Sequence[int], asked: Sequence[int], windows: Mapping[int, i
     if not before:
         return None
     num_behind = len(asked) - bisect_right(asked, before[-1])
-    is_long = num_behind > (max(1, _MOST_SILENT * len(asked)) if must_have == "most" else 0)
+    is_long = num_behind > (max(1, _MAX_SILENT_SHARE * len(asked)) if must_have == "most" else 0)
     if is_long and asked[-1] - before[-1] >= every:
         return f"is last known at step {before[-1]}, and the run goes on to step {asked[-1]}"
     starts = [(asked[0] - 1, before[0])] if before[0] - asked[0] >= 2 * every else []

@@ -117,10 +117,10 @@ def rises(estimate: Estimate, null: float, margin: float) -> ClaimVerdict:
     return "contradicted" if high < null + margin else "supported" if low > null else "cannot_tell"
 
 
-def together(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
+def all_hold(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
     """All of several must hold: one that is contradicted decides, and all must be supported.
 
-    >>> together(["supported", "cannot_tell"]), together(["supported", "contradicted"])
+    >>> all_hold(["supported", "cannot_tell"]), all_hold(["supported", "contradicted"])
     ('cannot_tell', 'contradicted')
     """
     if "contradicted" in verdicts:
@@ -138,7 +138,7 @@ def cannot_tell(reason: str, *, estimate: Estimate | None = None, steps: tuple[i
 ADVANTAGE = "dr_grpo"
 """Ranks are compared between group sizes under the reward minus the group's mean, which every reward has. Grpo's rows
 are its multiples within a group, so their ranks are the same."""
-MOST_TOKENS = 256  # token rows of a group; of more, as many are drawn. Exact rows cost the square of their number.
+MAX_TOKENS = 256  # token rows of a group; of more, as many are drawn. Exact rows cost the square of their number.
 _KINDS: tuple[RowKind, ...] = ("rollout", "token", "weight", "hidden", "logit")
 
 
@@ -216,7 +216,7 @@ class Evidence(MetricValues, kw_only=True):
         request = replace(self.request("weight"), advantages=("logged", self.advantage), group_sizes=())
         from gradscope.diagnostics.rank.collected import collect_kinds
 
-        collected = collect_kinds(run, [step], [request], self.engine, self.progress, most=MOST_TOKENS)
+        collected = collect_kinds(run, [step], [request], self.engine, self.progress, most=MAX_TOKENS)
         return origin, _with_a_step(collected["weight"])
 
     def weighed_tokens(self) -> Mapping[int, WeighedTokens]:
@@ -264,7 +264,7 @@ class Evidence(MetricValues, kw_only=True):
 
         if self.at_hand is None:
             every = list(map(self.request, _KINDS))
-            return collect_kinds(self.run, self.steps, every, self.engine, self.progress, most=MOST_TOKENS)
+            return collect_kinds(self.run, self.steps, every, self.engine, self.progress, most=MAX_TOKENS)
         of_rollouts, request = Collected(source=self.run.source, kind="rollout"), self.request("rollout")
         for measured in self.at_hand.steps:
             examine_step(self.run, measured, request, of_rollouts)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.diagnostics.claims.evidence import Evidence, Judgement, cannot_tell, in_range, rises, together
+from gradscope.diagnostics.claims.evidence import Evidence, Judgement, all_hold, cannot_tell, in_range, rises
 from gradscope.diagnostics.rank.rollout_spectra import AdvantagedStep
 from gradscope.diagnostics.rank.rows import advantage_rows, advantages_of, sub_groups
 from gradscope.diagnostics.rank.spectrum import GroupRank, compare_sizes, ranks_of_groups
@@ -21,7 +21,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
 from gradscope.metrics.uncertainty.paired import student_mean
-from gradscope.metrics.uncertainty.steps import FEWEST_STEPS, trend, trend_within
+from gradscope.metrics.uncertainty.steps import MIN_STEPS, trend, trend_within
 from gradscope.results.rank import GroupKind, RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.results.row_kinds import RowKind
 from gradscope.results.verdicts import ClaimVerdict
@@ -89,7 +89,7 @@ def _grown(change: Estimate, steps: tuple[int, ...], of: str) -> Judgement:
     if change.ends[1] - change.ends[0] < _NO_SPREAD:
         change = Estimate.exact(change.value or 0.0, num_units=change.num_units)
         return cannot_tell("the steps lie on one line, so nothing tells the noise", estimate=change, steps=steps)
-    few = "" if change.num_units >= FEWEST_STEPS else "; so few hardly tell a trend from steps like their neighbors"
+    few = "" if change.num_units >= MIN_STEPS else "; so few hardly tell a trend from steps like their neighbors"
     return Judgement(
         estimate=change,
         verdict=rises(change, 0.0, SPARSER),
@@ -202,7 +202,7 @@ class RankEvidence(Struct, frozen=True, kw_only=True):
     seen: str = ""  # what was drawn, after a space, where not everything was looked at
 
 
-def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Evidence) -> Judgement:
+def rank_two_at_every_size(look: Callable[[Evidence], RankEvidence], evidence: Evidence) -> Judgement:
     """Whether the rank at the largest group is about 2 and the smallest group's is no other, at the last step."""
     ranks = look(evidence)
     ranked = [point for point in ranks.points if point.effective_rank.is_defined]
@@ -222,7 +222,7 @@ def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Ev
     return Judgement(
         estimate=last.effective_rank,
         null=last.nulls["gaussian"].effective_rank,
-        verdict=together(verdicts),
+        verdict=all_hold(verdicts),
         why=f"Rank {course}; {changed}; {with_interval(last.nulls['gaussian'].ratio, '.2f')} of unrelated rows."
         f"{ranks.seen}",
         steps=(last.step,),

@@ -35,7 +35,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.say import evenly
 
-MOST_STEPS = 5
+MAX_STEPS = 5
 """Steps whose gradients are recomputed where none are named: first, last, and evenly between. A trend needs three."""
 _NOT_ASKED = "Gradients were not recomputed, as asked (--no-gradients)"
 
@@ -126,7 +126,7 @@ def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[t
         first = run.steps[0]
         reason = str(run.notes.get(first) or missing_weights(run, first))
         return (), f"No gradient was recomputed: {reason.rstrip('.')}"
-    return tuple(evenly(usable, MOST_STEPS)), ""
+    return tuple(evenly(usable, MAX_STEPS)), ""
 
 
 _TEXTS = ("name", "source", "claim", "metric", "settle")

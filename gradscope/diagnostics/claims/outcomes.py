@@ -10,11 +10,11 @@ from gradscope.diagnostics.claims.evidence import (
     BY_SIDE,
     Evidence,
     Judgement,
+    all_hold,
     cannot_tell,
     in_range,
     on_side,
     rises,
-    together,
 )
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.part_sums import ratio_over_groups
@@ -71,7 +71,7 @@ def excess_from_prompts(evidence: Evidence) -> Judgement:
     return Judgement(
         estimate=between,
         null=over_time,
-        verdict=together([_larger(between, over_time), _larger(stays, of_visit) if returns else "cannot_tell"]),
+        verdict=all_hold([_larger(between, over_time), _larger(stays, of_visit) if returns else "cannot_tell"]),
         why=f"{with_interval(between, points)} points from groups that differ within a step, "
         f"{with_interval(over_time, points)} from a pass rate that moves between steps; {by_prompt}.",
     )
@@ -227,10 +227,10 @@ def changes_as_predicted(evidence: Evidence) -> Judgement:
     )
 
 
-MOST = 0.5  # the share of the energy from which on some tokens have most of it
+MAJORITY = 0.5  # the share of the energy from which on some tokens have most of it
 
 
-def holds_most(kind: TokenCell, evidence: Evidence) -> Judgement:
+def has_most_energy(kind: TokenCell, evidence: Evidence) -> Judgement:
     """Whether tokens of one kind have most of the energy, the summed squared norms of the tokens' gradients."""
     # Beside it stands their share of the tokens, which is that of the energy where all gradients are of one size.
     energies = [row for row in evidence.gradients("token").energies if row.kind == kind]
@@ -249,14 +249,14 @@ def holds_most(kind: TokenCell, evidence: Evidence) -> Judgement:
     return Judgement(
         estimate=share,
         null=of_tokens,
-        verdict=in_range(share, MOST, 1.0),
+        verdict=in_range(share, MAJORITY, 1.0),
         why=f"Such tokens are {percent(of_tokens.value or 0.0)} of those of {share.num_units} groups at "
         f"{counted(len(steps), 'step')}; groups weigh as much as they have energy.",
         steps=steps,
     )
 
 
-def moves_as_asked(evidence: Evidence) -> Judgement:
+def moves_with_advantage(evidence: Evidence) -> Judgement:
     """Whether training moved tokens of like probability apart the way their advantages ask."""
     followed = evidence.followed_tokens()
     steps = tuple(followed.changes)

@@ -68,7 +68,7 @@ CLAIMS: tuple[Claim, ...] = (
             name=f"rank_two.{name}",
             metric=f"effective rank{matrix}",
             needs=None if kind == "advantage" else kind,
-            judge=partial(gradients.two_whatever_the_size, partial(of, kind)),
+            judge=partial(gradients.rank_two_at_every_size, partial(of, kind)),
         )
         for name, matrix, of, kind in _MATRICES
     ),
@@ -210,7 +210,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="share of the tokens' summed squared gradient norms in the top fifth by entropy",
         settle=_MORE_GROUPS,
         needs="token",
-        judge=partial(outcomes.holds_most, UNDECIDED),
+        judge=partial(outcomes.has_most_energy, UNDECIDED),
     ),
     _our_claim(
         name="tokens.low_probability",
@@ -219,7 +219,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="share of the tokens' summed squared gradient norms at probabilities below 0.25",
         settle=_MORE_GROUPS,
         needs="token",
-        judge=partial(outcomes.holds_most, UNLIKELY),
+        judge=partial(outcomes.has_most_energy, UNLIKELY),
     ),
     Claim(
         name="tokens.as_asked",
@@ -228,7 +228,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="change of log p by the next checkpoint, advantage above 0 minus below 0, tokens of like probability",
         settle=_NEAR_CHECKPOINTS,
         needs="token",
-        judge=outcomes.moves_as_asked,
+        judge=outcomes.moves_with_advantage,
     ),
     Claim(
         name="entropy.covariance",

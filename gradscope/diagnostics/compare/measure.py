@@ -32,16 +32,16 @@ from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
 
-FEWEST_PAIRS = 8  # pairs from which sign flips can give a p-value below 0.01, so that more than one test can decide
+MIN_PAIRS = 8  # pairs from which sign flips can give a p-value below 0.01, so that more than one test can decide
 LEVEL = 0.05  # a corrected p-value up to this counts
 POWER = 0.8  # how often the least detectable difference would be decided
 
 
-def judged(pairs: Sequence[ComparedPair]) -> tuple[ComparedPair, ...]:
+def with_verdicts(pairs: Sequence[ComparedPair]) -> tuple[ComparedPair, ...]:
     """Pairs with corrected p-values and what these claim, in the same order."""
     # Sign flips are corrected for the tests that can decide, those of 8 pairs or more; the t test for all that were
     # made.
-    flips = [pair.sign_flip_p_value if pair.num_pairs >= FEWEST_PAIRS else None for pair in pairs]
+    flips = [pair.sign_flip_p_value if pair.num_pairs >= MIN_PAIRS else None for pair in pairs]
     num_tests = sum(p is not None for p in flips)
     corrected = zip(pairs, paired.holm([pair.p_value for pair in pairs]), paired.holm(flips), strict=True)
     return tuple(
@@ -65,8 +65,8 @@ def _verdict(by_t: float | None, by_flips: float | None) -> CompareVerdict:
 def _least_detectable(pair: ComparedPair, num_tests: int) -> Estimate:
     """The difference that would be decided four times in five as the smallest of the p-values, at the spread seen."""
     number = pair.num_pairs
-    if number < FEWEST_PAIRS:
-        return Estimate.undefined_because(f"a decision needs {FEWEST_PAIRS} pairs, there are {number}")
+    if number < MIN_PAIRS:
+        return Estimate.undefined_because(f"a decision needs {MIN_PAIRS} pairs, there are {number}")
     if pair.spread is None:
         return Estimate.undefined_because(pair.undefined or "there is no spread", num_units=number)
     level, least = LEVEL / num_tests, 2 / 2**number
@@ -179,7 +179,7 @@ def compare_runs(
         for cell, of_seed in cells.items()
     }
     metrics = tuple(dict.fromkeys(name for of_seed in values.values() for run in of_seed.values() for name in run))
-    pairs = judged([pair for first, second in asked for pair in _compare(first, second, values)])
+    pairs = with_verdicts([pair for first, second in asked for pair in _compare(first, second, values)])
     if len(runs) == 2 and pairs:
         pairs = compared_runs.with_differences(pairs, *(run for of_seed in cells.values() for run in of_seed.values()))
     names = dict(zip((run.path for run in runs), names_of([run.path for run in runs]), strict=True))

@@ -30,7 +30,7 @@ from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary
 from gradscope.metrics.outcomes import degeneracy as outcomes
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
-from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, binomial_chances, fit_pass_rates
+from gradscope.metrics.outcomes.forecast import MAX_EXTRAPOLATION, PassRates, binomial_chances, fit_pass_rates
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, faint_groups, fewest_dead, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
 from gradscope.progress import Progress, reporter
@@ -54,7 +54,7 @@ from gradscope.rollouts.run import Run
 Array = NDArray[np.float64]
 
 HOPELESS, SOLVED = 0.01, 0.99  # pass rates up to the one and from the other are the ends of the distribution
-_MOST_INNER_BINS = 20
+_MAX_INNER_BINS = 20
 
 
 def describe_pass_rates(table: outcomes.GroupTable, rates: PassRates | str) -> PassRateDistribution:
@@ -85,7 +85,7 @@ def _smallest_size(
     target: float, now: GroupSizeDegeneracy, at_size: Callable[[int], GroupSizeDegeneracy]
 ) -> GroupSizeDegeneracy | None:
     """The smallest group size that meets the target, by bisection: the share falls with G."""
-    low, high = 2, MOST_TIMES * now.group_size
+    low, high = 2, MAX_EXTRAPOLATION * now.group_size
 
     def ends(row: GroupSizeDegeneracy) -> bool:
         # Forecasts of larger groups are refused before those of smaller ones.
@@ -99,7 +99,7 @@ def _smallest_size(
 
 
 def _unreached(now: GroupSizeDegeneracy, target: float) -> TargetPlan:
-    reason = f"no group size up to {MOST_TIMES} times {now.group_size} is known to bring the share to {target:g}"
+    reason = f"no group size up to {MAX_EXTRAPOLATION} times {now.group_size} is known to bring the share to {target:g}"
     unknown = Estimate.undefined_because(reason, num_units=now.degeneracy.num_units)
     return undefined_record(TargetPlan, unknown, plan="larger groups", group_size=None, method="forecast")
 
@@ -128,7 +128,7 @@ def _histogram(table: outcomes.GroupTable, rates: PassRates) -> tuple[RateBin, .
     """Shares of groups by c/n: exactly 0, as many bins between as the smallest group has rates, exactly 1."""
     passing = np.zeros(len(table.size), dtype=np.int64) if table.num_passing is None else table.num_passing
     pooled = float(np.mean(passing / table.size))
-    bins = min(max(int(table.size.min()) - 1, 1), _MOST_INNER_BINS)
+    bins = min(max(int(table.size.min()) - 1, 1), _MAX_INNER_BINS)
     shares = np.zeros((bins + 2, 3))
     for size in np.unique(table.size).tolist():
         rows = table.size == size
@@ -496,12 +496,12 @@ def follow_degeneracy(
     grown = pace.clock()
     course = look()
     started = ended = pace.clock()  # what follows a first look reads less
-    yield from _news(course[:-1], reported)
+    yield from _changed_rows(course[:-1], reported)
     while True:
         pace.sleep(pace.every)
         now = pace.clock()
         if log_extent(path) == last:
-            yield from _news(course, reported)
+            yield from _changed_rows(course, reported)
             if pace.idle is not None and now - grown >= pace.idle:
                 return
             continue
@@ -515,10 +515,10 @@ def follow_degeneracy(
             course = ()
             notice(f"{shown(path)} could not be read ({error}); waiting for more.")
         ended = pace.clock()
-        yield from _news(course[:-1], reported)
+        yield from _changed_rows(course[:-1], reported)
 
 
-def _news(
+def _changed_rows(
     course: Sequence[results.StepDegeneracy], reported: dict[int, results.StepDegeneracy]
 ) -> Iterator[results.StepDegeneracy]:
     for row in course:

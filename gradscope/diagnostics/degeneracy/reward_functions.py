@@ -44,7 +44,7 @@ _SIDE = re.compile(r"format|style|tag|xml|length|short|long|penal|repet|langu|ti
 """Names of functions that are not, though they be 0 or 1."""
 _VERL_EPSILON = 1e-6
 _LARGEST = 1e150  # of a ratio; functions of 1e300 that cancel have larger ones, which no interval can be drawn around
-_MOST_CORRELATED = 32
+_MAX_CORRELATED = 32
 """Functions of which all pairs are correlated: of 200 numbers that a verifier logs, 20,000 pairs took 2 GB."""
 _NO_DIVISION = {"verl": "algorithm.norm_adv_by_std_in_grpo=False", "trl": 'scale_rewards="none"'}
 """Trainer -> its argument that divides no advantage by a standard deviation."""
@@ -86,7 +86,7 @@ def measure_reward_functions(
     if not len(groups) or not groups.rewards:
         reason = "the log has no reward per function"
         is_main = binary_threshold(groups.reward) is not None
-        differs = _mean(tells_apart(groups.spread(groups.reward)), groups, resampling)
+        differs = _mean(differs_within_groups(groups.spread(groups.reward)), groups, resampling)
         return MeasuredRewards(
             frac_conflict=_unknown(reason, groups), frac_main_differs=differs if is_main else _unknown(reason, groups)
         )
@@ -96,7 +96,7 @@ def measure_reward_functions(
     weights = weights_of_functions(groups, run.settings)
     names = [name for name in sorted(groups.rewards) if weights is None or name in weights or not _is(groups, name)]
     spreads = {name: groups.spread(groups.rewards[name]) for name in names}
-    apart = {name: tells_apart(spread) for name, spread in spreads.items()}
+    apart = {name: differs_within_groups(spread) for name, spread in spreads.items()}
     main = main_function(groups, weights, reward)
     # where the main one does not apply, as to another task, it is not tied
     is_tied = spreads[main] <= EQUAL_REWARDS if main in spreads else np.zeros(len(groups), dtype=np.bool_)
@@ -110,7 +110,7 @@ def measure_reward_functions(
     if len(names) < 2:
         return measured
     scaled = _scaled(run, groups)
-    pairs = [pair for pair in combinations(names, 2) if len(names) <= _MOST_CORRELATED or (reward or main) in pair]
+    pairs = [pair for pair in combinations(names, 2) if len(names) <= _MAX_CORRELATED or (reward or main) in pair]
     with np.errstate(over="ignore", invalid="ignore"):  # what cannot be squared is undefined, with that reason
         sums = _sums(groups, names, pairs, weights or {}, scaled, decided)
     ratios = _ratios(sums, groups.prompt, resampling)
@@ -126,7 +126,7 @@ def measure_reward_functions(
                 other: ratios[pair] for other in names if (pair := ("correlation", *sorted((name, other)))) in ratios
             },
             num_alone=int(np.sum(apart[name] & (np.sum(list(apart.values()), axis=0) == 1))),
-            num_rescuable=int(np.sum(dead & tells_apart(chosen.table.spread(chosen.table.rewards[name])))),
+            num_rescuable=int(np.sum(dead & differs_within_groups(chosen.table.spread(chosen.table.rewards[name])))),
         )
         for name in names
     )
@@ -215,7 +215,7 @@ def main_function(groups: RewardTable, weights: Mapping[str, float] | None, name
     return f"which of {', '.join(counted)} should be learned is not known: name it with --reward"
 
 
-def tells_apart(spread: Array) -> Flags:
+def differs_within_groups(spread: Array) -> Flags:
     """Whether a reward function differs within groups, [J]; not where it is missing for a rollout."""
     return np.asarray(spread > EQUAL_REWARDS, dtype=np.bool_)
 
@@ -237,7 +237,7 @@ def _frac_tied(spread: Array, prompts: NDArray[np.int64], *, resampling: Resampl
     missing = int(np.sum(np.isnan(spread)))
     if missing:
         return Estimate.undefined_because(f"it is missing in {missing} of {len(spread)} groups", num_units=len(spread))
-    return bootstrap_mean(1.0 - tells_apart(spread), prompts, resampling=resampling)
+    return bootstrap_mean(1.0 - differs_within_groups(spread), prompts, resampling=resampling)
 
 
 def _deviations(groups: RewardTable, values: Array) -> Array:

@@ -206,7 +206,10 @@ class Recomputer:
         alone = self._norm_alone(under(base, start))
         if alone is not None:
             own = (*notes_on(base.plan), *base.budget.notes, *start.describe(stated))
-            described = {**alone.described, "notes": [*own, *self._untold(base, stated), *self._altered()]}
+            described = {
+                **alone.described,
+                "notes": [*own, *self._undecided_assumptions(base, stated), *self._altered()],
+            }
             return replace(
                 alone, described=described, other_texts=other_texts(base.rollouts, base.policy.tokenizer)
             ), None
@@ -216,7 +219,7 @@ class Recomputer:
         if logged is not None or self._logged(step) is None:
             self._require_trainers_tokens(base)
         if logged is not None:
-            fitted, trained = self._look_again(base, weights, loss, logged, start)
+            fitted, trained = self._try_alternatives(base, weights, loss, logged, start)
             prepared = under(base, fitted)
             gram = self._gram(prepared) if fitted != start else gram
             start = self._fitted = fitted
@@ -236,7 +239,7 @@ class Recomputer:
                     return None
                 trained = self._rounding(prepared, gram, logged) or trained
         rounded = self._is_reduced and trained is None and self._unmet(step, gram) is not None
-        notes = (*gram.notes, *start.describe(stated), *self._untold(base, stated), *self._altered())
+        notes = (*gram.notes, *start.describe(stated), *self._undecided_assumptions(base, stated), *self._altered())
         notes = (*notes, _ROUNDED) if rounded else notes
         texts = other_texts(base.rollouts, base.policy.tokenizer) if self.closely else ()
         gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
@@ -316,7 +319,7 @@ class Recomputer:
         arithmetic = TrainerArithmetic.from_settings(self._run.settings, prepared.policy.model)
         return trained_norms(prepared, replace(arithmetic, autocast=None))
 
-    def _look_again(
+    def _try_alternatives(
         self, prepared: PreparedStep, weights: WeightsRef, loss: StepLoss, logged: float, start: Assumption
     ) -> tuple[Assumption, TrainedNorms | None]:
         """The assumption that fits, else the first, and the norms in the trainer's arithmetic where needed."""
@@ -384,7 +387,7 @@ class Recomputer:
         first, last = (policy_of(self._run, of, self._options) for of in (saved[0], saved[-1]))
         return unchanged(first, last)
 
-    def _untold(self, prepared: PreparedStep, stated: Assumption) -> Iterator[str]:
+    def _undecided_assumptions(self, prepared: PreparedStep, stated: Assumption) -> Iterator[str]:
         """Notes on assumptions that the logged norm did not decide, where they matter."""
         is_base = prepared.policy.kind == "adapter" and prepared.policy.reference is None
         unknown = self._run.weights_before(1) is None and self._run.source.format != "trl"  # TRL's checkpoints tell

@@ -263,7 +263,7 @@ def _at_largest(
 
 Verdict = Literal["capacity expansion", "search compression", "no headroom", "undecided"]
 
-MOST_SHARPENING = 64
+MAX_SHARPENING = 64
 """The best of this many samples is the most that training is taken to compress into one: an assumption, far above the
 8 that is often sampled, and not more, for each doubling takes twice the samples to rule out."""
 MARGIN = 0.05
@@ -282,7 +282,7 @@ def judge_reach(
     """The verdict on a second policy, and its evidence, a sentence without its period.
 
     *Capacity expansion* asks for prompts that the first leaves unsolved and that the second solves too often for any
-    best of :data:`MOST_SHARPENING` of the first, and a gain at the largest k. *Search compression* asks for a gain
+    best of :data:`MAX_SHARPENING` of the first, and a gain at the largest k. *Search compression* asks for a gain
     at the smallest k, where at the largest the second solves hardly another prompt: gains, and losses too, are shown to
     be below :data:`MARGIN`, though the first leaves more than that unsolved, else there was *no headroom*; or the gain
     has become a loss. All else is undecided.
@@ -298,7 +298,7 @@ def judge_reach(
         return "undecided", "one budget says nothing about reach: compare a small k with a large one"
     small, large = defined[0].difference, defined[-1].difference
     both = f"{_difference(defined[0])}, {_difference(defined[-1])}"
-    beyond = least_sharpening is not None and least_sharpening > MOST_SHARPENING
+    beyond = least_sharpening is not None and least_sharpening > MAX_SHARPENING
     if beyond and large.side_of_zero > 0:
         return "capacity expansion", (
             f"the second solves prompts anew, beyond the best of {least_sharpening:,.0f} samples of the first, and "
@@ -354,9 +354,9 @@ def _course(rows: Sequence[results.PassAtKDifference]) -> str:
 
 def _why_not_reach(rows: Sequence[results.PassAtKDifference], beyond: bool) -> str:
     if beyond:
-        return f"; some prompts are solved anew, beyond any best of {MOST_SHARPENING} of the first, others may be lost"
+        return f"; some prompts are solved anew, beyond any best of {MAX_SHARPENING} of the first, others may be lost"
     if rows[-1].difference.side_of_zero > 0:
-        return f"; the best of up to {MOST_SHARPENING} samples of the first may explain them"
+        return f"; the best of up to {MAX_SHARPENING} samples of the first may explain them"
     return ""
 
 

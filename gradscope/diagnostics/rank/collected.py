@@ -344,7 +344,7 @@ def row_question(request: RankRequest, most: int, num_buckets: int | None = None
     return partial(measure_tokens, most=drawn, num_buckets=num_buckets, seed=request.options.seed)
 
 
-MOST_WEIGHTS = 32
+MAX_WEIGHTS = 32
 """Matrices that are decomposed where every kind of rows is asked for: each costs some thirty decompositions a group."""
 
 
@@ -352,7 +352,7 @@ def _question(request: RankRequest, most: int) -> RowQuestion | None:
     """The same with weights drawn at random, and for rows that are tokens their energies."""
     question = row_question(request, most)
     if question is not None and request.rows == "weight":
-        return partial(question, most=MOST_WEIGHTS)
+        return partial(question, most=MAX_WEIGHTS)
     if question is not None and request.rows == "token":
         return partial(rows_and_more, rows=question, more=weigh_step)
     return question

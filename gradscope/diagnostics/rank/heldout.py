@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
 
 
-MOST_ANSWERS = 256
+MAX_ANSWERS = 256
 """Distinct answers that are run along with each step; of more, this many are drawn. Each costs the engine a row."""
 
 
@@ -50,7 +50,7 @@ def read_heldout(
 ) -> HeldoutAnswers:
     """The correct answers of a file of samples, a gradscope run or its folder ``heldout``, or any other log."""
     # The samples of a run of ours before and after training count alike, and say themselves which are correct. The
-    # seed decides which answers are drawn where there are more than MOST_ANSWERS.
+    # seed decides which answers are drawn where there are more than MAX_ANSWERS.
     source = Path(path)
     folder = source.parent if source.name == "heldout" and source.is_dir() else path
     groups: list[RolloutGroup] = []
@@ -76,7 +76,7 @@ def read_heldout(
         notes.append(f"{len(correct) - len(usable)} correct samples without text, or of several sequences, left out.")
     if sum(map(len, drawn)) < len(usable):
         num_prompts = sum(1 for own in drawn if own)
-        notes.append(f"{MOST_ANSWERS} distinct answers of {num_prompts:,} prompts were drawn at random (seed {seed}).")
+        notes.append(f"{MAX_ANSWERS} distinct answers of {num_prompts:,} prompts were drawn at random (seed {seed}).")
     names = {rollout.group_id: group.prompt_id for group in groups for rollout in group.rollouts}
     answered = [(own[0], Counter(map(_answer, own)), own) for own in drawn if own]
     return HeldoutAnswers(
@@ -125,12 +125,12 @@ def _answer(rollout: Rollout) -> object:
 
 def _drawn(prompts: Sequence[Sequence[Rollout]], rng: np.random.Generator) -> list[list[Rollout]]:
     """Samples of each prompt in random order, one of every prompt in turn, up to the most distinct answers."""
-    if sum(len(set(map(_answer, own))) for own in prompts) <= MOST_ANSWERS:
+    if sum(len(set(map(_answer, own))) for own in prompts) <= MAX_ANSWERS:
         return [list(own) for own in prompts]
     drawn: list[list[Rollout]] = [[] for _ in prompts]
     seen: set[tuple[int, object]] = set()
     for at, rollout in _in_turn(prompts, rng):
-        if (at, _answer(rollout)) not in seen and len(seen) == MOST_ANSWERS:
+        if (at, _answer(rollout)) not in seen and len(seen) == MAX_ANSWERS:
             break
         seen.add((at, _answer(rollout)))
         drawn[at].append(rollout)

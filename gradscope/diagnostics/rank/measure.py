@@ -41,7 +41,7 @@ from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges
 
 _NO_WEIGHTS = ("weights_missing", "first_weights_missing")
-MOST_TOKENS = 512
+MAX_TOKENS = 512
 """Tokens of a group that are rows where nothing else is asked for; of more, as many are drawn. Exact rows cost N^2 P
 operations: of a model of 97,344 parameters 512 rows take 2 CPU seconds and 4,032 take 98."""
 
@@ -95,7 +95,7 @@ def measure_rank(
     if steps is None:
         chosen = computable_steps(run) or chosen
     # step by step, as soon as each is measured
-    question = row_question(request, options.tokens or MOST_TOKENS, options.sketch)
+    question = row_question(request, options.tokens or MAX_TOKENS, options.sketch)
     if question is not None and rows == "token":
         question = partial(rows_and_more, rows=question, more=partial(weigh_step, in_parts=True))
     if question is not None and rows == "weight":

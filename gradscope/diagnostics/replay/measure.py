@@ -80,7 +80,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
     if max(value, abs(logged)) <= step_norm.floor:
         return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value, error)
     if abs(value - logged) <= max(tolerance * abs(logged), step_norm.floor):
-        return Quantity(name=_NAME, verdict="match", cause=_although(run, step_norm)), value, error
+        return Quantity(name=_NAME, verdict="match", cause=_caveats(run, step_norm)), value, error
     if step_norm.trained is not None:
         return _judge_reduced(run, measured.step, step_norm, step_norm.trained, logged, value, error)
     return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
@@ -107,7 +107,7 @@ def _judge_reduced(
         return refused(_NAME, Reason("entropy_ties", ties), value, error)
     spread = f"the spread of {trained.dtype} over orders of the rollouts, {_per_cent(within)}"
     if error <= within:
-        notes = [f"within {spread}", _although(run, step_norm)]
+        notes = [f"within {spread}", _caveats(run, step_norm)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
     off = f"the recomputed norm is {_per_cent(error)} off, beyond {spread}"
     close = max(WELL_BEYOND * within, _HALF_ROUNDING.get(trained.dtype, 0.0))
@@ -128,7 +128,7 @@ def _why_zero(measured: inputs.MeasuredStep) -> str:
     )
 
 
-def _although(run: Run, step_norm: StepNorm) -> str | None:
+def _caveats(run: Run, step_norm: StepNorm) -> str | None:
     """Assumptions that a match rests on, because they were not logged."""
     notes = [_inferred(step_norm)]
     if run.settings.origin is None:

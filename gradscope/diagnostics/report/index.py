@@ -22,7 +22,7 @@ from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.compare import sureness
+from gradscope.findings.compare import effect_over_interval
 from gradscope.findings.degeneracy import conflicts_of_runs
 from gradscope.findings.logged import late_sentence
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
@@ -97,7 +97,7 @@ def _read(
         except GradscopeError as error:
             left_out.append((name, error.message))
             continue
-        runs.append((summary, run.source, run if len(named) <= MOST_COMPARED else None))
+        runs.append((summary, run.source, run if len(named) <= MAX_COMPARED else None))
     progress(len(named), len(named), "runs")
     return runs, left_out
 
@@ -171,7 +171,7 @@ def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-MOST_COMPARED = 12
+MAX_COMPARED = 12
 """Runs side by side: their rewards are in memory together, and a table of differences has a row a number and run."""
 _IN_A_CHART = 4  # runs in one chart, the first among them: dashes and markers of more lines are hard to distinguish
 
@@ -289,7 +289,7 @@ def _sentences(first: str, other_runs: Sequence[str], rows: Sequence[_Row]) -> I
         of_run = [row for row in rows if row[2] == other]
         sure = [row for row in of_run if _beyond_chance(row[5], len(rows))]
         if len(other_runs) == 1:  # of two runs the surest alone, in its one unit
-            sure.sort(key=lambda row: -sureness(row[5]))
+            sure.sort(key=lambda row: -effect_over_interval(row[5]))
         sentences = [
             f"{title} {with_interval(difference, form)}{' points' if form is points else ''}"
             for title, form, _, _, _, difference in sure

@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 
 __all__ = ["report_run", "runs_below"]
 
-MOST_STEPS = 4
+MAX_STEPS = 4
 """Steps whose gradients are recomputed where none are named: first, last, evenly between, and the largest logged."""
-MOST_TOKENS = 512  # token rows that are computed where no number is named
+MAX_TOKENS = 512  # token rows that are computed where no number is named
 
 
 # The modules of these sections are not even loaded where their data are missing.
-def _seldom(name: str, module: str, needs: str = "no_grams") -> Callable[[ReportInputs], ReportSection]:
+def _optional_section(name: str, module: str, needs: str = "no_grams") -> Callable[[ReportInputs], ReportSection]:
     def section(inputs: ReportInputs) -> ReportSection:
         needed = getattr(inputs, needs)
         if isinstance(needed, Unavailable) and not (needs == "no_grams" and inputs.grams):
@@ -79,9 +79,9 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     courses.reward_section,
     zero_loss_section,
     replay_section,
-    _seldom("rank", "gradient"),
-    _seldom("contributions", "gradient"),
-    _seldom("tokens", "tokens", "tokens"),
+    _optional_section("rank", "gradient"),
+    _optional_section("contributions", "gradient"),
+    _optional_section("tokens", "tokens", "tokens"),
     courses.length_section,
     rewards_section,
     loss_scale_section,
@@ -89,8 +89,8 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     courses.staleness_section,
     courses.entropy_section,
     courses.generation_section,
-    _seldom("coverage", "coverage", "passk"),
-    _seldom("formulations", "gradient"),
+    _optional_section("coverage", "coverage", "passk"),
+    _optional_section("formulations", "gradient"),
     claims_section,
 )
 _NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
@@ -143,7 +143,7 @@ def report_run(
         return report_of_metrics(run, _name(run))
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
     measured, absent = _NOT_ASKED
-    most_tokens = MOST_TOKENS if options.tokens is None else options.tokens
+    most_tokens = MAX_TOKENS if options.tokens is None else options.tokens
     if gradients:
         measured, absent = _measured(run, chosen, engine, progress)
     grams = tuple(step.gram for step in measured if step.gram is not None)
@@ -238,9 +238,9 @@ def _without_gradient(grams: Sequence[StepGram]) -> Unavailable:
 def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
     """The steps whose weights are on disk; of more than are wanted some between first and last, and the spike."""
     usable = [step for step in run.steps if run.weights_before(step) is not None and step not in run.notes]
-    if wanted == "all" or len(usable) <= MOST_STEPS:
+    if wanted == "all" or len(usable) <= MAX_STEPS:
         return tuple(usable)
-    chosen = list(evenly(usable, MOST_STEPS))
+    chosen = list(evenly(usable, MAX_STEPS))
     norms = run.courses.by_step("grad_norm")
     spike = max(usable, key=lambda step: norms.get(step, 0.0) if math.isfinite(norms.get(step, 0.0)) else math.inf)
     if spike not in chosen:

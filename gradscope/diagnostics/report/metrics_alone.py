@@ -19,7 +19,7 @@ from gradscope.say import counted
 
 _DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_norm"
 _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
-_MOST, _MANY = 0.5, 0.1
+_HALF, _MANY = 0.5, 0.1
 
 
 def report_of_metrics(run: Run, name: str) -> RunReport:
@@ -50,7 +50,7 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
     return ReportSection(
         name="signal",
         findings=(sentence,),
-        severity="unknown" if share is None else "problem" if share > _MOST else "look" if share > _MANY else "fine",
+        severity="unknown" if share is None else "problem" if share > _HALF else "look" if share > _MANY else "fine",
         meaning=metric(_DEAD).meaning,
         next_step="Nothing to do." if share == 0 else _ADVICE,
         command=f"gradscope degeneracy {shlex.quote(source.path)}",

@@ -16,10 +16,10 @@ from gradscope.rollouts.run import Run
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
 
-MOST_ROLLOUTS = 96
+MAX_ROLLOUTS = 96
 """Rollouts of a page, but for one group of each step, which is always whole: more are not read, and a page is small."""
-MOST_CHARACTERS = 120_000  # of all their texts, so that a page of long completions stays as small as one of short ones
-LEAST_CHARACTERS = 400  # of one text, however many there are
+MAX_CHARACTERS = 120_000  # of all their texts, so that a page of long completions stays as small as one of short ones
+MIN_CHARACTERS = 400  # of one text, however many there are
 
 _Shares = Mapping[tuple[str, int], float]
 
@@ -36,7 +36,7 @@ def read_groups(
     parts = {gram.step: _shares(gram) for gram in grams} or {
         step: {} for step in sorted({run.steps[0], run.steps[len(run.steps) // 2], run.steps[-1]})
     }
-    allowed = MOST_ROLLOUTS // max(len(parts), 1)
+    allowed = MAX_ROLLOUTS // max(len(parts), 1)
     chosen = [
         (group, shares)
         for step, shares in parts.items()
@@ -44,7 +44,7 @@ def read_groups(
         if any(rollout.prompt or rollout.completion for rollout in group.rollouts)
     ]
     texts = sum(1 + group.size for group, _ in chosen)
-    limit = max(LEAST_CHARACTERS, MOST_CHARACTERS // max(texts, 1))
+    limit = max(MIN_CHARACTERS, MAX_CHARACTERS // max(texts, 1))
     return tuple(
         ReadGroup(
             step=group.step,

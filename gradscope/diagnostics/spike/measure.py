@@ -23,7 +23,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.steps import (
-    FEWEST_OF_LEVELS,
+    MIN_STEPS_OF_LEVELS,
     deviation_of,
     late_change,
     most_deviating,
@@ -117,7 +117,7 @@ def spike_sentences(run: Run) -> tuple[str, ...]:
     except InputError:
         return rises
     metrics = metrics_at(courses, step, num_chosen_from=num_searched)
-    stands_out = any(one.is_unusual for one in metrics) and all(one.value.is_defined for one in metrics)
+    stands_out = any(metric.is_unusual for metric in metrics) and all(metric.value.is_defined for metric in metrics)
     return (*([spike_headline(step, metrics, was_named=False)] * stands_out), *rises)
 
 
@@ -130,7 +130,7 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
         yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({_spans(idle)}): they change nothing."
     norms = next((list(course.values()) for name, course in courses.items() if name.endswith(_NAMES[0])), [0.0])
     number = norms.count(max(norms))
-    if len(norms) >= FEWEST_OF_LEVELS and max(norms) > 0 and number > len(norms) / 2:
+    if len(norms) >= MIN_STEPS_OF_LEVELS and max(norms) > 0 and number > len(norms) / 2:
         yield f"The gradient norm is {max(norms):.3g} at {number:,} of {len(norms):,} steps, as after clipping."
 
 
@@ -192,9 +192,9 @@ def spike_parts(
     return tensors, measure_rollout_tokens(prepared, gram, live, most=most_tokens) if most_tokens else ()
 
 
-MOST_REMOVED = 0.25
+MAX_SHARE_REMOVED = 0.25
 """Share of the rollouts that is left out at most: a step of which more has to go is not made by a few."""
-MOST_TOKENS = 20  # tokens that are listed
+MAX_TOKENS = 20  # tokens that are listed
 
 
 def _live_gram(gram: StepGram | None) -> Array | None:
@@ -246,7 +246,7 @@ def _removals_of(gram: StepGram | None, typical: float | None) -> tuple[SpikeRem
     matrix = _live_gram(gram)
     if gram is None or matrix is None:
         return ()
-    most = math.ceil(MOST_REMOVED * len(matrix))
+    most = math.ceil(MAX_SHARE_REMOVED * len(matrix))
     order, norms = removal_order(matrix, most=most)
     enough = next((at for at, norm in enumerate(norms, start=1) if typical is not None and norm <= typical), most)
     return tuple(
@@ -270,7 +270,7 @@ def _tokens_of(measured: Sequence[RolloutTokens]) -> tuple[SpikeToken, ...]:
         for at in range(len(rollout.texts))
         if rollout.is_seen[at]
     ]
-    return tuple(sorted(every, key=lambda token: token.norm, reverse=True)[:MOST_TOKENS])
+    return tuple(sorted(every, key=lambda token: token.norm, reverse=True)[:MAX_TOKENS])
 
 
 def _tensors_of(measured: Sequence[TensorNorm]) -> tuple[SpikeTensor, ...]:
@@ -289,7 +289,7 @@ def _tensors_of(measured: Sequence[TensorNorm]) -> tuple[SpikeTensor, ...]:
     return tuple(sorted(tensors, key=lambda tensor: tensor.tensor_share, reverse=True))
 
 
-_MOST_LISTED_TOKENS = 512
+_MAX_LISTED_TOKENS = 512
 """Tokens whose gradients are computed: those of the rollouts with the largest parts, as many as there is room for."""
 
 
@@ -297,7 +297,7 @@ def measure_spike(
     path: str | Path,
     *,
     step: int | None = None,
-    tokens: int = _MOST_LISTED_TOKENS,
+    tokens: int = _MAX_LISTED_TOKENS,
     progress: Progress = False,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,

@@ -243,7 +243,7 @@ def exchanged_gram(
                     store.keep(name, batch.rows, layer_factors.compact(factors))
 
             seen = on_sequence if counts else lambda *_: None  # a pass that ran for the other processes alone
-            store.make_room()
+            store.trim_memory()
             with gradients_on(policy.trainable, on=False):
                 capture_batch(prepared, batch, capture, take, seen)
         slow = frozenset(chain.from_iterable(all_gather(sorted(capture.uncovered))))

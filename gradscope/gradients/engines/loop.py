@@ -17,7 +17,7 @@ from gradscope.gradients.layers.factors import (
     PaddedProduct,
     Part,
     Scatter,
-    looked_up,
+    looked_up_ids,
     renumbered,
 )
 from gradscope.gradients.model.calls import without_tf32
@@ -85,7 +85,7 @@ class GramAccumulator:
         tables = [factor for _, factors in parts for factor in factors if isinstance(factor, Scatter)]
         if len(tables) == sum(len(factors) for _, factors in parts):
             # rows of a table that were never looked up have no gradient, whichever way the parameter holds its rows
-            seen, width = looked_up(tables), tables[0].grads[0].shape[1]
+            seen, width = looked_up_ids(tables), tables[0].grads[0].shape[1]
             parts, length = renumbered(parts, seen), max(1, len(seen))
         self.add_slices((length, width), dtype, parts)
         self.num_parameters += shape.numel()

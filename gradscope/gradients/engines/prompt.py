@@ -277,7 +277,7 @@ def _run_group(
         def take(name: str, factors: list[GradientFactor], rows: tuple[int, ...] = batch.rows) -> None:
             pending.take(name, rows, factors)
 
-        pending.make_room()
+        pending.trim_memory()
         past = prefix.expanded(len(batch.rows)) if prefix else None
         stream.capture_batch(prepared, batch, capture, take, on_sequence, past)
     return prefix

@@ -79,7 +79,7 @@ class PartStore:
         """Store the contribution of the calls in one batch to a parameter."""
         self._parts[name].append((rows, [self._stored(factor) for factor in factors]))
 
-    def make_room(self) -> None:
+    def trim_memory(self) -> None:
         """Return freed memory to the system, where pending parts fragment it too much for the next pass."""
         if self._file is not None:
             trim_heap()
@@ -190,9 +190,9 @@ class PendingParts:
         self._in_memory.clear()
         self._store.__exit__(kind, error, traceback)
 
-    def make_room(self) -> None:
+    def trim_memory(self) -> None:
         """Return memory to the system before a pass, where many parts are pending."""
-        self._store.make_room()
+        self._store.trim_memory()
 
     def take(self, name: str, rows: Sequence[int], factors: Sequence[GradientFactor]) -> None:
         """Store the contribution of the calls in one batch to a parameter, for these rows of the step."""
@@ -281,7 +281,7 @@ def stream_gram(
                     if not waits:
                         pending.combine(name)
 
-                pending.make_room()
+                pending.trim_memory()
                 with gradients_on(policy.trainable, on=False):
                     capture_batch(prepared, batch, capture, take, on_sequence)
                 if number == 0:

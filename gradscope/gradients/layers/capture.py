@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import Cache
 
 from gradscope.gradients.layers.factors import GradientFactor, HeadProduct, LayerCall, begin_graph
-from gradscope.gradients.layers.rules import looks_up, returned_by
+from gradscope.gradients.layers.rules import is_id_lookup, returned_by
 from gradscope.gradients.layers.trace import CoveredLayers, decoder_layers
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.calls import exchanged_forward, removed_later
@@ -141,7 +141,7 @@ class Capture:
         for module in self._layers.owned:
             if self.head is not None and module is self.head.module:
                 continue
-            if looks_up(module):
+            if is_id_lookup(module):
                 handles.append(module.register_forward_pre_hook(self._expand_ids))
             handles.append(module.register_forward_hook(self._take))
         with removed_later(handles), recomputed(self._again, self._run):

@@ -149,7 +149,7 @@ class Summed(Struct, frozen=True, kw_only=True):
         out += self.rows[row, start : start + out.shape[0]].to(out).view_as(out)
 
 
-def looked_up(factors: Iterable[GradientFactor]) -> torch.Tensor:
+def looked_up_ids(factors: Iterable[GradientFactor]) -> torch.Tensor:
     """The sorted ids that occur among factors, of which one or more look up a table."""
     ids = torch.cat([ids for factor in factors if isinstance(factor, Scatter) for ids in factor.ids])
     seen: torch.Tensor = torch.unique(ids)

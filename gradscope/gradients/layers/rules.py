@@ -291,7 +291,7 @@ def rule_for(module: nn.Module) -> layer_factors.Rule | None:
     return next((rule for rule in RULES if rule.matches(module)), None)
 
 
-def looks_up(module: nn.Module) -> bool:
+def is_id_lookup(module: nn.Module) -> bool:
     """Whether a module is given ids: an embedding, with an adapter or without."""
     return isinstance(module, nn.Embedding | lora.Embedding)
 
@@ -356,7 +356,7 @@ def _is_by_row(call: layer_factors.ForwardCall) -> bool:
 
 def _is_by_token(call: layer_factors.ForwardCall) -> bool:
     """Whether tokens are the second axis too."""
-    num_axes = 2 if looks_up(call.module) else 3
+    num_axes = 2 if is_id_lookup(call.module) else 3
     if not _is_by_row(call) or call.input.dim() != num_axes or call.output.dim() != 3:
         return False
     return call.input.shape[1] <= call.length and call.output.shape[1] == call.input.shape[1]

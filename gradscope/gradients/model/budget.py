@@ -23,7 +23,7 @@ LAYER_VALUES = 34
 """Numbers that a layer's backward pass keeps, per token and unit of width: twice the 17 of Korthikanti et al. 2022
 (dropout masks in, attention scores out), for gated layers and the inputs that ``stream`` takes."""
 LOGIT_COPIES = 5  # float32 copies of a token's logits that exist at one time, where all logits are formed
-MOST_CUDA_TOKENS = 65536  # the largest guess
+MAX_CUDA_TOKENS = 65536  # the largest guess
 CPU_BYTES = 2**30
 """Memory for a batch's activations on a CPU, where larger batches are hardly faster and free memory is hard to know."""
 
@@ -143,7 +143,7 @@ def _tokens_that_fit(
     """
     values = num_layers + 2 * LAYER_VALUES if recompute else LAYER_VALUES * num_layers
     per_token = LOGIT_COPIES * 4 * vocab_size + values * width * itemsize
-    return min(MOST_CUDA_TOKENS, max(1, free_bytes // (2 * per_token)))
+    return min(MAX_CUDA_TOKENS, max(1, free_bytes // (2 * per_token)))
 
 
 class _Shape(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as progress
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import in_mib, most, raise_limits, require_regular
+from gradscope.outside.limits import allowed, in_mib, raise_limits, require_regular
 from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.outside.rules import FLAG, TEXT, TEXTS, FieldRule, integer_between, is_finite, require_fields
 from gradscope.rollouts.fetch import bring_weights
@@ -105,7 +105,7 @@ def quiet() -> Iterator[None]:
 # expression is read where it repeats no group and has few wildcards, with letters between them, and refused otherwise.
 _AGAIN = "Copy the file again."
 _FIT = "The folder's config.json and its weights are not from the same model."
-_MOST_CONFIGURATION = 4 << 20  # bytes: of a million labels transformers makes objects for a quarter of a minute
+_MAX_CONFIGURATION = 4 << 20  # bytes: of a million labels transformers makes objects for a quarter of a minute
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "position_ids")
 """Ends of names of buffers that older checkpoints hold and that are computed, not read."""
 _SHARE = FieldRule("a number from 0 to 1", lambda value: is_finite(value) and 0 <= value <= 1).or_null()
@@ -125,8 +125,8 @@ def require_readable(folder: Path) -> None:
 
 def _read_configuration(file: Path) -> dict[str, Any]:
     """The fields of a configuration."""
-    if file.is_file() and file.stat().st_size > most(_MOST_CONFIGURATION):
-        message = f"{file} is larger than {in_mib(most(_MOST_CONFIGURATION))}."
+    if file.is_file() and file.stat().st_size > allowed(_MAX_CONFIGURATION):
+        message = f"{file} is larger than {in_mib(allowed(_MAX_CONFIGURATION))}."
         raise InputError(message, hint=raise_limits(file), cause=UNREADABLE)
     document = _document(file)
     if not isinstance(document, dict):
@@ -272,8 +272,8 @@ def _tokenizer_class(folder: Path) -> Any:
 
 
 _LARGEST = 1e12
-_MOST_WILDCARDS = 4
-_MOST_LETTERS = 4096
+_MAX_WILDCARDS = 4
+_MAX_LETTERS = 4096
 _ATOM = r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.)"
 _PARTS = re.compile(
     r"(?P<look>\(\?<?[=!])|(?P<flags>\(\?[a-zA-Z-]+\))|(?P<open>\((?:\?(?:P<\w+>|[a-zA-Z-]*:))?)|(?P<or>\|)"
@@ -337,8 +337,8 @@ def _why_unbounded(pattern: str) -> str | None:
     >>> _why_unbounded("(a*)*b")
     'repeats a group'
     """
-    if len(pattern) > _MOST_LETTERS:
-        return f"has more than {_MOST_LETTERS} letters"
+    if len(pattern) > _MAX_LETTERS:
+        return f"has more than {_MAX_LETTERS} letters"
     if re.search(r"\\[1-9]|\(\?P=|\(\?\(", pattern):
         return "refers to a group of its own"
     if re.search(r"\(\?[a-zA-Z]*x", pattern):
@@ -377,7 +377,7 @@ def _why_slow(pattern: str) -> str | None:
             if is_adjacent:
                 return "has a wildcard beside a wildcard"
             wildcards, is_adjacent = wildcards + 1, True
-    return f"has more than {_MOST_WILDCARDS} wildcards" if wildcards > _MOST_WILDCARDS else None
+    return f"has more than {_MAX_WILDCARDS} wildcards" if wildcards > _MAX_WILDCARDS else None
 
 
 def _patterns(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

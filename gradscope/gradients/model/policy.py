@@ -353,14 +353,14 @@ def _prompt_ids(tokenizer: Any, rollout: Rollout, template: Mapping[str, Any]) -
     return _ids(tokenizer, text, add_special_tokens=False)
 
 
-_MOST_OF_A_BYTE = 16  # tokens: the longest that Unicode writes out, U+FDFA, is 36 bytes in place of 3
+_MAX_TOKENS_PER_BYTE = 16  # tokens: the longest that Unicode writes out, U+FDFA, is 36 bytes in place of 3
 
 
 def _ids(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
     with loading_errors("The tokenizer gives up on a text of this run", _AGAIN):
         ids = tuple(tokenizer(text, **options)["input_ids"])
     num_bytes = len(text.encode(errors="replace"))
-    if len(ids) > _MOST_OF_A_BYTE * (num_bytes + 8):
+    if len(ids) > _MAX_TOKENS_PER_BYTE * (num_bytes + 8):
         message = f"The tokenizer makes {len(ids):,} tokens of a text of {num_bytes:,} bytes."
         raise InputError(message, hint=_AGAIN)
     return ids

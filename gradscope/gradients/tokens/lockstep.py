@@ -35,7 +35,7 @@ from gradscope.gradients.layers.factors import (
     OuterProduct,
     Part,
     Scatter,
-    looked_up,
+    looked_up_ids,
     renumbered,
 )
 from gradscope.gradients.layers.trace import ForwardTrace, TracedCall, Tracer
@@ -91,7 +91,7 @@ def _add_rank_one(
     for rows, factor in alone:
         left[list(rows)], right[list(rows)] = torch.cat(factor.left).to(left), torch.cat(factor.right).to(right)
     if tables:
-        seen = looked_up(factor for _, factors in tables for factor in factors)
+        seen = looked_up_ids(factor for _, factors in tables for factor in factors)
         of_seen: list[Part] = [
             (rows, [OuterProduct(left=tuple(part[:, seen] for part in factor.left), right=factor.right)])
             for rows, factor in alone
@@ -401,7 +401,7 @@ def _touched(factors: Sequence[GradientFactor], length: int, step: int) -> list[
     """Slices of the first dimension that can hold anything: of a table only the ids that were looked up."""
     if not all(isinstance(factor, Scatter) for factor in factors):
         return [(start, min(start + step, length)) for start in range(0, length, step)]
-    return [(index, index + 1) for index in looked_up(factors).tolist()]
+    return [(index, index + 1) for index in looked_up_ids(factors).tolist()]
 
 
 def sketch_rows(

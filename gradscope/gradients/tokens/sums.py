@@ -278,7 +278,11 @@ def sequence_factors(gaps: Sequence[Array]) -> dict[str, Array]:
 
     ``gaps`` are the policy's log-probabilities minus the sampler's, 0 where a token does not count, [R][T].
     """
-    by_sequence = {name: one for name, one in CORRECTIONS.items() if one is not None and one.by_sequence}
+    by_sequence = {
+        name: correction
+        for name, correction in CORRECTIONS.items()
+        if correction is not None and correction.by_sequence
+    }
     own = [torch.from_numpy(np.asarray(gap, dtype=np.float64)) for gap in gaps]
     factors = {UNCORRECTED: np.ones(len(own))}
     for name, correction in by_sequence.items():

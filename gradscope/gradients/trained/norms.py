@@ -461,7 +461,7 @@ def _scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-_MOST_TOKENS = 16
+_MAX_TOKENS = 16
 """Tokens of a prompt, and of a completion, that the model is probed with: random numbers are drawn for each."""
 
 
@@ -492,8 +492,8 @@ def _piece(sequence: TokenSequence) -> TokenSequence:
     """The tokens around the end of a prompt; a row in a trainer's frame is not cut."""
     if sequence.frame is not None:
         return sequence
-    completion_ids, mask = sequence.completion_ids[:_MOST_TOKENS], sequence.mask[:_MOST_TOKENS]
-    return replace(sequence, prompt_ids=sequence.prompt_ids[-_MOST_TOKENS:], completion_ids=completion_ids, mask=mask)
+    completion_ids, mask = sequence.completion_ids[:_MAX_TOKENS], sequence.mask[:_MAX_TOKENS]
+    return replace(sequence, prompt_ids=sequence.prompt_ids[-_MAX_TOKENS:], completion_ids=completion_ids, mask=mask)
 
 
 def _seeded(policy: MeasuredPolicy, batch: object, seed: int) -> torch.Tensor:

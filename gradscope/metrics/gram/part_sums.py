@@ -29,7 +29,7 @@ from gradscope.metrics.gram.alignment import MIN_GROUPS
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.intervals import student_quantile
 
-_LEAST = 1e-200  # norms and squares below are zero: their ratios would leave floating point
+_TINY = 1e-200  # norms and squares below are zero: their ratios would leave floating point
 NO_LENGTH = "one of the two sums is zero, and has no direction"
 
 
@@ -164,9 +164,9 @@ def _form(products: Array, first: Array, second: Array) -> Array:
 
 def _jackknifed(above: Array, below: Array, scale: OpenScale) -> Estimate:
     """A ratio on all groups, with its interval where every group can be left out, [1 + J] each."""
-    if below[0] <= _LEAST:
+    if below[0] <= _TINY:
         return Estimate.undefined_because(NO_LENGTH, num_units=len(above) - 1)
-    if not np.all(below > _LEAST):
+    if not np.all(below > _TINY):
         return Estimate.exact(float(above[0] / below[0]), num_units=len(above) - 1)
     return jackknifed_on(above / below, scale)
 

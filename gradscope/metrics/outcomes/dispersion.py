@@ -34,7 +34,7 @@ Counts = NDArray[np.int64]
 NUM_DEALS = 1999  # with the deal that was logged 2,000, so that p-values come in steps of 0.0005
 FEW_DEALS = 199  # in steps of 0.005, for logs whose deals are dear
 _RANGE = (-0.25, 0.5)  # of the variance: two equal groups of half passes, and a group of passes with one of fails
-_MOST_DRAWS = 10_000_000  # random numbers, a second of one core, beyond which deals are few
+_MAX_DRAWS = 10_000_000  # random numbers, a second of one core, beyond which deals are few
 
 
 class DispersionTest(Struct, frozen=True, kw_only=True):
@@ -199,7 +199,7 @@ def _deal(strata: list[tuple[Counts, int]], seed: int) -> Counts:
     """Disagreeing pairs in each deal."""
     rng = np.random.default_rng(seed)
     draws = sum(min(len(sizes), _draws_by_column(sizes)) for sizes, _ in strata)
-    num_deals = NUM_DEALS if draws * NUM_DEALS <= _MOST_DRAWS else FEW_DEALS
+    num_deals = NUM_DEALS if draws * NUM_DEALS <= _MAX_DRAWS else FEW_DEALS
     disagreeing = np.zeros(num_deals, dtype=np.int64)
     by_column: dict[Any, list[tuple[Counts, int]]] = {}
     for sizes, passing in strata:

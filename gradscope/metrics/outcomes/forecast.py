@@ -54,7 +54,7 @@ log of thousands of samples tells rates apart, in steps of 1/2, so that the poli
 maximum."""
 _PARTS = (0.1, 0.5, 0.9)  # how much of the groups at an end the search takes for inflation at its start
 _FARTHEST = 20.0  # log odds of an inflation stay within this: e^-20 is no group of any log
-_LEAST = 1e-300
+_TINY = 1e-300
 
 
 class PassCounts(Struct, frozen=True, kw_only=True):
@@ -188,8 +188,8 @@ def _best_fit(counts: PassCounts, inflated: Counts) -> InflatedBeta:
 
     starts = []
     for ends in candidates:
-        fit = np.log(np.maximum((1 - ends.sum()) * inner + ends @ is_end, _LEAST)) @ counts.weight
-        odds = np.log(np.maximum(ends, _LEAST) / (1 - ends.sum()))
+        fit = np.log(np.maximum((1 - ends.sum()) * inner + ends @ is_end, _TINY)) @ counts.weight
+        odds = np.log(np.maximum(ends, _TINY) / (1 - ends.sum()))
         starts.append((float(fit.max()), np.concatenate([beta[int(np.argmax(fit))], odds])))
     start = max(starts, key=lambda pair: pair[0])[1]
     bounds = [(_MEANS[0], _MEANS[-1]), (_CORRELATIONS[0], _CORRELATIONS[-1]), *[(-_FARTHEST, _FARTHEST)] * 2]
@@ -211,7 +211,7 @@ def _log_likelihood(counts: PassCounts, fit: InflatedBeta) -> float:
     n, c = counts.num_samples, counts.num_passing
     inner = np.exp(_log_beta_binomial(n, c, np.array(fit.a), np.array(fit.b)))
     chance = (1 - fit.at_zero - fit.at_one) * inner + fit.at_zero * (c == 0) + fit.at_one * (c == n)
-    return float(counts.weight @ np.log(np.maximum(chance, _LEAST)))
+    return float(counts.weight @ np.log(np.maximum(chance, _TINY)))
 
 
 def _shapes(logits: Array) -> tuple[Array, Array]:
@@ -323,10 +323,10 @@ def _cell_of(num_samples: Counts, num_passing: Counts) -> Counts:
     return np.where(num_passing == num_samples, NUM_CELLS + 1, cell).astype(np.int64)
 
 
-MOST_TIMES = 8  # a forecast reaches this many times as far as the samples; hiding tested it up to 6.25 times
+MAX_EXTRAPOLATION = 8  # a forecast reaches this many times as far as the samples; hiding tested it up to 6.25 times
 MIN_PROMPTS = 10  # with fewer prompts there is no distribution to speak of
-MOST_UNCERTAIN = 0.6  # a wider interval of a share says nothing
-LEAST_FIT = 0.05
+MAX_INTERVAL_WIDTH = 0.6  # a wider interval of a share says nothing
+MIN_FIT_P_VALUE = 0.05
 """Below this p-value of the goodness of fit the value of a forecast would be that of a shape that the counts refute."""
 
 
@@ -355,14 +355,14 @@ class PassRates(Struct, frozen=True, kw_only=True):
 
     def _forecast(self, label: str, size: int, value: float, share: Callable[[Array], Array]) -> Estimate:
         reason, fit = None, self.goodness_of_fit.value
-        if size > MOST_TIMES * self.num_samples:
-            reason = f"{label} is more than {MOST_TIMES} times the {self.num_samples} samples of a prompt"
-        elif fit is not None and fit < LEAST_FIT:
+        if size > MAX_EXTRAPOLATION * self.num_samples:
+            reason = f"{label} is more than {MAX_EXTRAPOLATION} times the {self.num_samples} samples of a prompt"
+        elif fit is not None and fit < MIN_FIT_P_VALUE:
             reason = f"no inflated beta distribution of pass rates fits the counts (p = {fit:.2g})"
         if reason is not None:
             return Estimate.undefined_because(reason, num_units=self.num_prompts)
         low, high = self.bounds.interval(share)
-        if high - low > MOST_UNCERTAIN:
+        if high - low > MAX_INTERVAL_WIDTH:
             reason = f"a forecast at {label} could be anything from {low:.2f} to {high:.2f}"
             return Estimate.undefined_because(reason, num_units=self.num_prompts)
         return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=self.num_prompts)

@@ -89,7 +89,7 @@ def estimate_pass_table(
 
 Counts = tuple[NDArray[np.int64], NDArray[np.int64]]  # n and c of each prompt, [P] each
 
-_MOST_BUDGETS = 64  # budgets at which the first policy's curve is computed; it is straight between them
+_MAX_BUDGETS = 64  # budgets at which the first policy's curve is computed; it is straight between them
 _DOUBLINGS = 20  # larger factors than 2^20 are reported as 2^20
 _EQUAL = 1e-12
 
@@ -116,7 +116,7 @@ def compression_factors(first: Counts, second: Counts, ks: Sequence[int]) -> tup
     (2.35, 2.0)
     """
     most, num_prompts = int(first[0].min()), len(first[0])
-    budgets = np.unique(np.round(np.geomspace(1, most, _MOST_BUDGETS))).astype(np.int64)
+    budgets = np.unique(np.round(np.geomspace(1, most, _MAX_BUDGETS))).astype(np.int64)
     curves = np.column_stack([np.zeros(num_prompts), *(pass_at_k(*first, int(k)) for k in budgets)])
     budgets_from_zero = np.concatenate([[0.0], budgets.astype(np.float64)])
     factors = []

@@ -48,7 +48,7 @@ from gradscope.metrics.uncertainty.intervals import (
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
-_MOST_GAPS = 4  # numbers a row up to which integer clusters are counted rather than sorted
+_MAX_GAPS = 4  # numbers a row up to which integer clusters are counted rather than sorted
 
 
 def cluster_numbers(clusters: ArrayLike) -> Numbers:
@@ -117,7 +117,7 @@ def _numbered(labels: NDArray[np.generic]) -> tuple[Numbers, Numbers]:
     """The number of each row's cluster, [rows], and the first row of each cluster, [J]."""
     integers = labels.astype(np.int64, copy=False) if np.issubdtype(labels.dtype, np.integer) else None
     # numbers from 0 on without large gaps need no sorting
-    if integers is None or integers.min(initial=0) < 0 or integers.max(initial=0) > _MOST_GAPS * len(integers):
+    if integers is None or integers.min(initial=0) < 0 or integers.max(initial=0) > _MAX_GAPS * len(integers):
         _, first, numbers = np.unique(labels, return_index=True, return_inverse=True)
         return numbers, first
     first = np.full(int(integers.max(initial=-1)) + 1, len(integers))

@@ -190,7 +190,7 @@ def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
     return float(array.mean()) - half, float(array.mean()) + half
 
 
-_FEWEST = 4  # units of a stratum below which leaving one out leaves too little
+_MIN_UNITS = 4  # units of a stratum below which leaving one out leaves too little
 _NO_SPREAD = 1e-24  # variance over the squared value that is rounding
 
 
@@ -210,7 +210,7 @@ def jackknife(value: float, left_out: Sequence[ArrayLike], *, low: float, high: 
     """
     strata = [np.asarray(values, dtype=np.float64) for values in left_out]
     fewest = min((len(values) for values in strata), default=0)
-    if fewest < _FEWEST:
+    if fewest < _MIN_UNITS:
         return Estimate.undefined_because(f"leaving one of {fewest} out leaves too little", num_units=fewest)
     if any(np.isnan(values).any() for values in strata):
         reason = "it hangs on a single unit, without which it does not exist"

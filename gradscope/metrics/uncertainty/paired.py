@@ -134,7 +134,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-_MOST_FLIPPED = 14  # differences up to which all sign flips are gone through
+_MAX_FLIPPED = 14  # differences up to which all sign flips are gone through
 _FLIPS = 20_000
 _AT_ONCE = 500
 
@@ -152,7 +152,7 @@ def rise_by_flips(differences: ArrayLike, margin: float, *, seed: int = 0) -> fl
     moved = np.asarray(differences, dtype=np.float64) - margin
     moved = moved[np.abs(moved) > _EQUAL]
     seen = float(moved.sum()) - _EQUAL * max(len(moved), 1)
-    if len(moved) <= _MOST_FLIPPED:
+    if len(moved) <= _MAX_FLIPPED:
         flips = 1.0 - 2.0 * ((np.arange(2 ** len(moved))[:, None] >> np.arange(len(moved))) & 1)
         return float(np.mean(flips @ moved >= seen))
     rng = np.random.default_rng(0)

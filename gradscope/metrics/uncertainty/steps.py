@@ -25,10 +25,10 @@ from gradscope.metrics.uncertainty.intervals import student_quantile
 
 Array = NDArray[np.float64]
 
-FEWEST_STEPS = 10
+MIN_STEPS = 10
 """With fewer steps no remedy keeps its promise: at a correlation of 0.95 and n = 8 a tenth of equal runs differ."""
-_FEWEST_WINDOWS = 4
-_MOST_CORRELATED = 0.98
+_MIN_WINDOWS = 4
+_MAX_CORRELATION = 0.98
 
 
 def mean_of_steps(values: ArrayLike, course: ArrayLike) -> Estimate:
@@ -50,7 +50,7 @@ def mean_of_steps(values: ArrayLike, course: ArrayLike) -> Estimate:
     """
     chosen, run = np.asarray(values, dtype=np.float64), np.asarray(course, dtype=np.float64)
     mean = float(chosen.mean())
-    if len(chosen) < FEWEST_STEPS:
+    if len(chosen) < MIN_STEPS:
         return Estimate.exact(mean, num_units=len(chosen))
     if not np.ptp(chosen):
         return Estimate(value=mean, low=mean, high=mean, num_units=len(chosen))
@@ -75,7 +75,7 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: flo
     raw = float(centered[1:] @ centered[:-1]) / squares if squares else 0.0
     seen = raw + (num_fitted + (3 + num_fitted) * raw) / len(numbers)
     error = float(np.sqrt(max(1 - seen**2, 0.0) / len(numbers)))
-    correlation = min(max(seen + errors * error, 0.0), _MOST_CORRELATED)
+    correlation = min(max(seen + errors * error, 0.0), _MAX_CORRELATION)
     return len(numbers) * (1 - correlation) / (1 + correlation)
 
 
@@ -89,14 +89,14 @@ def _variances(chosen: Array, run: Array) -> Iterator[tuple[float, float]]:
     # sums of cos(pi k (i + 1/2) / n) x_i; scipy.fft has them in a call, and takes as long to import as a log
     yield float(np.mean(waves**2)) * 2 / len(chosen) ** 2, num_cosines
     num_windows = len(run) // len(chosen)
-    if num_windows >= _FEWEST_WINDOWS:
+    if num_windows >= _MIN_WINDOWS:
         means = run[-num_windows * len(chosen) :].reshape(num_windows, -1).mean(axis=1)
         line = np.polynomial.Polynomial.fit(np.arange(num_windows), means, 1)
         residuals = means - line(np.arange(num_windows))
         yield float(residuals @ residuals) / (num_windows - 2), num_windows - 2
 
 
-_FEWEST = 3
+_MIN_POINTS = 3
 _NOTHING = 1e-9
 _ERRORS = 1.5
 """Standard errors by which the correlation of neighboring steps is assumed larger than observed: the least, in halves,
@@ -122,13 +122,13 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     'a trend needs three steps, there are 2'
     """
     times, numbers = _checked(steps, values)
-    if len(np.unique(times)) < _FEWEST:
+    if len(np.unique(times)) < _MIN_POINTS:
         return _too_few(len(np.unique(times)))
     x, y = (times - times.mean()) / np.ptp(times), numbers - numbers.mean()
     spread, num = float(x @ x), len(x)
     slope = float(x @ y) / spread
     residual = y - slope * x
-    free = max(_worth(residual), _FEWEST) - 2
+    free = max(_worth(residual), _MIN_POINTS) - 2
     variance = float(residual @ residual) * num / (num - 2) / free / spread
     half = student_quantile(free) * variance**0.5
     return Estimate(value=slope, low=slope - half, high=slope + half, num_units=num)
@@ -156,14 +156,14 @@ def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estim
     returns = np.bincount(unit, weights=np.abs(_within(unit, times)))[unit] > _NOTHING
     times, numbers, unit = times[returns], numbers[returns], cluster_numbers(np.asarray(unit)[returns])
     names, step = np.unique(times, return_inverse=True)
-    if len(names) < _FEWEST:
+    if len(names) < _MIN_POINTS:
         return _too_few(len(names))
     x, y, num = _within(unit, times / np.ptp(times)), _within(unit, numbers), len(names)
     spread = float(x @ x)
     slope = float(x @ y) / spread
     residual = y - slope * x
     left = 1 - (int(unit.max()) + 1) / len(x)
-    free = max(_worth(np.bincount(step, weights=residual) / np.bincount(step)) * left, _FEWEST) - 2
+    free = max(_worth(np.bincount(step, weights=residual) / np.bincount(step)) * left, _MIN_POINTS) - 2
     scores = np.bincount(step, weights=x * residual)
     variance = float(scores @ scores) / left * num**2 / (num - 2) / free
     half = student_quantile(free) * variance**0.5 / spread
@@ -183,8 +183,8 @@ def _too_few(number: int) -> Estimate:
 
 def _worth(deviations: Array) -> float:
     """Independent steps that so many are worth; the least of a trend where they are too few to tell."""
-    if len(deviations) < FEWEST_STEPS:
-        return float(_FEWEST)
+    if len(deviations) < MIN_STEPS:
+        return float(_MIN_POINTS)
     return independent_steps(deviations, num_fitted=2, errors=_ERRORS)
 
 
@@ -195,7 +195,7 @@ def _within(unit: NDArray[np.int64], values: Array) -> Array:
 
 NUM_NEIGHBORS = 50
 """Steps around the one in question: enough for a median and a spread, few enough that a trend moves them little."""
-FEWEST_NEIGHBORS = 8  # with fewer a spread says little
+MIN_NEIGHBORS = 8  # with fewer a spread says little
 LEVEL = 0.05  # share of runs without an outlier in which the furthest step would lie beyond ``by_chance``
 _TO_SIGMA = 1.4826  # from the median absolute deviation to the standard deviation of a normal distribution
 _EFFICIENCY = 0.37
@@ -234,8 +234,8 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
     if not len(indices):
         return "it is zero"
     num_neighbors = min(len(steps) - 1, NUM_NEIGHBORS)
-    if num_neighbors < FEWEST_NEIGHBORS:
-        return f"{num_neighbors} other steps have the number, and a spread needs {FEWEST_NEIGHBORS}"
+    if num_neighbors < MIN_NEIGHBORS:
+        return f"{num_neighbors} other steps have the number, and a spread needs {MIN_NEIGHBORS}"
     neighbors, (deviation,) = _deviations(steps, numbers, indices, in_logs=in_logs)
     if math.isnan(deviation):
         return "half of the other steps have the same number"
@@ -265,7 +265,7 @@ def steps_beyond(values: Mapping[int, float], bound: float) -> list[int]:
 def _every_deviation(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array]:
     """The steps that can be compared, [N], and their deviations; NaN without a spread."""
     steps, numbers, in_logs = _comparable(values)
-    if len(steps) <= FEWEST_NEIGHBORS:
+    if len(steps) <= MIN_NEIGHBORS:
         return steps, np.full(len(steps), math.nan)
     parts = np.array_split(np.arange(len(steps)), len(steps) // _AT_ONCE + 1)
     return steps, np.concatenate([_deviations(steps, numbers, part, in_logs=in_logs)[1] for part in parts])
@@ -307,7 +307,7 @@ def _deviations(
         return neighbors, np.where(spreads == 0, math.nan, (own - middles) / spreads)
 
 
-FEWEST_OF_LEVELS = 20  # steps below which the last fifth is a handful
+MIN_STEPS_OF_LEVELS = 20  # steps below which the last fifth is a handful
 _QUARTILES = (0.25, 0.75)
 
 
@@ -337,7 +337,7 @@ def late_change(values: Mapping[int, float], *, factor: float) -> LateChange | N
     """
     steps = sorted(step for step, value in values.items() if math.isfinite(value))
     numbers = np.array([values[step] for step in steps])
-    if len(steps) < FEWEST_OF_LEVELS or numbers.min() < 0:
+    if len(steps) < MIN_STEPS_OF_LEVELS or numbers.min() < 0:
         return None
     num_before, first_late = 2 * len(steps) // 3, len(steps) - len(steps) // 5
     parts = numbers[:num_before], numbers[first_late:]

@@ -13,8 +13,8 @@ from gradscope.render.words import metric_title, pair_label
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
 _TITLES = {"reward": "mean reward", "frac_reward_zero_std": "degenerate groups"}
-_MOST_CURVES = len(style.SERIES)
-_MOST_PAIRS = 12  # pairs of one metric that a reader can take in
+_MAX_CURVES = len(style.SERIES)
+_MAX_PAIRS = 12  # pairs of one metric that a reader can take in
 _COST = "kilotokens_per_step"
 """Not a share of anything: on the axis that all panels have in common it would leave no room for the others."""
 _ROW = 0.25  # inches of one pair
@@ -36,7 +36,7 @@ def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
 
 
 def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str) -> Figure:
-    shown = cells[:_MOST_CURVES]
+    shown = cells[:_MAX_CURVES]
     names = [style.name_of(cell.advantage) for cell in shown]
     more = len(cells) - len(shown)
     figure, panels = style.new_figure(
@@ -73,7 +73,7 @@ def _ends(comparison: Comparison, cells: Sequence[ComparedCell]) -> str:
 def _forest(comparison: Comparison) -> Figure:
     names = [name for name in comparison.metrics if name != _COST]
     shown = {name: [pair for pair in comparison.pairs if pair.metric == name] for name in names}
-    rows = min(_MOST_PAIRS, max(len(pairs) for pairs in shown.values()))
+    rows = min(_MAX_PAIRS, max(len(pairs) for pairs in shown.values()))
     more = max(len(pairs) for pairs in shown.values()) - rows
     tested = [pair for pairs in shown.values() for pair in pairs]
     labels = [_line(pair, comparison) for pairs in shown.values() for pair in pairs]

@@ -10,7 +10,7 @@ from gradscope.render.figures import style
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.say import percent
 
-_MOST_WHISKERS = 24
+_MAX_WHISKERS = 24
 
 
 def draw_degeneracy(report: DegeneracyReport) -> dict[str, Figure]:
@@ -32,7 +32,7 @@ def _prediction(origin: str) -> str:
 
 def _over_steps(report: DegeneracyReport) -> Figure:
     dead = report.frac_reward_zero_std.value
-    whiskers = "; whiskers: 95 %, all kinds together" if len(report.by_step) <= _MOST_WHISKERS else ""
+    whiskers = "; whiskers: 95 %, all kinds together" if len(report.by_step) <= _MAX_WHISKERS else ""
     figure, (axes,) = style.new_figure(
         "Groups without a gradient" if dead is None else f"{percent(dead)} of groups gave no gradient",
         f"{metric('frac_reward_zero_std').formula}{whiskers}\n{_prediction(report.course_pass_rate_origin)}",

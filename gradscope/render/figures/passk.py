@@ -9,7 +9,7 @@ from gradscope.catalog.lookup import metric
 from gradscope.render.figures import style
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 
-_MOST_CURVES = len(style.SERIES)
+_MAX_CURVES = len(style.SERIES)
 
 
 def draw_pass_at_k(report: PassAtKReport) -> dict[str, Figure]:
@@ -62,8 +62,8 @@ def _curves(axes: Axes, report: PassAtKReport) -> None:
         axes.xaxis, [k for index, k in enumerate(ks) if index == 0 or k == ks[-1] or k >= 1.35 * ks[index - 1]]
     )
     style.label_lines(axes, labels)
-    if len(report.tables) > _MOST_CURVES:
-        more = len(report.tables) - _MOST_CURVES
+    if len(report.tables) > _MAX_CURVES:
+        more = len(report.tables) - _MAX_CURVES
         axes.text(0.99, 0.03, f"{more} more in the tables", transform=axes.transAxes, ha="right", color=style.MUTED)
 
 

@@ -16,7 +16,7 @@ from gradscope.results.rank import FormulationUpdate, GroupShare, RankCurvePoint
 from gradscope.results.tokens import GradientSparsity
 from gradscope.say import evenly
 
-_MOST_ROWS = 24  # advantages in a panel; of more those of the lowest and the highest ranks are shown
+_MAX_ROWS = 24  # advantages in a panel; of more those of the lowest and the highest ranks are shown
 _ALIKE = 0.9  # cosine from which two updates count as one direction
 
 
@@ -87,7 +87,7 @@ def _at_last(
                 (f"{style.name_of(names[0], limit=18)}{more}", max(defined, key=lambda point: point.group_size))
             )
     rows.sort(key=lambda row: -(row[1].effective_rank.value or 0.0))
-    return rows if len(rows) <= _MOST_ROWS else [*rows[: _MOST_ROWS // 2], *rows[-_MOST_ROWS // 2 :]]
+    return rows if len(rows) <= _MAX_ROWS else [*rows[: _MAX_ROWS // 2], *rows[-_MAX_ROWS // 2 :]]
 
 
 def _dots(axes: Axes, rows: Sequence[tuple[str, RankCurvePoint]]) -> None:
@@ -206,15 +206,15 @@ def _size_panel(axes: Axes, points: Sequence[_Point], name: str, *, last: bool) 
         style.label_lines(axes, labels, gap=0.075)
 
 
-_MOST_GROUPS = 10
-_MOST_FORMULATIONS = 20
+_MAX_GROUPS = 10
+_MAX_FORMULATIONS = 20
 
 
 def draw_updates(report: RankReport) -> dict[str, Figure]:
     """The cosines between the updates of the last step, where several, and its shares of the gradient, where any."""
     figures: dict[str, Figure] = {}
     step = max((update.step for update in report.formulations), default=None)
-    updates = [update for update in report.formulations if update.step == step][:_MOST_FORMULATIONS]
+    updates = [update for update in report.formulations if update.step == step][:_MAX_FORMULATIONS]
     if len(updates) > 1:
         figures |= _cosines(updates)
     shares = [share for share in report.shares if share.rollouts]
@@ -261,7 +261,7 @@ def _cosines(updates: Sequence[FormulationUpdate]) -> dict[str, Figure]:
 def _shares(shares: Sequence[GroupShare]) -> Figure:
     """The groups that give most, each bar cut at its rollouts, the largest of them named."""
     ordered = sorted(shares, key=lambda share: -abs(share.projection_share.value or 0.0))
-    shown = [share for share in ordered if share.projection_share.value][:_MOST_GROUPS]
+    shown = [share for share in ordered if share.projection_share.value][:_MAX_GROUPS]
     most = 100 * (ordered[0].projection_share.value or 0.0)
     dead = sum(not share.projection_share.value for share in shares)
     figure, (axes,) = style.new_figure(
@@ -314,9 +314,9 @@ def _of_rollouts(report: RankReport) -> _Course:
 def _below(sparsities: Sequence[GradientSparsity]) -> _Course:
     """Tokens have one line a step; weights are averaged."""
     course = []
-    for step in sorted({one.step for one in sparsities}):
-        of_step = [one for one in sparsities if one.step == step]
-        table = [[e.value for e in (one.zero, one.small, one.hoyer, one.gini)] for one in of_step]
+    for step in sorted({row.step for row in sparsities}):
+        of_step = [row for row in sparsities if row.step == step]
+        table = [[e.value for e in (row.zero, row.small, row.hoyer, row.gini)] for row in of_step]
         course.append((step, [mean_of_defined(column) for column in zip(*table, strict=True)]))
     return course
 

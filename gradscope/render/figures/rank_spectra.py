@@ -21,7 +21,7 @@ from gradscope.results import rank as results
 from gradscope.results.tokens import GradientSparsity
 from gradscope.say import evenly
 
-_LEAST_SHARE = 1e-4  # smaller shares of the sum change no effective rank and are not drawn
+_MIN_SHARE = 1e-4  # smaller shares of the sum change no effective rank and are not drawn
 STYLES: dict[str, tuple[str, str, Any, str]] = {
     "unweighted": ("scores", style.ORANGE, "--", "s"),
     "shuffled": ("shuffled", style.GREEN, "-.", "^"),
@@ -57,7 +57,7 @@ def _nulls(points: Sequence[results.RankCurvePoint], *, centered: bool) -> Figur
     )
     for panel, point in zip(axes, points, strict=True):
         panel.set_yscale("log")
-        panel.set_ylim(_LEAST_SHARE, 1.2)
+        panel.set_ylim(_MIN_SHARE, 1.2)
         panel.yaxis.set_minor_locator(NullLocator())
         panel.yaxis.set_major_formatter(lambda share, _: f"{share:g}")
         panel.xaxis.set_major_locator(FixedLocator([1, *range(2, size + 1, max(1, size // 4))]))
@@ -98,7 +98,7 @@ def _null_panel(axes: Axes, point: results.RankCurvePoint, *, last: bool) -> Non
 
 def _null_line(axes: Axes, profile: Sequence[float], **line: Any) -> float:
     """Draws the values that are large enough to count, and returns the height of the line's end."""
-    shown = [share for share in profile if share >= _LEAST_SHARE]
+    shown = [share for share in profile if share >= _MIN_SHARE]
     axes.plot(range(1, len(shown) + 1), shown, **line)
     return shown[-1]
 
@@ -269,16 +269,16 @@ def _rank_cell(rank: Estimate, ceiling: float) -> Cell:
 
 
 def _sparsity(sparsities: Sequence[GradientSparsity]) -> dict[str, Figure]:
-    of_weights = [one for one in sparsities if one.tensor is not None and one.gini.value is not None]
+    of_weights = [row for row in sparsities if row.tensor is not None and row.gini.value is not None]
     if not of_weights:
         return {}
-    step = max(one.step for one in of_weights)
+    step = max(row.step for row in of_weights)
     cells = {
-        heat_map_cell(one.tensor or ""): Cell(
-            value=f"{one.gini.value:.2f}", note=f"{one.small.value:.0%}", strength=one.gini.value or 0.0
+        heat_map_cell(row.tensor or ""): Cell(
+            value=f"{row.gini.value:.2f}", note=f"{row.small.value:.0%}", strength=row.gini.value or 0.0
         )
-        for one in of_weights
-        if one.step == step
+        for row in of_weights
+        if row.step == step
     }
     figure = heat_map(
         cells,
@@ -334,7 +334,7 @@ def _draw(axes: Axes, x: int, y: int, cell: Cell, letter: float) -> None:
     axes.text(x + 0.5, y + 0.74, cell.note, color=ink, ha="center", va="center", fontsize=letter)
 
 
-_MOST_MATRICES = 24
+_MAX_MATRICES = 24
 _SHARES = (
     ("bf16 sees", "bfloat16_changed"),
     ("one direction", "top_energy"),
@@ -360,13 +360,16 @@ def draw_weight_updates(report: results.RankReport) -> dict[str, Figure]:
 
 def draw_gradients_and_updates(pairs: Sequence[results.GradientAndUpdate]) -> dict[str, Figure]:
     """Ranks of the last step's gradient and of the change that followed, matrix by matrix; none without pairs."""
-    ranked = [one for one in pairs if one.gradient_rank.value is not None and one.update_rank.value is not None]
-    last = [one for one in ranked if one.step == ranked[-1].step][:_MOST_MATRICES]
+    ranked = [pair for pair in pairs if pair.gradient_rank.value is not None and pair.update_rank.value is not None]
+    last = [pair for pair in ranked if pair.step == ranked[-1].step][:_MAX_MATRICES]
     return {"rank_gradient_update": _gradients_and_updates(last)} if last else {}
 
 
 def _layers(updates: Sequence[results.WeightUpdate]) -> Figure:
-    cells = {heat_map_cell(one.tensor): _rank_cell(one.effective_rank, one.gaussian.value or 1.0) for one in updates}
+    cells = {
+        heat_map_cell(update.tensor): _rank_cell(update.effective_rank, update.gaussian.value or 1.0)
+        for update in updates
+    }
     return heat_map(
         cells,
         f"A weight's change from {updates[0].first} to {updates[0].last} updates has rank {_range(cells)}",
@@ -412,7 +415,7 @@ def _curve(since: Sequence[results.WeightUpdate]) -> Figure:
 
 def _trajectory(trajectories: Sequence[results.UpdateTrajectory]) -> Figure:
     """Two panels, one row a matrix; the random walk is one line, because it knows no matrix."""
-    shown = [trajectory for trajectory in trajectories if trajectory.top_energy.value is not None][: _MOST_MATRICES + 1]
+    shown = [trajectory for trajectory in trajectories if trajectory.top_energy.value is not None][: _MAX_MATRICES + 1]
     whose = "all weights" if shown[0].tensor is None else style.name_of(short_tensor(shown[0].tensor))
     figure, axes = style.new_figure(
         f"{100 * (shown[0].top_energy.value or 0.0):.0f} % of the path of {whose} is in one direction",

@@ -25,7 +25,7 @@ _ON_COLOR = {style.PALE: style.BLUE, style.FAINT: style.MUTED}  # labels of pale
 _LAYERS = (style.BLUE, style.PALE, style.FAINT)
 _BAR = 0.24  # inches of a horizontal bar
 _NAME = 0.078  # inches of a character of a bar's name
-_MOST_ENDS = 3  # lines whose last values a title has room for
+_MAX_ENDS = 3  # lines whose last values a title has room for
 
 
 def draw_report(report: RunReport | RunIndex) -> dict[str, Figure]:
@@ -67,8 +67,8 @@ def _ends(chart: Chart) -> str:
         ranked = sorted(zip(_heights(chart.series[0]), chart.places, strict=True), reverse=True)
         return ": " + ", ".join(f"{value:.2g} {name}" for value, name in (ranked[0], *ranked[1:][-1:]))
     columns = zip(*(series.values for series in chart.series), strict=True)
-    complete = [column for column in columns if all(one is not None and math.isfinite(one) for one in column)]
-    if not complete or len(chart.series) > _MOST_ENDS:
+    complete = [column for column in columns if all(value is not None and math.isfinite(value) for value in column)]
+    if not complete or len(chart.series) > _MAX_ENDS:
         return ""
     if len(chart.series) > 1 and chart.kind == "lines":
         ends = zip(complete[-1], chart.series, strict=True)

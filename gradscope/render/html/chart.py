@@ -20,8 +20,8 @@ from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-_LEAST = 1e-300  # numbers nearer than that are drawn as one: between them no digits are left for ticks
-_MOST = 1e306  # steps wider than that have no rounder one above that is finite
+_MIN_SPAN = 1e-300  # numbers nearer than that are drawn as one: between them no digits are left for ticks
+_MAX_STEP = 1e306  # steps wider than that have no rounder one above that is finite
 
 
 class Scale(Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ def widened(values: Sequence[float]) -> tuple[float, float]:
         low = 0.0
     if 0.5 * low <= high < 0 or low == high < 0:
         high = 0.0
-    return (low, high) if high - low >= _LEAST else (low - 0.5, high + 0.5)
+    return (low, high) if high - low >= _MIN_SPAN else (low - 0.5, high + 0.5)
 
 
 def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
@@ -72,7 +72,7 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
     ([0.0, 0.25, 0.5, 0.75, 1.0], [20.0, 40.0, 60.0])
     """
     rough = high / max(most - 1, 1) - low / max(most - 1, 1)
-    if rough > _MOST:
+    if rough > _MAX_STEP:
         return [0.0] if low <= 0.0 <= high else []
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in _STEPS if power * factor >= rough * (1 - 1e-9))
@@ -85,7 +85,7 @@ def rounded(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-MOST_POINTS = 160  # points of a line: five pixels each on a page of full width
+MAX_POINTS = 160  # points of a line: five pixels each on a page of full width
 
 
 class Window(Struct, frozen=True, kw_only=True):
@@ -116,9 +116,9 @@ class Point(Struct, frozen=True, kw_only=True):
 
 
 def windows_of(chart: Chart) -> tuple[Window, ...]:
-    """The positions of a chart over numbers, joined where there are more than :data:`MOST_POINTS`."""
+    """The positions of a chart over numbers, joined where there are more than :data:`MAX_POINTS`."""
     positions = [float(position) for position in chart.places]
-    width = math.ceil(len(positions) / MOST_POINTS)
+    width = math.ceil(len(positions) / MAX_POINTS)
     starts = range(0, len(positions), width or 1)
     ends = [min(start + width, len(positions)) for start in starts]
     return tuple(
@@ -141,7 +141,7 @@ def point_of(values: Sequence[float | None]) -> Point | None:
 _WIDTH, _RIGHT = 760.0, 72.0
 _LETTER = 11.0  # width of a letter where the style sheet prints text largest, on a phone
 _ROW, _BAR = 23.0, 14.0
-_MOST_CHARACTERS = 24
+_MAX_CHARACTERS = 24
 
 
 class Bar(Struct, frozen=True, kw_only=True):
@@ -176,7 +176,7 @@ def bars_of(chart: Chart) -> Bars:
     values = [value or 0.0 for value in chart.series[0].values]
     low, high = min(0.0, *values, 0.0), max(0.0, *values, 0.0)
     names = [
-        name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…" for name in map(str, chart.places)
+        name if len(name) <= _MAX_CHARACTERS else f"{name[: _MAX_CHARACTERS - 1]}…" for name in map(str, chart.places)
     ]
     left = _LETTER * max(map(len, names)) + 8.0
     start = left + (_RIGHT + 8.0 if low < 0 else 0.0)
@@ -198,7 +198,7 @@ FULL = Canvas(width=760.0, height=258.0, left=72.0, right=24.0, top=34.0, bottom
 """As wide as the page."""
 CARD = Canvas(width=280.0, height=140.0, left=36.0, right=12.0, top=12.0, bottom=34.0, letter=7.0, most_ticks=4)
 """One of several side by side, where the title is the name of the vertical axis, too."""
-_MOST_MARKERS = 60
+_MAX_MARKERS = 60
 _NUM_STYLES = 4
 
 
@@ -284,7 +284,7 @@ def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) ->
                 pieces.append([])
         pieces = [piece for piece in pieces if piece]
         has_band = any(point is not None and point.low < point.high for point in points)
-        is_marked = sum(map(len, pieces)) <= _MOST_MARKERS or any(len(piece) == 1 for piece in pieces)
+        is_marked = sum(map(len, pieces)) <= _MAX_MARKERS or any(len(piece) == 1 for piece in pieces)
         yield DrawnSeries(
             name=series.name,
             numbers=_numbers(points),

@@ -41,7 +41,7 @@ def render_page(report: results.RunReport) -> str:
         f"{source.num_rows:,} rows used, {source.quarantined.num_rows:,} set aside",
         f"Gradients recomputed at step {steps}." if steps else "No gradient was recomputed.",
         *(f"Not read: {sentence}" for sentence in source.quarantined.lost),
-        *(f"{one.counted} set aside: {one.reason} ({one.where})" for one in source.quarantined.reasons),
+        *(f"{reason.counted} set aside: {reason.reason} ({reason.where})" for reason in source.quarantined.reasons),
     )
     notes = (*source.inferred, *source.missing)
     return render_document(
@@ -151,7 +151,7 @@ _LABELS = {
     "zero-loss": "losses of zero",
 }
 """Section -> its title, where that is not its name."""
-MOST_FINDINGS = 4  # besides its first sentence three are read; the others fold
+MAX_FINDINGS = 4  # besides its first sentence three are read; the others fold
 
 
 def shows_something(chart: results.Chart) -> bool:
@@ -181,17 +181,17 @@ def to_read_of(groups: Sequence[results.ReadGroup]) -> list[tuple[str, results.R
         if of_kind:
             best = max(of_kind, key=lambda group: (float(share_of_group(group) or 0), group.step))
             pulls = _pulls(best)
-            order = sorted(best.rollouts, key=lambda one: -abs(pulls.get(one.sample, 0.0)))
+            order = sorted(best.rollouts, key=lambda rollout: -abs(pulls.get(rollout.sample, 0.0)))
             chosen.append((words, replace(best, rollouts=tuple(order))))
     return chosen if len(chosen) > 1 else []
 
 
 def _pulls(group: results.ReadGroup) -> dict[int, float]:
     """The advantage of each rollout, and where none is logged how far its reward is above the group's mean."""
-    logged = {one.sample: one.advantage for one in group.rollouts if one.advantage is not None}
+    logged = {rollout.sample: rollout.advantage for rollout in group.rollouts if rollout.advantage is not None}
     if logged or group.kind in _DEAD:
         return logged
-    rewards = {one.sample: one.reward for one in group.rollouts if one.reward is not None}
+    rewards = {rollout.sample: rollout.reward for rollout in group.rollouts if rollout.reward is not None}
     mean = sum(rewards.values()) / len(rewards) if rewards else 0.0
     return {sample: reward - mean for sample, reward in rewards.items()}
 
@@ -241,7 +241,7 @@ def _environment() -> Environment:
         "format_number": format_number,
         "key_number_words": key_number_words,
         "label": lambda name: _LABELS.get(name, name),
-        "most_findings": MOST_FINDINGS,
+        "most_findings": MAX_FINDINGS,
         "num_shades": NUM_SHADES,
         "page_table": page_table,
         "shade_of": shade_of,
@@ -320,7 +320,7 @@ def _table(runs: Sequence[results.RunSummary]) -> results.ReportTable:
     )
 
 
-MOST_ROWS = 100  # rows of a table over steps; the JSON document has all of them
+MAX_ROWS = 100  # rows of a table over steps; the JSON document has all of them
 _LONG, _PROSE = 30, 60  # a longer text gets a wide cell, so that it is no column of single words
 
 
@@ -368,7 +368,7 @@ def windowed_table(table: ReportTable) -> ReportTable:
 
     The first column names them, numbers are means (of estimates, of their values), and words have their counts.
     """
-    width = math.ceil(len(table.rows) / MOST_ROWS)
+    width = math.ceil(len(table.rows) / MAX_ROWS)
     if not table.by_step or width < 2:
         return table
     parts = [table.rows[start : start + width] for start in range(0, len(table.rows), width)]

@@ -16,7 +16,7 @@ from gradscope.render.words import QUIET, STYLES, Footnotes, Tone, cell
 Blocks = Iterator[RenderableType]
 Views = Mapping[str, Callable[[Footnotes], Iterable[RenderableType]]]
 """Name -> its tables; none where the result has nothing of it."""
-MOST_FINDINGS = 3  # besides the verdict; more than three are not read
+MAX_FINDINGS = 3  # besides the verdict; more than three are not read
 SCREEN_ROWS = 8  # of an answer's table: more do not fit a screen with their verdict
 _WIDTH, _LINES = 80, 19
 """Of an answer for which no table is asked: a terminal of 24 lines less what was read (two), the next command and the
@@ -56,10 +56,12 @@ class Answer(Struct, frozen=True, kw_only=True):
         if offered is None:
             offered = [name for name in unchosen if name in views and any(True for _ in views[name](unseen))]
         left = [name for name in unchosen if name in ("findings", *offered)]
-        sentences = self.findings if "findings" in chosen else headline_findings[:MOST_FINDINGS]
-        items: list[RenderableType] = [bullet(one) if isinstance(one, str) else one for one in sentences]
+        sentences = self.findings if "findings" in chosen else headline_findings[:MAX_FINDINGS]
+        items: list[RenderableType] = [
+            bullet(sentence) if isinstance(sentence, str) else sentence for sentence in sentences
+        ]
         if not chosen:
-            items = _that_fit(items, _LINES - _height([*parts, Text(), Text(), *_offer(left)]))
+            items = _fitting_items(items, _LINES - _height([*parts, Text(), Text(), *_further_tables(left)]))
         if "findings" in left and "findings" not in offered and len(self.findings) <= len(items):
             left.remove("findings")
         if items:
@@ -71,11 +73,11 @@ class Answer(Struct, frozen=True, kw_only=True):
                 parts += (part for block in shown[name] or [missing] for part in (Text(), block))
         parts += footnotes(notes)
         if left:
-            parts += [Text(), *_offer(left)]
+            parts += [Text(), *_further_tables(left)]
         return Group(*parts)
 
 
-def _offer(names: Sequence[str]) -> list[Text]:
+def _further_tables(names: Sequence[str]) -> list[Text]:
     return [cell(f"{_OFFER} {', '.join(names)}; or {ALL}.", style=QUIET)] if names else []
 
 
@@ -85,7 +87,7 @@ def _height(parts: Sequence[RenderableType]) -> int:
     return sum(len(console.render_lines(part)) for part in parts)
 
 
-def _that_fit(items: Sequence[RenderableType], lines: int) -> list[RenderableType]:
+def _fitting_items(items: Sequence[RenderableType], lines: int) -> list[RenderableType]:
     """The first of the items that so many lines hold."""
     fit: list[RenderableType] = []
     for item in items:

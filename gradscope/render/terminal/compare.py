@@ -12,12 +12,12 @@ from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import Answer, Blocks
 from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.views.view import Column, Word, entry
-from gradscope.render.words import Footnotes, cell, metric_title, pair_label, plain, why_alone
+from gradscope.render.words import Footnotes, cell, metric_title, no_interval, pair_label, plain
 from gradscope.results.compare import ComparedPair, Comparison
 from gradscope.say import counted
 
 _AT_ONCE = 2  # metrics that fit 80 columns
-_MOST_PAIRS = 6
+_MAX_PAIRS = 6
 _METRIC, _LABEL = 16, 29  # characters of a name, as many as leave room for the numbers in 80 columns
 _OVER_PROMPTS = "Difference of the two runs, the second minus the first [95 % interval]"
 _OVER_SEEDS = "Mean difference over seeds [95 % interval]"
@@ -64,9 +64,9 @@ def _answer(comparison: Comparison) -> Blocks:
             yield Text(pair_label(comparison.pairs[0], comparison))
         if pairs:
             yield cell(_OVER_PROMPTS if within else _OVER_SEEDS)
-            yield _differences(pairs[:_MOST_PAIRS], comparison, notes)
-        if len(pairs) > _MOST_PAIRS:
-            yield cell(f"{len(pairs) - _MOST_PAIRS} more differences: --show pairs.")
+            yield _differences(pairs[:_MAX_PAIRS], comparison, notes)
+        if len(pairs) > _MAX_PAIRS:
+            yield cell(f"{len(pairs) - _MAX_PAIRS} more differences: --show pairs.")
         for reason in dict.fromkeys(pair.undefined for pair in unknown):
             names = ", ".join(pair.metric for pair in unknown if pair.undefined == reason)
             yield cell(f"Not compared: {names} ({reason}).")
@@ -102,11 +102,14 @@ def _label(pair: ComparedPair, comparison: Comparison) -> Word:
 
 def _means(comparison: Comparison, metrics: tuple[str, ...], notes: Footnotes) -> Table:
     columns = [
-        Column("cell", lambda one: Word("\n  ".join(plain(part, limit=26) for part in one.name.split(", ")))),
-        Column("seeds", lambda one: str(len(one.seeds)), "count"),
+        Column("cell", lambda cell: Word("\n  ".join(plain(part, limit=26) for part in cell.name.split(", ")))),
+        Column("seeds", lambda cell: str(len(cell.seeds)), "count"),
         *(
             Column(
-                metric_title(name), entry("metrics", name), "share", alone=lambda one: why_alone(len(one.seeds), "runs")
+                metric_title(name),
+                entry("metrics", name),
+                "share",
+                alone=lambda cell: no_interval(len(cell.seeds), "runs"),
             )
             for name in metrics
         ),

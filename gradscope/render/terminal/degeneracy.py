@@ -17,13 +17,13 @@ from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_aside
 from gradscope.render.terminal.names import ALL
 from gradscope.render.views.degeneracy import ADVANTAGES, ENVIRONMENTS, POLICIES, REWARDS, SIZES, prompts_view
-from gradscope.render.views.view import MOST_ROWS, Column, Course, digits
+from gradscope.render.views.view import MAX_ROWS, Column, Course, digits
 from gradscope.render.words import UNDEFINED, Footnotes, Style, cell, format_estimate, format_number, plain
 from gradscope.results.degeneracy import DegeneracyReport, PromptCounts, StepDegeneracy
 from gradscope.results.logged import MetricCourse
 from gradscope.say import counted, percent
 
-MOST_STEPS = 80
+MAX_STEPS = 80
 """Of more, ``--show steps`` joins neighbors, so that the table stays readable; each is in the JSON and the CSV."""
 _JOINED = 20  # rows of such a table
 _WIDTH, _WIDTH_AS_LOGGED = 26, 16  # of a course over steps, in characters
@@ -206,7 +206,7 @@ def _cost(report: DegeneracyReport, notes: Footnotes) -> Blocks:
 _VIEWS = {
     "advantages": (ADVANTAGES,),
     "rewards": (REWARDS,),
-    "prompts": (prompts_view(MOST_ROWS),),
+    "prompts": (prompts_view(MAX_ROWS),),
     "environments": (ENVIRONMENTS,),
     "policies": (POLICIES,),
 }
@@ -243,7 +243,7 @@ groups is that of all the groups."""
 def _by_step(report: DegeneracyReport, notes: Footnotes) -> Table:
     """Every step or window, of many steps neighbors together; the last column only where the trainer logged its own."""
     steps = report.by_step
-    is_short = len(steps) <= MOST_STEPS
+    is_short = len(steps) <= MAX_STEPS
     shown = [
         (title, name, style)
         for title, name, style in _BY_STEP
@@ -265,7 +265,7 @@ def _by_step(report: DegeneracyReport, notes: Footnotes) -> Table:
 
 def _joined(number: int, means: str, notes: Footnotes) -> list[slice]:
     """The rows of so many steps, a row each or, of many, neighbors together, with a remark on their means."""
-    rows = number if number <= MOST_STEPS else _JOINED
+    rows = number if number <= MAX_STEPS else _JOINED
     if rows < number:
         notes.remark(
             f"Each row joins about {number / rows:.0f} steps, a mean over {means}; the JSON and the CSV have each step."
@@ -295,18 +295,21 @@ def _logged(rows: Sequence[StepDegeneracy]) -> Estimate | float:
 def _courses(report: DegeneracyReport, courses: Sequence[MetricCourse]) -> Blocks:
     """Each number that was logged, with its course."""
     if report.metrics:
-        first, last = min(one.steps[0] for one in report.metrics), max(one.steps[-1] for one in report.metrics)
+        first, last = (
+            min(course.steps[0] for course in report.metrics),
+            max(course.steps[-1] for course in report.metrics),
+        )
         yield cell("As the trainer logged it; a mean is over logged steps, without an interval.")
         columns = (
             Column("", "title"),
-            Column("mean", lambda one: None if one.mean.value is None else _number(one.mean.value, one), "count"),
+            Column("mean", lambda row: None if row.mean.value is None else _number(row.mean.value, row), "count"),
             Column(f"steps {first} to {last}"[:_WIDTH_AS_LOGGED], _drawn),
-            Column("first", lambda one: _number(one.values[0], one), "count"),
-            Column("last", lambda one: _number(one.values[-1], one), "count"),
-            Column("largest", lambda one: _number(one.at(one.largest_step), one), "count"),
+            Column("first", lambda row: _number(row.values[0], row), "count"),
+            Column("last", lambda row: _number(row.values[-1], row), "count"),
+            Column("largest", lambda row: _number(row.at(row.largest_step), row), "count"),
             Column("at step", digits("largest_step"), "count"),
         )
-        yield draw_table(columns, courses, Footnotes(), is_bold=lambda one: one.name == "frac_reward_zero_std")
+        yield draw_table(columns, courses, Footnotes(), is_bold=lambda row: row.name == "frac_reward_zero_std")
 
 
 def _drawn(course: MetricCourse) -> Course:

@@ -14,7 +14,7 @@ from gradscope.render.terminal.layout import add_row, new_table
 from gradscope.render.words import QUIET, cell
 
 _DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "neither": "neither end is better"}
-_MOST_LISTED = 5
+_MAX_LISTED = 5
 
 
 def essential_metrics() -> Group:
@@ -33,8 +33,8 @@ def metric_answer(text: str) -> Group:
         return _page(text)
     if len(nearest) == 1:
         return Group(cell(f"No metric is called {text!r}; the nearest:"), Text(), _page(nearest[0].name))
-    more = f"The {_MOST_LISTED} nearest of {len(nearest)}" if len(nearest) > _MOST_LISTED else "Near"
-    return _list(nearest[:_MOST_LISTED], f"{more} to {text!r}:", f"$ gradscope explain {nearest[0].name}")
+    more = f"The {_MAX_LISTED} nearest of {len(nearest)}" if len(nearest) > _MAX_LISTED else "Near"
+    return _list(nearest[:_MAX_LISTED], f"{more} to {text!r}:", f"$ gradscope explain {nearest[0].name}")
 
 
 def _list(entries: Sequence[Metric], head: str, foot: str) -> Group:

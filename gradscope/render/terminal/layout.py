@@ -56,7 +56,9 @@ Column = tuple[str, Literal["left", "right"]]
 
 def losses(sources: Iterable[Source]) -> list[str]:
     """A line for each input of which something is missing, with its path and format; stderr says what was read."""
-    return [f"{one.path} ({one.recognized}){missing}" for one in sources if (missing := rows_set_aside(one))]
+    return [
+        f"{source.path} ({source.recognized}){missing}" for source in sources if (missing := rows_set_aside(source))
+    ]
 
 
 def rows_set_aside(source: Source) -> str:

@@ -22,7 +22,7 @@ from gradscope.say import evenly, named_steps, number
 
 _TONES: Mapping[str, Tone] = {"match": "fine", "mismatch": "problem", "cannot": "unknown", "no_gradient": "unknown"}
 _NORM = "grad_norm"
-_MOST_CAUSES = 2  # where no step could be judged
+_MAX_CAUSES = 2  # where no step could be judged
 
 
 def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
@@ -62,7 +62,7 @@ def _answer(report: ReplayReport, *, show_all: bool) -> Blocks:
         numbers = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
         yield cell(f"Not shown: {numbers} (--show steps,causes).")
     if not shown:
-        yield from _causes(left, most=_MOST_CAUSES)
+        yield from _causes(left, most=_MAX_CAUSES)
 
 
 def _steps(steps: Sequence[StepReplay], notes: Footnotes) -> Table:
@@ -124,9 +124,9 @@ def _shape(cause: str) -> str:
     return re.sub(r"\d[\d.e+%-]*", "0", cause).replace("0 updates", "0 update")
 
 
-_MOST_ROLLOUTS = 5  # of the answer; all are in ``--show rollouts``
-_MOST_SHOWN = 40
-_MOST_TENSORS = 20
+_MAX_ROLLOUTS = 5  # of the answer; all are in ``--show rollouts``
+_MAX_SHOWN = 40
+_MAX_TENSORS = 20
 
 
 def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
@@ -149,23 +149,23 @@ def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
 
 
 def _tone(report: SpikeReport) -> Tone:
-    if any(not one.value.is_defined for one in report.metrics):
+    if any(not metric.value.is_defined for metric in report.metrics):
         return "problem"
-    if any(one.is_unusual for one in report.metrics):
+    if any(metric.is_unusual for metric in report.metrics):
         return "look"
-    return "fine" if any(one.deviation.is_defined for one in report.metrics) else "unknown"
+    return "fine" if any(metric.deviation.is_defined for metric in report.metrics) else "unknown"
 
 
 def _is_recomputed(report: SpikeReport) -> bool:
     """Whether the rollouts have parts of the gradient; where they have none, their order says nothing."""
-    return any(one.projection_share.is_defined for one in report.rollouts)
+    return any(rollout.projection_share.is_defined for rollout in report.rollouts)
 
 
 def _spike_answer(report: SpikeReport) -> Blocks:
     notes = Footnotes()
     if _is_recomputed(report):
         yield cell("Rollouts by their share of the gradient")
-        yield from draw((_rollouts(_MOST_ROLLOUTS, recomputed=True),), report, notes)
+        yield from draw((_rollouts(_MAX_ROLLOUTS, recomputed=True),), report, notes)
         notes.remark(FACTS)
     else:
         yield from draw((_METRICS,), report, notes)
@@ -175,10 +175,10 @@ def _spike_answer(report: SpikeReport) -> Blocks:
 def _more_rollouts(report: SpikeReport, notes: Footnotes) -> Blocks:
     """Those beyond the answer's, as many as a screen bears."""
     recomputed = _is_recomputed(report)
-    if len(report.rollouts) > (_MOST_ROLLOUTS if recomputed else 0):
-        yield from draw((_rollouts(_MOST_SHOWN, recomputed=recomputed),), report, notes)
-        if len(report.rollouts) > _MOST_SHOWN:
-            notes.remark(f"{len(report.rollouts) - _MOST_SHOWN} more rollouts: --output DIR writes all.")
+    if len(report.rollouts) > (_MAX_ROLLOUTS if recomputed else 0):
+        yield from draw((_rollouts(_MAX_SHOWN, recomputed=recomputed),), report, notes)
+        if len(report.rollouts) > _MAX_SHOWN:
+            notes.remark(f"{len(report.rollouts) - _MAX_SHOWN} more rollouts: --output DIR writes all.")
 
 
 def _rollouts(most: int, *, recomputed: bool) -> View:
@@ -212,7 +212,7 @@ _REMOVALS = View(
     "removals",
     (
         Column("left out", digits("num_removed"), "count"),
-        Column("the last of them", lambda one: f"sample {one.sample} of {one.group_id}", limit=40),
+        Column("the last of them", lambda removal: f"sample {removal.sample} of {removal.group_id}", limit=40),
         Column("norm", "grad_norm", "norm"),
     ),
 )
@@ -236,5 +236,5 @@ _TENSORS = View(
         Column("share of\nsquared norm", "tensor_share", "share"),
         Column("share of\nparameters", "frac_parameters", "share"),
     ),
-    lambda tensors: Selection(tensors[:_MOST_TENSORS]),
+    lambda tensors: Selection(tensors[:_MAX_TENSORS]),
 )

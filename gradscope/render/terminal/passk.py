@@ -18,8 +18,8 @@ from gradscope.results import passk as results
 from gradscope.say import counted, evenly
 
 _WIDTH = 82  # letters of a row, with the two behind its last column
-_LEAST_NAME = 6
-_MOST_FILES = 3  # files with a column each; of more the smallest and the largest budget have one
+_MIN_NAME = 6
+_MAX_FILES = 3  # files with a column each; of more the smallest and the largest budget have one
 
 
 def pass_at_k_table(report: results.PassAtKReport, show: Sequence[str] = ()) -> Group:
@@ -65,7 +65,7 @@ def _answer(report: results.PassAtKReport) -> Blocks:
         yield _budgets(table, notes, evenly(table.rows, SCREEN_ROWS), named=False)
     else:
         yield cell("pass@k [95 % interval over prompts]")
-        yield (_by_budget if len(report.tables) <= _MOST_FILES else _by_file)(report, notes)
+        yield (_by_budget if len(report.tables) <= _MAX_FILES else _by_file)(report, notes)
     yield from map(cell, notes.lines())
 
 
@@ -133,7 +133,7 @@ def _scores(table: results.PassAtKTable, evaluation: results.Evaluation, notes: 
 
 def _shared(widths: list[int], room: int) -> list[int]:
     """Widths of columns of names in so much room, with two letters between them; the longest give way first."""
-    while sum(widths) > room - 2 * len(widths) and max(widths) > _LEAST_NAME:
+    while sum(widths) > room - 2 * len(widths) and max(widths) > _MIN_NAME:
         widths[widths.index(max(widths))] -= 1
     return widths
 

@@ -22,7 +22,7 @@ from gradscope.render.terminal.names import ALL
 from gradscope.render.views.rank import ROLLOUT_VIEWS
 from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
 from gradscope.render.views.view import Column, digits, unless_empty
-from gradscope.render.words import FACTS, UNDEFINED, Footnotes, cell, why_alone
+from gradscope.render.words import FACTS, UNDEFINED, Footnotes, cell, no_interval
 from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry, TokenRankPoint, WeightRankPoint
 from gradscope.say import as_ranges, evenly, named_steps, non_finite_word
 
@@ -143,7 +143,7 @@ def _step_ranks(report: RankReport, *, show_all: bool = False) -> Blocks:
     alone: dict[str, list[int]] = {}
     for row in rows:
         if row.rank.is_defined and row.rank.interval is None:
-            alone.setdefault("" if row.num_live is None else why_alone(row.num_live), []).append(row.step)
+            alone.setdefault("" if row.num_live is None else no_interval(row.num_live), []).append(row.step)
     for reason, steps in alone.items():
         yield cell(f"No interval at {named_steps(steps)}: {reason}" if reason else FACTS)
     yield from map(cell, notes.lines())

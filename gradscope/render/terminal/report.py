@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gradscope.render.terminal.answer import Answer, Blocks
 from gradscope.render.terminal.layout import draw_table, losses, sparkline
-from gradscope.render.views.view import MOST_ROWS, Column, Course
+from gradscope.render.views.view import MAX_ROWS, Column, Course
 from gradscope.render.words import STYLES, Footnotes, cell, key_number_words, plain
 from gradscope.results.report import Chart, KeyNumber, ReportSection, RunIndex, RunReport, RunSummary, Severity
 from gradscope.say import evenly
@@ -81,9 +81,9 @@ def report_index_table(index: RunIndex, show: Sequence[str] = ()) -> Group:
     return Answer(
         command="report",
         headline=index.findings,
-        table=_runs(index, evenly(index.runs, MOST_ROWS)),
+        table=_runs(index, evenly(index.runs, MAX_ROWS)),
         facts=losses([index.source]),
-        views={"runs": lambda notes: _runs(index, index.runs) if len(index.runs) > MOST_ROWS else ()},
+        views={"runs": lambda notes: _runs(index, index.runs) if len(index.runs) > MAX_ROWS else ()},
     ).screen(show)
 
 

@@ -30,7 +30,7 @@ def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
         headline=(
             _headline(report),
             *report.findings,
-            *(f"{one.metric}: {one.estimate.undefined or _advice(one) or one.meaning}" for one in open_ones),
+            *(f"{row.metric}: {row.estimate.undefined or _advice(row) or row.meaning}" for row in open_ones),
         ),
         table=_answer(report),
         facts=losses([report.source]),
@@ -130,7 +130,7 @@ def _verdicts(rows: Sequence[ClaimRow]) -> Table:
 def _in_short(row: ClaimRow, rows: Sequence[ClaimRow]) -> str:
     """The claim without its explanation, with the part that distinguishes it from the others of its sentence."""
     sentence = _EXPLAINS.split(row.claim)[0].removesuffix(".")
-    if sum(one.claim == row.claim for one in rows) > 1:
+    if sum(other.claim == row.claim for other in rows) > 1:
         sentence += f" ({row.name.rpartition('.')[2].replace('_', ' ')})"
     return "\n  ".join(textwrap.wrap(plain(sentence), _CLAIM_WIDTH - 2))
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from gradscope.estimate import Estimate
 from gradscope.render.views.view import Column, Selection, View, Word, digits, entry, first_of, last_of
-from gradscope.render.words import FACTS, plain, why_alone
+from gradscope.render.words import FACTS, no_interval, plain
 from gradscope.results import rank as results
 
-MOST_SPECTRA = 24  # rows of a table of spectra, weights or steps; a longer one is cut, and says so
-_MOST_PROMPTS = 5  # at either end of a ranking of prompts
+MAX_SPECTRA = 24  # rows of a table of spectra, weights or steps; a longer one is cut, and says so
+_MAX_PROMPTS = 5  # at either end of a ranking of prompts
 _NAME = 13  # characters of a formulation's name, as many as leave room for the numbers in 80 columns
 _TOLERANCE = 1e-6
 """Ranks of formulations that differ by one factor a group agree to nine digits, those of others hardly to three."""
@@ -129,7 +129,7 @@ def _ranks_columns(points: Sequence[results.RankCurvePoint]) -> list[Column]:
             "rank, step {step}",
             of_last(lambda point: point.effective_rank, no_group),
             "rank",
-            alone=lambda row: why_alone(num_live(row[0].point)),
+            alone=lambda row: no_interval(num_live(row[0].point)),
         ),
         *(Column(title, of_last(null_rank(name)), "rank") for name, title in _NULL_TITLES.items()),
         Column("ratio", of_last(lambda point: point.nulls["gaussian"].ratio if point.nulls else None), "share"),
@@ -139,7 +139,7 @@ def _ranks_columns(points: Sequence[results.RankCurvePoint]) -> list[Column]:
 
 def _alone(name: str) -> Callable[[Any], str]:
     """Why a number of a row's point has no interval."""
-    return lambda row: why_alone(getattr(row.point, name).num_units)
+    return lambda row: no_interval(getattr(row.point, name).num_units)
 
 
 def _channel_rows(points: Sequence[results.RankCurvePoint]) -> Selection:
@@ -154,14 +154,14 @@ def _ungrouped_spectra(report: results.RankReport) -> list[results.GradientSpect
 def _step_spectra(spectra: Sequence[results.GradientSpectrum]) -> Selection:
     """Those of the full group size; of many, the last step's."""
     step, size = max((spectrum.label.step, spectrum.label.group_size) for spectrum in spectra)
-    return _few_spectra([one for one in spectra if one.label.group_size == size], spectra, step)
+    return _few_spectra([spectrum for spectrum in spectra if spectrum.label.group_size == size], spectra, step)
 
 
 def _few_spectra(
     chosen: Sequence[results.GradientSpectrum], spectra: Sequence[results.GradientSpectrum], step: int
 ) -> Selection:
-    if len(chosen) > MOST_SPECTRA:
-        chosen = [spectrum for spectrum in chosen if spectrum.label.step == step][:MOST_SPECTRA]
+    if len(chosen) > MAX_SPECTRA:
+        chosen = [spectrum for spectrum in chosen if spectrum.label.step == step][:MAX_SPECTRA]
     return first_of(chosen, spectra, len(chosen), "spectra")
 
 
@@ -241,10 +241,10 @@ def _ranking(of: str, title: str, style: Any, alone: str) -> View:
     def ends(influences: Sequence[Any]) -> Selection:
         ranked = [row for row in last_of(influences).rows if row.influence.is_defined]
         ranked.sort(key=lambda row: -row.influence.value)
-        if len(ranked) <= 2 * _MOST_PROMPTS:
+        if len(ranked) <= 2 * _MAX_PROMPTS:
             return Selection(ranked)
-        left = f"{len(ranked) - 2 * _MOST_PROMPTS} more between them are in the files (--output)"
-        return Selection([*ranked[:_MOST_PROMPTS], *ranked[-_MOST_PROMPTS:]], remarks=(left,))
+        left = f"{len(ranked) - 2 * _MAX_PROMPTS} more between them are in the files (--output)"
+        return Selection([*ranked[:_MAX_PROMPTS], *ranked[-_MAX_PROMPTS:]], remarks=(left,))
 
     columns = (
         Column("group", "group_id", limit=28),
@@ -310,7 +310,7 @@ ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("small\nrows", entry("sparsity", "small_rows"), "share"),
                 Column("Gini", entry("sparsity", "gini"), "share"),
             ),
-            lambda steps: Selection(steps[-MOST_SPECTRA:]),
+            lambda steps: Selection(steps[-MAX_SPECTRA:]),
             (FACTS,),
         ),
     ),

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 from gradscope.estimate import Estimate
 from gradscope.render.views import rank
 from gradscope.render.views.view import (
-    MOST_ROWS,
+    MAX_ROWS,
     Column,
     Course,
     Selection,
@@ -22,12 +22,12 @@ from gradscope.render.views.view import (
     first_of,
     last_of,
 )
-from gradscope.render.words import FACTS, plain, why_alone
+from gradscope.render.words import FACTS, no_interval, plain
 from gradscope.results.rank import ModuleShare, OptimizerStep, TokenRankPoint, UpdateTrajectory, WeightRankPoint
 from gradscope.results.tokens import EntropyChange, GradientSparsity, TurnShare
 from gradscope.say import evenly, percent
 
-_MOST_MATRICES = 30  # of a table with a row a matrix
+_MAX_MATRICES = 30  # of a table with a row a matrix
 _ALONE = "too few groups have such tokens, or it is at the end of its range"
 _ENTROPIES = {"top_fifth": "top fifth", "rest": "rest", None: "any"}
 _SIGNS = {"positive": "above 0", "negative": "below 0", None: "any"}
@@ -53,7 +53,7 @@ def _parts_of_last(parts: Sequence[Any]) -> Selection:
 
 
 def _token_rows(points: Sequence[TokenRankPoint]) -> Selection:
-    shown = points if len(points) <= rank.MOST_SPECTRA else last_of(points).rows
+    shown = points if len(points) <= rank.MAX_SPECTRA else last_of(points).rows
     left = len(points) - len(shown)
     return Selection(shown, remarks=(f"{left} lines of other steps are in the JSON and the CSV",) if left else ())
 
@@ -66,8 +66,8 @@ def _sparsity_rows(sparsities: Sequence[GradientSparsity]) -> Selection:
     courses: dict[str | None, list[float | None]] = {}
     for sparsity in sparsities:
         courses.setdefault(sparsity.tensor, []).append(sparsity.gini.value)
-    rows = [(one, courses[one.tensor]) for one in (shown[-rank.MOST_SPECTRA :] if of_tokens else shown)]
-    return first_of(rows, shown, rank.MOST_SPECTRA, "lines of sparsity", step=step)
+    rows = [(sparsity, courses[sparsity.tensor]) for sparsity in (shown[-rank.MAX_SPECTRA :] if of_tokens else shown)]
+    return first_of(rows, shown, rank.MAX_SPECTRA, "lines of sparsity", step=step)
 
 
 def _sparsity_columns(sparsities: Sequence[GradientSparsity]) -> list[Column]:
@@ -114,7 +114,7 @@ def _size_rows(points: Sequence[WeightRankPoint]) -> Selection:
         if point.advantage == advantage and point.tensor is not None:
             by_tensor.setdefault(point.tensor, {})[point.group_size] = point.effective_rank
     rows = list(by_tensor.items())
-    return first_of(rows, rows, rank.MOST_SPECTRA, "weights")
+    return first_of(rows, rows, rank.MAX_SPECTRA, "weights")
 
 
 def _size_columns(points: Sequence[WeightRankPoint]) -> list[Column]:
@@ -130,7 +130,7 @@ def _paired_rows(pairs: Sequence[Any]) -> Selection:
     end = pairs[-1]
     of_step = [pair for pair in pairs if pair.step == end.step]
     label = "pairs of a gradient and a change"
-    return first_of(of_step, pairs, _MOST_MATRICES, label, step=end.step, first=end.first, last=end.last)
+    return first_of(of_step, pairs, _MAX_MATRICES, label, step=end.step, first=end.first, last=end.last)
 
 
 def _first_to_last(label: str) -> Callable[[Sequence[Any]], Selection]:
@@ -139,7 +139,7 @@ def _first_to_last(label: str) -> Callable[[Sequence[Any]], Selection]:
     def rows(updates: Sequence[Any]) -> Selection:
         first, last = min(update.first for update in updates), max(update.last for update in updates)
         chosen = [update for update in updates if (update.first, update.last) == (first, last)]
-        return first_of(chosen, updates, _MOST_MATRICES, label, first=first, last=last)
+        return first_of(chosen, updates, _MAX_MATRICES, label, first=first, last=last)
 
     return rows
 
@@ -147,7 +147,7 @@ def _first_to_last(label: str) -> Callable[[Sequence[Any]], Selection]:
 def _adapter_rows(states: Sequence[Any]) -> Selection:
     last = max(state.num_updates for state in states)
     chosen = [state for state in states if state.num_updates == last]
-    return first_of(chosen, states, _MOST_MATRICES, "products", last=last)
+    return first_of(chosen, states, _MAX_MATRICES, "products", last=last)
 
 
 def _optimizer_rows(steps: Sequence[OptimizerStep]) -> Selection:
@@ -170,9 +170,9 @@ def _optimizer_columns(steps: Sequence[OptimizerStep]) -> list[Column]:
 
 def _module_rows(shares: Sequence[ModuleShare]) -> Selection:
     """A row a step, and the share of the parameters below them."""
-    steps = evenly(list(dict.fromkeys(share.step for share in shares)), MOST_ROWS)
-    rows = [(str(step), {one.module: one.energy_share for one in shares if one.step == step}) for step in steps]
-    sizes = {one.module: one.frac_parameters for one in shares if one.step == shares[-1].step}
+    steps = evenly(list(dict.fromkeys(share.step for share in shares)), MAX_ROWS)
+    rows = [(str(step), {share.module: share.energy_share for share in shares if share.step == step}) for step in steps]
+    sizes = {share.module: share.frac_parameters for share in shares if share.step == shares[-1].step}
     return Selection([*rows, ("parameters", sizes)])
 
 
@@ -216,7 +216,7 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("size", digits("point.group_size"), "count"),
                 Column("live", _of_weights(rank.live_of_all), "count"),
                 Column(
-                    "rank of dL/dW", "point.effective_rank", "rank", lambda row: why_alone(rank.num_live(row.point))
+                    "rank of dL/dW", "point.effective_rank", "rank", lambda row: no_interval(rank.num_live(row.point))
                 ),
                 Column("scores", _of_weights(rank.null_rank("unweighted")), "rank"),
                 Column("shuffled", _of_weights(rank.null_rank("shuffled")), "rank"),
@@ -227,7 +227,9 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                     "share",
                 ),
             ),
-            lambda points: Selection(rank.curve_rows([one for one in last_of(points).rows if one.tensor is None])),
+            lambda points: Selection(
+                rank.curve_rows([point for point in last_of(points).rows if point.tensor is None])
+            ),
         ),
         View("weight_curve", _size_columns, _size_rows),
         rank.MATRIX_SPECTRA,
@@ -241,7 +243,9 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("size", digits("group_size"), "count"),
                 Column("live", rank.live_of_all, "count"),
                 Column("tokens", "num_rows.value", "count"),
-                Column("effective rank", "effective_rank", "rank", alone=lambda point: why_alone(rank.num_live(point))),
+                Column(
+                    "effective rank", "effective_rank", "rank", alone=lambda point: no_interval(rank.num_live(point))
+                ),
                 Column("scores", rank.null_rank("unweighted"), "rank"),
                 Column("unre-\nlated", rank.null_rank("gaussian"), "rank"),
             ),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Pick = str | Callable[[Any], Any]  # a field, ``point.step`` for one of a field, or a function of the record
 
-MOST_ROWS = 12  # of a table where not all rows are asked for
+MAX_ROWS = 12  # of a table where not all rows are asked for
 
 
 class Word(Struct, frozen=True):
@@ -199,7 +199,7 @@ def named_bars(title: str, name: str, bars: Mapping[str, float], *, x_label: str
 
 def evenly_spaced(records: Sequence[Any]) -> Selection:
     """Records of many steps, evenly spaced."""
-    return Selection(evenly(records, MOST_ROWS))
+    return Selection(evenly(records, MAX_ROWS))
 
 
 def last_of(records: Sequence[Any]) -> Selection:

@@ -254,7 +254,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     quarantine = QuarantineLog()
     rows = peek(request.path, quarantine)
     if not rows:
-        quarantine.raise_lost()
+        quarantine.raise_unreadable()
         for reason in quarantine.result().reasons:
             raise InputError(
                 f"{request.path} has no usable rows; the first that was set aside, {reason.first}: {reason.reason}.",
@@ -282,11 +282,11 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
 def _folders_with_rows(path: Path) -> list[Path]:
     """Folders below one that hold files of rows, by name."""
     files = path.rglob("*.*") if path.is_dir() else ()
-    files_of_rows = (file for file in islice(files, _MOST_BELOW) if suffix_of(file) and file.is_file())
+    files_of_rows = (file for file in islice(files, _MAX_FILES_BELOW) if suffix_of(file) and file.is_file())
     return sorted({file.parent for file in files_of_rows} - {path})
 
 
-_MOST_BELOW = 10_000  # files that are looked at for the sake of an error
+_MAX_FILES_BELOW = 10_000  # files that are looked at for the sake of an error
 METRICS = Format(
     name=metrics_log.NAME,
     looks_for=metrics_log.LOOKS_FOR,

@@ -51,10 +51,12 @@ class Reading(Struct, frozen=True, kw_only=True):
     missing: list[str] = []
     """Further sentences for ``Source.missing``, after those of the format."""
 
-    def log(self, take: Callable[[Cells], Columns], **how: Any) -> ColumnLog:
-        """How its rows become columns, whose cells mean what ``take`` says; ``how`` are further fields."""
+    def log(self, to_columns: Callable[[Cells], Columns], **how: Any) -> ColumnLog:
+        """How its rows become columns, whose cells mean what ``to_columns`` says; ``how`` are further fields."""
         quarantine, note = self.quarantine, self.noted.add
-        return ColumnLog(files=self.files, rows=self.rows, quarantine=quarantine, note=note, take=take, **how)
+        return ColumnLog(
+            files=self.files, rows=self.rows, quarantine=quarantine, note=note, to_columns=to_columns, **how
+        )
 
 
 class RowFormat(Struct, frozen=True, kw_only=True):
@@ -129,7 +131,7 @@ class RowFormat(Struct, frozen=True, kw_only=True):
         try:
             yield from self.rows_of(file, quarantine)
         except InputError as error:
-            quarantine.lose(error)
+            quarantine.add_unreadable(error)
 
 
 def has_keys(*keys: str) -> Callable[[Path], bool]:

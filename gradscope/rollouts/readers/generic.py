@@ -309,7 +309,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         """Whether prompts are whole conversations, each with its answer."""
         return self.names.prompt is not None and self.names.prompt.endswith(CONVERSATION)
 
-    def take(self, rows: Cells) -> Columns:
+    def to_columns(self, rows: Cells) -> Columns:
         """What rows hold."""
         names, all_cells = self.names, rows.with_entries(self.entries)
         rows = all_cells.changed(names.prompt or "", before_answers) if self.holds_answers else all_cells
@@ -347,7 +347,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
                 return named
             return list(map(in_environment, rows.cells(self.environment, firsts), named))
 
-        def further(at: int) -> dict[str, Any]:
+        def details(at: int) -> dict[str, Any]:
             asked = rows.cell(names.prompt, at)
             is_cut = self.holds_answers and isinstance(asked, list) and asked
             answer = all_cells.cell(names.prompt, at)[len(asked) :] or None if is_cut else None
@@ -368,7 +368,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             samples=samples,
             policies=tuple(policies),
             has_all_functions=True,
-            further=further,
+            details=details,
             flaw=lambda at: BROKEN_ADVANTAGE if is_not_finite(rows.cell(names.advantage, at)) else None,
         )
 
@@ -396,7 +396,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     return ColumnLog(
         files=files,
         rows=read_rows,
-        take=columns.take,
+        to_columns=columns.to_columns,
         keys=tuple(wanted),
         raw=texts,
         quarantine=quarantine,

@@ -37,10 +37,10 @@ from gradscope.rollouts.groups import GroupsOfTable, RewardTable, RolloutGroup, 
 from gradscope.rollouts.readers.evaluations.folders import are_of_one
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing import records
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, hidden_by
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, filter_caveat
 from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path, read_parquet
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
-from gradscope.rollouts.readers.reduction.log import MOST_WITH_TEXTS
+from gradscope.rollouts.readers.reduction.log import MAX_WITH_TEXTS
 from gradscope.rollouts.readers.reduction.parts import COLUMN_TYPES, ROWS_A_FILE, Part, merge_parts, repeated_samples
 from gradscope.rollouts.readers.reduction.processes import expanded_size
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
@@ -257,7 +257,7 @@ def _require_one_log(manifests: Mapping[Path, _Manifest]) -> None:
 def _merged(opened: Sequence[tuple[Path, _Manifest, pa.Table]], number_of: Mapping[str, int]) -> RewardTable:
     total = sum(file.size for _, manifest, _ in opened for file in manifest.row_files)
     parts = [
-        _part(manifest, table, number_of, with_texts=total <= MOST_WITH_TEXTS or not manifest.numbers_rows)
+        _part(manifest, table, number_of, with_texts=total <= MAX_WITH_TEXTS or not manifest.numbers_rows)
         for _, manifest, table in opened
     ]
     merged = merge_parts(parts)
@@ -407,12 +407,12 @@ def _read_folder(request: records.ReadRequest) -> Run:
         raise InputError(f"{path} holds no rollouts/step*.parquet.", hint="The run ended before its first step.")
     quarantine = QuarantineLog()
     metrics = run_folder.read_metrics(path, lines := QuarantineLog())
-    quarantine.lose_metrics(lines)
+    quarantine.add_unreadable_metrics(lines)
     groups = read_steps(path, quarantine)
     if not groups:
-        quarantine.raise_lost()
+        quarantine.raise_unreadable()
     for sentence in _contradictions(path, groups, metrics):
-        quarantine.lose(InputError(sentence))
+        quarantine.add_unreadable(InputError(sentence))
     overrides = records.read_trainer_settings(request.run_config)
     damaged_weights: dict[int, str] = {}
     weights = _find_weights(request, damaged_weights)
@@ -493,7 +493,7 @@ def _sampling_notes(manifest: run_folder.RunManifest, metrics: Mapping[int, Mapp
     )
     if sampling == "dynamic":
         share = f" (of {sampled} sampled groups {dead} were dead)" if sampled else ""
-        yield hidden_by(f"Dynamic sampling replaced dead groups by those of other prompts{share}")
+        yield filter_caveat(f"Dynamic sampling replaced dead groups by those of other prompts{share}")
     elif sampling == "reallocated":
         yield (
             "Rollouts were moved from prompts that a probe solved to prompts that it did not: large groups are hard "

@@ -73,7 +73,7 @@ def metric_lines(files: Iterable[Path], names: Mapping[str, str], quarantine: Qu
             step = whole_number(row.get("step"))
             if step is not None:
                 metrics_of.setdefault(step, {}).update(_renamed(logged_numbers(row), names))
-    quarantine.lose_metrics(lines)
+    quarantine.add_unreadable_metrics(lines)
     for values in metrics_of.values():
         values.pop("step", None)
     return metrics_of
@@ -280,7 +280,7 @@ def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[s
             continue
         numbers = logged_numbers(row["data"])
         metrics[step] = {COMMON_NAMES.get(name, name): number for name, number in numbers.items()}
-    quarantine.lose_metrics(lines)
+    quarantine.add_unreadable_metrics(lines)
     return metrics
 
 

@@ -190,7 +190,7 @@ def draw_operands(draw: Generator, kind: Kind) -> list[int]:
 #
 # A checksum of the prompt decides, so a prompt wants the same in every run.
 _RARE = 15  # percent of the prompts with a carry that want the carry-free sum
-_FEWEST_CARRIES, _MOST_CARRIES = 2, 3
+_MIN_CARRIES, _MAX_CARRIES = 2, 3
 _HARD_CARRIES, _EASY_SHARE = 5, 1 / 16
 """Of ``bimodal``: fewest carries of a hard prompt, and the share of the easy ones."""
 
@@ -266,7 +266,7 @@ def _starved_answer(prompt: str) -> str:
 
 def _is_starved(operands: Sequence[int]) -> bool:
     """Single digits carry once for every ten that their sum has."""
-    return _FEWEST_CARRIES <= sum(operands) // 10 <= _MOST_CARRIES
+    return _MIN_CARRIES <= sum(operands) // 10 <= _MAX_CARRIES
 
 
 def _operands(prompt: str) -> list[int]:

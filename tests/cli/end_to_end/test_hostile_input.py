@@ -230,9 +230,9 @@ def test_a_configuration_that_none_can_have(cli: Cli, tiny_run: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_what_unpacks_to_too_much_is_refused(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(limits, "MAX_UNPACKED", 1 << 20)
     for module in (tables, inspect_ai, torch_archive):
-        monkeypatch.setattr(module, "MOST_ROW", 1 << 20)
+        monkeypatch.setattr(module, "MAX_ROW", 1 << 20)
     big = json.dumps(rows(1, completion="x" * (3 << 20))[0])
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(f"{big}\n{big}".encode()))
     refused(cli("degeneracy", tmp_path / "a.jsonl.gz"), "unpacks to more than 1 MiB")
@@ -258,7 +258,7 @@ def test_what_unpacks_to_too_much_is_refused(cli: Cli, tmp_path: Path, monkeypat
 def test_a_text_that_each_row_refers_to_is_refused(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_nested: bool
 ) -> None:
-    monkeypatch.setattr(limits, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(limits, "MAX_UNPACKED", 1 << 20)
     text = pa.DictionaryArray.from_arrays(pa.array([0] * 400, pa.int32()), pa.array(["x" * 20_000]))
     columns = {
         "group_id": [f"g{row // 8}" for row in range(400)],
@@ -273,7 +273,7 @@ def test_a_text_that_each_row_refers_to_is_refused(
 def test_a_prompt_that_each_row_refers_to_is_read_once(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(limits, "MAX_UNPACKED", 1 << 20)
     prompts = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 200, pa.int32()), pa.array(["x" * 20_000, "y"]))
     table = pa.table({"prompt": prompts, "step": [1] * 400, "reward": [row % 3 for row in range(400)]})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -284,7 +284,7 @@ def test_a_prompt_that_each_row_refers_to_is_read_once(
 def test_counts_declare_no_more_samples_than_are_read(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(samples, "MOST_SAMPLES", 10_000)
+    monkeypatch.setattr(samples, "MAX_SAMPLES", 10_000)
     counts = [{"task_id": f"t{at}", "n": 3000, "c": at} for at in range(4)]
     refused(cli("passk", write_lines(tmp_path / "a.jsonl", *counts)), "holds more than 10,000 samples")
 

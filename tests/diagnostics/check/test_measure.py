@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.check.measure import (
-    MOST_PROMPTS,
+    MAX_PROMPTS,
     _change_of,
     baseline_verdicts,
     check_run,
@@ -141,7 +141,7 @@ def metric(value: float, half: float = 0.1, prompts: dict[str, float] | None = N
 
 
 def test_a_baseline_is_read_as_written_but_for_too_many_prompts(tmp_path: Path) -> None:
-    many = {f"{number:012x}": 0.5 for number in range(MOST_PROMPTS + 1)}
+    many = {f"{number:012x}": 0.5 for number in range(MAX_PROMPTS + 1)}
     metrics = {"pass@8": metric(0.5, prompts={"ab": 0.25}), "grad_norm": metric(1.0)}
     path = tmp_path / "ci" / "baseline.json"
     write_baseline(Baseline(run="a run", metrics=metrics | {"x": metric(0.5, prompts=many)}), path)

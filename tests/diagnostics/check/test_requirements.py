@@ -59,7 +59,7 @@ def test_steps_that_a_selector_means(steps: str, chosen: tuple[int, ...]) -> Non
 def test_a_metric_is_silent_where_it_skips_more_than_its_usual_distance(
     logged: list[int], asked: list[int], must_have: requirements.Needed, reason: str | None
 ) -> None:
-    assert requirements.silence(logged, asked, {6: 3}, must_have) == reason
+    assert requirements.coverage_gap(logged, asked, {6: 3}, must_have) == reason
 
 
 def test_what_is_no_selector_belongs_to_the_name() -> None:

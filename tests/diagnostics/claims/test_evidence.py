@@ -53,10 +53,10 @@ def test_without_an_interval_nobody_can_tell(number: Estimate) -> None:
 
 
 def test_verdicts_hold_together_and_a_reason_becomes_a_sentence() -> None:
-    assert module.together(["supported", "supported"]) == "supported"
-    assert module.together(["supported", "cannot_tell"]) == "cannot_tell"
-    assert module.together(["cannot_tell", "contradicted", "supported"]) == "contradicted"
-    assert module.together([]) == "cannot_tell"
+    assert module.all_hold(["supported", "supported"]) == "supported"
+    assert module.all_hold(["supported", "cannot_tell"]) == "cannot_tell"
+    assert module.all_hold(["cannot_tell", "contradicted", "supported"]) == "contradicted"
+    assert module.all_hold([]) == "cannot_tell"
     judged = module.cannot_tell("no step has such a gradient", steps=(1, 2))
     assert (judged.verdict, judged.why, judged.steps) == ("cannot_tell", "No step has such a gradient.", (1, 2))
     assert judged.estimate.undefined == "no step has such a gradient"
@@ -125,7 +125,7 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
     assert evidence.gradients("token") is not evidence.gradients("rollout")
     assert evidence.computed() is evidence.gradients("rollout")
     assert evidence.rows(2).step == 2
-    assert asked == [((2,), ["rollout", "token", "weight", "hidden", "logit"], (2, 4, 8), module.MOST_TOKENS)]
+    assert asked == [((2,), ["rollout", "token", "weight", "hidden", "logit"], (2, 4, 8), module.MAX_TOKENS)]
 
 
 def test_steps_without_a_gradient_give_their_first_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,7 +330,7 @@ def point(size: int, rank: Estimate, *, step: int = 1, kind: type = RankCurvePoi
 
 def judge_ranks(points: list, change: Estimate | None, seen: str = "") -> Judgement:
     ranks = gradients.RankEvidence(points=points, change=change, seen=seen)
-    return gradients.two_whatever_the_size(lambda _: ranks, Answered())
+    return gradients.rank_two_at_every_size(lambda _: ranks, Answered())
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ def test_rollouts_are_those_of_the_last_step_by_size_and_drawn_tokens_have_no_ch
     ranks = gradients.of_rollouts("hidden", evidence)
     assert [(one.step, one.group_size) for one in ranks.points] == [(2, 2), (2, 8)]
     assert ranks.change.value == pytest.approx(np.mean([0.01 * group for group in range(12)]))
-    assert gradients.two_whatever_the_size(partial(gradients.of_rollouts, "hidden"), evidence).steps == (2,)
+    assert gradients.rank_two_at_every_size(partial(gradients.of_rollouts, "hidden"), evidence).steps == (2,)
 
     def ranks_with(*seen: float) -> gradients.RankEvidence:
         tokens = [
@@ -474,7 +474,7 @@ def test_advantages_have_the_rank_of_their_matrix_at_every_size() -> None:
     assert ranks.change.value > 0
     with pytest.raises(InputError, match="number of tokens is not known"):
         gradients.of_advantages("advantage", Answered())
-    alone = gradients.two_whatever_the_size(partial(gradients.of_advantages, "advantage"), advantage_run((3,), size=1))
+    alone = gradients.rank_two_at_every_size(partial(gradients.of_advantages, "advantage"), advantage_run((3,), size=1))
     assert alone.verdict == "cannot_tell"
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gradscope.diagnostics.claims import measure as module
 from gradscope.diagnostics.claims.evidence import Claim, ClaimOptions, Evidence, Judgement
-from gradscope.diagnostics.claims.measure import MOST_STEPS, claims_of, measure_claims, read_claims
+from gradscope.diagnostics.claims.measure import MAX_STEPS, claims_of, measure_claims, read_claims
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
@@ -63,7 +63,7 @@ def test_the_formulation_and_the_steps_are_the_named_ones_or_those_with_weights(
 @pytest.mark.parametrize(("num_steps", "chosen"), [(1, (1,)), (5, (1, 2, 3, 4, 5)), (101, (1, 26, 51, 76, 101))])
 def test_at_most_five_steps_from_first_to_last(num_steps: int, chosen: tuple[int, ...], monkeypatch) -> None:
     assert seen(run_with(range(1, num_steps + 1), range(num_steps)), monkeypatch).steps == chosen
-    assert len(chosen) <= MOST_STEPS
+    assert len(chosen) <= MAX_STEPS
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_row_is_its_claim_and_its_judgement_or_why_there_is_none() -> None:
 def test_findings_count_verdicts_and_warn_of_several_tests() -> None:
     report = claims_of(Answered(), [says("supported"), says("contradicted"), says("cannot_tell"), says("supported")])
     assert report.findings[0] == "Of 4 claims this run supports 2, contradicts 1 and cannot tell 1."
-    assert "not for all together" in report.findings[1]
+    assert "not for all all_hold" in report.findings[1]
     ours = claims_of(Answered(), [replace(says(verdict), ours=True) for verdict in ("supported", "contradicted")])
     assert "contradicts 0, does not show 1 by our measure and cannot tell 0" in ours.findings[0]
     assert [row.words for row in ours.claims] == ["supported", "this run does not show it, by our measure"]

@@ -359,7 +359,9 @@ def of_step(shares: list[float], *, step: int = 1, kind: TokenCell = UNDECIDED, 
 
 
 def judge_tokens(*energies: KindEnergy, kind: TokenCell = UNDECIDED) -> Judgement:
-    return outcomes.holds_most(kind, Answered(results={"gradients": {"token": collected_of(energies=list(energies))}}))
+    return outcomes.has_most_energy(
+        kind, Answered(results={"gradients": {"token": collected_of(energies=list(energies))}})
+    )
 
 
 @pytest.mark.parametrize(
@@ -391,7 +393,7 @@ def test_groups_of_all_steps_count_by_their_energy_where_the_kind_has_any() -> N
     assert none.why == "No token of probability below 0.25 has a gradient."
     assert judge_tokens().why == "No step has a gradient and a logged advantage of every token."
     with pytest.raises(InputError, match="nobody asked"):
-        outcomes.holds_most(UNDECIDED, Answered(no_gradients="nobody asked"))
+        outcomes.has_most_energy(UNDECIDED, Answered(no_gradients="nobody asked"))
 
 
 def moved(slope: float, *, seed: int = 0, signs: bool = True, missing: dict[int, str] | None = None) -> Judgement:
@@ -404,7 +406,7 @@ def moved(slope: float, *, seed: int = 0, signs: bool = True, missing: dict[int,
         own = slope * advantages + 0.1 * drawn.tokens.logprobs + 0.1 * rng.normal(size=len(advantages))
         changes[step] = TokenChange(first=step - 1, last=step + 4, logprobs=own, entropies=0.0 * own)
     followed = FollowedTokens(weighed=weighed, changes={} if missing else changes, missing=missing or {})
-    return outcomes.moves_as_asked(Answered(results={"followed_tokens": followed}))
+    return outcomes.moves_with_advantage(Answered(results={"followed_tokens": followed}))
 
 
 @pytest.mark.parametrize(("slope", "verdict"), [(0.2, "supported"), (0.0, "cannot_tell"), (-0.2, "contradicted")])
@@ -419,7 +421,7 @@ def test_where_no_tokens_can_be_compared_nobody_can_tell() -> None:
     assert moved(0.2, signs=False).why == "No tokens of positive and of negative advantage are of like probability."
     assert moved(0.2, missing={1: "no weights"}).why == "No weights."
     none = FollowedTokens(weighed={}, changes={}, missing={})
-    judgement = outcomes.moves_as_asked(Answered(results={"followed_tokens": none}))
+    judgement = outcomes.moves_with_advantage(Answered(results={"followed_tokens": none}))
     assert (judgement.verdict, judgement.why) == ("cannot_tell", f"{outcomes.NO_TOKENS}.")
     with pytest.raises(InputError, match="nobody asked"):
-        outcomes.moves_as_asked(Answered(no_gradients="nobody asked"))
+        outcomes.moves_with_advantage(Answered(no_gradients="nobody asked"))

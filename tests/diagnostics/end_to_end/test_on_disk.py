@@ -39,7 +39,7 @@ def answer_of(command: Callable[[Path], Any], path: Path) -> Any:
 def test_every_command_says_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     KINDS[name].make(tmp_path, run_of(NUM_ROWS, NUM_ROWS // 4), True)
     by_row = {title: answer_of(command, tmp_path) for title, command in COMMANDS.items()}
-    monkeypatch.setattr(log, "MOST_WITH_TEXTS", 0)
+    monkeypatch.setattr(log, "MAX_WITH_TEXTS", 0)
     monkeypatch.setattr(lines, "BLOCK", 10_000)
     assert isinstance(read_run(tmp_path).groups, GroupsOnDisk)
     for title, command in COMMANDS.items():

@@ -30,7 +30,7 @@ def scanned(command: list[str]) -> Answer:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_all_that_read_a_log_find_what_was_made_up(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With broken lines, of what has lines."""
-    monkeypatch.setattr(log, "MOST_WITH_TEXTS", 0)
+    monkeypatch.setattr(log, "MAX_WITH_TEXTS", 0)
     run = run_of(1_280, kind.rows_a_step)
     kind.make(tmp_path, run, kind.has_lines)
     report = measure_degeneracy(tmp_path)

@@ -243,7 +243,7 @@ def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch
     """As where all rewards are equal and the policy is still its own reference: nothing is looked at again."""
     run = weights_run((saved(tmp_path),), 0.0)
     level = [with_fields(group, advantage=1e-9) for group in run.groups]
-    monkeypatch.setattr(Recomputer, "_look_again", None)
+    monkeypatch.setattr(Recomputer, "_try_alternatives", None)
     assert 0 < batch_norm(recompute(replace(run, groups=tuple(level))).logged_gram) < 1e-8
 
 
@@ -285,7 +285,7 @@ def test_what_fitted_at_one_step_is_where_the_next_begins(tmp_path: Path, monkey
     recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=False)
     loss = loss_at(run, Objective.from_settings(run.settings), 1)
     first, _ = recomputer.measure(1, run.weights[0], loss, None)
-    monkeypatch.setattr(Recomputer, "_look_again", None)
+    monkeypatch.setattr(Recomputer, "_try_alternatives", None)
     second, _ = recomputer.measure(1, run.weights[0], loss, None)
     assert (first.gram == second.gram).all()
     assert first.notes == second.notes

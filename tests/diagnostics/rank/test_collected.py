@@ -188,7 +188,7 @@ def test_each_kind_asks_for_what_it_needs() -> None:
         assert (question.func, question.keywords) == (function, asked)
     weights = request(rows="weight")  # of which some are drawn where every kind is asked for
     assert module.row_question(weights, 64).keywords == {"request": weights}
-    assert module._question(weights, 64).keywords == {"request": weights, "most": module.MOST_WEIGHTS}
+    assert module._question(weights, 64).keywords == {"request": weights, "most": module.MAX_WEIGHTS}
 
 
 def test_energies_of_token_kinds_are_collected_and_rows_examined(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def test_a_run_stands_for_its_samples_before_and_after(folder: str, tmp_path: Pa
 
 
 def test_of_many_answers_some_are_drawn_from_every_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_ANSWERS", 6)
+    monkeypatch.setattr(module, "MAX_ANSWERS", 6)
     rows = [sample(f"p{prompt}", f"{answer}", 1.0) for prompt in range(4) for answer in range(5 if prompt else 1)]
     path = write(tmp_path / "many.jsonl", rows + rows[:1])
     once, again, other = (read_heldout(path, seed=seed) for seed in (1, 1, 2))
@@ -98,7 +98,7 @@ def test_of_many_answers_some_are_drawn_from_every_prompt(tmp_path: Path, monkey
     assert answers_of(once) == answers_of(again)
     assert answers_of(once) != answers_of(other)
     assert once.notes[-1] == "6 distinct answers of 4 prompts were drawn at random (seed 1)."
-    monkeypatch.setattr(module, "MOST_ANSWERS", 3)
+    monkeypatch.setattr(module, "MAX_ANSWERS", 3)
     assert len(read_heldout(path).prompts) == 3
 
 

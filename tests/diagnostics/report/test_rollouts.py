@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gradscope.diagnostics.report.rollouts import LEAST_CHARACTERS, MOST_ROLLOUTS, kind_of, read_groups
+from gradscope.diagnostics.report.rollouts import MAX_ROLLOUTS, MIN_CHARACTERS, kind_of, read_groups
 from gradscope.rollouts.groups import GroupsOfTable, RolloutGroup, reward_table
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
@@ -65,7 +65,7 @@ def test_every_kind_of_a_step_is_there_and_then_the_largest_parts() -> None:
 @pytest.mark.parametrize("size", [2, 64, 200])
 def test_a_page_holds_few_rollouts_and_whole_groups(size: int) -> None:
     pages = read_groups(run_with(3, 60, size), (), 1.0)
-    assert sum(len(group.rollouts) for group in pages) <= max(MOST_ROLLOUTS, 3 * size)
+    assert sum(len(group.rollouts) for group in pages) <= max(MAX_ROLLOUTS, 3 * size)
     assert {len(group.rollouts) for group in pages} == {size}
     assert {group.step for group in pages} == {1, 2, 3}
 
@@ -74,7 +74,7 @@ def test_long_texts_keep_both_ends_and_absent_ones_leave_nothing_to_read() -> No
     pages = read_groups(run_with(1, 200, 8, "word " * 20_000), (), 1.0)
     lengths = [len(rollout.completion) for group in pages for rollout in group.rollouts]
     assert sum(lengths) < 130_000
-    assert min(lengths) >= LEAST_CHARACTERS
+    assert min(lengths) >= MIN_CHARACTERS
     assert pages[0].rollouts[3].completion.endswith("word  3")
     run = run_with(1, 2, 2)
     assert read_groups(replace(run, groups=GroupsOfTable(reward_table(run.groups))), (), 1.0) == ()

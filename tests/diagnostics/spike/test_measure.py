@@ -132,7 +132,7 @@ def test_tokens_come_by_the_norm_of_their_gradient(gram: StepGram) -> None:
     measured = measure_rollout_tokens(prepared, gram, range(6))
     tokens = module._tokens_of(measured)
     norms = sorted((norm for one in measured for norm in one.norms[one.is_seen].tolist()), reverse=True)
-    assert [one.norm for one in tokens] == norms[: module.MOST_TOKENS]
+    assert [one.norm for one in tokens] == norms[: module.MAX_TOKENS]
     first = tokens[0]
     (of_rollout,) = [one for one in measured if (one.group_id, one.sample) == (first.group_id, first.sample)]
     assert (first.text, first.weight) == (of_rollout.texts[first.position], of_rollout.weights[first.position])

@@ -85,7 +85,7 @@ def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> Non
     settled = waits.pop("down: gradients/layers/trace.settle", 0)
     assert settled == (0 if lora or engine == "loop" else 1 if engine == "stream" else settled)
     assert settled <= 5  # a batch of prompt has a prefix of its own, and one more in each group
-    waits.pop("asked: gradients/layers/factors.looked_up", None)  # a table's ids, once a table
+    waits.pop("asked: gradients/layers/factors.looked_up_ids", None)  # a table's ids, once a table
     assert dict(waits) == ONCE
 
 
@@ -108,7 +108,7 @@ def test_experts_are_where_their_tokens_are(name: str) -> None:
     assert set(waits) - set(ONCE) <= {
         *OF_EXPERTS,
         "down: gradients/layers/trace.settle",
-        "asked: gradients/layers/factors.looked_up",
+        "asked: gradients/layers/factors.looked_up_ids",
     }
 
 

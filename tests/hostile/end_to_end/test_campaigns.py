@@ -123,7 +123,7 @@ def test_a_log_that_changed_in_any_way_is_read_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_model_takes_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradscope.outside.limits._MOST_SECONDS", 1)
+    monkeypatch.setattr("gradscope.outside.limits._MAX_CPU_SECONDS", 1)
     names = ["intermediate_size 1000000", "template: endless loops", "code of the hub"]
     assert {one.name: (one.code, one.why) for one in inputs.models(tmp_path, names)} == dict.fromkeys(names, (2, ""))
 

@@ -55,7 +55,7 @@ def test_beyond_what_deals_can_tell_nothing_is_dealt(monkeypatch: pytest.MonkeyP
     assert test.p_value.value == pytest.approx(1 / (1 + test.z.value**2))
     assert test.p_value.value < 1 / (1 + NUM_DEALS)
     monkeypatch.setattr(dispersion, "NUM_DEALS", 10**9)
-    monkeypatch.setattr(dispersion, "_MOST_DRAWS", 0)
+    monkeypatch.setattr(dispersion, "_MAX_DRAWS", 0)
     assert dispersion_test(n, c, np.ones(700)).p_value.value == 1 / 200  # as few as any deal can make it
 
 
@@ -135,7 +135,7 @@ def test_rare_passes_are_no_evidence(strata: int, name: str, monkeypatch: pytest
 
 
 def test_a_large_log_is_dealt_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispersion, "_MOST_DRAWS", 8 * FEW_DEALS)
+    monkeypatch.setattr(dispersion, "_MAX_DRAWS", 8 * FEW_DEALS)
     test = dispersion_test([4] * 8, [0, 4] * 4, [1] * 8)
     assert test.test == "199 deals of the outcomes within steps"
     assert test.p_value.value == pytest.approx(0.005)

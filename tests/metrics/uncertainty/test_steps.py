@@ -6,8 +6,8 @@ from scipy.stats import linregress
 from scipy.stats import t as student
 
 from gradscope.metrics.uncertainty.steps import (
-    FEWEST_NEIGHBORS,
-    FEWEST_STEPS,
+    MIN_NEIGHBORS,
+    MIN_STEPS,
     NUM_NEIGHBORS,
     Deviation,
     deviation_of,
@@ -54,7 +54,7 @@ def test_a_drift_that_is_slow_beside_the_stretch_widens_its_interval() -> None:
 
 
 def test_few_steps_have_no_interval_and_equal_ones_an_empty_one() -> None:
-    few = mean_of_steps(range(FEWEST_STEPS - 1), range(100))
+    few = mean_of_steps(range(MIN_STEPS - 1), range(100))
     assert (few.value, few.interval) == (4.0, None)
     assert mean_of_steps([0.5] * 12, [0.5] * 40).interval == (0.5, 0.5)
 
@@ -178,12 +178,12 @@ def test_a_step_without_a_finite_number_or_without_a_gradient_is_no_neighbor() -
     [
         ({step: float(step != 1) for step in range(20)}, "it is zero"),
         (dict.fromkeys(range(20), 1.0), "half of the other steps have the same number"),
-        ({step: 1.0 + step for step in range(FEWEST_NEIGHBORS)}, "7 other steps have the number, and a spread needs 8"),
+        ({step: 1.0 + step for step in range(MIN_NEIGHBORS)}, "7 other steps have the number, and a spread needs 8"),
     ],
 )
 def test_why_it_cannot_be_told(values: dict[int, float], reason: str) -> None:
     assert deviation_of(values, 1, num_chosen_from=1) == reason
-    assert most_deviating({step: values[step] for step in range(FEWEST_NEIGHBORS)}) is None
+    assert most_deviating({step: values[step] for step in range(MIN_NEIGHBORS)}) is None
 
 
 @pytest.mark.slow

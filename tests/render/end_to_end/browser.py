@@ -35,7 +35,7 @@ FLAGS = (
 AUDIT = (Path(__file__).parent / "audit.js").read_text(encoding="utf-8")
 VIEWS = {"light": (1100, "light"), "dark": (1100, "dark"), "narrow": (400, "light")}
 """Width in CSS pixels, and what the reader's system prefers."""
-MOST_BYTES, MOST_MILLISECONDS, MOST_SHEETS = 400_000, 1000.0, 12
+MAX_BYTES, MAX_MILLISECONDS, MAX_SHEETS = 400_000, 1000.0, 12
 _PATIENCE = 60.0
 _PIECE = 2400
 
@@ -217,7 +217,7 @@ def judged(browser: Browser, page: Path, pictures: Path | None = None) -> tuple[
     wrong += [
         f"{result:,.0f} {unit}, at most {most:,.0f}"
         for result, most, unit in zip(
-            figures, (MOST_BYTES, MOST_MILLISECONDS, MOST_SHEETS), ("bytes", "ms to open", "sheets"), strict=True
+            figures, (MAX_BYTES, MAX_MILLISECONDS, MAX_SHEETS), ("bytes", "ms to open", "sheets"), strict=True
         )
         if result > most
     ]

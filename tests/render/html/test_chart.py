@@ -180,11 +180,11 @@ def course(values: list[float | None]) -> Chart:
 @pytest.mark.parametrize("length", [1, 2, 159, 160, 161, 320, 321, 600, 1000, 4801])
 def test_every_place_is_in_one_window_and_there_are_few(length: int) -> None:
     windows = charts.windows_of(course([0.0] * length))
-    assert len(windows) <= charts.MOST_POINTS
+    assert len(windows) <= charts.MAX_POINTS
     assert [window.start for window in windows[1:]] == [window.end for window in windows[:-1]]
     assert (windows[0].start, windows[-1].end) == (0, length)
     assert (windows[0].low, windows[-1].high) == (1, length)
-    assert len(windows) == length or length > charts.MOST_POINTS
+    assert len(windows) == length or length > charts.MAX_POINTS
     names = {1: ("1", "1"), 321: ("1-3", "319-321")}
     assert length not in names or (windows[0].name, windows[-1].name) == names[length]
 

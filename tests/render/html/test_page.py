@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gradscope.estimate import Estimate
 from gradscope.render.html import page as pages
 from gradscope.render.html.chart import CARD
-from gradscope.render.html.page import MOST_ROWS, PageCell, page_table, windowed_table
+from gradscope.render.html.page import MAX_ROWS, PageCell, page_table, windowed_table
 from gradscope.results.report import (
     Cell,
     Chart,
@@ -417,14 +417,14 @@ def long_table(length: int) -> ReportTable:
 
 def test_a_long_table_has_a_row_a_window() -> None:
     long = windowed_table(long_table(1000))
-    assert len(long.rows) == MOST_ROWS
+    assert len(long.rows) == MAX_ROWS
     assert long.rows[0] == ("1-10", 5.5, 0.5, "live 8, dead 2", None)
     assert long.rows[-1][0] == "991-1000"
     assert "Each row is 10 steps" in long.caption
 
 
 def test_short_tables_and_those_of_other_things_are_left_alone() -> None:
-    short = long_table(MOST_ROWS)
+    short = long_table(MAX_ROWS)
     assert windowed_table(short) is short
     other = ReportTable(caption="", columns=short.columns, rows=long_table(1000).rows)
     assert windowed_table(other) is other

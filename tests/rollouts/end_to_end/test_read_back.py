@@ -86,7 +86,7 @@ def test_a_log_whose_steps_lie_mixed_is_read_at_once(
 def test_compressed_files_are_passed_over_a_few_times_at_most_and_tables_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_files: int, suffix: str
 ) -> None:
-    monkeypatch.setattr(log, "_MOST_TIMES", 2)
+    monkeypatch.setattr(log, "_MAX_PASSES", 2)
     for number in range(num_files):
         some, file = IN_ORDER[number * 48 // num_files :][: 48 // num_files], tmp_path / f"{number}.{suffix}"
         if suffix == "parquet":
@@ -110,7 +110,7 @@ def test_each_step_of_a_csv_is_read_from_where_it_lies(
     head, middle, tail = file.getvalue().partition("\n5")
     data = ("\ufeff" + head + "\n" + damage.replace(",", delimiter) + middle.lstrip("\n") + tail).encode()
     (tmp_path / f"1{suffix}").write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
-    monkeypatch.setattr(log, "_MOST_TIMES", 9)  # a compressed file is read from its start
+    monkeypatch.setattr(log, "_MAX_PASSES", 9)  # a compressed file is read from its start
     assert is_by_step(tmp_path, monkeypatch)
 
 

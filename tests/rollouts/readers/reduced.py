@@ -36,14 +36,14 @@ STRANGE: tuple[Any, ...] = (
 
 def in_small_blocks(monkeypatch: pytest.MonkeyPatch, *, block: int = 400) -> None:
     """Read logs in blocks of a few lines, and those of prime-rl as large ones are."""
-    monkeypatch.setattr(log, "MOST_WITH_TEXTS", 0)
+    monkeypatch.setattr(log, "MAX_WITH_TEXTS", 0)
     monkeypatch.setattr(lines, "BLOCK", block)
 
 
 def read_by_row(path: Path, options: ReadOptions | None = None, **how: Any) -> Run:
     """A log read by the row reader alone, all rows at once, which is what every other reading is held to."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(log, "MOST_WITH_TEXTS", 1 << 60)
+        patched.setattr(log, "MAX_WITH_TEXTS", 1 << 60)
         patched.setattr(log, "scan_files", lambda files, *_, **__: iter(range(len(files))))
         patched.setattr(log.StepSpans, "is_cheap", lambda *_: False)
         patched.setattr(log, "part_of_records", parts.part_of_records)  # which a test may look at
@@ -91,7 +91,7 @@ def assert_same(path: Path, *, is_reduced: bool | None = None, has_notes: bool =
     by_row = _read(path, options, read=read_by_row)
     on_disk, reduced = (_read(path, options, rewards_only=rewards_only) for rewards_only in (False, True))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(log, "MOST_WITH_TEXTS", 1 << 60)
+        patched.setattr(log, "MAX_WITH_TEXTS", 1 << 60)
         small = _read(path, options, rewards_only=True)
     if isinstance(by_row, str) or isinstance(reduced, str) or isinstance(on_disk, str) or isinstance(small, str):
         assert reduced == on_disk == small == by_row

@@ -21,7 +21,7 @@ from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 LATE = "Some rows came late."
 
 
-def take(rows: Cells, factor: float = 1.0) -> Columns:
+def to_columns(rows: Cells, factor: float = 1.0) -> Columns:
     groups = texts_in(rows.names("group"))
     return Columns(
         step=np.ones(len(rows), dtype=np.int64),
@@ -31,7 +31,7 @@ def take(rows: Cells, factor: float = 1.0) -> Columns:
         numbers={"reward": factor * rows.numbers("reward")},
         no_reward=partial(rows.no_reward, "reward"),
         noted={LATE: np.array([cell is True for cell in rows.cells("late")])},
-        further=lambda _: {"completion": rows.path.stem},
+        details=lambda _: {"completion": rows.path.stem},
     )
 
 
@@ -42,7 +42,7 @@ def made_up(**options: Any) -> RowFormat:
         "title": "made-up rows",
         "patterns": ("logs/log_*.jsonl", "log_*.jsonl"),
         "recognizes_file": has_keys("group", "reward"),
-        "columns": lambda reading, factor=1.0: reading.log(take=partial(take, factor=factor)),
+        "columns": lambda reading, factor=1.0: reading.log(to_columns=partial(to_columns, factor=factor)),
     }
     return RowFormat(**fields | options)
 
@@ -89,7 +89,7 @@ def test_a_sentence_may_wait_for_a_row_that_calls_for_it(tmp_path: Path, late: b
 
 def test_a_survey_sees_all_rows_before_the_first_is_used(folder: Path) -> None:
     def columns(reading: Reading, factor: float | None = None) -> ColumnLog | None:
-        return None if factor is None else reading.log(take=partial(take, factor=factor))
+        return None if factor is None else reading.log(to_columns=partial(to_columns, factor=factor))
 
     def survey(rows: Sequence[Row], reading: Reading) -> dict[str, float]:
         reading.inferred.append(f"{len(rows)} rows were seen.")

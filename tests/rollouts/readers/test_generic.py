@@ -121,7 +121,7 @@ def columns(sample: str | None = None, times: tuple[str, ...] = (), **names: str
 
 def read(row: dict[str, Any], flat: FlatColumns, file: str = "a") -> tuple[list[Record], dict[str, int]]:
     quarantine = QuarantineLog()
-    records = [record for _, record in records_in(flat.take, Path(file), [("a:1", row)], quarantine)]
+    records = [record for _, record in records_in(flat.to_columns, Path(file), [("a:1", row)], quarantine)]
     return records, {reason.reason: reason.num_rows for reason in quarantine.result().reasons}
 
 

@@ -154,7 +154,7 @@ def test_texts_are_those_of_a_log_of_this_size(tmp_path: Path, monkeypatch: pyte
     parts = parts_of([tmp_path / "log/1.jsonl", tmp_path / "log/2.jsonl"], tmp_path / "parts")
     assert table_of(read_run(parts, rewards_only=True)).prompt_texts == ("What is a?",)
     size = sum(file.stat().st_size for file in (tmp_path / "log").iterdir())
-    monkeypatch.setattr(own, "MOST_WITH_TEXTS", size - 1)
+    monkeypatch.setattr(own, "MAX_WITH_TEXTS", size - 1)
     assert table_of(read_run(parts, rewards_only=True)).prompt_texts is None
 
 

@@ -69,7 +69,7 @@ def test_a_last_line_may_be_being_written(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_read_to_its_end_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "MOST_FLAWED", 5)
+    monkeypatch.setattr(tables, "MAX_FLAWED", 5)
     file = tmp_path / "metrics.jsonl"
     file.write_text("garbage\n" * 6)
     quarantine = QuarantineLog()

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.logged.tokens import METRICS, first_logged
 from gradscope.diagnostics.rank.tokens.weighed import (
     ENTROPY,
-    MOST_KL_TOKENS,
-    MOST_TURNS,
+    MAX_KL_TOKENS,
+    MAX_TURNS,
     NO_LATER,
     TokenChange,
     WeighedTokens,
@@ -96,7 +96,7 @@ def turn_shares(step: int, weighed: WeighedTokens) -> list[results.TurnShare]:
         results.TurnShare(
             step=step,
             turn=turn,
-            and_later=turn == MOST_TURNS and int(weighed.tokens.turns.max()) >= MOST_TURNS,
+            and_later=turn == MAX_TURNS and int(weighed.tokens.turns.max()) >= MAX_TURNS,
             num_rollouts=len(np.unique(weighed.tokens.rollouts[mask])),
             frac_tokens=_share_of(weighed, mask, np.ones(len(mask))),
             gradient_share=part_sums.sum_share(weighed.products, weighed.chosen("turn", turn), total),
@@ -151,7 +151,7 @@ def token_kl(step: int, weighed: WeighedTokens, groups: Sequence[RolloutGroup]) 
         return None
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     k1, k3 = tokens.logprobs - tokens.reference, k3_of(tokens)
-    order = np.argsort(-k3, kind="stable")[:MOST_KL_TOKENS].tolist()
+    order = np.argsort(-k3, kind="stable")[:MAX_KL_TOKENS].tolist()
     return results.TokenKl(
         step=step,
         k1=mean_over_tokens([tokens], [k1]),

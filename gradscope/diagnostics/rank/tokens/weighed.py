@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from gradscope.gradients.tokens.sums import CountedTokens
 
 
-MOST_TURNS = 8  # turns with a row of their own; later ones are in the last
-MOST_KL_TOKENS = 10  # tokens far from the reference that are listed
+MAX_TURNS = 8  # turns with a row of their own; later ones are in the last
+MAX_KL_TOKENS = 10  # tokens far from the reference that are listed
 ENTROPY = "entropy"  # the weighting whose sum is the gradient of the mean entropy
 
 _Label = tuple[str, object]  # of which kind a weighting is, and which one of its kind
@@ -101,7 +101,7 @@ def turn_masks(tokens: CountedTokens) -> dict[int, NDArray[np.bool_]]:
     last = int(tokens.turns.max())
     if last == 0:
         return {}
-    turns = np.minimum(tokens.turns, MOST_TURNS - 1)
+    turns = np.minimum(tokens.turns, MAX_TURNS - 1)
     return {int(turn) + 1: turns == turn for turn in np.unique(turns)}
 
 
@@ -130,7 +130,7 @@ def _texts(prepared: PreparedStep, tokens: CountedTokens) -> dict[int, str]:
     if tokens.reference is None:
         return {}
     sequences, texts = prepared.plan.sequences, {}
-    for index in np.argsort(-k3_of(tokens), kind="stable")[:MOST_KL_TOKENS].tolist():
+    for index in np.argsort(-k3_of(tokens), kind="stable")[:MAX_KL_TOKENS].tolist():
         token = sequences[int(tokens.rollouts[index])].completion_ids[int(tokens.positions[index])]
         texts[index] = token_text(prepared.policy.tokenizer, token)
     return texts

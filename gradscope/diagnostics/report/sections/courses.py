@@ -238,8 +238,8 @@ def _generation_charts(generation: results.Generation) -> Iterator[Chart]:
 
 Array = NDArray[np.float64]
 
-_FEWEST_FOR_FIFTHS = 10  # steps: fewer make fifths of a single one
-_FEWEST_SHARED = 10  # prompts that two fifths share, below which a fall may be that of other prompts
+_MIN_STEPS_FOR_FIFTHS = 10  # steps: fewer make fifths of a single one
+_MIN_SHARED_PROMPTS = 10  # prompts that two fifths share, below which a fall may be that of other prompts
 _A_FALL = 0.2  # standard deviations of the rewards below which a fall is small (Cohen 1988)
 
 
@@ -248,8 +248,8 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     table = reward_table(inputs.run.groups)
     table = table.select(table.is_complete)
     steps = np.unique(table.step)
-    if len(steps) < _FEWEST_FOR_FIFTHS:
-        return missing_section("reward", f"A course needs {_FEWEST_FOR_FIFTHS} steps, there are {len(steps)}.")
+    if len(steps) < _MIN_STEPS_FOR_FIFTHS:
+        return missing_section("reward", f"A course needs {_MIN_STEPS_FOR_FIFTHS} steps, there are {len(steps)}.")
     means = table.sums(table.reward) / table.size
     size = len(steps) // 5
     starts = [0, (len(steps) - size) // 2, len(steps) - size]
@@ -271,7 +271,7 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         findings=(
             *hidden,
             f"The mean reward {goes}{':' * (goes != 'is')} {', '.join(levels)}"
-            f"{', of other prompts' * (max(fallen, default=_FEWEST_SHARED) < _FEWEST_SHARED)}.",
+            f"{', of other prompts' * (max(fallen, default=_MIN_SHARED_PROMPTS) < _MIN_SHARED_PROMPTS)}.",
             *(
                 f"The last fifth against the {which}: {with_interval(change, '+.3g')}; "
                 f"{counted(shared, 'prompt')} in both."
@@ -307,14 +307,14 @@ def _falls_alone(table: RewardTable, main: str, fifths: Sequence[NDArray[np.bool
     _, fallen = ([], []) if np.isnan(table.reward).any() else _changes(table, fifths)
     means = table.sums(table.reward) / table.size
     levels = [f"{float(np.mean(means[fifth])):.3g}" for fifth in fifths]
-    return " to ".join(levels) if max(fallen, default=0) >= _FEWEST_SHARED else ""
+    return " to ".join(levels) if max(fallen, default=0) >= _MIN_SHARED_PROMPTS else ""
 
 
 def _after_fall(fallen: Sequence[int]) -> str:
     """What to do about a fall, by how many prompts both sides of each share."""
     if not fallen:
         return "Nothing to do."
-    if max(fallen) < _FEWEST_SHARED:
+    if max(fallen) < _MIN_SHARED_PROMPTS:
         return "Few prompts return: sample some of the first ones again to tell a worse policy from harder prompts."
     return "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
 

@@ -10,7 +10,7 @@ from gradscope.render.views.view import Column, table_of_cells, tabulate
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
 
-MOST_PROBLEMS = 25  # problems listed by name; the finding counts all of them
+MAX_PROBLEMS = 25  # problems listed by name; the finding counts all of them
 
 
 def coverage_section(inputs: ReportInputs) -> ReportSection:
@@ -128,7 +128,7 @@ def _differences(comparison: PassAtKComparison | None) -> tuple[ReportTable, ...
 def _problems(samples: tuple[Samples, ...], lost: list[tuple[str, str, str]]) -> tuple[ReportTable, ...]:
     if not lost:
         return ()
-    shown = f", the first {MOST_PROBLEMS}" if len(lost) > MOST_PROBLEMS else ""
+    shown = f", the first {MAX_PROBLEMS}" if len(lost) > MAX_PROBLEMS else ""
     caption = f"Problems that are no longer solved ({len(lost)}{shown}); correct samples before and after"
     titles = ("problem", samples[0].name, samples[1].name)
-    return (table_of_cells(caption, [(title, "text") for title in titles], lost[:MOST_PROBLEMS]),)
+    return (table_of_cells(caption, [(title, "text") for title in titles], lost[:MAX_PROBLEMS]),)

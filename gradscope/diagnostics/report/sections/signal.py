@@ -34,7 +34,7 @@ from gradscope.results.report import Chart, ColumnStyle, ReportSection, ReportTa
 from gradscope.rollouts.groups import reward_table
 from gradscope.say import counted, interval, percent, points, with_interval
 
-MOST_PROMPTS = 200  # prompts that the page lists; a file of --output has all
+MAX_PROMPTS = 200  # prompts that the page lists; a file of --output has all
 _ENVIRONMENTS = "Each environment, data source or agent that rows name"
 _ORDER: Sequence[Severity] = ("unknown", "fine", "look", "problem")
 _BY_STEP = (
@@ -46,7 +46,7 @@ _BY_STEP = (
     Column("tied", "frac_tied.value", "share"),
     Column("pass rate", "pass_rate.value", "share"),
 )
-_MOST = 0.5  # a share of dead groups that is surely above this costs more rollouts than it leaves
+_HALF = 0.5  # a share of dead groups that is surely above this costs more rollouts than it leaves
 _MANY = 0.25  # from a quarter on, resampling dead groups costs at least a third more rollouts, which is worth a look
 
 
@@ -85,7 +85,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     entry = metric("frac_reward_zero_std")
     advice = dead_group_advice(report)
     caption = f"{len(report.by_prompt):,} prompts, first those never or always solved, by their number of rollouts"
-    prompts = prompts_view(MOST_PROMPTS)
+    prompts = prompts_view(MAX_PROMPTS)
     findings = [text for text in report.findings if text != advice]
     behind = 2 if report.is_in_conflict else 1  # the trend is that of the share of dead groups
     findings[behind:behind] = _trend(report)
@@ -129,7 +129,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
 def _severity(dead: Estimate) -> Severity:
     if dead.value is None:
         return "unknown"
-    if dead.ends[0] > _MOST:
+    if dead.ends[0] > _HALF:
         return "problem"
     return "look" if dead.value >= _MANY else "fine"
 

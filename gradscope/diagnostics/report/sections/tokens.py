@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-MOST_TEXTS = 6  # rollouts whose text is shown; the numbers are of all that were measured
+MAX_TEXTS = 6  # rollouts whose text is shown; the numbers are of all that were measured
 NUM_TOP = 10  # tokens in the table of the largest
 _FIFTHS = ("first fifth", "second", "third", "fourth", "last fifth")
 _KINDS = {
@@ -183,7 +183,7 @@ def _texts(rollouts: Sequence[RolloutTokens]) -> tuple[ShadedText, ...]:
                 )
             ),
         )
-        for rollout in rollouts[:MOST_TEXTS]
+        for rollout in rollouts[:MAX_TEXTS]
     )
 
 

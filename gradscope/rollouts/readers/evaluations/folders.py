@@ -20,7 +20,7 @@ from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import expand, natural, stem_of, suffix_of
 
-_MOST_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
+_MAX_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
 _PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
 _FORMATS: tuple[Format | RowFormat, ...] = (
@@ -51,7 +51,7 @@ Evaluations = tuple[EvaluationLog, ...]
 
 def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
     """The evaluations of a log, a folder or a glob, by folder and name; of a named reader only its own."""
-    folders = _folders(path, _MOST_DEPTH) if path.is_dir() else [path]
+    folders = _folders(path, _MAX_DEPTH) if path.is_dir() else [path]
     return tuple(log for folder in folders for log in _logs_of(folder, options))
 
 

@@ -105,7 +105,7 @@ def _evalplus_rows(samples: Cells) -> Columns:
         },
         no_reward=lambda _: "base_status is missing",
         noted={_BASE: np.isnan(plus), _PLUS: ~np.isnan(plus)},
-        further=lambda at: {"completion": samples.cell("solution", at)},
+        details=lambda at: {"completion": samples.cell("solution", at)},
     )
 
 
@@ -122,7 +122,7 @@ EVALPLUS = RowFormat(
     is_one_file=True,
     recognizes_file=has_row(_has_verdicts),
     rows_of=_evalplus_samples,
-    columns=lambda reading: reading.log(take=_evalplus_rows),
+    columns=lambda reading: reading.log(to_columns=_evalplus_rows),
     inferred=(_PLUS, _BASE),
     if_noted=frozenset({_PLUS, _BASE}),
 )
@@ -155,7 +155,7 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
     named = {name: None for row in first for name in list_of(row.get("metrics")) if isinstance(name, str)}
     keys = dict.fromkeys(("doc_id", "filter", "metrics", "resps", metric, *named))
 
-    def judged(table: RewardTable) -> RewardTable:
+    def validate(table: RewardTable) -> RewardTable:
         filters = facts_in(reading.noted, "other filter")
         most = max(facts_in(reading.noted, "number of responses"), default=1)
         rest = f"; rows of other filters ({', '.join(filters)}) are the same responses and left out"
@@ -164,8 +164,8 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
         reading.missing.append(_one_score(most, "lm-eval logs one score a document, after its filter", "`resps`"))
         return table
 
-    take = partial(_lm_eval_rows, metric=metric, filter=filter, listed=frozenset(named))
-    return reading.log(take=take, keys=keys, raw=("doc", "filtered_resps"), judged=judged)
+    to_columns = partial(_lm_eval_rows, metric=metric, filter=filter, listed=frozenset(named))
+    return reading.log(to_columns=to_columns, keys=keys, raw=("doc", "filtered_resps"), validate=validate)
 
 
 def _lm_eval_metric(rows: Sequence[Mapping[str, Any]], named: str | None, path: Path) -> str:
@@ -210,7 +210,7 @@ def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[st
         numbers=numbers,
         no_reward=partial(rows.no_reward, metric),
         is_odd=np.array([not is_usual[names] for names in metrics], dtype=np.bool_),  # other keys are to be read
-        further=lambda at: {"completion": text_of(next(iter(list_of(rows.cell("filtered_resps", at))), None))},
+        details=lambda at: {"completion": text_of(next(iter(list_of(rows.cell("filtered_resps", at))), None))},
     )
 
 
@@ -248,7 +248,7 @@ def _lighteval_rows(cells: Cells, *, metric: str) -> Columns:
         texts=lambda chosen: list(map(text_of, rows.cells("doc.query", chosen))),
         numbers={**rewards_of(scores), "reward": numbers_of([of_row.get(metric) for of_row in scores])},
         no_reward=lambda at: str(parse_reward(scores[at].get(metric, ABSENT))),
-        further=lambda at: {"completion": text_of(next(iter(list_of(rows.cell("model_response.text", at))), None))},
+        details=lambda at: {"completion": text_of(next(iter(list_of(rows.cell("model_response.text", at))), None))},
     )
 
 
@@ -262,7 +262,7 @@ LIGHTEVAL = RowFormat(
     columns=lambda reading, metric=None: (
         None
         if metric is None
-        else reading.log(take=partial(_lighteval_rows, metric=metric), keys=("doc", "metric", "model_response"))
+        else reading.log(to_columns=partial(_lighteval_rows, metric=metric), keys=("doc", "metric", "model_response"))
     ),
     takes=frozenset({"reward_column"}),
 )
@@ -279,7 +279,7 @@ def _skyrl_columns(reading: Reading, *, is_surveyed: bool = False) -> ColumnLog 
     if not is_surveyed and not _are_apart(reading.files):
         return None
     keys = ("score", "data_source", "stop_reason")
-    return reading.log(take=_skyrl_rows, keys=keys, raw=("input_prompt", "output_response"), looks_at_path=True)
+    return reading.log(to_columns=_skyrl_rows, keys=keys, raw=("input_prompt", "output_response"), looks_at_path=True)
 
 
 class _Prompted(msgspec.Struct, gc=False):
@@ -329,7 +329,7 @@ def _skyrl_rows(rows: Cells) -> Columns:
         numbers={"reward": scored.numbers("score")},
         no_reward=partial(scored.no_reward, "score"),
         noted={_SKYRL_SUMMED: np.array(sums)},
-        further=lambda at: {
+        details=lambda at: {
             "completion": text_of(rows.cell("output_response", at)),
             "status": _SKYRL_STATUS.get(text_of(rows.cell("stop_reason", at)), "unknown"),
         },
@@ -363,7 +363,7 @@ _BY_TASK = "Episodes of one task (task.key, else task.hash) of an environment ar
 
 
 def _verifiers_columns(reading: Reading) -> ColumnLog:
-    def take(rollouts: Sequence[AgentRollout], _: Path) -> Columns:
+    def to_columns(rollouts: Sequence[AgentRollout], _: Path) -> Columns:
         step = np.zeros(len(rollouts), dtype=np.int64)
         columns = columns_of(rollouts, step, lambda at: read_trace(rollouts[at].plain), reading.noted.add)
         ids = [rollout.trace.id if isinstance(rollout.trace.id, str) else None for rollout in rollouts]
@@ -371,7 +371,9 @@ def _verifiers_columns(reading: Reading) -> ColumnLog:
             columns, prompts=lambda chosen: [_verifiers_prompt(rollouts[at].line) for at in chosen], samples=ids
         )
 
-    return reading.log(take=EpisodeLayout(names=names_by_agent, group=_verifiers_prompt, take=take).take_cells)
+    return reading.log(
+        to_columns=EpisodeLayout(names=names_by_agent, group=_verifiers_prompt, to_columns=to_columns).columns_of_cells
+    )
 
 
 def _verifiers_prompt(episode: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import MOST_ROW, in_mib, is_zip, most, most_unpacked, open_file, raise_limits
+from gradscope.outside.limits import MAX_ROW, allowed, in_mib, is_zip, max_unpacked, open_file, raise_limits
 from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.generic import chosen_name, list_names
@@ -95,7 +95,7 @@ def _is_readable(file: Path, quarantine: QuarantineLog) -> bool:
         if file.suffix == SUFFIX:
             quarantine.add("the file is no zip archive", f"{file}:1")
     except InputError as error:
-        quarantine.lose(error)
+        quarantine.add_unreadable(error)
     return False
 
 
@@ -286,10 +286,10 @@ def _refuse_unreadable(path: Path, members: list[zipfile.ZipInfo], chosen: list[
         )
     if any(member.flag_bits & 1 for member in chosen):
         raise InputError(f"{path} is encrypted.", hint="Give a log without a password.")
-    if any(member.file_size > most(MOST_ROW) for member in chosen):
-        raise InputError(f"{path} has a sample of more than {in_mib(most(MOST_ROW))}.", hint=raise_limits(path))
-    if sum(member.file_size for member in chosen) > most_unpacked(path):
-        raise InputError(f"{path} unpacks to more than {in_mib(most_unpacked(path))}.", hint=raise_limits(path))
+    if any(member.file_size > allowed(MAX_ROW) for member in chosen):
+        raise InputError(f"{path} has a sample of more than {in_mib(allowed(MAX_ROW))}.", hint=raise_limits(path))
+    if sum(member.file_size for member in chosen) > max_unpacked(path):
+        raise InputError(f"{path} unpacks to more than {in_mib(max_unpacked(path))}.", hint=raise_limits(path))
 
 
 def _parse(data: bytes) -> Any:

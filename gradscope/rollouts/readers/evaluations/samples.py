@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from gradscope.errors import InputError, UsageError
-from gradscope.outside.limits import most
+from gradscope.outside.limits import allowed
 from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import generic
@@ -77,7 +77,7 @@ _WITHIN_DATASET = ("i", "idx", "index", "id")
 _TOLD_BY_CELLS = frozenset(("n", "dataset", *POLICIES))  # keys that mean one thing or another, as their cells are
 _NO_SAMPLES = re.compile(r"(ref|reference|gold|canonical|expected|ground_truth|few_shot|demo)", re.IGNORECASE)
 """How lists of solutions are called that are not the policy's."""
-MOST_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
+MAX_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
 
 
 class PromptSamples(Struct, kw_only=True):
@@ -333,19 +333,19 @@ def _read(request: ReadRequest) -> Run:
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return generic.read_flat(request, format="samples", with_steps=False)
     step_key = request.columns.step or _first(generic.columns_in(rows), USUAL["step"])
-    take, files = partial(_take, columns=request.columns, step_key=step_key), expand(request.path)
-    decoded = LineColumns(row=dict[str, Any], take=lambda rows, path: take(Cells.of_rows(rows, path)))
+    to_columns, files = partial(_to_columns, columns=request.columns, step_key=step_key), expand(request.path)
+    decoded = LineColumns(row=dict[str, Any], to_columns=lambda rows, path: to_columns(Cells.of_rows(rows, path)))
     declared = {".json": ListColumns(lines=decoded), ".csv": None, ".tsv": None, ".parquet": None}
     notes, quarantine = set[Note](), WatchedLog(request.progress, files)
     log = ColumnLog(
         files=files,
         declared=lambda file: declared.get(suffix_of(file) or "", decoded),
         rows=read_rows,
-        take=take,
+        to_columns=to_columns,
         quarantine=quarantine,
         note=notes.add,
         lines_hold_many=True,
-        most=most(MOST_SAMPLES),
+        max_rollouts=allowed(MAX_SAMPLES),
     )
     groups = reduced_groups(log, request) or ()
     shapes, identities = facts_in(notes, "shape"), facts_in(notes, "identity")
@@ -423,7 +423,7 @@ class _Prompt(NamedTuple):
     policy: str | None  # the policy of all its samples, where the row names one
 
 
-def _take(rows: Cells, *, columns: ColumnNames, step_key: str | None) -> Columns:
+def _to_columns(rows: Cells, *, columns: ColumnNames, step_key: str | None) -> Columns:
     """The samples of the prompts of rows; a prompt that has a name by its line alone is left to the row reader."""
     prompts, flaws = _prompts_alike(rows.rows, columns, step_key), list[tuple[int, str]]()
     for at, row in () if prompts else enumerate(rows.rows):
@@ -437,8 +437,8 @@ def _take(rows: Cells, *, columns: ColumnNames, step_key: str | None) -> Columns
     of_prompt = np.repeat(np.arange(len(prompts)), sizes)
     sized = list(zip(prompts, sizes, strict=True))
     counts = list(chain.from_iterable(prompt.samples.counts or repeat(1, n) for prompt, n in sized))
-    if sum(counts) > most(MOST_SAMPLES):
-        raise too_many_rollouts(rows.path, most(MOST_SAMPLES))
+    if sum(counts) > allowed(MAX_SAMPLES):
+        raise too_many_rollouts(rows.path, allowed(MAX_SAMPLES))
     rewards = list(chain.from_iterable(prompt.samples.rewards for prompt in prompts))
     names = dict.fromkeys(chain.from_iterable(dict.fromkeys(tuple(prompt.samples.further) for prompt in prompts)))
     numbers = {"reward": numbers_of(rewards)}
@@ -452,7 +452,7 @@ def _take(rows: Cells, *, columns: ColumnNames, step_key: str | None) -> Columns
     if policies:
         numbers["policy"] = np.array([policies.get(policy or "", UNKNOWN) for policy in sampled_by])
 
-    def further(at: int) -> dict[str, Any]:
+    def details(at: int) -> dict[str, Any]:
         prompt, sample = prompts[of_prompt[at]], at - starts[of_prompt[at]]
         samples = prompt.samples
         return {
@@ -477,7 +477,7 @@ def _take(rows: Cells, *, columns: ColumnNames, step_key: str | None) -> Columns
             *(Fact("identity", how) for how in {prompt.how for prompt in prompts}),
         ],
         policies=tuple(policies),
-        further=further,
+        details=details,
     )
 
 

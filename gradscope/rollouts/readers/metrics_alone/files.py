@@ -27,7 +27,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits
+from gradscope.outside.limits import MAX_ROW, allowed, in_mib, raise_limits
 from gradscope.outside.plain_json import parse_json
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import BLANK, CUT_OFF
@@ -63,7 +63,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, Watched
 from gradscope.rollouts.readers.parsing.tables import (
     BOM,
     COMPRESSED,
-    MOST_FLAWED,
+    MAX_FLAWED,
     Row,
     document_bytes,
     named_if_unreadable,
@@ -121,7 +121,7 @@ class MetricsLog(WatchedLog):
         """Report a bad row that was the last one of its file."""
         if self._last:
             message = f"{self._last}; it is the file's last row, so the run may go on beyond what was read."
-            self.lose(InputError(message, hint="Copy the file again."))
+            self.add_unreadable(InputError(message, hint="Copy the file again."))
         self._last = ""
 
 
@@ -161,7 +161,7 @@ class MetricFile(Struct, frozen=True):
         try:
             yield from self.read(self.path, quarantine)
         except InputError as error:
-            quarantine.lose(error)
+            quarantine.add_unreadable(error)
 
     def first_pieces(self, number: int) -> list[Piece]:
         """The first pieces, with at least so many rows; nothing is set aside yet."""
@@ -303,16 +303,16 @@ def _json_lines(file: Path, quarantine: MetricsLog) -> Rows:
             rows, at = [row for _, row in numbered], np.array([number for number, _ in numbered])
         end = int(at[-1]) if rows else -1
         _set_aside(file, quarantine, odd_rows, num_lines, end)
-        quarantine.passed(0 if packed else len(block.data), len(rows))
+        quarantine.count_read(0 if packed else len(block.data), len(rows))
         if rows:
             last = num_lines + end + 1
             yield Piece(where=str(file), numbers=at + num_lines + 1, tables=as_tables(rows))
         num_lines += len(bounds) - 1
-        if num_lines - last > most(MOST_FLAWED):
-            message = f"{file} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
+        if num_lines - last > allowed(MAX_FLAWED):
+            message = f"{file} has no row in {allowed(MAX_FLAWED):,} lines from line {last + 1} on."
             raise InputError(message, hint=raise_limits(file))
     if packed:
-        quarantine.passed(file.stat().st_size, 0)
+        quarantine.count_read(file.stat().st_size, 0)
 
 
 def _set_aside(file: Path, quarantine: MetricsLog, odd: Iterable[OddRow], num_lines: int, end: int) -> None:
@@ -343,10 +343,10 @@ def _table(file: Path, quarantine: MetricsLog) -> Rows:
         if len(lines):
             yield _table_piece(file, columns, lines + num_lines + 1)
         num_lines += block.num_lines
-        quarantine.passed(block.end - done, len(lines))
+        quarantine.count_read(block.end - done, len(lines))
         done = block.end
     if file.suffix in COMPRESSED:
-        quarantine.passed(file.stat().st_size, 0)
+        quarantine.count_read(file.stat().st_size, 0)
 
 
 def _cells(cells: pa.Array) -> Column:
@@ -401,7 +401,7 @@ def _events(file: Path, quarantine: MetricsLog) -> Rows:
         return
     for message in damage:
         damaged(message)
-    quarantine.passed(stat.st_size, len(scalars))
+    quarantine.count_read(stat.st_size, len(scalars))
     at = np.arange(len(scalars))
     columns = {**scalars.columns, "step": Numbers(None, scalars.steps.astype(np.float64))}
     yield Piece(where=str(file), numbers=at + 1, tables=[MetricTable(at=at, columns=columns)])
@@ -417,7 +417,7 @@ def _scalars(file: Path, size: int, written: int) -> tuple[StepMetrics, tuple[st
 def _wandb(file: Path, quarantine: MetricsLog) -> Rows:
     for number, line in enumerate(history_in(file, quarantine.of_metrics(file)), start=1):
         row = parse_line(line)
-        quarantine.passed(len(line))
+        quarantine.count_read(len(line))
         if isinstance(row, str):
             quarantine.add(row, f"{file}:{number}")
         else:
@@ -425,14 +425,14 @@ def _wandb(file: Path, quarantine: MetricsLog) -> Rows:
 
 
 _IS_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql NOT LIKE '%GENERATED%'"
-_MOST_STEPS_OF_SQL = 1 << 31  # virtual instructions of a query: ends a view that was made to be endless
+_MAX_SQL_INSTRUCTIONS = 1 << 31  # virtual instructions of a query: ends a view that was made to be endless
 
 
 def _trackio(file: Path, quarantine: MetricsLog) -> Rows:
     """Trackio's table of metrics, whose JSON is bytes, and text in older releases."""
     for location, (run, step, cell) in trackio_rows(file, "metrics", ("run_name", "step", "metrics"), quarantine):
         text = cell.encode() if isinstance(cell, str) else cell
-        quarantine.passed(len(text) if isinstance(text, bytes) else 0)
+        quarantine.count_read(len(text) if isinstance(text, bytes) else 0)
         row = parse_line(text + b"\n") if isinstance(text, bytes) else "the metrics are no text"
         if isinstance(row, str):
             quarantine.add(row, location)
@@ -459,23 +459,25 @@ def trackio_rows(
         try:
             with closing(sqlite3.connect(f"file:{quote(os.fsencode(copy.resolve()))}?{options}", uri=True)) as database:
                 database.execute("PRAGMA trusted_schema = OFF")
-                database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, most(MOST_ROW))
-                left = iter(range(_MOST_STEPS_OF_SQL >> 20))
+                database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, allowed(MAX_ROW))
+                left = iter(range(_MAX_SQL_INSTRUCTIONS >> 20))
                 database.set_progress_handler(lambda: next(left, None) is None, 1 << 20)
                 if database.execute(_IS_TABLE, (table,)).fetchone()[0]:
                     query = f"SELECT {', '.join(columns)} FROM {table} ORDER BY rowid"
                     for number, row in enumerate(database.execute(query), start=1):
                         yield f"{file}:{number}", row
         except (sqlite3.Error, OSError, OverflowError, UnicodeDecodeError) as error:
-            quarantine.lose(InputError(f"{file} cannot be read to its end: {error}.", hint="Copy the database again."))
+            quarantine.add_unreadable(
+                InputError(f"{file} cannot be read to its end: {error}.", hint="Copy the database again.")
+            )
 
 
 def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
     """The lines of a file, each with its location; lines that are not text are set aside."""
     for number, line in enumerate(read_bytes(file), start=1):
-        quarantine.passed(0 if file.suffix in COMPRESSED else len(line))
-        if len(line) > most(MOST_ROW):
-            quarantine.add(f"the line is longer than {in_mib(most(MOST_ROW))}", f"{file}:{number}")
+        quarantine.count_read(0 if file.suffix in COMPRESSED else len(line))
+        if len(line) > allowed(MAX_ROW):
+            quarantine.add(f"the line is longer than {in_mib(allowed(MAX_ROW))}", f"{file}:{number}")
             continue
         try:
             yield f"{file}:{number}", (line.removeprefix(BOM) if number == 1 else line).decode().rstrip("\r\n")

@@ -54,7 +54,7 @@ _INSTEAD_OF_STEPS = ("iter", "epoch", "round", _EPISODE)  # columns that count a
 _LEARNS = {"loss", "grad_norm", "learning_rate"}  # of which an update has one, and an episode that is only played none
 _REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _NUM_PEEKED = 200
-_MOST_NAMED = 6
+_MAX_NAMED = 6
 _ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "wandb", "parquet", "log", "txt", "out", "ipynb")
 
 
@@ -77,7 +77,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     if not groups:
         raise InputError(f"{path} holds no metrics by step.", hint="Name the column of steps with --step-column.")
     if len(groups) > 1:
-        names = [str(files[0] if len(files) == 1 else os.path.commonpath(files)) for files in groups[:_MOST_NAMED]]
+        names = [str(files[0] if len(files) == 1 else os.path.commonpath(files)) for files in groups[:_MAX_NAMED]]
         message = f"{path} holds metrics in {len(groups)} places: {', '.join(names)}."
         raise InputError(message, hint=f"Name one: {names[0]}")
     files = groups[0]
@@ -197,7 +197,7 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
     steps = sum(map(len, logs))
     if not metrics or any(hold_rollouts(table.columns) for table in tables):
         return
-    named = ", ".join(metrics[:_MOST_NAMED])
+    named = ", ".join(metrics[:_MAX_NAMED])
     if rows.num_conflicts > steps:
         raise InputError(
             f"{file} has several rows a step with different values ({named}): neither the metrics of a run, a row a "
@@ -231,7 +231,7 @@ def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tupl
     pieces = file.first_pieces(_NUM_PEEKED)
     tables = [table for piece in pieces for table in piece.tables]
     keys = _steps_of(tables) if column is None else (column,)
-    return pieces, keys, (*RUNS, *(name for name in _NAMES if _tells_runs(tables, name, keys)))
+    return pieces, keys, (*RUNS, *(name for name in _NAMES if _names_runs(tables, name, keys)))
 
 
 def _steps_of(tables: Sequence[MetricTable]) -> tuple[str, ...]:
@@ -258,7 +258,7 @@ def _steps_of(tables: Sequence[MetricTable]) -> tuple[str, ...]:
     return _SLIMES if key in _SLIMES else (key,)
 
 
-def _tells_runs(tables: Iterable[MetricTable], name: str, keys: Sequence[str]) -> bool:
+def _names_runs(tables: Iterable[MetricTable], name: str, keys: Sequence[str]) -> bool:
     """Whether all rows have a text in a column, and not the same throughout, as a checkpoint's but for its step is."""
     texts = set[str]()
     for table in tables:
@@ -282,8 +282,8 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
     names = {run.name: run for run in runs}
     folder = f"{path if path.is_dir() else path.parent}/"
     first = [f"{name!r} (from {run.first.removeprefix(folder)})" for name, run in names.items()]
-    listed = ", ".join(first[:_MOST_NAMED])
-    listed += f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    listed = ", ".join(first[:_MAX_NAMED])
+    listed += f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     if wanted is not None and wanted not in names:
         raise UsageError(f"{path} has no run {wanted!r}.", hint=f"It has {listed}.")
     if wanted is None and len(names) > 1:

@@ -43,7 +43,7 @@ class CommonMetric(Struct, frozen=True, kw_only=True):
     derived: tuple[Derived, ...] = ()  # formulas for logs that do not have it itself
 
 
-def _itself(key: str) -> Derived:
+def _as_logged(key: str) -> Derived:
     return Derived(keys=(key,), formula=key, make=lambda value: value)
 
 
@@ -83,8 +83,8 @@ COMMON: tuple[CommonMetric, ...] = (
         "no gradient",
         "share",
         "bench/zero_variance_drop_rate frac_zero_std zvf groups/rate_dropped",
-        *(_one_minus(_itself(key)) for key in ("env/all/by_group/frac_mixed", "by_group/frac_mixed")),
-        _one_minus(_itself("baseline_reward/pct_mixed")),
+        *(_one_minus(_as_logged(key)) for key in ("env/all/by_group/frac_mixed", "by_group/frac_mixed")),
+        _one_minus(_as_logged("baseline_reward/pct_mixed")),
         _one_minus(_percent("dynamic_filtering_pass_rate")),
         _one_minus(_share_of("batch/solve_partial", "batch/solve_all", "batch/solve_none")),
         _one_minus(_over("num_groups_trainable", "num_groups_submitted")),
@@ -98,7 +98,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "share",
         "env/all/by_group/frac_all_good by_group/frac_all_good baseline_reward/pct_1 solve_all/all",
         _share_of("batch/solve_all", "batch/solve_none", "batch/solve_partial"),
-        *map(_itself, ("batch/solve_all", "solve_all")),
+        *map(_as_logged, ("batch/solve_all", "solve_all")),
     ),
     _common(
         "frac_all_fail",
@@ -106,7 +106,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "share",
         "env/all/by_group/frac_all_bad by_group/frac_all_bad baseline_reward/pct_0 solve_none/all",
         _share_of("batch/solve_none", "batch/solve_all", "batch/solve_partial"),
-        *map(_itself, ("batch/solve_none", "solve_none")),
+        *map(_as_logged, ("batch/solve_none", "solve_none")),
     ),
     _common(
         "reward",
@@ -125,7 +125,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "share",
         "response_length/clip_ratio rollout/truncated_ratio rollout/truncated is_truncated/all/mean is_truncated/mean "
         "truncation_rate",
-        _one_minus(_itself("val/stop_rate")),
+        _one_minus(_as_logged("val/stop_rate")),
     ),
     _common(
         "completions/mean_length",
@@ -208,7 +208,7 @@ class Naming(Struct, frozen=True):
     def apply(self, metrics: StepMetrics) -> StepMetrics:
         """A log's metrics under their common names, and all of them under the trainer's own."""
         named = {name: _made(part, metrics) for name, part in self.parts.items()}
-        columns = {name: _or_else(part, metrics.columns.get(name), len(metrics)) for name, part in named.items()}
+        columns = {name: _filled_from(part, metrics.columns.get(name), len(metrics)) for name, part in named.items()}
         return StepMetrics(metrics.steps, {**columns, **{k: v for k, v in metrics.columns.items() if k not in columns}})
 
     @property
@@ -237,7 +237,7 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
                 f"The log has no metric {key!r}.",
                 hint=f"Write --metric-column {name}=NAME with one of {', '.join(near)}.",
             )
-    parts = {name: _itself(key) for name, key in named_columns.items()}
+    parts = {name: _as_logged(key) for name, key in named_columns.items()}
     words = {key: of for key in logged if _EVALUATIONS.isdisjoint(of := set(_BETWEEN.split(key.lower())))}
     on_groups = _words_on_groups(words)
     written = {plain_name(key): key for key in logged} | {key: key for key in logged}
@@ -258,7 +258,7 @@ def _of_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     """A metric under a name of somebody's own, all words of which are known; None where several are as plain."""
     kinds = [(len(of), key) for kind in _KINDS[name] for key, of in words.items() if kind <= of <= kind | _FURTHER]
     plainest = [key for size, key in kinds if size == min(kinds)[0]]
-    return _itself(plainest[0]) if len(plainest) == 1 else None
+    return _as_logged(plainest[0]) if len(plainest) == 1 else None
 
 
 def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
@@ -283,7 +283,7 @@ def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
 def _share(key: str, rest: set[str]) -> Iterator[Derived]:
     """A key as a share, where no words but those of one are left of it."""
     if rest in _SHARES:
-        yield _itself(key)
+        yield _as_logged(key)
     elif rest in _PERCENTAGES:
         yield _percent(key)
 
@@ -314,7 +314,7 @@ def _made(derived: Derived, metrics: StepMetrics) -> Numbers:
     return Numbers(at, derived.make(*(part.values if at is None else part.take(at).values for part in parts)))
 
 
-def _or_else(first: Numbers, second: Numbers | None, size: int) -> Numbers:
+def _filled_from(first: Numbers, second: Numbers | None, size: int) -> Numbers:
     """The first metric, filled from the second at steps where it is missing."""
     if first.at is None or second is None:
         return first
@@ -367,7 +367,7 @@ def parse_metric_columns(words: Sequence[str] | None) -> dict[str, str]:
 
 def _candidates(metric: CommonMetric, written: Mapping[str, str]) -> Iterator[Derived]:
     """Its formulas in a log's keys, which ``written`` has by the names that trainers give them and by their own."""
-    for derived, prefix in product((*map(_itself, metric.keys), *metric.derived), ("", _PREFIX)):
+    for derived, prefix in product((*map(_as_logged, metric.keys), *metric.derived), ("", _PREFIX)):
         keys = {key: written[prefix + key] for key in derived.keys if prefix + key in written}
         if len(keys) == len(derived.keys):
             formula = reduce(lambda text, key: text.replace(key, keys[key]), keys, derived.formula)

@@ -54,7 +54,7 @@ _MARKS = (
     *('"loss":', '"reward":', f'"{_ENDED}":'),
 )
 _LONGEST_LINE, _LONGEST_ROW = 1 << 20, 1 << 12
-_MOST_PARTS = 64  # lines of one dictionary
+_MAX_PARTS = 64  # lines of one dictionary
 _REWARD = re.compile(r"(^|[_/])(reward|score)s?$")
 CUT_DICTIONARY = "the dictionary of metrics is cut off"
 
@@ -82,7 +82,7 @@ def lines_joined(lines: Iterable[Text]) -> Iterator[Text]:
     """Lines of a console, with the parts of a dictionary as one: a terminal broke it, or it has a key a line."""
     held: list[Text] = []
     for location, line in lines:
-        if held and "{" not in line and len(held) < _MOST_PARTS:
+        if held and "{" not in line and len(held) < _MAX_PARTS:
             held.append((location, line))
             if "}" not in line:
                 continue

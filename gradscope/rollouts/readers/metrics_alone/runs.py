@@ -28,7 +28,7 @@ Column = Numbers | Sequence[Any]
 """The cells of rows, or those of them that are numbers."""
 
 _UNNAMED = ("data", "metrics")  # objects whose own keys are metrics, as verl's logger writes them
-_MOST_NUMBERS = 4  # in a row of a long table: its value, step, epoch and time; more are metrics of their own
+_MAX_NUMBERS = 4  # in a row of a long table: its value, step, epoch and time; more are metrics of their own
 _LONG_NAMES = ("metric", "metric_name", "name", "key", "tag", "variable")
 NO_STEP, BAD_STEP = -1, -2
 STEP_IS_POSITION = "gradscope/step_is_place"  # key of a row whose step is its position among the rows of a console
@@ -180,7 +180,7 @@ def unpivoted(table: MetricTable) -> list[MetricTable]:
     texts = [cells for key in keys if not isinstance(cells := table.columns[key], Numbers)]
     for row, names in enumerate(zip(*texts, strict=True)):
         named = ((key, name) for key, name in zip(keys, names, strict=True) if isinstance(name, str))
-        is_long = num_numbers[row] <= _MOST_NUMBERS
+        is_long = num_numbers[row] <= _MAX_NUMBERS
         rows.setdefault(next(named, None) if is_long else None, []).append(row)
     return [_renamed(table.take(np.array(indices)), named) for named, indices in rows.items()]
 

@@ -39,10 +39,10 @@ class QuarantineLog:
         self._by_reason[reason] = (count + num_rows, first)
         self._files.setdefault(reason, set()).add(location.rpartition(":")[0])
 
-    def passed(self, num_bytes: int, num_rows: int = 1) -> None:
+    def count_read(self, num_bytes: int, num_rows: int = 1) -> None:
         """Called by readers with the bytes of their file that they have read, and the rows in them."""
 
-    def lose(self, error: InputError) -> None:
+    def add_unreadable(self, error: InputError) -> None:
         """Set aside a file, or its rest, that cannot be read, so that its number of rows is unknown."""
         self._lost.setdefault(error.message, error)
 
@@ -52,15 +52,15 @@ class QuarantineLog:
 
     def of_metrics(self, file: Path) -> Callable[[str], None]:
         """A function that reports damage within a file of metrics as a part of the run that cannot be read."""
-        return lambda damage: self.lose(InputError(f"{file}: {damage}.", hint="Copy the file again."))
+        return lambda damage: self.add_unreadable(InputError(f"{file}: {damage}.", hint="Copy the file again."))
 
-    def lose_metrics(self, lines: QuarantineLog) -> None:
+    def add_unreadable_metrics(self, lines: QuarantineLog) -> None:
         """Set lines of metrics aside as lost, except blank ones and a last one that may still be being written."""
         for entry in lines.result().reasons:
             if entry.reason not in (sources.CUT_OFF, sources.BLANK):
                 count = counted(entry.num_rows, "line")
                 message = f"{count} of metrics cannot be used: {entry.reason} ({entry.where})."
-                self.lose(InputError(message, hint="Copy the file again."))
+                self.add_unreadable(InputError(message, hint="Copy the file again."))
         self._lost |= lines._lost
 
     def include(self, other: QuarantineLog, order: Mapping[str, int]) -> None:
@@ -78,7 +78,7 @@ class QuarantineLog:
         self._lines += other._lines
         self._num_lines, self._num_held = self._num_lines + other._num_lines, self._num_held + other._num_held
 
-    def raise_lost(self, earlier: QuarantineLog | None = None) -> None:
+    def raise_unreadable(self, earlier: QuarantineLog | None = None) -> None:
         """Raise the error of the first file that could not be read, if there is one that ``earlier`` does not have."""
         for message, error in self._lost.items():
             if earlier is None or message not in earlier._lost:
@@ -119,7 +119,7 @@ class LinesLog(QuarantineLog):
         super().__init__()
         self._log = log
 
-    def held(self, num_rollouts: int, num_lines: int = 1) -> None:
+    def count_rollouts(self, num_rollouts: int, num_lines: int = 1) -> None:
         """Count the rollouts in lines that were read; a negative number takes back those that do not count."""
         self._log._num_lines += num_lines
         self._log._num_held += num_rollouts
@@ -129,13 +129,13 @@ class LinesLog(QuarantineLog):
         self._log.add(reason, location, num_rows)
         self._log._lines[reason] += num_rows
 
-    def passed(self, num_bytes: int, num_rows: int = 1) -> None:
+    def count_read(self, num_bytes: int, num_rows: int = 1) -> None:
         """Passed on."""
-        self._log.passed(num_bytes, num_rows)
+        self._log.count_read(num_bytes, num_rows)
 
-    def lose(self, error: InputError) -> None:
+    def add_unreadable(self, error: InputError) -> None:
         """Passed on."""
-        self._log.lose(error)
+        self._log.add_unreadable(error)
 
 
 def with_set_aside(source: sources.Source, log: QuarantineLog) -> sources.Source:
@@ -155,11 +155,11 @@ def refuse_quarantined(quarantine: sources.Quarantine) -> None:
         )
 
 
-def hidden_by(filter: str) -> str:
+def filter_caveat(filter: str) -> str:
     """A sentence for ``Source.missing`` where a trainer's filter may have removed dead groups before it wrote the log.
 
     Example:
-        >>> hidden_by("dynamic_sample drops groups of equal rewards")
+        >>> filter_caveat("dynamic_sample drops groups of equal rewards")
         'dynamic_sample drops groups of equal rewards; the share of dead groups in this log is then a lower bound.'
     """
     return f"{filter}; {sources.LOWER_BOUND}"
@@ -189,7 +189,7 @@ class WatchedLog(QuarantineLog):
         self._num_rows = self._done = 0
         self._due = _MEGABYTE
 
-    def passed(self, num_bytes: int, num_rows: int = 1) -> None:
+    def count_read(self, num_bytes: int, num_rows: int = 1) -> None:
         """Count the bytes, and report them after each megabyte."""
         self._num_rows += num_rows
         self._done += num_bytes

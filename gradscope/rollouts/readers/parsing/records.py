@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from gradscope.errors import InputError
 from gradscope.outside import rules
 from gradscope.outside.limits import open_file, read_limited
-from gradscope.outside.plain_json import MOST_DEPTH, is_deeper, parse_json
+from gradscope.outside.plain_json import MAX_DEPTH, is_deeper, parse_json
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import (
@@ -47,10 +47,10 @@ from gradscope.say import as_ranges
 
 _FORMATS = {".yaml": "YAML", ".yml": "YAML", ".toml": "TOML"}
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,([^{}]*))?\}")
-_MOST_VALUES = 100_000
+_MAX_VALUES = 100_000
 _ENDLESS: list[Any] = []
 _ENDLESS.append(_ENDLESS)
-_MOST_REFERENCES = 8  # longest chain of values that refer to values
+_MAX_REFERENCES = 8  # longest chain of values that refer to values
 
 
 def config_format(path: Path) -> str:
@@ -71,11 +71,11 @@ def read_document(path: Path) -> Any:
         document = _yaml(text) if kind == "YAML" else tomllib.loads(text) if kind == "TOML" else parse_json(text)
     except RecursionError:
         document = _ENDLESS
-    if is_deeper(document, MOST_DEPTH):
-        raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels")
+    if is_deeper(document, MAX_DEPTH):
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
     values = _leaves(document, "") if isinstance(document, Mapping) else ()
-    if next(islice(values, _MOST_VALUES, None), None) is not None:
-        raise ValueError(f"it has more than {_MOST_VALUES:,} values, those that it refers to counted each time")
+    if next(islice(values, _MAX_VALUES, None), None) is not None:
+        raise ValueError(f"it has more than {_MAX_VALUES:,} values, those that it refers to counted each time")
     return document
 
 
@@ -109,7 +109,7 @@ def _leaves(config: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
 
 
 def _resolved(value: Any, flat: Mapping[str, Any]) -> Any:
-    for _ in range(_MOST_REFERENCES):
+    for _ in range(_MAX_REFERENCES):
         reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
         if reference is None:
             return value
@@ -396,7 +396,7 @@ def common_advantage(record: Record, sequences: Sequence[Tokens]) -> float | Non
 
 
 _NUM_PEEKED = 50  # rows that are read to learn the columns: not every row of a log has every key
-_MOST_PEEKED = 16_000_000
+_MAX_PEEKED = 16_000_000
 """Bytes after which no further row is read, however few there were: a row may be all rollouts of a step."""
 
 
@@ -421,7 +421,7 @@ def _first_rows(file: Path, size: int, written: int, num_rows: int) -> tuple[tup
             return (), met
     for _, row in islice(read_rows(file, met), num_rows):
         rows.append(row)
-        if met.num_bytes >= _MOST_PEEKED:
+        if met.num_bytes >= _MAX_PEEKED:
             break
     return tuple(rows), met
 
@@ -434,7 +434,7 @@ class _CountedLog(QuarantineLog):
 
     num_bytes = 0
 
-    def passed(self, num_bytes: int, num_rows: int = 1) -> None:
+    def count_read(self, num_bytes: int, num_rows: int = 1) -> None:
         self.num_bytes += num_bytes
 
 
@@ -500,7 +500,7 @@ def assemble_groups(
     num_rows = num_used(groups, needs_reward=needs_reward)
     if not num_rows:
         if not set_aside.num_rows:
-            quarantine.raise_lost()
+            quarantine.raise_unreadable()
         first = next((f"; set aside: {set_aside.num_rows}, first {r.first}: {r.reason}" for r in set_aside.reasons), "")
         raise InputError(
             f"{request.path} has no usable rows{first}.",

@@ -30,17 +30,17 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import (
-    MOST_ROW,
+    MAX_ROW,
     Unpacked,
+    allowed,
     in_mib,
-    most,
-    most_unpacked,
+    max_unpacked,
     open_file,
     raise_limits,
     require_regular,
 )
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
-from gradscope.results.source import BLANK, CUT_OFF, TWICE, twice_in
+from gradscope.results.source import BLANK, CUT_OFF, TWICE, first_duplicate
 from gradscope.rollouts.arrays import expanded_bytes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 COMPRESSED = (".gz", ".zst")  # last suffixes of the files that are decompressed on the way
 _PASSED_AT_ONCE = 1 << 24
 """Bytes of a compressed file that are skipped at once: it has to be decompressed from its start."""
-MOST_FLAWED = 1_000_000
+MAX_FLAWED = 1_000_000
 """Consecutive lines without a row after which a file is given up: a few bytes unpack to any number of them."""
 BOM = b"\xef\xbb\xbf"  # the byte-order mark of UTF-8
 
@@ -82,7 +82,7 @@ def read_bytes(path: Path) -> Generator[bytes, None, None]:
 
 def _sized_lines(path: Path) -> Iterator[tuple[bytes, int]]:
     """A file's lines, each with its number of bytes in the file."""
-    size = most(MOST_ROW) + 1
+    size = allowed(MAX_ROW) + 1
     with named_if_unreadable(path), open_bytes(path) as stream:
         while line := stream.readline(size):
             rest, passed = line, 0
@@ -94,7 +94,7 @@ def _sized_lines(path: Path) -> Iterator[tuple[bytes, int]]:
 
 def document_bytes(path: Path) -> bytes | None:
     """A file's bytes without a byte-order mark; None for more than a row may have."""
-    size = most(MOST_ROW)
+    size = allowed(MAX_ROW)
     with named_if_unreadable(path), open_bytes(path) as stream:
         data = stream.read(size + 1)
     return None if len(data) > size else data.removeprefix(BOM)
@@ -141,29 +141,29 @@ def located_rows(path: Path, quarantine: QuarantineLog) -> Iterator[LocatedRow]:
     try:
         for number, (line, size) in enumerate(_sized_lines(path), start=1):
             start, end = end, end + size
-            quarantine.passed(0 if packed else len(line))
+            quarantine.count_read(0 if packed else len(line))
             row = parse_line(line.removeprefix(BOM) if number == 1 else line)
             if not isinstance(row, str):
                 last = number
                 yield LocatedRow(number, start, end, row)
-            elif number - last <= MOST_FLAWED or number - last <= most(MOST_FLAWED):
+            elif number - last <= MAX_FLAWED or number - last <= allowed(MAX_FLAWED):
                 quarantine.add(row, f"{path}:{number}")
             else:
-                message = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
-                quarantine.lose(InputError(message, hint=raise_limits(path)))
+                message = f"{path} has no row in {allowed(MAX_FLAWED):,} lines from line {last + 1} on."
+                quarantine.add_unreadable(InputError(message, hint=raise_limits(path)))
                 return
         if packed:
-            quarantine.passed(path.stat().st_size, 0)
+            quarantine.count_read(path.stat().st_size, 0)
     except InputError as error:
-        quarantine.lose(error)
+        quarantine.add_unreadable(error)
 
 
 def parse_line(line: bytes) -> dict[str, Any] | str:
     """The object in a line, or the reason why there is none; only a file's last line may lack its end."""
     if not line.strip():
         return BLANK
-    if len(line) > MOST_ROW and len(line) > most(MOST_ROW):  # the first test saves a look at the environment
-        return f"the line is longer than {in_mib(most(MOST_ROW))}"
+    if len(line) > MAX_ROW and len(line) > allowed(MAX_ROW):  # the first test saves a look at the environment
+        return f"the line is longer than {in_mib(allowed(MAX_ROW))}"
     try:
         row = parse_json(line)
     except UnicodeDecodeError:
@@ -210,7 +210,7 @@ def csv_rows_in(path: Path, start: int, end: int, first: int) -> Iterator[Row]:
 def _usable_rows(rows: CsvRows, path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     while (line := rows.row()) is not None:
         number, row, num_bytes = line
-        quarantine.passed(0 if path.suffix in COMPRESSED else num_bytes)
+        quarantine.count_read(0 if path.suffix in COMPRESSED else num_bytes)
         if isinstance(row, str):
             quarantine.add(row, f"{path}:{number}")
         else:
@@ -231,7 +231,7 @@ class CsvRows:
         self._row_lines: list[bytes] = []
         self.num_lines = 0  # lines of the rows so far
         self._size = 0
-        self._most = self._left = most(MOST_ROW)
+        self._most = self._left = allowed(MAX_ROW)
         self._reader = partial(csv.reader, strict=True, delimiter=self.delimiter)
         self._rows = self._reader(self._lines())
         self.before_header: list[tuple[int, str]] = []
@@ -243,7 +243,7 @@ class CsvRows:
                 self.header = tuple(cells)
                 break
             self.before_header.append((number, cells))
-        self.twice = twice_in(self.header)  # a name that two columns share
+        self.twice = first_duplicate(self.header)  # a name that two columns share
 
     def resume(self, lines: Iterator[bytes], num_lines: int) -> None:
         """Go on with other lines of the file, before which it has so many."""
@@ -259,14 +259,14 @@ class CsvRows:
             InputError: So many quotes are not closed that the same lines were read too often.
         """
         line = self._cells()
-        return None if line is None else (line[0], self._judged(line[1]), line[2])
+        return None if line is None else (line[0], self._named_cells(line[1]), line[2])
 
-    def alone_in(self, data: bytes, bounds: NDArray[np.int64], row: int) -> dict[str, str] | str:
+    def parse_row(self, data: bytes, bounds: NDArray[np.int64], row: int) -> dict[str, str] | str:
         """One of some rows by itself, or why it has no cells; ``bounds`` are where each begins and the last ends."""
         text = data[bounds[row] : bounds[row + 1]].decode("utf-8", "surrogateescape")
-        return self._judged(next(self._reader([text]), []))
+        return self._named_cells(next(self._reader([text]), []))
 
-    def _judged(self, cells: list[str] | str) -> dict[str, str] | str:
+    def _named_cells(self, cells: list[str] | str) -> dict[str, str] | str:
         """Cells by the names of their columns, or why they are no row."""
         if isinstance(cells, str):
             return cells
@@ -288,7 +288,7 @@ class CsvRows:
         """Count lines that another reader has taken from the source."""
         self.num_lines += num_lines
 
-    def given_back(self) -> bytes:
+    def unconsumed(self) -> bytes:
         """The bytes that were read from the source but belong to no row yet."""
         data = b"".join(self._waiting)
         self._waiting.clear()
@@ -438,7 +438,7 @@ def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     try:
         yield from reader(path, quarantine)
     except InputError as error:
-        quarantine.lose(error)
+        quarantine.add_unreadable(error)
 
 
 def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
@@ -449,7 +449,7 @@ def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
 
 def table_in(path: Path, file: pq.ParquetFile, *, without: Container[str]) -> pa.Table:
     """:func:`read_parquet` of an open file."""
-    twice = twice_in(file.schema_arrow.names)
+    twice = first_duplicate(file.schema_arrow.names)
     if twice is not None:
         raise InputError(f"{path}: {TWICE.format(twice)}.", hint="Write each column under a name of its own.")
     chosen = [name for name in file.schema_arrow.names if name not in without]
@@ -471,7 +471,7 @@ def parquet_batches(
     with open_parquet(path) as file:
         present = file.schema_arrow.names
         chosen = [name for name in dict.fromkeys(present) if name in names or name in texts]
-        twice, size, metadata = twice_in(present), path.stat().st_size, file.metadata
+        twice, size, metadata = first_duplicate(present), path.stat().st_size, file.metadata
     kinds = {} if twice else {name: file.schema_arrow.field(name).type for name in chosen}
     folded = [name for name, kind in kinds.items() if kind in (pa.string(), pa.large_string())]
     rows_of = max(metadata.num_rows, 1)
@@ -487,10 +487,10 @@ def parquet_batches(
 def read_parquet_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The rows of a Parquet file, each with its ``file:row``."""
     with open_parquet(path) as file:
-        twice = twice_in(file.schema_arrow.names)
+        twice = first_duplicate(file.schema_arrow.names)
         number, size = 0, path.stat().st_size
         for batch in _batches(path, file):
-            quarantine.passed(size * batch.num_rows // max(file.metadata.num_rows, 1), batch.num_rows)
+            quarantine.count_read(size * batch.num_rows // max(file.metadata.num_rows, 1), batch.num_rows)
             for row in batch.to_pylist():
                 number += 1
                 if twice is None:
@@ -508,13 +508,13 @@ def _batches(
         InputError: They have more bytes than a file of its size may hold. Each row counts what it refers to in a
             dictionary, but for the dictionaries of ``texts``.
     """
-    left = most_unpacked(path)
+    left = max_unpacked(path)
     for batch in file.iter_batches(batch_size=size, columns=columns):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             is_shared = name in texts and pa.types.is_dictionary(column.type)
             left -= column.nbytes if is_shared else expanded_bytes(column)
         if left < 0:
-            raise InputError(f"{path} unpacks to more than {in_mib(most_unpacked(path))}.", hint=raise_limits(path))
+            raise InputError(f"{path} unpacks to more than {in_mib(max_unpacked(path))}.", hint=raise_limits(path))
         batch.validate(full=True)  # else text that is not UTF-8 fails where a row of it is made
         yield batch
 
@@ -556,7 +556,7 @@ def read_json_rows(
         return
     data = document_bytes(path)
     if data is None:
-        raise InputError(f"{path} is a JSON document of more than {in_mib(most(MOST_ROW))}.", hint=raise_limits(path))
+        raise InputError(f"{path} is a JSON document of more than {in_mib(allowed(MAX_ROW))}.", hint=raise_limits(path))
     try:
         document = parse_json(data)
     except RefusedJsonError as error:
@@ -565,7 +565,7 @@ def read_json_rows(
         yield from read_jsonl(path, quarantine)
         return
     elements = rows_in(document)
-    quarantine.passed(path.stat().st_size, len(elements))
+    quarantine.count_read(path.stat().st_size, len(elements))
     for number, row in enumerate(elements, start=1):
         if isinstance(row, dict):
             yield f"{path}:{number}", row

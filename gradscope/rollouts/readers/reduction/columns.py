@@ -70,7 +70,7 @@ class Columns(Struct, frozen=True, kw_only=True):
     prompts: Callable[[list[int]], list[str]] | None = None
     """The ids of the prompts of some rows, called with the first row of each group; None: the ids of the groups."""
     texts: Callable[[list[int]], list[str]] | None = None
-    """The texts of the prompts of some rows, where ``further`` does not have them; None: the log has none."""
+    """The texts of the prompts of some rows, where ``details`` does not have them; None: the log has none."""
     numbers: Mapping[str, NDArray[Any]]
     """``reward``, NaN where the row has none, and each reward function as ``reward/NAME``; any of ``seconds``,
     ``advantage``, ``num_tokens`` and ``policy``, as ``Part`` has them."""
@@ -79,12 +79,12 @@ class Columns(Struct, frozen=True, kw_only=True):
     no_reward: Callable[[int], str | None] = lambda _: "the reward is missing"
     """Why a row has no reward; None: the format logs none."""
     notes: Collection[Note] = ()  # notes on the log, even if all rows are set aside
-    is_odd: NDArray[np.bool_] | None = None  # where ``further`` has to look at the row; None: nowhere
+    is_odd: NDArray[np.bool_] | None = None  # where ``details`` has to look at the row; None: nowhere
     noted: Mapping[str, NDArray[np.bool_]] = {}
     """Sentences about the log, each with the rows that give rise to it, [R]."""
     samples: Sequence[str | None] | None = None
     """An id of each rollout within its group, [R]; None: the log has none."""
-    further: Callable[[int], Mapping[str, Any]] = lambda _: {}
+    details: Callable[[int], Mapping[str, Any]] = lambda _: {}
     """Further fields of a row's ``Record``; raises ``UnusableRowError`` where the row holds no rollout."""
     flaw: Callable[[int], str | None] = lambda _: None
     """A reason to count a row as set aside although its rollout has a reward and stays in its group."""
@@ -321,7 +321,7 @@ class LineColumns(Struct, frozen=True, kw_only=True, dict=True):
     """How lines become columns."""
 
     row: Any  # the type that lines are decoded to: a struct of the keys that are read
-    take: Callable[[Sequence[Any], Path], Columns]  # the columns of rows of a file, at least one
+    to_columns: Callable[[Sequence[Any], Path], Columns]  # the columns of rows of a file, at least one
     looks_at_path: bool = False  # whether their meaning depends on the name of the file
 
     @cached_property
@@ -331,7 +331,7 @@ class LineColumns(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def line_columns(
-    take: Callable[[Cells], Columns],
+    to_columns: Callable[[Cells], Columns],
     keys: Iterable[str],
     raw: Iterable[str] = (),
     *,
@@ -341,7 +341,7 @@ def line_columns(
     """How lines become columns.
 
     Args:
-        take: Interprets their cells.
+        to_columns: Interprets their cells.
         keys: The keys that are read.
         raw: Further keys, whose cells stay JSON until they are needed.
         looks_at_path: Whether the meaning of cells depends on the name of the file.
@@ -358,16 +358,16 @@ def line_columns(
     row = msgspec.defstruct("Row", fields, rename=names, gc=False, forbid_unknown_fields=is_complete)
     getters = {key: attrgetter(name) for name, key in names.items()}
 
-    def take_rows(rows: Sequence[Any], path: Path) -> Columns:
+    def columns_of_rows(rows: Sequence[Any], path: Path) -> Columns:
         def column(key: str | None, rows: Sequence[Any] = rows) -> list[Any]:
             return list(map(getters[key], rows)) if key in getters else [UNSET] * len(rows)
 
         def select(key: str | None, selected: Sequence[int]) -> list[Any]:
             return column(key, [rows[row] for row in selected])
 
-        return take(Cells(path, len(rows), getters, column, select=select))
+        return to_columns(Cells(path, len(rows), getters, column, select=select))
 
-    return LineColumns(row=row, take=take_rows, looks_at_path=looks_at_path)
+    return LineColumns(row=row, to_columns=columns_of_rows, looks_at_path=looks_at_path)
 
 
 class ListColumns(Struct, frozen=True, kw_only=True):
@@ -381,7 +381,7 @@ class TableColumns(Struct, frozen=True, kw_only=True):
 
     names: tuple[str, ...]  # the columns that are read, where the file has them
     texts: tuple[str, ...] = ()  # further ones, of long texts, which are compared and never copied
-    take: Callable[[Cells], Columns]  # interprets their cells
+    to_columns: Callable[[Cells], Columns]  # interprets their cells
 
 
 FileColumns = LineColumns | ListColumns | TableColumns | None
@@ -389,11 +389,15 @@ FileColumns = LineColumns | ListColumns | TableColumns | None
 
 
 def file_columns(
-    take: Callable[[Cells], Columns], keys: Iterable[str], raw: Collection[str] = (), *, looks_at_path: bool = False
+    to_columns: Callable[[Cells], Columns],
+    keys: Iterable[str],
+    raw: Collection[str] = (),
+    *,
+    looks_at_path: bool = False,
 ) -> Callable[[Path], FileColumns]:
     """How each file becomes columns, by its suffix; for the arguments see :func:`line_columns`."""
-    lines = line_columns(take, keys := tuple(keys), raw, looks_at_path=looks_at_path)
-    table = TableColumns(names=keys, texts=tuple(raw), take=take)
+    lines = line_columns(to_columns, keys := tuple(keys), raw, looks_at_path=looks_at_path)
+    table = TableColumns(names=keys, texts=tuple(raw), to_columns=to_columns)
 
     def columns_of(file: Path) -> FileColumns:
         match suffix_of(file):
@@ -407,7 +411,7 @@ def file_columns(
 
 
 def records_in(
-    take: Callable[[Cells], Columns],
+    to_columns: Callable[[Cells], Columns],
     path: Path,
     rows: Iterable[Row],
     quarantine: QuarantineLog,
@@ -418,7 +422,7 @@ def records_in(
     first = 0
     while batch := list(islice(numbered, _AT_ONCE)):
         locations = [location for location, _ in batch]
-        columns = take(Cells.of_rows([cells for _, cells in batch], path, locations))
+        columns = to_columns(Cells.of_rows([cells for _, cells in batch], path, locations))
         row_of, lines = columns.row_of.tolist(), quarantine.of_lines()
         for of_rows in columns.notes:
             note(of_rows)
@@ -426,7 +430,7 @@ def records_in(
             lines.add(why, locations[row])
         is_of_parts = not {row for row, _ in columns.flaws}.isdisjoint(row_of)  # of a line whose other prompts are read
         num_held = len(set(zip(row_of, columns.group, strict=True)) if is_of_parts else set(row_of))
-        lines.held(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=num_held)
+        lines.count_rollouts(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=num_held)
         for at, record in _records(columns, [locations[row] for row in row_of], quarantine):
             yield first + row_of[at], record
             for sentence, calls in columns.noted.items():
@@ -451,7 +455,7 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
         try:
             if at not in prompts:
                 raise UnusableRowError(columns.no_step if steps[at] < 0 else columns.no_group)
-            further = columns.further(at)
+            details = columns.details(at)
         except UnusableRowError as error:
             quarantine.add(str(error), location)
             continue
@@ -466,7 +470,7 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
             "rewards": rewards,
             "sample_id": None if columns.samples is None else columns.samples[at],
             **{name: numbers[name][at] for name in ("advantage", "seconds") if name in numbers},
-            **further,
+            **details,
         }
         if "prompt" not in fields:
             if columns.texts is not None and not texts:

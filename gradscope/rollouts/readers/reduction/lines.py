@@ -22,10 +22,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import MOST_ROW, most
-from gradscope.outside.plain_json import MOST_DEPTH
+from gradscope.outside.limits import MAX_ROW, allowed
+from gradscope.outside.plain_json import MAX_DEPTH
 from gradscope.rollouts.arrays import count_of, positions_of
-from gradscope.rollouts.readers.parsing.tables import BOM, MOST_FLAWED, document_bytes, open_bytes, parse_line
+from gradscope.rollouts.readers.parsing.tables import BOM, MAX_FLAWED, document_bytes, open_bytes, parse_line
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, Note
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 
@@ -118,7 +118,7 @@ class LineBlock(Struct, frozen=True, kw_only=True):
                 odd[-1] = replace(odd[-1], count=odd[-1].count + 1, end=self.offset + end)
             else:
                 odd.append(OddRow(at=at, row=row, start=self.offset + start, end=self.offset + end))
-            if num_flawed > most(MOST_FLAWED):
+            if num_flawed > allowed(MAX_FLAWED):
                 break
         return odd
 
@@ -212,7 +212,7 @@ class _PlainFile(Struct, frozen=True):
 def _scan_together(plain: Sequence[_PlainFile], columns: LineColumns, with_texts: bool) -> Iterator[Scanned]:
     if not plain:
         return
-    of_all = columns.take([row for small in plain for row in small.rows], plain[0].path)
+    of_all = columns.to_columns([row for small in plain for row in small.rows], plain[0].path)
     numbers = np.concatenate([np.arange(len(small.rows)) + small.file * ROWS_A_FILE for small in plain])
     part, _, is_odd = part_of_columns(of_all, numbers, with_texts=with_texts)
     if is_odd.any():
@@ -253,7 +253,7 @@ def _whole_lines(stream: IO[bytes], size: int) -> tuple[bytes, int]:
     """The next whole lines, and how many bytes of an overlong last line were skipped."""
     data, skipped = stream.read(size), 0
     if data and not data.endswith(b"\n"):
-        longest = most(MOST_ROW) + 1
+        longest = allowed(MAX_ROW) + 1
         data += (rest := stream.readline(longest))
         while len(rest) == longest and not rest.endswith(b"\n"):
             rest = stream.readline(longest)
@@ -270,7 +270,7 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
     noted: tuple[Note, ...] = ()
     is_usual = np.zeros(num_lines, dtype=np.bool_)
     if rows:
-        of_rows = columns.take(rows, path)
+        of_rows = columns.to_columns(rows, path)
         part, numbers, is_odd = part_of_columns(of_rows, at, with_texts=with_texts)
         is_usual[at[~is_odd]] = True
         is_used = ~is_odd[of_rows.row_of]
@@ -322,10 +322,10 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
     returned = last == _RETURN
     if returned.any():
         last = np.where(returned, letters[lasts - 1], last)
-    is_doubtful = (letters[starts] != _OPEN) | (last != _CLOSE) | (np.diff(bounds) > most(MOST_ROW))
-    if count_of(letters, _BRACKET, bits=0x20) > MOST_DEPTH + len(starts):
+    is_doubtful = (letters[starts] != _OPEN) | (last != _CLOSE) | (np.diff(bounds) > allowed(MAX_ROW))
+    if count_of(letters, _BRACKET, bits=0x20) > MAX_DEPTH + len(starts):
         brackets = positions_of(letters, _BRACKET, bits=0x20)
-        is_doubtful |= np.diff(np.searchsorted(brackets, bounds)) > MOST_DEPTH
+        is_doubtful |= np.diff(np.searchsorted(brackets, bounds)) > MAX_DEPTH
     for position in _long_numbers(data, letters):
         is_doubtful[np.searchsorted(bounds, position, side="right") - 1] = True
     if not is_text(data):

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import most, raise_limits
+from gradscope.outside.limits import allowed, raise_limits
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
 from gradscope.rollouts.readers.parsing import tables
@@ -108,7 +108,7 @@ def _marks(path: Path, end: int) -> tuple[bytes, bytes]:
         return first, stream.read(min(_MARK, end))
 
 
-MOST_WITH_TEXTS = 64 << 20
+MAX_WITH_TEXTS = 64 << 20
 """Bytes of a log up to which the texts of its prompts are stored with its rewards. In larger logs the texts would take
 more memory than all the rest, so prompts have only ids."""
 _ROWS = 1 << 13  # rows of the row reader that are held as objects at a time
@@ -122,23 +122,23 @@ class ColumnLog(Struct, frozen=True, kw_only=True):
     files: Sequence[Path]  # its files, in order
     rows: Callable[[Path, QuarantineLog], Iterable[tables.Row]]
     """The row reader: the rows of a file; what cannot be read goes to the quarantine."""
-    take: Callable[[Cells], Columns]  # interprets the cells of rows
+    to_columns: Callable[[Cells], Columns]  # interprets the cells of rows
     keys: Sequence[str] = ()
     """The keys that are read, which makes files of usual kinds columns; none: all rows go to the row reader."""
     raw: Sequence[str] = ()  # further keys, whose cells are long and stay undecoded until they are needed
     looks_at_path: bool = False  # whether the meaning of cells depends on the name of the file
     declared: Declared | None = None  # how a file becomes columns, where ``keys`` do not suffice
     read_back: Callable[[Cells], Columns] | None = None
-    """Replaces ``take`` where the rollouts of a step are read back; None: ``take``."""
-    together: Callable[[Sequence[FileRow]], Iterable[Record]] | None = None
-    """The rollouts of rows that depend on one another and are read together, as those of a step; None: ``take``."""
+    """Replaces ``to_columns`` where the rollouts of a step are read back; None: ``to_columns``."""
+    build_records: Callable[[Sequence[FileRow]], Iterable[Record]] | None = None
+    """The rollouts of rows that depend on one another, as those of a step may; None: ``to_columns``."""
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # receives what is set aside
     note: Callable[[Note], object] = lambda _: None  # called with each note on the log
     lines_hold_many: bool = False  # whether a line that is set aside counts as many rollouts as the mean line holds
-    most: float = math.inf  # limit on rollouts: a few digits may declare a million
+    max_rollouts: float = math.inf  # limit on rollouts: a few digits may declare a million
     repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
     """Which groups may log a rollout twice, [J], judged by the table; None: judged by ``sample``."""
-    judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
+    validate: Callable[[RewardTable], RewardTable | None] = lambda table: table
     """A last check of the table; returns None where the log has to be read in another way."""
 
     @property
@@ -146,14 +146,14 @@ class ColumnLog(Struct, frozen=True, kw_only=True):
         """How a file becomes columns."""
         if self.declared is not None:
             return self.declared
-        declared = file_columns(self.take, self.keys, self.raw, looks_at_path=self.looks_at_path)
+        declared = file_columns(self.to_columns, self.keys, self.raw, looks_at_path=self.looks_at_path)
         return declared if self.keys or self.raw else lambda _: None
 
     def records(
         self, file: Path, rows: Iterable[tables.Row], quarantine: QuarantineLog
     ) -> Iterator[tuple[int, Record]]:
         """The rollouts of some rows of a file, tokens counted but not kept, each with the index of its row."""
-        records = records_in(self.take, file, rows, quarantine, self.note)
+        records = records_in(self.to_columns, file, rows, quarantine, self.note)
         return ((number, with_counted_tokens(record)) for number, record in records)
 
     def limited(self, parts: Iterable[Part]) -> Iterator[Part]:
@@ -161,8 +161,8 @@ class ColumnLog(Struct, frozen=True, kw_only=True):
         num_rollouts = 0
         for part in parts:
             num_rollouts += int(part.size.sum())
-            if num_rollouts > self.most:
-                raise too_many_rollouts(self.files[0], int(self.most))
+            if num_rollouts > self.max_rollouts:
+                raise too_many_rollouts(self.files[0], int(self.max_rollouts))
             yield part
 
 
@@ -172,7 +172,7 @@ def too_many_rollouts(path: Path, limit: int) -> InputError:
     return InputError(message, hint=raise_limits(path))
 
 
-_MOST_TIMES = 4
+_MAX_PASSES = 4
 """How many times its size may be read to read all steps of a log one by one. Where steps are interleaved, or share a
 compressed file, reading all rows at once costs less."""
 
@@ -218,7 +218,7 @@ class StepSpans:
             end = files[file].stat().st_size if span is None else span.end
             lengths[file] = max(lengths[file], end)
             cost += end - (0 if span is None or files[file].suffix in tables.COMPRESSED else span.start)
-        return cost <= _MOST_TIMES * sum(lengths.values())
+        return cost <= _MAX_PASSES * sum(lengths.values())
 
     def rows_around(
         self, step: int, files: Sequence[Path], rows: Callable[[Path, QuarantineLog], Iterable[tables.Row]]
@@ -239,14 +239,14 @@ def _lines_in(file: Path, start: int, end: int, first: int) -> Iterator[tables.R
 
 
 def reduced_groups(log: ColumnLog, request: ReadRequest) -> GroupsOfTable | None:
-    """The groups of a log, with rewards alone if no more is requested, else on disk; None where ``judged`` says so."""
+    """The groups of a log, of rewards alone if no more is requested, else on disk; None if ``validate`` says so."""
     if request.rewards_only:
-        table = log.judged(reduce_log(log, request.progress, request.so_far))
+        table = log.validate(reduce_log(log, request.progress, request.so_far))
         if table is None and request.so_far is not None:
             request.so_far.forget()  # a later read has to see all rows again to come to the same judgement
         return None if table is None else GroupsOfTable(table)
     spans = StepSpans()
-    table = log.judged(reduce_log(log, request.progress, spans=spans))
+    table = log.validate(reduce_log(log, request.progress, spans=spans))
     if table is None:
         return None
 
@@ -256,7 +256,7 @@ def reduced_groups(log: ColumnLog, request: ReadRequest) -> GroupsOfTable | None
 
     def rows_again(file: Path, quarantine: QuarantineLog) -> Iterator[tables.Row]:
         yield from log.rows(file, quarantine)
-        quarantine.raise_lost(log.quarantine)  # a scan of columns needs less memory than their rows
+        quarantine.raise_unreadable(log.quarantine)  # a scan of columns needs less memory than their rows
 
     return GroupsOnDisk(table, read_back(spans, log.files, rows_again, groups_of))
 
@@ -289,11 +289,11 @@ def read_back(
 
 def _together(log: ColumnLog, rows: Sequence[FileRow]) -> Iterable[Record]:
     """The rollouts of rows; what is set aside was counted when the log was reduced."""
-    if log.together is not None:
-        return log.together(rows)
-    take, nobody = log.read_back or log.take, QuarantineLog()
+    if log.build_records is not None:
+        return log.build_records(rows)
+    to_columns, nobody = log.read_back or log.to_columns, QuarantineLog()
     of_files = ((file, [row for _, row in group]) for file, group in groupby(rows, key=itemgetter(0)))
-    return (record for file, group in of_files for _, record in records_in(take, file, group, nobody))
+    return (record for file, group in of_files for _, record in records_in(to_columns, file, group, nobody))
 
 
 def reduce_log(
@@ -313,7 +313,7 @@ def reduce_log(
 
 def keeps_texts(files: Iterable[Path]) -> bool:
     """Whether a log is small enough to store the texts of its prompts with its rewards."""
-    return sum(map(expanded_size, files)) <= MOST_WITH_TEXTS
+    return sum(map(expanded_size, files)) <= MAX_WITH_TEXTS
 
 
 def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_]) -> RewardTable:
@@ -356,7 +356,7 @@ def _parts(
     for scanned in scan_files(log.files, columns_of, ends, with_texts=with_texts):
         number = scanned if isinstance(scanned, int) else scanned.file
         path = log.files[number]
-        if flawed[number] > most(tables.MOST_FLAWED):
+        if flawed[number] > allowed(tables.MAX_FLAWED):
             continue
         if isinstance(scanned, int):
             for part in _parts_of_rows(log, number, with_texts=with_texts):
@@ -369,10 +369,10 @@ def _parts(
             of_block = _part_of(log, scanned, lines[number], quarantine, spans, with_texts=with_texts)
             lines[number] += scanned.num_rows
             flawed[number] = _num_flawed(scanned, flawed[number])
-            if flawed[number] > most(tables.MOST_FLAWED):
+            if flawed[number] > allowed(tables.MAX_FLAWED):
                 first = lines[number] - flawed[number] + 1
-                message = f"{path} has no row in {most(tables.MOST_FLAWED):,} lines from line {first} on."
-                quarantine.lose(InputError(message, hint=raise_limits(path)))
+                message = f"{path} has no row in {allowed(tables.MAX_FLAWED):,} lines from line {first} on."
+                quarantine.add_unreadable(InputError(message, hint=raise_limits(path)))
             if log_grows and not scanned.is_open and isinstance(columns_of(path), LineColumns):
                 so_far.keep(path, scanned.end, scanned.num_rows, of_block)
             if of_block is not None:
@@ -396,7 +396,7 @@ def _part_of(
     """The groups of a block, odd rows included; ``first`` is the number of lines of the file before it."""
     path = log.files[scanned.file]
     if scanned.lost is not None:
-        quarantine.lose(scanned.lost)
+        quarantine.add_unreadable(scanned.lost)
     for note in scanned.noted:
         log.note(note)
     records: list[tuple[int, Record]] = []
@@ -405,7 +405,7 @@ def _part_of(
     of_lines = quarantine.of_lines() if log.lines_hold_many else quarantine
     num_odd = sum(odd.count for odd in scanned.odd)
     num_rollouts = 0 if scanned.part is None else int(scanned.part.size.sum())
-    quarantine.of_lines().held(num_rollouts, scanned.num_rows - num_odd)
+    quarantine.of_lines().count_rollouts(num_rollouts, scanned.num_rows - num_odd)
     for odd in scanned.odd:
         location = f"{path}:{first + odd.at + 1}"
         if isinstance(odd.row, str):

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 
 from gradscope.errors import InputError
 from gradscope.machine import num_cores, trim_heap
-from gradscope.outside.limits import MOST_ROW, most
+from gradscope.outside.limits import MAX_ROW, allowed
 from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_cells, to_indices
 from gradscope.rollouts.readers.parsing import tables
@@ -62,7 +62,7 @@ def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool
             odd = [OddRow(at=0, row=TWICE.format(twice), count=len(batch))]
             yield Scanned(file=file, end=end, num_rows=len(batch), odd=odd)
             continue
-        of_batch = columns.take(Cells.of_batch(batch, path))
+        of_batch = columns.to_columns(Cells.of_batch(batch, path))
         part, at, is_odd = part_of_columns(of_batch, np.arange(len(batch)), with_texts=with_texts)
         odd_rows = np.flatnonzero(is_odd)
         cells = [to_cells(column.take(to_indices(odd_rows))) for column in batch.columns] if len(odd_rows) else []
@@ -80,7 +80,7 @@ def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) ->
         if batch is None:
             yield Scanned(file=file, end=block.end, num_rows=block.num_lines, odd=block.odd, spans=[])
             continue
-        of_batch, bounds = columns.take(Cells.of_batch(batch, path)), block.bounds
+        of_batch, bounds = columns.to_columns(Cells.of_batch(batch, path)), block.bounds
         part, at, is_odd = part_of_columns(of_batch, lines, with_texts=with_texts)
         is_used = ~is_odd[of_batch.row_of]
         odd = [
@@ -131,7 +131,7 @@ def csv_blocks(
         chosen = [name for name in rows.header if names is None or name in names]
         odd = [OddRow(at=number - 1, row=why) for number, why in rows.before_header]
         yield CsvBlock(end=source.end, num_lines=rows.num_lines, header=rows.header, odd=odd)
-        source.give_back(rows.given_back())
+        source.give_back(rows.unconsumed())
         while data := _whole_rows(source, next(sizes)):
             parsed = None if rows.twice is not None else _csv_batch(data, rows, chosen, with_null=with_null)
             if parsed is None:
@@ -147,7 +147,7 @@ def csv_blocks(
                 batch=batch,
                 lines=lines,
                 bounds=bounds + source.at - len(data),
-                alone=partial(rows.alone_in, data, bounds),
+                alone=partial(rows.parse_row, data, bounds),
             )
 
 
@@ -181,7 +181,7 @@ class _Source:
     def __next__(self) -> bytes:
         line = self._left.readline()
         if not line.endswith(b"\n"):
-            more = self._stream.readline(most(MOST_ROW) + 1)
+            more = self._stream.readline(allowed(MAX_ROW) + 1)
             self.end += len(more) * self._step
             line += more
         if not line:
@@ -204,7 +204,7 @@ def _by_row(source: _Source, rows: tables.CsvRows, num_bytes: int) -> Iterator[C
             odd.append(OddRow(at=number - 1 - before, row=row, start=start, end=start + size))
             num_bytes, start = num_bytes - size, start + size
         yield CsvBlock(end=source.end, num_lines=rows.num_lines - before, header=rows.header, odd=odd)
-    source.give_back(rows.given_back())
+    source.give_back(rows.unconsumed())
 
 
 def _whole_rows(source: _Source, size: int) -> bytes:
@@ -219,7 +219,7 @@ def _whole_rows(source: _Source, size: int) -> bytes:
         if cut:
             source.give_back(data[cut:])
             return data[:cut]
-        more = source.read(size) if len(data) <= most(MOST_ROW) else b""
+        more = source.read(size) if len(data) <= allowed(MAX_ROW) else b""
         if not more:
             break
         data += more

@@ -22,7 +22,7 @@ from gradscope.rollouts.groups import UNKNOWN, Tokens
 from gradscope.rollouts.readers import run_files
 from gradscope.rollouts.readers.format import RowFormat, has_keys
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, hidden_by, with_set_aside
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, filter_caveat, with_set_aside
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, numbers_of, step_numbers
 from gradscope.rollouts.run import Run, TrainerSettings
@@ -98,7 +98,7 @@ _BY_TEXT = (
     "Rows carry no group id and no tokens (NeMo-RL before 0.4): all messages but the last are taken as the prompt, and "
     "rollouts of equal prompts at one step are a group."
 )
-_FILTERED = hidden_by("Dynamic sampling was on (filtered_rewards) and removes groups of equal rewards")
+_FILTERED = filter_caveat("Dynamic sampling was on (filtered_rewards) and removes groups of equal rewards")
 
 
 _KEYS = ("rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "agent_ref", "token_loss_mask")
@@ -109,7 +109,7 @@ def _rows(rows: Cells) -> Columns:
     step = parse.number_in_name(_STEP, rows.path)
     filtered = rows.column("filtered_rewards")
     pairs = zip(rows.column("rewards"), filtered, strict=True)
-    rewards = _onlys([before if after is UNSET else after for before, after in pairs])
+    rewards = _only_items([before if after is UNSET else after for before, after in pairs])
     contents: dict[int, list[str]] = {}
 
     def texts_of(at: int) -> list[str]:
@@ -128,12 +128,12 @@ def _rows(rows: Cells) -> Columns:
     for at in np.flatnonzero(~has_tokens).tolist():
         about[at] = UNKNOWN, _digest_of_texts(tuple(texts_of(at)[:-1])), math.nan
     lengths, groups, levels = map(list, zip(*map(about.__getitem__, range(len(rows))), strict=True))
-    num_tokens, is_counted = np.array(lengths), [cell != 0 for cell in _onlys(rows.column("sample_loss_mask"))]
+    num_tokens, is_counted = np.array(lengths), [cell != 0 for cell in _only_items(rows.column("sample_loss_mask"))]
 
     def agents(chosen: list[int]) -> list[Any]:  # those of NeMo Gym
         return [parse.mapping_of(_only(cell)).get("name") for cell in rows.cells("agent_ref", chosen)]
 
-    def further(at: int) -> dict[str, Any]:
+    def details(at: int) -> dict[str, Any]:
         tokens = tokens_of(at) if has_tokens[at] else None
         return {"completion": "".join(texts_of(at)[-1:]), "tokens": tokens}
 
@@ -157,7 +157,7 @@ def _rows(rows: Cells) -> Columns:
             _BY_TEXT: ~has_tokens,
             _FILTERED: np.array([cell is not UNSET for cell in filtered]),
         },
-        further=further,
+        details=details,
     )
 
 
@@ -167,8 +167,8 @@ _AboutTokens = tuple[int, str, float]  # tokens of a completion; the id of its p
 
 def _plain_tokens(rows: Cells) -> dict[int, _AboutTokens]:
     """Row -> lengths, prompt and advantage, computed on the JSON itself for rows that are as NeMo-RL writes them."""
-    sizes = step_numbers(_onlys(rows.column("input_lengths")))
-    masks = [cell if type(cell) is list else [] for cell in _onlys(rows.column("token_loss_mask"))]
+    sizes = step_numbers(_only_items(rows.column("input_lengths")))
+    masks = [cell if type(cell) is list else [] for cell in _only_items(rows.column("token_loss_mask"))]
     ids, logprobs, advantages = (parse.jsons_of(rows.column(key)) for key in _TEXTS)
     num_ids, shortest = parse.nums_ids(ids, depth=2), np.fromiter(map(len, masks), np.int64, len(rows))
     lengths = (num_ids, parse.flat_lengths(logprobs, depth=2), parse.flat_lengths(advantages, depth=2))
@@ -239,7 +239,7 @@ def _only(cell: Any) -> Any:
     return cell[0] if isinstance(cell, list) and len(cell) == 1 else cell
 
 
-def _onlys(cells: Sequence[Any]) -> list[Any]:
+def _only_items(cells: Sequence[Any]) -> list[Any]:
     if {list}.issuperset(map(type, cells)) and {1}.issuperset(map(len, cells)):
         return [value for (value,) in cells]
     return list(map(_only, cells))
@@ -251,7 +251,7 @@ FORMAT = RowFormat(
     title="NeMo-RL training data",
     patterns=("train_data_step*.jsonl", "exp_*/train_data_step*.jsonl"),
     recognizes_file=has_keys("content", "rewards"),
-    columns=lambda reading: reading.log(take=_rows, keys=_KEYS, raw=(*_TEXTS, "content"), looks_at_path=True),
+    columns=lambda reading: reading.log(to_columns=_rows, keys=_KEYS, raw=(*_TEXTS, "content"), looks_at_path=True),
     inferred=(_BY_IDS, _BY_TEXT),
     missing=(_FILTERED,),
     if_noted=frozenset({_BY_IDS, _BY_TEXT, _FILTERED}),

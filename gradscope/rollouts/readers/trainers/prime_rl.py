@@ -28,7 +28,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     QuarantineLog,
     UnusableRowError,
     WatchedLog,
-    hidden_by,
+    filter_caveat,
     with_set_aside,
 )
 from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, build_groups, flattened, peek
@@ -128,7 +128,7 @@ def _exported(rows: Cells) -> Columns:
         group=group,
         numbers={"reward": np.full(len(rows), np.nan)},
         no_reward=lambda _: None,
-        further=lambda at: {"completion": "", "tokens": tokens[at]},
+        details=lambda at: {"completion": "", "tokens": tokens[at]},
     )
 
 
@@ -138,7 +138,7 @@ TOKEN_EXPORT = RowFormat(
     title="prime-rl token export",
     patterns=("token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl"),
     recognizes_file=has_keys("token_ids", "loss_mask", "advantages"),
-    columns=lambda reading: reading.log(take=_exported),
+    columns=lambda reading: reading.log(to_columns=_exported),
     needs_reward=False,
     completes=with_prime_rls,
     inferred=("Rows carry no group id: rollouts of equal prompt tokens at one step are a group; equal prompts merge.",),
@@ -185,7 +185,7 @@ def _named_traces(file: Path) -> Iterator[Mapping[str, Any]]:
     return (trace for trace in traces if isinstance(trace.get("id"), str))
 
 
-_ONLY_EFFECTIVE = hidden_by(
+_ONLY_EFFECTIVE = filter_caveat(
     "Only the effective traces were read, from which filters have removed rollouts (the folder `all` beside them holds "
     "everything)"
 )
@@ -242,14 +242,16 @@ def step_layout(trained: TrainedBatches, *, is_whole: bool) -> episodes.EpisodeL
     """How files of steps are read."""
     noted: set[Note] = set()
 
-    def take(rollouts: Sequence[episodes.AgentRollout], path: Path) -> Columns:
+    def to_columns(rollouts: Sequence[episodes.AgentRollout], path: Path) -> Columns:
         in_name = number_in_name(STEP, path)
         step = int_steps([in_name if rollout.step is UNSET else rollout.step for rollout in rollouts])
         return episodes.columns_of(
             rollouts, step, lambda at: trained.as_trained(rollouts[at].plain, int(step[at])), noted.add
         )
 
-    return episodes.EpisodeLayout(names=episodes.names_by_position, take=take, is_whole=is_whole, noted=noted)
+    return episodes.EpisodeLayout(
+        names=episodes.names_by_position, to_columns=to_columns, is_whole=is_whole, noted=noted
+    )
 
 
 def _files(path: Path, kind: str) -> tuple[Path, ...]:

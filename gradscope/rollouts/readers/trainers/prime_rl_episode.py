@@ -335,7 +335,7 @@ def columns_of(
     reward, rewards = _rewards_of([rollout.trace.rewards for rollout in rollouts])
     trace_at = lru_cache(maxsize=1)(read)
 
-    def further(at: int) -> dict[str, Any]:
+    def details(at: int) -> dict[str, Any]:
         line, trace = rollouts[at].line, trace_at(at)
         if trace.earlier:
             note(SEVERAL)
@@ -357,7 +357,7 @@ def columns_of(
         texts=lambda rows: [trace_at(at).prompt for at in rows],
         numbers={"reward": reward, **rewards},
         no_reward=lambda at: _no_reward(rollouts[at].trace.rewards),
-        further=further,
+        details=details,
     )
 
 
@@ -414,7 +414,7 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
     names: Callable[[str, Sequence[Trace]], list[str]]  # groups of an episode's agents, from the episode's group
     group: Callable[[Mapping[str, Any]], Any] = lambda line: parse.mapping_of(line.get("group")).get("id")
     """The cell of an episode's group; raises an UnusableRowError where the line is none."""
-    take: Callable[[Sequence[AgentRollout], Path], Columns]  # the columns of a file's rollouts
+    to_columns: Callable[[Sequence[AgentRollout], Path], Columns]  # the columns of a file's rollouts
     is_left_out: Callable[[Episode], bool] = lambda _: False  # whether an episode is skipped
     is_whole: bool = True  # whether rollouts have texts and tokens
     noted: set[Note] = set()  # sentences that an episode called for
@@ -422,7 +422,7 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
     def lines(self, files: Sequence[Path]) -> LineColumns:
         """How lines are read as columns."""
         first, discarded = islice(read_jsonl(files[0], QuarantineLog()), _NUM_PEEKED), QuarantineLog()
-        deque(records_in(self.take_cells, files[0], first, discarded, self.noted.add), maxlen=0)
+        deque(records_in(self.columns_of_cells, files[0], first, discarded, self.noted.add), maxlen=0)
         may_branch = SEVERAL in self.noted
 
         def agents(_: int, episode: Episode) -> list[AgentRollout]:
@@ -431,7 +431,9 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
                 raise UnusableRowError("the row reader is to look at the line")
             return rollouts
 
-        return LineColumns(row=Episode, take=lambda rows, path: self._columns(rows, path, agents), looks_at_path=True)
+        return LineColumns(
+            row=Episode, to_columns=lambda rows, path: self._columns(rows, path, agents), looks_at_path=True
+        )
 
     def _columns(
         self, episodes: Iterable[Episode], path: Path, agents: Callable[[int, Episode], list[AgentRollout]]
@@ -449,9 +451,9 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
                 rollouts += of_line
                 rows += [row] * len(of_line)
         notes = [AGENTS] if len(set(rows)) < len(rows) else []
-        return replace(self.take(rollouts, path), row=np.array(rows, dtype=np.int64), flaws=flaws, notes=notes)
+        return replace(self.to_columns(rollouts, path), row=np.array(rows, dtype=np.int64), flaws=flaws, notes=notes)
 
-    def take_cells(self, cells: Cells) -> Columns:
+    def columns_of_cells(self, cells: Cells) -> Columns:
         """The columns of lines that the row reader made."""
 
         def agents(row: int, episode: Episode) -> list[AgentRollout]:
@@ -460,12 +462,12 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
         columns = self._columns(map(episode_of, cells.rows), cells.path, agents)
         if self.is_whole:
             return columns
-        return replace(columns, further=lambda at: {**columns.further(at), "tokens": None, "earlier": ()})
+        return replace(columns, details=lambda at: {**columns.details(at), "tokens": None, "earlier": ()})
 
     def all_records(self, files: Sequence[Path], quarantine: QuarantineLog) -> list[Record]:
         """The rollouts of all lines of files."""
         rows = ((file, read_jsonl(file, quarantine.of_lines())) for file in files)
-        of_files = (records_in(self.take_cells, *of_file, quarantine, self.noted.add) for of_file in rows)
+        of_files = (records_in(self.columns_of_cells, *of_file, quarantine, self.noted.add) for of_file in rows)
         return [record for of_file in of_files for _, record in of_file]
 
     def log(self, files: Sequence[Path], quarantine: QuarantineLog) -> ColumnLog:
@@ -475,7 +477,7 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
             files=files,
             declared=lambda _: lines,
             rows=read_jsonl,
-            take=self.take_cells,
+            to_columns=self.columns_of_cells,
             quarantine=quarantine,
             note=self.noted.add,
             lines_hold_many=True,

@@ -58,7 +58,7 @@ class Annotations(Struct, frozen=True, kw_only=True):
     """Trace id -> branch, name and values, one for each token of the branch, in the order of writing."""
 
     @property
-    def tell_batches(self) -> bool:
+    def record_batches(self) -> bool:
         """Whether they record which traces were trained on."""
         return bool(np.isfinite(self.steps).any())
 
@@ -127,7 +127,7 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_who
         num_lines = 0
         for block in blocks_in(file):
             if block.lost is not None:
-                quarantine.lose(block.lost)
+                quarantine.add_unreadable(block.lost)
                 continue
             rows, at, bounds = block.decoded(_DECODER)
             usual = {
@@ -200,7 +200,7 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> episodes.Episo
     """How a stream is read: all rollouts at step 0, in groups that have the prompt in their names."""
     noted: set[Note] = set()
 
-    def take(rollouts: Sequence[episodes.AgentRollout], _: Path) -> Columns:
+    def to_columns(rollouts: Sequence[episodes.AgentRollout], _: Path) -> Columns:
         sent = int_steps([rollout.step for rollout in rollouts])
         names = [rollout.trace.id if isinstance(rollout.trace.id, str) else None for rollout in rollouts]
         infos = (rollout.trace.info for rollout in rollouts)
@@ -213,7 +213,7 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> episodes.Episo
 
         def read(at: int) -> episodes.AgentTrace:
             trace = episodes.read_trace(folded(at))
-            return episodes.in_no_loss(trace) if annotations.tell_batches and np.isnan(trained[at]) else trace
+            return episodes.in_no_loss(trace) if annotations.record_batches and np.isnan(trained[at]) else trace
 
         columns = episodes.columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add)
         return replace(
@@ -227,14 +227,18 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> episodes.Episo
             numbers={**columns.numbers, REWARD + _SENT: sent.astype(np.float64), REWARD + _TRAINED: trained},
             noted=_about_logprobs([rollout.logprobs for rollout in rollouts]),
             samples=names,
-            further=lambda at: {
-                **columns.further(at),
+            details=lambda at: {
+                **columns.details(at),
                 "advantage": finite_or_none(mapping_of(folded(at).get("info")).get("advantage")),
             },
         )
 
     return episodes.EpisodeLayout(
-        names=episodes.names_by_agent, take=take, is_left_out=attrgetter("evaluates"), is_whole=is_whole, noted=noted
+        names=episodes.names_by_agent,
+        to_columns=to_columns,
+        is_left_out=attrgetter("evaluates"),
+        is_whole=is_whole,
+        noted=noted,
     )
 
 
@@ -369,7 +373,7 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
         of_log, order = QuarantineLog(), {str(file): number for number, file in enumerate((*annotation_files, *files))}
         groups, placement = _rewards_alone(layout.log(files, of_log), request)
         quarantine.include(of_log, order)
-    tell_batches, noted = annotations.tell_batches, layout.noted
+    record_batches, noted = annotations.record_batches, layout.noted
     run = assemble_groups(
         request,
         request.source(
@@ -377,11 +381,11 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
             f"prime-rl stream of traces, {counted(len(files), 'file')}",
             files=(*files, *annotation_files),
             inferred=[
-                *([_FIRST] if tell_batches else []),
+                *([_FIRST] if record_batches else []),
                 *(sentence for sentence in (episodes.AGENTS, SEVERAL) if sentence in noted),
             ],
             missing=[
-                *([] if tell_batches else [_NO_BATCHES]),
+                *([] if record_batches else [_NO_BATCHES]),
                 *([_ROUNDED] if _LOGGED in noted and _FINE not in noted else []),
                 *([_EARLIER] if has_earlier else []),
                 *([_ONE_OF_SEVERAL] if len(files) < len(_chunks(files_like(files[0].parent, _CHUNK))) else []),
@@ -391,7 +395,7 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
         quarantine=quarantine,
     )
     notes = {
-        **dict.fromkeys(() if tell_batches else run.steps, _NOT_KNOWN),
+        **dict.fromkeys(() if record_batches else run.steps, _NOT_KNOWN),
         **dict.fromkeys(placement.divided, _ELSEWHERE),
         **dict.fromkeys(annotations.trained_again, _AGAIN),
     }

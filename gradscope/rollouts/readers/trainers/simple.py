@@ -22,7 +22,7 @@ from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, filter_caveat
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
 from gradscope.rollouts.readers.reduction.columns import (
@@ -60,7 +60,7 @@ def _areal_rows(rows: Cells) -> Columns:
         no_reward=partial(rows.no_reward, "reward"),
         noted={_STALE: (begun >= 0) & (begun != steps)},
         samples=[name or None for name in index_names(indices)],
-        further=lambda at: {
+        details=lambda at: {
             "completion": parse.text_of(rows.cell("completion", at)),
             "policy_versions": (int(begun[at]), int(steps[at])) if 0 <= begun[at] <= steps[at] else None,
         },
@@ -74,7 +74,7 @@ AREAL = RowFormat(
     title="AReaL trajectories",
     patterns=("rollout/[0-9]*/*.jsonl", "[0-9]*/*.jsonl", "*.jsonl"),
     recognizes_file=has_keys("task_id", "sample_idx", "tail_version", "reward"),
-    columns=lambda reading: reading.log(take=_areal_rows, keys=_AREAL_KEYS, raw=("prompt",)),
+    columns=lambda reading: reading.log(to_columns=_areal_rows, keys=_AREAL_KEYS, raw=("prompt",)),
     inferred=(_BY_TASK, _STALE),
     missing=(_EMPTY, TEXT_ONLY),
     if_noted=frozenset({_STALE}),
@@ -107,12 +107,12 @@ def _art_rows(rows: Cells) -> Columns:
 def _of_conversations(rows: Cells) -> dict[str, Any]:
     """The fields of columns that come from the conversations of rows."""
 
-    def further(at: int) -> dict[str, Any]:
+    def details(at: int) -> dict[str, Any]:
         conversation = parse.cut_conversation(rows.cell("messages", at))
         return {"completion": conversation.completion, "messages": conversation.messages}
 
     texts = partial(rows.cells, "messages")
-    return {"texts": lambda chosen: [parse.cut_conversation(cell).prompt for cell in texts(chosen)], "further": further}
+    return {"texts": lambda chosen: [parse.cut_conversation(cell).prompt for cell in texts(chosen)], "details": details}
 
 
 def _document(text: Any) -> Mapping[str, Any] | None:
@@ -132,7 +132,7 @@ ART = RowFormat(
     patterns=("trajectories/train/[0-9]*.parquet", "train/[0-9]*.parquet", "[0-9]*.parquet"),
     keeps_file=lambda file: _STEP_FILE.search(file.name) is not None,
     recognizes_file=has_keys("group_index", "reward", "messages"),
-    columns=lambda reading: reading.log(take=_art_rows, keys=_ART_KEYS, looks_at_path=True),
+    columns=lambda reading: reading.log(to_columns=_art_rows, keys=_ART_KEYS, looks_at_path=True),
     inferred=("Steps are the names of the files.",),
     missing=(TEXT_ONLY,),
 )
@@ -165,7 +165,7 @@ RAGEN = RowFormat(
     patterns=("val_rollouts*.jsonl",),
     recognizes_file=has_row(lambda row: parse.mapping_of(row.get("metadata")).keys() >= {"group_id", "total_reward"}),
     columns=lambda reading: reading.log(
-        take=partial(_ragen_rows, are_several=len(reading.files) > 1),
+        to_columns=partial(_ragen_rows, are_several=len(reading.files) > 1),
         keys=("metadata",),
         raw=("messages",),
         looks_at_path=True,
@@ -188,7 +188,7 @@ def _rlinf_rows(cells: Cells) -> Columns:
         texts=lambda chosen: list(map(parse.text_of, rows.cells("data.prompt", chosen))),
         numbers={"reward": rows.numbers("data.accepted")},
         no_reward=partial(rows.no_reward, "data.accepted"),
-        further=lambda at: {"completion": parse.text_of(rows.cell("data.completion", at))},
+        details=lambda at: {"completion": parse.text_of(rows.cell("data.completion", at))},
     )
 
 
@@ -200,7 +200,7 @@ RLINF = RowFormat(
     recognizes_file=has_row(
         lambda row: parse.mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}
     ),
-    columns=lambda reading: reading.log(take=_rlinf_rows, keys=("data",)),
+    columns=lambda reading: reading.log(to_columns=_rlinf_rows, keys=("data",)),
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )
@@ -246,7 +246,7 @@ def _rllm_rows(rows: Cells) -> Columns:
         has_all_functions=True,
         no_reward=partial(rows.no_reward, "reward"),
         noted={_SEVERAL: np.array(are_several, dtype=np.bool_)},
-        further=lambda at: conversation(at)._asdict(),
+        details=lambda at: conversation(at)._asdict(),
     )
 
 
@@ -257,7 +257,7 @@ RLLM = RowFormat(
     patterns=("episodes/train_step_*/episode_*.json", "train_step_*/episode_*.json", "episode_*.json"),
     recognizes_file=has_keys("training_step", "task_hash", "trajectories"),
     rows_of=_trajectories,
-    columns=lambda reading: reading.log(take=_rllm_rows),
+    columns=lambda reading: reading.log(to_columns=_rllm_rows),
     inferred=(_BY_TASK_HASH, _SEVERAL),
     if_noted=frozenset({_SEVERAL}),
     missing=(TEXT_ONLY,),
@@ -268,7 +268,7 @@ RLLM = RowFormat(
 _OF_A_BATCH = ("global_step", "responses", "scores")
 _ROLL_KEYS = (*_OF_A_BATCH, "id", "domain", "prompt", "messages")
 _NO_BATCH = "global_step, responses and scores are not lists of one length"
-_QUERIES_FILTERED = hidden_by("ROLL's query_filter_config drops groups by their rewards before it logs")
+_QUERIES_FILTERED = filter_caveat("ROLL's query_filter_config drops groups by their rewards before it logs")
 _BY_ID = "Rollouts of one id and prompt at one step are a group."
 _BY_PROMPT = "Some rollouts have no id: those of equal prompts at one step are a group; equal prompts merge."
 
@@ -290,7 +290,7 @@ def _roll_rows(lines: Cells) -> Columns:
     group = [group_of[of_group] if named else "" for of_group, named in zip(parts, is_named, strict=True)]
     has_id = np.array(list(map(bool, names)), dtype=np.bool_)
 
-    def further(at: int) -> dict[str, Any]:
+    def details(at: int) -> dict[str, Any]:
         return {"completion": parse.text_of(rows.cell("responses", at)), "messages": parse.parse_messages(prompts[at])}
 
     return Columns(
@@ -303,7 +303,7 @@ def _roll_rows(lines: Cells) -> Columns:
         numbers={"reward": rows.numbers("scores")},
         no_reward=partial(rows.no_reward, "scores"),
         noted={_BY_ID: has_id, _BY_PROMPT: ~has_id},
-        further=further,
+        details=details,
     )
 
 
@@ -313,7 +313,7 @@ ROLL = RowFormat(
     title="ROLL rollouts",
     patterns=("rollout_dump_data.step_*.jsonl",),
     recognizes_file=Path.is_file,  # the name is ROLL's alone, and with a damaged first line no other reader knows it
-    columns=lambda reading: reading.log(take=_roll_rows, keys=_ROLL_KEYS, lines_hold_many=True),
+    columns=lambda reading: reading.log(to_columns=_roll_rows, keys=_ROLL_KEYS, lines_hold_many=True),
     inferred=(_BY_ID, _BY_PROMPT),
     if_noted=frozenset({_BY_ID, _BY_PROMPT}),
     missing=(_QUERIES_FILTERED, TEXT_ONLY),
@@ -336,7 +336,7 @@ def _tinker_rows(rows: Cells) -> Columns:
         prompts=lambda chosen: [f"{steps[at]}/{groups[at]}" for at in chosen],
         numbers={"reward": rows.numbers("total_reward"), **rewards_of(rows.column("trajectory_metrics"))},
         no_reward=partial(rows.no_reward, "total_reward"),
-        further=lambda at: {
+        details=lambda at: {
             "completion": "",
             "policy_versions": None if versions[at] < 0 else (int(versions[at]), int(versions[at])),
         },
@@ -350,10 +350,10 @@ TINKER = RowFormat(
     title="Tinker cookbook rollout summaries",
     patterns=("iteration_*/train_rollout_summaries.jsonl", "train_rollout_summaries.jsonl"),
     recognizes_file=has_keys("group_idx", "traj_idx", "total_reward"),
-    columns=lambda reading: reading.log(take=_tinker_rows, keys=_TINKER_KEYS, looks_at_path=True),
+    columns=lambda reading: reading.log(to_columns=_tinker_rows, keys=_TINKER_KEYS, looks_at_path=True),
     inferred=("Prompts are not named: each group counts as a prompt of its own, although prompts return over epochs.",),
     missing=(
-        hidden_by("remove_constant_reward_groups, where it was on, removes groups of equal rewards"),
+        filter_caveat("remove_constant_reward_groups, where it was on, removes groups of equal rewards"),
         "Summaries hold lengths instead of text and tokens: they serve degeneracy, passk and check, not rank or "
         "replay.",
     ),
@@ -435,7 +435,7 @@ TRACKIO = RowFormat(
         "reward" in parse.mapping_of(cells["metadata"]) for _, cells in _traces_in(file, QuarantineLog())
     ),
     survey=_one_run,
-    columns=lambda reading, run=None: None if run is None else reading.log(take=partial(_trackio_rows, run=run)),
+    columns=lambda reading, run=None: None if run is None else reading.log(to_columns=partial(_trackio_rows, run=run)),
     completes=_with_metrics,
     missing=(_FEW_TRACES, TEXT_ONLY),
     takes=frozenset({"metric_run"}),
@@ -469,10 +469,10 @@ def _open_instruct_survey(rows: Sequence[Row], reading: Reading) -> dict[str, fr
 def _open_instruct_columns(reading: Reading, mixed: frozenset[int] | None = None) -> ColumnLog:
     """The columns of traces, whose group names include the prompt's id until each index is known to have one prompt."""
     if mixed is not None:
-        return reading.log(take=partial(_open_instruct_rows, mixed=mixed), keys=_TRACE_KEYS, raw=_TRACE_TOKENS)
+        return reading.log(to_columns=partial(_open_instruct_rows, mixed=mixed), keys=_TRACE_KEYS, raw=_TRACE_TOKENS)
     of_odd_rows: _Prompts = defaultdict(set)
 
-    def judged(table: RewardTable) -> RewardTable | None:
+    def validate(table: RewardTable) -> RewardTable | None:
         names = [name.partition("/")[0] for name in (to_texts(table.names) if len(table) else ())]
         groups = list(zip(table.step.tolist(), names, strict=True))
         if len(set(groups)) < len(groups):
@@ -483,11 +483,11 @@ def _open_instruct_columns(reading: Reading, mixed: frozenset[int] | None = None
         return replace(table, names=to_strings(names)) if names else table
 
     return reading.log(
-        take=partial(_open_instruct_rows, of_odd_rows=of_odd_rows),
+        to_columns=partial(_open_instruct_rows, of_odd_rows=of_odd_rows),
         keys=_TRACE_KEYS,
         raw=_TRACE_TOKENS,
         read_back=partial(_open_instruct_rows, mixed=frozenset()),
-        judged=judged,
+        validate=validate,
     )
 
 
@@ -513,7 +513,7 @@ def _open_instruct_rows(
         pairs = zip(steps.tolist(), indices, of_row, strict=True)
         groups = [prompt or parse.NOT_IDS if step in mixed else name for step, name, prompt in pairs]
 
-    def further(at: int) -> dict[str, Any]:
+    def details(at: int) -> dict[str, Any]:
         if of_odd_rows is not None and of_row[at]:
             of_odd_rows[int(steps[at]), indices[at]].add(of_row[at])
         return {
@@ -532,7 +532,7 @@ def _open_instruct_rows(
         is_odd=(lengths < 0)
         | (is_logged & (parse.flat_lengths(logprobs) != lengths))
         | [not prompt for prompt in of_row],
-        further=further,
+        details=details,
     )
 
 
@@ -569,7 +569,7 @@ OPEN_INSTRUCT = RowFormat(
     completes=with_logged_metrics,
     columns=_open_instruct_columns,
     missing=(
-        hidden_by(
+        filter_caveat(
             "open-instruct drops groups of equal rewards before it saves traces, unless filter_zero_std_samples=False"
         ),
         "Traces hold no text and no mask of tool tokens: every token of a response counts.",

@@ -26,7 +26,13 @@ from gradscope.rollouts.groups import RewardTable, Status, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.generic import chosen_name
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
+from gradscope.rollouts.readers.parsing.quarantine import (
+    SEVERAL,
+    TEXT_ONLY,
+    QuarantineLog,
+    UnusableRowError,
+    filter_caveat,
+)
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, read_parquet
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_names, numbers_of, rewards_of
 from gradscope.rollouts.readers.reduction.log import ColumnLog
@@ -39,7 +45,7 @@ _NUM_PEEKED = 20  # rows of the first file that are read for the names of reward
 
 
 def _columns_by(
-    take: Callable[..., Columns],
+    to_columns: Callable[..., Columns],
     rows_of: Callable[[Path, QuarantineLog], Iterator[Row]],
     keys: Sequence[str] = (),
     raw: Sequence[str] = (),
@@ -49,7 +55,7 @@ def _columns_by(
     def columns(reading: Reading, **surveyed: str | None) -> ColumnLog | None:
         names, by_column = dict[str, None](), partial(reading.log, keys=keys, raw=raw)
         if surveyed:
-            return by_column(take=partial(take, **surveyed))
+            return by_column(to_columns=partial(to_columns, **surveyed))
         with suppress(InputError):
             for _, cells in islice(rows_of(reading.files[0], QuarantineLog()), _NUM_PEEKED):
                 names |= dict.fromkeys(parse.numbers_in(cells.get("reward")))
@@ -57,10 +63,10 @@ def _columns_by(
             return None
         part = chosen_part(names, reading)
 
-        def judged(table: RewardTable) -> RewardTable | None:
+        def validate(table: RewardTable) -> RewardTable | None:
             return None if part is None and table.rewards else table  # a reward with parts came late: survey all rows
 
-        return by_column(take=partial(take, part=part), judged=judged)
+        return by_column(to_columns=partial(to_columns, part=part), validate=validate)
 
     return columns
 
@@ -82,7 +88,7 @@ _INDEX = "sample_index"
 
 
 def _sample_columns(
-    rows: Cells, *, part: str | None, index: str, further: Callable[[int], Mapping[str, Any]], **also: Any
+    rows: Cells, *, part: str | None, index: str, details: Callable[[int], Mapping[str, Any]], **also: Any
 ) -> Columns:
     """The rollouts of rows with ``rollout_id`` and the cells of a sample; ``index`` is the key of its number."""
     rewards = rows.column("reward")
@@ -97,10 +103,10 @@ def _sample_columns(
         numbers={**rewards_of(rewards), "reward": numbers_of(parts)},
         no_reward=lambda at: str(parse.parse_reward(parts[at])),
         samples=[name or None for name in index_names(rows.steps(index))],
-        further=lambda at: {
+        details=lambda at: {
             "messages": parse.parse_messages(rows.cell("prompt", at)),
             "status": _STATUS.get(parse.text_of(rows.cell("status", at)), "unknown"),
-            **further(at),
+            **details(at),
         },
         **also,
     )
@@ -134,17 +140,17 @@ def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The samples of a file, each with the rollout's number; a bad one becomes a row without cells."""
     document = parse.mapping_of(read_archive(file))
     samples = parse.list_of(document.get("samples"))
-    quarantine.passed(file.stat().st_size, len(samples))
+    quarantine.count_read(file.stat().st_size, len(samples))
     for number, sample in enumerate(samples, start=1):
         yield f"{file}:{number}", {**parse.mapping_of(sample), "rollout_id": document.get("rollout_id")}
 
 
 def _rows(rows: Cells, *, part: str | None, index: str = "index", has_tokens: bool = True) -> Columns:
-    def further(at: int) -> dict[str, Any]:
+    def details(at: int) -> dict[str, Any]:
         tokens = logged_tokens(rows.rows[at]) if has_tokens else None
         return {"completion": parse.text_of(rows.cell("response", at)), "tokens": tokens}
 
-    return _sample_columns(rows, part=part, index=index, further=further)
+    return _sample_columns(rows, part=part, index=index, details=details)
 
 
 FORMAT = RowFormat(
@@ -157,7 +163,7 @@ FORMAT = RowFormat(
     rows_of=_rows_of,
     survey=_survey_rewards,
     columns=_columns_by(_rows, _rows_of),
-    missing=(hidden_by("slime's dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),),
+    missing=(filter_caveat("slime's dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),),
     completes=with_logged_metrics,
     takes=frozenset({"reward_column"}),
 )
@@ -173,7 +179,7 @@ RELAX = RowFormat(
     recognizes_file=has_keys("rollout_id", "group_index", "sample_index", "response", "reward"),
     survey=_survey_rewards,
     columns=_columns_by(_relax_rows, read_jsonl, _RELAX_KEYS, ("prompt",)),
-    missing=(hidden_by("Relax's dynamic sampling drops groups of equal rewards"), TEXT_ONLY),
+    missing=(filter_caveat("Relax's dynamic sampling drops groups of equal rewards"), TEXT_ONLY),
     takes=frozenset({"reward_column"}),
 )
 
@@ -221,7 +227,7 @@ def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
     usable = [of_row if isinstance(of_row, tuple) else () for of_row in sequences]
     several = [cells["num_leaves"] > 1 or len(of_row) > 1 for cells, of_row in zip(rows.rows, usable, strict=True)]
 
-    def further(at: int) -> dict[str, Any]:
+    def details(at: int) -> dict[str, Any]:
         tokens = {"tokens": usable[at][-1], "earlier": usable[at][:-1]} if usable[at] else {}
         return {"completion": parse.completion_of(rows.cell("messages", at)), **tokens}
 
@@ -229,7 +235,7 @@ def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
         return why if isinstance(why := sequences[at], str) else None
 
     noted = {_NO_COLUMNS: np.array([cells["columns"] is None for cells in rows.rows]), SEVERAL: np.array(several)}
-    return _sample_columns(rows, part=part, index=_INDEX, further=further, flaw=flaw, noted=noted)
+    return _sample_columns(rows, part=part, index=_INDEX, details=details, flaw=flaw, noted=noted)
 
 
 def _with_all_leaves(sample: Mapping[str, Any]) -> tuple[Tokens, ...] | str:
@@ -255,7 +261,7 @@ MILES = RowFormat(
     inferred=(SEVERAL,),
     missing=(
         _NO_COLUMNS,
-        hidden_by("miles' dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),
+        filter_caveat("miles' dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),
     ),
     if_noted=frozenset({_NO_COLUMNS, SEVERAL}),
 )

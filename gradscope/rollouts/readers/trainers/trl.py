@@ -36,7 +36,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     LinesLog,
     QuarantineLog,
     WatchedLog,
-    hidden_by,
+    filter_caveat,
 )
 from gradscope.rollouts.readers.parsing.records import (
     ReadRequest,
@@ -80,7 +80,7 @@ def _read(request: ReadRequest) -> Run:
     state = trl_files.read_state(run)
     quarantine = QuarantineLog()
     for file in state.damaged:
-        quarantine.lose(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
+        quarantine.add_unreadable(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
     settings = with_card(read_trainer_settings(request.run_config), run)
     training, evaluation = trl_files.split_training(_readable(paths, state, quarantine), state)
     if not training:
@@ -92,7 +92,7 @@ def _read(request: ReadRequest) -> Run:
     side_ids = _side_ids(request, training)
     blocks = [_block(file, functions.weights, state, side_ids) for file in training]
     for index in reversed(trl_groups.uncut(blocks, settings)):
-        quarantine.lose(
+        quarantine.add_unreadable(
             InputError(
                 f"{training.pop(index).path} is left out: its rows do not come in groups of one prompt, so that "
                 "some were lost, doubled or exchanged.",
@@ -157,7 +157,7 @@ def _readable(paths: Sequence[Path], state: trl_files.TrlState, quarantine: Quar
     files = [file for file in results if isinstance(file, trl_files.StepFile)]
     errors = [error for error in results if isinstance(error, InputError)]
     for error in errors:
-        quarantine.lose(error)
+        quarantine.add_unreadable(error)
     if not files:
         raise errors[0]
     return files
@@ -283,7 +283,7 @@ FORMAT = Format(
 
 _SWIFT_LOG = "completions.jsonl"
 _SWIFT_KEYS = ("step", "prompt", "completion", "advantages")  # the lists that every line has
-_SWIFT_FILTERED = hidden_by("With dynamic_sample, ms-swift drops groups of equal rewards before it logs")
+_SWIFT_FILTERED = filter_caveat("With dynamic_sample, ms-swift drops groups of equal rewards before it logs")
 _holds_lists = has_row(lambda row: all(isinstance(row.get(key), list) for key in _SWIFT_KEYS))
 
 
@@ -323,7 +323,7 @@ def _read_swift(request: ReadRequest) -> Run:
                 content = line.content()
                 if content == before:
                     repeats += 1
-                    lines.held(-len(line.columns["step"]), num_lines=0)
+                    lines.count_rollouts(-len(line.columns["step"]), num_lines=0)
                     continue
                 before = content
                 batches.append(_batch_of(line, weights))
@@ -381,7 +381,7 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
     if min(steps) < 0:
         quarantine.add("the step is not a whole number", location)
         return
-    quarantine.held(size)
+    quarantine.count_rollouts(size)
     different = dict.fromkeys(steps)
     for step in different:
         part = columns

@@ -34,7 +34,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     QuarantineLog,
     UnusableRowError,
     WatchedLog,
-    hidden_by,
+    filter_caveat,
 )
 from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.tables import Row, expand, read_jsonl
@@ -220,7 +220,7 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
             else names
         )
 
-    def further(at: int) -> dict[str, Any]:
+    def details(at: int) -> dict[str, Any]:
         tokens = tokens_of_row(rows, at) if has_tokens else None
         return {"completion": parse.text_of(rows.cell("output", at)), "tokens": tokens}
 
@@ -234,7 +234,7 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         no_reward=partial(rows.no_reward, "score"),
         is_odd=is_odd,
         samples=samples,
-        further=further,
+        details=details,
     )
 
 
@@ -249,7 +249,7 @@ def _cut_uids(uids: Sequence[str]) -> tuple[list[str], list[str | None]]:
     if len(parts) == 3 and all(map(_DIGITS.fullmatch, {*parts[1], *parts[2]})) and "\n" not in "".join(parts[0]):
         return list(parts[0]), list(parts[1])
     matches = list(map(_UID.fullmatch, uids))
-    return [one["group"] if one else "" for one in matches], [one and one["session"] for one in matches]
+    return [match["group"] if match else "" for match in matches], [match and match["session"] for match in matches]
 
 
 _DIGITS = re.compile("[0-9]+")
@@ -276,7 +276,7 @@ _NO_TOKENS = (
     "verl's dump has no token ids, log-probabilities or advantages, and its texts lost the chat template's markers; "
     "gradients need them as columns prompts, responses, response_mask, rollout_log_probs and advantages (docs/logs.md)."
 )
-_FILTERED = hidden_by("With algorithm.filter_groups, verl drops groups of equal rewards before it dumps")
+_FILTERED = filter_caveat("With algorithm.filter_groups, verl drops groups of equal rewards before it dumps")
 _SHARDS = "Checkpoints of verl are shards; merge one with `python -m verl.model_merger` and give it with --initial."
 _SEVERAL_OUTPUTS = Reason(
     "several_sequences",
@@ -366,7 +366,7 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
         return None
     quarantine, folded, depend = QuarantineLog(), set[int](), set[str]()
 
-    def together(rows: Sequence[FileRow]) -> Iterator[Record]:
+    def build_records(rows: Sequence[FileRow]) -> Iterator[Record]:
         all_rows = [row for _, row in rows]
         sessions = _sessions(all_rows, uids)
         steps = _steps_with_several(sessions)
@@ -376,7 +376,7 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
         )
         return _rollouts(sessions, QuarantineLog(), uids)
 
-    def take(rows: Cells) -> Columns:
+    def to_columns(rows: Cells) -> Columns:
         for location, row in zip(rows.locations, rows.rows, strict=True):
             if ("uid" in row and uids is None) or (uids == "of outputs" and isinstance(_tokens(row), UnusableRowError)):
                 depend.add(location)
@@ -386,7 +386,7 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
     if lines is None:
         return None
 
-    def judged(table: RewardTable) -> RewardTable | None:
+    def validate(table: RewardTable) -> RewardTable | None:
         is_alone = uids == "of groups" and len(table) > 0 and table.size.max() == 1
         return None if depend or is_alone else table
 
@@ -394,10 +394,10 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
         files=files,
         declared=lambda _: lines,
         rows=read_jsonl,
-        take=take,
-        together=together,
+        to_columns=to_columns,
+        build_records=build_records,
         quarantine=quarantine,
-        judged=judged,
+        validate=validate,
         keys=lines.row.__struct_encode_fields__,
     )
 

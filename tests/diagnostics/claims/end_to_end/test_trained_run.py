@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.diagnostics.claims.evidence import ADVANTAGE, MOST_TOKENS
+from gradscope.diagnostics.claims.evidence import ADVANTAGE, MAX_TOKENS
 from gradscope.diagnostics.claims.measure import measure_claims, read_claims
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.rank.measure import measure_rank
@@ -69,7 +69,7 @@ def test_every_claim_has_a_verdict_and_a_sentence(report: ClaimsReport) -> None:
 def test_each_candidate_is_the_matrix_that_rank_looks_at(
     run: Path, report: ClaimsReport, name: str, rows: str, sequence: str
 ) -> None:
-    tokens = MOST_TOKENS if rows in ("hidden", "logit") else None
+    tokens = MAX_TOKENS if rows in ("hidden", "logit") else None
     options = RankOptions(group_sizes=[2], pair_groups=True, tokens=tokens)
     of_rank = measure_rank(run, steps=[STEP], rows=rows, advantages=[ADVANTAGE], options=options)
     tensor = "lm_head.weight" if name == "output_head" else None

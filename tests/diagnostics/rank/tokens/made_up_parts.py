@@ -4,7 +4,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gradscope.diagnostics.rank.tokens.weighed import ENTROPY, MOST_KL_TOKENS, WeighedTokens, turn_masks
+from gradscope.diagnostics.rank.tokens.weighed import ENTROPY, MAX_KL_TOKENS, WeighedTokens, turn_masks
 from gradscope.gradients.tokens.measure import TokenGram
 from gradscope.gradients.tokens.rows import TokenRow
 from gradscope.gradients.tokens.sums import CORRECTIONS, CountedTokens, corrected
@@ -65,7 +65,7 @@ def made_up(
     k3 = np.expm1(tokens.reference - logprobs) - (tokens.reference - logprobs)
     weighed = WeighedTokens(
         tokens=tokens,
-        texts={at: f"t{at}" for at in np.argsort(-k3, kind="stable")[:MOST_KL_TOKENS].tolist()},
+        texts={at: f"t{at}" for at in np.argsort(-k3, kind="stable")[:MAX_KL_TOKENS].tolist()},
         labels=tuple(weightings),
         cells=cells,
         factors=factors,

@@ -75,7 +75,7 @@ def test_turns_add_up_and_late_ones_are_together(monkeypatch: pytest.MonkeyPatch
     assert [turn.frac_tokens.value for turn in turns] == pytest.approx([1 / 6, 1 / 6, 4 / 6])
     assert token_parts.turn_shares(7, made_up().weighed) == []
     for name in ("parts", "weighed"):
-        monkeypatch.setattr(f"gradscope.diagnostics.rank.tokens.{name}.MOST_TURNS", 2)
+        monkeypatch.setattr(f"gradscope.diagnostics.rank.tokens.{name}.MAX_TURNS", 2)
     turns = token_parts.turn_shares(7, made_up(num_turns=4).weighed)
     assert [(turn.turn, turn.and_later) for turn in turns] == [(1, False), (2, True)]
     assert sum(turn.frac_tokens.value for turn in turns) == pytest.approx(1.0)

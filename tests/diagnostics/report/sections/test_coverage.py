@@ -2,7 +2,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gradscope.diagnostics.passk.measure import Samples
-from gradscope.diagnostics.report.sections.coverage import MOST_PROBLEMS, coverage_section
+from gradscope.diagnostics.report.sections.coverage import MAX_PROBLEMS, coverage_section
 from gradscope.estimate import Estimate
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
@@ -31,11 +31,11 @@ def test_problems_that_are_no_longer_solved_are_listed_and_many_are_cut() -> Non
     assert section.tables[-1].rows == (("p1", "1/4", "0/4"), ("p3", "2/4", "0/4"))
     assert section.tables[-1].caption.startswith("Problems that are no longer solved (2);")
     assert section.findings[-1].startswith("Of 64 prompts, 2 that before.jsonl solved are no longer solved, and 12")
-    number = MOST_PROBLEMS + 5
+    number = MAX_PROBLEMS + 5
     both = (samples("before", *[1] * number), samples("after", *[0] * number))
     table = coverage_section(inputs_of(RUN, passk=REPORT, samples=both)).tables[-1]
-    assert len(table.rows) == MOST_PROBLEMS
-    assert f"({number}, the first {MOST_PROBLEMS});" in table.caption
+    assert len(table.rows) == MAX_PROBLEMS
+    assert f"({number}, the first {MAX_PROBLEMS});" in table.caption
 
 
 def test_the_verdict_stands_first_and_a_certain_loss_is_advised_on() -> None:

@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.report.sections.signal import MOST_PROMPTS, rewards_section, signal_section
+from gradscope.diagnostics.report.sections.signal import MAX_PROMPTS, rewards_section, signal_section
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.results.degeneracy import DegeneracyReport
@@ -61,7 +61,7 @@ def test_a_page_shows_the_first_prompts_and_cuts_long_ones() -> None:
     groups = [group_of([0, 0], prompt=f"{n:03}" + "x" * 100) for n in range(220)]
     run = run_of(*groups)
     prompts = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run))).tables[1]
-    assert len(prompts.rows) == MOST_PROMPTS
+    assert len(prompts.rows) == MAX_PROMPTS
     assert "20 more prompts" in prompts.caption
     assert len(str(prompts.rows[0][0])) == 80
 

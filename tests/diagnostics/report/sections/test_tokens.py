@@ -3,7 +3,7 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.report.sections.inputs import TokenParts
-from gradscope.diagnostics.report.sections.tokens import MOST_TEXTS, tokens_section
+from gradscope.diagnostics.report.sections.tokens import MAX_TEXTS, tokens_section
 from gradscope.findings.rank_parts import logprob_change_findings, turn_findings
 from gradscope.gradients.tokens.measure import RolloutTokens
 from gradscope.results.report import ReportSection
@@ -88,7 +88,7 @@ def test_shades_are_relative_to_the_largest_norm_and_unseen_tokens_have_none() -
         "norm 1, entropy 0.40",
         "not measured, entropy 0.30",
     ]
-    assert len(section_of(*RISING, *RISING).texts) == MOST_TEXTS
+    assert len(section_of(*RISING, *RISING).texts) == MAX_TEXTS
 
 
 def test_quarters_are_of_each_rollout_so_that_they_say_what_the_sentence_says() -> None:

@@ -88,7 +88,7 @@ def test_inspect_archives_that_cannot_be_read_say_what_to_do(tmp_path: Path, mon
     with pytest.raises(InputError, match="splits each sample into chunks") as caught:
         read_run(chunks)
     assert f"inspect log convert {chunks} --to json" in (caught.value.hint or "")
-    monkeypatch.setattr(inspect_ai, "MOST_ROW", 3)
+    monkeypatch.setattr(inspect_ai, "MAX_ROW", 3)
     with pytest.raises(InputError, match="a sample of more than 0 MiB"):
         read_run(log)
     misnamed = tmp_path / "misnamed.eval"  # its directory calls a name UTF-8 that is not

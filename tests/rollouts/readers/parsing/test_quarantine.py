@@ -35,11 +35,11 @@ def test_a_line_that_holds_many_rollouts_counts_as_many_as_those_that_were_read(
     log = QuarantineLog()
     lines = log.of_lines()
     for size in (64, 32, 0):  # the last one repeats another
-        lines.held(size)
+        lines.count_rollouts(size)
     for reason, location in (("text", "log:4"), ("text", "log:5"), (BLANK, "log:6")):
         lines.add(reason, location)
     log.add("text", "log:7")
-    lines.lose(InputError("gone", hint="."))
+    lines.add_unreadable(InputError("gone", hint="."))
     result = log.result()
     assert [(reason.num_rows, reason.num_rollouts, reason.counted) for reason in result.reasons] == [
         (3, 65, "3 lines of some 65 rollouts"),
@@ -138,5 +138,5 @@ def test_a_file_that_is_read_twice_is_done_once(tmp_path: Path) -> None:
     reports: list[tuple[float, int, str]] = []
     log = WatchedLog(lambda *now: reports.append(now), [path])
     for _ in range(3):
-        log.passed(3000)
+        log.count_read(3000)
     assert reports == [(2, 4, "MB read, 1 rows"), (4, 4, "MB read, 2 rows"), (4, 4, "MB read, 3 rows")]

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.results.source import twice_in
+from gradscope.results.source import first_duplicate
 from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
@@ -92,12 +92,12 @@ def test_two_columns_of_one_name_mean_nothing(tmp_path: Path) -> None:
     rows, reasons = read(tmp_path, "step,reward,reward\n1,0,1\n1,1,1\n")
     assert rows == []
     assert reasons == [("two columns have the name 'reward'", 2)]
-    assert twice_in(["a", "b", "a"]) == "a"
-    assert twice_in(["a", "b"]) is None
+    assert first_duplicate(["a", "b", "a"]) == "a"
+    assert first_duplicate(["a", "b"]) is None
 
 
 def test_a_row_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "MOST_ROW", 1 << 20)
+    monkeypatch.setattr(tables, "MAX_ROW", 1 << 20)
     long = '1,"' + ("x" * 1000 + "\n") * 1100 + '",0\n'
     rows, reasons = read(tmp_path, HEAD + "1,a,0\n" + long)
     assert rows == [(2, ["1", "a", "0"])]
@@ -105,7 +105,7 @@ def test_a_row_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_lines_are_not_read_again_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "MOST_ROW", 1 << 14)
+    monkeypatch.setattr(tables, "MAX_ROW", 1 << 14)
     file = tmp_path / "a.csv"
     file.write_text(HEAD + '1,"open\n' * 3 + "1,x,0\n" * 4000)
     with pytest.raises(InputError, match="so many quotes that are not closed"):
@@ -247,7 +247,7 @@ def test_a_text_that_is_large_in_every_row_is_decoded_a_few_rows_at_a_time(
     once = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int32()), pa.array(["x" * 20_000]))
     pq.write_table(pa.table({"prompt": once}), path, store_schema=False)
     assert path.stat().st_size < 20_000
-    monkeypatch.setattr(tables, "most_unpacked", lambda path: 1 << 40)
+    monkeypatch.setattr(tables, "max_unpacked", lambda path: 1 << 40)
     batches = tables._batches
 
     def watched(*arguments: Any, **more: Any) -> Iterator[pa.RecordBatch]:
@@ -300,7 +300,7 @@ def test_broken_compression_is_set_aside_and_names_the_file(tmp_path: Path, cont
     list(tables.read_jsonl(path, quarantine))
     assert str(path) in quarantine.result().lost[0]
     with pytest.raises(InputError, match=r"a\.jsonl\.gz cannot be read"):
-        quarantine.raise_lost()
+        quarantine.raise_unreadable()
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
@@ -314,7 +314,7 @@ def test_some_bytes_of_a_file_wherever_they_lie(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_file_without_rows_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "MOST_FLAWED", 3)
+    monkeypatch.setattr(tables, "MAX_FLAWED", 3)
     path = tmp_path / "a.jsonl"
     path.write_text("\n\n\n{}\n\n\n\n{}\n\n\n\n\n{}\n")
     quarantine = QuarantineLog()

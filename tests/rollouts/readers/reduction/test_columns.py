@@ -19,7 +19,7 @@ from tests.rollouts.readers.reduced import STRANGE
 
 def read(lines: columns.LineColumns | None, text: bytes) -> columns.Columns:
     assert lines is not None
-    return lines.take(lines.decoder.decode_lines(text), Path("a.jsonl"))
+    return lines.to_columns(lines.decoder.decode_lines(text), Path("a.jsonl"))
 
 
 def by_key(rows: columns.Cells) -> columns.Columns:
@@ -90,7 +90,7 @@ def test_entries_of_objects_are_columns_and_a_row_without_the_object_lacks_them(
 
 
 def test_rows_hold_several_rollouts_one_or_none() -> None:
-    def take(lines: columns.Cells) -> columns.Columns:
+    def to_columns(lines: columns.Cells) -> columns.Columns:
         sizes = [len(cell) if type(cell) is list else 0 for cell in lines.column("r")]
         rows = lines.elements(sizes)
         return columns.Columns(
@@ -102,13 +102,13 @@ def test_rows_hold_several_rollouts_one_or_none() -> None:
             prompts=lambda chosen: [str(at) for at in chosen],
             numbers={"reward": rows.numbers("r")},
             notes=["seen"],
-            further=lambda _: {"completion": ""},
+            details=lambda _: {"completion": ""},
         )
 
     lines = [{"r": [1, 0], "g": ["a", "b"]}, {"r": []}, {"r": 3}, {"r": [None], "g": ["a"]}, {"r": [1, 1], "g": ["a"]}]
     quarantine, notes = QuarantineLog(), list[str]()
     named = [(f"a:{number}", line) for number, line in enumerate(lines, start=1)]
-    records = list(columns.records_in(take, Path("a"), named, quarantine, notes.append))
+    records = list(columns.records_in(to_columns, Path("a"), named, quarantine, notes.append))
     assert [(row, record.group, record.reward) for row, record in records] == [(0, "a", 1), (0, "b", 0), (3, "a", None)]
     reasons = {entry.reason: (entry.num_rows, entry.num_rollouts, entry.first) for entry in quarantine.result().reasons}
     assert reasons == {
@@ -134,7 +134,7 @@ def test_text_is_a_number_where_all_cells_are_text() -> None:
 
 
 def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
-    def take(rows: columns.Cells) -> columns.Columns:
+    def to_columns(rows: columns.Cells) -> columns.Columns:
         def further(at: int) -> dict[str, Any]:
             if rows.cell("tokens", at) == "x":
                 raise UnusableRowError("the tokens are text")
@@ -149,7 +149,7 @@ def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
             no_reward=partial(rows.no_reward, "reward"),
             noted={"Late.": rows.steps("step") > 1},
             samples=[f"s{at}" for at in range(len(rows))],
-            further=further,
+            details=further,
             flaw=lambda at: "odd" if rows.cell("adv", at) == 9 else None,
         )
 
@@ -157,7 +157,7 @@ def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
     odd = [{"step": None}, {"group": ""}, {"tokens": "x", "step": 3}, {"reward": "1"}, {"adv": 9, "step": 2}]
     quarantine, noted = QuarantineLog(), list[str]()
     rows = [(f"a:{at + 1}", usual | cells) for at, cells in enumerate([{}, *odd])]
-    found = list(columns.records_in(take, Path("a"), rows, quarantine, noted.append))
+    found = list(columns.records_in(to_columns, Path("a"), rows, quarantine, noted.append))
     assert [place for place, _ in found] == [0, 4, 5]
     assert found[0][1] == Record(
         step=1,

@@ -17,7 +17,7 @@ from gradscope.rollouts.readers.reduction.columns import Cells, Columns, line_co
 from gradscope.rollouts.readers.reduction.lines import Scanned, blocks_in, scan_range
 
 
-def take(rows: Cells) -> Columns:
+def to_columns(rows: Cells) -> Columns:
     return Columns(
         step=rows.steps("step"),
         group=rows.names("g"),
@@ -26,7 +26,7 @@ def take(rows: Cells) -> Columns:
     )
 
 
-COLUMNS = line_columns(take, ("step", "g", "r"))
+COLUMNS = line_columns(to_columns, ("step", "g", "r"))
 assert COLUMNS is not None
 LINE = b'{"step": 1, "g": "a", "r": 0.5, "x": 0}\n'
 
@@ -106,7 +106,7 @@ def test_lines_without_a_row_for_one_reason_are_told_together(tmp_path: Path) ->
 
 
 def test_a_file_is_given_up_where_no_row_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "MOST_FLAWED", 5)
+    monkeypatch.setattr(lines, "MAX_FLAWED", 5)
     assert odd(scanned(tmp_path / "a.jsonl", LINE + b"\n" * 100)) == [(1, "the line is blank", 6)]
 
 
@@ -133,7 +133,7 @@ def test_a_last_line_that_is_cut_off_is_odd(tmp_path: Path) -> None:
 
 def test_a_line_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (tables, lines):
-        monkeypatch.setattr(module, "MOST_ROW", 1 << 20)
+        monkeypatch.setattr(module, "MAX_ROW", 1 << 20)
     monkeypatch.setattr(lines, "BLOCK", 1 << 18)
     long = LINE[:-2] + b', "y": "' + b"x" * (3 << 20) + b'"}\n'
     found = scanned(tmp_path / "a.jsonl", LINE + long + LINE)

@@ -363,7 +363,7 @@ def test_rollouts_that_need_more_memory_than_their_columns_say_so_when_asked_for
     rewards = [float(at % 2) for at in range(600)]
     rows = {"step": [1] * 600, "group_id": [f"g{at // 8}" for at in range(600)], "reward": rewards, "prompt": prompts}
     pq.write_table(pa.table(rows), tmp_path / "log.parquet")
-    monkeypatch.setattr(limits, "MOST_UNPACKED", 16 << 20)
+    monkeypatch.setattr(limits, "MAX_UNPACKED", 16 << 20)
     run = read_run(tmp_path / "log.parquet")
     assert len(run.groups) == 75
     with pytest.raises(InputError, match=r"log\.parquet unpacks to more than"):
@@ -386,7 +386,7 @@ def test_a_compressed_log_is_large_by_what_it_may_hold(
     path.write_bytes(gzip.compress(lines) if kind == "gz" else pa.compress(lines, codec="zstd", asbytes=True))
     on_disk = path.stat().st_size
     for most, has_texts in ((10 * on_disk, True), (10 * on_disk - 1, False)):
-        monkeypatch.setattr(reduction_log, "MOST_WITH_TEXTS", most)
+        monkeypatch.setattr(reduction_log, "MAX_WITH_TEXTS", most)
         assert (reward_table(read_run(path, rewards_only=True).groups).prompt_texts is not None) == has_texts
 
 

@@ -28,7 +28,7 @@ from tests.rollouts.readers.reduction.test_lines import LINE
 HEAD = "group,text,reward\n"
 
 
-def take(rows: Cells) -> Columns:
+def to_columns(rows: Cells) -> Columns:
     """Rows whose reward is a number."""
     cells = list(map(str, rows.cells("reward")))
     rewards = [float(cell) if re.fullmatch(r"[0-9]+([.][0-9]+)?", cell) else None for cell in cells]
@@ -40,7 +40,7 @@ def take(rows: Cells) -> Columns:
     )
 
 
-COLUMNS = TableColumns(names=("group", "reward"), take=take)
+COLUMNS = TableColumns(names=("group", "reward"), to_columns=to_columns)
 
 
 def scanned(path: Path, content: str | bytes) -> list[Scanned]:
@@ -176,7 +176,7 @@ def test_odd_rows_of_parquet_have_their_cells_and_their_numbers(tmp_path: Path) 
 def test_what_rows_of_tables_call_for_is_told(tmp_path: Path, name: str) -> None:
     parquet(tmp_path)
     (tmp_path / "a.csv").write_text(HEAD + "a,x,1\n")
-    columns = replace(COLUMNS, take=lambda cells: replace(COLUMNS.take(cells), notes=["seen"]))
+    columns = replace(COLUMNS, to_columns=lambda cells: replace(COLUMNS.to_columns(cells), notes=["seen"]))
     assert {sentence for one in scan_table(tmp_path / name, 0, columns) for sentence in one.noted} == {"seen"}
 
 

@@ -57,7 +57,7 @@ def test_each_node_takes_its_part_of_its_branch_and_the_newest_counts(tmp_path: 
     annotations, set_aside = read(tmp_path, first, newer)
     assert advantages(annotations) == [None, [0.25], [0.25], [1, 1]]
     assert annotations.folded(TRACE)["info"] == {"kind": "train", "ship": {"step": 4}}
-    assert (annotations.tell_batches, set_aside) == (True, {})
+    assert (annotations.record_batches, set_aside) == (True, {})
     assert "advantages" not in NODES[1]
 
 
@@ -94,7 +94,7 @@ def test_what_is_no_annotation_is_set_aside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["3", 3.5, None, True])
 def test_a_step_that_is_no_whole_number_tells_no_batch(tmp_path: Path, step: Any) -> None:
-    assert not read(tmp_path, shipped(step))[0].tell_batches
+    assert not read(tmp_path, shipped(step))[0].record_batches
 
 
 @pytest.fixture(autouse=True)

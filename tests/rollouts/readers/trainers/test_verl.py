@@ -361,7 +361,7 @@ def test_columns_count_tokens_as_rows_do() -> None:
             separators=rng.choice([(", ", ": "), (",", ":")]),
         )
         with suppress(msgspec.MsgspecError):  # the row reader reads what the decoder refuses
-            columns = lines.take([decoder.decode(text.encode())], Path("1.jsonl"))
+            columns = lines.to_columns([decoder.decode(text.encode())], Path("1.jsonl"))
             num_compared += 1
             try:
                 tokens = row_tokens(json.loads(text))
