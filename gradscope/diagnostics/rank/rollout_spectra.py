@@ -31,6 +31,7 @@ from gradscope.diagnostics.rank.rows import (
 from gradscope.diagnostics.rank.spectrum import (
     TOKEN_ADVANTAGES,
     MeanRanks,
+    ScoreVectors,
     drawn_counts,
     mean_null_ranks,
     null_values,
@@ -46,7 +47,6 @@ from gradscope.metrics.gram.spectrum import (
     effective_ranks,
     rank_counts,
     singular_values_from_grams,
-    singular_values_of_rows,
 )
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.metrics.uncertainty.intervals import jackknife
@@ -93,7 +93,7 @@ class PartStack(Struct, frozen=True, kw_only=True, dict=True):
         """Null -> singular values of the chosen parts, [D, n, G]."""
         num_parts, size = self.weights[chosen].shape
         return null_values(
-            self.scores[chosen],
+            ScoreVectors(gram=self.scores[chosen]),
             np.sqrt(np.clip(np.diagonal(self.gradients[chosen], axis1=1, axis2=2), 0.0, None)),
             self.weights[chosen] if self.is_scalar else None,
             np.repeat(np.arange(num_parts), size).reshape(num_parts, size),
@@ -298,20 +298,12 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
 
     def of_step(self, by_group: bool, *, with_nulls: bool) -> GradientSpectrum:
         """The spectrum of all rows of the step, or of the sums over its groups."""
-        index, weights, sums, gram = self._matrix(self.parts, self.weights, by_group)
-        rows, values = self._score_rows(index, gram), None
-        if rows is not None:
-            matrix = weights[:, None] * rows
-            values = singular_values_of_rows(matrix if sums is None else sums @ matrix, centered=self.centered)
+        scores, weights, gram = self._matrix(self.parts, self.weights, by_group)
+        values = None if scores.rows is None else scores.singular_values(weights, centered=self.centered)
         largest, shape = max(self.parts, key=lambda part: len(part.index)), (len(gram), self.rows.num_parameters)
         label = replace(self._label(largest, "group" if by_group else "rollout", shape), group_id=None, samples=())
         nulls = self._step_nulls(by_group) if with_nulls else None
         return spectrum_of(gram, label, self.rows.relative_row_error, values=values, nulls=nulls)
-
-    def _score_rows(self, index: NDArray[np.intp], gram: Array) -> Array | None:
-        """The score vectors of these rollouts, where they have fewer columns than the matrix of this Gram has rows."""
-        rows = self.rows.score_rows if self.is_scalar else None
-        return None if rows is None or rows.shape[1] >= len(gram) else rows[index]
 
     def of_tokens(self, gram: TokenGram, part: SubGroup, advantages: Array, *, seed: int) -> _TokenPart:
         """The tokens of one part of a group, as ``seed`` drew them."""
@@ -339,7 +331,7 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
             owners = np.searchsorted(part.index, gram.table.rollouts[inside])
             spread[np.arange(len(inside)), owners] = gram.table.score_weights[inside]
             drawn = null_values(
-                scores[None],
+                ScoreVectors(gram=scores[None]),
                 norms[None],
                 advantages[None] if self.is_scalar else None,
                 np.zeros((1, len(part.index)), dtype=np.int64),
@@ -369,29 +361,29 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         if not live:
             return mean_null_ranks({})
         parts = [self.parts[position] for position in live]
-        index, weights, sums, gram = self._matrix(parts, [self.weights[position] for position in live], by_group)
+        scores, weights, gram = self._matrix(parts, [self.weights[position] for position in live], by_group)
         values = null_values(
-            self.rows.gram[np.ix_(index, index)][None],
+            scores,
             row_norms(gram)[None],
             weights[None] if self.is_scalar else None,
             np.repeat(np.arange(len(parts)), [len(part.index) for part in parts])[None],
             num_columns=self.rows.num_parameters,
             centered=self.centered,
-            sums=sums,
-            rows=self._score_rows(index, gram),
         )
         return mean_null_ranks(values, num_units=len(parts))
 
     def _matrix(
         self, parts: Sequence[SubGroup], weights: Sequence[Array], by_group: bool
-    ) -> tuple[NDArray[np.intp], Array, Array | None, Array]:
-        """Rollouts of parts, [R], their advantages, [R], what adds them up by part, [J, R], and the Gram matrix."""
+    ) -> tuple[ScoreVectors, Array, Array]:
+        """The score vectors of parts, their advantages, [R], and the Gram matrix of all rows or of sums by part."""
         index, advantages = np.concatenate([part.index for part in parts]), np.concatenate(weights)
-        gram = self.gradients(index, advantages)
-        if not by_group:
-            return index, advantages, None, gram
-        sums = np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1)
-        return index, advantages, sums, sums @ gram @ sums.T
+        gram, sums = self.gradients(index, advantages), None
+        if by_group:
+            sums = np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1)
+            gram = sums @ gram @ sums.T
+        rows = self.rows.score_rows if self.is_scalar else None
+        rows = None if rows is None or rows.shape[1] >= len(gram) else rows[index]
+        return ScoreVectors(gram=self.rows.gram[np.ix_(index, index)][None], rows=rows, sums=sums), advantages, gram
 
 
 def token_spectra(

@@ -52,8 +52,26 @@ def spectrum_of(
 TOKEN_ADVANTAGES = "each token has its own advantage, so there is no scalar to shuffle or to take the sign of"
 
 
+class ScoreVectors(Struct, frozen=True, kw_only=True):
+    """Score vectors of rollouts or tokens: their Gram matrices and, where these are larger, the vectors themselves."""
+
+    gram: gram_spectrum.Array  # [n, N, N]
+    rows: gram_spectrum.Array | None = None  # of one matrix, [N, C], where C is less than its number of rows
+    sums: gram_spectrum.Array | None = None  # adds them up to the rows of the matrix, [J, N]; None: they are its rows
+
+    def singular_values(self, weights: gram_spectrum.Array, *, centered: bool) -> gram_spectrum.Array:
+        """Those of the gradient matrices of weighted vectors, [..., N] or [..., J]; ``weights`` are [..., N]."""
+        if self.rows is not None:
+            matrix = weights[..., None] * self.rows
+            matrix = matrix if self.sums is None else self.sums @ matrix
+            return gram_spectrum.singular_values_of_rows(matrix, centered=centered)
+        grams = weights[..., :, None] * self.gram * weights[..., None, :]
+        grams = grams if self.sums is None else self.sums @ grams @ self.sums.T
+        return gram_spectrum.singular_values_from_grams(gram_spectrum.center_grams(grams) if centered else grams)
+
+
 def null_values(
-    scores: gram_spectrum.Array,
+    scores: ScoreVectors,
     norms: gram_spectrum.Array,
     advantages: gram_spectrum.Array | None,
     groups: NDArray[np.int64],
@@ -61,46 +79,33 @@ def null_values(
     num_columns: int,
     centered: bool,
     spread: gram_spectrum.Array | None = None,
-    sums: gram_spectrum.Array | None = None,
-    rows: gram_spectrum.Array | None = None,
 ) -> dict[str, gram_spectrum.Array]:
     """Null model -> what the singular values of gradient matrices would be under it, [D, n, N] or [D, n, J].
 
     Args:
-        scores: Gram matrices of score vectors, [n, N, N].
-        norms: Norms of the gradient rows that the nulls are compared with, [n, N] ([n, J] with ``sums``).
+        scores: The score vectors.
+        norms: Norms of the rows of the gradient matrices that the nulls are compared with, [n, N] or [n, J].
         advantages: [n, G]; None where each token has its own: then there is no ``shuffled`` and no ``signs``.
         groups: The group of each rollout, among which advantages are shuffled, [n, G].
         num_columns: P.
         centered: Whether the mean row is subtracted.
         spread: What each row gets of each rollout's advantage, [N, G]; None: a row is a rollout.
-        sums: Adds rows up to the rows of the matrix, [J, N]; None: they are its rows.
-        rows: The score vectors of one matrix, [N, C], where they have fewer columns than it has rows.
     """
 
-    def values(grams: gram_spectrum.Array) -> gram_spectrum.Array:
-        return gram_spectrum.singular_values_from_grams(gram_spectrum.center_grams(grams) if centered else grams)
-
     def weighted(factors: gram_spectrum.Array) -> gram_spectrum.Array:
-        if rows is not None:
-            matrix = factors[..., None] * rows
-            return gram_spectrum.singular_values_of_rows(matrix if sums is None else sums @ matrix, centered=centered)
-        grams = factors[..., :, None] * scores * factors[..., None, :]
-        return values(grams if sums is None else sums @ grams @ sums.T)
+        weights = factors if spread is None else np.asarray(factors @ spread.T, dtype=np.float64)
+        return scores.singular_values(weights, centered=centered)
 
-    def of_rows(dealt: gram_spectrum.Array) -> gram_spectrum.Array:
-        return dealt if spread is None else np.asarray(dealt @ spread.T, dtype=np.float64)
-
-    draws = gram_spectrum.num_draws(scores.shape[-1])
-    drawn = {"unweighted": weighted(of_rows(np.ones((1, *groups.shape))))}
+    draws = gram_spectrum.num_draws(scores.gram.shape[-1])
+    drawn = {"unweighted": weighted(np.ones((1, *groups.shape)))}
     if advantages is not None:
         dealt = gram_spectrum.shuffled_within(advantages.ravel(), groups.ravel(), draws).reshape(
             draws, *advantages.shape
         )
         # signs without a zero are a rotation of the rows
-        is_rotation = sums is None and not centered and bool(advantages.all())
-        signs = drawn["unweighted"] if is_rotation else weighted(of_rows(np.sign(advantages)[None]))
-        drawn |= {"shuffled": weighted(of_rows(dealt)), "signs": signs}
+        is_rotation = scores.sums is None and not centered and bool(advantages.all())
+        signs = drawn["unweighted"] if is_rotation else weighted(np.sign(advantages)[None])
+        drawn |= {"shuffled": weighted(dealt), "signs": signs}
     matrix = norms[..., None] * gram_spectrum.gaussian_directions(norms.shape[-1], num_columns, draws)[:, None]
     return drawn | {"gaussian": gram_spectrum.singular_values_of_rows(matrix, centered=centered)}
 

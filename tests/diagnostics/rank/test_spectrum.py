@@ -8,6 +8,7 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.spectrum import (
     MeanRanks,
+    ScoreVectors,
     compare_formulations,
     drawn_counts,
     mean_null_ranks,
@@ -145,7 +146,7 @@ def nulls(advantages: np.ndarray | None = ADVANTAGES, *, centered: bool = False)
     """The nulls of six token rows of three rollouts."""
     norms = np.abs(SCORE_WEIGHTS * ADVANTAGES[OWNERS]) * np.linalg.norm(ROWS_OF_TOKENS, axis=1)
     values = null_values(
-        (ROWS_OF_TOKENS @ ROWS_OF_TOKENS.T)[None],
+        ScoreVectors(gram=(ROWS_OF_TOKENS @ ROWS_OF_TOKENS.T)[None]),
         norms[None],
         None if advantages is None else advantages[None],
         np.zeros((1, 3), dtype=np.int64),
