@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 
 from gradscope.advantages.registry import ALL_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import CATALOG
-from gradscope.diagnostics.compare.measure import judged
+from gradscope.diagnostics.compare.measure import with_verdicts
 from gradscope.diagnostics.compare.runs import drawdown
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
@@ -298,7 +298,7 @@ def other_values(seed: int) -> Iterator[Measured]:
     path = np.cumsum(rng.normal(size=(4, 6)), axis=0)
     yield "linear_growth", weight_update.linear_growth(path @ path.T, [1, 2, 3, 4]), 0
     pairs = [pair_of(rng.choice([-0.1, 0.0, 0.3], int(rng.integers(2, 12))) + rng.normal(0, 0.01)) for _ in range(3)]
-    for pair in judged([*pairs, pair_of([0.0] * 8)]):
+    for pair in with_verdicts([*pairs, pair_of([0.0] * 8)]):
         names = ("p_value", "p_holm", "sign_flip_p_value", "sign_flip_p_holm", "least_detectable")
         yield from ((name, getattr(pair, name), pair.num_pairs) for name in names)
 

@@ -230,7 +230,7 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     num_singletons: int  # groups left out because they have a single rollout
     num_incomplete: int  # groups left out because a reward is missing
     resampled: bool  # whether dead groups were replaced before they reached the log
-    num_hollow: int = 0  # rollouts that reach the threshold without the main reward, and so count as failing
+    num_without_main: int = 0  # rollouts that reach the threshold without the main reward, and so count as failing
 
 
 def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
@@ -239,7 +239,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     leads = conflict and report.is_in_conflict
     moved, advice = moved_sentence(report), "" if log.resampled else _advice(report, log)
     sentences = [
-        _against(report),
+        _contradiction(report),
         *(conflict if leads else ()),
         _share(report),
         *((moved, advice) if moved else ()),
@@ -273,14 +273,14 @@ def degeneracy_findings(
     return tuple(filter(None, sentences))
 
 
-def _against(report: results.DegeneracyReport) -> str:
+def _contradiction(report: results.DegeneracyReport) -> str:
     """That logged advantages contradict the rewards; empty where they do not."""
     if not report.contradicts_rewards:
         return ""
     num_live = report.num_groups - round((report.frac_reward_zero_std.value or 0.0) * report.num_groups)
     return (
-        f"In {report.num_against:,} of {num_live:,} groups with unequal rewards the logged advantages fall where the "
-        "rewards rise: their sign is wrong, or they are those of other rollouts."
+        f"In {report.num_contradicting:,} of {num_live:,} groups with unequal rewards the logged advantages fall where "
+        "the rewards rise: their sign is wrong, or they are those of other rollouts."
     )
 
 
@@ -300,8 +300,8 @@ def _share(report: results.DegeneracyReport) -> str:
             kinds.append(f"{round(kind.value * report.num_groups):,} {name}")
     if report.looks_filtered:
         return (
-            f"{text}, where independent rollouts with these counts of passes leave {report.num_hidden:.0f} or more: a "
-            "filter has probably dropped dead groups before they were logged."
+            f"{text}, where independent rollouts with these counts of passes leave "
+            f"{report.min_num_filtered:.0f} or more: a filter has probably dropped dead groups before they were logged."
         )
     if not num_dead and report.num_faint and not report.reward_conflict:
         return (
@@ -363,9 +363,9 @@ def _gap(report: results.DegeneracyReport) -> str:
 
 
 def _levels(report: results.DegeneracyReport, log: LoggedGroups) -> str:
-    if log.num_hollow and report.success_threshold is not None:
+    if log.num_without_main and report.success_threshold is not None:
         main, threshold = report.prompts.reward, report.success_threshold
-        return f"A pass is one of '{main}': {log.num_hollow:,} rollouts reach {threshold:g} without it."
+        return f"A pass is one of '{main}': {log.num_without_main:,} rollouts reach {threshold:g} without it."
     if report.success_threshold is None or log.num_levels <= 2:
         return ""
     return (

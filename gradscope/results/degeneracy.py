@@ -130,8 +130,8 @@ class TargetDegeneracy(Struct, frozen=True, kw_only=True):
 
 
 _MANY_IN_CONFLICT = 0.25  # as many dead groups cost a third more rollouts, which the report calls worth a look
-_MANY_AGAINST = 0.25  # of the groups with unequal rewards; a learned baseline may turn a few around
-_SURELY_HIDDEN = 8.0  # dead groups: where so many are expected, one log in 3,000 has none
+_MANY_CONTRADICTING = 0.25  # of the groups with unequal rewards; a learned baseline may turn a few around
+_SURELY_FILTERED = 8.0  # dead groups: where so many are expected, one log in 3,000 has none
 
 
 class GroupSizeDegeneracy(Struct, frozen=True, kw_only=True):
@@ -286,7 +286,7 @@ class BehindFilter(Struct, frozen=True, kw_only=True):
 class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     """How many groups give no gradient, of which kind, against coin flips; fields that no screen shows are deferred."""
 
-    not_in_document = ("course", "summary", "num_hidden", "num_faint", "faint_spread", "num_against")
+    not_in_document = ("course", "summary", "min_num_filtered", "num_faint", "faint_spread", "num_contradicting")
 
     source: Source  # where the rollouts came from
     reward: str  # which reward was used: ``reward`` (the trainer's scalar) or the name of one reward function
@@ -345,22 +345,22 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     findings: tuple[str, ...] = ()  # the meaning of the numbers, in sentences
     metrics: tuple[MetricCourse, ...] = ()
     """The trainer's metrics by step, where the log holds metrics and no rollouts."""
-    num_hidden: float = 0.0
+    min_num_filtered: float = 0.0
     """Where no group passes or fails throughout: how many at least would, were rollouts independent."""
     num_faint: int = 0  # groups whose rewards differ by next to nothing beside those of other groups
     faint_spread: float = 0.0  # the most that these differ by
-    num_against: int = 0  # groups whose logged advantages fall where the rewards rise
+    num_contradicting: int = 0  # groups whose logged advantages fall where the rewards rise
 
     @property
     def contradicts_rewards(self) -> bool:
         """Whether the logged advantages are not those of these rewards, whatever their formula."""
         num_live = self.num_groups * (1 - (self.frac_reward_zero_std.value or 0.0))
-        return self.num_against > max(_MANY_AGAINST * num_live, 1)
+        return self.num_contradicting > max(_MANY_CONTRADICTING * num_live, 1)
 
     @property
     def looks_filtered(self) -> bool:
         """Whether dead groups are missing that chance alone would have made."""
-        return self.frac_reward_zero_std.value == 0 and self.num_hidden >= _SURELY_HIDDEN
+        return self.frac_reward_zero_std.value == 0 and self.min_num_filtered >= _SURELY_FILTERED
 
     @property
     def is_in_conflict(self) -> bool:

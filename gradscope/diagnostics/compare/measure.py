@@ -225,8 +225,8 @@ def _cautions(first: compared_runs.ComparedRun, second: compared_runs.ComparedRu
             set(names) for names in compared_runs.prompt_names([first.rewards, second.rewards])
         )
         shared = first_prompts & second_prompts
-        theirs = "" if shared else ": a difference may be that of the prompts"
-        yield f"{len(shared):,} of {len(first_prompts | second_prompts):,} prompts are in both{theirs}."
+        caution = "" if shared else ": a difference may be that of the prompts"
+        yield f"{len(shared):,} of {len(first_prompts | second_prompts):,} prompts are in both{caution}."
         if unlike := compared_runs.unlike_rewards(first, second):
             yield unlike
     sizes = first.group_size, second.group_size

@@ -31,7 +31,7 @@ from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, deg
 from gradscope.metrics.outcomes import degeneracy as outcomes
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
 from gradscope.metrics.outcomes.forecast import MAX_EXTRAPOLATION, PassRates, binomial_chances, fit_pass_rates
-from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, faint_groups, fewest_dead, passes
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, faint_groups, min_dead_groups, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
 from gradscope.progress import Progress, reporter
 from gradscope.results import degeneracy as results
@@ -331,10 +331,10 @@ def degeneracy_of_run(
     name = reward or rewards.part or group_rewards.TRAINER_REWARD
     main = rewards.main if name == group_rewards.TRAINER_REWARD else None
     table = group_rewards.group_table(chosen, threshold)
-    hollow = np.zeros(len(chosen.values), dtype=np.bool_)
+    lacks_main = np.zeros(len(chosen.values), dtype=np.bool_)
     if success_threshold is None and main is not None and table.num_passing is not None:
-        hollow = passes(chosen.values, 1.0) & (chosen.table.rewards[main] < 1.0)
-        table = replace(table, num_passing=table.num_passing - chosen.table.sums(hollow))
+        lacks_main = passes(chosen.values, 1.0) & (chosen.table.rewards[main] < 1.0)
+        table = replace(table, num_passing=table.num_passing - chosen.table.sums(lacks_main))
     spread = chosen.table.spread(chosen.values)
     faint = faint_groups(spread)
     (overall,) = options.estimates([table])
@@ -348,7 +348,7 @@ def degeneracy_of_run(
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,
         resampled=run.settings.get("sampling") == "dynamic",
-        num_hollow=int(hollow.sum()),
+        num_without_main=int(lacks_main.sum()),
     )
     report = results.DegeneracyReport(
         source=run.source,
@@ -386,15 +386,15 @@ def degeneracy_of_run(
         quarantined=run.source.quarantined,
         summary=deferred(lambda: degeneracy_summary(report, logged)),
         findings=deferred(lambda: degeneracy_findings(report, logged, sizes.doubled())),
-        num_hidden=0.0 if table.num_passing is None else fewest_dead(table.size, table.num_passing),
+        min_num_filtered=0.0 if table.num_passing is None else min_dead_groups(table.size, table.num_passing),
         num_faint=int(faint.sum()),
         faint_spread=float(spread[faint].max(initial=0.0)),
-        num_against=_num_against(chosen.table),
+        num_contradicting=_num_contradicting(chosen.table),
     )
     return report
 
 
-def _num_against(groups: RewardTable) -> int:
+def _num_contradicting(groups: RewardTable) -> int:
     """Groups whose logged advantages fall where the trainer's reward rises; 0 where none were logged."""
     if groups.advantage is None:
         return 0

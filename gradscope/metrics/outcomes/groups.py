@@ -139,14 +139,14 @@ def level_counts(rewards: ArrayLike) -> NDArray[np.int64]:
     return np.asarray(counts.reshape(*groups, num_levels), dtype=np.int64)
 
 
-def fewest_dead(size: NDArray[np.int64], num_passing: NDArray[np.int64]) -> float:
+def min_dead_groups(size: NDArray[np.int64], num_passing: NDArray[np.int64]) -> float:
     """How many groups of independent rollouts pass or fail throughout, at least; 0 where some of a log's do, [J].
 
     Of groups of G the number n_c with c passes is J C(G, c) E[p^c (1-p)^(G-c)] on average, so n_0 n_2 >= n_1^2 (G - 1)
     / (2 G) whatever the pass rates (Cauchy and Schwarz); likewise from the other end. Two standard errors off, so that
     few groups say nothing.
 
-    >>> round(fewest_dead(np.full(300, 4), np.repeat([1, 2, 3], [150, 50, 100])), 1)
+    >>> round(min_dead_groups(np.full(300, 4), np.repeat([1, 2, 3], [150, 50, 100])), 1)
     123.7
     """
     if np.any((num_passing == 0) | (num_passing == size)):

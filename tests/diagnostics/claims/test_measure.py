@@ -104,7 +104,7 @@ def test_a_row_is_its_claim_and_its_judgement_or_why_there_is_none() -> None:
 def test_findings_count_verdicts_and_warn_of_several_tests() -> None:
     report = claims_of(Answered(), [says("supported"), says("contradicted"), says("cannot_tell"), says("supported")])
     assert report.findings[0] == "Of 4 claims this run supports 2, contradicts 1 and cannot tell 1."
-    assert "not for all all_hold" in report.findings[1]
+    assert "not for all together" in report.findings[1]
     ours = claims_of(Answered(), [replace(says(verdict), ours=True) for verdict in ("supported", "contradicted")])
     assert "contradicts 0, does not show 1 by our measure and cannot tell 0" in ours.findings[0]
     assert [row.words for row in ours.claims] == ["supported", "this run does not show it, by our measure"]

@@ -8,7 +8,7 @@ import pytest
 
 from gradscope import RankOptions, compare_runs, measure_rank
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.compare.measure import LEVEL, judged
+from gradscope.diagnostics.compare.measure import LEVEL, with_verdicts
 from gradscope.errors import InputError
 from gradscope.metrics.uncertainty.paired import paired_t_p_value, sign_flip_p_value, student_mean
 from gradscope.results.compare import ComparedPair, Comparison
@@ -42,28 +42,31 @@ RISING = [0.1, 0.11, 0.12, 0.13, 0.14, 0.15, 0.16, 0.17]
 
 
 def test_seeds_decide_suggest_or_leave_open() -> None:
-    (eight,), (seven,) = judged([pair_of(RISING)]), judged([pair_of(RISING[:7])])
+    (eight,), (seven,) = with_verdicts([pair_of(RISING)]), with_verdicts([pair_of(RISING[:7])])
     assert (eight.verdict, eight.sign_flip_p_holm) == ("decides", 2 / 256)
     assert (seven.verdict, seven.sign_flip_p_holm) == ("suggests", None)
     assert seven.p_holm < 1e-4
     assert seven.least_detectable.undefined == "a decision needs 8 pairs, there are 7"
-    (pair,) = judged([pair_of([0.1, -0.1, 0.2, -0.2, 0.1, -0.1, 0.2, -0.1])])
+    (pair,) = with_verdicts([pair_of([0.1, -0.1, 0.2, -0.2, 0.1, -0.1, 0.2, -0.1])])
     assert pair.verdict == "open"
     assert pair.least_detectable.value == pytest.approx(pair.spread * 1.16, rel=0.01)
-    (pair,) = judged([pair_of([0.25] * 8)])  # equal differences are decided by their signs alone
+    (pair,) = with_verdicts([pair_of([0.25] * 8)])  # equal differences are decided by their signs alone
     assert (pair.p_holm, pair.verdict) == (None, "decides")
     assert pair.least_detectable.undefined == "all pairs differ by the same amount"
 
 
 def test_a_decision_counts_all_tests_that_could_decide() -> None:
     noise = np.random.default_rng(0).normal(size=(6, 8)).tolist()
-    few, many = judged([pair_of(RISING), *map(pair_of, noise[:5])]), judged([pair_of(RISING), *map(pair_of, noise)])
+    few, many = (
+        with_verdicts([pair_of(RISING), *map(pair_of, noise[:5])]),
+        with_verdicts([pair_of(RISING), *map(pair_of, noise)]),
+    )
     assert (few[0].sign_flip_p_holm, few[0].verdict) == (pytest.approx(6 * 2 / 256), "decides")
     assert (many[0].sign_flip_p_holm, many[0].verdict) == (pytest.approx(7 * 2 / 256), "suggests")
     assert many[1].least_detectable.undefined == (
         "sign flips of 8 pairs give no p-value below 0.0078, and the first of 7 tests needs 0.0071"
     )
-    with_few_seeds = judged([pair_of(RISING), *(pair_of(values[:5]) for values in noise)])
+    with_few_seeds = with_verdicts([pair_of(RISING), *(pair_of(values[:5]) for values in noise)])
     assert with_few_seeds[0].sign_flip_p_holm == 2 / 256
 
 
@@ -73,15 +76,15 @@ def test_equal_arms_that_bifurcate_are_seldom_decided() -> None:
     decided = 0
     for _ in range(200):
         runs = np.where(rng.random((2, 3, 8)) < 0.5, 0.2, 0.8) + rng.normal(0, 0.01, (2, 3, 8))
-        decided += any(pair.verdict == "decides" for pair in judged([pair_of(row) for row in runs[1] - runs[0]]))
+        decided += any(pair.verdict == "decides" for pair in with_verdicts([pair_of(row) for row in runs[1] - runs[0]]))
     assert decided / 200 <= LEVEL + 0.03
 
 
 def test_the_least_detectable_difference_is_detected_as_often_as_stated() -> None:
     rng = np.random.default_rng(2)
-    (pair,) = judged([pair_of(rng.normal(size=10))])
+    (pair,) = with_verdicts([pair_of(rng.normal(size=10))])
     least = pair.least_detectable.value / pair.spread
-    decided = [judged([pair_of(rng.normal(least, 1.0, 10))])[0].verdict == "decides" for _ in range(200)]
+    decided = [with_verdicts([pair_of(rng.normal(least, 1.0, 10))])[0].verdict == "decides" for _ in range(200)]
     assert np.mean(decided) == pytest.approx(0.8, abs=0.1)
 
 

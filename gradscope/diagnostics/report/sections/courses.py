@@ -262,7 +262,7 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     goes = "falls" if fallen else "rises" if changes[0][0].side_of_zero > 0 else "is"
     course = table.mean_by_step(means, np.ones(len(table)))
     main = "" if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy.prompts.reward
-    lost = main in table.rewards and not fallen and _falls_alone(table, main, fifths)
+    lost = main in table.rewards and not fallen and _hidden_fall(table, main, fifths)
     is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
     hidden = [f"'{main}' falls while the mean reward {goes}: {lost}."] * bool(lost)
     hidden += [f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."] * is_relative
@@ -301,7 +301,7 @@ def _changes(table: RewardTable, fifths: Sequence[NDArray[np.bool_]]) -> tuple[l
     return changes, [shared for change, shared in changes if change.side_of_zero < 0 and (change.value or 0.0) <= most]
 
 
-def _falls_alone(table: RewardTable, main: str, fifths: Sequence[NDArray[np.bool_]]) -> str:
+def _hidden_fall(table: RewardTable, main: str, fifths: Sequence[NDArray[np.bool_]]) -> str:
     """The levels of the main reward where it falls on prompts that return; empty where it does not."""
     table = replace(table, reward=table.rewards[main])
     _, fallen = ([], []) if np.isnan(table.reward).any() else _changes(table, fifths)
