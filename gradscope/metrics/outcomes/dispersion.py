@@ -140,17 +140,17 @@ def estimate_rate_parts(
     rest = (np.bincount(at, weights=rate)[at] - rate) / np.maximum(num_other, 1)
     covariance = rate * (n * rate - 1) / (n - 1) - rate * rest
     comparable = num_other > 0
-    visits, index = np.unique(np.stack([who[comparable], at[comparable]]), axis=1, return_inverse=True)
-    index = index.reshape(-1)
-    groups = np.bincount(index)
+    num_steps = int(at.max(initial=0)) + 1
+    visits, index = np.unique(who[comparable] * num_steps + at[comparable], return_inverse=True)
+    prompt_of, groups = visits // num_steps, np.bincount(index)
     off, covariance = (np.bincount(index, weights=values[comparable]) / groups for values in (rate - rest, covariance))
-    again = np.bincount(visits[0])
+    again = np.bincount(prompt_of)
     if not np.any(again > 1):
         reason = "no prompt is seen at two steps, so what stays with it is not known"
         undefined = Estimate.undefined_because(reason, num_units=len(np.unique(who)))
         return undefined, undefined
     back = np.flatnonzero(again > 1)
-    sums, squares, covariances = (np.bincount(visits[0], weights=values)[back] for values in (off, off**2, covariance))
+    sums, squares, covariances = (np.bincount(prompt_of, weights=values)[back] for values in (off, off**2, covariance))
     num = again[back].astype(np.float64)
     units = np.column_stack([(sums**2 - squares) / (num - 1), covariances, num])
 

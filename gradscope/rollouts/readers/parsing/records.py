@@ -454,13 +454,15 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
     Raises:
         InputError: A file is there twice, or each row as often as there were processes.
     """
-    sized = sorted((file.stat().st_size, file) for file in expand(path))
+    files = expand(path)
+    sized = sorted((file.stat().st_size, file) for file in files)
     for (size, file), (next_size, following) in pairwise(sized):
         if _SMALL < size == next_size and filecmp.cmp(file, following, shallow=False):
             raise InputError(
                 f"{following} is a copy of {file}, and groups would be twice as large.", hint="Take one of them away."
             )
-    likest = min(pairwise(sized), key=lambda pair: pair[1][0] - pair[0][0], default=sized[:1])
+    pairs = [] if files[0].suffix == ".json" else pairwise(sized)  # a document is parsed as a whole
+    likest = min(pairs, key=lambda pair: pair[1][0] - pair[0][0], default=[(0, files[0])])
     rows = [row for _, file in likest for row in peek(file, num_rows=NUM_SEARCHED)]
     times = Counter(tuple(str(row.get(key)) for key in keys) for row in rows)  # without times of writing
     groups = {content[:2] for content in times}

@@ -561,8 +561,10 @@ def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
             return np.where((steps < 0) | (steps > parse.LARGEST_STEP), _NO_STEP, steps)
     except OverflowError:
         pass
-    numbers = map(parse.step_number, cells)
-    return np.array([_NO_STEP if number is None else number for number in numbers], dtype=np.int64)
+    number_of: Callable[[Any], int | None] = parse.step_number
+    if {str}.issuperset(map(type, cells)):  # rows of a step repeat its text
+        number_of = {cell: parse.step_number(cell) for cell in set(cells)}.__getitem__
+    return np.array([_NO_STEP if number is None else number for number in map(number_of, cells)], dtype=np.int64)
 
 
 def int_steps(cells: Sequence[Any]) -> NDArray[np.int64]:
