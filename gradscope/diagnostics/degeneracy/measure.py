@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -335,8 +335,6 @@ def degeneracy_of_run(
     if success_threshold is None and main is not None and table.num_passing is not None:
         lacks_main = passes(chosen.values, 1.0) & (chosen.table.rewards[main] < 1.0)
         table = replace(table, num_passing=table.num_passing - chosen.table.sums(lacks_main))
-    spread = chosen.table.spread(chosen.values)
-    faint = faint_groups(spread)
     (overall,) = options.estimates([table])
     sizes = GroupSizes(table=table, overall=overall, options=options)
     starvation = breakdowns.measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
@@ -387,11 +385,15 @@ def degeneracy_of_run(
         summary=deferred(lambda: degeneracy_summary(report, logged)),
         findings=deferred(lambda: degeneracy_findings(report, logged, sizes.doubled())),
         min_num_filtered=0.0 if table.num_passing is None else min_dead_groups(table.size, table.num_passing),
-        num_faint=int(faint.sum()),
-        faint_spread=float(spread[faint].max(initial=0.0)),
+        **_faint(chosen.table.spread(chosen.values)),
         num_contradicting=_num_contradicting(chosen.table),
     )
     return report
+
+
+def _faint(spread: Array) -> dict[str, Any]:
+    faint = faint_groups(spread)
+    return {"num_faint": int(faint.sum()), "faint_spread": float(spread[faint].max(initial=0.0))}
 
 
 def _num_contradicting(groups: RewardTable) -> int:
