@@ -461,7 +461,7 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
             raise InputError(
                 f"{following} is a copy of {file}, and groups would be twice as large.", hint="Take one of them away."
             )
-    pairs = [] if files[0].suffix == ".json" else pairwise(sized)  # a document is parsed as a whole
+    pairs = [] if suffix_of(files[0]) == ".json" else pairwise(sized)  # a document is parsed as a whole
     likest = min(pairs, key=lambda pair: pair[1][0] - pair[0][0], default=[(0, files[0])])
     rows = [row for _, file in likest for row in peek(file, num_rows=NUM_SEARCHED)]
     times = Counter(tuple(str(row.get(key)) for key in keys) for row in rows)  # without times of writing
