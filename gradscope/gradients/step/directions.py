@@ -30,7 +30,7 @@ from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.processes import num_connected
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.verify import require_agreement, tolerance_of
+from gradscope.gradients.step.verify import require_agreement, row_tolerance_of
 from gradscope.metrics.gram.geometry import row_sparsity
 from gradscope.metrics.gram.spectrum import Array, gaussian_directions, rank_counts
 from gradscope.progress import ProgressCallback, no_progress
@@ -382,5 +382,5 @@ def _verify(prepared: PreparedStep, step: StepGram, squares: Mapping[int, float]
     own, expected = np.array(list(squares.values())), np.diag(step.score_gram)[rollouts]
     scale = np.maximum(expected, expected.mean())
     error = float(np.max(np.abs(own - expected) / scale, initial=0.0)) if scale.all() else 0.0
-    limit = tolerance_of(prepared.policy)
+    limit = row_tolerance_of(prepared.policy)
     require_agreement("The weights' gradients disagree with the rollouts' Gram matrix", error, limit)

@@ -26,7 +26,7 @@ from gradscope.gradients.plan.prepared_step import PreparedStep, scales_with_wid
 from gradscope.gradients.plan.rows import Row, RowPlan
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.verify import require_agreement, tolerance_of
+from gradscope.gradients.step.verify import require_agreement, row_tolerance_of
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import Rollout, RolloutGroup
@@ -222,7 +222,7 @@ def measure_heldout_gram(
     scale = np.sqrt(np.clip(np.diag(step.score_gram), 0.0, None))
     sizes = np.maximum(np.outer(scale, scale), float(np.mean(scale) ** 2))
     error = float(np.max(np.abs(joined.gram[:num, :num] - step.score_gram) / sizes)) if sizes.all() else 0.0
-    limit = tolerance_of(prepared.policy)
+    limit = row_tolerance_of(prepared.policy)
     require_agreement("The step's score vectors have other inner products beside held-out answers", error, limit)
     of_prompt = np.equal.outer(answers.owners, np.arange(len(answers.groups))).astype(np.float64)
     squares = np.diag(of_prompt.T @ joined.gram[num:, num:] @ of_prompt)

@@ -47,7 +47,9 @@ from gradscope.reason import CAUSES
 # precisions are measured on the step's own rows, by recomputing a few in float32. Re-running with other padding would
 # understate the error: rounding is deterministic.
 FLOAT32_ROW_ERROR = 1e-5
-"""Bound on |row in float32 - row in float64| / |row|; measured 1e-6 on trained small models, a test holds it."""
+"""Bound on |row in float32 - row in float64| / |row|, which a test holds.
+
+Measured on a trained small model: median 2e-6, at most 8e-6 on a CPU and 1e-5 on an H200."""
 
 
 def measure_step(

@@ -28,7 +28,7 @@ from gradscope.gradients.model.sharding import require_one_process
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Channel, Row, RowPlan
 from gradscope.gradients.step.step_gram import StepGram
-from gradscope.gradients.step.verify import require_agreement, tolerance_of
+from gradscope.gradients.step.verify import require_agreement, row_tolerance_of
 from gradscope.gradients.tokens.lockstep import lockstep_gram, sketch_plain_rows, sketch_rows
 from gradscope.gradients.tokens.rows import TokenRow, TokenTable, chunks_of, token_loop_rows, token_tables
 from gradscope.metrics.gram.spectrum import Array
@@ -38,8 +38,6 @@ from gradscope.progress import ProgressCallback, no_progress
 #
 # The identity 1'K1 = |gradient|^2 cannot distinguish token rows from a decomposition by position: their sums agree. So
 # three rows of every group are recomputed, and their inner products compared.
-_TOKEN_FACTOR = 5
-"""A token's row has fewer digits than a sum of hundreds: where pi is near 1, most of it cancels."""
 
 
 def _verify(
@@ -49,7 +47,7 @@ def _verify(
 
     A sketch is a fixed linear map, so plain rows must have the same ones.
     """
-    policy, plan, limit = prepared.policy, prepared.plan, _TOKEN_FACTOR * tolerance_of(prepared.policy)
+    policy, plan, limit = prepared.policy, prepared.plan, row_tolerance_of(prepared.policy)
     # first, middle and last row: of different rollouts where there are several
     checked = sorted({0, len(table.rows) // 2, len(table.rows) - 1})
     chunks, temperature = chunks_of([table.rows[row] for row in checked], plan.sequences), plan.objective.temperature

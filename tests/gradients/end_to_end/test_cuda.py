@@ -13,13 +13,17 @@ import torch
 
 from gradscope.gradients.model.calls import exact_products, without_tf32
 from gradscope.gradients.model.policy import load_measured_policy
-from gradscope.gradients.step.measure import FLOAT32_ROW_ERROR
+from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.step.directions import measure_group_weights
+from gradscope.gradients.step.heldout import measure_heldout_gram
+from gradscope.gradients.step.measure import FLOAT32_ROW_ERROR, measure_step
 from gradscope.gradients.step.verify import tolerance
 from gradscope.rollouts.run import WeightsRef
 from tests.gradients.end_to_end.test_other_device import LOOKS, OBJECTIVES, logged_groups
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
+    changed,
     measured_step,
     policy_of,
     relative,
@@ -28,6 +32,8 @@ from tests.gradients.models import (
     tiny_model,
     tiny_policy,
 )
+from tests.gradients.step.test_directions import combinations
+from tests.gradients.step.test_heldout import SHARES, heldout_groups
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 SAME = 1e-4  # relative distance of two Gram matrices in float32 whose sums went in different orders
@@ -95,6 +101,26 @@ def test_tokens_weights_signals_and_norms(case):
     name, look = LOOKS[case]
     expected, result = look(made(name)), look(made(name).cuda())
     assert relative(np.asarray(result), np.asarray(expected)) < SAME
+
+
+@pytest.mark.parametrize("certainty", [1.0, 20.0])
+def test_weights_and_heldout_answers_agree_with_the_step_of_a_certain_policy(certainty):
+    """Where the policy is certain of its tokens, most of a row cancels, and rows alone have fewer digits."""
+    model = tiny_model("qwen3_gqa_norms").cuda()
+    model.lm_head.weight.data.mul_(certainty)
+
+    def likeliest(rollout):
+        ids = torch.tensor([rollout.prompt_ids], device="cuda")
+        for _ in rollout.completion_ids:
+            ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
+        return tuple(ids[0, len(rollout.prompt_ids) :].tolist())
+
+    groups = changed(tiny_groups(), completion_ids=likeliest)
+    prepared = prepare_step(policy_of(model), groups, DAPO)
+    step = measure_step(prepared)
+    combined = combinations("g0", tuple(range(len(groups[0].rollouts))))
+    assert measure_group_weights(prepared, step, [combined])
+    assert np.isfinite(measure_heldout_gram(prepared, step, heldout_groups(), SHARES).cross).all()
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
