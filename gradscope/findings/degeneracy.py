@@ -425,7 +425,7 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     counts = report.prompts
     if not is_luck and report.num_rollouts < _FEW_ROLLOUTS * (counts.live + (counts.never or 0) + (counts.always or 0)):
         return "Whether that is luck so few rollouts of a prompt do not tell: try more rollouts a group."
-    if is_luck and report.num_groups < _MANY_GROUPS and _is_of_visits(report.overdispersion):
+    if is_luck and _is_of_visits(report.overdispersion):
         return (
             "Rollouts of a group agree more than their prompt explains: look at what they share (a cached or shared "
             "verdict, one seed, an environment that failed)."
@@ -453,7 +453,6 @@ def _is_of_visits(variance: results.Overdispersion) -> bool:
 _LUCK = "Most are of prompts that are live at other steps: try more rollouts a group, or resampling dead groups."
 _FEW = 0.05  # share of dead groups below which nothing is to be won
 _FEW_ROLLOUTS = 4  # of a prompt: with fewer one that passes half the time passes or fails throughout in a quarter
-_MANY_GROUPS = 1_000_000  # whose variance between visits takes as much memory as all of the log's rewards
 _HANDFUL = 5  # dead groups below which their kinds say nothing
 _MUCH = 0.2  # of the share of dead groups, from its first fifth of steps to its last
 _Ends = dict[str, tuple[float, float]]

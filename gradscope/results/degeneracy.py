@@ -154,7 +154,7 @@ class IidPrediction(Struct, frozen=True, kw_only=True):
     jensen_gap: Estimate  # frac_reward_zero_std - iid_prediction
 
 
-class Overdispersion(Struct, frozen=True, kw_only=True):
+class Overdispersion(Deferring, frozen=True, kw_only=True):
     """Whether groups differ more than independent coin flips with one pass rate a step."""
 
     rate_variance: Estimate  # Var(p_x) over groups without bias; twice it is the gap of the population at G = 2

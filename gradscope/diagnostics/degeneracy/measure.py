@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -360,7 +360,7 @@ def degeneracy_of_run(
         **group_rewards.estimates_of(overall, results.DegeneracyReport),
         behind_filter=measure_behind_filter(run, table, reward, resampling),
         predictions=deferred(lambda: _predictions(table, overall, options)),
-        overdispersion=deferred(lambda: _overdispersion(table, options)),
+        overdispersion=_overdispersion(table, options),
         by_group_size=sizes.rows(group_sizes),
         gap_decomposition=deferred(lambda: _gap_decomposition(table, overall, options)),
         by_policy=policies,
@@ -438,18 +438,16 @@ def _overdispersion(table: outcomes.GroupTable, options: group_rewards.Degenerac
     if table.num_passing is None:
         unknown = Estimate.undefined_because(outcomes.NO_THRESHOLD, num_units=len(table.size))
         return undefined_record(results.Overdispersion, unknown, test="none")
-    tested = dispersion_test(table.size, table.num_passing, table.step, seed=options.resampling.seed)
-    variance = estimate_rate_variance(table.size, table.num_passing, table.prompt, resampling=options.resampling)
-    stays, of_visit = estimate_rate_parts(
-        table.step, table.prompt, table.size, table.num_passing, resampling=options.resampling
-    )
+    size, passing, resampling = table.size, table.num_passing, options.resampling
+    parts = cache(lambda: estimate_rate_parts(table.step, table.prompt, size, passing, resampling=resampling))
+    test = cache(lambda: dispersion_test(size, passing, table.step, seed=resampling.seed))
     return results.Overdispersion(
-        rate_variance=variance,
-        between_prompts=stays,
-        between_visits=of_visit,
-        z=tested.z,
-        p_value=tested.p_value,
-        test=tested.test,
+        rate_variance=deferred(lambda: estimate_rate_variance(size, passing, table.prompt, resampling=resampling)),
+        between_prompts=deferred(lambda: parts()[0]),
+        between_visits=deferred(lambda: parts()[1]),
+        z=deferred(lambda: test().z),
+        p_value=deferred(lambda: test().p_value),
+        test=deferred(lambda: test().test),
     )
 
 

@@ -136,18 +136,18 @@ def estimate_rate_parts(
     n = np.asarray(num_samples, dtype=np.float64)
     rate = np.asarray(num_passing, dtype=np.float64) / n
     at, who = bootstrap.cluster_numbers(step), bootstrap.cluster_numbers(prompts)
-    num_other = np.bincount(at)[at] - 1
-    rest = (np.bincount(at, weights=rate)[at] - rate) / np.maximum(num_other, 1)
+    num_prompts, num_other = int(who.max(initial=-1)) + 1, np.bincount(at) - 1
+    comparable = num_other[at] > 0
+    n, rate, at, who = n[comparable], rate[comparable], at[comparable], who[comparable]
+    rest = (np.bincount(at, weights=rate)[at] - rate) / num_other[at]
     covariance = rate * (n * rate - 1) / (n - 1) - rate * rest
-    comparable = num_other > 0
-    num_steps = int(at.max(initial=0)) + 1
-    visits, index = np.unique(who[comparable] * num_steps + at[comparable], return_inverse=True)
-    prompt_of, groups = visits // num_steps, np.bincount(index)
-    off, covariance = (np.bincount(index, weights=values[comparable]) / groups for values in (rate - rest, covariance))
+    visits, index = np.unique(who * len(num_other) + at, return_inverse=True)
+    prompt_of, groups = visits // len(num_other), np.bincount(index)
+    off, covariance = (np.bincount(index, weights=values) / groups for values in (rate - rest, covariance))
     again = np.bincount(prompt_of)
     if not np.any(again > 1):
         reason = "no prompt is seen at two steps, so what stays with it is not known"
-        undefined = Estimate.undefined_because(reason, num_units=len(np.unique(who)))
+        undefined = Estimate.undefined_because(reason, num_units=num_prompts)
         return undefined, undefined
     back = np.flatnonzero(again > 1)
     sums, squares, covariances = (np.bincount(prompt_of, weights=values)[back] for values in (off, off**2, covariance))
