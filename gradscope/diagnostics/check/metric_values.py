@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name, range_of
 from gradscope.diagnostics.check.requirements import Needed, Selector, aggregate_steps, coverage_gap, split_metric
-from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions, group_rewards, group_table
+from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.logged.tokens import gathered
 from gradscope.diagnostics.passk import measure as passk
@@ -50,11 +51,12 @@ if TYPE_CHECKING:
 
 
 def _group_metric_by_prompt(run: Run, name: str, *, reward: str | None, threshold: float | None) -> dict[str, float]:
-    if name not in METRICS or (name == "pass_rate" and threshold is None):
+    if name not in METRICS:
         return {}
-    chosen = group_rewards(run, reward)
-    groups = chosen.table
-    values = _values(group_table(chosen, threshold), name)
+    chosen, table = judged_groups(run, threshold, reward)
+    if name == "pass_rate" and table.num_passing is None:
+        return {}
+    groups, values = chosen.table, _values(table, name)
     means = unit_sums([values], groups.prompt, len(values))
     first = dict.fromkeys(groups.prompt.tolist())
     return {groups.prompts[prompt]: float(total / count) for prompt, (total, count) in zip(first, means, strict=True)}
@@ -277,9 +279,7 @@ class MetricValues(Struct, kw_only=True):
             subject=f"{entry.name} of {report.num_groups} groups" if self.run.groups else entry.name,
             hint=_see(entry.name),
             advice=_advice(entry.name, report),
-            prompts=_group_metric_by_prompt(
-                self.run, entry.name, reward=self.reward, threshold=report.success_threshold
-            )
+            prompts=_group_metric_by_prompt(self.run, entry.name, reward=self.reward, threshold=self.success_threshold)
             if self.run.groups
             else {},
         )

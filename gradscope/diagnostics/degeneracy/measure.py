@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.degeneracy import breakdowns, group_rewards
 from gradscope.diagnostics.degeneracy.as_logged import degeneracy_as_logged, measure_behind_filter
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
-from gradscope.diagnostics.degeneracy.reward_functions import measure_reward_functions
+from gradscope.diagnostics.degeneracy.reward_functions import judged_groups, measure_reward_functions
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary
@@ -330,11 +330,8 @@ def degeneracy_of_run(
     rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
     name = reward or rewards.part or group_rewards.TRAINER_REWARD
     main = rewards.main if name == group_rewards.TRAINER_REWARD else None
-    table = group_rewards.group_table(chosen, threshold)
-    lacks_main = np.zeros(len(chosen.values), dtype=np.bool_)
-    if success_threshold is None and main is not None and table.num_passing is not None:
-        lacks_main = passes(chosen.values, 1.0) & (chosen.table.rewards[main] < 1.0)
-        table = replace(table, num_passing=table.num_passing - chosen.table.sums(lacks_main))
+    table = group_rewards.group_table(chosen, threshold, main if success_threshold is None else None)
+    num_reaching = 0 if threshold is None else int(passes(chosen.values, threshold).sum())
     (overall,) = options.estimates([table])
     sizes = GroupSizes(table=table, overall=overall, options=options)
     starvation = breakdowns.measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
@@ -346,7 +343,7 @@ def degeneracy_of_run(
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,
         resampled=run.settings.get("sampling") == "dynamic",
-        num_without_main=int(lacks_main.sum()),
+        num_without_main=num_reaching - (0 if table.num_passing is None else int(table.num_passing.sum())),
     )
     report = results.DegeneracyReport(
         source=run.source,
@@ -489,7 +486,8 @@ def follow_degeneracy(
 
     def look() -> tuple[results.StepDegeneracy, ...]:
         run = read_run(path, read, rewards_only=True, so_far=so_far)
-        return group_rewards.course_of_run(run, success_threshold=success_threshold, reward=reward, cache=cache)
+        table = judged_groups(run, success_threshold, reward)[1]
+        return group_rewards.degeneracy_by_step(run, table, reward, DegeneracyOptions(), cache)
 
     reported: dict[int, results.StepDegeneracy] = {}
     last = log_extent(path)
