@@ -46,6 +46,7 @@ def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
         ({"problem": "p", "correct": 1, "rollout_rewards": [0.0, 1.0], "rollout_texts": ["a", "b"]}, (0.0, 1.0)),
         ({"id": 0, "extracted": ["4", "5", "4"], "n_correct": 2, "n_formatted": 3}, (1.0, 1.0, 0.0)),
         ({"qid": 0, "correct_count": 1, "num_rollouts": 2}, (1.0, 0.0)),
+        ({"rollouts": [{"user": "q", "assistant": text, "is_correct": text == "b"} for text in "ab"]}, (0.0, 1.0)),
         ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": None}}, None),
         ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": False}}, (1.0, 0.0)),
     ],
@@ -176,6 +177,16 @@ def test_counts_of_checkpoints_or_benchmarks_are_totals(
             read(tmp_path, *rows)
     for columns in (ColumnNames(num_samples="n", num_correct="correct"), ColumnNames())[: 1 if is_totals else 2]:
         assert [group.size for group in read(tmp_path, *rows, columns=columns).groups] == [n] * num
+
+
+def test_counts_of_slices_are_totals_and_those_of_numbered_problems_are_not(tmp_path: Path) -> None:
+    slices = {f"level_{n}": {"total": 4 * n, "correct": n, "accuracy": 0.25} for n in range(1, 20)}
+    with pytest.raises(InputError, match="holds 19 pairs of counts and names no prompt"):
+        read(tmp_path, {"by_level": slices})
+    problems = [{"problem_idx": at, "n_samples": 4 * at, "n_correct": at, "accuracy": 0.25} for at in range(1, 20)]
+    run = read(tmp_path, *problems)
+    assert [group.prompt_id for group in run.groups][:2] == ["1", "2"]
+    assert run.source.inferred[0] == "Prompts are told apart by problem_idx."
 
 
 PER_QUESTION = [{"question": text, "answer": "4", "correct": text == "a"} for text in "abc"]
