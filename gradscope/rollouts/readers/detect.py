@@ -264,7 +264,8 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     rows = rows if list_name is None else rows[0][list_name]
     refuse_lone_list(request.path, rows)
     entries = generic.columns_in(generic.with_entries(rows))
-    columns = [name for name in entries if "." not in name or "reward" in name]  # others are many
+    scores = [name for name in entries if "." in name and ("reward" in name or "score" in name)]
+    columns = [name for name in entries if "." not in name or name in scores]  # others are many
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
     seen = f"{of} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     if not columns and (below := _folders_with_rows(request.path)):
@@ -273,7 +274,9 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(
         f"{request.path} is not a log that gradscope knows. {seen} Looked for what a trainer writes, and for {looked}.",
-        hint="Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
+        hint=f"Name the number that the trainer used, as in --reward-column {scores[0]}."
+        if scores and generic.resolve_columns(entries, request.columns).reward is None
+        else "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
         "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them.",
     )
 

@@ -158,6 +158,20 @@ def test_an_unusable_path_says_why(tmp_path: Path, make: object, message: str) -
         read_run(path)
 
 
+@pytest.mark.parametrize(
+    ("row", "hint"),
+    [
+        ('{"step": 1, "prompt": "p", "scores": {"total": 1, "format": 0}}', "--reward-column scores.total"),
+        ('{"text": "a", "reward": 1, "scores": {"total": 1}}', "--group-column or --prompt-column"),
+    ],
+)
+def test_a_log_that_lacks_one_column_is_told_which_option_names_it(tmp_path: Path, row: str, hint: str) -> None:
+    (path := tmp_path / "log.jsonl").write_text(f"{row}\n")
+    with pytest.raises(InputError) as error:
+        read_run(path)
+    assert hint in str(error.value.hint)
+
+
 def test_a_glob_without_matches(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"No file matches .*\*\.jsonl"):
         read_run(tmp_path / "*.jsonl")

@@ -31,7 +31,7 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble, chosen_name, list_names
-from gradscope.rollouts.readers.parsing.tables import files_like, natural
+from gradscope.rollouts.readers.parsing.tables import BOM, files_like, natural
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
@@ -39,6 +39,7 @@ _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """inspect_ai's own values of correct, partial, incorrect and no answer."""
 SUFFIX = ".eval"
 _HEADERS = ("header.json", "_journal/start.json")  # members that describe the evaluation: written last, and first
+_OPENING = 4096  # bytes in which a document begins
 _SAMPLE = re.compile(r"samples/[^/]+\.json")
 _CHUNK = re.compile(r"samples/[^/]+_epoch_[0-9]+/.+")
 _ZSTD = 93  # the zip format's number for Zstandard, which Python's zipfile supports from 3.14 on
@@ -243,8 +244,11 @@ def _read_header(path: Path) -> Header:
 
 
 def _document(path: Path) -> Any:
+    """A log as a whole; None for a file that is no JSON, or a list, which may be large and is no log."""
     try:
-        return read_json(path)
+        with open_file(path) as stream:
+            is_object = stream.read(_OPENING).lstrip(BOM + b" \t\r\n").startswith(b"{")
+        return read_json(path) if is_object else None
     except (InputError, OSError, ValueError):
         return None
 

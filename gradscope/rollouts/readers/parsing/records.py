@@ -434,11 +434,12 @@ def peek(path: Path, quarantine: QuarantineLog | None = None, *, num_rows: int =
     """The first readable rows of a file, or of the first file of a folder or glob that has any."""
     for file in expand(path):
         stat = file.stat()
-        rows, met = _first_rows(file, stat.st_size, stat.st_mtime_ns, num_rows)
+        num_read = NUM_SEARCHED if suffix_of(file) == ".json" else num_rows  # a document is decoded as a whole
+        rows, met = _first_rows(file, stat.st_size, stat.st_mtime_ns, num_read)
         if quarantine is not None:
             quarantine.include(met, {})
         if rows:
-            return list(rows)
+            return list(rows[:num_rows])
     return []
 
 

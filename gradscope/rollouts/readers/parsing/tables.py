@@ -17,12 +17,13 @@ import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Container, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, Any, cast
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
@@ -545,6 +546,10 @@ def _elements_of(document: Any) -> Sequence[Any]:
     return document if isinstance(document, list) else [document]
 
 
+LIST = msgspec.json.Decoder(list[msgspec.Raw])  # whose elements are parsed later: of most files the first are enough
+UNDECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
 def read_json_rows(
     path: Path, quarantine: QuarantineLog, rows_in: Callable[[Any], Sequence[Any]] = _elements_of
 ) -> Iterator[Row]:
@@ -557,17 +562,23 @@ def read_json_rows(
     data = document_bytes(path)
     if data is None:
         raise InputError(f"{path} is a JSON document of more than {in_mib(allowed(MAX_ROW))}.", hint=raise_limits(path))
-    try:
-        document = parse_json(data)
-    except RefusedJsonError as error:
-        raise InputError(f"{path} cannot be read: {error}.", hint="Write the document again.") from None
-    except ValueError:
-        yield from read_jsonl(path, quarantine)
-        return
-    elements = rows_in(document)
+    elements: Sequence[Any] = ()
+    if rows_in is _elements_of:
+        with suppress(*UNDECODED):
+            elements = LIST.decode(data)
+    if not elements:
+        try:
+            elements = rows_in(parse_json(data))
+        except RefusedJsonError as error:
+            raise InputError(f"{path} cannot be read: {error}.", hint="Write the document again.") from None
+        except ValueError:
+            yield from read_jsonl(path, quarantine)
+            return
     quarantine.count_read(path.stat().st_size, len(elements))
-    for number, row in enumerate(elements, start=1):
+    for number, element in enumerate(elements, start=1):
+        row = parse_line(bytes(element) + b"\n") if isinstance(element, msgspec.Raw) else element
         if isinstance(row, dict):
             yield f"{path}:{number}", row
         else:
-            quarantine.add("the element is not a JSON object", f"{path}:{number}")
+            why = row.replace("line", "element", 1) if isinstance(row, str) else "the element is not a JSON object"
+            quarantine.add(why, f"{path}:{number}")

@@ -25,7 +25,15 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import MAX_ROW, allowed
 from gradscope.outside.plain_json import MAX_DEPTH
 from gradscope.rollouts.arrays import count_of, positions_of
-from gradscope.rollouts.readers.parsing.tables import BOM, MAX_FLAWED, document_bytes, open_bytes, parse_line
+from gradscope.rollouts.readers.parsing.tables import (
+    BOM,
+    LIST,
+    MAX_FLAWED,
+    UNDECODED,
+    document_bytes,
+    open_bytes,
+    parse_line,
+)
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, Note
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 
@@ -38,8 +46,6 @@ _STRIDE = (
     2100  # any number that Python refuses to convert has digits at two positions so far apart, and all between them
 )
 _LONG = 1024  # bytes of a line from which on jumping from end to end takes less time than comparing every letter
-_UNDECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _ELEMENTS = 1 << 13  # of a list, that are objects at once
 
 
@@ -183,8 +189,8 @@ def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool =
     """A document that is one list of usual rows; None for any other document."""
     try:
         data = document_bytes(path)
-        elements = _LIST.decode(data) if data is not None and is_text(data) else []
-    except (InputError, *_UNDECODED):
+        elements = LIST.decode(data) if data is not None and is_text(data) else []
+    except (InputError, *UNDECODED):
         return None
     scanned: list[Scanned] = []
     end = path.stat().st_size
@@ -304,7 +310,7 @@ def _decoded(
         low, high = waiting.pop()
         try:
             decoded = decode(view[bounds[low] : bounds[high]])
-        except _UNDECODED:
+        except UNDECODED:
             decoded = []
         if len(decoded) == high - low:
             rows += decoded
