@@ -552,8 +552,8 @@ def _inferred(
         yield f"Columns were guessed by their names: {', '.join(guessed)}."
     if flat.steps:
         yield "Rows name no step: each file is one, by the number in its name."
-    if flat.num_apart:
-        yield f"Rows of one group have the same {' and '.join(map(repr, flat.policies[: flat.num_apart]))}."
+    if settings := [name for name in flat.policies[: flat.num_apart] if name not in POLICIES]:
+        yield f"Rows of one group have the same {' and '.join(map(repr, settings))}."
     if sample is not None:
         yield f"Rollouts of a group are told apart by {sample!r}: a row of the same sample again does not count."
     if key == columns.prompt:
