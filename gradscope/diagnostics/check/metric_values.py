@@ -192,9 +192,7 @@ class MetricValues(Struct, kw_only=True):
             return unknown
         course = self._course(metric, steps)
         if course is None:
-            return MetricValue.unknown(
-                f"{metric} is not a number of each step", name, f"Leave the selector out: {metric}"
-            )
+            return MetricValue.unknown(f"{metric} is not known of each step", name, f"Leave the selector out: {metric}")
         values = {step: value for step, value in course.items() if step in chosen_steps}
         words = "" if len(values) < 2 else f" of steps {min(values)} to {max(values)}"
         decisive = dict(list(values.items())[-1:]) if selector.aggregate == "last" else values

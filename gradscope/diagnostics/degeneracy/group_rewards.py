@@ -21,7 +21,7 @@ from gradscope.metrics.outcomes.degeneracy import (
     estimate_degeneracies,
     share_columns,
 )
-from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, level_counts, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyCourse, StepDegeneracy
@@ -115,13 +115,6 @@ class DegeneracyOptions(Struct, frozen=True, kw_only=True):
     def estimates(self, tables: Sequence[GroupTable]) -> list[DegeneracyEstimates]:
         """The estimates of tables under these options."""
         return estimate_degeneracies(tables, base_pass_rate=self.base_pass_rate, resampling=self.resampling)
-
-
-def chosen_threshold(chosen: GroupRewards, success_threshold: float | None) -> float | None:
-    """The reward at which a rollout passes: as asked, else 1 for rewards of 0/1 or -1/1, else None: not known."""
-    if success_threshold is not None:
-        return success_threshold
-    return binary_threshold(chosen.levels)
 
 
 def group_table(chosen: GroupRewards, threshold: float | None, main: str | None = None) -> GroupTable:

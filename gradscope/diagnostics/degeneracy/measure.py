@@ -31,7 +31,7 @@ from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, deg
 from gradscope.metrics.outcomes import degeneracy as outcomes
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
 from gradscope.metrics.outcomes.forecast import MAX_EXTRAPOLATION, PassRates, binomial_chances, fit_pass_rates
-from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, faint_groups, min_dead_groups, passes
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, faint_groups, min_dead_groups, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
 from gradscope.progress import Progress, reporter
 from gradscope.results import degeneracy as results
@@ -326,7 +326,7 @@ def degeneracy_of_run(
         return degeneracy_as_logged(run, group_sizes=group_sizes, reward=reward, options=options)
     base_pass_rate, target, resampling = options.base_pass_rate, options.target_degeneracy, options.resampling
     chosen = group_rewards.group_rewards(run, reward)
-    threshold = group_rewards.chosen_threshold(chosen, success_threshold)
+    threshold = binary_threshold(chosen.levels) if success_threshold is None else success_threshold
     rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
     name = reward or rewards.part or group_rewards.TRAINER_REWARD
     main = rewards.main if name == group_rewards.TRAINER_REWARD else None

@@ -20,12 +20,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.advantages.group import TRL_EPSILON, TRL_SCALES
-from gradscope.diagnostics.degeneracy.group_rewards import (
-    GroupRewards,
-    chosen_threshold,
-    group_rewards,
-    group_table,
-)
+from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards, group_rewards, group_table
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable
@@ -161,7 +156,7 @@ def judged_groups(
 ) -> tuple[GroupRewards, GroupTable]:
     """The groups that can be judged, and which of them pass: by the threshold, else by the goal within the reward."""
     chosen, main = group_rewards(run, reward), None
-    threshold = chosen_threshold(chosen, success_threshold)
+    threshold = binary_threshold(chosen.levels) if success_threshold is None else success_threshold
     if threshold is not None and success_threshold is None and reward is None:
         groups, part = _with_total_reward(chosen.table, None)
         weights = weights_of_functions(groups, run.settings) if part is None else None
