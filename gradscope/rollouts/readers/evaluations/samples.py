@@ -69,6 +69,7 @@ _MAX_COUNT = 1_000_000
 _ROUNDED = 0.001  # how far a share that is written beside its counts may be from them
 _MANY = 20  # counts of so many times more samples than there are counts are totals, with or without a share
 _MAX_DEPTH = 12
+_NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
 _MANY_PROMPTS = 10  # keys of an object whose lists of 0 and 1 are verdicts on as many prompts, and no columns
 _NUMBERS = frozenset({bool, int, float})
 _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
@@ -401,9 +402,18 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | No
     return name
 
 
+def _beginning(node: Any, depth: int = _MAX_DEPTH) -> Any:
+    """A document with the first parts of its long lists and objects, which tell whether it holds samples."""
+    if not depth:
+        return node
+    if isinstance(node, dict):
+        return {key: _beginning(item, depth - 1) for key, item in islice(node.items(), _NUM_PARTS)}
+    return [_beginning(item, depth - 1) for item in node[:_NUM_PARTS]] if isinstance(node, list) else node
+
+
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     """Whether most of the first rows hold several samples each; a few broken rows do not matter."""
-    parts = [(row, samples) for row in rows for _, _, samples in islice(prompt_rows(row, columns), 1)]
+    parts = [(row, samples) for row in rows for _, _, samples in islice(prompt_rows(_beginning(row), columns), 1)]
     counts = [row for row, samples in parts if isinstance(samples, PromptSamples) and samples.shape == _COUNTS]
     prompts = {_identify(row, str(index))[0] for index, row in enumerate(counts)}
     is_named = columns.num_samples is not None or columns.num_correct is not None

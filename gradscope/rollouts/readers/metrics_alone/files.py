@@ -474,10 +474,11 @@ def trackio_rows(
 
 def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
     """The lines of a file, each with its location; lines that are not text are set aside."""
+    is_packed, longest = file.suffix in COMPRESSED, allowed(MAX_ROW)
     for number, line in enumerate(read_bytes(file), start=1):
-        quarantine.count_read(0 if file.suffix in COMPRESSED else len(line))
-        if len(line) > allowed(MAX_ROW):
-            quarantine.add(f"the line is longer than {in_mib(allowed(MAX_ROW))}", f"{file}:{number}")
+        quarantine.count_read(0 if is_packed else len(line))
+        if len(line) > longest:
+            quarantine.add(f"the line is longer than {in_mib(longest)}", f"{file}:{number}")
             continue
         try:
             yield f"{file}:{number}", (line.removeprefix(BOM) if number == 1 else line).decode().rstrip("\r\n")

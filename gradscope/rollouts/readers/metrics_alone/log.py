@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, compress
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.generic import RUNS, USUAL
-from gradscope.rollouts.readers.metrics_alone.files import MetricFile, MetricsLog, opened
+from gradscope.rollouts.readers.metrics_alone.files import MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.naming import (
     bare,
     naming_of,
@@ -84,7 +85,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     quarantine, rows = MetricsLog(request.progress, files), RunRows()
     keys: tuple[str, ...] = ()
     for kind in kinds:
-        _, keys, run_keys = _first_rows(kind, options.columns.step)
+        _, keys, run_keys = _first_rows(kind.path, options.columns.step)
         for piece in kind.pieces(quarantine):
             quarantine.add_bad_steps(piece, rows.add(piece, keys, run_keys))
         quarantine.file_ended()
@@ -216,18 +217,29 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
 
 def _first_look(file: Path, options: ReadOptions) -> tuple[list[MetricTable], RunRows, list[StepMetrics]]:
     """The tables in the first rows of a file, their rows and the runs among these; nothing of other files."""
-    rows, pieces = RunRows(), list[Piece]()
+    pieces: Sequence[Piece] = ()
+    rows = RunRows()
     with contextlib.suppress(InputError):
         kind = opened(file)
-        pieces, step_keys, run_keys = ([], (), ()) if kind is None else _first_rows(kind, options.columns.step)
+        pieces, step_keys, run_keys = ([], (), ()) if kind is None else _first_rows(kind.path, options.columns.step)
         for piece in pieces:
             rows.add(piece, step_keys, run_keys)
     return [table for piece in pieces for table in piece.tables], rows, [run.metrics() for run in rows.runs()]
 
 
-def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tuple[str, ...], tuple[str, ...]]:
+_FirstRows = tuple[Sequence[Piece], tuple[str, ...], tuple[str, ...]]
+
+
+def _first_rows(path: Path, column: str | None) -> _FirstRows:
     """The first rows of a file, its columns of steps, and those that name runs, as in W&B's table of runs."""
-    pieces = file.first_pieces(_NUM_PEEKED)
+    stat = path.stat()
+    return _first_rows_written(path, stat.st_size, stat.st_mtime_ns, column)
+
+
+@lru_cache(maxsize=16)  # a document and a console without steps are read whole for them
+def _first_rows_written(path: Path, size: int, written: int, column: str | None) -> _FirstRows:
+    file = opened(path)
+    pieces = [] if file is None else file.first_pieces(_NUM_PEEKED)
     tables = [table for piece in pieces for table in piece.tables]
     keys = _steps_of(tables) if column is None else (column,)
     return pieces, keys, (*RUNS, *(name for name in _NAMES if _names_runs(tables, name, keys)))

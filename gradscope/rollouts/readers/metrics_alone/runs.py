@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -217,6 +217,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 Values = TypeVar("Values", Counts, Floats)
 
 
+@lru_cache(maxsize=1 << 12)
 def is_step(key: str) -> bool:
     """Whether a column counts steps, by its name."""
     return key in STEPS or key.endswith(("/step", "/global_step", "/training_step"))
