@@ -218,12 +218,12 @@ def _numbered(values: Values) -> Values:
 def _named(text: str) -> Values:
     """The numbers in a line by name, of lists their mean; none where all are counts of steps."""
     dashed = text.strip("- \n") if _DASHED.match(text) else ""
-    named = _decoded(f'{{"{dashed}}}'.replace(" - ", ',"').replace(":", '":'))
-    if not named or not all(map(_COLUMN.fullmatch, named)):
+    usual = _decoded(f'{{"{dashed}}}'.replace(" - ", ',"').replace(":", '":'))
+    named = {plain_name(key): number for key, number in usual.items() if _COLUMN.fullmatch(key)}
+    if not named or len(named) < len(usual):
         matches = (_BOXED if "│" in text else _NAMED).finditer(text)
-        pairs = ((pair["key"], pair["value"]) for pair in matches)
+        pairs = ((plain_name(pair["key"]), pair["value"]) for pair in matches)
         named = {key: number_or_text(cell) if cell[0] != "[" else _mean_or_text(cell) for key, cell in pairs}
-    named = {plain_name(key): number for key, number in named.items()}
     return {} if all(key.endswith("step") for key in named) else named
 
 
