@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import allowed
+from gradscope.outside.plain_json import beginning
 from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import generic
@@ -368,9 +369,8 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[_Part]) -> None:
     # A pair alone, several that mostly have their share beside them and differ in size or each count more samples than
     # there are pairs, or several that count many times as many.
     counts = [(part, samples) for _, part, samples in first if isinstance(samples, PromptSamples)]
-    num_with_share = sum(_has_share(part, samples) for part, samples in counts)
     sizes = [len(samples) for _, samples in counts]
-    has_shares = num_with_share > len(counts) / 2
+    has_shares = sum(_has_share(part, samples) for part, samples in counts) > len(counts) / 2
     are_slices = has_shares and max(sizes) > 2 * min(sizes)  # of one evaluation, by category and the like
     if num_pairs > 1 and not are_slices and sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY):
         return
@@ -402,18 +402,10 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | No
     return name
 
 
-def _beginning(node: Any, depth: int = _MAX_DEPTH) -> Any:
-    """A document with the first parts of its long lists and objects, which tell whether it holds samples."""
-    if not depth:
-        return node
-    if isinstance(node, dict):
-        return {key: _beginning(item, depth - 1) for key, item in islice(node.items(), _NUM_PARTS)}
-    return [_beginning(item, depth - 1) for item in node[:_NUM_PARTS]] if isinstance(node, list) else node
-
-
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     """Whether most of the first rows hold several samples each; a few broken rows do not matter."""
-    parts = [(row, samples) for row in rows for _, _, samples in islice(prompt_rows(_beginning(row), columns), 1)]
+    first = (beginning(row, _MAX_DEPTH, _NUM_PARTS) for row in rows)
+    parts = [(row, samples) for row in first for _, _, samples in islice(prompt_rows(row, columns), 1)]
     counts = [row for row, samples in parts if isinstance(samples, PromptSamples) and samples.shape == _COUNTS]
     prompts = {_identify(row, str(index))[0] for index, row in enumerate(counts)}
     is_named = columns.num_samples is not None or columns.num_correct is not None
@@ -592,8 +584,8 @@ def _identify(row: Mapping[str, Any], location: str, outer_keys: tuple[str, ...]
     for key in USUAL["prompt"]:
         if row.get(key):
             return prompt_text_id(row[key]), f"the text of {key}"
-    for key in filter(generic.PROMPT_NUMBER.fullmatch, row):
-        return text_of(row[key]), key
+    if number := next(filter(generic.PROMPT_NUMBER.fullmatch, row), None):
+        return text_of(row[number]), number
     line = location.rpartition(":")[2]
     return ("/".join(outer_keys if line == "1" else (line, *outer_keys)), _BY_KEYS) if outer_keys else (line, _BY_LINES)
 
