@@ -265,12 +265,23 @@ def degeneracy_findings(
         "" if log.resampled else remedy_finding(report, doubled),
         *(() if is_undefined else (_gap(report),)),
         policy_finding(report),
+        _environments(report),
         dispersion_finding(report),
         *reward_findings(report),
         *((_gap(report),) if is_undefined else ()),
         _disagreement(report, log.num_levels)[1],
     ]
     return tuple(filter(None, sentences))
+
+
+def _environments(report: results.DegeneracyReport) -> str:
+    """The pooled environments that pass least and most; empty where their intervals meet."""
+    defined = [one for one in report.by_environment if one.pass_rate.is_defined]
+    rated = sorted((one.pass_rate.ends, one.environment, one.pass_rate) for one in defined)
+    if not rated or rated[0][0][1] >= rated[-1][0][0]:
+        return ""
+    least, most = (f"{with_interval(rate, percent)} in '{name}'" for _, name, rate in (rated[0], rated[-1]))
+    return f"The log pools {len(rated)} environments, which pass from {least} to {most}: judge each by its own row."
 
 
 def _contradiction(report: results.DegeneracyReport) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,15 @@ def read_json(path: Path) -> Any:
         ValueError: It is no JSON: see :func:`parse_json`.
     """
     return parse_json(read_limited(path).removeprefix(b"\xef\xbb\xbf"))
+
+
+def beginning(node: Any, depth: int, num_parts: int) -> Any:
+    """A document with the first parts of its long lists and objects, down to a depth."""
+    if not depth:
+        return node
+    if isinstance(node, dict):
+        return {key: beginning(item, depth - 1, num_parts) for key, item in islice(node.items(), num_parts)}
+    return [beginning(item, depth - 1, num_parts) for item in node[:num_parts]] if isinstance(node, list) else node
 
 
 def is_deeper(value: Any, depth: int) -> bool:

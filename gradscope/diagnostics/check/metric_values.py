@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name, range_of
 from gradscope.diagnostics.check.requirements import Needed, Selector, aggregate_steps, coverage_gap, split_metric
-from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions, group_rewards, group_table
+from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.logged.tokens import gathered
 from gradscope.diagnostics.passk import measure as passk
@@ -31,7 +31,7 @@ from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import conflict_advice, dead_group_advice
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.metrics.outcomes.degeneracy import GroupTable
+from gradscope.metrics.outcomes.degeneracy import share_columns
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.metrics.sampler import TokenCell
 from gradscope.metrics.uncertainty.bootstrap import unit_sums
@@ -49,32 +49,19 @@ if TYPE_CHECKING:
     from gradscope.results.row_kinds import RowKind
 
 
+_SHARES = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "pass_rate")
+
+
 def _group_metric_by_prompt(run: Run, name: str, *, reward: str | None, threshold: float | None) -> dict[str, float]:
-    if name not in METRICS or (name == "pass_rate" and threshold is None):
+    chosen, table = judged_groups(run, threshold, reward)
+    columns = dict(zip(_SHARES, share_columns(table), strict=False))  # dead alone where passing is not known
+    columns["frac_tied"] = table.dead * (table.num_passing is None)
+    if name not in columns:
         return {}
-    chosen = group_rewards(run, reward)
-    groups = chosen.table
-    values = _values(group_table(chosen, threshold), name)
+    groups, values = chosen.table, columns[name].astype(np.float64)
     means = unit_sums([values], groups.prompt, len(values))
     first = dict.fromkeys(groups.prompt.tolist())
     return {groups.prompts[prompt]: float(total / count) for prompt, (total, count) in zip(first, means, strict=True)}
-
-
-METRICS = frozenset({"frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "pass_rate"})
-"""Those that are means over groups."""
-
-
-def _values(table: GroupTable, name: str) -> NDArray[np.float64]:
-    """The metric of each group, [J]."""
-    if name == "frac_reward_zero_std":
-        return table.dead.astype(np.float64)
-    if table.num_passing is None:
-        return (table.dead & (name == "frac_tied")).astype(np.float64)
-    if name == "pass_rate":
-        return np.asarray(table.num_passing / table.size, dtype=np.float64)
-    passed = table.num_passing == table.size
-    of_kind = {"frac_all_pass": passed, "frac_all_fail": ~passed, "frac_tied": np.zeros_like(passed)}[name]
-    return np.asarray(table.dead & of_kind, dtype=np.float64)
 
 
 _OF_EACH_STEP = frozenset(StepDegeneracy.__struct_fields__)
@@ -205,9 +192,7 @@ class MetricValues(Struct, kw_only=True):
             return unknown
         course = self._course(metric, steps)
         if course is None:
-            return MetricValue.unknown(
-                f"{metric} is not a number of each step", name, f"Leave the selector out: {metric}"
-            )
+            return MetricValue.unknown(f"{metric} is not known of each step", name, f"Leave the selector out: {metric}")
         values = {step: value for step, value in course.items() if step in chosen_steps}
         words = "" if len(values) < 2 else f" of steps {min(values)} to {max(values)}"
         decisive = dict(list(values.items())[-1:]) if selector.aggregate == "last" else values
@@ -277,9 +262,7 @@ class MetricValues(Struct, kw_only=True):
             subject=f"{entry.name} of {report.num_groups} groups" if self.run.groups else entry.name,
             hint=_see(entry.name),
             advice=_advice(entry.name, report),
-            prompts=_group_metric_by_prompt(
-                self.run, entry.name, reward=self.reward, threshold=report.success_threshold
-            )
+            prompts=_group_metric_by_prompt(self.run, entry.name, reward=self.reward, threshold=self.success_threshold)
             if self.run.groups
             else {},
         )

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from gradscope.advantages.group import return_to_go
 from gradscope.diagnostics.check.metric_values import MetricValues, computed_once
-from gradscope.diagnostics.degeneracy.group_rewards import chosen_threshold, group_rewards, group_table
+from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.rank.options import RankOptions
@@ -187,8 +187,7 @@ class Evidence(MetricValues, kw_only=True):
 
     def groups(self) -> GroupTable:
         """The groups as a table, whether their rewards are equal among it, and how many pass where that is known."""
-        chosen = group_rewards(self.run, None)
-        return group_table(chosen, chosen_threshold(chosen, self.success_threshold))
+        return judged_groups(self.run, self.success_threshold)[1]
 
     def gradients(self, kind: RowKind) -> Collected:
         """One kind of matrix at each of the steps; an ``InputError`` where no step could be recomputed."""

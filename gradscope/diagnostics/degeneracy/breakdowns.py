@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.formulation import Formulation
 from gradscope.advantages.registry import CONSTANT, FORMULATIONS, compute_advantages, formulation, is_formulation
-from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, GroupRewards, chosen_threshold
+from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, GroupRewards
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
-from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, passes
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, passes
 from gradscope.metrics.outcomes.own_rates import estimate_policy_gap
 from gradscope.metrics.uncertainty import bootstrap
 from gradscope.metrics.uncertainty.intervals import Resampling
@@ -46,9 +46,7 @@ def measure_prompts(
     values = chosen.values if main is None else groups.rewards[main]
     spread = groups.spread(values)
     if main is not None:
-        threshold = chosen_threshold(
-            GroupRewards(table=groups, values=values, num_singletons=0, num_incomplete=0), None
-        )
+        threshold = binary_threshold(values)
     present, prompt = np.flatnonzero(np.bincount(groups.prompt)), bootstrap.cluster_numbers(groups.prompt)  # [P], [J]
     rollouts = np.bincount(prompt, weights=groups.size).astype(np.int64)
     is_live = np.bincount(prompt, weights=~(spread <= EQUAL_REWARDS)) > 0

@@ -21,7 +21,7 @@ from gradscope.metrics.outcomes.degeneracy import (
     estimate_degeneracies,
     share_columns,
 )
-from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, level_counts, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyCourse, StepDegeneracy
@@ -117,32 +117,21 @@ class DegeneracyOptions(Struct, frozen=True, kw_only=True):
         return estimate_degeneracies(tables, base_pass_rate=self.base_pass_rate, resampling=self.resampling)
 
 
-def course_of_run(
-    run: Run, *, success_threshold: float | None = None, reward: str | None = None, cache: EstimateCache | None = None
-) -> tuple[StepDegeneracy, ...]:
-    """One row for each step of a run that was already read, and nothing else of it."""
-    # ``known`` has the estimates of earlier calls with the same options, and takes in those of this one.
-    chosen = group_rewards(run, reward)
-    table = group_table(chosen, chosen_threshold(chosen, success_threshold))
-    return degeneracy_by_step(run, table, reward, DegeneracyOptions(), cache)
+def group_table(chosen: GroupRewards, threshold: float | None, main: str | None = None) -> GroupTable:
+    """The groups as the estimates take them, a row each; the threshold is None where passing is not known.
 
-
-def chosen_threshold(chosen: GroupRewards, success_threshold: float | None) -> float | None:
-    """The reward at which a rollout passes: as asked, else 1 for rewards of 0/1 or -1/1, else None: not known."""
-    if success_threshold is not None:
-        return success_threshold
-    return binary_threshold(chosen.levels)
-
-
-def group_table(chosen: GroupRewards, threshold: float | None) -> GroupTable:
-    """The groups as the estimates take them, a row each; the threshold is None where passing is not known."""
+    A rollout passes that reaches the threshold, and 1 by the main function where that is only a part of the reward.
+    """
     groups = chosen.table
+    passing = None if threshold is None else passes(chosen.values, threshold)
+    if passing is not None and main is not None:
+        passing &= passes(groups.rewards[main], 1.0)
     return GroupTable(
         step=groups.step,
         prompt=groups.prompt,
         size=groups.size,
         dead=groups.spread(chosen.values) <= EQUAL_REWARDS,
-        num_passing=None if threshold is None else groups.sums(passes(chosen.values, threshold)),
+        num_passing=None if passing is None else groups.sums(passing),
         level_counts=_level_counts(chosen),
     )
 
@@ -191,7 +180,10 @@ def degeneracy_by_step(
     options: DegeneracyOptions,
     cache: EstimateCache | None = None,
 ) -> tuple[StepDegeneracy, ...]:
-    """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of."""
+    """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of.
+
+    ``cache`` has the estimates of earlier calls with the same options, and takes in those of this one.
+    """
     ordered, ends = _in_steps(table, options.by)
     bounds, rows = ends.tolist(), list[StepDegeneracy]()
     for start in range(0, len(bounds) - 1, _STEPS_AT_ONCE):

@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.degeneracy import breakdowns, group_rewards
 from gradscope.diagnostics.degeneracy.as_logged import degeneracy_as_logged, measure_behind_filter
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
-from gradscope.diagnostics.degeneracy.reward_functions import measure_reward_functions
+from gradscope.diagnostics.degeneracy.reward_functions import judged_groups, measure_reward_functions
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary
 from gradscope.metrics.outcomes import degeneracy as outcomes
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
 from gradscope.metrics.outcomes.forecast import MAX_EXTRAPOLATION, PassRates, binomial_chances, fit_pass_rates
-from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, faint_groups, min_dead_groups, passes
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, faint_groups, min_dead_groups, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
 from gradscope.progress import Progress, reporter
 from gradscope.results import degeneracy as results
@@ -326,15 +326,12 @@ def degeneracy_of_run(
         return degeneracy_as_logged(run, group_sizes=group_sizes, reward=reward, options=options)
     base_pass_rate, target, resampling = options.base_pass_rate, options.target_degeneracy, options.resampling
     chosen = group_rewards.group_rewards(run, reward)
-    threshold = group_rewards.chosen_threshold(chosen, success_threshold)
+    threshold = binary_threshold(chosen.levels) if success_threshold is None else success_threshold
     rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
     name = reward or rewards.part or group_rewards.TRAINER_REWARD
     main = rewards.main if name == group_rewards.TRAINER_REWARD else None
-    table = group_rewards.group_table(chosen, threshold)
-    lacks_main = np.zeros(len(chosen.values), dtype=np.bool_)
-    if success_threshold is None and main is not None and table.num_passing is not None:
-        lacks_main = passes(chosen.values, 1.0) & (chosen.table.rewards[main] < 1.0)
-        table = replace(table, num_passing=table.num_passing - chosen.table.sums(lacks_main))
+    table = group_rewards.group_table(chosen, threshold, main if success_threshold is None else None)
+    num_reaching = 0 if threshold is None else int(passes(chosen.values, threshold).sum())
     (overall,) = options.estimates([table])
     sizes = GroupSizes(table=table, overall=overall, options=options)
     starvation = breakdowns.measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
@@ -346,7 +343,7 @@ def degeneracy_of_run(
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,
         resampled=run.settings.get("sampling") == "dynamic",
-        num_without_main=int(lacks_main.sum()),
+        num_without_main=num_reaching - (0 if table.num_passing is None else int(table.num_passing.sum())),
     )
     report = results.DegeneracyReport(
         source=run.source,
@@ -489,7 +486,8 @@ def follow_degeneracy(
 
     def look() -> tuple[results.StepDegeneracy, ...]:
         run = read_run(path, read, rewards_only=True, so_far=so_far)
-        return group_rewards.course_of_run(run, success_threshold=success_threshold, reward=reward, cache=cache)
+        table = judged_groups(run, success_threshold, reward)[1]
+        return group_rewards.degeneracy_by_step(run, table, reward, DegeneracyOptions(), cache)
 
     reported: dict[int, results.StepDegeneracy] = {}
     last = log_extent(path)

@@ -20,9 +20,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.advantages.group import TRL_EPSILON, TRL_SCALES
-from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards, group_rewards
+from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards, group_rewards, group_table
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
+from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold
 from gradscope.metrics.outcomes.reward_shares import ratio_or_zero
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics, cluster_sums
@@ -102,7 +103,7 @@ def measure_reward_functions(
     is_tied = spreads[main] <= EQUAL_REWARDS if main in spreads else np.zeros(len(groups), dtype=np.bool_)
     decided = is_tied & (groups.spread(groups.reward) > EQUAL_REWARDS)
     measured = MeasuredRewards(
-        main=main if main in apart and sum(map(bool, (weights or {}).values())) > 1 else None,
+        main=main if main in apart and _are_several(weights) else None,
         part=part,
         frac_conflict=_mean(decided, groups, resampling) if main in apart else _unknown(main, groups),
         frac_main_differs=_mean(apart[main], groups, resampling) if main in apart else _unknown(main, groups),
@@ -148,6 +149,24 @@ def measure_reward_functions(
         remedy=_remedy(run) if isinstance(scaled, str) or scaled.is_divided else "",
     )
     return replace(measured, conflict=conflict)
+
+
+def judged_groups(
+    run: Run, success_threshold: float | None = None, reward: str | None = None
+) -> tuple[GroupRewards, GroupTable]:
+    """The groups that can be judged, and which of them pass: by the threshold, else by the goal within the reward."""
+    chosen, main = group_rewards(run, reward), None
+    threshold = binary_threshold(chosen.levels) if success_threshold is None else success_threshold
+    if threshold is not None and success_threshold is None and reward is None:
+        groups, part = _with_total_reward(chosen.table, None)
+        weights = weights_of_functions(groups, run.settings) if part is None else None
+        goal = main_function(groups, weights, None)
+        main = goal if goal in groups.rewards and _are_several(weights) else None
+    return chosen, group_table(chosen, threshold, main)
+
+
+def _are_several(weights: Mapping[str, float] | None) -> bool:
+    return sum(map(bool, (weights or {}).values())) > 1
 
 
 def side_rewards(run: Run, name: str) -> SideRewards | None:

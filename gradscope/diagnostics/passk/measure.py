@@ -142,7 +142,7 @@ def samples_of_run(
     if threshold is None:
         raise InputError(
             f"{run.source.path} has rewards that are neither 0/1 nor -1/1: which samples are correct is not known.",
-            hint="Say from which reward on a sample counts as correct: --success-threshold 0.5",
+            hint=f"Say from which reward on a sample counts as correct: --success-threshold {reward.max():g}",
         )
     passing = passes(reward, threshold).astype(np.float64)
     counts = unit_sums([passing], prompt, len(reward)).astype(np.int64)

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -227,7 +226,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("gradscope.render.html"),
         autoescape=True,
-        finalize=_visible,
+        finalize=lambda value: value if isinstance(value, Markup) else plain(str(value)),  # visible, on one line
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -256,11 +255,6 @@ def _environment() -> Environment:
         "broken_lines": lambda text: _lines(text.replace("\n", "↵\n")),
     }
     return environment
-
-
-def _visible(value: Any) -> Any:
-    """The printed value of an expression: text as one line of visible characters."""
-    return value if isinstance(value, Markup) else plain(str(value))
 
 
 def _lines(text: str) -> Markup:

@@ -30,12 +30,11 @@ from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, sample
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
 from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
 from gradscope.rollouts.readers.format import Format, RowFormat
-from gradscope.rollouts.readers.generic import list_names
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import bare
 from gradscope.rollouts.readers.parsing.cells import is_list_of_objects
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
-from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, peek
+from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, list_names, peek
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_like, suffix_of
 from gradscope.rollouts.readers.trainers import nemo_rl, prime_rl, simple, slime, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files

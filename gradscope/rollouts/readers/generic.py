@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from gradscope.rollouts.readers.parsing.records import (
     ReadRequest,
     are_turns,
     assemble_groups,
+    list_names,
     peek,
     refuse_copies,
 )
@@ -73,6 +74,8 @@ USUAL: dict[str, tuple[str, ...]] = {
     "advantage": ("advantage", "advantages"),
 }
 """Role -> column names, most telling first. Entries of objects, as ``info.reward``, come after all of them."""
+PROMPT_NUMBER = re.compile(r"(problem|puzzle|task|question|example|case|item|scenario|exercise)_?(id|idx|index|number)")
+"""Further names of a prompt's id, which may as well number the rows: they count where nothing else tells prompts."""
 
 REWARD_LISTS = (
     *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
@@ -85,7 +88,9 @@ TEXT_LISTS = (
     *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
     *("rollouts", "rollout_texts", "all_responses", "extracted", "extracted_answers", "predicted_answers"),
 )
-ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
+ANSWER_KEYS = (
+    *("full_model_response", "completion", "response", "output", "solution", "model_answer", "text", "assistant"),
+)
 """Names of lists of rewards and of texts in the row of a prompt, and of the text in an object of such a list."""
 
 _OF_RESPONSE = re.compile(
@@ -95,6 +100,8 @@ _OF_RESPONSE = re.compile(
 )
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
 POLICIES = ("policy", "model", "model_name")
+RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
+"""Columns that name the run of a row."""
 ARMS = (
     *("condition", "method", "strategy", "variant", "setting", "approach", "baseline", "arm", "algorithm", "framework"),
     *("prompt_type", "prompt_style", "effort", "budget", "mode", "model_id", "checkpoint", "temperature"),
@@ -148,6 +155,8 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
     inner = {_entry(name): name for name in reversed(entries)}
     columns = inner | {name: name for name in present}
     guessed = {role: next((columns[name] for name in names if name in columns), None) for role, names in USUAL.items()}
+    if key_of(ColumnNames(**guessed)) is None:
+        guessed["prompt_id"] = next(filter(PROMPT_NUMBER.fullmatch, present), None)
     if named_by_user.prompt is not None:  # somebody who names the prompt means to tell prompts apart by it
         guessed["prompt_id"] = None
     if named_by_user.prompt is not None or named_by_user.prompt_id is not None:
@@ -220,34 +229,13 @@ def _as_number(cell: Any) -> float:
     return math.nan if isinstance(value, str) else value
 
 
-def list_names(names: Iterable[str]) -> str:
-    """Column names for a message: at most 20 of them, quoted."""
-    quoted = [repr(name) for name in names]
-    return ", ".join(quoted[:20]) + (f" and {len(quoted) - 20} more" if len(quoted) > 20 else "") if quoted else "none"
-
-
-def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise: str) -> str:
-    """Which scorer or metric of a document is the reward: the one that was named, else the first.
-
-    Args:
-        names: Those that are there, the same one as often as it is.
-        noun: What the format calls one.
-        otherwise: What to say of a document without any: "... has {otherwise}".
-
-    Raises:
-        InputError: There is none, or it is not among them.
-    """
-    present, named = list(dict.fromkeys(names)), request.columns.reward
-    if named is None and present:
-        return present[0]
-    if named in present:
-        return str(named)
-    raise InputError(
-        f"{request.path} has no {noun} {named!r}." if named else f"{request.path} has {otherwise}.",
-        hint=f"Its {noun}s are {list_names(present)}; name one with --reward-column."
-        if present
-        else f"Give a log with a {noun} for each sample.",
-    )
+def _runs(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
+    """The columns that tell runs apart: most of their texts stand in several rows of a group, as no sample's would."""
+    held = {name: Counter[tuple[str, ...]]() for name in (*RUNS, "method", "algorithm", "arm")}
+    for row, (name, sizes) in product(rows, held.items()):
+        if text := text_of(row.get(name)):
+            sizes[text_of(row.get(columns.step or "")), text_of(row.get(key_of(columns) or "")), text] += 1
+    return tuple(name for name, sizes in held.items() if sum(map((1).__lt__, sizes.values())) > len(sizes) / 2)
 
 
 def _arms(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
@@ -291,6 +279,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     environment: str | None = None  # the one that names a row's environment, data source or agent
     steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
     policies: tuple[str, ...] = ()  # those that name the policy
+    num_apart: int = 0  # how many of them, from the first, tell groups apart
     times: tuple[str, ...] = ()  # those that ``generation_seconds`` looks at
     entries: frozenset[str] = frozenset()  # those that are entries of objects
 
@@ -324,11 +313,13 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             )
         if names.advantage is not None and not rows.from_text:
             numbers["advantage"] = rows.numbers(names.advantage)
-        policies, sampled_by = dict[str, int](), list[str]()
+        parts = [texts_in(rows.names(name)) for name in self.policies]
+        sampled_by, apart = (
+            ["/".join(filter(None, of_row)) for of_row in zip(*of_rows, strict=True)]
+            for of_rows in (parts, parts[: self.num_apart])
+        )
+        policies = {name: at for at, name in enumerate(filter(None, dict.fromkeys(sampled_by)))}
         if self.policies:
-            parts = (texts_in(rows.names(name)) for name in self.policies)
-            sampled_by = ["/".join(filter(None, of_row)) for of_row in zip(*parts, strict=True)]
-            policies = {name: at for at, name in enumerate(filter(None, dict.fromkeys(sampled_by)))}
             numbers["policy"] = np.array([policies.get(name, UNKNOWN) for name in sampled_by])
         samples = None
         if self.sample is not None:
@@ -356,8 +347,8 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
         return Columns(
             step=rows.steps(names.step) if names.step else np.full(len(rows), self.steps.get(rows.path, 0)),
-            group=[name and f"{of}/{name}" for of, name in zip(sampled_by, texts_in(group), strict=True)]
-            if self.policies and not (names.step or names.group or self.steps)  # of an evaluation
+            group=[name and f"{of}/{name}" for of, name in zip(apart, texts_in(group), strict=True)]
+            if self.num_apart
             else group,
             no_group=f"{self.key} is missing",
             prompts=prompts,
@@ -442,8 +433,10 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
     quarantine = WatchedLog(request.progress, files)
     policies = tuple(name for name in POLICIES if any(isinstance(row.get(name), str) for row in rows))[:1]
-    if not (columns.step or columns.group or steps):
-        policies = (*_arms(first if listed else peek(request.path, num_rows=NUM_SEARCHED), columns), *policies)
+    is_evaluation = not (columns.step or columns.group or steps)
+    searched = first if listed else peek(request.path, num_rows=NUM_SEARCHED)
+    apart = _arms(searched, columns) if is_evaluation else _runs(searched, columns)
+    policies = (*apart, *policies)
     sample = sample_column(first, columns)
     named = reward_columns(names, columns.reward or "")
     total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
@@ -458,6 +451,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         environment=environment,
         steps=steps,
         policies=policies,
+        num_apart=len(policies if is_evaluation else apart),
         times=times,
         entries=frozenset(names) - set(plain),
     )
@@ -558,6 +552,8 @@ def _inferred(
         yield f"Columns were guessed by their names: {', '.join(guessed)}."
     if flat.steps:
         yield "Rows name no step: each file is one, by the number in its name."
+    if settings := [name for name in flat.policies[: flat.num_apart] if name not in POLICIES]:
+        yield f"Rows of one group have the same {' and '.join(map(repr, settings))}."
     if sample is not None:
         yield f"Rollouts of a group are told apart by {sample!r}: a row of the same sample again does not count."
     if key == columns.prompt:

@@ -199,8 +199,8 @@ def test_a_number_of_steps_names_them_and_one_of_groups_has_an_interval() -> Non
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("pass@8@last20%", "pass@8 is not a number of each step"),
-        ("effective_rank@max", "effective_rank is not a number of each step"),
+        ("pass@8@last20%", "pass@8 is not known of each step"),
+        ("effective_rank@max", "effective_rank is not known of each step"),
         ("kl@10-20", "none of the steps '10-20' has a value"),
         ("kl@first2:trend", "a trend needs three steps, there are 2"),
     ],

@@ -10,12 +10,8 @@ from msgspec.structs import replace
 
 from gradscope.diagnostics.claims import outcomes
 from gradscope.diagnostics.claims.evidence import Judgement
-from gradscope.diagnostics.degeneracy.group_rewards import (
-    DegeneracyOptions,
-    chosen_threshold,
-    group_rewards,
-    group_table,
-)
+from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
+from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
 from gradscope.diagnostics.passk.measure import compare_samples
 from gradscope.diagnostics.rank.tokens.weighed import FollowedTokens, KindEnergy, TokenChange, WeighedTokens
 from gradscope.errors import InputError
@@ -52,8 +48,7 @@ def log(
 
 def numbers_of(run: Run) -> SimpleNamespace:
     """Of a report on degeneracy what claims look at, without the rest of it."""
-    chosen = group_rewards(run, None)
-    table = group_table(chosen, chosen_threshold(chosen, None))
+    table = judged_groups(run)[1]
     overall = DegeneracyOptions(resampling=FEW).estimates([table])[0]
     between_prompts, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=None)
     parts = SimpleNamespace(between_prompts=between_prompts, over_time=over_time)

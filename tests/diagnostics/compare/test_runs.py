@@ -95,6 +95,8 @@ def test_two_logs_of_another_reader_are_compared(tmp_path: Path) -> None:
     )
     assert "do not cover other seeds" in report.findings[1]
     assert report.findings[2:] == ("2 of 2 prompts are in both.",)
+    high.write_text(high.read_text().replace(': "p', ': "q'))
+    assert "0 of 4 prompts are in both: a difference may be that of the prompts." in sentences(compare_runs(low, high))
 
 
 def test_settings_that_one_of_two_runs_does_not_state_are_no_difference(tmp_path: Path) -> None:

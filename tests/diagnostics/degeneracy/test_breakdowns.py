@@ -151,6 +151,14 @@ def test_an_environment_without_a_group_to_judge_is_left_out(tmp_path: Path) -> 
     assert {row.pass_rate.undefined for row in rows_of_graded} == {NO_THRESHOLD}
 
 
+def test_pooled_environments_that_pass_unlike_are_named() -> None:
+    unlike = [group_of([1.0, float(env == "a")] * 4, prompt=f"{env}/{at}") for env in "ab" for at in range(30)]
+    alike = [group_of([1.0, 0.0] * 4, prompt=f"{env}/{at}") for env in "ab" for at in range(30)]
+    graded = [group_of([0.3, at / 10], prompt=f"{env}/{at}") for env in "ab" for at in (3, 4)]
+    words = [" ".join(degeneracy_of_run(run_of(*groups)).findings) for groups in (unlike, alike, graded)]
+    assert ["The log pools 2 environments, which pass from 50" in said for said in words] == [True, False, False]
+
+
 def sampled_by(group: RolloutGroup, *policies: str) -> RolloutGroup:
     return with_fields(group, policy=policies[0] if len(policies) == 1 else list(policies))
 

@@ -9,14 +9,16 @@ from gradscope.diagnostics.degeneracy.group_rewards import (
     By,
     DegeneracyOptions,
     EstimateCache,
-    course_of_run,
+    degeneracy_by_step,
     group_rewards,
 )
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
 from gradscope.errors import InputError, UsageError
 from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable
 from gradscope.render.registry import render_table
-from gradscope.results.degeneracy import DegeneracyCourse
+from gradscope.results.degeneracy import DegeneracyCourse, StepDegeneracy
+from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of, two_steps
 from tests.render.printing import printed
 
@@ -113,6 +115,10 @@ def test_windows_pool_neighboring_steps_and_are_not_compared_with_a_logged_step(
     assert [(row.step, row.last_step) for row in by_window] == [(1, 1), (2, 2)]
 
 
+def by_step(run: Run, cache: EstimateCache | None = None) -> tuple[StepDegeneracy, ...]:
+    return degeneracy_by_step(run, judged_groups(run)[1], None, DegeneracyOptions(), cache)
+
+
 def test_a_step_whose_groups_are_known_is_not_estimated_again(monkeypatch: pytest.MonkeyPatch) -> None:
     estimated: list[int] = []
     original = DegeneracyOptions.estimates
@@ -124,8 +130,8 @@ def test_a_step_whose_groups_are_known_is_not_estimated_again(monkeypatch: pytes
     monkeypatch.setattr(DegeneracyOptions, "estimates", spy)
     defined: EstimateCache = {}
     groups = [group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in (1, 2)]
-    first = course_of_run(run_of(*groups), cache=defined)
-    again = course_of_run(run_of(*groups, group_of([0.0, 1.0], step=2, prompt="p3")), cache=defined)
+    first = by_step(run_of(*groups), defined)
+    again = by_step(run_of(*groups, group_of([0.0, 1.0], step=2, prompt="p3")), defined)
     assert estimated == [1, 2, 2]
     assert again[0] == first[0]
     assert again[1].num_groups == 2
@@ -133,7 +139,7 @@ def test_a_step_whose_groups_are_known_is_not_estimated_again(monkeypatch: pytes
 
 def test_steps_are_those_of_the_log_however_many_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(*(group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in range(1, 8)))
-    full = course_of_run(run)
+    full = by_step(run)
     monkeypatch.setattr(module, "_STEPS_AT_ONCE", 3)
-    assert course_of_run(run) == full
+    assert by_step(run) == full
     assert [row.step for row in full] == list(range(1, 8))

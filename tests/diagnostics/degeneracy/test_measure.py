@@ -108,6 +108,13 @@ def test_what_hides_dead_groups_is_said() -> None:
         assert sentence not in quiet
 
 
+def test_a_gap_is_no_multiple_of_a_prediction_that_large_groups_make_next_to_nothing() -> None:
+    large = hidden(lambda n: [float(n % 2)] * 512, visits=1)
+    assert "times the prediction" in hidden(lambda n: [float(n % 2)] * 4, visits=1)
+    assert "the gap is +100.0" in large
+    assert "times the prediction" not in large
+
+
 def test_rewards_of_minus_one_fail_and_unequal_groups_have_no_common_size() -> None:
     report = degeneracy_of_run(run_of(group_of([-1, -1]), group_of([1, 1])))
     assert (report.frac_all_fail.value, report.frac_all_pass.value) == (0.5, 0.5)

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from gradscope.diagnostics.check.metric_values import MetricValues
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.degeneracy.reward_functions import NO_ADVANTAGES, side_rewards
+from gradscope.diagnostics.degeneracy.reward_functions import NO_ADVANTAGES, judged_groups, side_rewards
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.made_up_runs import group_of, run_of, with_rewards
@@ -16,6 +17,14 @@ CORRECT = np.array([[1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0], [1, 
 LENGTH = RNG.integers(5, 60, size=CORRECT.shape).astype(float)
 TOTAL = CORRECT - 0.01 * LENGTH
 """The main reward is tied in three of five groups, where length alone makes the gradient."""
+
+
+def test_a_pass_is_one_of_the_goal_unless_a_threshold_says_otherwise() -> None:
+    functions = {"format": [1.0, 0.0], "correct": [0.0, 0.0]}
+    run = run_of(group_of([1.0, 0.0], functions=functions), group_of([1.0, 0.0], prompt="q", functions=functions))
+    for threshold, reward, num_passing in ((None, None, 0), (1.0, None, 1), (None, "format", 1)):
+        assert judged_groups(run, threshold, reward)[1].num_passing.tolist() == [num_passing] * 2
+    assert MetricValues(run=run).value("pass_rate").prompts == {"p": 0.0, "q": 0.0}
 
 
 def deviations(rewards: np.ndarray) -> np.ndarray:

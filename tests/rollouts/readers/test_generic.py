@@ -16,10 +16,8 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.generic import (
     FlatColumns,
-    chosen_name,
     column_log,
     key_of,
-    list_names,
     resolve_columns,
     reward_columns,
     sample_column,
@@ -27,7 +25,7 @@ from gradscope.rollouts.readers.generic import (
 )
 from gradscope.rollouts.readers.parsing.cells import prompt_text_id
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, Record
+from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.reduction import lines
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, TableColumns, records_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
@@ -59,24 +57,6 @@ def test_who_names_the_prompt_means_to_tell_prompts_apart_by_it() -> None:
 def test_rewards_are_known_by_prefix_suffix_or_usual_name() -> None:
     present = ["mine", "reward/format", "rewards/x", "reward_y", "z_reward", "accuracy", "rewarding", "step"]
     assert reward_columns(present, "mine") == ("mine", "reward/format", "rewards/x", "reward_y", "z_reward", "accuracy")
-
-
-def test_long_lists_of_names_are_cut_off() -> None:
-    assert list_names([]) == "none"
-    assert list_names(["a", "b"]) == "'a', 'b'"
-    assert list_names(map(str, range(22))).endswith("'19' and 2 more")
-
-
-def test_the_named_scorer_counts_else_the_first() -> None:
-    request = ReadRequest(path=Path("log"))
-    named = ReadRequest(path=Path("log"), options=ReadOptions(columns=ColumnNames(reward="f1")))
-    assert chosen_name(["acc", "f1", "acc"], request, "metric", "none") == "acc"
-    assert chosen_name(["acc", "f1"], named, "metric", "none") == "f1"
-    with pytest.raises(InputError, match=r"^log has no metric 'f1'\.$") as caught:
-        chosen_name(["acc", "acc"], named, "metric", "none")
-    assert caught.value.hint == "Its metrics are 'acc'; name one with --reward-column."
-    with pytest.raises(InputError, match=r"^log has no scored samples\.$"):
-        chosen_name([], request, "scorer", "no scored samples")
 
 
 def test_ids_tell_samples_apart_if_more_than_half_of_them_differ() -> None:
@@ -491,11 +471,17 @@ def test_copies_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "files" / "process-a.jsonl", *timed)
     with pytest.raises(InputError, match="files has each row 2 times"):
         read_run(tmp_path / "files", ReadOptions(reader="generic"))
+    many = [row | {"completion": str(at)} for at, row in enumerate(rows * 20)]
+    shuffled = sorted(many * 2, key=lambda row: int(row["completion"]) * 7919 % 997)
+    with pytest.raises(InputError, match="has each row 2 times"):
+        read_run(write(tmp_path / "shuffled.jsonl", *shuffled))
+    few_texts = [row | {"completion": row["completion"][:1]} for row in many]
+    assert len(read_run(write(tmp_path / "few_texts.jsonl", *few_texts)).groups) == 40
     alike = [row | {"completion": "same", "sample": 0, "reward": 0.0} for row in rows]  # all that the policy wrote
     assert len(read_run(write(tmp_path / "alike.jsonl", *alike)).groups) == 40
 
 
-@pytest.mark.parametrize("setting", ["condition", "temperature", "method"])
+@pytest.mark.parametrize("setting", ["condition", "temperature", "strategy"])
 def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) -> None:
     rows = [
         {"task_id": task, setting: arm, "sample_idx": sample, "passed": arm == 0.5}
@@ -511,6 +497,27 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
     of_task = [row | {setting: row["task_id"] % 3} for row in rows]  # an attribute of the prompt
     for other in (of_task, [row | {"step": 1} for row in rows]):
         assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
+
+
+def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
+    pairs = [("a", step) for step in range(400)] + [("b", step) for step in range(400)]  # the second beyond first rows
+    rows = [
+        {"step": step, "prompt": "p", "reward": sample % 2, "of": run} for run, step in pairs for sample in range(3)
+    ]
+    for name, size in {"method": 3, "run_id": 3, "temperature": 6}.items():
+        log = write(tmp_path / "a.jsonl", *(row | {name: row["of"]} for row in rows))
+        table = reward_table(read_run(log).groups)
+        assert set(table.size.tolist()) == {size}
+        assert table.policies == (("a", "b") if size == 3 else ())
+    numbered = [row | {"run": at % 3} for at, row in enumerate(rows[:1200])]  # its samples
+    assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *numbered)).groups} == {3}
+
+
+def test_numbers_of_prompts_tell_them_apart_where_nothing_else_does(tmp_path: Path) -> None:
+    rows = [{"puzzle_id": at // 2, "correct": at % 3 == 0} for at in range(8)]
+    assert [group.size for group in read_run(write(tmp_path / "a.jsonl", *rows)).groups] == [2] * 4
+    asked = [row | {"prompt": "p", "puzzle_id": at} for at, row in enumerate(rows)]
+    assert [group.size for group in read_run(write(tmp_path / "b.jsonl", *asked)).groups] == [8]
 
 
 def test_filters_that_an_older_harness_does_not_name_are_refused(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import REWARD, RewardTable, Status
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
-from gradscope.rollouts.readers.generic import chosen_name, list_names
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     digest,
@@ -34,7 +33,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     text_of,
 )
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError
-from gradscope.rollouts.readers.parsing.records import peek
+from gradscope.rollouts.readers.parsing.records import chosen_name, list_names, peek
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,

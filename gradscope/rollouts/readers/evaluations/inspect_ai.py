@@ -28,10 +28,9 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import MAX_ROW, allowed, in_mib, is_zip, max_unpacked, open_file, raise_limits
 from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.generic import chosen_name, list_names
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble
+from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble, chosen_name, list_names
 from gradscope.rollouts.readers.parsing.tables import BOM, files_like, natural
 from gradscope.rollouts.run import Run
 from gradscope.say import counted

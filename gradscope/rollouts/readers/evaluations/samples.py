@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import allowed
+from gradscope.outside.plain_json import beginning
 from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import generic
@@ -37,7 +38,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, list_names, peek
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -117,7 +118,7 @@ def _listed_prompts(row: Mapping[str, Any], reward: str | None) -> list[dict[str
     """The rollouts of several prompts or steps that a row lists, in a policy's evaluation those with texts as ids."""
     for cell in row.values():
         if is_list_of_objects(cell) and not cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
-            keys = (*_PROMPTS, *USUAL["step"])
+            keys = (*_PROMPTS, *USUAL["step"], "user")
             is_of_policy = any(isinstance(row.get(key), str) for key in POLICIES) and row.keys().isdisjoint(_NAMES)
             has_ids = is_of_policy and isinstance(cell[0].get("id"), str)  # numbers may be those of samples
             if has_ids or any(element.get(key) != cell[0].get(key) for element in cell for key in keys):
@@ -233,7 +234,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     of_samples = of_named or [name for name, keys in entries.items() if not keys.isdisjoint(USUAL["reward"])]
     answered = [name for name in of_samples if reward or not entries[name].isdisjoint((*ANSWER_KEYS, *_TRIALS))]
     if len(answered) > 1:
-        return f"several lists hold objects with a reward, {generic.list_names(answered)}: --reward-column LIST.ENTRY"
+        return f"several lists hold objects with a reward, {list_names(answered)}: --reward-column LIST.ENTRY"
     for name, value in row.items():
         if name in of_samples:
             objects = {key: [element.get(key) for element in value] for key in value[0]}
@@ -242,9 +243,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
         elif isinstance(value, list):
             columns.setdefault(name, list(map(unwrapped, value)) if list in set(map(type, value)) else value)
     if reward is not None and reward not in columns and _first(columns, REWARD_LISTS):
-        raise UsageError(
-            f"There is no list {reward!r} of rewards.", hint=f"The lists are {generic.list_names(columns)}."
-        )
+        raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
     sizes = {len(columns[name]) for name in (*ANSWER_KEYS, *TEXT_LISTS) if name in columns}
     is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # they give the list's length
     aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
@@ -367,12 +366,13 @@ def _read(request: ReadRequest) -> Run:
 
 def _refuse_totals(path: Path, num_pairs: int, first: Sequence[_Part]) -> None:
     """Refuse counts without a prompt's name that are totals, say one for each checkpoint or benchmark."""
-    # A pair alone, several that each count more samples than there are pairs and mostly have their share beside them,
-    # or that count many times as many.
+    # A pair alone, several that mostly have their share beside them and differ in size or each count more samples than
+    # there are pairs, or several that count many times as many.
     counts = [(part, samples) for _, part, samples in first if isinstance(samples, PromptSamples)]
-    num_with_share = sum(_has_share(part, samples) for part, samples in counts)
-    size = sum(len(samples) for _, samples in counts) / max(len(counts), 1)
-    if num_pairs > 1 and size <= num_pairs * (1 if num_with_share > len(counts) / 2 else _MANY):
+    sizes = [len(samples) for _, samples in counts]
+    has_shares = sum(_has_share(part, samples) for part, samples in counts) > len(counts) / 2
+    are_slices = has_shares and max(sizes) > 2 * min(sizes)  # of one evaluation, by category and the like
+    if num_pairs > 1 and not are_slices and sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY):
         return
     pairs = f"{num_pairs} pairs of counts" if num_pairs > 1 else "one pair of counts"
     raise InputError(
@@ -402,18 +402,10 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | No
     return name
 
 
-def _beginning(node: Any, depth: int = _MAX_DEPTH) -> Any:
-    """A document with the first parts of its long lists and objects, which tell whether it holds samples."""
-    if not depth:
-        return node
-    if isinstance(node, dict):
-        return {key: _beginning(item, depth - 1) for key, item in islice(node.items(), _NUM_PARTS)}
-    return [_beginning(item, depth - 1) for item in node[:_NUM_PARTS]] if isinstance(node, list) else node
-
-
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     """Whether most of the first rows hold several samples each; a few broken rows do not matter."""
-    parts = [(row, samples) for row in rows for _, _, samples in islice(prompt_rows(_beginning(row), columns), 1)]
+    first = (beginning(row, _MAX_DEPTH, _NUM_PARTS) for row in rows)
+    parts = [(row, samples) for row in first for _, _, samples in islice(prompt_rows(row, columns), 1)]
     counts = [row for row, samples in parts if isinstance(samples, PromptSamples) and samples.shape == _COUNTS]
     prompts = {_identify(row, str(index))[0] for index, row in enumerate(counts)}
     is_named = columns.num_samples is not None or columns.num_correct is not None
@@ -592,6 +584,8 @@ def _identify(row: Mapping[str, Any], location: str, outer_keys: tuple[str, ...]
     for key in USUAL["prompt"]:
         if row.get(key):
             return prompt_text_id(row[key]), f"the text of {key}"
+    if number := next(filter(generic.PROMPT_NUMBER.fullmatch, row), None):
+        return text_of(row[number]), number
     line = location.rpartition(":")[2]
     return ("/".join(outer_keys if line == "1" else (line, *outer_keys)), _BY_KEYS) if outer_keys else (line, _BY_LINES)
 

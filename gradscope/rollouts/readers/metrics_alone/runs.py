@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from gradscope.outside.numerals import number_from
-from gradscope.rollouts.readers.generic import USUAL
+from gradscope.rollouts.readers.generic import RUNS, USUAL
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number
 from gradscope.rollouts.readers.parsing.records import are_turns
 from gradscope.rollouts.readers.reduction.columns import step_numbers
@@ -213,8 +213,6 @@ _STEPS = (
 )
 STEPS = tuple(dict.fromkeys(_STEPS))
 """Columns of steps: the trainer's own count before that of a logger, which counts its calls. ms-swift's is ``3/30``."""
-RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
-"""Columns that name the run of a row."""
 _NONE = np.zeros(0, dtype=np.int64)
 Values = TypeVar("Values", Counts, Floats)
 

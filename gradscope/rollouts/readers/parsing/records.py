@@ -184,6 +184,36 @@ def _path(value: str | Path | None) -> Path | None:
     return None if value is None else Path(value)
 
 
+def list_names(names: Iterable[str]) -> str:
+    """Column names for a message: at most 20 of them, quoted."""
+    quoted = [repr(name) for name in names]
+    return ", ".join(quoted[:20]) + (f" and {len(quoted) - 20} more" if len(quoted) > 20 else "") if quoted else "none"
+
+
+def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise: str) -> str:
+    """Which scorer or metric of a document is the reward: the one that was named, else the first.
+
+    Args:
+        names: Those that are there, the same one as often as it is.
+        noun: What the format calls one.
+        otherwise: What to say of a document without any: "... has {otherwise}".
+
+    Raises:
+        InputError: There is none, or it is not among them.
+    """
+    present, named = list(dict.fromkeys(names)), request.columns.reward
+    if named is None and present:
+        return present[0]
+    if named in present:
+        return str(named)
+    raise InputError(
+        f"{request.path} has no {noun} {named!r}." if named else f"{request.path} has {otherwise}.",
+        hint=f"Its {noun}s are {list_names(present)}; name one with --reward-column."
+        if present
+        else f"Give a log with a {noun} for each sample.",
+    )
+
+
 def read_trainer_settings(path: Path | None) -> TrainerSettings:
     """The trainer's arguments from a JSON, YAML or TOML file: bare, or under ``args``, before whose keys others yield.
 
@@ -464,8 +494,14 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
             )
     pairs = [] if suffix_of(files[0]) == ".json" else pairwise(sized)  # a document is parsed as a whole
     likest = min(pairs, key=lambda pair: pair[1][0] - pair[0][0], default=[(0, files[0])])
-    rows = [row for _, file in likest for row in peek(file, num_rows=NUM_SEARCHED)]
-    times = Counter(tuple(str(row.get(key)) for key in keys) for row in rows)  # without times of writing
+
+    def times_of(rows: Iterable[Mapping[str, Any]]) -> Counter[tuple[int, ...]]:
+        return Counter(tuple(hash(str(row.get(key))) for key in keys) for row in rows)  # without times of writing
+
+    times = times_of(row for _, file in likest for row in peek(file, num_rows=NUM_SEARCHED))
+    if NUM_SEARCHED <= times.total() > len(times):  # perhaps shuffled
+        more = (islice(read_rows(file, QuarantineLog()), _NUM_SHUFFLED) for _, file in likest)
+        times = times_of(row for rows in more for _, row in rows)
     groups = {content[:2] for content in times}
     ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
     if usual > 1 and num_rows > max(_FEW_TEXTS, _NEARLY_ALL * len(times)) and len(times) > _TOLD_APART * len(groups):
@@ -476,6 +512,7 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
 
 
 NUM_SEARCHED = 2000  # rows in which something is seen to recur
+_NUM_SHUFFLED = 20_000  # rows of a file that are counted, in whatever order, where any recurs among the first
 _SMALL, _FEW_TEXTS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance
 _NEARLY_ALL = 0.9  # of the rows, since the last ones that are looked at may have their copies behind them
 _TOLD_APART = 1.5  # unlike rows of a group, without which equal ones may be all that the policy wrote

@@ -24,7 +24,6 @@ from gradscope.outside.limits import is_zip
 from gradscope.outside.torch_archive import read_archive
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys
-from gradscope.rollouts.readers.generic import chosen_name
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
@@ -33,6 +32,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     UnusableRowError,
     filter_caveat,
 )
+from gradscope.rollouts.readers.parsing.records import chosen_name
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, read_parquet
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_names, numbers_of, rewards_of
 from gradscope.rollouts.readers.reduction.log import ColumnLog

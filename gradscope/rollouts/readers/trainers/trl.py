@@ -28,7 +28,6 @@ from gradscope.machine import in_threads
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, num_used
 from gradscope.rollouts.readers.format import Format, has_row
-from gradscope.rollouts.readers.generic import list_names
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import (
     BROKEN_ADVANTAGE,
@@ -41,6 +40,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 from gradscope.rollouts.readers.parsing.records import (
     ReadRequest,
     assemble_groups,
+    list_names,
     read_side_ids,
     read_trainer_settings,
 )

@@ -46,6 +46,7 @@ def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
         ({"problem": "p", "correct": 1, "rollout_rewards": [0.0, 1.0], "rollout_texts": ["a", "b"]}, (0.0, 1.0)),
         ({"id": 0, "extracted": ["4", "5", "4"], "n_correct": 2, "n_formatted": 3}, (1.0, 1.0, 0.0)),
         ({"qid": 0, "correct_count": 1, "num_rollouts": 2}, (1.0, 0.0)),
+        ({"rollouts": [{"user": "q", "assistant": text, "is_correct": text == "b"} for text in "ab"]}, (0.0, 1.0)),
         ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": None}}, None),
         ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": False}}, (1.0, 0.0)),
     ],
@@ -156,6 +157,11 @@ def test_the_totals_of_an_evaluation_are_not_the_counts_of_one_prompt(tmp_path: 
     assert "for each sample or prompt" in str(alone.value.hint)
     with pytest.raises(InputError, match=r"counts 3 samples and lists 1 of them in 'per_q'"):
         read(tmp_path, {**TOTALS, "per_q": [{"question": "a", "correct": True}]})
+    slices = [{"total": 4 * n, "correct": n, "accuracy": 0.25} for n in range(1, 20)]
+    with pytest.raises(InputError, match="holds 19 pairs of counts and names no prompt"):
+        read(tmp_path, {"by_level": slices})
+    problems = [{"problem_idx": at, **counts} for at, counts in enumerate(slices)]
+    assert read(tmp_path, *problems).source.inferred[0] == "Prompts are told apart by problem_idx."
     assert read(tmp_path, {**TOTALS, "task_id": "x"}).groups[0].size == 3
     columns = ColumnNames(num_samples="n", num_correct="correct")
     assert read(tmp_path, TOTALS, columns=columns).groups[0].size == 3
@@ -333,11 +339,6 @@ def test_a_list_of_which_nothing_says_what_it_holds_is_refused_with_the_option_t
     refuse_lone_list(tmp_path, [{"score": 0.1, "responses": ["a"]}, {"scores": [1]}])  # no more than half of the rows
 
 
-def test_criteria_of_one_response_are_not_its_samples(tmp_path: Path) -> None:
-    rows = [{"prompt": "q", "response": text, "reward": 1.0, "scores": [0.1, 0.2, 0.3]} for text in "ab"]
-    assert [group.rewards for group in read(tmp_path, *rows).groups] == [(1.0, 1.0)]
-
-
 def test_numbered_verdicts_are_rows_and_not_counts(tmp_path: Path) -> None:
     rows = [{"task_id": task, "n": n, "correct": int(n > task)} for task in (1, 2) for n in (1, 2, 3, 4)]
     run = read(tmp_path, *rows)
@@ -420,12 +421,9 @@ def test_a_list_without_as_many_responses_is_no_list_of_samples(row: dict[str, A
     assert samples_of(row) is None
 
 
-def test_of_several_lists_the_one_with_responses_holds_the_samples() -> None:
+def test_of_several_lists_the_one_with_responses_or_the_named_one_holds_the_samples() -> None:
     row = {"scores": [0.1, 0.9, 0.5], "rewards": [1, 0], "responses": ["a", "b"]}
     assert (shape(row).rewards, shape(row).texts) == ((1, 0), ("a", "b"))
-
-
-def test_a_list_that_is_named_needs_no_responses() -> None:
     assert shape({"passed": [True, False]}, "passed").rewards == (True, False)
     assert shape({"rubric": [{"score": 1}, {"score": 0}]}, "score").rewards == (1, 0)
 

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import Tokens
-from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import records
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.records import ReadRequest, chosen_name, list_names
 from gradscope.rollouts.run import Run
 from tests.rollouts.build import adapter_folder, group, model_folder
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
@@ -27,6 +28,24 @@ def row(**cells: Any) -> dict[str, Any]:
 
 def read(path: Path, *rows: Any) -> Run:
     return read_run(write_lines(path / "log.jsonl", *rows))
+
+
+def test_long_lists_of_names_are_cut_off() -> None:
+    assert list_names([]) == "none"
+    assert list_names(["a", "b"]) == "'a', 'b'"
+    assert list_names(map(str, range(22))).endswith("'19' and 2 more")
+
+
+def test_the_named_scorer_counts_else_the_first() -> None:
+    request = ReadRequest(path=Path("log"))
+    named = ReadRequest(path=Path("log"), options=ReadOptions(columns=ColumnNames(reward="f1")))
+    assert chosen_name(["acc", "f1", "acc"], request, "metric", "none") == "acc"
+    assert chosen_name(["acc", "f1"], named, "metric", "none") == "f1"
+    with pytest.raises(InputError, match=r"^log has no metric 'f1'\.$") as caught:
+        chosen_name(["acc", "acc"], named, "metric", "none")
+    assert caught.value.hint == "Its metrics are 'acc'; name one with --reward-column."
+    with pytest.raises(InputError, match=r"^log has no scored samples\.$"):
+        chosen_name([], request, "scorer", "no scored samples")
 
 
 def test_a_row_that_was_written_twice_counts_once(tmp_path: Path) -> None:
