@@ -61,6 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
     is_fast = "not slow" in config.option.markexpr
     settings.register_profile("ours", max_examples=15 if is_fast else 100, deadline=None)
     settings.load_profile("ours")
+    # libraries in C++ report leaks of what the interpreter does not take down; last of all, for pytest collects twice
+    config.add_cleanup(gc.unfreeze)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -72,11 +74,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Let the interpreter take down the rest, or libraries in C++ report leaks."""
-    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -98,11 +95,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _keep_first_cases_fast(items: list[pytest.Item]) -> None:
     """Of a test that many models or logs go through, the fast lane has the first; all others are slow."""
-    folders = {REPOSITORY / "tests" / name for name in ("gradients", "rollouts")}
     seen = set[str]()
     for item in items:
         test, _, case = item.nodeid.partition("[")
-        if case and folders & set(item.path.parents):
+        if case and test.startswith(("tests/gradients/", "tests/rollouts/")):
             if test in seen:
                 item.add_marker("slow")
             seen.add(test)
