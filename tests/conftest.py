@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import importlib.metadata
 import os
 import random
 import re
@@ -28,6 +29,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["GRADSCOPE_REMEMBER"] = "0"  # or options of one test would be those of the next
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the workers share the cores, and tiny models need one
 gc.set_threshold(10_000, 10, 10)  # as the console script does
+# accelerate looks for PEFT ten times an update, by what its package says of itself: a twentieth of each training
+importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
 _num_frozen = 0  # modules that garbage collection leaves out
 
 
