@@ -144,6 +144,14 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callabl
     return folder
 
 
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """A folder below two that hold nothing else: readers look above a log, where folders of all other tests lie."""
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data with known answers; the test is skipped where it is absent."""
