@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from gradscope.__main__ import main
 from gradscope.machine import limit_spinning
-from tests.hostile.cases import options_of, summarize
+from tests.hostile.cases import options_of, summarize, wrong_end
 
 TRAIN = (
     "train --output run --quiet --steps 3 --num-prompts 2 --group-size 4 --checkpoint-every 1"
@@ -323,9 +323,7 @@ class Bench:
                 os.unlink(path)
 
         code, err = forked(folder, writer.arguments, at_event(folder, number, take, reads=True))
-        if code not in (0, 1, 2) or (code == 2 and not ("error: " in err and "hint: " in err)):
-            return f"ended with {code}: {err[-800:]}"
-        return ""
+        return wrong_end(code, err)
 
     def clock(self, writer: Writer) -> str:
         """Let the clock go backwards at each look."""
