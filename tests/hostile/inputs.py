@@ -252,9 +252,9 @@ def taken(folder: Path, name: str, arguments: tuple[str, ...], *, seconds: float
     code, err = forked(folder, arguments, measured)
     used, num_bytes = json.loads(measurement.read_text()) if measurement.exists() else (3 * seconds, 0)
     measurement.unlink(missing_ok=True)
-    is_told = seconds == LONG and re.search(r"^[0-9]+ of [0-9]+ ", err, re.M)
+    says_progress = seconds == LONG and re.search(r"^[0-9]+ of [0-9]+ ", err, re.M)
     why = ""
-    if (used > seconds or num_bytes > most) and not is_told:
+    if (used > seconds or num_bytes > most) and not says_progress:
         why = f"{used:.0f} s, {num_bytes >> 20} MiB"
     elif any(ord(letter) < 32 and letter != "\n" for letter in err):
         why = "an escape reached the terminal"

@@ -194,7 +194,7 @@ def _paths_of(event: str, arguments: tuple[Any, ...]) -> list[str]:
 
 def events(folder: Path, arguments: Sequence[str], *, reads: bool = False) -> list[str]:
     """The path of each of these things that a command does, from its folder, in order."""
-    journal = folder.parent / "told"
+    journal = folder.parent / "events"
     with journal.open("wb", buffering=0) as file:
         note = at_event(folder, None, lambda path: file.write(f"{path}\n".encode()) and None, reads=reads)
         code, err = forked(folder, arguments, note)
@@ -343,7 +343,7 @@ class Bench:
         return "" if state(folder / writer.output) == self.whole(writer) else "another clock gives another result"
 
 
-def others(bench: Bench, writer: Writer) -> list[tuple[str, Callable[[], str]]]:
+def other_trials(bench: Bench, writer: Writer) -> list[tuple[str, Callable[[], str]]]:
     """Every trial of a command but being killed: its name and what runs it."""
     folder = bench.fresh(writer)
     num_reads = len(events(folder, writer.arguments, reads=True))
@@ -366,7 +366,7 @@ def run_trials(
         writes = range(1, len(events(bench.fresh(writer), writer.arguments)) + 1)
         for number in writes if kills is None else chance.sample(writes, min(kills, len(writes))):
             yield f"killed at a write|{writer.name}, at write {number}", bench.killed(writer, number)
-        every = others(bench, writer)
+        every = other_trials(bench, writer)
         for name, run in every if most is None else chance.sample(every, min(most, len(every))):
             yield f"{re.sub(r'[0-9,.]+ ?', '', name).strip()}|{writer.name}, {name}", run()
 
