@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import importlib.metadata
 import os
 import random
 import re
@@ -28,6 +29,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["GRADSCOPE_REMEMBER"] = "0"  # or options of one test would be those of the next
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the workers share the cores, and tiny models need one
 gc.set_threshold(10_000, 10, 10)  # as the console script does
+# accelerate looks for PEFT ten times an update, by what its package says of itself: a twentieth of each training
+importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
 _num_frozen = 0  # modules that garbage collection leaves out
 
 
@@ -61,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     is_fast = "not slow" in config.option.markexpr
     settings.register_profile("ours", max_examples=15 if is_fast else 100, deadline=None)
     settings.load_profile("ours")
+    # libraries in C++ report leaks of what the interpreter does not take down; last of all, for pytest collects twice
+    config.add_cleanup(gc.unfreeze)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -72,11 +77,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Let the interpreter take down the rest, or libraries in C++ report leaks."""
-    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -98,11 +98,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _keep_first_cases_fast(items: list[pytest.Item]) -> None:
     """Of a test that many models or logs go through, the fast lane has the first; all others are slow."""
-    folders = {REPOSITORY / "tests" / name for name in ("gradients", "rollouts")}
     seen = set[str]()
     for item in items:
         test, _, case = item.nodeid.partition("[")
-        if case and folders & set(item.path.parents):
+        if case and test.startswith(("tests/gradients/", "tests/rollouts/")):
             if test in seen:
                 item.add_marker("slow")
             seen.add(test)
@@ -142,6 +141,14 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callabl
             shutil.rmtree(folder, ignore_errors=True)
             make(folder)
             finished.touch()
+    return folder
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """A folder below two that hold nothing else: readers look above a log, where folders of all other tests lie."""
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
     return folder
 
 

@@ -1,7 +1,6 @@
 """How the house is built: who may know whom, how full a folder is, where the test of a module stands, what loads."""
 
 import ast
-import json
 import pydoc
 import re
 import subprocess
@@ -14,7 +13,6 @@ import pytest
 
 import gradscope
 from benchmarks.house import BUDGET, modules_of, num_lines
-from tests.diagnostics.compared_runs import write_run
 
 PACKAGE = Path(__file__).resolve().parent.parent / "gradscope"
 MAX_LINES = 600
@@ -117,19 +115,16 @@ def layer_of(path: Path) -> str:
 
 
 @cache
-def imports_of(path: Path) -> tuple[tuple[str, int], ...]:
+def imports_of(path: Path) -> list[tuple[str, int]]:
     """Every imported module with its line; `from a import b` counts as `a.b` where that is a module of ours."""
-    return tuple(_imports_of(path))
-
-
-def _imports_of(path: Path) -> Iterator[tuple[str, int]]:
+    pairs: list[tuple[str, int]] = []
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            pairs += ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield (inner if is_module(inner) else str(node.module)), node.lineno
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            pairs += ((name if is_module(name) else str(node.module), node.lineno) for name in inner)
+    return pairs
 
 
 def is_module(name: str) -> bool:
@@ -350,17 +345,6 @@ def loaded_after(commands: list[list[str]], cwd: Path) -> list[set[str]]:
     return [set(names) for _, *names in reported]
 
 
-def write_log(path: Path, steps: tuple[int, ...]) -> Path:
-    rows = [
-        json.dumps({"prompt_id": f"p{prompt}", "step": step, "reward": (prompt + sample) % 2})
-        for step in steps
-        for prompt in (1, 2)
-        for sample in range(4)
-    ]
-    path.write_text("\n".join(rows) + "\n")
-    return path
-
-
 RIDDLES = frozenset(
     {"found", "told", "kept", "place", "places", "said", "there", "here", "known", "whole", "others", "some", "what"}
     | {"given", "beside", "taken"}
@@ -389,37 +373,10 @@ def test_names_say_what_a_thing_is() -> None:
     assert riddles == set()
 
 
-FOR_GRADIENTS = {
-    *("matplotlib", "torch", "transformers", "peft", "trl", "datasets", "accelerate", "pandas", "duckdb")
-}  # and for figures, training and frames
-
-
 @pytest.mark.slow
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
-    heavy = {"numpy", "scipy", "pyarrow", *FOR_GRADIENTS}
+    heavy = {"numpy", "scipy", "pyarrow", "matplotlib", "torch", "transformers", "trl", "datasets", "pandas", "duckdb"}
     commands = [[*command, "--help"] for command in ([], ["rank"], ["degeneracy"], ["train"], ["check"], ["demo"])]
     assert [
         command for command, names in zip(commands, loaded_after(commands, tmp_path), strict=True) if heavy & names
     ] == []
-
-
-@pytest.mark.slow
-def test_logs_need_no_torch_and_figures_alone_need_matplotlib(tmp_path: Path) -> None:
-    log = str(write_log(tmp_path / "log.jsonl", (1, 2)))
-    for seed in (0, 1):
-        write_run(tmp_path / "runs" / str(seed), seed=seed)
-    commands = [
-        ["degeneracy", log],
-        ["passk", str(write_log(tmp_path / "samples.jsonl", (1,)))],
-        ["compare", str(tmp_path / "runs")],
-        ["check", log, "--require", "frac_reward_zero_std <= 1"],
-        ["report", log, "--no-gradients", "--quiet"],
-        ["degeneracy", log, "--output", "out"],
-    ]
-    *plain, drawn = loaded_after(commands, tmp_path)
-    assert [
-        command
-        for command, names in zip(commands, plain, strict=False)
-        if {"fsspec", "aiohttp", *FOR_GRADIENTS} & names
-    ] == []
-    assert "torch" not in drawn

@@ -24,10 +24,10 @@ COMMANDS: list[list[str]] = [
     ["claims", LOG, "--no-gradients"],
     ["claims", LOG],
     ["compare", LOG, str(LOGS / "generic.csv")],
-    ["reduce", LOG, "-o", "parts"],
     ["spike", str(LOGS / "metrics" / "trainer_state.json")],
     ["explain", "effective_rank"],
     ["config"],
+    ["reduce", LOG, "-o", "parts"],
 ]
 NEED_TORCH: list[list[str]] = [
     ["replay", LOG],
@@ -59,7 +59,7 @@ done, errors = [], []
 for arguments in commands:
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         code = main(arguments)
-    done.append((code, out.getvalue(), err.getvalue()))
+    done.append((code, out.getvalue(), err.getvalue(), [name for name in sys.modules if sys.modules[name]]))
 for call in calls:
     try:
         exec(call, {"gradscope": gradscope, "LOG": log})
@@ -104,14 +104,16 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("index", range(len(COMMANDS)), ids=lambda index: COMMANDS[index][0])
 def test_logs_need_no_torch(outputs: dict[str, Any], index: int) -> None:
-    code, out, err = outputs["commands"][index]
+    code, out, err, loaded = outputs["commands"][index]
     assert code == 0, err
     assert out.strip()
+    assert {"matplotlib", "duckdb", "datasets", "accelerate", "fsspec", "aiohttp"}.isdisjoint(loaded)
+    assert "pandas" not in loaded or COMMANDS[index][0] == "reduce"  # for which pyarrow looks whether there is pandas
 
 
 @pytest.mark.parametrize("index", range(len(NEED_TORCH)), ids=lambda index: NEED_TORCH[index][0])
 def test_gradients_say_what_to_install(outputs: dict[str, Any], index: int) -> None:
-    code, _, err = outputs["commands"][len(COMMANDS) + index]
+    code, _, err, _ = outputs["commands"][len(COMMANDS) + index]
     assert code == 2, err
     assert f"error: {GRADIENTS}" in err
     assert f"hint: {HINT}" in err

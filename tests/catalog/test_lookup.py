@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 
@@ -36,3 +37,13 @@ def test_a_range_is_known_where_it_is_numbers() -> None:
     assert range_of("stable_rank") == (1.0, math.inf)
     assert range_of("optimal_baseline") == (-math.inf, math.inf)
     assert range_of("update_cosine") == (-1.0, 1.0)
+
+
+def test_what_goes_wrong_is_better_lower_and_what_is_gained_higher() -> None:
+    """Held by the words of the names, for a gate fails by the direction of its metric."""
+    lower = r"chi2|kl_k3|beyond|clipped|lag$|above_1|truncated|seconds|slowest|_error$|mismatch|hurt|all_fail|zero_std$"
+    higher = r"_ess$|^pass_(rate|at_k|hat_k)$|transfer|influence|alignment\.pass"
+    for name, entry in CATALOG.items():
+        if not name.startswith("mean_"):  # a mean over runs of another length tells nothing
+            expected = "lower" if re.search(lower, name) else "higher" if re.search(higher, name) else entry.better
+            assert entry.better == expected, name

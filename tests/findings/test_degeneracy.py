@@ -259,6 +259,15 @@ def test_a_filter_may_have_hidden_dead_groups_where_the_log_has_none(
     assert "holds no text" not in text
 
 
+@pytest.mark.parametrize(("contradicting", "is_said"), [(23, False), (24, True)])
+def test_advantages_against_the_rewards_in_a_quarter_of_the_94_live_groups_are_said(
+    contradicting: int, is_said: bool
+) -> None:
+    report = replace(degeneracy_report(), num_contradicting=contradicting)
+    assert report.contradicts_rewards == is_said
+    assert ("In 24 of 94 groups with unequal rewards the logged advantages fall" in shown(report)) == is_said
+
+
 def test_the_gap_is_split_over_several_steps() -> None:
     assert (
         "the gap is +40.4 [+32.0, +48.0] points, 47 [31, 61] times the prediction: +39.0 [+31.0, +46.0] from groups "

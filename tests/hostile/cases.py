@@ -165,6 +165,13 @@ def _text() -> Iterator[io.TextIOWrapper]:
         yield stream
 
 
+def wrong_end(code: int, err: str) -> str:
+    """Why a command did not end as it may: well, with an open question, or with an error and a hint."""
+    if code not in (0, 1, 2) or (code == 2 and not ("error: " in err and "hint: " in err)):
+        return f"ended with {code}: {err[-700:]}"
+    return ""
+
+
 def _wrong(arguments: list[str], code: int, out: str, err: str, seconds: float) -> str:
     if code not in (0, 1, 2):
         return f"exit {code}: {err[-2500:]}"

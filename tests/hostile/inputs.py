@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.conftest import REPOSITORY
-from tests.hostile.cases import options_of, summarize
+from tests.hostile.cases import options_of, summarize, wrong_end
 from tests.hostile.writes import forked, preload
 
 SECONDS, BYTES, LONG = 10.0, 1 << 30, 60.0
@@ -252,16 +252,15 @@ def taken(folder: Path, name: str, arguments: tuple[str, ...], *, seconds: float
     code, err = forked(folder, arguments, measured)
     used, num_bytes = json.loads(measurement.read_text()) if measurement.exists() else (3 * seconds, 0)
     measurement.unlink(missing_ok=True)
+    says_progress = seconds == LONG and re.search(r"^[0-9]+ of [0-9]+ ", err, re.M)
     why = ""
-    if code not in (0, 1, 2) or (code == 2 and not ("error: " in err and "hint: " in err)):
-        why = f"exit {code}: {err[-700:]}"
-    elif (used > seconds or num_bytes > most) and not (seconds == LONG and re.search(r"^[0-9]+ of [0-9]+ ", err, re.M)):
+    if (used > seconds or num_bytes > most) and not says_progress:
         why = f"{used:.0f} s, {num_bytes >> 20} MiB"
     elif any(ord(letter) < 32 and letter != "\n" for letter in err):
         why = "an escape reached the terminal"
     elif (folder / "ran").exists() or (folder / "model" / "ran").exists():
         why = "it ran code"
-    return Taken(name, code, used, num_bytes, why)
+    return Taken(name, code, used, num_bytes, wrong_end(code, err) or why)
 
 
 def models(folder: Path, names: list[str]) -> Iterator[Taken]:

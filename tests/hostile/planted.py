@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from tests.hostile.cases import options_of, summarize
+from tests.hostile.cases import options_of, summarize, wrong_end
 from tests.hostile.servers import served
 from tests.hostile.writes import WRITERS, Bench, Writer, at_event, end, events, forked, nothing, preload, start, state
 
@@ -66,12 +66,6 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def _wrong_end(code: int, err: str) -> str:
-    if code not in (0, 1, 2) or (code == 2 and not ("error: " in err and "hint: " in err)):
-        return f"ended with {code}: {err[-600:]}"
-    return ""
-
-
 def planted(bench: Bench, writer: Writer, path: str, number: int | None, kind: str, *, replaces: bool = True) -> str:
     """Plant one of ``PLANTS`` at a path that a command writes, at that write (None: before); why it did not hold.
 
@@ -110,7 +104,7 @@ def planted(bench: Bench, writer: Writer, path: str, number: int | None, kind: s
             and contents(place) != {"mine": contents(place)["mine"]}
         ):
             return f"something was put into {path} ({code})"
-    return _wrong_end(code, err)
+    return wrong_end(code, err)
 
 
 def without_rights(bench: Bench, writer: Writer, place: str) -> str:
@@ -146,7 +140,7 @@ def by_two_users(bench: Bench, writer: Writer, rights: int) -> str:
     folder = _shared(bench, writer, rights)
     both = [start(folder, writer.arguments, partial(os.setuid, user)) for user in (NOBODY, SOMEBODY)]
     ends = [end(*one) for one in both]
-    if wrong := [why for code, err in ends if (why := _wrong_end(code, err))]:
+    if wrong := [why for code, err in ends if (why := wrong_end(code, err))]:
         return "; ".join(wrong)
     if sorted(code for code, _ in ends) not in ([0, 2], *([] if writer.refuses else [[0, 0]])):
         return f"two at once ended with {ends}"
@@ -170,7 +164,7 @@ def after_another(bench: Bench, writer: Writer, number: int, rights: int) -> str
     left = {path: path.stat() for path in folder.rglob("*") if path.stat().st_uid == NOBODY}
     again = writer.again(folder / writer.output)
     code, err = forked(folder, (*writer.arguments, *again), partial(os.setuid, SOMEBODY))
-    if why := _wrong_end(code, err):
+    if why := wrong_end(code, err):
         return f"the other user's {why}"
     if rights & stat.S_ISVTX and (gone := [path for path in left if not path.exists()]):
         return f"another user removed {gone}"

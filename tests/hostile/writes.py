@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from gradscope.__main__ import main
 from gradscope.machine import limit_spinning
-from tests.hostile.cases import options_of, summarize
+from tests.hostile.cases import options_of, summarize, wrong_end
 
 TRAIN = (
     "train --output run --quiet --steps 3 --num-prompts 2 --group-size 4 --checkpoint-every 1"
@@ -194,7 +194,7 @@ def _paths_of(event: str, arguments: tuple[Any, ...]) -> list[str]:
 
 def events(folder: Path, arguments: Sequence[str], *, reads: bool = False) -> list[str]:
     """The path of each of these things that a command does, from its folder, in order."""
-    journal = folder.parent / "told"
+    journal = folder.parent / "events"
     with journal.open("wb", buffering=0) as file:
         note = at_event(folder, None, lambda path: file.write(f"{path}\n".encode()) and None, reads=reads)
         code, err = forked(folder, arguments, note)
@@ -323,9 +323,7 @@ class Bench:
                 os.unlink(path)
 
         code, err = forked(folder, writer.arguments, at_event(folder, number, take, reads=True))
-        if code not in (0, 1, 2) or (code == 2 and not ("error: " in err and "hint: " in err)):
-            return f"ended with {code}: {err[-800:]}"
-        return ""
+        return wrong_end(code, err)
 
     def clock(self, writer: Writer) -> str:
         """Let the clock go backwards at each look."""
@@ -345,7 +343,7 @@ class Bench:
         return "" if state(folder / writer.output) == self.whole(writer) else "another clock gives another result"
 
 
-def others(bench: Bench, writer: Writer) -> list[tuple[str, Callable[[], str]]]:
+def other_trials(bench: Bench, writer: Writer) -> list[tuple[str, Callable[[], str]]]:
     """Every trial of a command but being killed: its name and what runs it."""
     folder = bench.fresh(writer)
     num_reads = len(events(folder, writer.arguments, reads=True))
@@ -368,7 +366,7 @@ def run_trials(
         writes = range(1, len(events(bench.fresh(writer), writer.arguments)) + 1)
         for number in writes if kills is None else chance.sample(writes, min(kills, len(writes))):
             yield f"killed at a write|{writer.name}, at write {number}", bench.killed(writer, number)
-        every = others(bench, writer)
+        every = other_trials(bench, writer)
         for name, run in every if most is None else chance.sample(every, min(most, len(every))):
             yield f"{re.sub(r'[0-9,.]+ ?', '', name).strip()}|{writer.name}, {name}", run()
 

@@ -69,7 +69,8 @@ def test_every_number_is_that_of_plain_arithmetic(seed: int, scale: float) -> No
     sequences = [rng.normal(0, scale, rng.integers(1, 9)).tolist() for _ in range(40)]
     advantages = [rng.choice([-1.0, 0.0, 1.0], len(sequence)).tolist() for sequence in sequences]
     sums = sequence_sums(np.concatenate(sequences), [len(s) for s in sequences], np.concatenate(advantages))
-    estimates = mismatch_estimates(sums, [f"p{at // 2}" for at in range(40)], resampling=FEW)
+    prompts = [f"p{at // 2}" for at in range(40)]
+    estimates = mismatch_estimates(sums, prompts, resampling=FEW)
     assert {name: estimates[name].value for name in NAMES} == pytest.approx(
         plain(sequences, advantages), rel=1e-9, abs=1e-12
     )
@@ -77,6 +78,8 @@ def test_every_number_is_that_of_plain_arithmetic(seed: int, scale: float) -> No
         low, high = estimates[name].ends
         assert low <= estimates[name].value <= high
         assert estimates[name].num_units == 20
+    again = mismatch_estimates(sums, prompts, resampling=Resampling(num_resamples=200, seed=1))
+    assert again["kl_k1"].ends != estimates["kl_k1"].ends
 
 
 def test_policies_that_agree_have_no_mismatch_and_no_interval() -> None:

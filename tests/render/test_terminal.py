@@ -231,7 +231,7 @@ def test_check_says_number_limit_meaning_and_next_step() -> None:
     assert "• frac_reward_zero_std: Try prompts of middling difficulty." in text
     more = shown("check", "requirements")
     assert "FAIL  frac_reward_zero_std <= 0.3, is 0.4125 [0.33, 0.49]" in more
-    assert "  It holds." in more
+    assert "\n  It holds." in more
 
 
 def test_of_many_requirements_those_that_need_a_look_are_shown() -> None:

@@ -31,10 +31,6 @@ for port, arguments in json.loads(sys.argv[1]):
 it would find the addresses of the one before."""
 
 
-def by_two(*arguments: object) -> list[tuple[int, str, str]]:
-    return finish(start_processes(2, "-m", "gradscope", *map(str, arguments)))
-
-
 def singular_values(node: object) -> list[list[float]]:
     if isinstance(node, dict):
         own = node.get("singular_values")
@@ -169,7 +165,7 @@ run()
     assert sum(err.count("interrupted") for _, _, err in done) == 1
     assert f"goes on from the 1 finished step in {remaining.parent}" in done[0][2]
 
-    (main, other) = by_two(*arguments)
+    (main, other) = finish(start_processes(2, "-m", "gradscope", *arguments))
     assert (main[0], other) == (0, (0, "", ""))
     assert "note: step 1 was finished before and is used again" in main[2]
     assert not remaining.parent.exists()

@@ -53,12 +53,12 @@ def logged_groups(num_groups: int) -> list[Any]:
     return changed(tiny_groups(num_groups), logprobs=lambda rollout: tuple(-rng.random(len(rollout.completion_ids))))
 
 
-def both(make: Callable[[], Any], look: Callable[[Any], Any]) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
+def on_both(make: Callable[[], Any], run: Callable[[Any], Any]) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
     """What is measured on the CPU and on the other device, and the waits of the latter that are not the model's own."""
-    expected = look(make())
+    expected = run(make())
     model = make()
     with other_device() as device:
-        elsewhere = look(moved(model))
+        elsewhere = run(moved(model))
     return (
         np.asarray(elsewhere),
         np.asarray(expected),
@@ -75,7 +75,7 @@ def both(make: Callable[[], Any], look: Callable[[Any], Any]) -> tuple[np.ndarra
     ],
 )
 def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> None:
-    elsewhere, expected, waits = both(
+    elsewhere, expected, waits = on_both(
         lambda: tiny_model(name, lora=lora), lambda model: measure_step(prepared(model), engine=engine).gram
     )
     assert relative(elsewhere, expected) < 1e-5
@@ -90,7 +90,7 @@ def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> Non
 
 
 def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
-    elsewhere, expected, waits = both(
+    elsewhere, expected, waits = on_both(
         lambda: tiny_model("qwen3_gqa_norms"),
         lambda model: measure_step(prepared(model, tokens=24), engine="stream").gram,
     )
@@ -101,7 +101,7 @@ def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
 
 @pytest.mark.parametrize("name", ["qwen3_moe_normalized", "mixtral"])
 def test_experts_are_where_their_tokens_are(name: str) -> None:
-    elsewhere, expected, waits = both(
+    elsewhere, expected, waits = on_both(
         lambda: tiny_experts(name), lambda model: measure_step(prepared(model), engine="stream").gram
     )
     assert relative(elsewhere, expected) < 1e-5
@@ -126,23 +126,23 @@ def test_every_weight_of_a_loss_goes_to_the_device(case: str) -> None:
     for reference in references:
         reference.lm_head.weight.data.mul_(1.3)
 
-    def look(model: Any) -> Any:
+    def run(model: Any) -> Any:
         reference = references.pop()
         reference = moved(reference) if isinstance(next(model.parameters()), Elsewhere) else reference
         step = measure_step(prepared(model, OBJECTIVES[case], reference=reference), engine="stream")
         return np.concatenate([step.gram.ravel(), *step.logprobs])
 
-    elsewhere, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms"), look)
+    elsewhere, expected, waits = on_both(lambda: tiny_model("qwen3_gqa_norms"), run)
     assert relative(elsewhere, expected) < 1e-5
     assert set(waits) - set(ONCE) <= {"down: gradients/layers/trace.settle", "down: gradients/plan/rows.<listcomp>"}
 
 
 def test_the_error_of_a_bfloat16_row_is_measured_where_the_row_is() -> None:
-    def look(model: Any) -> Any:
+    def run(model: Any) -> Any:
         step = measure_step(prepared(model), engine="stream")
         return [step.relative_row_error, *step.gram.ravel()]
 
-    elsewhere, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms", dtype=torch.bfloat16), look)
+    elsewhere, expected, waits = on_both(lambda: tiny_model("qwen3_gqa_norms", dtype=torch.bfloat16), run)
     assert elsewhere[0] == pytest.approx(expected[0], rel=0.2)
     assert relative(elsewhere[1:], expected[1:]) < 3 * elsewhere[0]
     assert waits.pop("asked: gradients/step/measure.<genexpr>") == 4  # two numbers of each of two rows
@@ -151,12 +151,12 @@ def test_the_error_of_a_bfloat16_row_is_measured_where_the_row_is() -> None:
 
 
 def tokens_of(**options: Any) -> Callable[[Any], Any]:
-    def look(model: Any) -> Any:
+    def run(model: Any) -> Any:
         step = prepared(model, num_groups=1)
         grams = measure_tokens(step, measure_step(step), **options)
         return np.concatenate([gram.gram.ravel() for gram in grams])
 
-    return look
+    return run
 
 
 def rollout_tokens(model: Any) -> Any:
@@ -180,15 +180,15 @@ def group_weights(model: Any) -> Any:
 
 
 def signal(kind: Any) -> Callable[[Any], Any]:
-    def look(model: Any) -> Any:
+    def run(model: Any) -> Any:
         step = prepared(model, num_groups=1)
         return measure_signals(step, measure_step(step), kind, most=None, seed=0).logged_gram
 
-    return look
+    return run
 
 
 def token_sums(max_bytes: int) -> Callable[[Any], Any]:
-    def look(model: Any) -> Any:
+    def run(model: Any) -> Any:
         step = prepared(model, Objective(loss_type="grpo", beta=0.1), reference=model, num_groups=1)
         tokens = counted_tokens(step, measure_step(step))
         assert tokens is not None
@@ -196,7 +196,7 @@ def token_sums(max_bytes: int) -> Callable[[Any], Any]:
         step.budget.row_bytes = max_bytes
         return measure_token_sums(step, tokens, rows, np.array([False, False, True]))
 
-    return look
+    return run
 
 
 def optimizers(model: Any) -> Any:
@@ -222,7 +222,7 @@ def answers(model: Any) -> Any:
     return [*map(float, numbers), *torch.cat(sampled).tolist()]
 
 
-LOOKS = {
+CASES = {
     "token rows of a sketch": ("qwen3_gqa_norms", tokens_of(num_buckets=16, most=3)),
     "token rows of a sample, tied": ("gpt2_tied_conv1d", tokens_of(most=3)),
     "token rows of a sample, experts": ("mixtral", tokens_of(most=3)),
@@ -239,13 +239,13 @@ LOOKS = {
 }
 
 
-@pytest.mark.parametrize("case", LOOKS)
+@pytest.mark.parametrize("case", CASES)
 def test_nothing_stays_behind_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # of autocast PyTorch knows only devices of its own
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)
-    name, look = LOOKS[case]
-    elsewhere, expected, _ = both(lambda: tiny_experts(name) if name == "mixtral" else tiny_model(name), look)
+    name, run = CASES[case]
+    elsewhere, expected, _ = on_both(lambda: tiny_experts(name) if name == "mixtral" else tiny_model(name), run)
     assert np.isfinite(expected).all()
     assert expected.any()
     assert relative(elsewhere, expected) < 1e-5

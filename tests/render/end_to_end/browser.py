@@ -192,10 +192,6 @@ def started() -> Iterator[Browser]:
             browser.close()
 
 
-def num_sheets(paper: bytes) -> int:
-    return len(re.findall(rb"/Type /Page\b", paper))
-
-
 def judged(browser: Browser, page: Path, pictures: Path | None = None) -> tuple[Figures, list[str]]:
     """What a page costs, and what is wrong with it, a line each."""
     wrong: list[str] = []
@@ -213,7 +209,7 @@ def judged(browser: Browser, page: Path, pictures: Path | None = None) -> tuple[
             wrong += [f"{view}: {kind}: {one}" for kind, result in tab.run(AUDIT).items() for one in result]
     if pictures is not None:
         (pictures / f"{page.stem}.pdf").write_bytes(paper)
-    figures = Figures(page.stat().st_size, max(times), num_sheets(paper))
+    figures = Figures(page.stat().st_size, max(times), len(re.findall(rb"/Type /Page\b", paper)))
     wrong += [
         f"{result:,.0f} {unit}, at most {most:,.0f}"
         for result, most, unit in zip(

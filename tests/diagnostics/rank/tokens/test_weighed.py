@@ -31,10 +31,6 @@ from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.gradients.models import DAPO, changed, naive_token_rows, tiny_groups, tiny_model, tiny_policy, weight_of
 
 
-def only_rows(prepared: object, gram: object, *, progress: object) -> tuple[str]:
-    return ("rows",)
-
-
 def prepared_of(groups: list[Any], *, lora: bool = False, **objective: Any) -> PreparedStep:
     return prepare_step(tiny_policy("llama_untied_biases", lora=lora), groups, replace(DAPO, **objective))
 
@@ -177,7 +173,7 @@ def test_each_kind_has_the_energy_of_its_tokens_by_group() -> None:
 def test_the_energy_needs_the_weights_of_the_step_alone() -> None:
     prepared = prepared_of(off_policy())
     gram = measure_step(prepared)
-    rows, answer = rows_and_more(prepared, gram, rows=only_rows, more=weighed_tokens.weigh_step)
+    rows, answer = rows_and_more(prepared, gram, rows=lambda *_, progress: ("rows",), more=weighed_tokens.weigh_step)
     assert (rows, list(answer.cells)) == (("rows",), [TokenCell()])
     np.testing.assert_array_equal(answer.tokens.entropies, counted_tokens(prepared, gram).entropies)
 
