@@ -19,7 +19,7 @@ from gradscope.gradients.step.heldout import measure_heldout_gram
 from gradscope.gradients.step.measure import FLOAT32_ROW_ERROR, measure_step
 from gradscope.gradients.step.verify import tolerance
 from gradscope.rollouts.run import WeightsRef
-from tests.gradients.end_to_end.test_other_device import LOOKS, OBJECTIVES, logged_groups
+from tests.gradients.end_to_end.test_other_device import CASES, OBJECTIVES, logged_groups
 from tests.gradients.models import (
     ARCHITECTURES,
     DAPO,
@@ -96,10 +96,10 @@ def test_every_weight_of_a_loss(case):
     assert relative(*grams) < SAME
 
 
-@pytest.mark.parametrize("case", LOOKS)
+@pytest.mark.parametrize("case", CASES)
 def test_tokens_weights_signals_and_norms(case):
-    name, look = LOOKS[case]
-    expected, result = look(made(name)), look(made(name).cuda())
+    name, run = CASES[case]
+    expected, result = run(made(name)), run(made(name).cuda())
     assert relative(np.asarray(result), np.asarray(expected)) < SAME
 
 
