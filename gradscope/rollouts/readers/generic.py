@@ -231,11 +231,11 @@ def _as_number(cell: Any) -> float:
 
 def _runs(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
     """The columns that tell runs apart: most of their texts stand in several rows of a group, as no sample's would."""
-    held = {name: Counter[tuple[str, ...]]() for name in (*RUNS, "method", "algorithm", "arm")}
-    for row, (name, sizes) in product(rows, held.items()):
+    counters = {name: Counter[tuple[str, ...]]() for name in (*RUNS, "method", "algorithm", "arm")}
+    for row, (name, sizes) in product(rows, counters.items()):
         if text := text_of(row.get(name)):
             sizes[text_of(row.get(columns.step or "")), text_of(row.get(key_of(columns) or "")), text] += 1
-    return tuple(name for name, sizes in held.items() if sum(map((1).__lt__, sizes.values())) > len(sizes) / 2)
+    return tuple(name for name, sizes in counters.items() if sum(map((1).__lt__, sizes.values())) > len(sizes) / 2)
 
 
 def _arms(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
