@@ -54,7 +54,7 @@ def web(tmp_path: Path, cache: Path) -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(folder)))
     server.seen, server.folder = [], folder
     server.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))  # seconds until it sees that it is to end
     thread.start()
     yield server
     server.shutdown()
