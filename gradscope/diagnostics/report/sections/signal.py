@@ -72,10 +72,7 @@ def _repeats(read: Lengths) -> Iterator[str]:
         share = percent(read.num_repeats / read.num_texts)
         yield f"{share} of completions repeat another of their group to the letter, and so its gradient: sample hotter."
     if read.num_torn:
-        yield (
-            f"In {counted(read.num_torn, 'group')} one and the same completion has several rewards: the reward depends "
-            "on something else than the text."
-        )
+        yield f"In {counted(read.num_torn, 'group')} one completion has several rewards: they depend on more than text."
 
 
 def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
@@ -93,17 +90,14 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
         *("iid_prediction", "jensen_gap"),
     )
+    is_unusual = report.looks_filtered or report.num_faint > 0
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
     return ReportSection(
         name="signal",
         findings=tuple(findings),
         severity=max(
             *map(_severity, (report.frac_reward_zero_std, report.frac_reward_conflict)),
-            "problem"
-            if report.contradicts_rewards
-            else "look"
-            if report.looks_filtered or report.num_faint
-            else "fine",
+            "problem" if report.contradicts_rewards else "look" if is_unusual else "fine",
             key=_ORDER.index,
         ),
         meaning=entry.meaning,
@@ -143,12 +137,10 @@ def _trend(report: DegeneracyReport) -> Iterator[str]:
 
 
 def _course(steps: tuple[StepDegeneracy, ...]) -> Chart:
-    kinds: dict[tuple[str, SeriesKind | None], list[float | None]] = {
-        ("all fail", "all_fail"): [row.frac_all_fail.value for row in steps],
-        ("all pass", "all_pass"): [row.frac_all_pass.value for row in steps],
-        ("tied", "tied"): [row.frac_tied.value for row in steps],
-    }
-    drawn = {name: values for name, values in kinds.items() if any(values)}
+    kinds: tuple[SeriesKind, ...] = ("all_fail", "all_pass", "tied")
+    shares = {kind: [getattr(row, f"frac_{kind}").value for row in steps] for kind in kinds}
+    drawn: dict[tuple[str, SeriesKind | None], list[float | None]]
+    drawn = {(kind.replace("_", " "), kind): values for kind, values in shares.items() if any(values)}
     if not drawn:  # without a threshold there are no kinds, only equal rewards
         drawn = {("equal rewards", None): [row.frac_reward_zero_std.value for row in steps]}
     return Chart(
