@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -337,6 +337,7 @@ def degeneracy_of_run(
     starvation = breakdowns.measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
     policies, policy_gap = breakdowns.measure_policies(chosen, table, threshold, resampling=resampling)
     prompts, by_prompt = breakdowns.measure_prompts(chosen, threshold, main, name=name)
+    faint = faint_groups(spread := chosen.table.spread(chosen.values))
     logged = LoggedGroups(
         num_levels=len(chosen.levels),
         reward_functions=tuple(sorted(chosen.table.rewards)),
@@ -382,15 +383,11 @@ def degeneracy_of_run(
         summary=deferred(lambda: degeneracy_summary(report, logged)),
         findings=deferred(lambda: degeneracy_findings(report, logged, sizes.doubled())),
         min_num_filtered=0.0 if table.num_passing is None else min_dead_groups(table.size, table.num_passing),
-        **_faint(chosen.table.spread(chosen.values)),
+        num_faint=int(faint.sum()),
+        faint_spread=float(spread[faint].max(initial=0.0)),
         num_contradicting=_num_contradicting(chosen.table),
     )
     return report
-
-
-def _faint(spread: Array) -> dict[str, Any]:
-    faint = faint_groups(spread)
-    return {"num_faint": int(faint.sum()), "faint_spread": float(spread[faint].max(initial=0.0))}
 
 
 def _num_contradicting(groups: RewardTable) -> int:
