@@ -14,7 +14,6 @@ from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -44,7 +43,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     rewards_of,
     texts_in,
 )
-from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.trainers.prime_rl_episode import (
     AGENTS,
@@ -273,29 +271,20 @@ _SKYRL_BY_PROMPT = "Responses to one prompt of one data source are a group; equa
 _SKYRL_SUMMED = "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
 
 
-def _skyrl_columns(reading: Reading, *, is_surveyed: bool = False) -> ColumnLog | None:
-    """How its rows are read; None where a prompt begins with another, as that of a later turn does."""
-    if not is_surveyed and not _are_apart(reading.files):
-        return None
-    keys = ("score", "data_source", "stop_reason")
-    return reading.log(to_columns=_skyrl_rows, keys=keys, raw=("input_prompt", "output_response"), looks_at_path=True)
+def _skyrl_columns(reading: Reading, *, is_surveyed: bool = False) -> ColumnLog:
+    return reading.log(
+        to_columns=_skyrl_rows,
+        keys=("score", "data_source", "stop_reason"),
+        raw=("input_prompt", "output_response"),
+        looks_at_path=True,
+        **({} if is_surveyed else {"needs_texts": True, "validate": _if_apart}),
+    )
 
 
-class _Prompted(msgspec.Struct, gc=False):
-    input_prompt: str
-
-
-def _are_apart(files: Sequence[Path]) -> bool:
-    """Whether all lines can be read and have a prompt as text, and none begins with that of another."""
-    decoder, prompts = msgspec.json.Decoder(_Prompted), set[str]()
-    for block in (block for file in files for block in blocks_in(file)):
-        if block.lost is not None:
-            return False
-        rows, _, bounds = block.decoded(decoder)
-        prompts.update(row.input_prompt for row in rows)
-        if len(rows) < len(bounds) - 1:
-            return False
-    return not any(second.startswith(first) for first, second in pairwise(sorted(prompts)))
+def _if_apart(table: RewardTable) -> RewardTable | None:
+    """A table of prompts none of which begins with another, as that of a later turn does."""
+    prompts = sorted(table.prompt_texts or ())
+    return None if any(second.startswith(first) for first, second in pairwise(prompts)) else table
 
 
 def _refuse_turns(rows: Sequence[Row], reading: Reading) -> dict[str, Any]:

@@ -138,6 +138,7 @@ class ColumnLog(Struct, frozen=True, kw_only=True):
     max_rollouts: float = math.inf  # limit on rollouts: a few digits may declare a million
     repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
     """Which groups may log a rollout twice, [J], judged by the table; None: judged by ``sample``."""
+    needs_texts: bool = False  # whether ``validate`` looks at the texts of prompts, which large tables go without
     validate: Callable[[RewardTable], RewardTable | None] = lambda table: table
     """A last check of the table; returns None where the log has to be read in another way."""
 
@@ -303,7 +304,7 @@ def reduce_log(
     spans: StepSpans | None = None,
 ) -> RewardTable:
     """The table of a log, empty where no row can be used; ``spans`` collects where the rows of each step lie."""
-    with_texts = spans is not None or keeps_texts(log.files)
+    with_texts = log.needs_texts or spans is not None or keeps_texts(log.files)
     table = merge_parts(log.limited(_parts(log, progress, so_far, spans, with_texts=with_texts)))
     if not len(table) or (log.repeats is None and table.sample is None):
         return table
