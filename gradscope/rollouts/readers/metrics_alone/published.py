@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import MsgspecError
 
 from gradscope.outside.numerals import number_from
 from gradscope.rollouts.readers.metrics_alone.runs import is_step
@@ -204,7 +203,7 @@ def _in_dictionary(text: str) -> Values:
 
 def _decoded(as_json: str) -> Values:
     """The numbers in an object of nothing else, as which most lines can be read in a tenth of the time; else none."""
-    with suppress(MsgspecError, UnicodeError):
+    with suppress(msgspec.MsgspecError, UnicodeError):
         return dict(_NUMBERS.decode(as_json))
     return {}
 

@@ -576,9 +576,10 @@ def read_json_rows(
             return
     quarantine.count_read(path.stat().st_size, len(elements))
     for number, element in enumerate(elements, start=1):
-        row = parse_line(bytes(element) + b"\n") if isinstance(element, msgspec.Raw) else element
+        is_raw = isinstance(element, msgspec.Raw)
+        row = parse_line(bytes(element) + b"\n") if is_raw else element
         if isinstance(row, dict):
             yield f"{path}:{number}", row
         else:
-            why = row.replace("line", "element", 1) if isinstance(row, str) else "the element is not a JSON object"
+            why = row.replace("line", "element", 1) if is_raw else "the element is not a JSON object"
             quarantine.add(why, f"{path}:{number}")

@@ -173,6 +173,8 @@ def test_a_json_document_is_a_list_or_an_object_or_json_lines_after_all(tmp_path
     path.write_bytes(b'[{"a": 1}, {"a": "\xff"}, {"a": %s1%s},\n{"a": 2}]' % (b"[" * 101, b"]" * 101))
     flaws = {"the element is not UTF-8": "2", "the element is nested deeper than 100 levels": "3"}
     assert rows(path) == ([{"a": 1}, {"a": 2}], flaws)
+    path.write_text('{"rows": [{"a": 1}, "a line of text"]}')
+    assert rows(path) == ([{"a": 1}], {"the element is not a JSON object": "2"})
     path.write_text('[{"a": 1}, {"a": NaN}, {"a": 2}]')
     assert [str(row) for row in rows(path)[0]] == ["{'a': 1}", "{'a': nan}", "{'a': 2}"]
 
