@@ -375,7 +375,8 @@ def test_names_say_what_a_thing_is() -> None:
 
 @pytest.mark.slow
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
-    heavy = {"numpy", "scipy", "pyarrow", "matplotlib", "torch", "transformers", "trl", "datasets", "pandas", "duckdb"}
+    heavy = {"numpy", "scipy", "pyarrow", "matplotlib", "torch", "transformers"}
+    heavy |= {"peft", "trl", "datasets", "accelerate", "pandas", "duckdb"}
     commands = [[*command, "--help"] for command in ([], ["rank"], ["degeneracy"], ["train"], ["check"], ["demo"])]
     assert [
         command for command, names in zip(commands, loaded_after(commands, tmp_path), strict=True) if heavy & names

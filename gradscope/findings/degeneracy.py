@@ -276,8 +276,8 @@ def degeneracy_findings(
 
 def _environments(report: results.DegeneracyReport) -> str:
     """The pooled environments that pass least and most; empty where their intervals meet."""
-    defined = [one for one in report.by_environment if one.pass_rate.is_defined]
-    rated = sorted((one.pass_rate.ends, one.environment, one.pass_rate) for one in defined)
+    defined = [row for row in report.by_environment if row.pass_rate.is_defined]
+    rated = sorted((row.pass_rate.ends, row.environment, row.pass_rate) for row in defined)
     if not rated or rated[0][0][1] >= rated[-1][0][0]:
         return ""
     least, most = (f"{with_interval(rate, percent)} in '{name}'" for _, name, rate in (rated[0], rated[-1]))

@@ -107,7 +107,7 @@ def whole(file: Path, chance: random.Random) -> str:
             file.with_name(f"{file.name}.gz").write_bytes(packed[: chance.choice((len(packed), -1, 20))])
             file.unlink()
         case 8:
-            file.with_name(f"{file.name}.gz").write_bytes(bomb())
+            file.with_name(f"{file.name}.gz").write_bytes(_bomb())
         case 9:
             file.write_bytes(b"\xef\xbb\xbf" + data)
         case 10:
@@ -122,7 +122,7 @@ def whole(file: Path, chance: random.Random) -> str:
 
 
 @cache
-def bomb() -> bytes:
+def _bomb() -> bytes:
     """270 KB that unpack to 60 MB of nothing."""
     return gzip.compress(bytes(60 << 20), 1, mtime=0)
 

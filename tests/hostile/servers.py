@@ -1,5 +1,6 @@
 """Web servers that send readers elsewhere, never end, or lie about what they send; all of them on this machine."""
 
+import gzip
 import json
 import os
 import random
@@ -10,13 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from gradscope.rollouts import fetch, listing
 from tests.hostile.cases import called, options_of, summarize
-from tests.hostile.mutate import bomb
 
 SECONDS = 15.0
 MAX_BYTES = 4 << 20  # bytes that a file and a page may have in a campaign
@@ -49,6 +50,11 @@ def _endless(*heads: str, part: bytes = LOG * 100) -> Iterator[bytes]:
         yield b"%x\r\n%s\r\n" % (len(part), part)
 
 
+@cache
+def _bomb() -> bytes:
+    return gzip.compress(LOG[:40] * 2_000_000)
+
+
 _OTHER = "{other}"  # stands for the port of a server that nobody may be sent to
 _ELSEWHERE = (
     *(f"http://{host}:{_OTHER}/" for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0", "2130706433")),
@@ -68,8 +74,8 @@ ANSWERS: dict[str, list[bytes] | Callable[[], Iterator[bytes]]] = {
     **{f"{code} to inside": _to(f"http://127.0.0.1:{_OTHER}/", f"{code} x") for code in (301, 303, 307, 308)},
     "endless": lambda: _endless(),
     "endless page": lambda: _endless("Content-Type: text/html", part=b"<a href='log.jsonl'>x</a>" * 1000),
-    "endless, packed": lambda: _endless("Content-Encoding: gzip", part=bomb()),
-    "a bomb": lambda: iter(_sized(bomb(), "Content-Encoding: gzip")),
+    "endless, packed": lambda: _endless("Content-Encoding: gzip", part=_bomb()),
+    "a bomb": lambda: iter(_sized(_bomb(), "Content-Encoding: gzip")),
     "packed that is not": _sized(LOG, "Content-Encoding: gzip"),
     "less than said": _said(f"Content-Length: {len(LOG) + 1}", body=LOG),
     **{f"length {size}": _said(f"Content-Length: {size}", body=LOG) for size in (40, 10**30, -1, "x", "1e9", "")},

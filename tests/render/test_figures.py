@@ -95,8 +95,9 @@ def test_no_line_shows_a_number_that_the_document_does_not_have(make: Callable[[
 
 
 @pytest.mark.slow
-def test_the_same_result_gives_the_same_bytes(tmp_path: Path) -> None:
-    report = EXPECTED["replay"][0]
+@pytest.mark.parametrize("name", ["compare", "replay"])
+def test_the_same_result_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
+    report = EXPECTED[name][0]
     for stem, figure in draw_figures(report).items():
         first = [path.read_bytes() for path in save_figure(figure, tmp_path / stem)]
         again = save_figure(draw_figures(report)[stem], tmp_path / f"{stem}-again")

@@ -49,10 +49,12 @@ if TYPE_CHECKING:
     from gradscope.results.row_kinds import RowKind
 
 
-_SHARES = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "pass_rate")
+_SHARES = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "pass_rate")  # as `share_columns` has them
 
 
 def _group_metric_by_prompt(run: Run, name: str, *, reward: str | None, threshold: float | None) -> dict[str, float]:
+    if name not in (*_SHARES, "frac_tied"):
+        return {}
     chosen, table = judged_groups(run, threshold, reward)
     columns = dict(zip(_SHARES, share_columns(table), strict=False))  # dead alone where passing is not known
     columns["frac_tied"] = table.dead * (table.num_passing is None)

@@ -12,7 +12,6 @@ from tests.cli.conftest import Cli
 pytestmark = pytest.mark.slow  # a run is trained for it
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_run_measured_by_tokens(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     arguments = ("--rows", "token", "--step", "1", "--advantage", "logged")
     done = cli("rank", tiny_run, *arguments, "--output", tmp_path / "out", "--json")
@@ -26,6 +25,7 @@ def test_a_run_measured_by_tokens(cli: Cli, tiny_run: Path, tmp_path: Path) -> N
     assert (moved["first"], moved["last"]) == (0, 1)
     assert moved["difference"]["value"] == pytest.approx(moved["positive"]["value"] - moved["negative"]["value"])
     assert (tmp_path / "out" / "rank_logprob_changes.csv").is_file()
+    assert (tmp_path / "out" / "rank_spectrum.png").is_file()
     sketched = cli("rank", tiny_run, *arguments, "--sketch", "512", "--show", "engine", "--output", tmp_path / "b")
     assert "A matrix row is the gradient of one token of a group" in sketched.out
     assert "Rows were sketched" in sketched.out

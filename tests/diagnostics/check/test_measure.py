@@ -326,7 +326,7 @@ def test_equal_runs_seldom_fail_and_worse_ones_often_do() -> None:
     """Six metrics on 40 paired prompts: shares of equal runs, and of runs whose hard prompts are lost, that fail."""
     failed = {0.0: 0, 0.6: 0}
     for lost in failed:
-        for trial in range(20):
+        for trial in range(40):
             rng = np.random.default_rng(trial)
             rates = rng.beta(0.5, 0.5, 40)
             sides = [
@@ -340,5 +340,5 @@ def test_equal_runs_seldom_fail_and_worse_ones_often_do() -> None:
                 for pass_rates in (rates, rates * (1 - lost))
             ]
             failed[lost] += any(one.outcome == "fail" for one in baseline_verdicts(*sides, path="run"))
-    assert failed[0.0] <= 0.05 * 20
-    assert failed[0.6] >= 0.9 * 20
+    assert failed[0.0] <= 0.05 * 40
+    assert failed[0.6] >= 0.9 * 40

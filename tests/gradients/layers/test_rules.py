@@ -135,6 +135,7 @@ WEIGHT = weight_of(GROUPS)
 TRAINED = {
     **{"dora": "magnitude", "saved": "modules_to_save", "bias all": "base_layer.bias", "biases": "base_layer.bias"},
     **{"bias lora_only": "base_layer.bias", "lora_bias": "lora_B.default.bias", "embedding": "lora_embedding_A"},
+    "patterns": "q_proj.lora_A",
 }
 """Part of the name of a kind -> of that of a parameter which it trains; or peft might have ignored its options."""
 
@@ -144,6 +145,7 @@ def test_rows_equal_one_float64_backward_each(kind):
     policy = policy_of(adapted(kind), lora=True)
     mark = next((mark for part, mark in TRAINED.items() if part in kind), "lora_A.default.weight")
     assert any(mark in name for name in policy.trainable)
+    assert kind != "patterns" or 5 in {parameter.shape[0] for parameter in policy.trainable.values()}
     token_rows = naive_token_rows(policy, GROUPS)
     ends = np.cumsum([len(rollout.completion_ids) for rollout in rollouts_of(GROUPS)])[:-1]
     rows = WEIGHT * np.stack([of_rollout.sum(axis=0) for of_rollout in np.split(token_rows, ends)])

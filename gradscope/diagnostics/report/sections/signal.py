@@ -72,7 +72,10 @@ def _repeats(read: Lengths) -> Iterator[str]:
         share = percent(read.num_repeats / read.num_texts)
         yield f"{share} of completions repeat another of their group to the letter, and so its gradient: sample hotter."
     if read.num_torn:
-        yield f"In {counted(read.num_torn, 'group')} one completion has several rewards: they depend on more than text."
+        yield (
+            f"In {counted(read.num_torn, 'group')} one and the same completion has several rewards: the reward depends "
+            "on something else than the text."
+        )
 
 
 def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:

@@ -339,6 +339,11 @@ def test_a_list_of_which_nothing_says_what_it_holds_is_refused_with_the_option_t
     refuse_lone_list(tmp_path, [{"score": 0.1, "responses": ["a"]}, {"scores": [1]}])  # no more than half of the rows
 
 
+def test_criteria_of_one_response_are_not_its_samples(tmp_path: Path) -> None:
+    rows = [{"prompt": "q", "response": text, "reward": 1.0, "scores": [0.1, 0.2, 0.3]} for text in "ab"]
+    assert [group.rewards for group in read(tmp_path, *rows).groups] == [(1.0, 1.0)]
+
+
 def test_numbered_verdicts_are_rows_and_not_counts(tmp_path: Path) -> None:
     rows = [{"task_id": task, "n": n, "correct": int(n > task)} for task in (1, 2) for n in (1, 2, 3, 4)]
     run = read(tmp_path, *rows)
