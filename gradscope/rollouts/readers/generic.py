@@ -327,16 +327,16 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         group = rows.prompt_ids(self.key) if self.by_prompt else rows.names(self.key)
 
         def prompts(firsts: list[int]) -> list[str]:
-            ids = texts_in(group, firsts) if self.by_prompt else [None] * len(firsts)
-            for name, id_of in ((names.prompt_id, text_of), (names.prompt, prompt_text_id), (self.key, text_of)):
-                if name is not None and None in ids:
-                    cells = rows.cells(name, firsts)
-                    pairs = zip(ids, cells, strict=True)
-                    ids = [id_of(cell) if own is None and cell is not None else own for own, cell in pairs]
-            named = [prompt_id or "" for prompt_id in ids]
-            if self.environment is None:
-                return named
-            return list(map(in_environment, rows.cells(self.environment, firsts), named))
+            cells = rows.chosen(firsts)
+            ids = texts_in(group, firsts) if self.by_prompt else [""] * len(firsts)
+            for name, ids_in in (
+                (names.prompt_id, cells.names),
+                (names.prompt, cells.prompt_ids),
+                (self.key, cells.names),
+            ):
+                if name is not None and "" in ids:
+                    ids = [prompt_id or other for prompt_id, other in zip(ids, texts_in(ids_in(name)), strict=True)]
+            return ids if self.environment is None else list(map(in_environment, cells.cells(self.environment), ids))
 
         def details(at: int) -> dict[str, Any]:
             asked = rows.cell(names.prompt, at)

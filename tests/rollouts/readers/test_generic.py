@@ -152,6 +152,7 @@ def test_text_is_a_number_where_all_cells_are_text() -> None:
         ({"prompt": "q"}, {"q": "2+2?"}, prompt_text_id("2+2?"), prompt_text_id("2+2?")),
         ({"group": "g", "prompt_id": "p", "prompt": "q"}, {"g": 1, "p": None, "q": "?"}, "1", prompt_text_id("?")),
         ({"group": "g", "prompt": "q"}, {"g": 1}, "1", "1"),
+        ({"group": "g", "prompt": "q"}, {"g": 1, "q": ""}, "1", "1"),
     ],
 )
 def test_a_prompt_has_its_own_id_or_that_of_its_text_or_that_of_its_group(

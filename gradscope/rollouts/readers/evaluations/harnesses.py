@@ -328,8 +328,13 @@ def _skyrl_total(score: Any) -> Any:
     """The sum of a list of numbers; its first element that is no number, or a cell that is no list, as it is."""
     if not isinstance(score, list) or not score:
         return score
-    broken = [cell for cell in score if isinstance(parse_reward(cell), str)]
-    return broken[0] if broken else math.fsum(score)
+    try:
+        total = math.fsum(score)
+    except (OverflowError, TypeError, ValueError):
+        total = math.inf
+    if math.isfinite(total):
+        return total
+    return next((cell for cell in score if isinstance(parse_reward(cell), str)), total)
 
 
 SKYRL = RowFormat(

@@ -143,10 +143,7 @@ def text_of(value: Any) -> str:
         return ""
     if type(value) is int:  # many logs number their prompts
         return str(value)
-    messages = parse_messages(value)
-    if messages is None:
-        return _json(value, ensure_ascii=False)
-    return "\n".join(_content_of(message) for message in messages)
+    return "\n".join(map(_content_of, value)) if _are_messages(value) else _json(value, ensure_ascii=False)
 
 
 CONVERSATION = "messages"  # the column of whole conversations, in which the answer follows its prompt
@@ -227,7 +224,7 @@ _text_digest = lru_cache(maxsize=2)(digest)  # one text of a dictionary may be t
 
 def _content_of(message: Mapping[str, Any]) -> str:
     content = message.get("content")
-    if isinstance(content, Sequence) and not isinstance(content, str):
+    if isinstance(content, (list, tuple)):
         return "\n".join(part["text"] for part in content if isinstance(part, Mapping) and part.get("text"))
     return content if isinstance(content, str) else ""
 

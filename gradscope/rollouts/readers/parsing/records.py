@@ -493,7 +493,7 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
                 f"{following} is a copy of {file}, and groups would be twice as large.", hint="Take one of them away."
             )
     pairs = [] if suffix_of(files[0]) == ".json" else pairwise(sized)  # a document is parsed as a whole
-    likest = min(pairs, key=lambda pair: pair[1][0] - pair[0][0], default=[(0, files[0])])
+    likest = min(pairs, key=lambda pair: pair[1][0] - pair[0][0], default=sized[:1])
 
     def times_of(rows: Iterable[Mapping[str, Any]]) -> Counter[tuple[int, ...]]:
         return Counter(tuple(hash(str(row.get(key))) for key in keys) for row in rows)  # without times of writing

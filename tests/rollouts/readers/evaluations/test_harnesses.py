@@ -142,6 +142,7 @@ def test_a_file_that_cannot_be_read_is_lost_alone(tmp_path: Path) -> None:
         ([0.0, None], None, "the reward is null"),
         ([0.0, "1"], None, "the reward is text"),
         ([0.0, float("nan")], None, "the reward is not finite"),
+        ([1e308, 1e308], None, "the reward is not finite"),
         ([[1.0]], None, "the reward is a list, not a number"),
         ([], None, "the reward is a list, not a number"),
         ({"a": 1}, None, "the reward is a dict, not a number"),
