@@ -42,7 +42,7 @@ _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # characters that a field
 class Fact(NamedTuple):
     """A fact about the log that rows reveal; its reader makes a sentence of all of them."""
 
-    about: Literal["other filter", "number of responses", "shape", "identity"]
+    about: Literal["other filter", "number of responses", "shape", "identity", "elsewhere"]
     value: str | int
 
 

@@ -10,7 +10,8 @@ group, and advantages from ``effective``. A run also leaves its configuration, m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from gradscope.reason import Reason
-from gradscope.rollouts.groups import RolloutGroup, Tokens
+from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers import run_files
 from gradscope.rollouts.readers.format import Format, RowFormat, has_keys
-from gradscope.rollouts.readers.parsing.cells import cut_sequence, digest, list_of, mapping_of, number_in_name, text_of
+from gradscope.rollouts.readers.parsing.cells import cut_sequence, digest, number_in_name, text_of
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     QuarantineLog,
@@ -31,10 +32,20 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     filter_caveat,
     with_set_aside,
 )
-from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, build_groups, flattened, peek
-from gradscope.rollouts.readers.parsing.tables import files_like, read_jsonl
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Note, int_steps, step_numbers, texts_in
-from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, flattened, peek
+from gradscope.rollouts.readers.parsing.tables import files_like
+from gradscope.rollouts.readers.reduction.columns import (
+    Cells,
+    Columns,
+    Fact,
+    Note,
+    facts_in,
+    int_steps,
+    step_numbers,
+    texts_in,
+)
+from gradscope.rollouts.readers.reduction.lines import blocks_in
+from gradscope.rollouts.readers.reduction.log import reduced_groups
 from gradscope.rollouts.readers.trainers import prime_rl_episode as episodes
 from gradscope.rollouts.readers.trainers.prime_rl_stream import read_stream, stream_files
 from gradscope.rollouts.run import Run, TrainerSettings
@@ -150,39 +161,50 @@ TOKEN_EXPORT = RowFormat(
 )
 
 
+class Trained(Struct, frozen=True, kw_only=True):
+    """A rollout as it was trained on."""
+
+    batch: int | None  # the step of its batch, where that is known
+    count: episodes.TokenCount
+    rollout: episodes.AgentRollout | None  # itself, where its tokens are wanted
+
+
 class TrainedBatches(Struct, frozen=True):
     """The batches of a run."""
 
-    traces: Mapping[str, tuple[Mapping[str, Any], int | None]] = {}
-    """Trace id -> the trace as it was trained on, and the step of its batch where that is known; empty where the
-    batches are missing or the only files that are read."""
-    elsewhere: set[int] = set()  # steps so far whose rollouts are not those of their update
+    rollouts: Mapping[str, Trained] = {}
+    """By the ids of their traces; empty where the batches are missing or the only files that are read."""
 
-    def as_trained(self, trace: Mapping[str, Any], step: int) -> episodes.AgentTrace:
-        """A trace that arrived at a step, with its advantages; without a batch none of its tokens counts."""
-        if not self.traces:
-            return episodes.read_trace(trace)
-        trained, batch = self.traces.get(text_of(trace.get("id")), (None, None))
-        if trained is None:
-            return episodes.in_no_loss(episodes.read_trace(trace))
-        if batch is not None and batch != step:
-            self.elsewhere.update((batch, step))
-        return episodes.read_trace(trained)
+    def trained(self, rollout: episodes.AgentRollout) -> Trained | None:
+        """A rollout as it was trained on; None where it was not."""
+        return self.rollouts.get(text_of(rollout.trace.id)) if self.rollouts else None
+
+    def as_trained(self, rollout: episodes.AgentRollout) -> episodes.AgentTrace:
+        """The trace of a rollout with its advantages; without a batch none of its tokens counts."""
+        if (trained := self.trained(rollout)) is not None and trained.rollout is not None:
+            return episodes.read_trace(trained.rollout.plain)
+        trace = episodes.read_trace(rollout.plain)
+        return episodes.in_no_loss(trace) if self.rollouts else trace
+
+    def count(self, rollout: episodes.AgentRollout, own: episodes.TokenCount) -> episodes.TokenCount:
+        """The count of the tokens of :meth:`as_trained`, from that of the rollout as it arrived."""
+        if (trained := self.trained(rollout)) is not None:
+            return trained.count
+        return own[0], None if self.rollouts else own[1]
 
 
-def batches_in(files: Iterable[Path]) -> TrainedBatches:
+def batches_in(files: Iterable[Path], *, with_tokens: bool) -> TrainedBatches:
     """The batches in files; bad lines are reported where ``all`` is read."""
-    traces: dict[str, tuple[Mapping[str, Any], int | None]] = {}
+    trained: dict[str, Trained] = {}
     for file in files:
-        step = number_in_name(STEP, file)
-        traces |= {trace["id"]: (trace, step) for trace in _named_traces(file)}
-    return TrainedBatches(traces)
-
-
-def _named_traces(file: Path) -> Iterator[Mapping[str, Any]]:
-    rows = (row for _, row in read_jsonl(file, QuarantineLog()))
-    traces = (trace for row in rows for trace in map(mapping_of, list_of(row.get("traces"))))
-    return (trace for trace in traces if isinstance(trace.get("id"), str))
+        batch = number_in_name(STEP, file)
+        for block in blocks_in(file):
+            rollouts = [rollout for rollout in episodes.rollouts_in(block) if isinstance(rollout.trace.id, str)]
+            trained |= {
+                rollout.trace.id: Trained(batch=batch, count=count, rollout=rollout if with_tokens else None)
+                for rollout, count in zip(rollouts, episodes.count_all_tokens(rollouts), strict=True)
+            }
+    return TrainedBatches(trained)
 
 
 _ONLY_EFFECTIVE = filter_caveat(
@@ -210,16 +232,10 @@ def _read(request: ReadRequest) -> Run:
         return with_prime_rls(request, read_stream(request, stream, has_earlier=bool(everything or effective)))
     files = everything or effective
     batches = effective if everything else ()
-    is_whole = not request.rewards_only or keeps_texts(files)
     quarantine = WatchedLog(request.progress, files)
-    trained = batches_in(batches) if is_whole else TrainedBatches()
-    layout = step_layout(trained, is_whole=is_whole)
-    groups: Sequence[RolloutGroup]
-    if is_whole:
-        groups = build_groups(layout.all_records(files, quarantine), quarantine)
-    else:
-        groups = reduced_groups(layout.log(files, quarantine), request) or ()
-    has_batches = trained.traces or (not is_whole and any(any(True for _ in _named_traces(file)) for file in batches))
+    trained = batches_in(batches, with_tokens=not request.rewards_only)
+    layout = step_layout(trained)
+    groups = reduced_groups(layout.log(files, quarantine), request) or ()
     run = assemble_groups(
         request,
         request.source(
@@ -228,30 +244,43 @@ def _read(request: ReadRequest) -> Run:
             files=(*files, *batches),
             inferred=[
                 *(sentence for sentence in (episodes.AGENTS, SEVERAL) if sentence in layout.noted),
-                *(["Rollouts were read from all/, their advantages from effective/."] if has_batches else []),
+                *(["Rollouts were read from all/, their advantages from effective/."] if trained.rollouts else []),
             ],
             missing=[] if everything else [_ONLY_EFFECTIVE],
         ),
         groups=groups,
         quarantine=quarantine,
     )
-    return replace(with_prime_rls(request, run), notes=dict.fromkeys(sorted(trained.elsewhere), _ELSEWHERE))
+    notes = dict.fromkeys(facts_in(layout.noted, "elsewhere"), _ELSEWHERE)
+    return replace(with_prime_rls(request, run), notes=notes)
 
 
-def step_layout(trained: TrainedBatches, *, is_whole: bool) -> episodes.EpisodeLayout:
+def step_layout(trained: TrainedBatches) -> episodes.EpisodeLayout:
     """How files of steps are read."""
     noted: set[Note] = set()
 
     def to_columns(rollouts: Sequence[episodes.AgentRollout], path: Path) -> Columns:
         in_name = number_in_name(STEP, path)
         step = int_steps([in_name if rollout.step is UNSET else rollout.step for rollout in rollouts])
-        return episodes.columns_of(
-            rollouts, step, lambda at: trained.as_trained(rollouts[at].plain, int(step[at])), noted.add
-        )
+        batches = [of_rollout and of_rollout.batch for of_rollout in map(trained.trained, rollouts)]
+        pairs = {pair for pair in zip(step.tolist(), batches, strict=True) if pair[1] not in (None, pair[0])}
 
-    return episodes.EpisodeLayout(
-        names=episodes.names_by_position, to_columns=to_columns, is_whole=is_whole, noted=noted
-    )
+        def counts() -> list[episodes.TokenCount]:
+            return list(map(trained.count, rollouts, episodes.count_all_tokens(rollouts)))
+
+        def details(at: int) -> dict[str, Any]:
+            of_rollout = trained.trained(rollouts[at])
+            if of_rollout is None or of_rollout.rollout is not None:
+                return dict(columns.details(at))
+            num_tokens, advantage = of_rollout.count
+            counted_alone = {"tokens": None, "earlier": (), "num_tokens": num_tokens, "advantage": advantage}
+            return {**columns.details(at), **counted_alone}
+
+        columns = episodes.columns_of(rollouts, step, lambda at: trained.as_trained(rollouts[at]), noted.add, counts)
+        elsewhere = [Fact("elsewhere", at) for at in chain.from_iterable(pairs) if at >= 0]
+        return replace(columns, details=details, notes=elsewhere)
+
+    return episodes.EpisodeLayout(names=episodes.names_by_position, to_columns=to_columns, noted=noted)
 
 
 def _files(path: Path, kind: str) -> tuple[Path, ...]:

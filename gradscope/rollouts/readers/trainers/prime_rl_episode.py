@@ -7,19 +7,23 @@ tokens; the path from its root to a leaf is a sequence.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import islice
+from itertools import chain, islice, takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import numpy as np
-from msgspec import UNSET, MsgspecError, Raw, Struct, convert
+from msgspec import UNSET, MsgspecError, Raw, Struct, convert, to_builtins
+from msgspec.json import Decoder
 from msgspec.structs import fields, replace
 from numpy.typing import NDArray
 
-from gradscope.rollouts.groups import REWARD, Tokens
+from gradscope.rollouts.arrays import to_floats
+from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
@@ -33,6 +37,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     numbers_of,
     records_in,
 )
+from gradscope.rollouts.readers.reduction.lines import LineBlock
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 
 _COLUMNS = ("logprobs", "advantages", "trainer_logprobs", "entropies")  # lists of a node: a value per sampled token
@@ -152,6 +157,11 @@ _NUM_PEEKED = 20
 """Episodes that are read first to learn whether traces branch, so that later ones are not searched for branches."""
 
 
+TokenCount = tuple[int, float | None]
+"""How many tokens the completions of a rollout have, and the advantage that all sampled ones share: NaN where they
+differ, None where the trace has none."""
+
+
 class _Score(Struct, gc=False, frozen=True):
     score: Any = None
     weight: Any = 1.0
@@ -163,15 +173,23 @@ class _Agent(Struct, gc=False, frozen=True):
 
 
 class _Node(Struct, gc=False, frozen=True):
-    """The decoded part of a message."""
+    """A message; its text and ids stay JSON, so that tokens can be counted without being parsed."""
 
     parent: Any = None
-    logprobs: Raw = Raw()
+    sampled: Any = None
+    message: Raw = Raw(b"null")
+    token_ids: Raw = Raw(b"null")
+    mask: list[bool | int] | None = None
+    logprobs: Raw = Raw(b"null")
+    advantages: list[float | None] | None = None
+    semantic_parents: Raw = Raw(b"null")
 
 
 class _Info(Struct, gc=False, frozen=True):
     kind: Any = None
     ship: Any = None
+    dispatch: Any = None
+    advantage: Any = None
 
 
 class Trace(Struct, gc=False, frozen=True):
@@ -229,7 +247,18 @@ class AgentRollout(Struct, gc=False, frozen=True):
     trace: Trace
     group: str  # the name of its group
     line: Mapping[str, Any] = {}  # the episode as parsed JSON; empty where it was decoded as declared alone
-    plain: Mapping[str, Any] = {}  # the trace, likewise
+    parsed: Mapping[str, Any] = {}  # the trace, likewise
+
+    @property
+    def plain(self) -> Mapping[str, Any]:
+        """The trace as parsed JSON, of one that was decoded as declared the parts that are."""
+        if self.parsed:
+            return self.parsed
+        nodes = [
+            {name: parse.plain_cell(getattr(node, name)) for name in _Node.__struct_fields__}
+            for node in self.trace.nodes
+        ]
+        return {"id": self.trace.id, "info": to_builtins(self.trace.info), "nodes": nodes}
 
     @property
     def step(self) -> Any:
@@ -239,7 +268,7 @@ class AgentRollout(Struct, gc=False, frozen=True):
     @property
     def logprobs(self) -> list[Any]:
         """The log-probabilities of its nodes, as JSON where they were not parsed."""
-        return [node.logprobs for node in self.trace.nodes] or [node.get("logprobs") for node in nodes_of(self.plain)]
+        return [node.logprobs for node in self.trace.nodes] or [node.get("logprobs") for node in nodes_of(self.parsed)]
 
     @property
     def prompt_id(self) -> str:
@@ -250,18 +279,70 @@ class AgentRollout(Struct, gc=False, frozen=True):
         )
         return f"{environment}/{task}"
 
+    @property
+    def is_path(self) -> bool:
+        """Whether each of its nodes follows the one before."""
+        return all(node.parent == at and type(node.parent) is int for at, node in enumerate(self.trace.nodes[1:]))
+
+    @property
+    def prompt(self) -> str:
+        """:attr:`AgentTrace.prompt`, of a path without parsing its tokens."""
+        nodes = self.trace.nodes
+        if not nodes or not self.is_path or any(map(_has_links, nodes)):
+            return read_trace(self.plain).prompt
+        before = takewhile(lambda node: node.sampled is not True, nodes)
+        return "\n".join(_text(parse.plain_cell(node.message)) for node in before)
+
     def is_usual(self, *, may_branch: bool) -> bool:
-        """Whether the decoded part suffices: one trained agent, a hash and, unless it may branch, a path of nodes."""
-        is_path = may_branch or all(
-            node.parent == at and type(node.parent) is int for at, node in enumerate(self.trace.nodes[1:])
-        )
-        has_one = len(self.episode.traces) == 1 and self.trace.is_trained
-        return (
-            has_one
-            and is_path
-            and parse.text_of(self.episode.group.id) != ""
-            and parse.text_of(self.episode.task.hash) != ""
-        )
+        """Whether the decoded part suffices: a group, a hash of the task and, unless it may branch, a path of nodes."""
+        has_names = parse.text_of(self.episode.group.id) != "" and parse.text_of(self.episode.task.hash) != ""
+        return has_names and self.trace != Trace() and (may_branch or self.is_path)
+
+
+def count_tokens(trace: AgentTrace) -> TokenCount:
+    """The count of a trace's tokens."""
+    sequences = () if trace.tokens is None else (*trace.earlier, trace.tokens)
+    num_tokens = sum(len(tokens.completion_ids) for tokens in sequences) if sequences else UNKNOWN
+    if any(tokens.token_advantages is None for tokens in sequences) or not sequences:
+        return num_tokens, None
+    levels = {tokens.advantage for tokens in sequences if any(tokens.mask)}
+    level = levels.pop() if len(levels) == 1 else None
+    return num_tokens, math.nan if level is None else level
+
+
+def _has_links(node: _Node) -> bool:
+    return bytes(node.semantic_parents) not in (b"null", b"[]")
+
+
+def count_all_tokens(rollouts: Sequence[AgentRollout]) -> list[TokenCount]:
+    """The counts of the tokens of rollouts, [R]; those of a path, as most are, are not parsed for it."""
+    paths = [rollout.trace.nodes if rollout.is_path else [] for rollout in rollouts]
+    ids = [bytes(node.token_ids) for nodes in paths for node in nodes]
+    sizes = iter(parse.nums_ids(ids).tolist() if ids else ())
+    counts = (_path_count(nodes, [next(sizes) for _ in nodes]) for nodes in paths)
+    return [
+        count_tokens(read_trace(rollout.plain)) if count is None else count
+        for count, rollout in zip(counts, rollouts, strict=True)
+    ]
+
+
+def _path_count(nodes: Sequence[_Node], sizes: Sequence[int]) -> TokenCount | None:
+    """The count of the tokens of a path with so many ids a node, -1 for none; None where its lists are unusual."""
+    num_before, start, levels, has_advantages = 0, UNKNOWN, set[float | None](), True
+    for node, size in zip(nodes, sizes, strict=True):
+        mask, advantages = node.mask or (), node.advantages or ()
+        if size != len(mask) or _has_links(node):
+            return (UNKNOWN, None) if {*sizes} == {-1} and not any(of.mask for of in nodes) else None
+        num_sampled = mask.count(True)
+        if num_sampled and start == UNKNOWN:
+            start = num_before + mask.index(True)
+        has_advantages &= len(advantages) == num_sampled
+        levels.update(advantages)
+        num_before += size
+    if not nodes or start == UNKNOWN:
+        return None
+    level = levels.pop() if len(levels) == 1 else math.nan
+    return num_before - start, level if has_advantages and None not in levels else None
 
 
 def agent_rollouts(
@@ -276,6 +357,25 @@ def agent_rollouts(
         raise UnusableRowError("the episode has no trace of a trained agent")
     named = zip(names(parse.text_of(group), [trace for trace, _ in trained]), trained, strict=True)
     return [AgentRollout(episode, trace, name, line, plain) for name, (trace, plain) in named]
+
+
+def rollouts_in(block: LineBlock) -> Iterator[AgentRollout]:
+    """All agents of the episodes in lines, trained or not, without their groups; lines that hold none are skipped."""
+    rows, at, bounds = block.decoded(_EPISODES)
+    of_lines: dict[int, list[AgentRollout]] = {
+        number: [AgentRollout(episode, trace, "") for trace in episode.traces]
+        for number, episode in zip(at.tolist(), rows, strict=True)
+    }
+    for odd in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in of_lines]):
+        if isinstance(odd.row, dict):
+            episode = episode_of(odd.row)
+            parsed = map(parse.mapping_of, parse.list_of(odd.row.get("traces")))
+            both = zip(episode.traces, parsed, strict=True)
+            of_lines[odd.at] = [AgentRollout(episode, trace, "", odd.row, plain) for trace, plain in both if plain]
+    return chain.from_iterable(rollouts for _, rollouts in sorted(of_lines.items(), key=itemgetter(0)))
+
+
+_EPISODES = Decoder(Episode)
 
 
 def episode_of(line: Mapping[str, Any]) -> Episode:
@@ -329,10 +429,18 @@ def names_by_position(group: str, traces: Sequence[Trace]) -> list[str]:
 
 
 def columns_of(
-    rollouts: Sequence[AgentRollout], step: Counts, read: Callable[[int], AgentTrace], note: Callable[[str], object]
+    rollouts: Sequence[AgentRollout],
+    step: Counts,
+    read: Callable[[int], AgentTrace],
+    note: Callable[[str], object],
+    counts: Callable[[], Sequence[TokenCount]] = tuple,
 ) -> Columns:
-    """The columns of rollouts."""
+    """The columns of rollouts; ``counts`` has the tokens of those that were decoded as declared."""
     reward, rewards = _rewards_of([rollout.trace.rewards for rollout in rollouts])
+    numbers: dict[str, NDArray[Any]] = {"reward": reward, **rewards}
+    if rollouts and not rollouts[0].line:
+        lengths, advantages = zip(*counts(), strict=True)
+        numbers |= {"num_tokens": np.array(lengths), "advantage": to_floats(advantages)}
     trace_at = lru_cache(maxsize=1)(read)
 
     def details(at: int) -> dict[str, Any]:
@@ -354,8 +462,8 @@ def columns_of(
         group=[rollout.group for rollout in rollouts],
         no_group="group.id is missing",
         prompts=lambda rows: [rollouts[at].prompt_id for at in rows],
-        texts=lambda rows: [trace_at(at).prompt for at in rows],
-        numbers={"reward": reward, **rewards},
+        texts=lambda rows: [rollouts[at].prompt for at in rows],
+        numbers=numbers,
         no_reward=lambda at: _no_reward(rollouts[at].trace.rewards),
         details=details,
     )
@@ -416,7 +524,6 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
     """The cell of an episode's group; raises an UnusableRowError where the line is none."""
     to_columns: Callable[[Sequence[AgentRollout], Path], Columns]  # the columns of a file's rollouts
     is_left_out: Callable[[Episode], bool] = lambda _: False  # whether an episode is skipped
-    is_whole: bool = True  # whether rollouts have texts and tokens
     noted: set[Note] = set()  # sentences that an episode called for
 
     def lines(self, files: Sequence[Path]) -> LineColumns:
@@ -426,8 +533,10 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
         may_branch = SEVERAL in self.noted
 
         def agents(_: int, episode: Episode) -> list[AgentRollout]:
-            rollouts = [AgentRollout(episode, trace, parse.text_of(episode.group.id)) for trace in episode.traces[:1]]
-            if not rollouts or not rollouts[0].is_usual(may_branch=may_branch):
+            trained = [trace for trace in episode.traces if trace.is_trained]
+            names = self.names(parse.text_of(episode.group.id), trained)
+            rollouts = [AgentRollout(episode, trace, name) for trace, name in zip(trained, names, strict=True)]
+            if not rollouts or not all(rollout.is_usual(may_branch=may_branch) for rollout in rollouts):
                 raise UnusableRowError("the row reader is to look at the line")
             return rollouts
 
@@ -450,8 +559,9 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
             else:
                 rollouts += of_line
                 rows += [row] * len(of_line)
-        notes = [AGENTS] if len(set(rows)) < len(rows) else []
-        return replace(self.to_columns(rollouts, path), row=np.array(rows, dtype=np.int64), flaws=flaws, notes=notes)
+        columns = self.to_columns(rollouts, path)
+        notes = [*columns.notes, *([AGENTS] if len(set(rows)) < len(rows) else [])]
+        return replace(columns, row=np.array(rows, dtype=np.int64), flaws=flaws, notes=notes)
 
     def columns_of_cells(self, cells: Cells) -> Columns:
         """The columns of lines that the row reader made."""
@@ -459,10 +569,7 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
         def agents(row: int, episode: Episode) -> list[AgentRollout]:
             return agent_rollouts(episode, cells.rows[row], self.group(cells.rows[row]), self.names)
 
-        columns = self._columns(map(episode_of, cells.rows), cells.path, agents)
-        if self.is_whole:
-            return columns
-        return replace(columns, details=lambda at: {**columns.details(at), "tokens": None, "earlier": ()})
+        return self._columns(map(episode_of, cells.rows), cells.path, agents)
 
     def all_records(self, files: Sequence[Path], quarantine: QuarantineLog) -> list[Record]:
         """The rollouts of all lines of files."""
@@ -471,7 +578,7 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
         return [record for of_file in of_files for _, record in of_file]
 
     def log(self, files: Sequence[Path], quarantine: QuarantineLog) -> ColumnLog:
-        """A log whose rewards alone are read."""
+        """How files are read."""
         lines = self.lines(files)
         return ColumnLog(
             files=files,

@@ -7,6 +7,7 @@ read, the steps of each rollout are columns like its rewards. Legend: J groups, 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, asse
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, Note, int_steps
 from gradscope.rollouts.readers.reduction.lines import blocks_in
-from gradscope.rollouts.readers.reduction.log import ColumnLog, keeps_texts, reduce_log
+from gradscope.rollouts.readers.reduction.log import ColumnLog, reduce_log
 from gradscope.rollouts.readers.reduction.parts import Part, merge_parts, repeated_samples
 from gradscope.rollouts.readers.trainers import prime_rl_episode as episodes
 from gradscope.rollouts.run import Run
@@ -49,11 +50,13 @@ class Annotations(Struct, frozen=True, kw_only=True):
     """Hashes of the ids of traces with a record on training, ascending, [A]."""
     steps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """The step of each; NaN where it was not trained on, or not yet, [A]."""
+    advantages: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """The advantage of each, [A]; NaN where its tokens differ, or it is among those that are stored whole."""
     trained_again: frozenset[int] = frozenset()
     """Steps that a restart trained again, so that rollouts of both attempts are in the log."""
     info: Mapping[str, Mapping[str, Any]] = {}
-    """Trace id -> facts on the trace: ``advantage``, ``dispatch``. Where texts and tokens do not count, only for traces
-    with a dispatch."""
+    """Trace id -> facts on the trace: ``advantage``, ``dispatch``. Where tokens are only counted, those of unusual
+    annotations."""
     streams: Mapping[str, Sequence[tuple[int, str, list[Any]]]] = {}
     """Trace id -> branch, name and values, one for each token of the branch, in the order of writing."""
 
@@ -62,15 +65,20 @@ class Annotations(Struct, frozen=True, kw_only=True):
         """Whether they record which traces were trained on."""
         return bool(np.isfinite(self.steps).any())
 
-    def trained_at(self, names: Sequence[Any], own: Sequence[Any]) -> NDArray[np.float64]:
-        """The steps at which traces [R] were trained on, by their ids, else by their own cells; NaN where not."""
-        steps = to_floats(ship_step({"ship": cell}) for cell in own)
+    def records_of(self, names: Sequence[Any], own: Sequence[Any]) -> tuple[Floats, Floats]:
+        """What is recorded of traces [R], by their ids.
+
+        Returns:
+            The steps at which they were trained on, else those of their own cells, NaN where they were not; their
+            advantages, NaN where none is recorded.
+        """
+        steps, advantages = to_floats(ship_step({"ship": cell}) for cell in own), np.full(len(names), np.nan)
         if len(self.traces) and len(names):
             traces = np.array([hash(name) if isinstance(name, str) else 0 for name in names], dtype=np.int64)
             at = np.minimum(np.searchsorted(self.traces, traces), len(self.traces) - 1)
             is_known = (self.traces[at] == traces) & [isinstance(name, str) for name in names]
-            steps[is_known] = self.steps[at[is_known]]
-        return steps
+            steps[is_known], advantages[is_known] = self.steps[at[is_known]], self.advantages[at[is_known]]
+        return steps, advantages
 
     def folded(self, trace: Mapping[str, Any]) -> Mapping[str, Any]:
         """A trace with its annotations merged in."""
@@ -97,19 +105,39 @@ def step_in(cell: Mapping[str, Any]) -> int | None:
     return step if type(step) is int and whole_number(step) is not None else None
 
 
-class _Ship(Struct, gc=False):
+class _Ship(Struct, gc=False, frozen=True):
     step: Any = UNSET
 
 
-class _Info(Struct, gc=False):
+class _Info(Struct, gc=False, frozen=True):
     ship: _Ship | UnsetType = UNSET
     dispatch: Any = UNSET
+    advantage: float | UnsetType = UNSET
 
 
-class _Annotation(Struct, gc=False):
+class _Branch(Struct, gc=False, frozen=True):
+    advantages: list[float | None] = []
+
+
+class _Annotation(Struct, gc=False, frozen=True):
     version: Literal[1]  # VERSION
     trace_id: str
-    info: _Info | UnsetType = UNSET
+    info: _Info = _Info()
+    branches: list[_Branch] = []
+
+    @property
+    def advantage(self) -> float | None:
+        """The advantage of all sampled tokens, NaN where they differ; None where it has none."""
+        levels = {level for branch in self.branches for level in branch.advantages} - {None}
+        if not levels:
+            return None if self.info.advantage is UNSET else self.info.advantage
+        levels = levels - {0.0} or levels  # those of tokens that were not sampled
+        return levels.pop() if len(levels) == 1 else math.nan
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether nothing but a record on training is to be learned from it, if it is one."""
+        return self.info.dispatch is UNSET and (self.info.ship is not UNSET or self.advantage is None)
 
 
 _DECODER = Decoder(_Annotation)
@@ -122,7 +150,7 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_who
     """
     info: dict[str, dict[str, Any]] = {}
     streams: dict[str, list[tuple[int, str, list[Any]]]] = {}
-    traces, steps = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
+    traces, steps, advantages = [np.zeros(0, dtype=np.int64)], [np.zeros(0)], [np.zeros(0)]
     for file in files:
         num_lines = 0
         for block in blocks_in(file):
@@ -131,14 +159,12 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_who
                 continue
             rows, at, bounds = block.decoded(_DECODER)
             usual = {
-                number: row
-                for number, row in zip(at.tolist(), rows, strict=True)
-                if not is_whole and (row.info is UNSET or row.info.dispatch is UNSET)
+                number: row for number, row in zip(at.tolist(), rows, strict=True) if not is_whole and row.is_usual
             }
             ships = [
-                (number, hash(row.trace_id), step_in({"step": row.info.ship.step}))
+                (number, hash(row.trace_id), step_in({"step": row.info.ship.step}), row.advantage)
                 for number, row in usual.items()
-                if row.info is not UNSET and row.info.ship is not UNSET
+                if row.info.ship is not UNSET
             ]
             for odd in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in usual]):
                 location = f"{file}:{num_lines + odd.at + 1}"
@@ -151,11 +177,12 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_who
                     learned = mapping_of(odd.row.get("info"))
                     info.setdefault(name, {}).update(learned)
                     streams.setdefault(name, []).extend(_streams_in(odd.row))
-                    ships += [(odd.at, hash(name), ship_step(learned))] if "ship" in learned else []
+                    ships += [(odd.at, hash(name), ship_step(learned), None)] if "ship" in learned else []
             num_lines += len(bounds) - 1
             ships.sort(key=itemgetter(0))
-            traces.append(np.array([trace for _, trace, _ in ships], dtype=np.int64))
-            steps.append(to_floats(step for _, _, step in ships))
+            traces.append(np.array([trace for _, trace, *_ in ships], dtype=np.int64))
+            steps.append(to_floats(step for *_, step, _ in ships))
+            advantages.append(to_floats(advantage for *_, advantage in ships))
     step = np.concatenate(steps)
     shipped = step[np.isfinite(step)]
     runs, count = np.unique(shipped[np.diff(shipped, prepend=-1) != 0], return_counts=True)
@@ -163,6 +190,7 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_who
     return Annotations(
         traces=newest,
         steps=step[::-1][at],
+        advantages=np.concatenate(advantages)[::-1][at],
         trained_again=frozenset(runs[count > 1].astype(int).tolist()),
         info=info,
         streams=streams,
@@ -196,7 +224,7 @@ _DECIMALS = 4
 _FINER = re.compile(rb"[.][0-9]{5}|[0-9][eE]")
 
 
-def stream_layout(annotations: Annotations, *, is_whole: bool) -> episodes.EpisodeLayout:
+def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
     """How a stream is read: all rollouts at step 0, in groups that have the prompt in their names."""
     noted: set[Note] = set()
 
@@ -204,7 +232,7 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> episodes.Episo
         sent = int_steps([rollout.step for rollout in rollouts])
         names = [rollout.trace.id if isinstance(rollout.trace.id, str) else None for rollout in rollouts]
         infos = (rollout.trace.info for rollout in rollouts)
-        trained = annotations.trained_at(names, [info and info.ship for info in infos])
+        trained, advantages = annotations.records_of(names, [info and info.ship for info in infos])
         prompts = [rollout.prompt_id for rollout in rollouts]
         folded = lru_cache(maxsize=1)(lambda at: annotations.folded(rollouts[at].plain))
         for at in np.flatnonzero(sent < 0).tolist():
@@ -215,7 +243,24 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> episodes.Episo
             trace = episodes.read_trace(folded(at))
             return episodes.in_no_loss(trace) if annotations.record_batches and np.isnan(trained[at]) else trace
 
-        columns = episodes.columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add)
+        def own_advantage(at: int) -> float | None:
+            recorded = float(advantages[at])
+            info = mapping_of(folded(at).get("info"))
+            return finite_or_none(info.get("advantage")) if math.isnan(recorded) else recorded
+
+        def counts() -> list[episodes.TokenCount]:
+            return [annotated(at, *count) for at, count in enumerate(episodes.count_all_tokens(rollouts))]
+
+        def annotated(at: int, num_tokens: int, advantage: float | None) -> episodes.TokenCount:
+            if annotations.record_batches and math.isnan(trained[at]):
+                return num_tokens, None
+            if names[at] in annotations.info:  # its annotations are stored whole
+                advantage = episodes.count_tokens(read(at))[1]
+            elif not math.isnan(advantages[at]):
+                advantage = None
+            return num_tokens, own_advantage(at) if advantage is None else advantage
+
+        columns = episodes.columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add, counts)
         return replace(
             columns,
             # the name of a group while its step is not known: both names in one
@@ -229,7 +274,7 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> episodes.Episo
             samples=names,
             details=lambda at: {
                 **columns.details(at),
-                "advantage": finite_or_none(mapping_of(folded(at).get("info")).get("advantage")),
+                "advantage": own_advantage(at),
             },
         )
 
@@ -237,7 +282,6 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> episodes.Episo
         names=episodes.names_by_agent,
         to_columns=to_columns,
         is_left_out=attrgetter("evaluates"),
-        is_whole=is_whole,
         noted=noted,
     )
 
@@ -317,16 +361,15 @@ def _rewards_alone(log: ColumnLog, request: ReadRequest) -> tuple[GroupsOfTable,
     table = reduce_log(replace(log, repeats=repeats), request.progress)
     if not placements:
         return GroupsOfTable(table), _group_steps((), (), *np.zeros((3, 0)))
-    steps = (REWARD + _SENT, REWARD + _TRAINED)
+    placed = (REWARD + _SENT, REWARD + _TRAINED, "sample")
     part = Part(
         first_row=np.arange(len(table)),
         step=placements[0].steps,
         group=to_strings(placements[0].names),
         prompt=_prompts(table),
+        texts=[] if table.prompt_texts is None else [table.prompt_texts[at] for at in table.prompt.tolist()],
         size=table.size,
-        columns={
-            name: values for name, values in table.columns.items() if name.startswith("reward") and name not in steps
-        },
+        columns={name: values for name, values in table.columns.items() if name not in placed},
         may_repeat=True,
     )
     return GroupsOfTable(merge_parts([part])), placements[0]
@@ -362,12 +405,12 @@ def stream_files(path: Path) -> tuple[Path, ...]:
 
 def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: bool) -> Run:
     """Read a stream."""
-    annotation_files, is_whole = _annotation_files(files), not request.rewards_only or keeps_texts(files)
+    annotation_files = _annotation_files(files)
     quarantine = WatchedLog(request.progress, files)
-    annotations = read_annotations(annotation_files, quarantine, is_whole=is_whole)
-    layout = stream_layout(annotations, is_whole=is_whole)
+    annotations = read_annotations(annotation_files, quarantine, is_whole=not request.rewards_only)
+    layout = stream_layout(annotations)
     groups: Sequence[RolloutGroup]
-    if is_whole:
+    if not request.rewards_only:
         groups, placement = _at_their_steps(layout.all_records(files, quarantine), quarantine)
     else:
         of_log, order = QuarantineLog(), {str(file): number for number, file in enumerate((*annotation_files, *files))}

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.trainers.prime_rl import TrainedBatches, batches_in
+from gradscope.rollouts.readers.trainers.prime_rl_episode import rollouts_in
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.test_run_files import write_model
@@ -110,13 +113,16 @@ def test_prime_rl_names_the_weights_that_an_episode_began_and_ended_with(
 
 
 def test_what_no_batch_holds_is_in_no_loss(tmp_path: Path) -> None:
-    trace = prime_row()["traces"][0]
-    batches = batches_in([write_lines(tmp_path / "step_3/train/effective/traces.jsonl", prime_row())])
-    dropped = batches.as_trained({**trace, "id": "another"}, 3).tokens
+    file = write_lines(tmp_path / "step_3/train/effective/traces.jsonl", prime_row())
+    (rollout,) = rollouts_in(next(blocks_in(file)))
+    batches = batches_in([file], with_tokens=True)
+    another = replace(rollout, trace=replace(rollout.trace, id="another"))
+    dropped, trained = batches.as_trained(another).tokens, batches.as_trained(rollout).tokens
     assert dropped is not None
+    assert trained is not None
     assert (dropped.mask, dropped.token_advantages) == ((False, False), (0.0, 0.0))
-    assert batches.as_trained(trace, 3).tokens is not None
-    assert batches.elsewhere == set()
+    assert all(trained.mask)
+    assert [batches.count(of, (3, 0.5)) for of in (another, rollout)] == [(3, None), (2, None)]
 
 
 def test_a_trace_of_another_steps_batch_spoils_both_steps(tmp_path: Path) -> None:
@@ -127,8 +133,9 @@ def test_a_trace_of_another_steps_batch_spoils_both_steps(tmp_path: Path) -> Non
     assert {step: reason.cause for step, reason in run.notes.items()} == {3: "rollouts_missing", 4: "rollouts_missing"}
 
 
-def test_without_batches_a_trace_is_as_it_is() -> None:
-    tokens = TrainedBatches().as_trained(prime_row()["traces"][0], 3).tokens
+def test_without_batches_a_trace_is_as_it_is(tmp_path: Path) -> None:
+    (rollout,) = rollouts_in(next(blocks_in(write_lines(tmp_path / "traces.jsonl", prime_row()))))
+    tokens = TrainedBatches().as_trained(rollout).tokens
     assert tokens is not None
     assert all(tokens.mask)
 

@@ -141,7 +141,7 @@ def test_damaged_traces_have_the_answers_of_the_row_reader(tmp_path: Path, monke
         write_damaged(below / "all" / "traces.jsonl", lines, ended=seed % 3 == 0)
         if seed % 3:
             write_damaged(below / "effective" / "traces.jsonl", [json.dumps(row())][: seed % 3 - 1])
-        run = assert_same(tmp_path / str(seed), has_notes=False)
+        run = assert_same(tmp_path / str(seed), has_texts=False)
         num_reduced += run is not None and holds_rewards_alone(run.groups)
     assert num_reduced > 30
 
