@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
-from gradscope.render.files import arrow_of, pandas_of, tables_of
+from gradscope.render.files import arrow_of, pandas_of, tidy_tables
 from gradscope.render.registry import draw_figures, spec_of
 from gradscope.render.views.view import table_of_cells, view_table
 from gradscope.render.words import plain
@@ -25,7 +25,7 @@ from gradscope.results.report import Cell, ColumnStyle, ReportSection, ReportTab
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["arrow_of", "draw_figures", "figure_of", "html_of", "line_of", "pandas_of", "tables_of"]
+__all__ = ["arrow_of", "draw_figures", "figure_of", "html_of", "line_of", "pandas_of", "tidy_tables"]
 
 _SENTENCE = re.compile(r"\. (?=[A-Z])")
 _WIDTH = 240  # characters of a line: two or three lines of a terminal

@@ -74,8 +74,6 @@ def measure_prompts(
         "last_live_step": _or_none(last, last >= 0)[order],
     }
     counts = results.PromptCounts(
-        never=None,
-        always=None,
         live=int(np.sum(is_live)),
         frac_rollouts=float(rollouts[~((status == _LIVE) & is_known)].sum() / rollouts.sum()),
         reward=main or name,
