@@ -192,14 +192,10 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
 
 def _gaps(run: Run, gram: StepGram) -> NDArray[np.float64] | None:
     """Trainer minus sampler, every token of a step; None where a rollout has no log-probabilities of its own ids."""
-    rollouts = {(r.group_id, r.sample): r for group in run.groups_at(gram.step) for r in group.rollouts}
-    parts = []
-    for group_id, sample, recomputed in zip(gram.group_ids, gram.samples, gram.logprobs, strict=True):
-        logged = rollouts[group_id, sample].logprobs
-        if logged is None or len(logged) != len(recomputed):
-            return None
-        parts.append(np.asarray(recomputed) - np.asarray(logged))
-    together = np.concatenate(parts)
+    from gradscope.diagnostics.rank.tokens.parts import sampler_gaps
+
+    gaps = sampler_gaps(run, gram)
+    together = np.concatenate([gap for _, gap in gaps or ()] or [np.zeros(0)])
     return together if together.size else None
 
 
