@@ -19,7 +19,7 @@ from gradscope.diagnostics.rank.spectrum import GroupRank, compare_sizes, ranks_
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means, ratios
 from gradscope.metrics.uncertainty.paired import student_mean
 from gradscope.metrics.uncertainty.steps import MIN_STEPS, trend, trend_within
 from gradscope.results.rank import GroupKind, RankCurvePoint, TokenRankPoint, WeightRankPoint
@@ -328,7 +328,7 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
     step = collected.report.steps[-1].step
     if not both:
         return cannot_tell("No group has a gradient under both advantages", steps=(step,))
-    (ratio,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], both, within=(0.0, np.inf))
+    (ratio,) = bootstrap_statistics(ratios, both, within=(0.0, np.inf))
     token, outcome = np.mean(both, axis=0).tolist()
     return Judgement(
         estimate=ratio,

@@ -20,7 +20,7 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.logged import course_named, metric_findings
 from gradscope.metrics.outcomes.degeneracy import GroupTable
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, ratios
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results import degeneracy as results
 from gradscope.results.degeneracy import PassRateDistribution, SignalCost, TargetDegeneracy
@@ -248,9 +248,7 @@ def _overall(rows: list[results.StepBehindFilter], resampling: Resampling) -> re
     if not counts:
         return replace(_nothing(rows[0].frac_zero_std_sampled.undefined or NO_COUNTER), by_step=tuple(rows))
     units = np.array(counts, dtype=np.float64)
-    (share,) = bootstrap_statistics(
-        lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), resampling=resampling
-    )
+    (share,) = bootstrap_statistics(ratios, units, within=(0.0, 1.0), resampling=resampling)
     dead, sampled = (int(total) for total in units.sum(axis=0))
     return results.BehindFilter(frac_zero_std_sampled=share, num_sampled=sampled, num_dead=dead, by_step=tuple(rows))
 
