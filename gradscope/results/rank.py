@@ -5,7 +5,7 @@ Shapes: R rollouts, G group size, P parameters, N rows of the matrix; W_t weight
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -51,6 +51,12 @@ class WeightUpdate(Struct, frozen=True, kw_only=True):
     principal_angle: Estimate  # degrees by which the principal directions turned
     principal_angle_null: Estimate  # the same of an unrelated change of this size
     bfloat16_changed: Estimate  # share of entries whose bfloat16 rounding changed
+
+
+def whole_changes(updates: Sequence[WeightUpdate]) -> list[WeightUpdate]:
+    """The changes from the first checkpoint to the last."""
+    first, last = min(update.first for update in updates), max(update.last for update in updates)
+    return [update for update in updates if (update.first, update.last) == (first, last)]
 
 
 class AdapterState(Struct, frozen=True, kw_only=True):

@@ -69,11 +69,8 @@ def test_a_csv_reads_back_as_the_numbers_that_were_measured() -> None:
 
 def test_an_undefined_number_is_an_empty_cell_with_its_reason_in_the_next() -> None:
     row = files.tidy_tables(examples.passk_report())["tables"][7]
-    assert (row["k"], row["pass_at_k"], row["pass_at_k_undefined"]) == (
-        32,
-        None,
-        "k = 32 exceeds the 16 samples of a prompt",
-    )
+    assert (row["k"], row["pass_at_k"]) == (32, None)
+    assert row["pass_at_k_undefined"] == "k = 32 exceeds the 16 samples of a prompt"
 
 
 @pytest.mark.parametrize(
@@ -174,11 +171,7 @@ def test_everything_that_a_result_gives_is_written(tmp_path: Path) -> None:
     report, figures = examples.rank_report(), ("curve", "sizes", "nulls", "spectrum", "sparsity")
     files.write_files(report, files.document_of(report), tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
-        "rank.json",
-        "rank_curve.csv",
-        "rank_spectra.csv",
-        "rank_steps.csv",
-        "rank_spectra.safetensors",
+        *("rank.json", "rank_curve.csv", "rank_spectra.csv", "rank_steps.csv", "rank_spectra.safetensors"),
         *(f"rank_{stem}.{kind}" for stem in figures for kind in ("png", "svg")),
     }
     assert json.loads((tmp_path / "rank.json").read_text())["schema"] == "gradscope/rank"

@@ -15,6 +15,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from gradscope.advantages.registry import preferred
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw, draw_table, losses
@@ -160,23 +161,17 @@ def _rows(report: RankReport) -> tuple[list[_Row], str]:
     of_weights = [point for point in report.weight_curve if point.tensor is None]
     points: Sequence[_Point] = report.curve or report.token_curve or of_weights
     if points:
-        name = _preferred([point.advantage for point in points])
+        name = preferred([point.advantage for point in points]) or ""
         sized = sorted((p for p in points if p.advantage == name), key=lambda point: (point.step, point.group_size))
         return [_of_point(point) for point in {point.step: point for point in sized}.values()], name
     of_step = [s for s in report.spectra if s.label.group_id is None and s.label.tensor is None]
-    if not of_step:
-        return [], ""
-    name = _preferred([spectrum.label.advantage for spectrum in of_step])
+    name = preferred([spectrum.label.advantage for spectrum in of_step]) or ""
     of_name = [spectrum for spectrum in of_step if spectrum.label.advantage == name]
     of_name.sort(key=lambda spectrum: (spectrum.label.step, spectrum.label.group_size))
     return [
         (_row(one.label.step, one.ranks.effective_rank, min(one.label.shape), one.nulls))
         for one in {one.label.step: one for one in of_name}.values()
     ], name
-
-
-def _preferred(names: Sequence[str]) -> str:
-    return "logged" if "logged" in names else names[0]
 
 
 def _of_point(point: _Point) -> _Row:
