@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +102,6 @@ def formulation(name: str) -> Formulation:
         f"There is no advantage formulation {name!r}.",
         hint=f"{meant}There are: {listed}; {constants}, X 0 or more; my.py:name is one of your own.",
     )
-
-
-def preferred(names: Sequence[str]) -> str | None:
-    """The advantage that a sentence or a figure is about: the logged one, else the first; None of none."""
-    return LOGGED if LOGGED in names else next(iter(names), None)
 
 
 def compute_advantages(name: str, rewards: ArrayLike) -> Array:

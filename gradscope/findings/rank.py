@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gradscope.advantages.registry import LOGGED, preferred
+from gradscope.advantages.registry import LOGGED
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import logprob_findings
 from gradscope.metrics.gram.reward_baselines import REFERENCE
@@ -40,7 +40,7 @@ def _rank(estimate: Estimate) -> str:
 
 def _preferred_points(curve: Sequence[results.RankCurvePoint]) -> list[results.RankCurvePoint]:
     """The logged advantage where there is one, else the first that was asked for."""
-    name = preferred([point.advantage for point in curve])
+    name = results.preferred([point.advantage for point in curve])
     return [point for point in curve if point.advantage == name]
 
 
@@ -292,7 +292,7 @@ def update_findings(
 
 
 def _noise(updates: Sequence[results.FormulationUpdate]) -> list[str]:
-    name = preferred([update.advantage for update in updates])
+    name = results.preferred([update.advantage for update in updates])
     of_name = [update.signal_to_noise.value for update in updates if update.advantage == name]
     ratios = [ratio for ratio in of_name if ratio is not None]
     if not ratios:

@@ -59,6 +59,11 @@ def whole_changes(updates: Sequence[WeightUpdate]) -> list[WeightUpdate]:
     return [update for update in updates if (update.first, update.last) == (first, last)]
 
 
+def preferred(names: Sequence[str]) -> str | None:
+    """The advantage that a sentence or a figure is about: the logged one, else the first; None of none."""
+    return "logged" if "logged" in names else next(iter(names), None)
+
+
 class AdapterState(Struct, frozen=True, kw_only=True):
     """One product B A of a LoRA adapter at one checkpoint."""
 

@@ -13,7 +13,6 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, NullLocator
 from msgspec import Struct
 
-from gradscope.advantages.registry import preferred
 from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.figures import style
@@ -112,7 +111,7 @@ def draw_spectra(report: results.RankReport) -> dict[str, Figure]:
 
 def _spectra_by_step(report: results.RankReport) -> Mapping[int, list[results.GradientSpectrum]]:
     """Spectra of groups and steps under the logged advantage, at first, middle and last step."""
-    chosen = preferred([spectrum.label.advantage for spectrum in report.spectra])
+    chosen = results.preferred([spectrum.label.advantage for spectrum in report.spectra])
     by_step: dict[int, list[results.GradientSpectrum]] = defaultdict(list)
     for spectrum in report.spectra:
         if spectrum.label.advantage == chosen and any(spectrum.singular_values):

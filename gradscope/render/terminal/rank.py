@@ -15,7 +15,6 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.advantages.registry import preferred
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw, draw_table, losses
@@ -24,7 +23,7 @@ from gradscope.render.views.rank import ROLLOUT_VIEWS
 from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
 from gradscope.render.views.view import Column, digits, unless_empty
 from gradscope.render.words import FACTS, UNDEFINED, Footnotes, cell, no_interval
-from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry, TokenRankPoint, WeightRankPoint
+from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry, TokenRankPoint, WeightRankPoint, preferred
 from gradscope.say import as_ranges, evenly, named_steps, non_finite_word
 
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
