@@ -6,26 +6,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
-from gradscope.render.files import arrow_of, pandas_of, tables_of
+from gradscope.render.files import arrow_of, pandas_of, tidy_tables
 from gradscope.render.registry import draw_figures, spec_of
-from gradscope.render.views.view import view_table
+from gradscope.render.views.view import table_of_cells, view_table
 from gradscope.render.words import plain
 from gradscope.results.envelope import fields_of
 from gradscope.results.rank import RankReport
-from gradscope.results.report import Cell, ReportColumn, ReportSection, ReportTable, RunIndex, RunReport
+from gradscope.results.report import Cell, ColumnStyle, ReportSection, ReportTable, RunIndex, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["arrow_of", "draw_figures", "figure_of", "html_of", "line_of", "pandas_of", "tables_of"]
+__all__ = ["arrow_of", "draw_figures", "figure_of", "html_of", "line_of", "pandas_of", "tidy_tables"]
 
 _SENTENCE = re.compile(r"\. (?=[A-Z])")
 _WIDTH = 240  # characters of a line: two or three lines of a terminal
@@ -79,33 +79,29 @@ def _with_table(section: ReportSection, result: object) -> ReportSection:
     """A section without table gets the beginning of the result's main table."""
     if section.tables or section.missing is not None or isinstance(result, RunReport | RunIndex):
         return section
-    declared = _declared(result) if isinstance(result, RankReport) else None
-    tables = (_table(name, rows) for name, records in spec_of(result).csv(result).items() if (rows := list(records)))
-    main = declared or next(tables, None)
-    return section if main is None else replace(section, tables=(main,))
+    declared = _declared(result) if isinstance(result, RankReport) else ()
+    tables = (_table(name, list(records)) for name, records in spec_of(result).csv(result).items())
+    return replace(section, tables=next(filter(None, chain(declared, tables)), ()))
 
 
-def _declared(report: RankReport) -> ReportTable | None:
-    """The first table that ``rank --show`` has of these rows."""
+def _declared(report: RankReport) -> Iterator[tuple[ReportTable, ...]]:
+    """The tables that ``rank --show`` has of these rows."""
     from gradscope.render.views.rank import ROLLOUT_VIEWS
     from gradscope.render.views.rank_parts import PART_VIEWS
 
     for name, views in {**PART_VIEWS, **ROLLOUT_VIEWS}.items():
         for view in views:
-            if table := view_table(view, report, f"As rank --show {name}; to_pandas() has every number"):
-                return table
-    return None
+            yield view_table(view, report, f"As rank --show {name}; to_pandas() has every number")
 
 
-def _table(name: str, records: list[Any]) -> ReportTable:
+def _table(name: str, records: list[Any]) -> tuple[ReportTable, ...]:
     rows = [_cells(record) for record in islice(records, _MAX_ROWS)]
     titles = list(dict.fromkeys(title for row in rows for title in row))
     numbers = {title for title in titles for row in rows if isinstance(row.get(title), int | float | Estimate)}
     of = f"The first {_MAX_ROWS} of {len(records)} rows" if len(records) > _MAX_ROWS else "All rows"
-    return ReportTable(
-        caption=f"{of} of to_pandas({name!r}).",
-        columns=tuple(ReportColumn(title=title, style="norm" if title in numbers else "text") for title in titles),
-        rows=tuple(tuple(row.get(title) for title in titles) for row in rows),
+    heads: list[tuple[str, ColumnStyle]] = [(title, "norm" if title in numbers else "text") for title in titles]
+    return table_of_cells(
+        f"{of} of to_pandas({name!r}).", heads, (tuple(row.get(title) for title in titles) for row in rows)
     )
 
 

@@ -5,7 +5,7 @@ Results are data and know no output. The modules that show them are above them, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ class Views(Protocol):
     def html_of(self, result: object) -> str:
         """The answer as a part of a page."""
 
-    def tables_of(self, result: object) -> tuple[str, ...]:
-        """Names of the tables that have rows."""
+    def tidy_tables(self, result: object) -> Mapping[str, object]:
+        """Its tables that have rows, by name."""
 
     def arrow_of(self, result: object, table: str | None) -> pyarrow.Table:
         """One of these tables, as Arrow."""
@@ -67,7 +67,7 @@ class Shown:
     @property
     def table_names(self) -> tuple[str, ...]:
         """Names of the tables that have rows, the main one first: those that ``--output`` writes as CSV."""
-        return _views().tables_of(self)
+        return tuple(_views().tidy_tables(self))
 
     def to_arrow(self, table: str | None = None) -> pyarrow.Table:
         """One table as Arrow: a row per thing measured, a column per number.

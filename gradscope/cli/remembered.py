@@ -107,7 +107,7 @@ def remembering(
         Exit: The command's own.
     """
     num_named = len(runs)
-    runs = () if os.environ.get(VARIABLE) == "0" else [run for run in runs if not _is_url(run)]
+    runs = () if os.environ.get(VARIABLE) == "0" else [run for run in runs if "://" not in run]
     typed = {name: value for name in _FLAGS if (value := _value_of(read, name)) is not None}
     chosen = {run: _with_remembered(run, read, offered, typed, quiet) for run in runs}
     try:
@@ -143,7 +143,7 @@ def _with_remembered(
 
 def _keep_all(runs: Iterable[str], typed: Mapping[str, _Value], quiet: bool) -> None:
     """Remember typed options; a failure to write is no reason to fail a command that has answered."""
-    typed = {name: value for name, value in typed.items() if not _is_url(str(value))}
+    typed = {name: value for name, value in typed.items() if "://" not in str(value)}
     for run in runs if typed and process_index() == 0 else ():
         try:
             file = _keep(Path(os.path.realpath(run)), typed)
@@ -200,10 +200,6 @@ def _files_of(run: Path) -> Iterator[Path]:
     above = list(run.parents)
     depth = next((n for n, folder in enumerate(above) if any((folder / name).exists() for name in _PROJECT)), 0)
     yield from (relative_to_cwd(folder / FILE) for folder in above[: depth + 1])
-
-
-def _is_url(text: str) -> bool:
-    return "://" in text
 
 
 def _text_of(file: Path) -> str:

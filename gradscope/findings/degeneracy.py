@@ -200,19 +200,20 @@ def policy_finding(report: results.DegeneracyReport) -> str:
 def _larger(plan: results.TargetPlan) -> str:
     if plan.degeneracy.value is None:
         return f"by larger groups not within reach ({plan.degeneracy.undefined})"
-    return f"G = {plan.group_size} ({plan.method}{_tokens(plan)})"
+    return f"G = {plan.group_size} ({', '.join([plan.method, *_tokens(plan)])})"
 
 
 def _resampling(target: results.TargetDegeneracy, plan: results.TargetPlan) -> str:
     if plan.rollouts_per_group.value is None:
         return f"by resampling not possible ({plan.rollouts_per_group.undefined})"
-    return f"or {plan.rollouts_per_group.value:.1f} rollouts sampled for each group by resampling{_tokens(plan, ' (')}"
+    cost = "".join(f" ({tokens})" for tokens in _tokens(plan))
+    return f"or {plan.rollouts_per_group.value:.1f} rollouts sampled for each group by resampling{cost}"
 
 
-def _tokens(plan: results.TargetPlan, opening: str = ", ") -> str:
-    if plan.tokens_per_group.value is None:
-        return ""
-    return f"{opening}{plan.tokens_per_group.value:,.0f} tokens a group{')' if opening == ' (' else ''}"
+def _tokens(plan: results.TargetPlan) -> list[str]:
+    """The tokens of a group, where they are known."""
+    tokens = plan.tokens_per_group.value
+    return [] if tokens is None else [f"{tokens:,.0f} tokens a group"]
 
 
 _SAME = 1e-6  # shares closer than this are the same: trainers log float32

@@ -40,17 +40,21 @@ def _rank(estimate: Estimate) -> str:
 
 def _preferred_points(curve: Sequence[results.RankCurvePoint]) -> list[results.RankCurvePoint]:
     """The logged advantage where there is one, else the first that was asked for."""
-    names = [point.advantage for point in curve]
-    name = LOGGED if LOGGED in names else (names[0] if names else None)
+    name = results.preferred([point.advantage for point in curve])
     return [point for point in curve if point.advantage == name]
+
+
+def _last_point(curve: Sequence[results.RankCurvePoint]) -> results.RankCurvePoint | None:
+    """The last step and largest group size that has a rank."""
+    points = [point for point in _preferred_points(curve) if point.effective_rank.is_defined]
+    return max(points, key=lambda point: (point.step, point.group_size), default=None)
 
 
 def _by_size(curve: Sequence[results.RankCurvePoint]) -> list[str]:
     """Effective rank with the number of rows: a low rank of a small group is no finding."""
-    points = [point for point in _preferred_points(curve) if point.effective_rank.value is not None]
-    if not points:
+    last = _last_point(curve)
+    if last is None:
         return []
-    last = max(points, key=lambda point: (point.step, point.group_size))
     return [
         f"At step {last.step} the gradient matrix of a live group has effective rank {_rank(last.effective_rank)} of "
         f"at most {last.group_size} rows (advantage {last.advantage}, mean over {last.num_groups - last.num_dead} live "
@@ -288,13 +292,14 @@ def update_findings(
 
 
 def _noise(updates: Sequence[results.FormulationUpdate]) -> list[str]:
-    of_first = [update.signal_to_noise.value for update in updates if update.advantage == _first(updates)]
-    ratios = [ratio for ratio in of_first if ratio is not None]
+    name = results.preferred([update.advantage for update in updates])
+    of_name = [update.signal_to_noise.value for update in updates if update.advantage == name]
+    ratios = [ratio for ratio in of_name if ratio is not None]
     if not ratios:
         return []
     num_signal = sum(ratio > 1 for ratio in ratios)
     return [
-        f"The expected update under {_first(updates)} exceeds its own noise (signal to noise above 1) at {num_signal} "
+        f"The expected update under {name} exceeds its own noise (signal to noise above 1) at {num_signal} "
         f"of {len(ratios)} steps; median {sorted(ratios)[len(ratios) // 2]:.2f}."
     ]
 
@@ -340,11 +345,6 @@ def _baseline(baselines: Sequence[results.BaselineNoise]) -> list[str]:
 _ALIGNED = 0.9  # a cosine whose interval lies below this is called another direction
 _OWN_REWARD = ("group_mean", "optimal")
 """Baselines that see the rollout that they are for; their noise is no fair comparison."""
-
-
-def _first(updates: Sequence[results.FormulationUpdate]) -> str | None:
-    names = [update.advantage for update in updates]
-    return LOGGED if LOGGED in names else next(iter(names), None)
 
 
 def heldout_findings(steps: Sequence[results.HeldoutTransfer]) -> tuple[str, ...]:
@@ -418,10 +418,9 @@ def rank_headline(report: results.RankReport) -> tuple[str, ...]:
 
 def rank_verdict(curve: Sequence[results.RankCurvePoint]) -> str:
     """The rank of the last step with its ceilings, and whether advantages or policy determine it."""
-    points = [point for point in _preferred_points(curve) if point.effective_rank.is_defined]
-    if not points:
+    last = _last_point(curve)
+    if last is None:
         return "No group of these steps has a gradient under the advantage, so there is no rank."
-    last = max(points, key=lambda point: (point.step, point.group_size))
     live = last.num_groups - last.num_dead
     return (
         f"At step {last.step} a group's gradient spans {with_interval(last.effective_rank, '.2f')} of at most "

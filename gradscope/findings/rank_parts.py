@@ -175,7 +175,7 @@ def weight_update_findings(
     of_adapter: bool = False,
 ) -> tuple[str, ...]:
     """What training did to the weights, each number with its null, in at most five sentences."""
-    course, last = trajectories[0], max(update.last for update in updates)
+    course, since = trajectories[0], results.whole_changes(updates)
     sentences = []
     if course.top_energy.value is not None and course.linear_growth.value is not None:
         sentences.append(
@@ -185,12 +185,11 @@ def weight_update_findings(
             f"{with_interval(course.linear_growth, percent)} (a random walk: "
             f"{with_interval(course.walk_linear_growth, percent)})."
         )
-    since = [update for update in updates if update.first == min(u.first for u in updates) and update.last == last]
     number, means = _means(since, "effective_rank", "gaussian")
     if number:
         sentences.append(
-            f"After {last} updates the change of a matrix has effective rank {means[0]:.1f} on average over {number} "
-            f"matrices; unrelated {'factors' if of_adapter else 'entries'} would give {means[1]:.1f}."
+            f"After {since[0].last} updates the change of a matrix has effective rank {means[0]:.1f} on average over "
+            f"{number} matrices; unrelated {'factors' if of_adapter else 'entries'} would give {means[1]:.1f}."
         )
     number, means = _means(since, "principal_overlap", "principal_null")
     if number:

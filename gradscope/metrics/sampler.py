@@ -20,7 +20,7 @@ from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics, cluster_sums, ratios
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 
 Array = NDArray[np.float64]
@@ -229,13 +229,8 @@ def token_mean(
     table = np.column_stack([np.asarray(sums, dtype=np.float64), np.asarray(num_tokens, dtype=np.float64)])
     if not len(table):
         return Estimate.undefined_because("there is nothing to average")
-    (mean,) = bootstrap_statistics(
-        lambda totals: totals[..., :1] / totals[..., 1:],
-        cluster_sums(table, prompts),
-        within=(0.0, np.inf),
-        resampling=resampling,
-    )
-    return mean
+    units = cluster_sums(table, prompts)
+    return bootstrap_statistics(ratios, units, within=(0.0, np.inf), resampling=resampling)[0]
 
 
 Sign = Literal["positive", "negative"]

@@ -51,13 +51,12 @@ _ESTIMATE_KEYS = {"value", "low", "high", "num_units", "undefined"}
 
 
 def tidy_tables(result: object) -> dict[str, list[Row]]:
-    """The tables of a result, by file stem; empty ones are left out."""
-    spec = spec_of(result)
+    """The tables of a result, by name; empty ones are left out."""
     tables = {
-        f"{spec.name}_{name}": rows[:] if isinstance(rows, LazyRows) else [_flat(record) for record in rows]
-        for name, rows in spec.csv(result).items()
+        name: rows[:] if isinstance(rows, LazyRows) else [_flat(record) for record in rows]
+        for name, rows in spec_of(result).csv(result).items()
     }
-    return {stem: rows for stem, rows in tables.items() if rows}
+    return {name: rows for name, rows in tables.items() if rows}
 
 
 def render_csv(rows: Sequence[Row]) -> str:
@@ -99,21 +98,11 @@ def _columns(name: str, value: Any) -> Row:
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
-def tables_of(result: object) -> tuple[str, ...]:
-    """Names of the tables of a result that have rows, in the order of its CSV files, whose stems hold the command's."""
-    return tuple(_rows_by_table(result))
-
-
-def _rows_by_table(result: object) -> dict[str, list[Row]]:
-    prefix = f"{spec_of(result).name}_"
-    return {stem.removeprefix(prefix): rows for stem, rows in tidy_tables(result).items()}
-
-
 def arrow_of(result: object, table: str | None = None) -> pyarrow.Table:
     """A table of a result, None: the first; NaN and infinity are numbers, a column of numbers and words text."""
     import pyarrow
 
-    tables = _rows_by_table(result)
+    tables = tidy_tables(result)
     wanted = next(iter(tables), None) if table is None else table
     if wanted not in tables:
         asked = "no table" if table is None else f"no table {table!r}"
@@ -154,37 +143,30 @@ def _values(values: Sequence[Any]) -> list[Any]:
     return list(values)
 
 
-def write_files(result: object, document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Writes a result into an existing folder: document, tables, arrays, figures; returns the files in that order."""
+def write_files(result: object, document: Mapping[str, Any], folder: Path) -> None:
+    """Writes a result into an existing folder: document, tables, arrays, figures."""
     from gradscope.render.figures.style import save_figure
 
     spec = spec_of(result)
-    path = folder / f"{spec.name}.json"
-    atomic_write(path, render_json(document))
-    written = [path]
-    for stem, rows in tidy_tables(result).items():
-        table = folder / f"{stem}.csv"
-        atomic_write(table, render_csv(rows))
-        written.append(table)
+    atomic_write(folder / f"{spec.name}.json", render_json(document))
+    for name, rows in tidy_tables(result).items():
+        atomic_write(folder / f"{spec.name}_{name}.csv", render_csv(rows))
     if spec.arrays is not None:
-        written += load(spec.arrays)(result, folder)
+        load(spec.arrays)(result, folder)
     for stem, figure in draw_figures(result).items():
-        written += save_figure(figure, folder / stem)
-    return written
+        save_figure(figure, folder / stem)
 
 
-def write_spectra(report: RankReport, folder: Path) -> list[Path]:
+def write_spectra(report: RankReport, folder: Path) -> None:
     """Writes the singular values of each spectrum under a name that says whose they are; no file without spectra."""
     import numpy as np  # here, so that help starts without it
     from safetensors.numpy import save
 
     if not report.spectra:
-        return []
-    path = folder / "rank_spectra.safetensors"
+        return
     arrays = {_name(spectrum): np.asarray(spectrum.singular_values) for spectrum in report.spectra}
     about = {"rows": report.rows, "values": "singular values, descending"}
-    atomic_write(path, repeatable(save(arrays, metadata=about)))
-    return [path]
+    atomic_write(folder / "rank_spectra.safetensors", repeatable(save(arrays, metadata=about)))
 
 
 def _name(spectrum: GradientSpectrum) -> str:

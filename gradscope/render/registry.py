@@ -96,7 +96,7 @@ class ResultSpec(Struct, frozen=True, kw_only=True):
     tables are a second argument where there are any."""
     csv: Callable[[Any], Mapping[str, Iterable[Any]]]  # from the result to its CSV tables: name -> records
     figures: str | None = None  # ``module:function``: from the result to its figures, file stem -> figure
-    arrays: str | None = None  # ``module:function``: writes arrays into a folder and returns the files
+    arrays: str | None = None  # ``module:function``: writes arrays into a folder
     definitions: Callable[[Any], Iterable[str]] | None = None
     """From the result to the metrics whose formulas the document states; None: all that the command computes."""
     sources: Callable[[Any], Sequence[Source]] = lambda result: (result.source,)

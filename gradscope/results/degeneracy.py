@@ -182,8 +182,8 @@ class PromptCounts(Struct, frozen=True, kw_only=True):
     all passed, and is ``live`` otherwise.
     """
 
-    never: int | None  # prompts without a passing rollout; None where passing is not known
-    always: int | None  # prompts whose rollouts all pass; likewise
+    never: int | None = None  # prompts without a passing rollout; None where passing is not known
+    always: int | None = None  # prompts whose rollouts all pass; likewise
     live: int  # all others; where passing is not known, those of which a group differed
     never_groups: int | None = None  # groups of the prompts that never pass; likewise
     always_groups: int | None = None  # groups of those that always do; likewise
@@ -268,8 +268,8 @@ class StepBehindFilter(Struct, frozen=True, kw_only=True):
     """One step of the run before its trainer's filter."""
 
     step: int
-    num_sampled: int | None  # groups that were sampled, logged or dropped; None where that is not known
-    num_dead: int | None  # those of them that gave no gradient: dropped for equal rewards, or dead in the log
+    num_sampled: int | None = None  # groups that were sampled, logged or dropped; None where that is not known
+    num_dead: int | None = None  # those of them that gave no gradient: dropped for equal rewards, or dead in the log
     frac_zero_std_sampled: Estimate  # num_dead / num_sampled
 
 
@@ -278,9 +278,9 @@ class BehindFilter(Struct, frozen=True, kw_only=True):
 
     frac_zero_std_sampled: Estimate
     """num_dead / num_sampled, with an interval over steps; undefined where no counter was logged."""
-    num_sampled: int | None  # groups that were sampled at all steps whose counters can be used
-    num_dead: int | None  # those of them that gave no gradient
-    by_step: tuple[StepBehindFilter, ...]  # one row a step; none where no counter was logged
+    num_sampled: int | None = None  # groups that were sampled at all steps whose counters can be used
+    num_dead: int | None = None  # those of them that gave no gradient
+    by_step: tuple[StepBehindFilter, ...] = ()  # one row a step; none where no counter was logged
 
 
 class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
@@ -290,11 +290,11 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
 
     source: Source  # where the rollouts came from
     reward: str  # which reward was used: ``reward`` (the trainer's scalar) or the name of one reward function
-    success_threshold: float | None
+    success_threshold: float | None = None
     """A rollout passes when its reward reaches this; None where rewards are not binary and none was given."""
     num_groups: int  # groups used
     num_rollouts: int  # rollouts used
-    group_size: int | None  # rollouts a group; None when groups differ in size
+    group_size: int | None = None  # rollouts a group; None when groups differ in size
     pass_rate_origin: str  # which p the i.i.d. prediction used, in words
     course_pass_rate_origin: str
     """Which p the predictions of ``by_step`` used, in words: without a given one, that of their own groups."""
@@ -308,27 +308,27 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     iid_prediction: Estimate  # p^G + (1-p)^G
     jensen_gap: Estimate  # frac_reward_zero_std - iid_prediction
     relative_gap: Estimate  # jensen_gap / iid_prediction
-    predictions: tuple[IidPrediction, ...]
+    predictions: tuple[IidPrediction, ...] = ()
     """The prediction from each p that can be had: the mean of the log, each step's own, the given one."""
     overdispersion: Overdispersion  # the i.i.d. hypothesis on trial
     by_group_size: tuple[GroupSizeDegeneracy, ...]  # one row per group size asked for, the logged one first
     gap_decomposition: GapDecomposition  # the gap split into prompts and time
-    by_policy: tuple[PolicyDegeneracy, ...]  # one row per policy, where the log pools several
-    policy_gap: PolicyGap | None
+    by_policy: tuple[PolicyDegeneracy, ...] = ()  # one row per policy, where the log pools several
+    policy_gap: PolicyGap | None = None
     """The gap split into prompts and policies; None for a log of one policy, or where passing is not
     known."""
-    by_environment: tuple[EnvironmentDegeneracy, ...]
+    by_environment: tuple[EnvironmentDegeneracy, ...] = ()
     """One row per environment, data source or agent, where rows name several."""
     by_step: tuple[StepDegeneracy, ...]  # one row per step
     course: DegeneracyCourse = DegeneracyCourse()  # the shares of ``by_step``
     pass_rates: PassRateDistribution  # the distribution of pass rates over groups
     starvation: SignalCost  # the cost of degenerate groups
-    advantages: tuple[AdvantageMass, ...]  # each formulation of the registry on these rewards
-    advantages_of: str  # whose advantages the shares of ``by_reward`` are of, in words; empty where there are none
-    by_reward: tuple[RewardFunction, ...]  # each reward function, where several were logged
+    advantages: tuple[AdvantageMass, ...] = ()  # each formulation of the registry on these rewards
+    advantages_of: str = ""  # whose advantages the shares of ``by_reward`` are of, in words; empty where there are none
+    by_reward: tuple[RewardFunction, ...] = ()  # each reward function, where several were logged
     frac_reward_conflict: Estimate
     """Share of groups in which the main reward is tied and the others make all of the gradient."""
-    reward_conflict: RewardConflict | None
+    reward_conflict: RewardConflict | None = None
     """Details of these groups; None where there are none, or where the share is undefined."""
     prompts: PromptCounts  # how many prompts never pass, always pass, and are live
     by_prompt: LazyRows

@@ -5,7 +5,7 @@ Shapes: R rollouts, G group size, P parameters, N rows of the matrix; W_t weight
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -51,6 +51,17 @@ class WeightUpdate(Struct, frozen=True, kw_only=True):
     principal_angle: Estimate  # degrees by which the principal directions turned
     principal_angle_null: Estimate  # the same of an unrelated change of this size
     bfloat16_changed: Estimate  # share of entries whose bfloat16 rounding changed
+
+
+def whole_changes(updates: Sequence[WeightUpdate]) -> list[WeightUpdate]:
+    """The changes from the first checkpoint to the last."""
+    first, last = min(update.first for update in updates), max(update.last for update in updates)
+    return [update for update in updates if (update.first, update.last) == (first, last)]
+
+
+def preferred(names: Sequence[str]) -> str | None:
+    """The advantage that a sentence or a figure is about: the logged one, else the first; None of none."""
+    return "logged" if "logged" in names else next(iter(names), None)
 
 
 class AdapterState(Struct, frozen=True, kw_only=True):

@@ -167,14 +167,14 @@ def test_figures_of_dead_groups_show_the_numbers_of_their_tables_and_name_their_
     tables, figures = tidy_tables(report), draw_figures(report)
     names = ("degeneracy", "degeneracy_by_group_size", "pass_rates")
     over_steps, by_size, rates = (figures[name].axes[0] for name in names)
-    course, sizes = tables["degeneracy_by_step"], tables["degeneracy_by_group_size"]
+    course, sizes = tables["by_step"], tables["by_group_size"]
     assert drawn(over_steps, ORANGE) == [row["iid_prediction"] for row in course]
     bars = np.array([bar.get_height() for bar in over_steps.patches]).reshape(-1, len(course)).sum(axis=0)
     assert bars == pytest.approx([row["frac_reward_zero_std"] for row in course])
     assert sorted(drawn(by_size, ORANGE)) == sorted(row["iid_prediction"] for row in sizes)
     assert sorted(drawn(by_size, BLUE)) == sorted(row["degeneracy"] for row in sizes)
-    assert drawn(rates, ORANGE) == [row["binomial"] for row in tables["degeneracy_histogram"]]
-    assert rates.get_xticks()[[0, -1]].tolist() == [0.0, len(tables["degeneracy_histogram"]) - 1.0]
+    assert drawn(rates, ORANGE) == [row["binomial"] for row in tables["histogram"]]
+    assert rates.get_xticks()[[0, -1]].tolist() == [0.0, len(tables["histogram"]) - 1.0]
     output = {name: " ".join(text.get_text() for text in figure.texts) for name, figure in figures.items()}
     assert f"p: {report.course_pass_rate_origin}" in output["degeneracy"]
     assert f"p: {report.pass_rate_origin}" in output["degeneracy_by_group_size"]

@@ -89,7 +89,7 @@ def test_a_section_is_its_question_and_one_sentence() -> None:
 
 def test_a_run_is_its_numbers_without_its_curves() -> None:
     row, _ = spec_of(run_index()).csv(run_index())["runs"]
-    table = tidy_tables(run_index())["report_index_runs"]
+    table = tidy_tables(run_index())["runs"]
     assert [one["name"] for one in table] == ["quiet", ATTACK]
     assert (table[0]["frac_reward_zero_std"], table[0]["frac_reward_zero_std_low"]) == (0.5, 0.4)
     assert list(row) == ["name", "num_steps", "num_rollouts", "frac_reward_zero_std", "reward", "reward_change"]

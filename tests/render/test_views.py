@@ -88,7 +88,7 @@ def test_rows_that_are_left_out_are_counted_once() -> None:
 
 def test_a_page_has_the_same_columns_unrounded() -> None:
     columns = (Column("name", "name", limit=1), Column("share", lambda one: one.share / 3, "share", "never said"))
-    table = tabulate("caption", columns, [Record(name="long", share=1.0)], folded_as="fold")
+    (table,) = tabulate("caption", columns, [Record(name="long", share=1.0)], folded_as="fold")
     assert [(column.title, column.style) for column in table.columns] == [("name", "text"), ("share", "share")]
     assert (table.rows, table.folded_as, table.by_step) == ((("long", 1.0 / 3),), "fold", False)
 
@@ -144,11 +144,10 @@ def test_a_view_is_plain_data_for_a_page() -> None:
         Column("share", "share", "share"),
     )
     view = View("records", columns, lambda all: Selection(all[:1], {"step": 3}, ("1 more",)), ("said elsewhere",))
-    table = view_table(view, Record(records=[Record(name="a", share=0.25)] * 2), "Caption")
-    assert table is not None
+    (table,) = view_table(view, Record(records=[Record(name="a", share=0.25)] * 2), "Caption")
     assert (table.caption, [column.title for column in table.columns]) == (
         "Caption. 1 more",
         ["step 3, advantage", "share"],
     )
     assert table.rows == (("a", 0.25),)
-    assert view_table(view, Record(records=[]), "Caption") is None
+    assert view_table(view, Record(records=[]), "Caption") == ()

@@ -35,9 +35,16 @@ Words = Sequence[str] | str | None
 """The typed values: a text for each occurrence of the option; None where it does not occur."""
 
 
-def parse_names(option: str, words: Words) -> tuple[str, ...]:
+def parse_names(option: str, words: Words, comma: re.Pattern[str] = _COMMA) -> tuple[str, ...]:
     """Names between commas; ``option`` is as it is typed, for the message."""
-    return _parts(option, words, _COMMA)
+    parts = tuple(part.strip() for word in _typed(words) for part in comma.split(word))
+    if all(parts):
+        return parts
+    named = ",".join(filter(None, parts))
+    raise UsageError(
+        f"{option} {_shown(words)} names nothing between two commas.",
+        hint=f"Write {option} {named}" if named else f"Name something, or leave {option} out.",
+    )
 
 
 def parse_choices(option: str, words: Words, choices: Sequence[str]) -> tuple[str, ...]:
@@ -53,7 +60,7 @@ def parse_choices(option: str, words: Words, choices: Sequence[str]) -> tuple[st
 
 def parse_metrics(option: str, words: Words) -> tuple[str, ...]:
     """Metrics between commas, each with its steps: ``reward@1,6-8,pass@8`` are two."""
-    return _parts(option, words, _COMMA_OF_METRICS)
+    return parse_names(option, words, _COMMA_OF_METRICS)
 
 
 def parse_files(option: str, words: Words) -> tuple[str, ...]:
@@ -61,7 +68,7 @@ def parse_files(option: str, words: Words) -> tuple[str, ...]:
     return tuple(
         name
         for word in _typed(words)
-        for name in ([word] if word and Path(word).exists() else _parts(option, word, _COMMA))
+        for name in ([word] if word and Path(word).exists() else parse_names(option, word))
     )
 
 
@@ -103,17 +110,6 @@ def parse_steps(words: Sequence[str] | None) -> tuple[int, ...] | None:
     if not named or "all" in named:
         return None
     return tuple(sorted(set(parse_counts("--step", named))))
-
-
-def _parts(option: str, words: Words, comma: re.Pattern[str]) -> tuple[str, ...]:
-    parts = tuple(part.strip() for word in _typed(words) for part in comma.split(word))
-    if all(parts):
-        return parts
-    named = ",".join(filter(None, parts))
-    raise UsageError(
-        f"{option} {_shown(words)} names nothing between two commas.",
-        hint=f"Write {option} {named}" if named else f"Name something, or leave {option} out.",
-    )
 
 
 def _typed(words: Words) -> Sequence[str]:

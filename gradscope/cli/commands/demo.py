@@ -43,7 +43,9 @@ def demo(
         show_command(["gradscope", *arguments])
         show_line("")
         _run(context.obj, [*arguments, "--force"] if force else arguments)
-    _show_page(folder)
+    show_line("")
+    show_line(f"Each adds its table without --show {VERDICT}; --output DIR writes files.", style=_SENTENCE)
+    show_line(f"All of it on one page, for a browser: {folder / _PAGE}")
 
 
 def _refuse_existing(folder: Path) -> None:
@@ -83,10 +85,3 @@ def _tour(folder: Path) -> list[tuple[str, list[str]]]:
         ("What a recipe's CI would ask of this run:", ["check", run, *required, *verdict]),
         ("And all of it on one page:", ["report", run, *steps, "--output", str(folder / _PAGE), *verdict]),
     ]
-
-
-def _show_page(folder: Path) -> None:
-    """Where to look; each command prints more where it is typed without ``--show verdict``."""
-    show_line("")
-    show_line(f"Each adds its table without --show {VERDICT}; --output DIR writes files.", style=_SENTENCE)
-    show_line(f"All of it on one page, for a browser: {folder / _PAGE}")

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -215,7 +215,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
         for number, source in enumerate(sources, 1):
             last = folded if number == len(sources) else ""
             words = [f"{source.recognized}{_chosen(source)}", source.recognized, *([""] if len(sources) > 1 else [])]
-            is_short = _is_terminal() and not show_all
+            is_short = sys.stderr.isatty() and not show_all
             lines = [
                 f"read {source.path}: {reader}{', ' if reader else ''}{counted(source.num_rows, 'row')}{last}"
                 for reader in (words if is_short else words[:1])
@@ -244,14 +244,12 @@ def delivery(options: DeliveryOptions, *, judges: bool = False) -> Iterator[Deli
     Raises:
         Exit: Parts of the input could not be read; the exit code is 2, and the result is that of the others.
     """
-    if num_processes() == 1:
-        with _opened(options) as opened:
-            yield opened
-        _say_losses(opened.lost, judges=judges)
-        return
-    from gradscope.gradients.processes import connected_processes
+    connected: AbstractContextManager[None] = nullcontext()
+    if num_processes() > 1:
+        from gradscope.gradients.processes import connected_processes
 
-    with connected_processes():
+        connected = connected_processes()
+    with connected:
         if process_index() == 0:
             with _opened(options) as opened:
                 yield opened
@@ -310,7 +308,3 @@ def _chosen(source: Source) -> str:
     inside = [file.removeprefix(f"{source.path.rstrip('/')}/") for file in source.files]
     few = len(inside) <= _MAX_NAMED and inside != list(source.files)
     return f" ({', '.join(inside)})" if few else ""
-
-
-def _is_terminal() -> bool:
-    return sys.stderr.isatty()

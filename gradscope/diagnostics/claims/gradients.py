@@ -19,10 +19,10 @@ from gradscope.diagnostics.rank.spectrum import GroupRank, compare_sizes, ranks_
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means, ratios
 from gradscope.metrics.uncertainty.paired import student_mean
 from gradscope.metrics.uncertainty.steps import MIN_STEPS, trend, trend_within
-from gradscope.results.rank import GroupKind, RankCurvePoint, TokenRankPoint, WeightRankPoint
+from gradscope.results.rank import GroupKind, RankCurvePoint, TokenRankPoint, WeightRankPoint, whole_changes
 from gradscope.results.row_kinds import RowKind
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import reward_table
@@ -328,7 +328,7 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
     step = collected.report.steps[-1].step
     if not both:
         return cannot_tell("No group has a gradient under both advantages", steps=(step,))
-    (ratio,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], both, within=(0.0, np.inf))
+    (ratio,) = bootstrap_statistics(ratios, both, within=(0.0, np.inf))
     token, outcome = np.mean(both, axis=0).tolist()
     return Judgement(
         estimate=ratio,
@@ -358,9 +358,7 @@ FEW_CHANGE = 0.3  # the largest share of changed parameters that arXiv 2505.1171
 
 def _over_weights(name: str, null: str | None, within: tuple[float, float], evidence: Evidence) -> Judgement:
     """The mean over weights of a share of their change, of which its value by chance is subtracted where it has one."""
-    updates = evidence.updates()
-    first, last = min(update.first for update in updates), max(update.last for update in updates)
-    since = [update for update in updates if (update.first, update.last) == (first, last)]
+    since = whole_changes(evidence.updates())
     pairs = [(getattr(update, name).value, getattr(update, null).value if null else 0.0) for update in since]
     values = [value - by_chance for value, by_chance in pairs if value is not None and by_chance is not None]
     if len(values) < 2:
@@ -370,8 +368,8 @@ def _over_weights(name: str, null: str | None, within: tuple[float, float], evid
         estimate=mean,
         null=Estimate.exact(0.0 if null else 1.0),
         verdict=in_range(mean, *within),
-        why=f"The change from {first} to {last} updates, with an interval over {len(values)} weights: other weights, "
-        "not other runs.",
+        why=f"The change from {since[0].first} to {since[0].last} updates, with an interval over {len(values)} "
+        "weights: other weights, not other runs.",
     )
 
 

@@ -22,7 +22,7 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.outcomes.degeneracy import dead_persistence
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.sampler import PROBABILITIES, UNDECIDED, UNLIKELY, TokenCell
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, unit_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, ratios, unit_sums
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.say import counted, percent, points, with_interval
 
@@ -147,7 +147,7 @@ def all_fail_is_exponential(evidence: Evidence) -> Judgement:
     fails = 1 - np.column_stack([pass_at_k(table.size, table.num_passing, size) for size in sizes])
 
     def curve(sums: Array) -> Array:
-        shares = sums[..., :-1] / sums[..., -1:]
+        shares = ratios(sums)
         first, middle, end = shares[..., 0], shares[..., last // 2], shares[..., -1]
         power = np.sqrt(np.clip(first * end, 0.0, None))
         return np.stack([middle - power, (first + end) / 2 - power, first, middle, end], axis=-1)

@@ -387,22 +387,23 @@ def _means(run: ComparedRun) -> Mapping[str, _Mean | Estimate]:
     if not len(table):
         return {}
     return {
-        "train_reward": _mean(table, table.sums(table.reward) / table.size, table.size.astype(np.float64)),
+        "train_reward": _mean_reward(table),
         "mean_frac_reward_zero_std": _mean(table, table.is_dead.astype(np.float64), np.ones(len(table))),
     }
 
 
 def reward_change(first: RewardTable, second: RewardTable) -> Estimate:
     """How much higher the mean reward of some groups of a log is than that of others, over prompts."""
-    tables = [replace(table, prompt_texts=None) for table in (first, second)]
-    return _difference(
-        *(_mean(table, table.sums(table.reward) / table.size, table.size.astype(np.float64)) for table in tables)
-    )
+    return _difference(*(_mean_reward(replace(table, prompt_texts=None)) for table in (first, second)))
 
 
 def _mean_as_logged(values: _Array) -> Estimate:
     low, high = 0.0 if values.min() >= 0.0 else -math.inf, 1.0 if values.max() <= 1.0 else math.inf
     return mean_of_steps(values, values).within(low, high)
+
+
+def _mean_reward(table: RewardTable) -> _Mean:
+    return _mean(table, table.sums(table.reward) / table.size, table.size.astype(np.float64))
 
 
 def _mean(table: RewardTable, values: _Array, counts: _Array) -> _Mean:

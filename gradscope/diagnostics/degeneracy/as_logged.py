@@ -20,7 +20,7 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.logged import course_named, metric_findings
 from gradscope.metrics.outcomes.degeneracy import GroupTable
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, ratios
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results import degeneracy as results
 from gradscope.results.degeneracy import PassRateDistribution, SignalCost, TargetDegeneracy
@@ -61,35 +61,25 @@ def degeneracy_as_logged(
         _NONE,
         source=run.source,
         reward=TRAINER_REWARD,
-        success_threshold=None,
         num_groups=0,
         num_rollouts=0,
-        group_size=None,
         pass_rate_origin=NO_ROLLOUTS,
         course_pass_rate_origin=NO_ROLLOUTS,
         frac_reward_zero_std=_NOT_LOGGED if dead is None else dead.mean,
         behind_filter=_nothing(NO_ROLLOUTS),
         frac_all_pass=_NONE if passed is None else passed.mean,
         frac_all_fail=_NONE if failed is None else failed.mean,
-        predictions=(),
         overdispersion=undefined_record(results.Overdispersion, _NONE, test="none"),
         by_group_size=tuple(
             undefined_record(results.GroupSizeDegeneracy, _NONE, group_size=size, method="forecast")
             for size in group_sizes
         ),
         gap_decomposition=undefined_record(results.GapDecomposition, _NONE),
-        by_policy=(),
-        policy_gap=None,
         by_step=windows if is_by_window else deferred(lambda: rows(len(steps))),
         course=results.DegeneracyCourse.of(windows) if is_by_window else _course(steps, shares),
         pass_rates=undefined_record(PassRateDistribution, _NONE, histogram=()),
         starvation=undefined_record(SignalCost, _NONE),
-        advantages=(),
-        advantages_of="",
-        by_environment=(),
-        by_reward=(),
-        reward_conflict=None,
-        prompts=results.PromptCounts(never=None, always=None, live=0, frac_rollouts=0.0, reward=TRAINER_REWARD),
+        prompts=results.PromptCounts(live=0, frac_rollouts=0.0, reward=TRAINER_REWARD),
         by_prompt=LazyRows({}),
         target=None if target is None else TargetDegeneracy(target=target, plans=()),
         frac_set_aside=run.source.frac_set_aside,
@@ -248,9 +238,7 @@ def _dropped_at(step: int, num: int, dead: int, values: Values | None, rule: _Ru
             raise _Unusable(NO_LINE)
         dead, sampled = rule(values, num, dead)
     except _Unusable as error:
-        return results.StepBehindFilter(
-            step=step, num_sampled=None, num_dead=None, frac_zero_std_sampled=Estimate.undefined_because(str(error))
-        )
+        return results.StepBehindFilter(step=step, frac_zero_std_sampled=Estimate.undefined_because(str(error)))
     share = Estimate.exact(dead / sampled, num_units=sampled)
     return results.StepBehindFilter(step=step, num_sampled=sampled, num_dead=dead, frac_zero_std_sampled=share)
 
@@ -260,17 +248,13 @@ def _overall(rows: list[results.StepBehindFilter], resampling: Resampling) -> re
     if not counts:
         return replace(_nothing(rows[0].frac_zero_std_sampled.undefined or NO_COUNTER), by_step=tuple(rows))
     units = np.array(counts, dtype=np.float64)
-    (share,) = bootstrap_statistics(
-        lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), resampling=resampling
-    )
+    (share,) = bootstrap_statistics(ratios, units, within=(0.0, 1.0), resampling=resampling)
     dead, sampled = (int(total) for total in units.sum(axis=0))
     return results.BehindFilter(frac_zero_std_sampled=share, num_sampled=sampled, num_dead=dead, by_step=tuple(rows))
 
 
 def _nothing(reason: str) -> results.BehindFilter:
-    return results.BehindFilter(
-        frac_zero_std_sampled=Estimate.undefined_because(reason), num_sampled=None, num_dead=None, by_step=()
-    )
+    return results.BehindFilter(frac_zero_std_sampled=Estimate.undefined_because(reason))
 
 
 def _count(values: Values, name: str) -> int:

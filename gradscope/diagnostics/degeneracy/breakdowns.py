@@ -74,8 +74,6 @@ def measure_prompts(
         "last_live_step": _or_none(last, last >= 0)[order],
     }
     counts = results.PromptCounts(
-        never=None,
-        always=None,
         live=int(np.sum(is_live)),
         frac_rollouts=float(rollouts[~((status == _LIVE) & is_known)].sum() / rollouts.sum()),
         reward=main or name,
@@ -227,10 +225,7 @@ def _totals(chosen: GroupRewards, amounts: NDArray[Any] | None) -> Array | None:
 def _share_lost(amount: Array, table: GroupTable, *, resampling: Resampling) -> Estimate:
     """The part of an amount per group that lies in degenerate groups."""
     units = bootstrap.sums_of_columns([amount * table.dead, amount], table.prompt, len(amount))
-    (share,) = bootstrap.bootstrap_statistics(
-        lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), resampling=resampling
-    )
-    return share
+    return bootstrap.bootstrap_statistics(bootstrap.ratios, units, within=(0.0, 1.0), resampling=resampling)[0]
 
 
 def _resampling_factor(zero_std: Estimate) -> Estimate:
@@ -263,7 +258,7 @@ def measure_advantage_mass(
             masses.append(undefined_record(results.AdvantageMass, unknown, advantage=entry.name))
             continue
         positive, negative, zero = bootstrap.bootstrap_statistics(
-            lambda totals: totals[..., :3] / totals[..., 3:],
+            bootstrap.ratios,
             kinds.of_prompts(sums),
             within=(0.0, [np.inf, np.inf, 1.0]),
             resampling=resampling,

@@ -220,11 +220,8 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
         """
         sizes, counts = np.unique(self.table.size, return_counts=True)
         now = self.at(int(sizes[np.argmax(counts)]))
-        larger, share, num_units = (
-            _smallest_size(target, now, self.at),
-            now.degeneracy.value or 0.0,
-            now.degeneracy.num_units,
-        )
+        larger = _smallest_size(target, now, self.at)
+        share, num_units = now.degeneracy.value or 0.0, now.degeneracy.num_units
         if share <= target:
             drawn = Estimate.exact(float(now.group_size), num_units=num_units)
         elif share >= 1.0:

@@ -87,7 +87,7 @@ def measure_reward_functions(
     if not len(groups) or not groups.rewards:
         reason = "the log has no reward per function"
         is_main = binary_threshold(groups.reward) is not None
-        differs = _mean(differs_within_groups(groups.spread(groups.reward)), groups, resampling)
+        differs = _mean(groups.spread(groups.reward) > EQUAL_REWARDS, groups, resampling)
         return MeasuredRewards(
             frac_conflict=_unknown(reason, groups), frac_main_differs=differs if is_main else _unknown(reason, groups)
         )
@@ -97,7 +97,7 @@ def measure_reward_functions(
     weights = weights_of_functions(groups, run.settings)
     names = [name for name in sorted(groups.rewards) if weights is None or name in weights or not _is(groups, name)]
     spreads = {name: groups.spread(groups.rewards[name]) for name in names}
-    apart = {name: differs_within_groups(spread) for name, spread in spreads.items()}
+    apart = {name: spread > EQUAL_REWARDS for name, spread in spreads.items()}  # not where one of a group is missing
     main = main_function(groups, weights, reward)
     # where the main one does not apply, as to another task, it is not tied
     is_tied = spreads[main] <= EQUAL_REWARDS if main in spreads else np.zeros(len(groups), dtype=np.bool_)
@@ -127,7 +127,7 @@ def measure_reward_functions(
                 other: ratios[pair] for other in names if (pair := ("correlation", *sorted((name, other)))) in ratios
             },
             num_alone=int(np.sum(apart[name] & (np.sum(list(apart.values()), axis=0) == 1))),
-            num_rescuable=int(np.sum(dead & differs_within_groups(chosen.table.spread(chosen.table.rewards[name])))),
+            num_rescuable=int(np.sum(dead & (chosen.table.spread(chosen.table.rewards[name]) > EQUAL_REWARDS))),
         )
         for name in names
     )
@@ -234,11 +234,6 @@ def main_function(groups: RewardTable, weights: Mapping[str, float] | None, name
     return f"which of {', '.join(counted)} should be learned is not known: name it with --reward"
 
 
-def differs_within_groups(spread: Array) -> Flags:
-    """Whether a reward function differs within groups, [J]; not where it is missing for a rollout."""
-    return np.asarray(spread > EQUAL_REWARDS, dtype=np.bool_)
-
-
 def _is(groups: RewardTable, name: str) -> bool:
     """Whether a function is the reward itself under another name."""
     return np.array_equal(groups.rewards[name], groups.reward)
@@ -256,7 +251,7 @@ def _frac_tied(spread: Array, prompts: NDArray[np.int64], *, resampling: Resampl
     missing = int(np.sum(np.isnan(spread)))
     if missing:
         return Estimate.undefined_because(f"it is missing in {missing} of {len(spread)} groups", num_units=len(spread))
-    return bootstrap_mean(1.0 - differs_within_groups(spread), prompts, resampling=resampling)
+    return bootstrap_mean((spread <= EQUAL_REWARDS).astype(np.float64), prompts, resampling=resampling)
 
 
 def _deviations(groups: RewardTable, values: Array) -> Array:

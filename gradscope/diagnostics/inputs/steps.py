@@ -27,7 +27,7 @@ from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import bring_weights
-from gradscope.rollouts.groups import RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.version import __version__
 
@@ -122,10 +122,9 @@ _WHY: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _without_ids(run: Run, step: int) -> Reason | None:
-    """Why the forward pass of a step cannot be made, or None."""
+def _without_ids(run: Run, rollouts: Sequence[Rollout]) -> Reason | None:
+    """Why the forward pass of a step's rollouts cannot be made, or None."""
     why = _WHY.get(str(run.settings.get("trainer")))
-    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
     if why is None or not any(None in (rollout.prompt_ids, rollout.completion_ids) for rollout in rollouts):
         return None
     return Reason("ids_missing", why[0], hint=why[1])
@@ -292,11 +291,11 @@ def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
     """Why the gradient of a step cannot be formed, the most useful reason first."""
     if step in run.notes:
         return run.notes[step]
-    if (no_ids := _without_ids(run, step)) is not None:
+    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
+    if (no_ids := _without_ids(run, rollouts)) is not None:
         return no_ids
     from gradscope.gradients.plan.objective import several_sequences
 
-    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
     if (several := several_sequences(rollouts)) is not None:
         return several
     objective = loss.objective

@@ -347,13 +347,9 @@ def _worst(step: int, tokens: _StepTokens) -> list[results.TokenMismatch]:
 def _largest(values: ArrayLike, most: int) -> NDArray[np.int64]:
     """The places of the largest values without sorting all of them, the largest first and the first of equal ones."""
     numbers = np.asarray(values, dtype=np.float64)
-    if len(numbers) > most:
-        least = np.partition(numbers, len(numbers) - most)[len(numbers) - most]
-        indices = np.flatnonzero(numbers > least)
-        indices = np.concatenate([indices, np.flatnonzero(numbers == least)[: most - len(indices)]])
-    else:
-        indices = np.arange(len(numbers))
-    return np.asarray(indices[np.lexsort((indices, -numbers[indices]))], dtype=np.int64)
+    least = np.partition(numbers, len(numbers) - most)[len(numbers) - most] if len(numbers) > most else -math.inf
+    candidates = np.flatnonzero(numbers >= least)
+    return candidates[np.argsort(-numbers[candidates], kind="stable")][:most]
 
 
 _FROM_THE_FUTURE = "the log names weights that are newer than its steps, so versions and steps are counted differently"

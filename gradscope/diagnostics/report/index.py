@@ -232,7 +232,7 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
         f"shown. The first sentence names differences that hold for all {len(rows)} at once (Bonferroni). No interval "
         "covers other seeds.",
         next_step="Run each setting with several seeds: gradscope compare pairs them.",
-        tables=(_table(first[0], rows, steps),),
+        tables=_table(first[0], rows, steps),
     )
 
 
@@ -322,7 +322,7 @@ def _cautions(runs: Sequence[Run], steps: Sequence[int]) -> Iterator[str]:
     yield f"{shared:,} of {every:,} prompts are in all of them."
 
 
-def _table(first: str, rows: Sequence[_Row], steps: Sequence[int]) -> ReportTable:
+def _table(first: str, rows: Sequence[_Row], steps: Sequence[int]) -> tuple[ReportTable, ...]:
     """A row a number and run; where only two runs are compared, no column names the second."""
     other_runs = list(dict.fromkeys(row[2] for row in rows))
     many = len(other_runs) > 1
@@ -459,7 +459,7 @@ def _settings(runs: Mapping[str, Run]) -> ReportSection:
         question=question,
         severity="unknown" if unlogged else "look" if len(differing) > 1 else "fine",
         findings=(f"{summary}{more}.", *attribution, *caveats),
-        tables=(table_of_cells("As the logs tell them", [(title, "text") for title in titles], rows),) if rows else (),
+        tables=table_of_cells("As the logs tell them", [(title, "text") for title in titles], rows),
     )
 
 

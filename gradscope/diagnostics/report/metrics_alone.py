@@ -115,7 +115,7 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
                 for course in other_courses
                 for chart in _chart(f"{course.title}, as logged", [course], course.title)
             ),
-            tables=(_table(courses),),
+            tables=_table(courses),
         )
     yield ReportSection(
         name="rollouts",
@@ -138,7 +138,7 @@ def _drawn(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _table(courses: Sequence[MetricCourse]) -> ReportTable:
+def _table(courses: Sequence[MetricCourse]) -> tuple[ReportTable, ...]:
     return tabulate(
         "Each metric as the trainer logged it; a mean over steps has no interval here.",
         (

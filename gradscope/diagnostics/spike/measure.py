@@ -327,20 +327,20 @@ def measure_spike(
 
 def _measured(
     run: Run, step: int, tokens: int, engine: EngineOptions, progress: ProgressCallback
-) -> inputs.MeasuredStep | str:
+) -> inputs.MeasuredStep:
     """The step's gradients, or why there is nothing to compute them from."""
-    if run.source.kind == "metrics":
-        return NO_ROLLOUTS
     if step not in run.updates:
-        return f"the log has no rollouts of step {step}"
+        why = NO_ROLLOUTS if run.source.kind == "metrics" else f"the log has no rollouts of step {step}"
+        absent = Reason("rollouts_missing", why)
+        return inputs.MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=absent)
     (measured,) = inputs.measure_steps(run, [step], engine, progress, partial(spike_parts, most_tokens=tokens))
     return measured
 
 
-def _why(run: Run, reason: Reason | str | None) -> str:
+def _why(run: Run, reason: Reason) -> str:
     """Why there is no gradient, with the steps that have one where the weights of this one are not on disk."""
     text, computable = str(reason).rstrip("."), inputs.computable_steps(run)
-    has_weights = not isinstance(reason, Reason) or reason.cause not in ("weights_missing", "first_weights_missing")
+    has_weights = reason.cause not in ("weights_missing", "first_weights_missing")
     return text if has_weights or not computable else f"{text}; steps that can be: --step {as_ranges(computable)}"
 
 
@@ -368,22 +368,20 @@ def _report(
     step: int,
     courses: Courses,
     course_metrics: tuple[SpikeMetric, ...],
-    measured: inputs.MeasuredStep | str,
+    measured: inputs.MeasuredStep,
     *,
     was_named: bool,
 ) -> SpikeReport:
     stands_out = was_named or any(metric.is_unusual for metric in course_metrics)
     metrics = (*course_metrics, *_also_unusual(run, step, courses, stands_out=stands_out))
-    gram = None if isinstance(measured, str) else measured.gram
-    reason = measured if isinstance(measured, str) else measured.reason
+    gram, reason = measured.gram, measured.reason
     matrix = None if gram is None else gram.logged_gram
-    why = _why(run, reason) if gram is None else "advantages were not logged for every rollout"
+    why = "advantages were not logged for every rollout" if reason is None else _why(run, reason)
     typical = next((metric.typical.value for metric in metrics if metric.name == "grad_norm"), None)
-    tensors, tokens = ((), ()) if isinstance(measured, str) else measured.answer or ((), ())
+    tensors, tokens = measured.answer or ((), ())
     course = next(iter(courses.values()), {})
-    damage = {} if reason is None or isinstance(reason, str) else {step: reason}
     report = SpikeReport(
-        source=inputs.with_damage(run, damage, ()),
+        source=inputs.with_damage(run, {} if reason is None else {step: reason}, ()),
         step=step,
         was_named=was_named,
         metrics=metrics,

@@ -92,8 +92,6 @@ def _is_reachable(address: str) -> bool:
 
 
 def _is_cached(name: str) -> bool:
-    from transformers import AutoConfig
-
     try:
         AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError):

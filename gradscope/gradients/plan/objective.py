@@ -1,8 +1,8 @@
 """The trainer's own loss from its arguments: which formula, how tokens average, what the log must hold for it.
 
-TRL minimizes sum_i sum_t w_it (term_it + beta kl_it). The formula of the term and the averages w_it are declared in
-:mod:`gradscope.gradients.plan.losses`; what multiplies grad log pi follows in :mod:`gradscope.gradients.plan.losses`. A
-setting whose weights the log does not determine gives a reason, never a number.
+TRL minimizes sum_i sum_t w_it (term_it + beta kl_it). The terms and the averages w_it are declared in
+:mod:`gradscope.gradients.plan.losses`, which differentiates them. A setting whose weights the log does not determine
+gives a reason, never a number.
 
 Shapes: R rollouts of a step, T tokens of a completion.
 """

@@ -28,6 +28,15 @@ def _release(settings: TrainerSettings, name: str) -> tuple[int, int] | None:
     return (int(parts[0]), int(parts[1])) if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() else None
 
 
+def _section(settings: TrainerSettings, name: str) -> Callable[..., Any]:
+    """An argument below a section by its own name, or a default."""
+    return lambda argument, default=None: settings.at(f"{name}.{argument}", default)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
 def _product(settings: TrainerSettings, *names: str) -> int | None:
     """The rollouts of an update: prompts times samples, where both are known."""
     prompts, samples = (settings.at(name) for name in names)
@@ -80,11 +89,7 @@ _VERL_VERSION = 'Give verl\'s version with --run-config: {"verl_version": "0.9.1
 
 def _verl_objective(settings: TrainerSettings) -> Objective:
     """The loss of verl's arguments; ``cannot`` says why where it has no exact token weights."""
-
-    def of_actor(name: str, default: Any = None) -> Any:
-        return settings.at(f"{_ACTOR}.{name}", default)
-
-    cannot = next(_verl_obstacles(settings), None)
+    of_actor, cannot = _section(settings, _ACTOR), next(_verl_obstacles(settings), None)
     mode, term = _verl_mode(settings), _verl_term(settings)
     clip = float(of_actor("clip_ratio", 0.2))
     has_kl, kl_type = bool(of_actor("use_kl_loss", False)), str(of_actor("kl_loss_type", "low_var_kl"))
@@ -227,7 +232,7 @@ def _scale_factor(settings: TrainerSettings) -> float | None:
     value = settings.at(f"{_ACTOR}.loss_scale_factor")
     if value is None and not settings.get("verl_v1") and not settings.at("trainer.use_v1", False):
         value = settings.at("data.max_response_length")
-    return None if value is None else float(value)
+    return _number(value)
 
 
 def _has_one_micro_batch(settings: TrainerSettings) -> bool:
@@ -269,16 +274,16 @@ _PRIME_SHAPING = (f"{_PRIME_LOSS}.type", f"{_PRIME_LOSS}.kl_tau")
 
 def _prime_rl_objective(settings: TrainerSettings) -> Objective:
     """The loss of prime-rl's arguments; ``cannot`` says why where it has no exact token weights."""
-    kind = _prime_kind(settings)
+    kind, of_loss = _prime_kind(settings), _section(settings, _PRIME_LOSS)
     low, high = _prime_bounds(settings)
     return Objective(
         loss_type=f"prime-rl's {kind}",
         declared=losses.Loss(term=_PRIME_TERMS.get(kind, losses.within_one_bound), average=losses.tokens_alike),
-        beta=float(settings.at(f"{_PRIME_LOSS}.kl_tau", 1e-3)),
+        beta=float(of_loss("kl_tau", 1e-3)),
         kl_type="square",
         kl_to_sampler=True,
         use_bias_correction_kl=False,
-        advantage_scale=float(settings.at(f"{_PRIME_LOSS}.adv_tau", 1.0)),
+        advantage_scale=float(of_loss("adv_tau", 1.0)),
         epsilon_low=low,
         epsilon_high=high,
         temperature=_sampling_temperature(settings),
@@ -310,13 +315,11 @@ def _prime_kind(settings: TrainerSettings) -> str:
 
 
 def _prime_bounds(settings: TrainerSettings) -> tuple[float, float]:
-    def of(name: str, default: float) -> float:
-        return float(settings.at(f"{_PRIME_LOSS}.{name}", default))
-
+    of_loss = _section(settings, _PRIME_LOSS)
     if _prime_kind(settings) == "ipo":
-        both = of("ipo_threshold", 0.1)
-        return of("ipo_mask_low", both), of("ipo_mask_high", both)
-    return of("dppo_mask_low", 0.2), of("dppo_mask_high", 0.2)
+        both = of_loss("ipo_threshold", 0.1)
+        return float(of_loss("ipo_mask_low", both)), float(of_loss("ipo_mask_high", both))
+    return float(of_loss("dppo_mask_low", 0.2)), float(of_loss("dppo_mask_high", 0.2))
 
 
 def _prime_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
@@ -370,11 +373,7 @@ _NEMO_CONFIG = "Give NeMo-RL's configuration with --run-config: config.yaml of a
 
 def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
     """The loss of NeMo-RL's arguments; ``cannot`` says why where it has no exact token weights."""
-
-    def of_loss(name: str, default: Any = None) -> Any:
-        return settings.at(f"{_NEMO_LOSS}.{name}", default)
-
-    cannot = next(_nemo_obstacles(settings), None)
+    of_loss, cannot = _section(settings, _NEMO_LOSS), next(_nemo_obstacles(settings), None)
     by_sequence = bool(of_loss("sequence_level_importance_ratios", False))
     term, name = losses.dual_clipped, "clipped"
     if of_loss("use_cispo", False):
@@ -384,7 +383,7 @@ def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
     elif by_sequence:
         term, name = losses.clipped, "gspo"
     by_token = bool(of_loss("token_level_loss", True))
-    dual, correction = of_loss("ratio_clip_c"), None if cannot else _nemo_correction(settings)
+    correction = None if cannot else _nemo_correction(settings)
     in_reward = bool(of_loss("use_kl_in_reward", False))
     return Objective(
         loss_type=f"NeMo-RL's {name}, {'token' if by_token else 'sequence'} level",
@@ -396,7 +395,7 @@ def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
         temperature=float(settings.at("policy.generation.temperature", 1.0)),
         epsilon_low=float(of_loss("ratio_clip_min", 0.2)),
         epsilon_high=float(of_loss("ratio_clip_max", 0.2)),
-        delta=None if dual is None else float(dual),
+        delta=_number(of_loss("ratio_clip_c")),
         correction=correction,
         needs_sampler=correction is not None,
         num_rows=_nemo_rows(settings),
@@ -417,10 +416,7 @@ def _weighs_kl(settings: TrainerSettings) -> bool | None:
 
 def _nemo_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     yield from _nemo_updates(settings)
-
-    def of_loss(name: str, default: Any = None) -> Any:
-        return settings.at(f"{_NEMO_LOSS}.{name}", default)
-
+    of_loss = _section(settings, _NEMO_LOSS)
     has_kl = bool(of_loss("reference_policy_kl_penalty", 0.01)) and not of_loss("use_kl_in_reward", False)
     if has_kl and of_loss("reference_policy_kl_type", "k3") not in _NEMO_KL:
         yield Reason("loss_unknown", f"reference_policy_kl_type {of_loss('reference_policy_kl_type')!r} has no rule")
@@ -462,16 +458,15 @@ def _nemo_rows(settings: TrainerSettings) -> int | None:
 
 
 def _nemo_correction(settings: TrainerSettings) -> losses.SamplerCorrection | None:
-    if not settings.at(f"{_NEMO_LOSS}.use_importance_sampling_correction", False):
+    of_loss = _section(settings, _NEMO_LOSS)
+    if not of_loss("use_importance_sampling_correction", False):
         return None
-    high = settings.at(f"{_NEMO_LOSS}.truncated_importance_sampling_ratio")
-    low = settings.at(f"{_NEMO_LOSS}.truncated_importance_sampling_ratio_min")
-    drops = settings.at(f"{_NEMO_LOSS}.truncated_importance_sampling_type") == "icepop"
-    by_sequence = bool(settings.at(f"{_NEMO_LOSS}.sequence_level_importance_ratios", False))
+    drops = of_loss("truncated_importance_sampling_type") == "icepop"
+    by_sequence = bool(of_loss("sequence_level_importance_ratios", False))
     return losses.SamplerCorrection(
         mode=_MODES[by_sequence, drops],
-        low=None if low is None else float(low),
-        high=None if high is None else float(high),
+        low=_number(of_loss("truncated_importance_sampling_ratio_min")),
+        high=_number(of_loss("truncated_importance_sampling_ratio")),
     )
 
 

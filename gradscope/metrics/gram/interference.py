@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.alignment import MIN_GROUPS, jackknifed, means_without
+from gradscope.metrics.gram.part_sums import left_out_sums
 from gradscope.metrics.gram.spectrum import Array, checked_gram
 from gradscope.metrics.uncertainty.intervals import crossed_jackknife
 from gradscope.metrics.uncertainty.paired import student_mean
@@ -170,11 +171,8 @@ class HeldoutEffects(_Effects, frozen=True, kw_only=True):
         if self.own is None:
             return Estimate.undefined_because(self.unknown, num_units=self._num_units)
         # a left-out training prompt goes from both sides: its gradient, and its correct answers
-        pulled = self.effect.mean(axis=1)
-        held = np.concatenate([[pulled.sum()], pulled.sum() - pulled])
-        total, solved = self.own.sum(), self.is_solved.astype(np.float64)
-        leaving = self.own.sum(axis=0) + self.own.sum(axis=1) - np.diag(self.own)
-        counts = np.concatenate([[solved.sum()], solved.sum() - solved])
+        held, counts = left_out_sums(self.effect.mean(axis=1)), left_out_sums(self.is_solved)
+        total, leaving = self.own.sum(), self.own.sum(axis=0) + self.own.sum(axis=1) - np.diag(self.own)
         own = np.concatenate([[total], total - leaving]) / np.maximum(counts, 1.0)
         if own[0] <= 0:
             return Estimate.undefined_because(NO_OWN, num_units=self._num_units)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.outcomes.reward_shares import correlation_of_sums
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
 
 REFERENCE = "leave_one_out"
@@ -87,14 +88,8 @@ def reward_norm_correlation(rewards: ArrayLike, squared_norms: ArrayLike) -> Est
     moments = np.stack([np.sum(one * two, axis=-1) for one, two in ((first, second), (first, first), (second, second))])
     if moments[1:].sum(axis=1).min() == 0.0:
         return Estimate.undefined_because("rewards or norms do not vary within any group", num_units=len(values))
-    (correlation,) = bootstrap_statistics(_correlation, moments.T)
+    (correlation,) = bootstrap_statistics(correlation_of_sums, moments.T)
     return correlation.within(-1.0, 1.0)
-
-
-def _correlation(sums: Array) -> Array:
-    """From sums of products and of both squares, [..., 3]; 0 for a resample in which one of them does not vary."""
-    scale = np.sqrt(sums[..., 1:2] * sums[..., 2:])
-    return np.asarray(np.divide(sums[..., :1], scale, out=np.zeros_like(scale), where=scale > 0), dtype=np.float64)
 
 
 def _checked(rewards: ArrayLike, squared_norms: ArrayLike) -> tuple[Array, Array]:

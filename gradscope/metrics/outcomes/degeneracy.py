@@ -23,7 +23,7 @@ from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.groups import all_equal_unbiased
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_gap, estimate_gap_parts
 from gradscope.metrics.uncertainty import bootstrap
-from gradscope.metrics.uncertainty.bootstrap import cluster_sums, influence_values, unit_sums
+from gradscope.metrics.uncertainty.bootstrap import cluster_numbers, cluster_sums, deviations_within, unit_sums
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, student_quantile
 
 _FEW = 16
@@ -244,9 +244,7 @@ def _share(after: Bools, who: Ints, chosen: Bools, if_none: str, resampling: Res
 
 def _excess(before: Bools, after: Bools, who: Ints, at: Ints, resampling: Resampling) -> Estimate:
     """By step n1 n0 / n (p1 - p0), summed over sum n1 n0 / n: the slope of ``after`` on ``before`` within steps."""
-    _, stratum = np.unique(at, return_inverse=True)
-    num = np.bincount(stratum)
-    was, is_now = (flags - (np.bincount(stratum, flags) / num)[stratum] for flags in (before, after))
+    was, is_now = (deviations_within(flags, cluster_numbers(at)) for flags in (before, after))
     if not np.any(was):
         return Estimate.undefined_because(_ALL_ALIKE, num_units=len(np.unique(who)))
     units = cluster_sums(np.column_stack([was * is_now, was**2]), who)
@@ -260,7 +258,6 @@ def _excess(before: Bools, after: Bools, who: Ints, at: Ints, resampling: Resamp
     if excess.value is None or excess.interval is None:
         return excess
     # a dozen prompts of which few are ever alive: the studentized quantiles are too near
-    error = float(np.sqrt(np.sum(influence_values(slope, units) ** 2) / (len(units) * (len(units) - 1))))
-    half = student_quantile(len(units) - 1) * error
+    half = student_quantile(len(units) - 1) * bootstrap.standard_error(slope, units)
     low, high = min(excess.ends[0], excess.value - half), max(excess.ends[1], excess.value + half)
     return replace(excess, low=low, high=high).within(-1.0, 1.0)

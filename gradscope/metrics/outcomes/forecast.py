@@ -95,11 +95,11 @@ class InflatedBeta(Struct, frozen=True, kw_only=True):
 
     def all_pass(self, size: int) -> float:
         """Chance that ``size`` samples of a prompt all pass; of the beta part it is B(a + size, b) / B(a, b)."""
-        return self.at_one + self._inner * float(np.exp(betaln(self.a + size, self.b) - betaln(self.a, self.b)))
+        return float(self.chance_of(np.array(size), np.array(size)))
 
     def all_fail(self, size: int) -> float:
         """Chance that ``size`` samples of a prompt all fail; of the beta part it is B(a, b + size) / B(a, b)."""
-        return self.at_zero + self._inner * float(np.exp(betaln(self.a, self.b + size) - betaln(self.a, self.b)))
+        return float(self.chance_of(np.array(size), np.array(0)))
 
     def chances(self, num_samples: int) -> Array:
         """The distribution of counts: chance of each number c = 0 ... n of passing samples, [n + 1].
@@ -107,14 +107,13 @@ class InflatedBeta(Struct, frozen=True, kw_only=True):
         >>> InflatedBeta(a=1.0, b=1.0, at_zero=0.2).chances(3).round(4).tolist()
         [0.4, 0.2, 0.2, 0.2]
         """
-        c = np.arange(num_samples + 1)
-        inner = np.exp(_log_beta_binomial(np.full(len(c), num_samples), c, np.array(self.a), np.array(self.b)))
-        ends = self.at_zero * (c == 0) + self.at_one * (c == num_samples)
-        return np.asarray(self._inner * inner + ends, dtype=np.float64)
+        return self.chance_of(np.array(num_samples), np.arange(num_samples + 1))
 
-    @property
-    def _inner(self) -> float:
-        return 1.0 - self.at_zero - self.at_one
+    def chance_of(self, n: Counts, c: Counts) -> Array:
+        """Chance that c of n samples pass, [...]."""
+        inner = np.exp(_log_beta_binomial(n, c, np.array(self.a), np.array(self.b)))
+        chance = (1 - self.at_zero - self.at_one) * inner + self.at_zero * (c == 0) + self.at_one * (c == n)
+        return np.asarray(chance, dtype=np.float64)
 
 
 class GridMixture(Struct, frozen=True, kw_only=True):
@@ -208,9 +207,7 @@ def _from_logits(logits: Array, inflated: Counts) -> InflatedBeta:
 
 
 def _log_likelihood(counts: PassCounts, fit: InflatedBeta) -> float:
-    n, c = counts.num_samples, counts.num_passing
-    inner = np.exp(_log_beta_binomial(n, c, np.array(fit.a), np.array(fit.b)))
-    chance = (1 - fit.at_zero - fit.at_one) * inner + fit.at_zero * (c == 0) + fit.at_one * (c == n)
+    chance = fit.chance_of(counts.num_samples, counts.num_passing)
     return float(counts.weight @ np.log(np.maximum(chance, _TINY)))
 
 

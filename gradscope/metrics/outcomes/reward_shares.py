@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import (
+    bootstrap_statistics,
+    cluster_numbers,
+    cluster_sums,
+    deviations_within,
+)
 from gradscope.metrics.uncertainty.intervals import wilson_interval
 
 Array = NDArray[np.float64]
@@ -24,9 +29,7 @@ def within_groups(values: ArrayLike, groups: ArrayLike) -> Array:
     >>> within_groups([1.0, 0.0, 5.0], ["a", "a", "b"]).tolist()
     [0.5, -0.5, 0.0]
     """
-    numbers = np.asarray(values, dtype=np.float64)
-    _, index = np.unique(np.asarray(groups), return_inverse=True)
-    return np.asarray(numbers - (np.bincount(index, weights=numbers) / np.bincount(index))[index])
+    return deviations_within(np.asarray(values, dtype=np.float64), cluster_numbers(groups))
 
 
 def correlation_within(
@@ -45,12 +48,13 @@ def correlation_within(
     totals = units.sum(axis=0)
     if not (totals[1] > 0 and totals[2] > 0):
         return Estimate.undefined_because("one of the two never differs within a group", num_units=len(units))
-    (correlation,) = bootstrap_statistics(
-        lambda sums: ratio_or_zero(sums[..., :1], np.sqrt(np.clip(sums[..., 1:2] * sums[..., 2:], 0.0, None))),
-        units,
-        within=(-1.0, 1.0),
-    )
+    (correlation,) = bootstrap_statistics(correlation_of_sums, units, within=(-1.0, 1.0))
     return correlation
+
+
+def correlation_of_sums(sums: Array) -> Array:
+    """A correlation, [..., 1], from sums of products of deviations and of both squares, [..., 3]."""
+    return ratio_or_zero(sums[..., :1], np.sqrt(np.clip(sums[..., 1:2] * sums[..., 2:], 0.0, None)))
 
 
 def rank_correlation_within(first: ArrayLike, second: ArrayLike, groups: ArrayLike, clusters: ArrayLike) -> Estimate:

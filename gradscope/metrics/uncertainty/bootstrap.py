@@ -60,6 +60,12 @@ def cluster_numbers(clusters: ArrayLike) -> Numbers:
     return _numbered(np.asarray(clusters))[0]
 
 
+def deviations_within(values: NDArray[Any], numbers: Numbers) -> Array:
+    """Values minus the mean of their cluster, from :func:`cluster_numbers`, [rows] each."""
+    means = np.bincount(numbers, weights=values) / np.bincount(numbers)
+    return np.asarray(values - means[numbers], dtype=np.float64)
+
+
 def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
     """Rows, [rows, m], summed by cluster, [J, m], in the order of the clusters' first rows; None: each row is its own.
 
@@ -150,6 +156,17 @@ def influence_values(statistic: Statistic, units: ArrayLike) -> Array:
     table = np.asarray(units, dtype=np.float64)
     jackknifed = np.asarray(statistic(table.sum(axis=-2, keepdims=True) - table), dtype=np.float64)
     return np.asarray((table.shape[-2] - 1) * (jackknifed.mean(axis=-2, keepdims=True) - jackknifed), dtype=np.float64)
+
+
+def standard_error(statistic: Statistic, units: Array) -> float:
+    """Of one statistic, by its influence values."""
+    influence = influence_values(statistic, units)
+    return float(np.sqrt(np.sum(influence**2) / (len(units) * (len(units) - 1))))
+
+
+def ratios(sums: Array) -> Array:
+    """The statistic of means and shares: each column's sum over that of the last, [..., m - 1]."""
+    return np.asarray(sums[..., :-1] / sums[..., -1:], dtype=np.float64)
 
 
 def student_intervals(
@@ -286,7 +303,7 @@ def bootstrap_statistics(
         ValueError: There is no unit, or a number is not finite.
 
     >>> shares = [[1.0, 2.0], [0.0, 2.0], [2.0, 2.0], [1.0, 2.0], [1.0, 2.0], [0.0, 2.0]]
-    >>> (ratio,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], shares)
+    >>> (ratio,) = bootstrap_statistics(ratios, shares)
     >>> round(ratio.value, 4), ratio.low < ratio.value < ratio.high
     (0.4167, True)
     """
@@ -352,7 +369,7 @@ def bootstrap_means(
     units = unit_sums(table.T, clusters, len(table))
     if share:
         return bootstrap_shares([units], resampling=resampling)[0]
-    return _statistics_of_each(_means, [units], resampling=resampling)[0]
+    return bootstrap_statistics(ratios, units, resampling=resampling)
 
 
 def bootstrap_shares(
@@ -366,7 +383,7 @@ def bootstrap_shares(
     """
     return [
         _shares(means, table, unseen=unseen)
-        for table, means in zip(tables, _statistics_of_each(_means, tables, resampling=resampling), strict=True)
+        for table, means in zip(tables, _statistics_of_each(ratios, tables, resampling=resampling), strict=True)
     ]
 
 
@@ -409,10 +426,10 @@ def bootstrap_difference(first: ArrayLike, second: ArrayLike, *, resampling: Res
     gain = after - before
     units = unit_sums([gain], None, len(gain))
     if np.count_nonzero(units[:, 0]) >= FEW_UNITS:
-        (mean,) = bootstrap_statistics(_means, units, resampling=resampling)
+        (mean,) = bootstrap_statistics(ratios, units, resampling=resampling)
         low, high = mean.ends
         # Differences are symmetric with long tails, which the studentized quantiles of few units do not reach.
-        half = float(stdtrit(len(units) - 1, TAILS[0])) * _standard_error(units)
+        half = float(stdtrit(len(units) - 1, TAILS[0])) * standard_error(ratios, units)
         ends = min(low, float(gain.mean()) - half), max(high, float(gain.mean()) + half)
         return _estimate(float(gain.mean()), ends, len(units)).within(-1.0, 1.0)
     parts = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0)])
@@ -430,21 +447,11 @@ def correlation_of_means(columns: Sequence[Array] | Array, clusters: ArrayLike |
     units = unit_sums(columns, clusters, len(columns[0]))
     if len(units) < 2:
         return 0.0
-    influence = influence_values(_means, units)
+    influence = influence_values(ratios, units)
     if np.min(np.ptp(influence, axis=0)) < 1e-12:
         return 0.0
     first, second = influence.T - influence.mean(axis=0)[:, None]
     return float(min(max(first @ second / np.sqrt((first @ first) * (second @ second)), -1.0), 1.0))
-
-
-def _means(sums: Array) -> Array:
-    return np.asarray(sums[..., :-1] / sums[..., -1:], dtype=np.float64)
-
-
-def _standard_error(units: Array) -> float:
-    """Of a mean over rows, by its influence values."""
-    influence = influence_values(_means, units)
-    return float(np.sqrt(np.sum(influence**2) / (len(units) * (len(units) - 1))))
 
 
 def _shares(means: Sequence[Estimate], units: Array, *, unseen: bool) -> tuple[Estimate, ...]:
@@ -522,8 +529,7 @@ def _student(sums: Array, weights: Array) -> Estimate:
     num_units, mean = len(sums), float(sums.sum() / weights.sum())
     if num_units < 2 or not 0 < mean < 1:
         return Estimate(value=mean, num_units=num_units)
-    influence = influence_values(lambda total: total[..., :1] / total[..., 1:], np.column_stack([sums, weights]))
-    error = float(np.sqrt(np.sum(influence**2) / (num_units * (num_units - 1))))
+    error = standard_error(ratios, np.column_stack([sums, weights]))
     half = student_quantile(num_units - 1) * error / (mean * (1 - mean))
     center = float(logit(mean))
     return Estimate(value=mean, low=float(expit(center - half)), high=float(expit(center + half)), num_units=num_units)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import cluster_numbers
+from gradscope.metrics.uncertainty.bootstrap import cluster_numbers, deviations_within
 from gradscope.metrics.uncertainty.intervals import student_quantile
 
 Array = NDArray[np.float64]
@@ -153,12 +153,12 @@ def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estim
     """
     times, numbers = _checked(steps, values)
     unit = cluster_numbers(units)
-    returns = np.bincount(unit, weights=np.abs(_within(unit, times)))[unit] > _NOTHING
+    returns = np.bincount(unit, weights=np.abs(deviations_within(times, unit)))[unit] > _NOTHING
     times, numbers, unit = times[returns], numbers[returns], cluster_numbers(np.asarray(unit)[returns])
     names, step = np.unique(times, return_inverse=True)
     if len(names) < _MIN_POINTS:
         return _too_few(len(names))
-    x, y, num = _within(unit, times / np.ptp(times)), _within(unit, numbers), len(names)
+    x, y, num = deviations_within(times / np.ptp(times), unit), deviations_within(numbers, unit), len(names)
     spread = float(x @ x)
     slope = float(x @ y) / spread
     residual = y - slope * x
@@ -186,11 +186,6 @@ def _worth(deviations: Array) -> float:
     if len(deviations) < MIN_STEPS:
         return float(_MIN_POINTS)
     return independent_steps(deviations, num_fitted=2, errors=_ERRORS)
-
-
-def _within(unit: NDArray[np.int64], values: Array) -> Array:
-    """Numbers minus the means of their units, [J]."""
-    return np.asarray(values - (np.bincount(unit, weights=values) / np.bincount(unit))[unit], dtype=np.float64)
 
 
 NUM_NEIGHBORS = 50

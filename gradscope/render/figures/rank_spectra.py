@@ -111,8 +111,7 @@ def draw_spectra(report: results.RankReport) -> dict[str, Figure]:
 
 def _spectra_by_step(report: results.RankReport) -> Mapping[int, list[results.GradientSpectrum]]:
     """Spectra of groups and steps under the logged advantage, at first, middle and last step."""
-    advantages = [spectrum.label.advantage for spectrum in report.spectra]
-    chosen = "logged" if "logged" in advantages else next(iter(advantages), None)
+    chosen = results.preferred([spectrum.label.advantage for spectrum in report.spectra])
     by_step: dict[int, list[results.GradientSpectrum]] = defaultdict(list)
     for spectrum in report.spectra:
         if spectrum.label.advantage == chosen and any(spectrum.singular_values):
@@ -218,6 +217,7 @@ _LETTER, _PAGE = 8.0, 7.2
 """Points of a letter in a figure of so many inches; a wider one is shown smaller, so its letters are larger."""
 _FAINTEST = 0.07  # opacity of the lowest cell
 OUTSIDE = "outside"  # the row of weights that belong to no layer, such as the embedding
+_UNRELATED = "unrelated entries would have this, a Gaussian matrix of the same shape; stronger: closer to it"
 
 
 def draw_layers(report: results.RankReport) -> dict[str, Figure]:
@@ -247,7 +247,7 @@ def _ranks(spectra: Sequence[results.GradientSpectrum]) -> dict[str, Figure]:
         cells,
         f"A weight's gradient has rank {_range(cells)} at step {step}",
         f"effective rank = {metric('effective_rank').formula} of the step's gradient matrix of each weight\n"
-        "small print: unrelated entries would have this, a Gaussian matrix of the same shape; stronger: closer to it",
+        f"small print: {_UNRELATED}",
     )
     return {"rank_layers": figure}
 
@@ -374,7 +374,7 @@ def _layers(updates: Sequence[results.WeightUpdate]) -> Figure:
         cells,
         f"A weight's change from {updates[0].first} to {updates[0].last} updates has rank {_range(cells)}",
         f"effective rank = {metric('effective_rank').formula} of W_{updates[0].last} - W_{updates[0].first}\n"
-        "small print: unrelated entries would have this, a Gaussian matrix of the same shape; stronger: closer to it",
+        f"small print: {_UNRELATED}",
     )
 
 

@@ -273,7 +273,8 @@ def render_index(index: results.RunIndex) -> str:
     """The page of a folder of runs, a complete HTML document."""
     scales = {name: _scale(index.runs, name) for name in _CURVES}
     cards = [(run, _charts(run, scales)) for run in index.runs]
-    return render_document("index.html", title=index.name, index=index, table=_table(index.runs), cards=cards)
+    (table,) = _table(index.runs)
+    return render_document("index.html", title=index.name, index=index, table=table, cards=cards)
 
 
 def _scale(runs: Sequence[results.RunSummary], name: str) -> tuple[float, float]:
@@ -298,7 +299,7 @@ def _charts(run: results.RunSummary, scales: dict[str, tuple[float, float]]) -> 
     }
 
 
-def _table(runs: Sequence[results.RunSummary]) -> results.ReportTable:
+def _table(runs: Sequence[results.RunSummary]) -> tuple[results.ReportTable, ...]:
     return tabulate(
         "Change of the reward: along the least-squares line from the first to the last step. "
         "No gradient: share of groups with equal rewards",

@@ -23,7 +23,7 @@ from gradscope.render.views.rank import ROLLOUT_VIEWS
 from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
 from gradscope.render.views.view import Column, digits, unless_empty
 from gradscope.render.words import FACTS, UNDEFINED, Footnotes, cell, no_interval
-from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry, TokenRankPoint, WeightRankPoint
+from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry, TokenRankPoint, WeightRankPoint, preferred
 from gradscope.say import as_ranges, evenly, named_steps, non_finite_word
 
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
@@ -160,23 +160,17 @@ def _rows(report: RankReport) -> tuple[list[_Row], str]:
     of_weights = [point for point in report.weight_curve if point.tensor is None]
     points: Sequence[_Point] = report.curve or report.token_curve or of_weights
     if points:
-        name = _preferred([point.advantage for point in points])
+        name = preferred([point.advantage for point in points]) or ""
         sized = sorted((p for p in points if p.advantage == name), key=lambda point: (point.step, point.group_size))
         return [_of_point(point) for point in {point.step: point for point in sized}.values()], name
     of_step = [s for s in report.spectra if s.label.group_id is None and s.label.tensor is None]
-    if not of_step:
-        return [], ""
-    name = _preferred([spectrum.label.advantage for spectrum in of_step])
+    name = preferred([spectrum.label.advantage for spectrum in of_step]) or ""
     of_name = [spectrum for spectrum in of_step if spectrum.label.advantage == name]
     of_name.sort(key=lambda spectrum: (spectrum.label.step, spectrum.label.group_size))
     return [
         (_row(one.label.step, one.ranks.effective_rank, min(one.label.shape), one.nulls))
         for one in {one.label.step: one for one in of_name}.values()
     ], name
-
-
-def _preferred(names: Sequence[str]) -> str:
-    return "logged" if "logged" in names else names[0]
 
 
 def _of_point(point: _Point) -> _Row:

@@ -23,7 +23,14 @@ from gradscope.render.views.view import (
     last_of,
 )
 from gradscope.render.words import FACTS, no_interval, plain
-from gradscope.results.rank import ModuleShare, OptimizerStep, TokenRankPoint, UpdateTrajectory, WeightRankPoint
+from gradscope.results.rank import (
+    ModuleShare,
+    OptimizerStep,
+    TokenRankPoint,
+    UpdateTrajectory,
+    WeightRankPoint,
+    whole_changes,
+)
 from gradscope.results.tokens import EntropyChange, GradientSparsity, TurnShare
 from gradscope.say import evenly, percent
 
@@ -137,9 +144,8 @@ def _first_to_last(label: str) -> Callable[[Sequence[Any]], Selection]:
     """The changes from the first checkpoint to the last."""
 
     def rows(updates: Sequence[Any]) -> Selection:
-        first, last = min(update.first for update in updates), max(update.last for update in updates)
-        chosen = [update for update in updates if (update.first, update.last) == (first, last)]
-        return first_of(chosen, updates, _MAX_MATRICES, label, first=first, last=last)
+        chosen = whole_changes(updates)
+        return first_of(chosen, updates, _MAX_MATRICES, label, first=chosen[0].first, last=chosen[0].last)
 
     return rows
 

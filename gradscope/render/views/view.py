@@ -131,43 +131,48 @@ def _filled(title: str, facts: Mapping[str, object]) -> str:
 
 
 def tabulate(
-    caption: str, columns: Sequence[Column], records: Iterable[Any], *, by_step: bool = False, folded_as: str = ""
-) -> ReportTable:
-    """The plain data of a table, for a report's document: unrounded numbers, and the style they are printed in."""
+    caption: str, columns: Iterable[Column], records: Iterable[Any], *, by_step: bool = False, folded_as: str = ""
+) -> tuple[ReportTable, ...]:
+    """The plain data of a table, for a report's document: unrounded numbers, and the style they are printed in.
+
+    None without records.
+    """
+    columns = tuple(columns)
     heads = [(column.title, column.style_of(None)) for column in columns]
     rows = (tuple(column.value(record) for column in columns) for record in records)
-    return replace(table_of_cells(caption, heads, rows, by_step=by_step), folded_as=folded_as)
+    return table_of_cells(caption, heads, rows, by_step=by_step, folded_as=folded_as)
 
 
 def table_of_cells(
-    caption: str, columns: Iterable[tuple[str, ColumnStyle]], rows: Iterable[tuple[Cell, ...]], *, by_step: bool = False
-) -> ReportTable:
+    caption: str,
+    columns: Iterable[tuple[str, ColumnStyle]],
+    rows: Iterable[tuple[Cell, ...]],
+    *,
+    by_step: bool = False,
+    folded_as: str = "",
+) -> tuple[ReportTable, ...]:
     """The same of rows whose cells are made already, under titles with their styles."""
     from gradscope.results.report import ReportColumn, ReportTable
 
-    heads = tuple(ReportColumn(title=title, style=style) for title, style in columns)
-    return ReportTable(caption=caption, columns=heads, rows=tuple(rows), by_step=by_step)
+    heads, cells = tuple(ReportColumn(title=title, style=style) for title, style in columns), tuple(rows)
+    table = ReportTable(caption=caption, columns=heads, rows=cells, by_step=by_step, folded_as=folded_as)
+    return (table,) if cells else ()
 
 
-def view_table(view: View, result: object, caption: str) -> ReportTable | None:
-    """A declared table as plain data: titles in one line, no colors, no courses; None without such records."""
+def view_table(view: View, result: object, caption: str) -> tuple[ReportTable, ...]:
+    """A declared table as plain data: titles in one line, no colors, no courses; none without such records."""
     records = pick(view.of, result)
     if not records:
-        return None
+        return ()
     shown = view.rows(records)
-    columns = [
-        replace(column, title=column.title.replace("-\n", "").replace("\n", " "))
-        for column in view.columns_of(records, shown.facts)
-    ]
-    table = tabulate(". ".join((caption, *shown.remarks)), columns, shown.rows)
-    drawable = [index for index, cell in enumerate(table.rows[0]) if not isinstance(cell, Course)] if table.rows else []
-    return replace(
-        table,
-        columns=tuple(table.columns[index] for index in drawable),
-        rows=tuple(
-            tuple(cell.text if isinstance(cell := row[index], Word) else cell for index in drawable)
-            for row in table.rows
-        ),
+    columns = view.columns_of(records, shown.facts)
+    rows = [[column.value(row) for column in columns] for row in shown.rows]
+    drawable = [index for index, cell in enumerate(rows[0]) if not isinstance(cell, Course)] if rows else []
+    titles = [columns[index].title.replace("-\n", "").replace("\n", " ") for index in drawable]
+    return table_of_cells(
+        ". ".join((caption, *shown.remarks)),
+        [(title, columns[index].style_of(None)) for title, index in zip(titles, drawable, strict=True)],
+        (tuple(cell.text if isinstance(cell := row[index], Word) else cell for index in drawable) for row in rows),
     )
 
 

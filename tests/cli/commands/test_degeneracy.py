@@ -1,6 +1,7 @@
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,7 +25,8 @@ def test_a_terminal_is_told_of_an_input_in_a_line(cli: Cli, log: Path, monkeypat
     folder.mkdir()
     log.rename(folder / log.name)
     monkeypatch.chdir(log.parent)
-    monkeypatch.setattr("gradscope.cli.output.delivery._is_terminal", lambda: True)
+    stderr = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr("gradscope.cli.output.delivery.sys", SimpleNamespace(stderr=stderr))
     line = f"read {folder.name}: jsonl with a row a rollout, 1 file, 24 rows"
     assert line in cli("degeneracy", folder.name).err
     assert "(log.jsonl)" in cli("degeneracy", folder.name, "--show", "notes").err

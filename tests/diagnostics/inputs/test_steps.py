@@ -81,8 +81,8 @@ LOGS = REPOSITORY / "fixtures" / "logs"
     [("verl_v1", 1, "lost the chat template's markers"), ("prime_rl", 3, None), ("trl/minimal", 1, None)],
 )
 def test_only_logs_without_ids_of_other_trainers_are_refused(log: str, step: int, words: str | None) -> None:
-    path = LOGS / log if (LOGS / log).exists() else next(Path(LOGS / "trl").iterdir())
-    reason = _without_ids(read_run(path), step)
+    run = read_run(LOGS / log if (LOGS / log).exists() else next(Path(LOGS / "trl").iterdir()))
+    reason = _without_ids(run, [rollout for group in run.groups_at(step) for rollout in group.rollouts])
     assert (reason is None) == (words is None)
     if reason is not None and words is not None:
         assert words in str(reason)

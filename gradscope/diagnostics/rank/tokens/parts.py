@@ -258,17 +258,12 @@ def sequence_corrections(run: Run, gram: StepGram) -> tuple[results.CorrectionEf
     objective, matrix = objective_of(run.settings), gram.policy_gram
     if objective.looks_at_logged or objective.ratio_to_logged or matrix is None or not matrix.sum() > 0:
         return ()
-    rollouts = {
-        (rollout.group_id, rollout.sample): rollout for group in run.groups_at(gram.step) for rollout in group.rollouts
-    }
-    gaps = [
-        _gap(rollouts[name], own)
-        for name, own in zip(zip(gram.group_ids, gram.samples, strict=True), gram.logprobs, strict=True)
-    ]
-    usable_gaps = [gap for gap in gaps if gap is not None]
-    if len(usable_gaps) < len(gaps):
+    gaps = sampler_gaps(run, gram)
+    if gaps is None:
         return ()
-    factors = sequence_factors(usable_gaps)
+    factors = sequence_factors(
+        [np.where(rollout.counted(len(gap)) & np.isfinite(gap), gap, 0.0) for rollout, gap in gaps]
+    )
     summed = part_sums.usable(factors)
     groups = np.unique(gram.group_ids, return_inverse=True)[1]
     # inner products of the corrected gradients, over all groups and without each, [1 + J, V, V]
@@ -281,9 +276,16 @@ def sequence_corrections(run: Run, gram: StepGram) -> tuple[results.CorrectionEf
     )
 
 
-def _gap(rollout: Rollout, own: Array) -> Array | None:
-    """Log-probability by the weights minus that of the sampler, 0 where it is no number or does not count, [T]."""
-    if rollout.logprobs is None or len(rollout.logprobs) != len(own):
-        return None
-    gap = np.asarray(own) - np.asarray(rollout.logprobs, dtype=np.float64)
-    return np.where(rollout.counted(len(gap)) & np.isfinite(gap), gap, 0.0)
+def sampler_gaps(run: Run, gram: StepGram) -> list[tuple[Rollout, Array]] | None:
+    """Each rollout with the log-probabilities by the weights minus those of its sampler, [T].
+
+    None where a rollout has none of its own ids.
+    """
+    rollouts = {(r.group_id, r.sample): r for group in run.groups_at(gram.step) for r in group.rollouts}
+    gaps = []
+    for group_id, sample, recomputed in zip(gram.group_ids, gram.samples, gram.logprobs, strict=True):
+        rollout = rollouts[group_id, sample]
+        if rollout.logprobs is None or len(rollout.logprobs) != len(recomputed):
+            return None
+        gaps.append((rollout, np.asarray(recomputed) - np.asarray(rollout.logprobs, dtype=np.float64)))
+    return gaps

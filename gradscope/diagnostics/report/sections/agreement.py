@@ -58,7 +58,7 @@ def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Rep
         next_step=advice,
         charts=_charts(mismatch),
         tables=(
-            tabulate(
+            *tabulate(
                 "The whole log; intervals resample prompts, w = p_trainer / p_sampler",
                 (
                     Column("what", lambda row: row[1].title),
@@ -145,12 +145,10 @@ def _steps(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
         Column("beyond 2", "frac_beyond_2.value", "share"),
     )
     caption = "Each step, as in the table above; all intervals are in the JSON document"
-    return (tabulate(caption, columns, mismatch.by_step, by_step=True),)
+    return tabulate(caption, columns, mismatch.by_step, by_step=True)
 
 
 def _tokens(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
-    if not mismatch.worst:
-        return ()
     several = any(token.sequence for token in mismatch.worst)
     columns = (
         *(Column(name, name, "count") for name in ("step", "row", *(("sequence",) if several else ()), "position")),
@@ -161,7 +159,7 @@ def _tokens(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
         "The tokens that differ most: row of the step and position in the completion from 0, log-probabilities of "
         "both, w"
     )
-    return (tabulate(caption, columns, mismatch.worst),)
+    return tabulate(caption, columns, mismatch.worst)
 
 
 _CORRECTED = (
@@ -194,14 +192,10 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
 
 def _gaps(run: Run, gram: StepGram) -> NDArray[np.float64] | None:
     """Trainer minus sampler, every token of a step; None where a rollout has no log-probabilities of its own ids."""
-    rollouts = {(r.group_id, r.sample): r for group in run.groups_at(gram.step) for r in group.rollouts}
-    parts = []
-    for group_id, sample, recomputed in zip(gram.group_ids, gram.samples, gram.logprobs, strict=True):
-        logged = rollouts[group_id, sample].logprobs
-        if logged is None or len(logged) != len(recomputed):
-            return None
-        parts.append(np.asarray(recomputed) - np.asarray(logged))
-    together = np.concatenate(parts)
+    from gradscope.diagnostics.rank.tokens.parts import sampler_gaps
+
+    gaps = sampler_gaps(run, gram)
+    together = np.concatenate([gap for _, gap in gaps or ()] or [np.zeros(0)])
     return together if together.size else None
 
 
@@ -238,7 +232,7 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
         severity="problem" if means[worst] > LARGE_GAP else "fine",
         meaning=metric("logprob_gap").meaning,
         next_step=_advice(means[worst]),
-        tables=(tabulate(f"mean gap = {metric('logprob_gap').formula}{_CORRECTED if least else ''}", columns, gaps),),
+        tables=tabulate(f"mean gap = {metric('logprob_gap').formula}{_CORRECTED if least else ''}", columns, gaps),
     )
 
 
@@ -304,7 +298,7 @@ def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
         command="" if report.verdict == "cannot" else command,
         charts=_replay_charts(report),
         tables=(
-            tabulate(
+            *tabulate(
                 f"Verdicts by step; grad_norm matches within a relative error of {report.tolerance:g}",
                 (
                     Column("step", "step", "count"),
@@ -354,12 +348,8 @@ def _causes(report: ReplayReport) -> tuple[ReportTable, ...]:
             if quantity.cause:
                 alike = (quantity.name, quantity.verdict, re.sub(r"\d[\d.e+%-]*", "0", quantity.cause))
                 rows.setdefault(alike, (quantity.cause, []))[1].append(step.step)
-    if not rows:
-        return ()
-    return (
-        table_of_cells(
-            "Causes and remarks, as they are worded at the first of their steps",
-            [("first step", "count"), ("steps", "count"), ("quantity", "text"), ("verdict", "text"), ("cause", "text")],
-            ((steps[0], len(steps), name, verdict, cause) for (name, verdict, _), (cause, steps) in rows.items()),
-        ),
+    return table_of_cells(
+        "Causes and remarks, as they are worded at the first of their steps",
+        [("first step", "count"), ("steps", "count"), ("quantity", "text"), ("verdict", "text"), ("cause", "text")],
+        ((steps[0], len(steps), name, verdict, cause) for (name, verdict, _), (cause, steps) in rows.items()),
     )

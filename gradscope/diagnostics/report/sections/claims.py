@@ -50,41 +50,34 @@ def claims_answer(report: ClaimsReport, command: str = "") -> ReportSection:
         "models and tasks, and may hold there where it does not here.",
         next_step=_next_step(report.claims),
         command=command,
-        tables=(
-            tabulate(
-                f"Claims; {steps}. Beside each number: what chance gives, or what the claim compares it with",
-                (
-                    Column("claim", lambda row: f"{row.claim} {row.source.partition(' (')[0]}"),
-                    Column("what is measured", "metric"),
-                    Column("measured", "estimate", "rank"),
-                    Column("beside", "null", "rank"),
-                    Column("verdict", "words"),
-                ),
-                report.claims,
+        tables=tabulate(
+            f"Claims; {steps}. Beside each number: what chance gives, or what the claim compares it with",
+            (
+                Column("claim", lambda row: f"{row.claim} {row.source.partition(' (')[0]}"),
+                Column("what is measured", "metric"),
+                Column("measured", "estimate", "rank"),
+                Column("beside", "null", "rank"),
+                Column("verdict", "words"),
             ),
+            report.claims,
         ),
     )
 
 
 def _evidence(inputs: ReportInputs) -> Evidence:
     run = inputs.run
-    steps = (
-        MeasuredStep(
-            step=gram.step,
-            groups=run.groups_at(gram.step),
-            weights=run.weights_before(gram.step),
-            gram=gram,
-            reason=None,
-        )
-        for gram in inputs.grams
+    steps = tuple(gram.step for gram in inputs.grams)
+    measured = (
+        MeasuredStep(step=step, groups=run.groups_at(step), weights=run.weights_before(step), gram=gram, reason=None)
+        for step, gram in zip(steps, inputs.grams, strict=True)
     )
     return Evidence(
         run=run,
-        steps=tuple(gram.step for gram in inputs.grams),
+        steps=steps,
         no_gradients=inputs.no_grams.reason.rstrip("."),
         at_hand=AtHand(
             degeneracy=None if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy,
-            steps=tuple(steps),
+            steps=tuple(measured),
             held_out=None if isinstance(inputs.passk, Unavailable) else inputs.passk,
             tokens=inputs.parts.weighed or None,
         ),

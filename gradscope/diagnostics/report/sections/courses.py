@@ -21,7 +21,6 @@ from gradscope.diagnostics.report.sections.inputs import (
     RunLengths,
     Unavailable,
     along_line,
-    lengths_of,
     missing_part,
     missing_section,
 )
@@ -114,8 +113,6 @@ def _entropy_verdict(overall: results.EntropyNumbers, moves: int) -> tuple[Sever
 
 def _predicted(changes: Sequence[EntropyChange]) -> tuple[ReportTable, ...]:
     """What each recomputed step does to the entropy of its own tokens, with the logged entropies."""
-    if not changes:
-        return ()
     caption = (
         "The entropy at the own tokens of each recomputed step. predicted = "
         f"{metric('entropy_change.cosine').formula}; measured = {metric('entropy_change.measured').formula}"
@@ -129,7 +126,7 @@ def _predicted(changes: Sequence[EntropyChange]) -> tuple[ReportTable, ...]:
         Column("logged", "logged", "rank"),
         Column("logged at the next step", "logged_next", "rank"),
     )
-    return (tabulate(caption, columns, changes, folded_as="Predicted and measured changes as a table"),)
+    return tabulate(caption, columns, changes, folded_as="Predicted and measured changes as a table")
 
 
 _FRESH = 1.0  # updates behind on average; one is what sampling ahead of training by a batch costs
@@ -166,7 +163,7 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
         meaning=metric("staleness.mean_lag").meaning,
         next_step=_staleness_advice(staleness, overall),
         charts=lines_over(steps, "Updates behind", lags, y_label="updates behind"),
-        tables=(tabulate(caption, columns, staleness.by_lag),),
+        tables=tabulate(caption, columns, staleness.by_lag),
     )
 
 
@@ -324,8 +321,7 @@ _STAYED = "These are parts of a log that was reduced to its rewards; its complet
 
 def length_section(inputs: ReportInputs) -> ReportSection:
     """Length and reward within groups, what was cut off, and shares of the gradient by length."""
-    gathered = inputs.lengths or lengths_of(inputs.run)
-    lengths = gathered.all_steps()
+    lengths = inputs.lengths.all_steps()
     if holds_rewards_alone(inputs.run.groups):
         return missing_section("length", _STAYED, "Name the log itself.")
     if not lengths.values.any():
@@ -344,7 +340,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         findings=(
             *([late_sentence(f"The mean length in {lengths.unit}", change)] if change else []),
             _correlation(correlation, direction, lengths.unit),
-            _truncation(inputs.run, gathered.ends),
+            _truncation(inputs.run, inputs.lengths.ends),
             _mean(lengths),
         ),
         severity="look" if change or direction else "fine" if correlation.is_defined else "unknown",
@@ -360,7 +356,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
             {name: [_mean_at(lengths, step, apart, part) for step in steps] for name, part in weights.items()},
             y_label=f"{lengths.unit} beside the group's mean",
         ),
-        tables=(_quarters(lengths, inputs),),
+        tables=_quarters(lengths, inputs),
     )
 
 
@@ -424,12 +420,11 @@ def _mean_at(lengths: RunLengths, step: int, apart: Array, weights: Array) -> fl
     return float(apart[at_step] @ weights[at_step]) / total if total > 0 else None
 
 
-def _quarters(lengths: RunLengths, inputs: ReportInputs) -> ReportTable:
+def _quarters(lengths: RunLengths, inputs: ReportInputs) -> tuple[ReportTable, ...]:
     """Rollouts by their length relative to that of their group, in four equal parts."""
-    steps = [(gram, matrix) for gram in inputs.grams if (matrix := gram.policy_gram) is not None and matrix.sum() > 0]
     shares = {
-        (group_id, sample): float(share) / len(steps)
-        for gram, matrix in steps
+        (group_id, sample): float(share) / len(inputs.live)
+        for gram, matrix in inputs.live
         for group_id, sample, share in zip(gram.group_ids, gram.samples, projection_shares(matrix), strict=True)
     }
     apart, above = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))

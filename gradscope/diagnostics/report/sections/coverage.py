@@ -35,7 +35,7 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
         next_step=advice,
         charts=(_chart(report),),
         tables=(
-            tabulate(
+            *tabulate(
                 f"pass@k = {metric('pass_at_k').formula}; pass^k = {metric('pass_hat_k').formula}",
                 (
                     Column("samples", lambda row: row[0].name),
@@ -122,7 +122,7 @@ def _differences(comparison: PassAtKComparison | None) -> tuple[ReportTable, ...
         Column("second ahead", "second_wins", "count"),
         Column("ties", "ties", "count"),
     )
-    return (tabulate(f"{comparison.second} minus {comparison.first}, paired by prompt", columns, comparison.rows),)
+    return tabulate(f"{comparison.second} minus {comparison.first}, paired by prompt", columns, comparison.rows)
 
 
 def _problems(samples: tuple[Samples, ...], lost: list[tuple[str, str, str]]) -> tuple[ReportTable, ...]:
@@ -131,4 +131,4 @@ def _problems(samples: tuple[Samples, ...], lost: list[tuple[str, str, str]]) ->
     shown = f", the first {MAX_PROBLEMS}" if len(lost) > MAX_PROBLEMS else ""
     caption = f"Problems that are no longer solved ({len(lost)}{shown}); correct samples before and after"
     titles = ("problem", samples[0].name, samples[1].name)
-    return (table_of_cells(caption, [(title, "text") for title in titles], lost[:MAX_PROBLEMS]),)
+    return table_of_cells(caption, [(title, "text") for title in titles], lost[:MAX_PROBLEMS])

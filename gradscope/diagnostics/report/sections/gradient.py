@@ -67,22 +67,20 @@ def directions_answer(points: Sequence[RankCurvePoint], command: str = "") -> Re
         next_step=advice,
         command=command,
         charts=_charts(points),
-        tables=(
-            tabulate(
-                "Mean over the live groups of a step; intervals resample groups. "
-                f"rank = {metric('effective_rank').formula}. Unrelated rows: as many random rows of the same norms; "
-                "scores alone: the same rollouts without their advantages; dealt anew: the advantages shuffled within "
-                "the group",
-                (
-                    Column("step", "step", "count"),
-                    Column("live groups", num_live, "count"),
-                    Column("rank", "effective_rank", "rank"),
-                    Column("at most", "group_size", "count"),
-                    *(Column(title, null_rank(name), "rank") for name, title in _NULLS.items()),
-                    Column("of unrelated", lambda point: point.nulls["gaussian"].ratio, "share"),
-                ),
-                points,
+        tables=tabulate(
+            "Mean over the live groups of a step; intervals resample groups. "
+            f"rank = {metric('effective_rank').formula}. Unrelated rows: as many random rows of the same norms; "
+            "scores alone: the same rollouts without their advantages; dealt anew: the advantages shuffled within the "
+            "group",
+            (
+                Column("step", "step", "count"),
+                Column("live groups", num_live, "count"),
+                Column("rank", "effective_rank", "rank"),
+                Column("at most", "group_size", "count"),
+                *(Column(title, null_rank(name), "rank") for name, title in _NULLS.items()),
+                Column("of unrelated", lambda point: point.nulls["gaussian"].ratio, "share"),
             ),
+            points,
         ),
     )
 
@@ -131,10 +129,9 @@ _LARGE_SHARE = 0.25  # one rollout with a quarter of a step's gradient decides i
 
 def contributions_section(inputs: ReportInputs) -> ReportSection:
     """Shares of the gradient: a row a step, and the rollouts with the largest part of the largest gradient."""
-    steps = [(gram, matrix) for gram in inputs.grams if (matrix := gram.policy_gram) is not None and matrix.sum() > 0]
-    if not steps:
+    if not inputs.live:
         return missing_section("contributions", inputs.no_grams)
-    largest = next(pair for pair in steps if pair[0].step == inputs.largest_step)
+    largest = next(pair for pair in inputs.live if pair[0].step == inputs.largest_step)
     share = float(np.max(np.abs(geometry.projection_shares(largest[1]))))
     text = "Read the rollouts below: is this what the reward should teach?"
     return ReportSection(
@@ -148,7 +145,7 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
         command=inputs.command("rank", "--step", str(largest[0].step)),
         charts=_bars(*largest),
         tables=(
-            tabulate(
+            *tabulate(
                 f"Each recomputed step. top tenth = {metric('top_share').formula}; "
                 f"cancellation = {metric('cancellation').formula}",
                 (
@@ -159,10 +156,10 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
                     Column("top tenth", lambda pair: geometry.top_share(pair[1]), "share"),
                     Column("cancellation", lambda pair: geometry.cancellation(pair[1]), "share"),
                 ),
-                steps,
+                inputs.live,
             ),
-            _by_group(*largest),
-            _top(inputs.run, *largest),
+            *_by_group(*largest),
+            *_top(inputs.run, *largest),
         ),
     )
 
@@ -192,7 +189,7 @@ def _bars(gram: StepGram, matrix: Array) -> tuple[Chart, ...]:
     return named_bars(title, "share", bars, x_label="share along the gradient")
 
 
-def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
+def _by_group(gram: StepGram, matrix: Array) -> tuple[ReportTable, ...]:
     """Share and inner cancellation of each live group of one step."""
     ids, shares = np.array(gram.group_ids), geometry.projection_shares(matrix)
     rows: list[tuple[Cell, ...]] = []
@@ -214,7 +211,7 @@ def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
     )
 
 
-def _top(run: Run, gram: StepGram, matrix: Array) -> ReportTable:
+def _top(run: Run, gram: StepGram, matrix: Array) -> tuple[ReportTable, ...]:
     shares, cosine, norms = (
         geometry.projection_shares(matrix),
         geometry.cosines_to_sum(matrix),
@@ -263,7 +260,7 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         command=inputs.command("rank", "--advantage", "all"),
         charts=named_bars("Cosine with the logged update", "cosine", cosines, x_label="cosine"),
         tables=(
-            table_of_cells(
+            *table_of_cells(
                 f"Means over step {shown}, without the KL part; update cosine = {metric('update_cosine').formula}; "
                 f"effective rank of the whole step = {metric('effective_rank').formula}. Beside it the rank that the "
                 "same live rollouts have with their advantages dealt anew within each group, and with none: a rank "
@@ -344,12 +341,10 @@ def _formulations_next(cosines: Mapping[str, float]) -> str:
 def _noise_table(steps: Sequence[StepRows]) -> tuple[ReportTable, ...]:
     """By step how far groups agree under the logged advantage, and how many would make the update mostly signal."""
     updates = [update for step in steps for update in measure_formulations(step, (LOGGED,))]
-    if not updates:
-        return ()
     styles: dict[str, ColumnStyle] = {"group_cosine": "gap", "signal_to_noise": "gap", "critical_batch_size": "norm"}
     caption = "; ".join(f"{metric(name).title} = {metric(name).formula}" for name in styles)
     columns = (Column(metric(name).title, name, style) for name, style in styles.items())
-    return (tabulate(caption, (Column("step", "step", "count"), *columns), updates),)
+    return tabulate(caption, (Column("step", "step", "count"), *columns), updates)
 
 
 def _kinds_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:
@@ -369,15 +364,13 @@ def _kinds_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...
         Column("cosine, update", "cosine", "gap"),
         *(Column(f"cosine, {target}", entry("alignment", target), "gap") for target in parts[0].alignment),
     )
-    return (tabulate(caption, columns, parts),)
+    return tabulate(caption, columns, parts)
 
 
 def _interference_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:
     """What the prompts of the last step do to each other's correct answers, where that is defined."""
     interference, _ = measure_interference(rows, names)
     defined = [of for of in interference if of.transfer.is_defined or of.frac_hurt.is_defined]
-    if not defined:
-        return ()
     caption = (
         f"Step {rows.step} between prompts: pairs that hurt = {metric('interference.frac_hurt').formula}; "
         f"transfer = {metric('interference.transfer').formula}"
@@ -388,4 +381,4 @@ def _interference_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTab
         Column("cosine", "cosine", "gap"),
         Column("transfer", "transfer", "gap"),
     )
-    return (tabulate(caption, columns, defined),)
+    return tabulate(caption, columns, defined)

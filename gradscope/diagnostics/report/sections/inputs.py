@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.logged.measure import ENDED, absence_of
@@ -125,14 +125,6 @@ class Lengths:
         )
 
 
-def lengths_of(run: Run) -> Lengths:
-    """The lengths of a run, for which alone all its steps are read."""
-    lengths = Lengths()
-    for step, groups in run.by_step():
-        lengths.add(step, groups)
-    return lengths
-
-
 class Unavailable(Struct, frozen=True, kw_only=True):
     """A part of the page that could not be made."""
 
@@ -159,24 +151,25 @@ class ReportInputs(Struct, frozen=True, kw_only=True):
     replay: ReplayReport | Unavailable  # the trainer's numbers, recomputed
     grams: tuple[StepGram, ...]  # the inner products of the gradient rows of each step that was recomputed
     no_grams: Unavailable  # why there are none, where there are none
-    curve: tuple[RankCurvePoint, ...] = ()
-    """The ranks of each of these steps under the logged advantages, with their nulls."""
+    curve: tuple[RankCurvePoint, ...]  # the ranks of each of these steps under the logged advantages, with their nulls
     tokens: tuple[RolloutTokens, ...] | Unavailable
     """The tokens of the rollouts with the largest part of the largest gradient."""
-    parts: TokenParts = TokenParts()  # what all tokens of these steps say, where they were looked at
+    parts: TokenParts  # what all tokens of these steps say, where they were looked at
     samples: tuple[Samples, ...]  # samples of held-out prompts, before and after
     passk: PassAtKReport | Unavailable  # pass@k of these samples
-    logged: LoggedPolicy = field(default_factory=LoggedPolicy)  # what the log alone says of its policy
-    lengths: Lengths | None = None  # how long the rollouts are; None: read when needed
-    options: Mapping[str, str] = {}
-    """How the run was read: option of the command line -> its value."""
+    logged: LoggedPolicy  # what the log alone says of its policy
+    lengths: Lengths  # how long the rollouts are
+    options: Mapping[str, str]  # how the run was read: option of the command line -> its value
+
+    @property
+    def live(self) -> list[tuple[StepGram, NDArray[np.float64]]]:
+        """The recomputed steps that have a gradient under the logged advantages, each with its Gram matrix."""
+        return [(gram, matrix) for gram in self.grams if (matrix := gram.policy_gram) is not None and matrix.sum() > 0]
 
     @property
     def largest_step(self) -> int | None:
         """The step with the largest gradient of those recomputed; None where none has a gradient."""
-        norms = {gram.step: policy.sum() for gram in self.grams if (policy := gram.policy_gram) is not None}
-        live = {step: squared for step, squared in norms.items() if squared > 0}
-        return max(live, key=lambda step: float(live[step])) if live else None
+        return max(self.live, key=lambda pair: float(pair[1].sum()))[0].step if self.live else None
 
     def command(self, name: str, *more: str) -> str:
         """A command on this run as a person would type it, read with the same options, as one line for a shell."""

@@ -74,20 +74,18 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
             if not course.keys().isdisjoint(steps)
             for chart in lines_over(steps, title, {name: map(course.get, steps)}, y_label=name, kinds={name: "logged"})
         ),
-        tables=(
-            tabulate(
-                "Loss and gradient norm as logged, beside the groups with unequal rewards",
-                (
-                    Column("step", lambda step: step, "count"),
-                    Column("loss", losses.get, "norm"),
-                    Column("grad_norm", norms.get, "norm"),
-                    Column("live groups", lambda step: live[step], "count"),
-                    Column("groups", lambda step: groups[step], "count"),
-                    Column("kind", kinds.get),
-                ),
-                steps,
-                by_step=True,
+        tables=tabulate(
+            "Loss and gradient norm as logged, beside the groups with unequal rewards",
+            (
+                Column("step", lambda step: step, "count"),
+                Column("loss", losses.get, "norm"),
+                Column("grad_norm", norms.get, "norm"),
+                Column("live groups", lambda step: live[step], "count"),
+                Column("groups", lambda step: groups[step], "count"),
+                Column("kind", kinds.get),
             ),
+            steps,
+            by_step=True,
         ),
     )
 
@@ -180,7 +178,7 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
             y_label=f"share of {unit}",
             y_range=(0.0, 1.0),
         ),
-        tables=(tabulate(caption, columns, live, by_step=True), *_furthest_tokens(inputs.parts.kl)),
+        tables=(*tabulate(caption, columns, live, by_step=True), *_furthest_tokens(inputs.parts.kl)),
     )
 
 
@@ -229,4 +227,4 @@ def _furthest_tokens(steps: Sequence[TokenKl]) -> tuple[ReportTable, ...]:
         Column("k3", "k3", "norm"),
     )
     caption = f"The {len(last.top)} tokens of step {last.step} that are furthest from the reference by k3"
-    return (tabulate(caption, columns, last.top),)
+    return tabulate(caption, columns, last.top)

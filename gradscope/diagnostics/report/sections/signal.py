@@ -15,7 +15,6 @@ from gradscope.diagnostics.report.sections.inputs import (
     ReportInputs,
     Unavailable,
     along_line,
-    lengths_of,
     missing_section,
 )
 from gradscope.estimate import Estimate
@@ -55,8 +54,7 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     report = inputs.degeneracy
     if isinstance(report, Unavailable):
         return missing_section("signal", report)
-    answer, read = signal_answer(report, inputs.command("degeneracy")), inputs.lengths or lengths_of(inputs.run)
-    repeats = tuple(_repeats(read))
+    answer, repeats = signal_answer(report, inputs.command("degeneracy")), tuple(_repeats(inputs.lengths))
     severity = max(answer.severity, "look" if repeats else "fine", key=_ORDER.index)
     first, *rest = answer.findings
     ordered = (*repeats, first) if answer.severity == "fine" else (first, *repeats)
@@ -108,7 +106,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         command=command,
         charts=(_course(report.by_step),) if len(report.by_step) > 1 else (),
         tables=(
-            tabulate(
+            *tabulate(
                 f"The whole log: {report.num_groups:,} groups, intervals resample prompts",
                 (
                     Column("what", "title"),
@@ -117,8 +115,9 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
                 ),
                 [entry for entry in map(metric, names) if getattr(report, entry.name).is_defined],
             ),
-            *filter(None, (view_table(ENVIRONMENTS, report, _ENVIRONMENTS), view_table(prompts, report, caption))),
-            *((tabulate("Each step", _BY_STEP, report.by_step, by_step=True),) if len(report.by_step) > 1 else ()),
+            *view_table(ENVIRONMENTS, report, _ENVIRONMENTS),
+            *view_table(prompts, report, caption),
+            *(tabulate("Each step", _BY_STEP, report.by_step, by_step=True) if len(report.by_step) > 1 else ()),
         ),
     )
 
@@ -186,7 +185,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         next_step=_next_step(report, functions),
         command=inputs.command("degeneracy", "--show", "rewards"),
         charts=lines_over(steps, "Mean of each reward function", means, y_label="mean reward"),
-        tables=(*filter(None, (view_table(REWARDS, report, _FORMULA),)), *_correlations(functions)),
+        tables=(*view_table(REWARDS, report, _FORMULA), *_correlations(functions)),
     )
 
 
@@ -249,4 +248,4 @@ def _correlations(functions: list[RewardFunction]) -> tuple[ReportTable, ...]:
     ]
     caption = f"Correlation within groups = {metric('by_reward.correlation').formula}"
     columns: list[tuple[str, ColumnStyle]] = [("reward function", "text"), ("and", "text"), ("correlation", "gap")]
-    return (table_of_cells(caption, columns, rows),) if rows else ()
+    return table_of_cells(caption, columns, rows)

@@ -75,10 +75,10 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
         charts=_by_position(rollouts),
         texts=_texts(rollouts),
         tables=(
-            _by_entropy(rollouts),
-            _by_kind(kinds, len(_joined(rollouts, "norms"))),
+            *_by_entropy(rollouts),
+            *_by_kind(kinds, len(_joined(rollouts, "norms"))),
             *_by_turn(inputs.parts.turns),
-            _largest(rollouts),
+            *_largest(rollouts),
         ),
     )
 
@@ -187,7 +187,7 @@ def _texts(rollouts: Sequence[RolloutTokens]) -> tuple[ShadedText, ...]:
     )
 
 
-def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
+def _by_entropy(rollouts: Sequence[RolloutTokens]) -> tuple[ReportTable, ...]:
     norms, entropies = _joined(rollouts, "norms"), _joined(rollouts, "entropies")
     total = float(norms.sum()) or 1.0
     parts = [np.flatnonzero(_quarters(rollouts) == number) for number in range(len(_QUARTERS))]
@@ -212,7 +212,7 @@ def _quarters(rollouts: Sequence[RolloutTokens]) -> NDArray[np.int64]:
     return np.concatenate([rank * len(_QUARTERS) // max(len(rank), 1) for rank in ranks])
 
 
-def _by_kind(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> ReportTable:
+def _by_kind(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> tuple[ReportTable, ...]:
     return tabulate(
         "The same tokens by what the update makes of them, by their probability, and by entropy among all of "
         f"them. share of the energy = {metric('token_kinds.energy_share').formula}",
@@ -227,7 +227,7 @@ def _by_kind(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> R
     )
 
 
-def _largest(rollouts: Sequence[RolloutTokens]) -> ReportTable:
+def _largest(rollouts: Sequence[RolloutTokens]) -> tuple[ReportTable, ...]:
     tokens = [
         (rollout, token) for rollout in rollouts for token in np.flatnonzero(rollout.is_seen & (rollout.norms > 0))
     ]
@@ -255,8 +255,6 @@ def _largest(rollouts: Sequence[RolloutTokens]) -> ReportTable:
 
 def _by_turn(turns: Sequence[TurnShare]) -> tuple[ReportTable, ...]:
     """The part of each turn in each step; none where no completion has two."""
-    if not turns:
-        return ()
     columns = (
         Column("step", "step", "count"),
         Column("turn", turn_words),
@@ -266,4 +264,4 @@ def _by_turn(turns: Sequence[TurnShare]) -> tuple[ReportTable, ...]:
         Column("cosine", "cosine", "gap"),
     )
     formula = metric("turns.gradient_share").formula
-    return (tabulate(f"Each turn, a stretch of sampled tokens; share of the gradient = {formula}", columns, turns),)
+    return tabulate(f"Each turn, a stretch of sampled tokens; share of the gradient = {formula}", columns, turns)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradscope.diagnostics.logged.measure import GatheredPolicy
 from gradscope.diagnostics.logged.tokens import gathered
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
+from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, TokenParts, Unavailable
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.rollouts.run import Run
 
@@ -18,8 +18,17 @@ NOT_READ = Unavailable(reason="It was not read.", hint="Read it.")
 def inputs_of(run: Run, *, grams: Sequence[Any] = (), **parts: Any) -> ReportInputs:
     """A report's inputs with nothing but these parts, and what the run's log says of its policy."""
     nothing = dict.fromkeys(("degeneracy", "replay", "no_grams", "tokens", "passk"), NOT_READ)
-    defaults = {**nothing, "samples": (), "logged": gathered(GatheredPolicy(), run, RESAMPLING)}
-    return ReportInputs(run=run, grams=tuple(grams), **{**defaults, **parts})
+    empty = {"samples": (), "curve": (), "parts": TokenParts(), "options": {}}
+    read = {"logged": gathered(GatheredPolicy(), run, RESAMPLING), "lengths": lengths_of(run)}
+    return ReportInputs(run=run, grams=tuple(grams), **{**nothing, **empty, **read, **parts})
+
+
+def lengths_of(run: Run) -> Lengths:
+    """The lengths of all rollouts of a run."""
+    lengths = Lengths()
+    for step, groups in run.by_step():
+        lengths.add(step, groups)
+    return lengths
 
 
 def gram_of(

@@ -6,14 +6,14 @@ import pytest
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.report.sections import courses
-from gradscope.diagnostics.report.sections.inputs import Ends, TokenParts, lengths_of
+from gradscope.diagnostics.report.sections.inputs import Ends, TokenParts
 from gradscope.estimate import Estimate
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.groups import RolloutGroup, Status, Tokens
 from tests.diagnostics.logged.made_up_tokens import drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
-from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
+from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of, lengths_of
 from tests.render.rank_examples import entropy_change
 
 
