@@ -25,10 +25,10 @@ from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.fetch import as_named_run, fetched
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers import generic, own
+from gradscope.rollouts.readers import column_roles, generic, own
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
-from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
+from gradscope.rollouts.readers.evaluations.shapes import refuse_lone_list
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import bare
@@ -263,7 +263,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     list_name = lists[0] if len(rows) == len(lists) == 1 else None
     rows = rows if list_name is None else rows[0][list_name]
     refuse_lone_list(request.path, rows)
-    entries = generic.columns_in(generic.with_entries(rows))
+    entries = column_roles.columns_in(column_roles.with_entries(rows))
     scores = [name for name in entries if "." in name and ("reward" in name or "score" in name)]
     columns = [name for name in entries if "." not in name or name in scores]  # others are many
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
@@ -275,7 +275,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     raise InputError(
         f"{request.path} is not a log that gradscope knows. {seen} Looked for what a trainer writes, and for {looked}.",
         hint=f"Name the number that the trainer used, as in --reward-column {scores[0]}."
-        if scores and generic.resolve_columns(entries, request.columns).reward is None
+        if scores and column_roles.resolve_columns(entries, request.columns).reward is None
         else "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
         "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them.",
     )
