@@ -84,6 +84,8 @@ _BENCHMARKS = ("benchmark", "benchmark_name", "task", "task_name", "dataset_name
 """Names of columns that, beside those of environments, say what a prompt's id counts within."""
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
+TRIALS = ("trial", "attempt", "attempt_id", "attempt_idx", *SAMPLE_IDS)
+"""Names of columns that number the samples of a prompt."""
 
 
 def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> ColumnNames:
@@ -104,7 +106,8 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
     columns = inner | {name: name for name in present}
     guessed = {role: next((columns[name] for name in names if name in columns), None) for role, names in USUAL.items()}
     if key_of(ColumnNames(**guessed)) is None:
-        guessed["prompt_id"] = next(filter(PROMPT_NUMBER.fullmatch, present), None)
+        ids = () if guessed["step"] else ("id", "idx")  # beside a step they number rows
+        guessed["prompt_id"] = next((name for name in present if PROMPT_NUMBER.fullmatch(name) or name in ids), None)
     if named_by_user.prompt is not None:  # somebody who names the prompt means to tell prompts apart by it
         guessed["prompt_id"] = None
     if named_by_user.prompt is not None or named_by_user.prompt_id is not None:

@@ -34,6 +34,7 @@ from gradscope.rollouts.readers.column_roles import (
     with_entries,
 )
 from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, first_rows_within, rows_within, title_of
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     ENVIRONMENTS,
@@ -191,9 +192,6 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 _TIMES = ("generation_seconds", "timing")
 
 
-_NUM_PEEKED = 200  # elements of a document's list by which columns are known
-
-
 def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: QuarantineLog) -> ColumnLog:
     """How the files of a log are read, in their order; what is set aside goes to the quarantine."""
     names = columns.names
@@ -220,10 +218,11 @@ def _recognizes(request: ReadRequest) -> bool:
     return columns.reward is not None and key_of(columns) is not None
 
 
-def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: str | None = None) -> Run:
-    """Read rows that are rollouts, or a document's list of them; without steps, all rows of a prompt are one group."""
+def read_flat(request: ReadRequest, *, format: str, with_steps: bool, layout: Layout = ()) -> Run:
+    """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
     rows = peek(request.path)
-    rows = rows if listed is None else rows[0][listed][:_NUM_PEEKED]
+    outer = "a document" if len(rows) == 1 else "each row"
+    rows = first_rows_within(rows, layout) if layout else rows
     plain, first = columns_in(rows), with_entries(rows)
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
@@ -245,7 +244,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     columns = columns if with_steps else replace(columns, step=None)
     steps = steps_of_files(request.path, columns) if with_steps else {}
     is_guess = columns.group is not None and request.columns.group is None
-    ids_recur = is_guess and listed is None and _ids_recur(request.path, columns, steps)
+    ids_recur = is_guess and not layout and _ids_recur(request.path, columns, steps)
     if ids_recur:
         columns = replace(columns, group=None, prompt_id=None)
     files = expand(request.path)
@@ -253,7 +252,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     quarantine = WatchedLog(request.progress, files)
     policies = tuple(name for name in POLICIES if any(isinstance(row.get(name), str) for row in rows))[:1]
     is_evaluation = not (columns.step or columns.group or steps)
-    searched = first if listed else peek(request.path, num_rows=NUM_SEARCHED)
+    searched = first if layout else peek(request.path, num_rows=NUM_SEARCHED)
     apart = setting_columns(searched, columns) if is_evaluation else run_columns(searched, columns)
     policies = (*apart, *policies)
     sample = sample_column(first, columns)
@@ -278,9 +277,9 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     )
     log = column_log(files, flat, quarantine)
     title = f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
-    if listed is not None:
-        log = replace(log, rows=partial(_rows_of_list, name=listed), keys=(), raw=())
-        title = f"samples in the list {listed!r} of a document"
+    if layout:
+        log = replace(log, rows=partial(_rows_within, layout=layout), keys=(), raw=())
+        title = f"samples in {title_of(layout)} of {outer}"
     inferred = list(_inferred(flat, request.columns, total, terms))
     if ids_recur:
         inferred.append("The column of groups has the same ids with several prompts, so it tells no groups apart.")
@@ -322,9 +321,13 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
     return sum(are_whole) > len(are_whole) / 2
 
 
-def _rows_of_list(file: Path, quarantine: QuarantineLog, *, name: str) -> Iterator[Row]:
-    for _, document in read_rows(file, quarantine):
-        yield from ((f"{file}:{number}", row) for number, row in enumerate(document[name], start=1))
+def _rows_within(file: Path, quarantine: QuarantineLog, *, layout: Layout) -> Iterator[Row]:
+    is_document = suffix_of(file) == ".json"
+    number = 0
+    for location, row in read_rows(file, quarantine):
+        for inner in rows_within(row, layout):
+            number += 1
+            yield f"{file}:{number}" if is_document else location, inner
 
 
 def list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:
@@ -337,7 +340,7 @@ def list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> 
 
 
 def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bool:
-    first = with_entries(samples[:_NUM_PEEKED])
+    first = with_entries(samples[:NUM_LISTED])
     names = columns_in(first)
     if not set(names).issuperset(filter(None, astuple(named))):
         return False

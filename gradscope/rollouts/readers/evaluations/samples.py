@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import astuple
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import allowed
@@ -43,10 +44,12 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     refuse_lone_list,
 )
 from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.nested import Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing.cells import (
     digest,
     finite_or_none,
     in_environment,
+    is_number,
     parse_messages,
     parse_reward,
     prompt_text_id,
@@ -82,7 +85,7 @@ MAX_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up 
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds lists or counts of samples, or rows with a reward, a prompt and no step."""
     rows = peek(request.path)
-    if _listed(rows, request) is not None or _holds_shapes(rows, request.columns):
+    if _listed(rows, request) or _holds_shapes(rows, request.columns):
         return True
     columns = column_roles.resolve_columns(column_roles.columns_in(column_roles.with_entries(rows)), request.columns)
     are_rows = columns.step is None and None not in (columns.reward, column_roles.key_of(columns))
@@ -92,9 +95,9 @@ def _recognizes(request: ReadRequest) -> bool:
 def _read(request: ReadRequest) -> Run:
     """Read a sample file: a group for each prompt, at step 0."""
     rows = peek(request.path)
-    listed = _listed(rows, request)
-    if listed is not None:
-        return generic.read_flat(request, format=FORMAT.name, with_steps=True, listed=listed)
+    layout = _listed(rows, request)
+    if layout:
+        return generic.read_flat(request, format=FORMAT.name, with_steps=True, layout=layout)
     if not _holds_shapes(rows, request.columns):
         reward = column_roles.resolve_columns(
             column_roles.columns_in(column_roles.with_entries(rows)), request.columns
@@ -162,8 +165,8 @@ def _has_share(part: Mapping[str, Any], samples: PromptSamples) -> bool:
     return any(min(abs(cell - share), abs(cell / 100 - share)) < _ROUNDED for cell in cells)
 
 
-def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:
-    """:func:`list_of_samples`; an InputError where the document counts more samples than it lists."""
+def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
+    """Where rows have rollouts within; an InputError where a document counts more samples than it lists."""
     name = generic.list_of_samples(rows, request)
     counts = None if name is None else from_counts(rows[0], NO_COLUMNS)
     if name is not None and isinstance(counts, PromptSamples) and len(counts) > len(rows[0][name]):
@@ -171,7 +174,22 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | No
             f"{request.path} counts {len(counts):,} samples and lists {len(rows[0][name]):,} of them in {name!r}.",
             hint="Give the file with all samples of each prompt.",
         )
-    return name
+    if name is not None:
+        return (Level(name=name),)
+    present = column_roles.columns_in(column_roles.with_entries(rows))
+    if set(present).issuperset(filter(None, astuple(request.columns))):
+        flat = column_roles.resolve_columns(present, request.columns)
+        is_flat = column_roles.key_of(flat) and any(is_number(row.get(flat.reward or "")) for row in rows)
+        if is_flat or request.columns.num_correct is not None:
+            return ()
+    layout = layout_of(rows, request.columns) or ()
+    shapes = (samples for row in rows for _, _, samples in islice(prompt_rows(row, request.columns), 1))
+    if _holds_shapes(rows, request.columns) and any(isinstance(samples, PromptSamples) for samples in shapes):
+        # they are read from the parts of rows, whose steps are those of whole rows
+        within = column_roles.columns_in(first_rows_within(rows, layout))
+        has_steps_within = not {request.columns.step, *USUAL["step"]}.isdisjoint(set(within) - set(present))
+        return layout if has_steps_within else ()
+    return layout
 
 
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:

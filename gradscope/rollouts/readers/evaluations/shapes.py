@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.column_roles import ANSWER_KEYS, POLICIES, REWARD_LISTS, SAMPLE_IDS, TEXT_LISTS, USUAL
+from gradscope.rollouts.readers.column_roles import ANSWER_KEYS, POLICIES, REWARD_LISTS, TEXT_LISTS, TRIALS, USUAL
 from gradscope.rollouts.readers.parsing.cells import digest, is_list_of_objects, is_number, unwrapped, whole_number
 from gradscope.rollouts.readers.parsing.records import list_names
 
@@ -19,8 +19,8 @@ _RESPONSES = frozenset((*REWARD_LISTS, *ANSWER_KEYS, *TEXT_LISTS))
 _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *ANSWER_KEYS[:1])
 """Keys under which a text is the policy's response, and not the task's own solution."""
 _PREDICTIONS = ("pred", "prediction", "predicted", "response", "completion", "generation", "model_answer")
-PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
-TRIALS = ("trial", *SAMPLE_IDS)
+PROMPTS = tuple(name + plural for name in (*USUAL["prompt"], *USUAL["prompt_id"]) for plural in ("", "s"))
+
 _TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
 _RIGHTS = ("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "correct", "passed")
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
