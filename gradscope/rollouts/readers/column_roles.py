@@ -32,7 +32,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "problem", "input", "query", "instruction", "prompt_ids", CONVERSATION),
     "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
     "reward": (
-        *("reward", "score", "total_reward", "reward_total", "final_reward"),
+        *("reward", "score", "total_reward", "reward_total", "final_reward", "episode_return"),
         *("passed", "correct", "is_correct", "success", "acc", "accuracy", "resolved", "exact_match", "em"),
     ),
     "step": (
@@ -72,6 +72,8 @@ _OF_RESPONSE = re.compile(
     re.IGNORECASE,
 )
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
+_OF_SEVERAL = re.compile(r"reward[_/]|(mean|avg|average|median|max|min|best|std|sum|group|batch|baseline|expected)_")
+"""Rewards by their names that are none of a rollout alone: of reward functions, or of several rollouts."""
 POLICIES = ("policy", "model", "model_name")
 RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
 """Columns that name the run of a row."""
@@ -103,8 +105,12 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
     if len(rewards) > 1 or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
         entries = [name for name in entries if name not in rewards]
     inner = {_entry(name): name for name in reversed(entries)}
-    columns = inner | {name: name for name in present}
+    columns = {_usual_spelling(name): name for name in reversed(list(present)) if "." not in name}
+    columns |= inner | {name: name for name in present}
     guessed = {role: next((columns[name] for name in names if name in columns), None) for role, names in USUAL.items()}
+    alone = [name for name in reward_columns(present, "") if not _OF_SEVERAL.match(name) and "." not in name]
+    if guessed["reward"] is None and len(alone) == 1:
+        guessed["reward"] = alone[0]
     if key_of(ColumnNames(**guessed)) is None:
         ids = () if guessed["step"] else ("id", "idx")  # beside a step they number rows
         guessed["prompt_id"] = next((name for name in present if PROMPT_NUMBER.fullmatch(name) or name in ids), None)
@@ -113,6 +119,11 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
     if named_by_user.prompt is not None or named_by_user.prompt_id is not None:
         guessed["group"] = None
     return ColumnNames(**{role: columns_of_roles[role] or guessed[role] for role in USUAL})
+
+
+def _usual_spelling(name: str) -> str:
+    """A name as usual names are spelled: ``task_id`` of ``Task ID`` and ``taskId``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[\s-]+", "_", name.strip()).lower()
 
 
 def _entry(name: str) -> str:

@@ -76,3 +76,24 @@ def test_the_mean_of_the_group_and_what_is_above_it_are_no_functions() -> None:
 def test_a_score_counts_in_an_object_that_is_of_the_response(name: str, is_reward: bool) -> None:
     assert resolve_columns(("prompt", name), ColumnNames()).reward == (name if is_reward else None)
     assert resolve_columns(("prompt", name), ColumnNames(reward=name)).reward == name
+
+
+@pytest.mark.parametrize(
+    ("present", "reward"),
+    [
+        (["Task ID", "Success", "Action F1"], "Success"),
+        (["taskId", "totalReward", "reward"], "reward"),
+        (["task_id", "verifier_reward", "length"], "verifier_reward"),
+        (["task_id", "mean_reward", "reward/format"], None),
+        (["task_id", "format_reward", "answer_reward"], None),
+    ],
+)
+def test_names_are_spelled_in_other_ways_and_a_reward_alone_is_one(present: list[str], reward: str | None) -> None:
+    columns = resolve_columns(present, ColumnNames())
+    assert (columns.reward, columns.prompt_id) == (reward, present[0])
+
+
+def test_ids_of_rows_tell_prompts_apart_where_nothing_else_does_and_no_step_is_named() -> None:
+    assert resolve_columns(["id", "correct"], ColumnNames()).prompt_id == "id"
+    assert resolve_columns(["id", "correct", "question"], ColumnNames()).prompt_id is None
+    assert resolve_columns(["id", "correct", "step"], ColumnNames()).prompt_id is None
