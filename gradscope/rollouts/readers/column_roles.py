@@ -37,7 +37,8 @@ USUAL: dict[str, tuple[str, ...]] = {
     ),
     "step": (
         *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
-        *("optimizer_step", "training_iteration", "update"),
+        *("optimizer_step", "optim_step", "update_step", "rl_step", "grpo_step", "total_step"),
+        *("training_iteration", "update"),
     ),
     "group": ("group_id", "uid", "group", "group_index", "group_idx"),
     "prompt_id": (

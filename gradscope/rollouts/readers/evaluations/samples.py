@@ -79,6 +79,7 @@ _MANY = 20  # counts of so many times more samples than there are counts are tot
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _TOLD_BY_CELLS = frozenset(("n", "dataset", *POLICIES))  # keys that mean one thing or another, as their cells are
 _NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
+_NO_STEP = "the step is not a whole number"
 MAX_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
 
 
@@ -312,9 +313,9 @@ def _prompts_alike(
     if not (are_ids and are_plain and are_known and has_all and min(steps, default=-1) >= 0):
         return []
     further = [key for key in keys if key == main or NUMBERS.issuperset(lists.get(key, {str}))]
-    within = by_key.get(benchmark or "", [None] * len(rows))
     how = f"the text of {id_key}" if is_text else ", ".join(filter(None, (benchmark, id_key)))
-    names = map(in_environment, within, map(prompt_text_id if is_text else text_of, by_key[id_key]))
+    names = map(prompt_text_id if is_text else text_of, by_key[id_key])
+    names = map(in_environment, by_key[benchmark], names) if benchmark in by_key else names
     prompts = by_key.get(prompt_key or "", [None] * len(rows))
     samples = [
         PromptSamples(shape="lists", rewards=row[main], further={name: row[name] for name in further}, texts=row[texts])
@@ -337,7 +338,7 @@ def _prompts_of(
     """The prompts of a row, and reasons why it, or a part of it, is set aside."""
     step = 0 if step_key is None else step_number(row.get(step_key))
     if step is None:
-        yield "the step is not a whole number"
+        yield _NO_STEP
         return
     parts = list(prompt_rows(row, columns))
     parts = parts if len(parts) < 2 else list(_without_repeats(parts))
@@ -349,6 +350,11 @@ def _prompts_of(
         if not isinstance(samples, PromptSamples):
             yield samples
             continue
+        own_step = first_present(part, USUAL["step"]) if step_key is None else None
+        step_of_part = step if own_step is None else step_number(part[own_step])
+        if step_of_part is None:
+            yield _NO_STEP
+            continue
         if named is not None and part.get(named) is None:
             yield f"{named} is missing"
             continue
@@ -358,7 +364,7 @@ def _prompts_of(
             continue
         yield _Prompt(
             row=at,
-            step=step,
+            step=step_of_part,
             name=name,
             how=how,
             cell=next((part[key] for key in prompt_keys if key in part), None),

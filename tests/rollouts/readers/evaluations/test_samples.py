@@ -382,6 +382,16 @@ def test_rows_that_name_their_step_are_groups_of_it(tmp_path: Path, nested: bool
     assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
 
 
+def test_elements_of_a_document_that_name_their_step_are_groups_of_it(tmp_path: Path) -> None:
+    elements = [{"total_step": at + 1, "question": "q", "rewards": [0, at]} for at in range(3)]
+    (tmp_path / "log.json").write_text(
+        json.dumps({"losses": [0.5], "steps": [*elements, elements[0] | {"total_step": "?"}]})
+    )
+    run = read_run(tmp_path / "log.json", ReadOptions(columns=ColumnNames(reward="rewards")))
+    assert [(group.step, group.rewards) for group in run.groups] == [(1, (0.0, 0.0)), (2, (0.0, 1.0)), (3, (0.0, 2.0))]
+    assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
+
+
 ALIKE = {"prompt": "p", "step": 1, "responses": ["a", "b"], "rewards": [0.0, 1], "solution": "a", "lengths": [3, 4]}
 
 
