@@ -6,6 +6,7 @@ What stands outside of a list holds for each of its elements, but for rewards, w
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -41,7 +42,7 @@ NUM_LISTED = 200  # rollouts by which columns are known
 
 
 class Level(Struct, frozen=True, kw_only=True):
-    """Where the rows within a row lie: in a list, in a list under each key of an object, or across several lists."""
+    """Where the rows within a row lie: in a list, under each key of an object, or across several lists."""
 
     name: str | None = None  # the key of the list or object; None: the row is the object itself
     key_column: str | None = None  # the column that the keys of the object become; None: there is no such object
@@ -59,8 +60,9 @@ class Level(Struct, frozen=True, kw_only=True):
         if self.key_column is None:
             yield from (element for element in _listed(cell) if isinstance(element, dict))
             return
-        for key, listed in cell.items() if isinstance(cell, dict) else ():
-            yield from ({self.key_column: key} | element for element in _listed(listed) if isinstance(element, dict))
+        for key, held in cell.items() if isinstance(cell, dict) else ():
+            elements = [held] if isinstance(held, dict) else _listed(held)
+            yield from ({self.key_column: key} | element for element in elements if isinstance(element, dict))
 
     @property
     def inner(self) -> frozenset[str | None]:
@@ -112,13 +114,13 @@ def _is_batch(layout: Layout) -> bool:
 
 
 def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
-    if row and all(step_number(name) is not None and is_list_of_objects(cell) for name, cell in row.items()):
+    if row and all(step_number(name) is not None and _rows_under(cell) for name, cell in row.items()):
         yield Level(key_column="step")
         return
     for name, cell in row.items():
         if is_list_of_objects(cell):
             yield Level(name=name)
-        elif isinstance(cell, Mapping) and len(cell) > 1 and all(map(is_list_of_objects, cell.values())):
+        elif isinstance(cell, Mapping) and len(cell) > 1 and all(map(_rows_under, cell.values())):
             yield Level(name=name, key_column=_key_column(cell))
     rewards = next((name for name in REWARD_LISTS if isinstance(row.get(name), list) and row[name]), None)
     if rewards is not None:
@@ -128,10 +130,17 @@ def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
             yield Level(columns=aligned)
 
 
-def _key_column(lists: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """What the keys of lists are: steps, policies where they have the same prompts, else benchmarks."""
-    if all(step_number(key) is not None for key in lists):
+def _rows_under(cell: Any) -> Sequence[Mapping[str, Any]]:
+    """The rows under a key: a list, or the one list in an object; none where there is no such list."""
+    lists = [held for held in cell.values() if is_list_of_objects(held)] if isinstance(cell, Mapping) else [cell]
+    return lists[0] if len(lists) == 1 and is_list_of_objects(lists[0]) else ()
+
+
+def _key_column(held: Mapping[str, Any]) -> str:
+    """What keys of rows are: steps, policies where they have the same prompts, else benchmarks."""
+    if all(step_number(key) is not None for key in held):
         return "step"
+    lists = {key: _rows_under(cell) for key, cell in held.items()}
     names = columns_in(element for listed in lists.values() for element in listed[:1])
     prompt = next((name for name in USUAL["prompt"] if name in names), None)
     prompts = [{text_of(element.get(prompt)) for element in listed} for listed in lists.values()] if prompt else []
@@ -146,7 +155,7 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
         return False
     columns = resolve_columns(names, named)
     key, level = key_of(columns), layout[-1]
-    outer = next((row for row in rows if rows_within(row, layout)), {})
+    outer = next((row for row in rows if any(rows_within(row, layout))), {})
     around = next(rows_within(outer, layout[:-1]), {})
     own = set(columns_in(with_entries(islice(level.rows(around), NUM_LISTED))))
     if columns.reward is None or key is None or columns.reward not in own:
@@ -156,6 +165,9 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
     steps = [text_of(row.get(columns.step)) for row in level.rows(around)] if columns.step in own else []
     if len(steps) > 1 and len(set(steps)) > len(steps) / 2:
         return False  # an episode's, or a row for each update
+    groups = Counter((text_of(row.get(columns.step or "")), text_of(row.get(key))) for row in inner)
+    if columns.step is not None and sum(size > 1 for size in groups.values()) <= len(groups) / 2:
+        return False  # examples beside the metrics of each step
     of_several = len({text_of(row.get(key)) for row in level.rows(around)}) > 1 if key in own else False
     is_answered = bool(level.columns) or not own.isdisjoint(_OF_A_ROLLOUT)
     return of_several or (is_answered and not _NO_ROLLOUTS.search(level.name or ""))

@@ -45,6 +45,7 @@ MESSAGES = [[{"role": "user", "content": prompt}] for prompt in "pq"]
         {str(step): flat(step) for step in (1, 2)},
         {f"step_{step}": flat(step) for step in (1, 2)},
         {"rollouts_by_step": {f"step_{step}": flat(step) for step in (1, 2)}},
+        {f"step_{step}": {"mean": 0.5, "rollouts": flat(step)} for step in (1, 2)},
         [batch(1), batch(2)],
         {"log": [batch(1, **TEXTS), batch(2, **TEXTS)]},
         [{"step": step} | {f"{name}s": [row[name] for row in flat(step)] for name in flat(1)[0]} for step in (1, 2)],
@@ -71,9 +72,12 @@ def test_lists_by_key_are_benchmarks_or_policies_with_the_same_prompts(tmp_path:
         ids = {"id": 0} if not has_question else {"question": "one"}
         return [ids | {"response": f"{of}{at}", "correct": at == 0} for at in range(num)]
 
-    document = {"accuracy": 0.5, "results": {"a": rows("a", 2), "b": rows("b", 3)}}
-    (tmp_path / "log.json").write_text(json.dumps(document))
+    lists = {"a": rows("a", 2), "b": rows("b", 3)}
+    (tmp_path / "log.json").write_text(json.dumps({"accuracy": 0.5, "results": lists}))
     run = read_run(tmp_path / "log.json")
+    within = {of: {"accuracy": 0.5, "samples": listed} for of, listed in lists.items()}
+    (tmp_path / "within.json").write_text(json.dumps({"results": within}))
+    assert [group.rewards for group in read_run(tmp_path / "within.json").groups] == [(1.0, 0.0), (1.0, 0.0, 0.0)]
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 0.0, 0.0)]
     assert {rollout.policy for group in run.groups for rollout in group.rollouts} == (
         {"a", "b"} if has_question else {None}
@@ -89,6 +93,7 @@ def test_lists_by_key_are_benchmarks_or_policies_with_the_same_prompts(tmp_path:
         [{"id": at, "trace": [{"step": step, "prompt": str(step), "reward": 0.0} for step in range(4)]} for at in "ab"],
         [{"step": step, "train": flat(step), "eval": flat(step)} for step in (1, 2)],
         [{"step": step, "losses": [{"value": 0.5}]} for step in (1, 2)],
+        [{"step": step, "loss": 0.5, "examples": [{"prompt": at, "reward": 1.0} for at in "ab"]} for step in (1, 2)],
     ],
 )
 def test_parts_of_a_rollout_and_lists_of_two_kinds_are_none(rows: list[dict[str, Any]]) -> None:
