@@ -83,7 +83,7 @@ ARMS = (
     *("prompt_type", "prompt_style", "effort", "budget", "mode", "model_id", "checkpoint", "temperature"),
 )
 """Names of columns that set policies apart where they differ within a prompt of an evaluation."""
-_BENCHMARKS = ("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset")
+BENCHMARKS = ("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset")
 """Names of columns that, beside those of environments, say what a prompt's id counts within."""
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
@@ -217,7 +217,7 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) ->
     Where each value of a column has the same prompt, its id needs no more to name it.
     """
     key = columns.group or columns.prompt_id or ""
-    for name in () if not key else (*ENVIRONMENTS, *_BENCHMARKS):
+    for name in () if not key else (*ENVIRONMENTS, *BENCHMARKS):
         prompts: dict[tuple[str, str], dict[str, str]] = {}
         for row in rows if name not in astuple(columns) else ():
             if of := text_of(row.get(name)):

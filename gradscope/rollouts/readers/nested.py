@@ -114,14 +114,14 @@ def _is_batch(layout: Layout) -> bool:
 
 
 def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
-    if row and all(step_number(name) is not None and _rows_under(cell) for name, cell in row.items()):
+    if row and all(step_number(name) is not None and rows_under(cell) for name, cell in row.items()):
         yield Level(key_column="step")
         return
     for name, cell in row.items():
         if is_list_of_objects(cell):
             yield Level(name=name)
-        elif isinstance(cell, Mapping) and len(cell) > 1 and all(map(_rows_under, cell.values())):
-            yield Level(name=name, key_column=_key_column(cell))
+        elif isinstance(cell, Mapping) and len(cell) > 1 and all(map(rows_under, cell.values())):
+            yield Level(name=name, key_column=key_column(cell))
     rewards = next((name for name in REWARD_LISTS if isinstance(row.get(name), list) and row[name]), None)
     if rewards is not None:
         size = len(row[rewards])
@@ -130,17 +130,17 @@ def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
             yield Level(columns=aligned)
 
 
-def _rows_under(cell: Any) -> Sequence[Mapping[str, Any]]:
+def rows_under(cell: Any) -> Sequence[Mapping[str, Any]]:
     """The rows under a key: a list, or the one list in an object; none where there is no such list."""
     lists = [held for held in cell.values() if is_list_of_objects(held)] if isinstance(cell, Mapping) else [cell]
     return lists[0] if len(lists) == 1 and is_list_of_objects(lists[0]) else ()
 
 
-def _key_column(held: Mapping[str, Any]) -> str:
+def key_column(held: Mapping[str, Any]) -> str:
     """What keys of rows are: steps, policies where they have the same prompts, else benchmarks."""
     if all(step_number(key) is not None for key in held):
         return "step"
-    lists = {key: _rows_under(cell) for key, cell in held.items()}
+    lists = {key: rows_under(cell) for key, cell in held.items()}
     names = columns_in(element for listed in lists.values() for element in listed[:1])
     prompt = next((name for name in USUAL["prompt"] if name in names), None)
     prompts = [{text_of(element.get(prompt)) for element in listed} for listed in lists.values()] if prompt else []

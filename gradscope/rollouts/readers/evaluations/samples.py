@@ -38,6 +38,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     ROW_IDS,
     PromptPart,
     PromptSamples,
+    cells_around,
     first_present,
     from_counts,
     prompt_rows,
@@ -106,7 +107,8 @@ def _read(request: ReadRequest) -> Run:
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return generic.read_flat(request, format="samples", with_steps=False)
     step_key = request.columns.step or first_present(column_roles.columns_in(rows), USUAL["step"])
-    first = (part for row in rows for _, part, _ in islice(prompt_rows(row, request.columns), _NUM_PARTS))
+    parts = ((row, part) for row in rows for _, part, _ in islice(prompt_rows(row, request.columns), _NUM_PARTS))
+    first = (cells_around(row) | dict(part) for row, part in parts)
     benchmark = _benchmark_of(first) if column_roles.key_of(request.columns) is None else None
     to_columns = partial(_to_columns, columns=request.columns, step_key=step_key, benchmark=benchmark)
     files = expand(request.path)
@@ -358,6 +360,8 @@ def _prompts_of(
         if named is not None and part.get(named) is None:
             yield f"{named} is missing"
             continue
+        if benchmark is not None and benchmark in row:
+            part = {benchmark: row[benchmark], **part}
         name, how = _identify(part, location, keys, benchmark) if named is None else (text_of(part[named]), named)
         if how in (_BY_KEYS, _BY_LINES) and not location:
             yield "the number of its line is not known"

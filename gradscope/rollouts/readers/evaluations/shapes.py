@@ -11,8 +11,24 @@ from msgspec import Struct
 
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.column_roles import ANSWER_KEYS, POLICIES, REWARD_LISTS, TEXT_LISTS, TRIALS, USUAL
-from gradscope.rollouts.readers.parsing.cells import digest, is_list_of_objects, is_number, unwrapped, whole_number
+from gradscope.rollouts.readers.column_roles import (
+    ANSWER_KEYS,
+    BENCHMARKS,
+    POLICIES,
+    REWARD_LISTS,
+    TEXT_LISTS,
+    TRIALS,
+    USUAL,
+)
+from gradscope.rollouts.readers.nested import key_column, rows_under
+from gradscope.rollouts.readers.parsing.cells import (
+    ENVIRONMENTS,
+    digest,
+    is_list_of_objects,
+    is_number,
+    unwrapped,
+    whole_number,
+)
 from gradscope.rollouts.readers.parsing.records import list_names
 
 _RESPONSES = frozenset((*REWARD_LISTS, *ANSWER_KEYS, *TEXT_LISTS))
@@ -32,6 +48,7 @@ _MANY_PROMPTS = 10  # keys of an object whose lists of 0 and 1 are verdicts on a
 NUMBERS = frozenset({bool, int, float})
 ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 NAMES = (*ROW_IDS, *USUAL["prompt"])
+_AROUND = frozenset((*POLICIES, *ENVIRONMENTS, *BENCHMARKS, *USUAL["step"]))
 _NO_SAMPLES = re.compile(r"(ref|reference|gold|canonical|expected|ground_truth|few_shot|demo)", re.IGNORECASE)
 """How lists of solutions are called that are not the policy's."""
 
@@ -109,8 +126,14 @@ def prompt_rows(
             yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
     elif isinstance(node, (dict, list)) and depth:
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
+        around = cells_around(node) if isinstance(node, dict) and keys else {}
+        of_keys = None
+        if isinstance(node, dict) and keys and len(node) > 1 and all(map(rows_under, node.values())):
+            of_keys = key_column(node)
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
-            parts = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
+            own = around | ({of_keys: str(key)} if of_keys else {})
+            inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
+            parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
             if first := next(parts, None):
                 yield first
                 yield from parts
@@ -119,6 +142,11 @@ def prompt_rows(
                 without.append((str(key), item))
         of_prompts = [(key, item) for key, item in without if tuple(item) in layouts]  # with an empty list, say
         yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
+
+
+def cells_around(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What an object says of all prompts within it."""
+    return {name: cell for name, cell in node.items() if name in _AROUND}
 
 
 def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:

@@ -382,6 +382,30 @@ def test_rows_that_name_their_step_are_groups_of_it(tmp_path: Path, nested: bool
     assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
 
 
+COUNTS = {of: [{"problem_id": at, "n": 4, "c": at + (of == "b")} for at in range(2)] for of in "ab"}
+ASKED = {of: [{"question": f"q{row['problem_id']}"} | row for row in rows] for of, rows in COUNTS.items()}
+
+
+@pytest.mark.parametrize(
+    ("document", "num_prompts"),
+    [
+        ({"scores": [{"benchmark": of, "problems": rows} for of, rows in COUNTS.items()]}, 4),
+        ([{"dataset": of, "problems": rows} for of, rows in COUNTS.items()], 4),
+        ({"results": COUNTS}, 4),
+        ({"models": [{"model": of, "problems": rows} for of, rows in COUNTS.items()]}, 2),
+        ({"results": ASKED}, 2),
+        ({"checkpoints": [{"step": at, "problems": rows} for at, rows in enumerate(COUNTS.values())]}, 2),
+    ],
+)
+def test_what_stands_around_prompts_tells_benchmarks_policies_and_steps_apart(
+    tmp_path: Path, document: Any, num_prompts: int
+) -> None:
+    (tmp_path / "log.json").write_text(json.dumps(document))
+    run = read_run(tmp_path / "log.json")
+    assert [group.rewards.count(1.0) for group in run.groups] == [0, 1, 1, 2]
+    assert len({group.prompt_id for group in run.groups}) == num_prompts
+
+
 def test_elements_of_a_document_that_name_their_step_are_groups_of_it(tmp_path: Path) -> None:
     elements = [{"total_step": at + 1, "question": "q", "rewards": [0, at]} for at in range(3)]
     (tmp_path / "log.json").write_text(
