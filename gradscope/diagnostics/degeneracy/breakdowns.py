@@ -164,10 +164,11 @@ def measure_policies(
                 pass_rate=rate,
             )
         )
-    if passing is None:
+    is_known = members.sum(axis=1) == table.size  # no policy is named for the rest of a group
+    if passing is None or not is_known.any():
         return tuple(rows), None
     between_prompts, between_policies = estimate_policy_gap(
-        table.dead, passing, members, table.prompt, resampling=resampling
+        table.dead[is_known], passing[is_known], members[is_known], table.prompt[is_known], resampling=resampling
     )
     return tuple(rows), results.PolicyGap(between_prompts=between_prompts, between_policies=between_policies)
 

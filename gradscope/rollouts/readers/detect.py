@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -25,14 +26,14 @@ from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.fetch import as_named_run, fetched
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers import generic, own
+from gradscope.rollouts.readers import column_roles, generic, own
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
-from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
+from gradscope.rollouts.readers.evaluations.shapes import refuse_lone_list
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import bare
-from gradscope.rollouts.readers.parsing.cells import is_list_of_objects
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, list_names, peek
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_like, suffix_of
@@ -263,22 +264,40 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     list_name = lists[0] if len(rows) == len(lists) == 1 else None
     rows = rows if list_name is None else rows[0][list_name]
     refuse_lone_list(request.path, rows)
-    entries = generic.columns_in(generic.with_entries(rows))
+    entries = column_roles.columns_in(column_roles.with_entries(rows))
     scores = [name for name in entries if "." in name and ("reward" in name or "score" in name)]
+    candidates = scores or _like_rewards(rows)
     columns = [name for name in entries if "." not in name or name in scores]  # others are many
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
     seen = f"{of} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     if not columns and (below := _folders_with_rows(request.path)):
         named = f"{below[0]} has such files" + (f", as {len(below) - 1} more folders do" if len(below) > 1 else "")
         raise InputError(f"{request.path} has no rows itself: {named}.", hint=f"Name the folder: {below[0]}")
+    alternatives = f"; others are {list_names(candidates[1:])}" if candidates[1:] else ""
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(
         f"{request.path} is not a log that gradscope knows. {seen} Looked for what a trainer writes, and for {looked}.",
-        hint=f"Name the number that the trainer used, as in --reward-column {scores[0]}."
-        if scores and generic.resolve_columns(entries, request.columns).reward is None
+        hint=f"Name the number that the trainer used, as in --reward-column {shlex.quote(candidates[0])}{alternatives}."
+        if candidates and column_roles.resolve_columns(entries, request.columns).reward is None
         else "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
         "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them.",
     )
+
+
+def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Columns of numbers, and entries of objects in lists, that may be the reward by a word in their names."""
+    columns: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, cell in row.items():
+            listed = cell[0].items() if is_list_of_objects(cell) else ()
+            for inner, value in ((name, cell), *((f"{name}.{key}", value) for key, value in listed)):
+                columns.setdefault(inner, []).append(value)
+    return [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
+
+
+_REWARD_WORD = re.compile(
+    r"reward|score|correct|success|passed|grade|accura|rating|solved|verdict|quality", re.IGNORECASE
+)
 
 
 def _folders_with_rows(path: Path) -> list[Path]:

@@ -1,30 +1,40 @@
-"""Any log with a row a rollout: JSON lines, JSON, Parquet or CSV with a reward and something to group by.
-
-Which column is what is told by usual names; a name that was given always wins.
-"""
+"""Any log with a row a rollout: JSON lines, JSON, Parquet or CSV with a reward and something to group by."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, product
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict, astuple, replace
+from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
-from gradscope.errors import InputError, UsageError
+from gradscope.errors import InputError
 from gradscope.rollouts.arrays import to_floats
-from gradscope.rollouts.function_rewards import reward_terms
 from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers.column_roles import (
+    POLICIES,
+    SAMPLE_IDS,
+    benchmark_column,
+    columns_in,
+    key_of,
+    resolve_columns,
+    reward_columns,
+    run_columns,
+    sample_column,
+    setting_columns,
+    summed_columns,
+    with_entries,
+)
 from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, first_rows_within, rows_within, title_of
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     ENVIRONMENTS,
@@ -35,7 +45,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     is_not_finite,
     mapping_of,
     parse_messages,
-    parse_reward,
     prompt_text_id,
     text_of,
 )
@@ -54,62 +63,6 @@ from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_i
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
-
-USUAL: dict[str, tuple[str, ...]] = {
-    "prompt": ("prompt", "question", "problem", "input", "query", "instruction", "prompt_ids", CONVERSATION),
-    "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
-    "reward": (
-        *("reward", "score", "total_reward", "reward_total", "final_reward"),
-        *("passed", "correct", "is_correct", "success", "acc", "accuracy", "resolved", "exact_match", "em"),
-    ),
-    "step": (
-        *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
-        *("optimizer_step", "training_iteration", "update"),
-    ),
-    "group": ("group_id", "uid", "group", "group_index", "group_idx"),
-    "prompt_id": (
-        *("prompt_id", "task_id", "problem_id", "question_id", "example_id", "doc_id", "instance_id"),
-        *("prompt_idx", "prompt_index", "qid", "query_id"),
-    ),
-    "advantage": ("advantage", "advantages"),
-}
-"""Role -> column names, most telling first. Entries of objects, as ``info.reward``, come after all of them."""
-PROMPT_NUMBER = re.compile(r"(problem|puzzle|task|question|example|case|item|scenario|exercise)_?(id|idx|index|number)")
-"""Further names of a prompt's id, which may as well number the rows: they count where nothing else tells prompts."""
-
-REWARD_LISTS = (
-    *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
-    *("graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
-    *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards"),
-)
-TEXT_LISTS = (
-    *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
-    "content",
-    *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
-    *("rollouts", "rollout_texts", "all_responses", "extracted", "extracted_answers", "predicted_answers"),
-)
-ANSWER_KEYS = (
-    *("full_model_response", "completion", "response", "output", "solution", "model_answer", "text", "assistant"),
-)
-"""Names of lists of rewards and of texts in the row of a prompt, and of the text in an object of such a list."""
-
-_OF_RESPONSE = re.compile(
-    r"^[^.]*(info|extra|meta|result|eval|metric|scor|grad|judg|verdict|outcome|test|verif|feedback|check|detail|stat"
-    r"|output|response|completion|generation|answer|sample|episode|rollout|traj|data|label|annotation)",
-    re.IGNORECASE,
-)
-"""Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
-POLICIES = ("policy", "model", "model_name")
-RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
-"""Columns that name the run of a row."""
-ARMS = (
-    *("condition", "method", "strategy", "variant", "setting", "approach", "baseline", "arm", "algorithm", "framework"),
-    *("prompt_type", "prompt_style", "effort", "budget", "mode", "model_id", "checkpoint", "temperature"),
-)
-"""Names of columns that set policies apart where they differ within a prompt of an evaluation."""
-SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
-"""Names of columns that may tell the rollouts of a group apart."""
-
 
 _STEP_IN_NAME = re.compile(
     r"(?P<before>.*?)(?:step|steps|iter|iteration|update)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?|(?P<bare>[0-9]+)",
@@ -138,138 +91,6 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
     return {file: int(match["step"] or match["bare"]) for file, match in zip(files, matches, strict=True)}
 
 
-def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> ColumnNames:
-    """A column a role, None where no column has it; a UsageError where a given name is not present."""
-    columns_of_roles = asdict(named_by_user)
-    for role, name in columns_of_roles.items():
-        if name is not None and name not in present:
-            raise UsageError(
-                f"There is no column {name!r} to take as {role.replace('_', ' ')}.",
-                hint=f"The columns are {list_names(present)}.",
-            )
-    entries = [name for name in present if "." in name]
-    rewards = [name for name in entries if _entry(name) in USUAL["reward"] or reward_columns([name], "")]
-    # Of several, which the trainer's is, or what sum of them, is not known; and the score of a bucket or level is none.
-    if len(rewards) > 1 or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
-        entries = [name for name in entries if name not in rewards]
-    inner = {_entry(name): name for name in reversed(entries)}
-    columns = inner | {name: name for name in present}
-    guessed = {role: next((columns[name] for name in names if name in columns), None) for role, names in USUAL.items()}
-    if key_of(ColumnNames(**guessed)) is None:
-        guessed["prompt_id"] = next(filter(PROMPT_NUMBER.fullmatch, present), None)
-    if named_by_user.prompt is not None:  # somebody who names the prompt means to tell prompts apart by it
-        guessed["prompt_id"] = None
-    if named_by_user.prompt is not None or named_by_user.prompt_id is not None:
-        guessed["group"] = None
-    return ColumnNames(**{role: columns_of_roles[role] or guessed[role] for role in USUAL})
-
-
-def _entry(name: str) -> str:
-    return name.partition(".")[2]
-
-
-def with_entries(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with the entries of their objects beside them, as ``object.entry``."""
-    return [
-        dict(row)
-        | {f"{of}.{name}": cell for of, cells in row.items() for name, cell in mapping_of(cells).items()}
-        | dict(row)  # a key of the row's own wins
-        for row in rows
-    ]
-
-
-def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
-    """The main reward's column and others that are rewards by name: ``reward/x``, ``x_reward`` and usual ones."""
-    usual = USUAL["reward"]
-    return tuple(
-        name
-        for name in present
-        if name == main
-        or name in usual
-        or name.startswith(("reward/", "rewards/", "reward.", "rewards."))
-        or (name.startswith("reward_") and "." not in name)  # no entry of reward_info
-        or name.endswith("_reward")
-    )
-
-
-def summed_columns(
-    rows: Sequence[Mapping[str, Any]], columns: ColumnNames, names: Iterable[str]
-) -> Mapping[str, float]:
-    """The columns that the reward is a weighted sum of, by the first rows of a log.
-
-    A column that is the same throughout each group, such as the mean of the group, is none unless its name says so.
-
-    Returns:
-        Column -> weight; empty where there are fewer than two, or none for sure.
-    """
-    roles = set(astuple(columns))
-    keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
-    of_group: dict[str, list[int]] = {}
-    for at, row in enumerate(rows):
-        of_group.setdefault(str([row.get(key) for key in keys]), []).append(at)
-    numbers = {
-        name: np.array([float(_as_number(row.get(name))) for row in rows])
-        for name in names
-        if name not in roles and name not in SAMPLE_IDS
-    }
-    named = reward_columns(numbers, "")
-    varying = {
-        name: values
-        for name, values in numbers.items()
-        if name in named or any(len(set(values[group].tolist())) > 1 for group in of_group.values())
-    }
-    reward = np.array([float(_as_number(row.get(columns.reward or ""))) for row in rows])
-    terms = reward_terms(reward, varying) or {}
-    return terms if len(terms) > 1 else {}
-
-
-def _as_number(cell: Any) -> float:
-    """A cell as a number, text of CSV included; NaN where it is none."""
-    value = parse_reward(cell, from_text=isinstance(cell, str))
-    return math.nan if isinstance(value, str) else value
-
-
-def _runs(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
-    """The columns that tell runs apart: most of their texts stand in several rows of a group, as no sample's would."""
-    counters = {name: Counter[tuple[str, ...]]() for name in (*RUNS, "method", "algorithm", "arm")}
-    for row, (name, sizes) in product(rows, counters.items()):
-        if text := text_of(row.get(name)):
-            sizes[text_of(row.get(columns.step or "")), text_of(row.get(key_of(columns) or "")), text] += 1
-    return tuple(name for name, sizes in counters.items() if sum(map((1).__lt__, sizes.values())) > len(sizes) / 2)
-
-
-def _arms(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
-    """The settings that differ within most prompts of an evaluation, so that their samples are of several policies."""
-    by_prompt: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        by_prompt.setdefault(text_of(row.get(key_of(columns) or "")), []).append(row)
-    groups = [group for group in by_prompt.values() if len(group) > 1]
-    differ = {arm: sum(len({text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in ARMS}
-    return tuple(arm for arm, num in differ.items() if num > len(groups) / 2)
-
-
-def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:
-    """The column that tells the rollouts of a group apart, by its name and by what it holds.
-
-    Some logs call the prompt a sample: then the same id stands in every row of a group, and the column is none.
-
-    Returns:
-        The first column with such a name of which hardly any row of the same step and group has the same id; else None.
-
-    Example:
-        >>> named = ColumnNames(group="uid")
-        >>> sample_column([{"uid": 1, "sample_id": 0}, {"uid": 1, "sample_id": 1}], named)
-        'sample_id'
-        >>> sample_column([{"uid": 1, "sample_id": 7}, {"uid": 1, "sample_id": 7}], named)
-    """
-    keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
-    for name in SAMPLE_IDS:
-        ids = [str([row.get(key) for key in (*keys, name)]) for row in rows if row.get(name) is not None]
-        if name not in keys and ids and len(set(ids)) > len(ids) / 2:
-            return name
-    return None
-
-
 class FlatColumns(Struct, frozen=True, kw_only=True):
     """The columns of a log with a row a rollout."""
 
@@ -279,7 +100,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     environment: str | None = None  # the one that names a row's environment, data source or agent
     steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
     policies: tuple[str, ...] = ()  # those that name the policy
-    num_apart: int = 0  # how many of them, from the first, tell groups apart
+    apart: tuple[str, ...] = ()  # those that tell groups of one key apart
     times: tuple[str, ...] = ()  # those that ``generation_seconds`` looks at
     entries: frozenset[str] = frozenset()  # those that are entries of objects
 
@@ -313,10 +134,10 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             )
         if names.advantage is not None and not rows.from_text:
             numbers["advantage"] = rows.numbers(names.advantage)
-        parts = [texts_in(rows.names(name)) for name in self.policies]
+        texts_of = {name: texts_in(rows.names(name)) for name in (*self.policies, *self.apart)}
         sampled_by, apart = (
-            ["/".join(filter(None, of_row)) for of_row in zip(*of_rows, strict=True)]
-            for of_rows in (parts, parts[: self.num_apart])
+            ["/".join(filter(None, of_row)) for of_row in zip(*map(texts_of.__getitem__, names_of), strict=True)]
+            for names_of in (self.policies, self.apart)
         )
         policies = {name: at for at, name in enumerate(filter(None, dict.fromkeys(sampled_by)))}
         if self.policies:
@@ -343,12 +164,16 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             is_cut = self.holds_answers and isinstance(asked, list) and asked
             answer = all_cells.cell(names.prompt, at)[len(asked) :] or None if is_cut else None
             completion = rows.cell(names.completion, at) if names.completion else answer
-            return {"completion": text_of(completion), "messages": parse_messages(asked)}
+            return {
+                "completion": text_of(completion),
+                "messages": parse_messages(asked),
+                "policy": (sampled_by[at] or None) if sampled_by else None,
+            }
 
         return Columns(
             step=rows.steps(names.step) if names.step else np.full(len(rows), self.steps.get(rows.path, 0)),
             group=[name and f"{of}/{name}" for of, name in zip(apart, texts_in(group), strict=True)]
-            if self.num_apart
+            if self.apart
             else group,
             no_group=f"{self.key} is missing",
             prompts=prompts,
@@ -364,15 +189,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         )
 
 
-def key_of(names: ColumnNames) -> str | None:
-    """The column that rollouts are grouped by; None where there is none."""
-    return names.group or names.prompt_id or names.prompt
-
-
 _TIMES = ("generation_seconds", "timing")
-
-
-_NUM_PEEKED = 200  # elements of a document's list by which columns are known
 
 
 def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: QuarantineLog) -> ColumnLog:
@@ -401,10 +218,11 @@ def _recognizes(request: ReadRequest) -> bool:
     return columns.reward is not None and key_of(columns) is not None
 
 
-def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: str | None = None) -> Run:
-    """Read rows that are rollouts, or a document's list of them; without steps, all rows of a prompt are one group."""
+def read_flat(request: ReadRequest, *, format: str, with_steps: bool, layout: Layout = ()) -> Run:
+    """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
     rows = peek(request.path)
-    rows = rows if listed is None else rows[0][listed][:_NUM_PEEKED]
+    outer = "a document" if len(rows) == 1 else "each row"
+    rows = first_rows_within(rows, layout) if layout else rows
     plain, first = columns_in(rows), with_entries(rows)
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
@@ -426,7 +244,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     columns = columns if with_steps else replace(columns, step=None)
     steps = steps_of_files(request.path, columns) if with_steps else {}
     is_guess = columns.group is not None and request.columns.group is None
-    ids_recur = is_guess and listed is None and _ids_recur(request.path, columns, steps)
+    ids_recur = is_guess and not layout and _ids_recur(request.path, columns, steps)
     if ids_recur:
         columns = replace(columns, group=None, prompt_id=None)
     files = expand(request.path)
@@ -434,14 +252,16 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     quarantine = WatchedLog(request.progress, files)
     policies = tuple(name for name in POLICIES if any(isinstance(row.get(name), str) for row in rows))[:1]
     is_evaluation = not (columns.step or columns.group or steps)
-    searched = first if listed else peek(request.path, num_rows=NUM_SEARCHED)
-    apart = _arms(searched, columns) if is_evaluation else _runs(searched, columns)
+    searched = first if layout else peek(request.path, num_rows=NUM_SEARCHED)
+    apart = setting_columns(searched, columns) if is_evaluation else run_columns(searched, columns)
     policies = (*apart, *policies)
     sample = sample_column(first, columns)
     named = reward_columns(names, columns.reward or "")
     total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
     roles = set(astuple(columns))
-    environment = next((name for name in ENVIRONMENTS if name in names and name not in roles), None)
+    is_key_named = request.columns.group is not None or request.columns.prompt_id is not None
+    benchmark = None if is_key_named else benchmark_column(searched, columns)
+    environment = next((name for name in ENVIRONMENTS if name in names and name not in roles), benchmark)
     rewards = tuple(dict.fromkeys([*named, *terms]))
     times = tuple(name for name in _TIMES if name in names)
     flat = FlatColumns(
@@ -451,15 +271,15 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         environment=environment,
         steps=steps,
         policies=policies,
-        num_apart=len(policies if is_evaluation else apart),
+        apart=tuple(filter(None, (*(policies if is_evaluation else apart), benchmark))),
         times=times,
         entries=frozenset(names) - set(plain),
     )
     log = column_log(files, flat, quarantine)
     title = f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
-    if listed is not None:
-        log = replace(log, rows=partial(_rows_of_list, name=listed), keys=(), raw=())
-        title = f"samples in the list {listed!r} of a document"
+    if layout:
+        log = replace(log, rows=partial(_rows_within, layout=layout), keys=(), raw=())
+        title = f"samples in {title_of(layout)} of {outer}"
     inferred = list(_inferred(flat, request.columns, total, terms))
     if ids_recur:
         inferred.append("The column of groups has the same ids with several prompts, so it tells no groups apart.")
@@ -501,9 +321,13 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
     return sum(are_whole) > len(are_whole) / 2
 
 
-def _rows_of_list(file: Path, quarantine: QuarantineLog, *, name: str) -> Iterator[Row]:
-    for _, document in read_rows(file, quarantine):
-        yield from ((f"{file}:{number}", row) for number, row in enumerate(document[name], start=1))
+def _rows_within(file: Path, quarantine: QuarantineLog, *, layout: Layout) -> Iterator[Row]:
+    is_document = suffix_of(file) == ".json"
+    number = 0
+    for location, row in read_rows(file, quarantine):
+        for inner in rows_within(row, layout):
+            number += 1
+            yield f"{file}:{number}" if is_document else location, inner
 
 
 def list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:
@@ -516,17 +340,12 @@ def list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> 
 
 
 def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bool:
-    first = with_entries(samples[:_NUM_PEEKED])
+    first = with_entries(samples[:NUM_LISTED])
     names = columns_in(first)
     if not set(names).issuperset(filter(None, astuple(named))):
         return False
     columns = resolve_columns(names, named)
     return None not in (columns.reward, key_of(columns)) and not isinstance(first[0].get(columns.reward or ""), list)
-
-
-def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Every key of some rows, in order of first appearance."""
-    return tuple({name: None for row in rows for name in row})
 
 
 def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> ColumnNames:
@@ -552,7 +371,7 @@ def _inferred(
         yield f"Columns were guessed by their names: {', '.join(guessed)}."
     if flat.steps:
         yield "Rows name no step: each file is one, by the number in its name."
-    if settings := [name for name in flat.policies[: flat.num_apart] if name not in POLICIES]:
+    if settings := [name for name in flat.apart if name not in POLICIES]:
         yield f"Rows of one group have the same {' and '.join(map(repr, settings))}."
     if sample is not None:
         yield f"Rollouts of a group are told apart by {sample!r}: a row of the same sample again does not count."

@@ -183,6 +183,14 @@ def test_policies_with_graded_rewards_have_shares_alone() -> None:
     assert {row.pass_rate.undefined for row in report.by_policy} == {NO_THRESHOLD}
 
 
+def test_the_gap_is_that_of_groups_whose_policies_are_known() -> None:
+    known = [sampled_by(group_of([1.0, name == "a"], prompt=name), name) for name in "ab"]
+    gaps = [degeneracy_of_run(run_of(*known, *more)).policy_gap for more in ((), (group_of([0.0, 0.0], prompt="c"),))]
+    assert gaps[0] is not None
+    assert gaps[1] is not None
+    assert gaps[0].between_policies.value == gaps[1].between_policies.value
+
+
 def test_unequal_coins_in_one_group_agree_less_often() -> None:
     groups = [sampled_by(group_of([1, i % 4 == 0], prompt=f"p{i}"), "strong", "weak") for i in range(8)]
     report = degeneracy_of_run(run_of(*groups))

@@ -17,6 +17,7 @@ from gradscope.rollouts.readers.detect import FORMATS, read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.build import group
+from tests.rollouts.readers.lines import write_lines
 from tests.rollouts.test_run_folder import MANIFEST
 
 LOGS = REPOSITORY / "fixtures" / "logs"
@@ -356,3 +357,20 @@ def test_a_pickle_is_refused_with_what_to_switch_on(
     with pytest.raises(InputError, match=message) as caught:
         read_run(tmp_path / path_given)
     assert instead in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({"prompt": "p", "quality": 0.5, "format_score": 1}, "--reward-column quality; others are 'format_score'."),
+        ({"task_id": 1, "variants": [{"name": "a", "score": 0.5}]}, "--reward-column variants.score."),
+        ({"prompt": "p", "format reward": 1.0, "graded": "no"}, "--reward-column 'format reward'."),
+    ],
+)
+def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str, Any], named: str) -> None:
+    path = write_lines(tmp_path / "log.jsonl", *[row] * 4)
+    with pytest.raises(InputError, match="is not a log that gradscope knows") as caught:
+        read_run(path)
+    assert caught.value.hint == f"Name the number that the trainer used, as in {named}"
+    reward = shlex.split(named.split(";")[0].removesuffix("."))[1]
+    assert len(read_run(path, ReadOptions(columns=ColumnNames(reward=reward))).groups[0].rollouts) == 4

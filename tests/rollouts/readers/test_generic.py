@@ -10,19 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.errors import GradscopeError, InputError, UsageError
+from gradscope.errors import GradscopeError, InputError
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.column_roles import key_of
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.generic import (
-    FlatColumns,
-    column_log,
-    key_of,
-    resolve_columns,
-    reward_columns,
-    sample_column,
-    summed_columns,
-)
+from gradscope.rollouts.readers.generic import FlatColumns, column_log
 from gradscope.rollouts.readers.parsing.cells import prompt_text_id
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record
@@ -32,66 +25,6 @@ from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.run import Run
 from tests.rollouts.readers.lines import write_lines as write
 from tests.rollouts.readers.reduced import STRANGE, assert_reduced, assert_reduced_alike, assert_same, write_lines
-
-
-def test_the_most_telling_usual_name_has_the_role() -> None:
-    columns = resolve_columns(["score", "reward", "uid", "group_id", "iteration", "input"], ColumnNames())
-    assert columns == ColumnNames(prompt="input", reward="reward", step="iteration", group="group_id")
-
-
-def test_a_given_name_wins_and_must_be_there() -> None:
-    assert resolve_columns(["reward", "grade"], ColumnNames(reward="grade")).reward == "grade"
-    with pytest.raises(UsageError, match="There is no column 'mark' to take as prompt id") as caught:
-        resolve_columns(["reward"], ColumnNames(prompt_id="mark"))
-    assert caught.value.hint == "The columns are 'reward'."
-
-
-def test_who_names_the_prompt_means_to_tell_prompts_apart_by_it() -> None:
-    present = ["prompt", "task_id", "uid", "reward"]
-    by_prompt = resolve_columns(present, ColumnNames(prompt="prompt"))
-    assert (by_prompt.group, by_prompt.prompt_id, by_prompt.prompt) == (None, None, "prompt")
-    by_id = resolve_columns(present, ColumnNames(prompt_id="task_id"))
-    assert (by_id.group, by_id.prompt_id) == (None, "task_id")
-
-
-def test_rewards_are_known_by_prefix_suffix_or_usual_name() -> None:
-    present = ["mine", "reward/format", "rewards/x", "reward_y", "z_reward", "accuracy", "rewarding", "step"]
-    assert reward_columns(present, "mine") == ("mine", "reward/format", "rewards/x", "reward_y", "z_reward", "accuracy")
-
-
-def test_ids_tell_samples_apart_if_more_than_half_of_them_differ() -> None:
-    columns = ColumnNames(step="step", group="uid")
-    rows = [{"step": 1, "uid": "a", "sample_id": number} for number in (0, 1, 2, 2)]
-    assert sample_column(rows, columns) == "sample_id"
-    assert sample_column(rows[2:], columns) is None
-    assert sample_column([{"step": 1, "uid": "a", "sample_id": None}], columns) is None
-    # The same id at another step is another sample.
-    again = [{"step": step, "uid": "a", "rollout_idx": 0} for step in (1, 2, 3)]
-    assert sample_column(again, columns) == "rollout_idx"
-
-
-def rows_of(**columns: list[object]) -> list[dict[str, object]]:
-    names = list(columns)
-    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-
-
-def test_columns_that_add_up_to_the_reward_are_its_functions() -> None:
-    correct, length = [1, 0, 1, 1] * 8, [5 + 3 * n % 17 for n in range(32)]
-    names = ColumnNames(reward="reward", group="g")
-    total = [c - 0.01 * n for c, n in zip(correct, length, strict=True)]
-    group = [n // 4 for n in range(32)]
-    rows = rows_of(g=group, reward=total, correct=correct, length=length, index=list(range(32)))
-    assert summed_columns(rows, names, ["correct", "length", "index"]) == {"correct": 1.0, "length": -0.01}
-    text = rows_of(g=group, reward=list(map(str, total)), correct=["true", "false"] * 16, length=list(map(str, length)))
-    assert summed_columns(text, names, ["correct", "length"]) == {}
-
-
-def test_the_mean_of_the_group_and_what_is_above_it_are_no_functions() -> None:
-    rewards = [float(n * n % 7) for n in range(32)]
-    means = [sum(rewards[n // 4 * 4 : n // 4 * 4 + 4]) / 4 for n in range(32)]
-    above = [reward - mean for reward, mean in zip(rewards, means, strict=True)]
-    rows = rows_of(g=[n // 4 for n in range(32)], reward=rewards, mean=means, above=above)
-    assert summed_columns(rows, ColumnNames(reward="reward", group="g"), ["mean", "above"]) == {}
 
 
 def columns(sample: str | None = None, times: tuple[str, ...] = (), **names: str) -> FlatColumns:
@@ -384,19 +317,6 @@ def test_rewards_in_an_object_without_their_sum_are_asked_for(tmp_path: Path) ->
     assert run.groups[0].rollouts[1].rewards == {"rewards.accuracy": 1.0, "rewards.form": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("name", "is_reward"),
-    [
-        *((f"{of}.score", True) for of in ("info", "extra_info", "result", "evaluation", "Judgment", "metadata")),
-        *((f"{of}.score", False) for of in ("bucket", "difficulty", "level", "source", "problem", "prompt_tier")),
-        *(("bucket.reward", True), ("task.total_reward", True), ("reward_fn.score", True), ("level.accuracy", False)),
-    ],
-)
-def test_a_score_counts_in_an_object_that_is_of_the_response(name: str, is_reward: bool) -> None:
-    assert resolve_columns(("prompt", name), ColumnNames()).reward == (name if is_reward else None)
-    assert resolve_columns(("prompt", name), ColumnNames(reward=name)).reward == name
-
-
 def test_an_id_groups_and_only_without_one_the_text_does(tmp_path: Path) -> None:
     rows = [{"step": 1, "prompt": "same", "problem_id": n, "reward": 1.0} for n in (1, 2)]
     assert len(read_run(write(tmp_path / "a.jsonl", *rows)).groups) == 2
@@ -493,11 +413,34 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert (len(run.groups), {group.rewards for group in run.groups}) == (300, {(0.0, 0.0), (1.0, 1.0)})
     assert reward_table(run.groups).policies == ("0.0", "0.5")
+    assert [rollout.policy for group in run.groups for rollout in group.rollouts] == ["0.0"] * 300 + ["0.5"] * 300
     for row in rows:
         del row["sample_idx"]
     of_task = [row | {setting: row["task_id"] % 3} for row in rows]  # an attribute of the prompt
     for other in (of_task, [row | {"step": 1} for row in rows]):
         assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
+
+
+@pytest.mark.parametrize("name", ["dataset", "env", "agent", "benchmark", "task"])
+@pytest.mark.parametrize("more", [{}, {"step": 3}])
+def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, more: dict[str, Any], tmp_path: Path) -> None:
+    rows = [
+        {name: of, "problem_id": problem, "passed": sample % 2, "response": f"{of}{problem}{sample}"} | more
+        for of in ("aime", "math")
+        for problem in range(2 if of == "aime" else 5)
+        for sample in range(3)
+    ]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert [(group.prompt_id, group.size) for group in run.groups] == [
+        *((f"aime/{problem}", 3) for problem in range(2)),
+        *((f"math/{problem}", 3) for problem in range(5)),
+    ]
+    assert f"Rows of one group have the same {name!r}." in run.source.inferred
+    one_text = [row | {"prompt": f"p{row['problem_id']}"} for row in rows]
+    two_texts = [row | {"prompt": f"p{row['problem_id']} of {row[name]}"} for row in rows]
+    for texts, num in ((one_text, 5), (two_texts, 7)):
+        assert len(read_run(write(tmp_path / "b.jsonl", *texts)).groups) == num
+    assert len(read_run(tmp_path / "b.jsonl", ReadOptions(columns=ColumnNames(group="problem_id"))).groups) == 5
 
 
 def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:

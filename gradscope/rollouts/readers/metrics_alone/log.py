@@ -18,7 +18,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.generic import RUNS, USUAL
+from gradscope.rollouts.readers.column_roles import RUNS, USUAL
 from gradscope.rollouts.readers.metrics_alone.files import MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.naming import (
     bare,

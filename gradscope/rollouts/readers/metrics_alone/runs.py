@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from gradscope.outside.numerals import number_from
-from gradscope.rollouts.readers.generic import RUNS, USUAL
+from gradscope.rollouts.readers.column_roles import RUNS, USUAL
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number
 from gradscope.rollouts.readers.parsing.records import are_turns
 from gradscope.rollouts.readers.reduction.columns import step_numbers

@@ -10,7 +10,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations import samples
-from gradscope.rollouts.readers.evaluations.samples import PromptSamples, prompt_rows, refuse_lone_list, samples_of
+from gradscope.rollouts.readers.evaluations.shapes import prompt_rows, refuse_lone_list
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 
@@ -367,117 +367,6 @@ def test_tables_of_counts_are_known_by_their_names(tmp_path: Path, row: dict[str
     assert [group.rewards for group in run.groups] == [(1.0, 1.0, 1.0, 0.0)] * 3
 
 
-def nested(levels: int) -> Any:
-    """Samples that lie so many levels below the document."""
-    document: Any = LEAF
-    for level in range(levels):
-        document = {"deeper": document} if level % 2 else [document]
-    return document
-
-
-@pytest.mark.parametrize(("levels", "depth"), [(1, {"depth": 1}), (3, {"depth": 3}), (12, {})])
-def test_samples_are_read_as_deep_as_asked_by_default_twelve_levels_and_no_deeper(
-    levels: int, depth: dict[str, int]
-) -> None:
-    assert [part for _, part, _ in prompt_rows(nested(levels), **depth)] == [LEAF]
-    assert list(prompt_rows(nested(levels + 1), **depth)) == []
-
-
-def test_the_outermost_mapping_with_a_shape_is_the_prompt() -> None:
-    outer = {**LEAF, "more": LEAF}
-    parts = [(("first",), outer), (("second", "0"), LEAF)]
-    assert [part[:2] for part in prompt_rows({"first": outer, "second": [LEAF, 3, "text"]})] == parts
-
-
-def shape(row: dict[str, Any], reward: str | None = None) -> PromptSamples:
-    samples = samples_of(row, ColumnNames(reward=reward))
-    assert isinstance(samples, PromptSamples)
-    return samples
-
-
-@pytest.mark.parametrize("counts", [(0, 0), (2, 3), (2, -1), (2, 0.5), (2, True), (True, 0), (1_000_001, 0), (2, None)])
-def test_counts_that_cannot_be_say_so(counts: tuple[Any, Any]) -> None:
-    assert samples_of({"n": counts[0], "c": counts[1]}) == "n and c are not counts with 0 <= c <= n and n >= 1"
-
-
-def test_one_policy_a_key_is_a_sample_of_each() -> None:
-    samples = shape({"id": 1, "big": {"output": "4", "correct": True}, "small": {"output": "5", "correct": False}})
-    assert samples.shape == "one sample of each of 2 policies (big, small)"
-    assert (samples.policies, samples.rewards, samples.texts) == (("big", "small"), (True, False), ("4", "5"))
-    assert samples_of({"id": 1, "big": {"correct": True}}) is None
-    assert samples_of({"gsm8k": {"acc": True}, "mmlu": {"acc": True}}) is None  # lm-eval's `higher_is_better`
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"prompt": "q", "response": "a", "reward": 1.0, "scores": [0.1, 0.9, 0.5]},  # criteria of one response
-        {"prompt": "q", "response": "a", "passed": [True, True, False]},  # tests of one response
-        {"prompt": "q", "responses": ["a", "b"], "scores": [0.1, 0.9, 0.5]},
-        {"prompt": "q", "criteria": ["clear", "right"], "scores": [0.1, 0.9]},
-        {"prompt": "q", "rubric": [{"criterion": "clear", "score": 1}, {"criterion": "right", "score": 0}]},
-        {"prompt": "q", "response": "a b", "rewards": [0.0, 1.0]},  # tokens of one response
-        {"prompt": "q", "n": 3, "correct": True},
-        {"prompt": "q", "n": 3, "passed": [True, False]},
-        *({}, {"reward": 1.0}, {"text": ["a"]}, {"score": "high"}),  # of another shape
-    ],
-)
-def test_a_list_without_as_many_responses_is_no_list_of_samples(row: dict[str, Any]) -> None:
-    assert samples_of(row) is None
-
-
-def test_of_several_lists_the_one_with_responses_or_the_named_one_holds_the_samples() -> None:
-    row = {"scores": [0.1, 0.9, 0.5], "rewards": [1, 0], "responses": ["a", "b"]}
-    assert (shape(row).rewards, shape(row).texts) == ((1, 0), ("a", "b"))
-    assert shape({"passed": [True, False]}, "passed").rewards == (True, False)
-    assert shape({"rubric": [{"score": 1}, {"score": 0}]}, "score").rewards == (1, 0)
-
-
-def test_counts_are_read_from_the_named_columns() -> None:
-    columns = ColumnNames(num_samples="tries", num_correct="hits")
-    samples = samples_of({"tries": 3, "hits": 2, "n": 9, "c": 9}, columns)
-    assert isinstance(samples, PromptSamples)
-    assert (samples.rewards, samples.counts) == ((1.0, 0.0), (2, 1))
-    assert (
-        samples_of({"tries": 3, "hits": 4}, columns)
-        == "tries and hits are not counts with 0 <= hits <= tries and tries >= 1"
-    )
-    assert samples_of({"n": 3, "hits": 2}, ColumnNames(num_correct="hits")) == shape({"n": 3, "c": 2})
-    assert samples_of({"tries": ["a", "b", "c"], "hits": 2}, columns) == shape({"n": 3, "c": 2})
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"prompt": ["p", "q"], "responses": ["a", "b"], "scores": [1, 0]},
-        {"task_id": [1, 2], "passed": [True, False]},
-        {"prompt": [[{"role": "user", "content": text}] for text in "pq"], "response": ["a", "b"], "reward": [1, 0]},
-    ],
-)
-def test_a_batch_of_several_prompts_is_no_list_of_samples(row: dict[str, Any]) -> None:
-    assert samples_of(row) is None
-    assert samples_of(row, ColumnNames(reward=next(name for name in row if name != "prompt"))) is None
-    with pytest.raises(InputError, match="a list of several prompts each"):
-        refuse_lone_list(Path("log"), [row])
-
-
-@pytest.mark.parametrize(
-    "prompt", ["p", ["p", "p"], [{"role": "system"}, {"role": "user"}], ["p", "q", "r"], [{"type": "text"}] * 2]
-)
-def test_the_samples_of_one_prompt_may_repeat_it(prompt: Any) -> None:
-    assert shape({"prompt": prompt, "responses": ["a", "b"], "scores": [1, 0]}).rewards == (1, 0)
-
-
-@pytest.mark.parametrize("name", ["response", "output_response"])
-def test_a_list_with_one_response_is_none_of_samples_even_if_it_is_named(name: str) -> None:
-    row = {"prompt": "q", name: "a b", "score": [0.0, 1.0]}
-    assert samples_of(row) is None
-    assert samples_of(row, ColumnNames(reward="score")) == (
-        "the list of rewards stands beside one response, whose parts or tokens it then holds"
-    )
-    assert shape({**row, "responses": ["a", "b"]}, "score").rewards == (0.0, 1.0)
-
-
 @pytest.mark.parametrize("nested", [False, True])
 def test_rows_that_name_their_step_are_groups_of_it(tmp_path: Path, nested: bool) -> None:
     rewards = [[1, 0], [1, 1], [0, 0], [0, 1]]
@@ -493,14 +382,49 @@ def test_rows_that_name_their_step_are_groups_of_it(tmp_path: Path, nested: bool
     assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
 
 
+COUNTS = {of: [{"problem_id": at, "n": 4, "c": at + (of == "b")} for at in range(2)] for of in "ab"}
+ASKED = {of: [{"question": f"q{row['problem_id']}"} | row for row in rows] for of, rows in COUNTS.items()}
+
+
+@pytest.mark.parametrize(
+    ("document", "num_prompts"),
+    [
+        ({"scores": [{"benchmark": of, "problems": rows} for of, rows in COUNTS.items()]}, 4),
+        ([{"dataset": of, "problems": rows} for of, rows in COUNTS.items()], 4),
+        ({"results": COUNTS}, 4),
+        ({"models": [{"model": of, "problems": rows} for of, rows in COUNTS.items()]}, 2),
+        ({"results": ASKED}, 2),
+        ({"checkpoints": [{"step": at, "problems": rows} for at, rows in enumerate(COUNTS.values())]}, 2),
+    ],
+)
+def test_what_stands_around_prompts_tells_benchmarks_policies_and_steps_apart(
+    tmp_path: Path, document: Any, num_prompts: int
+) -> None:
+    (tmp_path / "log.json").write_text(json.dumps(document))
+    run = read_run(tmp_path / "log.json")
+    assert [group.rewards.count(1.0) for group in run.groups] == [0, 1, 1, 2]
+    assert len({group.prompt_id for group in run.groups}) == num_prompts
+
+
+def test_elements_of_a_document_that_name_their_step_are_groups_of_it(tmp_path: Path) -> None:
+    elements = [{"total_step": at + 1, "question": "q", "rewards": [0, at]} for at in range(3)]
+    (tmp_path / "log.json").write_text(
+        json.dumps({"losses": [0.5], "steps": [*elements, elements[0] | {"total_step": "?"}]})
+    )
+    run = read_run(tmp_path / "log.json", ReadOptions(columns=ColumnNames(reward="rewards")))
+    assert [(group.step, group.rewards) for group in run.groups] == [(1, (0.0, 0.0)), (2, (0.0, 1.0)), (3, (0.0, 2.0))]
+    assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
+
+
 ALIKE = {"prompt": "p", "step": 1, "responses": ["a", "b"], "rewards": [0.0, 1], "solution": "a", "lengths": [3, 4]}
 
 
 @pytest.mark.parametrize("change", [{}, {"task_id": 0}, {"task_id": "t"}, {"prompt": "q", "step": 2.0}])
 def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str, Any]) -> None:
     rows = [ALIKE | change, ALIKE | change | {"responses": ["c"], "rewards": [True], "lengths": [5]}]
-    by_row = [next(samples._prompts_of(row, at, "", ColumnNames(), "step")) for at, row in enumerate(rows)]
-    both = samples._prompts_alike(rows, ColumnNames(), "step"), by_row
+    of = ColumnNames(), "step", "benchmark"
+    by_row = [next(samples._prompts_of(row, at, "", *of)) for at, row in enumerate(rows)]
+    both = samples._prompts_alike(rows, *of), by_row
     assert len({re.sub(r"[][(),]", "", repr(prompts)) for prompts in both}) == 1  # whether lists or tuples hold them
 
 
@@ -513,5 +437,16 @@ def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str
     ],
 )
 def test_a_row_that_differs_leaves_all_to_be_read_by_themselves(change: dict[str, Any]) -> None:
-    assert samples._prompts_alike([ALIKE | dict.fromkeys(change), ALIKE | change], ColumnNames(), "step") == []
-    assert samples._prompts_alike([ALIKE | change] * 2, ColumnNames(), "step") == []
+    assert samples._prompts_alike([ALIKE | dict.fromkeys(change), ALIKE | change], ColumnNames(), "step", None) == []
+    assert samples._prompts_alike([ALIKE | change] * 2, ColumnNames(), "step", None) == []
+
+
+@pytest.mark.parametrize("name", ["dataset", "data_source", "benchmark", "task"])
+@pytest.mark.parametrize("cells", [{"responses": ["a", "b"], "scores": [1, 0]}, {"n": 2, "c": 1}])
+def test_ids_count_within_the_benchmark_that_rows_name(name: str, cells: dict[str, Any], tmp_path: Path) -> None:
+    rows = [{name: of, "problem_id": at} | cells for of in ("aime", "math") for at in range(2 if of == "aime" else 5)]
+    run = read(tmp_path, *rows)
+    assert [group.prompt_id for group in run.groups] == [f"{row[name]}/{row['problem_id']}" for row in rows]
+    assert run.source.inferred == (f"Prompts are told apart by {name}, problem_id.",)
+    once = [row | {"problem_id": at} for at, row in enumerate(rows)]
+    assert [group.prompt_id for group in read(tmp_path, *once).groups] == [str(at) for at in range(7)]

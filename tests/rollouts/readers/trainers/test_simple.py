@@ -287,9 +287,11 @@ def test_a_dump_whose_first_file_is_damaged_is_still_rolls(tmp_path: Path) -> No
     assert read_run(tmp_path).source.format == "roll"
 
 
-def test_a_dump_under_another_name_is_refused_and_not_taken_for_samples_of_one_prompt(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a list of several prompts each"):
-        read_run(write_lines(tmp_path / "dump.jsonl", line()))
+def test_a_dump_under_another_name_is_a_batch_and_not_taken_for_samples_of_one_prompt(tmp_path: Path) -> None:
+    named, other = read(tmp_path, line()), read_run(write_lines(tmp_path / "dump.jsonl", line()))
+    assert [(group.step, group.rewards) for group in named.groups] == [
+        (group.step, group.rewards) for group in other.groups
+    ]
 
 
 @pytest.mark.slow

@@ -1,0 +1,261 @@
+"""Which column of a log with a row a rollout is what, by usual names and by what the first rows hold.
+
+A name that was given always wins.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+from msgspec.structs import asdict, astuple
+
+from gradscope.errors import UsageError
+from gradscope.rollouts.function_rewards import reward_terms
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers.parsing.cells import (
+    CONVERSATION,
+    ENVIRONMENTS,
+    mapping_of,
+    parse_reward,
+    prompt_text_id,
+    text_of,
+)
+from gradscope.rollouts.readers.parsing.records import list_names
+
+USUAL: dict[str, tuple[str, ...]] = {
+    "prompt": ("prompt", "question", "problem", "input", "query", "instruction", "prompt_ids", CONVERSATION),
+    "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
+    "reward": (
+        *("reward", "score", "total_reward", "reward_total", "final_reward", "episode_return"),
+        *("passed", "correct", "is_correct", "success", "acc", "accuracy", "resolved", "exact_match", "em"),
+    ),
+    "step": (
+        *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
+        *("optimizer_step", "optim_step", "update_step", "rl_step", "grpo_step", "total_step"),
+        *("training_iteration", "update"),
+    ),
+    "group": ("group_id", "uid", "group", "group_index", "group_idx"),
+    "prompt_id": (
+        *("prompt_id", "task_id", "problem_id", "question_id", "example_id", "doc_id", "instance_id"),
+        *("prompt_idx", "prompt_index", "qid", "query_id"),
+    ),
+    "advantage": ("advantage", "advantages"),
+}
+"""Role -> column names, most telling first. Entries of objects, as ``info.reward``, come after all of them."""
+PROMPT_NUMBER = re.compile(r"(problem|puzzle|task|question|example|case|item|scenario|exercise)_?(id|idx|index|number)")
+"""Further names of a prompt's id, which may as well number the rows: they count where nothing else tells prompts."""
+
+REWARD_LISTS = (
+    *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
+    *("graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
+    *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards"),
+)
+TEXT_LISTS = (
+    *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
+    "content",
+    *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
+    *("rollouts", "rollout_texts", "all_responses", "extracted", "extracted_answers", "predicted_answers"),
+)
+ANSWER_KEYS = (
+    *("full_model_response", "completion", "response", "output", "solution", "model_answer", "text", "assistant"),
+)
+"""Names of lists of rewards and of texts in the row of a prompt, and of the text in an object of such a list."""
+
+_OF_RESPONSE = re.compile(
+    r"^[^.]*(info|extra|meta|result|eval|metric|scor|grad|judg|verdict|outcome|test|verif|feedback|check|detail|stat"
+    r"|output|response|completion|generation|answer|sample|episode|rollout|traj|data|label|annotation)",
+    re.IGNORECASE,
+)
+"""Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
+_OF_SEVERAL = re.compile(r"reward[_/]|(mean|avg|average|median|max|min|best|std|sum|group|batch|baseline|expected)_")
+"""Rewards by their names that are none of a rollout alone: of reward functions, or of several rollouts."""
+POLICIES = ("policy", "model", "model_name")
+RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
+"""Columns that name the run of a row."""
+ARMS = (
+    *("condition", "method", "strategy", "variant", "setting", "approach", "baseline", "arm", "algorithm", "framework"),
+    *("prompt_type", "prompt_style", "effort", "budget", "mode", "model_id", "checkpoint", "temperature"),
+)
+"""Names of columns that set policies apart where they differ within a prompt of an evaluation."""
+BENCHMARKS = ("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset")
+"""Names of columns that, beside those of environments, say what a prompt's id counts within."""
+SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
+"""Names of columns that may tell the rollouts of a group apart."""
+TRIALS = ("trial", "attempt", "attempt_id", "attempt_idx", *SAMPLE_IDS)
+"""Names of columns that number the samples of a prompt."""
+
+
+def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> ColumnNames:
+    """A column a role, None where no column has it; a UsageError where a given name is not present."""
+    columns_of_roles = asdict(named_by_user)
+    for role, name in columns_of_roles.items():
+        if name is not None and name not in present:
+            raise UsageError(
+                f"There is no column {name!r} to take as {role.replace('_', ' ')}.",
+                hint=f"The columns are {list_names(present)}.",
+            )
+    entries = [name for name in present if "." in name]
+    rewards = [name for name in entries if _entry(name) in USUAL["reward"] or reward_columns([name], "")]
+    # Of several, which the trainer's is, or what sum of them, is not known; and the score of a bucket or level is none.
+    if len(rewards) > 1 or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
+        entries = [name for name in entries if name not in rewards]
+    inner = {_entry(name): name for name in reversed(entries)}
+    columns = {_usual_spelling(name): name for name in reversed(list(present)) if "." not in name}
+    columns |= inner | {name: name for name in present}
+    guessed = {role: next((columns[name] for name in names if name in columns), None) for role, names in USUAL.items()}
+    alone = [name for name in reward_columns(present, "") if not _OF_SEVERAL.match(name) and "." not in name]
+    if guessed["reward"] is None and len(alone) == 1:
+        guessed["reward"] = alone[0]
+    if key_of(ColumnNames(**guessed)) is None:
+        ids = () if guessed["step"] else ("id", "idx")  # beside a step they number rows
+        guessed["prompt_id"] = next((name for name in present if PROMPT_NUMBER.fullmatch(name) or name in ids), None)
+    if named_by_user.prompt is not None:  # somebody who names the prompt means to tell prompts apart by it
+        guessed["prompt_id"] = None
+    if named_by_user.prompt is not None or named_by_user.prompt_id is not None:
+        guessed["group"] = None
+    return ColumnNames(**{role: columns_of_roles[role] or guessed[role] for role in USUAL})
+
+
+def _usual_spelling(name: str) -> str:
+    """A name as usual names are spelled: ``task_id`` of ``Task ID`` and ``taskId``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[\s-]+", "_", name.strip()).lower()
+
+
+def _entry(name: str) -> str:
+    return name.partition(".")[2]
+
+
+def with_entries(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with the entries of their objects beside them, as ``object.entry``."""
+    return [
+        dict(row)
+        | {f"{of}.{name}": cell for of, cells in row.items() for name, cell in mapping_of(cells).items()}
+        | dict(row)  # a key of the row's own wins
+        for row in rows
+    ]
+
+
+def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
+    """The main reward's column and others that are rewards by name: ``reward/x``, ``x_reward`` and usual ones."""
+    usual = USUAL["reward"]
+    return tuple(
+        name
+        for name in present
+        if name == main
+        or name in usual
+        or name.startswith(("reward/", "rewards/", "reward.", "rewards."))
+        or (name.startswith("reward_") and "." not in name)  # no entry of reward_info
+        or name.endswith("_reward")
+    )
+
+
+def summed_columns(
+    rows: Sequence[Mapping[str, Any]], columns: ColumnNames, names: Iterable[str]
+) -> Mapping[str, float]:
+    """The columns that the reward is a weighted sum of, by the first rows of a log.
+
+    A column that is the same throughout each group, such as the mean of the group, is none unless its name says so.
+
+    Returns:
+        Column -> weight; empty where there are fewer than two, or none for sure.
+    """
+    roles = set(astuple(columns))
+    keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
+    of_group: dict[str, list[int]] = {}
+    for at, row in enumerate(rows):
+        of_group.setdefault(str([row.get(key) for key in keys]), []).append(at)
+    numbers = {
+        name: np.array([float(_as_number(row.get(name))) for row in rows])
+        for name in names
+        if name not in roles and name not in SAMPLE_IDS
+    }
+    named = reward_columns(numbers, "")
+    varying = {
+        name: values
+        for name, values in numbers.items()
+        if name in named or any(len(set(values[group].tolist())) > 1 for group in of_group.values())
+    }
+    reward = np.array([float(_as_number(row.get(columns.reward or ""))) for row in rows])
+    terms = reward_terms(reward, varying) or {}
+    return terms if len(terms) > 1 else {}
+
+
+def _as_number(cell: Any) -> float:
+    """A cell as a number, text of CSV included; NaN where it is none."""
+    value = parse_reward(cell, from_text=isinstance(cell, str))
+    return math.nan if isinstance(value, str) else value
+
+
+def run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
+    """The columns that tell runs apart: most of their texts stand in several rows of a group, as no sample's would."""
+    counters = {name: Counter[tuple[str, ...]]() for name in (*RUNS, "method", "algorithm", "arm")}
+    for row, (name, sizes) in product(rows, counters.items()):
+        if text := text_of(row.get(name)):
+            sizes[text_of(row.get(columns.step or "")), text_of(row.get(key_of(columns) or "")), text] += 1
+    return tuple(name for name, sizes in counters.items() if sum(map((1).__lt__, sizes.values())) > len(sizes) / 2)
+
+
+def setting_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
+    """The settings that differ within most prompts of an evaluation, so that their samples are of several policies."""
+    by_prompt: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_prompt.setdefault(text_of(row.get(key_of(columns) or "")), []).append(row)
+    groups = [group for group in by_prompt.values() if len(group) > 1]
+    differ = {arm: sum(len({text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in ARMS}
+    return tuple(arm for arm, num in differ.items() if num > len(groups) / 2)
+
+
+def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:
+    """The column within whose names ids count, as of files in which several benchmarks number their prompts from 0.
+
+    Where each value of a column has the same prompt, its id needs no more to name it.
+    """
+    key = columns.group or columns.prompt_id or ""
+    for name in () if not key else (*ENVIRONMENTS, *BENCHMARKS):
+        prompts: dict[tuple[str, str], dict[str, str]] = {}
+        for row in rows if name not in astuple(columns) else ():
+            if of := text_of(row.get(name)):
+                named = prompts.setdefault((text_of(row.get(columns.step or "")), text_of(row.get(key))), {})
+                named.setdefault(of, prompt_text_id(row.get(columns.prompt)) if columns.prompt else "")
+        several = [list(named.values()) for named in prompts.values() if len(named) > 1]
+        if sum(texts[0] == "" or len(set(texts)) > 1 for texts in several) > len(several) / 2:
+            return name
+    return None
+
+
+def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:
+    """The column that tells the rollouts of a group apart, by its name and by what it holds.
+
+    Some logs call the prompt a sample: then the same id stands in every row of a group, and the column is none.
+
+    Returns:
+        The first column with such a name of which hardly any row of the same step and group has the same id; else None.
+
+    Example:
+        >>> named = ColumnNames(group="uid")
+        >>> sample_column([{"uid": 1, "sample_id": 0}, {"uid": 1, "sample_id": 1}], named)
+        'sample_id'
+        >>> sample_column([{"uid": 1, "sample_id": 7}, {"uid": 1, "sample_id": 7}], named)
+    """
+    keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
+    for name in SAMPLE_IDS:
+        ids = [str([row.get(key) for key in (*keys, name)]) for row in rows if row.get(name) is not None]
+        if name not in keys and ids and len(set(ids)) > len(ids) / 2:
+            return name
+    return None
+
+
+def key_of(names: ColumnNames) -> str | None:
+    """The column that rollouts are grouped by; None where there is none."""
+    return names.group or names.prompt_id or names.prompt
+
+
+def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Every key of some rows, in order of first appearance."""
+    return tuple({name: None for row in rows for name in row})

@@ -1,0 +1,296 @@
+"""The samples of a prompt that a row, or a part of a document, holds: lists, counts or one of each policy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers.column_roles import (
+    ANSWER_KEYS,
+    BENCHMARKS,
+    POLICIES,
+    REWARD_LISTS,
+    TEXT_LISTS,
+    TRIALS,
+    USUAL,
+)
+from gradscope.rollouts.readers.nested import key_column, rows_under
+from gradscope.rollouts.readers.parsing.cells import (
+    ENVIRONMENTS,
+    digest,
+    is_list_of_objects,
+    is_number,
+    unwrapped,
+    whole_number,
+)
+from gradscope.rollouts.readers.parsing.records import list_names
+
+_RESPONSES = frozenset((*REWARD_LISTS, *ANSWER_KEYS, *TEXT_LISTS))
+_ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *ANSWER_KEYS[:1])
+"""Keys under which a text is the policy's response, and not the task's own solution."""
+_PREDICTIONS = ("pred", "prediction", "predicted", "response", "completion", "generation", "model_answer")
+PROMPTS = tuple(name + plural for name in (*USUAL["prompt"], *USUAL["prompt_id"]) for plural in ("", "s"))
+
+_TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
+_RIGHTS = ("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "correct", "passed")
+_ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
+COUNTS = "counts"  # the shape of a row with n and c
+NO_COLUMNS, _NO_TOTAL = ColumnNames(), "the number of samples is missing"
+_MAX_COUNT = 1_000_000
+MAX_DEPTH = 12
+_MANY_PROMPTS = 10  # keys of an object whose lists of 0 and 1 are verdicts on as many prompts, and no columns
+NUMBERS = frozenset({bool, int, float})
+ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
+NAMES = (*ROW_IDS, *USUAL["prompt"])
+_AROUND = frozenset((*POLICIES, *ENVIRONMENTS, *BENCHMARKS, *USUAL["step"]))
+_NO_SAMPLES = re.compile(r"(ref|reference|gold|canonical|expected|ground_truth|few_shot|demo)", re.IGNORECASE)
+"""How lists of solutions are called that are not the policy's."""
+
+
+class PromptSamples(Struct, kw_only=True):
+    """The samples of one prompt."""
+
+    shape: str  # their layout, in words
+    rewards: Sequence[Any]  # a cell for each sample, not yet parsed
+    further: Mapping[str, Sequence[Any]] = {}
+    """Other numbers of the samples, by name, the scalar reward among them."""
+    texts: Sequence[Any] = ()  # completions, where they were written
+    policies: tuple[str, ...] = ()  # the policy of each sample, where a row holds one of each
+    counts: tuple[int, ...] = ()  # how many samples each stands for; empty: one
+
+    def __len__(self) -> int:
+        return sum(self.counts) or len(self.rewards)
+
+
+def samples_of(row: Mapping[str, Any], columns: ColumnNames = NO_COLUMNS) -> PromptSamples | str | None:
+    """The samples that a row, or a part of a document, holds.
+
+    A list of rewards counts as samples where the row also has a list of as many responses, or where it was named: a
+    list alone may as well hold the criteria, tests or tokens of one response. With one response it holds those, named
+    or not; with a list of different prompts it holds a batch.
+
+    Returns:
+        The samples; the reason for the quarantine where they contradict themselves; None where the row has none.
+    """
+    if columns.num_samples or columns.num_correct:
+        return from_counts(row, columns)
+    if _listed_prompts(row, columns.reward):
+        return None  # counts beside samples of several prompts are the totals of these
+    return _from_lists(row, columns.reward) or from_counts(row, columns) or _from_policies(row, columns.reward)
+
+
+def _listed_prompts(row: Mapping[str, Any], reward: str | None) -> list[dict[str, Any]]:
+    """The rollouts of several prompts or steps that a row lists, in a policy's evaluation those with texts as ids."""
+    for cell in row.values():
+        if is_list_of_objects(cell) and not cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
+            keys = (*PROMPTS, *USUAL["step"], "user")
+            is_of_policy = any(isinstance(row.get(key), str) for key in POLICIES) and row.keys().isdisjoint(NAMES)
+            has_ids = is_of_policy and isinstance(cell[0].get("id"), str)  # numbers may be those of samples
+            if has_ids or any(element.get(key) != cell[0].get(key) for element in cell for key in keys):
+                return list(cell)
+    return []
+
+
+PromptPart = tuple[tuple[str, ...], Mapping[str, Any], PromptSamples | str]
+
+
+def prompt_rows(
+    node: Any, columns: ColumnNames = NO_COLUMNS, depth: int = MAX_DEPTH, keys: tuple[str, ...] = ()
+) -> Iterator[PromptPart]:
+    """The parts of a nested document that hold samples, outermost first, down to ``depth`` levels.
+
+    Yields:
+        The keys and list indices that lead from the document to the part, after ``keys``; the part; its samples.
+    """
+    counts = node.get(columns.num_correct or "") if isinstance(node, dict) else None
+    samples = samples_of(node, columns) if isinstance(node, dict) else None
+    if isinstance(counts, list):  # a count a prompt, of as many samples each
+        rows = ({**node, columns.num_correct or "": count} for count in counts)
+        yield from (((*keys, str(at)), {}, from_counts(row, columns) or _NO_TOTAL) for at, row in enumerate(rows))
+    elif samples is not None:
+        yield keys, node, samples
+    elif isinstance(node, dict) and (by_key := _verdicts_by_key(node)):
+        yield from (((*keys, str(key)), *part) for key, part in by_key.items())
+    elif isinstance(node, dict) and (
+        (policy := {key: node[key] for key in POLICIES if key in node})
+        and (listed := _listed_prompts(node, columns.reward))
+    ):
+        main = first_present(listed[0], (columns.reward or "", *USUAL["reward"])) or ""
+        for at, row in enumerate(listed):
+            yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
+    elif isinstance(node, (dict, list)) and depth:
+        layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
+        around = cells_around(node) if isinstance(node, dict) and keys else {}
+        of_keys = None
+        if isinstance(node, dict) and keys and len(node) > 1 and all(map(rows_under, node.values())):
+            of_keys = key_column(node)
+        for key, item in node.items() if isinstance(node, dict) else enumerate(node):
+            own = around | ({of_keys: str(key)} if of_keys else {})
+            inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
+            parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
+            if first := next(parts, None):
+                yield first
+                yield from parts
+                layouts |= {tuple(item)} if isinstance(item, dict) else set()
+            elif isinstance(item, dict):
+                without.append((str(key), item))
+        of_prompts = [(key, item) for key, item in without if tuple(item) in layouts]  # with an empty list, say
+        yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
+
+
+def cells_around(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What an object says of all prompts within it."""
+    return {name: cell for name, cell in node.items() if name in _AROUND}
+
+
+def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
+    """Each of many keys, none of which names a column, with its prompt and samples: a list of verdicts, or one verdict.
+
+    OpenCompass writes the latter as an object for each prompt; those without a prediction may be tests of one response.
+    """
+    cells = list(node.values())
+    if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
+        return {}
+    if all(isinstance(cell, list) and cell and NUMBERS.issuperset(map(type, cell)) for cell in cells):
+        are_verdicts = all({0, 1}.issuperset(cell) for cell in cells)
+        return {key: ({}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items() if are_verdicts}
+    if not all(isinstance(cell, dict) and any(key in cell for key in _PREDICTIONS) for cell in cells):
+        return {}
+    names = [name for name in USUAL["reward"] if all(type(cell.get(name)) is bool for cell in cells)][:1]
+    return {
+        key: (cell, PromptSamples(shape="objects", rewards=(cell[name],)))
+        for name in names
+        for key, cell in node.items()
+    }
+
+
+def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse, with a hint, a file in which most first rows have a list of rewards that cannot be read as samples."""
+    batches = [name for row in rows if (name := _prompts_in(row)) is not None]
+    if len(batches) > len(rows) / 2:
+        raise InputError(
+            f"{path} has rows with a list of several prompts each ({batches[0]!r}): batches, in an unknown form.",
+            hint="Write a row a rollout: step, prompt, response, reward.",
+        )
+    for name in REWARD_LISTS:
+        if sum(isinstance(row.get(name), list) for row in rows) > len(rows) / 2:
+            raise InputError(
+                f"{path} has a list {name!r} in a row, and no list of as many responses beside it: whether its entries "
+                "are samples, or parts of one, is not known.",
+                hint=f"If each entry is a sample, name the list: --reward-column {name}",
+            )
+
+
+def _prompts_in(row: Mapping[str, Any]) -> str | None:
+    """The name of a list with a prompt for each response, not all the same; a conversation is one prompt."""
+    lists = {name: cell for name, cell in row.items() if isinstance(cell, list)}
+    if lists.keys().isdisjoint(PROMPTS):
+        return None
+    sizes = {len(cells) for name, cells in lists.items() if name in _RESPONSES}
+    for name in PROMPTS if sizes else ():
+        cells = lists.get(name, ())
+        is_conversation = any(isinstance(cell, dict) for cell in cells)
+        if len(cells) in sizes and not is_conversation and len(set(map(digest, cells))) > 1:
+            return name
+    return None
+
+
+def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | str | None:
+    if _prompts_in(row) is not None:
+        return None
+    columns: dict[str, Any] = {}
+    aligned: set[str] = set()
+    entries = {
+        name: value[0].keys()
+        for name, value in row.items()
+        if is_list_of_objects(value) and (reward or not _NO_SAMPLES.match(name))
+    }
+    named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
+    of_named = [name for name, keys in entries.items() if named[name] in keys]
+    of_samples = of_named or [name for name, keys in entries.items() if not keys.isdisjoint(USUAL["reward"])]
+    answered = [name for name in of_samples if reward or not entries[name].isdisjoint((*ANSWER_KEYS, *TRIALS))]
+    if len(answered) > 1:
+        return f"several lists hold objects with a reward, {list_names(answered)}: --reward-column LIST.ENTRY"
+    for name, value in row.items():
+        if name in of_samples:
+            objects = {key: [element.get(key) for element in value] for key in value[0]}
+            columns |= objects | ({reward: objects[named[name]]} if reward and of_named else {})
+            aligned |= set(objects) if name in answered else set()
+        elif isinstance(value, list):
+            columns.setdefault(name, list(map(unwrapped, value)) if list in set(map(type, value)) else value)
+    if reward is not None and reward not in columns and first_present(columns, REWARD_LISTS):
+        raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
+    sizes = {len(columns[name]) for name in (*ANSWER_KEYS, *TEXT_LISTS) if name in columns}
+    is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # they give the list's length
+    aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
+    main = reward if reward in columns else next((name for name in REWARD_LISTS if name in aligned), None)
+    if main is None or isinstance(row.get(main), (bool, int, float, str)):
+        return None
+    if not sizes and any(isinstance(row.get(name), str) for name in _ONE_RESPONSE):
+        return "the list of rewards stands beside one response, whose parts or tokens it then holds"
+    size = len(columns[main])
+    if not size:
+        return None if is_counted else "the list of samples is empty"
+    if is_counted and (row["n"], row["c"]) != (len(columns[main]), sum(map(bool, columns[main]))):
+        return "n and c contradict the list of samples"
+    same = {name: tuple(value) for name, value in columns.items() if len(value) == size}
+    texts = first_present(same, (*ANSWER_KEYS, *TEXT_LISTS))
+    return PromptSamples(
+        shape="lists",
+        rewards=same[main],
+        further={
+            name: value
+            for name, value in same.items()
+            if name == main or NUMBERS.issuperset(map(type, value)) or all(map(is_number, value))
+        },
+        texts=same[texts] if texts else (),
+    )
+
+
+def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
+    """The samples that a row counts; why it is set aside where the counts cannot be; None where it has none."""
+    rights = (name for name in _RIGHTS if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
+    right = columns.num_correct or next((name for name in rights if name in row), None)
+    lists = (name for name in TEXT_LISTS if right not in _ALSO_VERDICTS and isinstance(row.get(name), list))
+    total = columns.num_samples or first_present(row, _TOTALS) or next(lists, None)
+    if total is None or right is None or total not in row or right not in row:
+        return None
+    is_list = total not in _TOTALS and isinstance(row[total], list)  # of the samples themselves
+    n, c = len(row[total]) if is_list else whole_number(row[total]), whole_number(row[right])
+    if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
+        return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
+    rewards = {1.0: c, 0.0: n - c}
+    counts = {reward: count for reward, count in rewards.items() if count}
+    return PromptSamples(shape=COUNTS, rewards=tuple(counts), counts=tuple(counts.values()))
+
+
+def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples | None:
+    names = (reward,) if reward is not None else USUAL["reward"]
+    named = {
+        policy: value
+        for policy, value in row.items()
+        if isinstance(value, dict) and any(is_number(value.get(name)) for name in names)
+    }
+    main = next((name for name in names if any(is_number(value.get(name)) for value in named.values())), None)
+    texts = [next((value[key] for key in ANSWER_KEYS if key in value), None) for value in named.values()]
+    are_verdicts = any(isinstance(value.get(main), bool) for value in named.values())
+    has_prompt = not row.keys().isdisjoint(NAMES)
+    if len(named) < 2 or not (any(texts) or (are_verdicts and has_prompt)):  # numbers alone are means over many samples
+        return None
+    return PromptSamples(
+        shape=f"one sample of each of {len(named)} policies ({', '.join(named)})",
+        rewards=tuple(value.get(main) for value in named.values()),
+        texts=tuple(texts),
+        policies=tuple(named),
+    )
+
+
+def first_present(columns: Collection[str], names: Sequence[str]) -> str | None:
+    """The first of some names that is a column."""
+    return next((name for name in names if name in columns), None)

@@ -1,0 +1,121 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers.evaluations.shapes import PromptSamples, prompt_rows, refuse_lone_list, samples_of
+
+LEAF = {"scores": [1.0, 0.0], "responses": ["a", "b"]}
+
+
+def nested(levels: int) -> Any:
+    """Samples that lie so many levels below the document."""
+    document: Any = LEAF
+    for level in range(levels):
+        document = {"deeper": document} if level % 2 else [document]
+    return document
+
+
+def shape(row: dict[str, Any], reward: str | None = None) -> PromptSamples:
+    samples = samples_of(row, ColumnNames(reward=reward))
+    assert isinstance(samples, PromptSamples)
+    return samples
+
+
+@pytest.mark.parametrize(("levels", "depth"), [(1, {"depth": 1}), (3, {"depth": 3}), (12, {})])
+def test_samples_are_read_as_deep_as_asked_by_default_twelve_levels_and_no_deeper(
+    levels: int, depth: dict[str, int]
+) -> None:
+    assert [part for _, part, _ in prompt_rows(nested(levels), **depth)] == [LEAF]
+    assert list(prompt_rows(nested(levels + 1), **depth)) == []
+
+
+def test_the_outermost_mapping_with_a_shape_is_the_prompt() -> None:
+    outer = {**LEAF, "more": LEAF}
+    parts = [(("first",), outer), (("second", "0"), LEAF)]
+    assert [part[:2] for part in prompt_rows({"first": outer, "second": [LEAF, 3, "text"]})] == parts
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (2, 3), (2, -1), (2, 0.5), (2, True), (True, 0), (1_000_001, 0), (2, None)])
+def test_counts_that_cannot_be_say_so(counts: tuple[Any, Any]) -> None:
+    assert samples_of({"n": counts[0], "c": counts[1]}) == "n and c are not counts with 0 <= c <= n and n >= 1"
+
+
+def test_one_policy_a_key_is_a_sample_of_each() -> None:
+    samples = shape({"id": 1, "big": {"output": "4", "correct": True}, "small": {"output": "5", "correct": False}})
+    assert samples.shape == "one sample of each of 2 policies (big, small)"
+    assert (samples.policies, samples.rewards, samples.texts) == (("big", "small"), (True, False), ("4", "5"))
+    assert samples_of({"id": 1, "big": {"correct": True}}) is None
+    assert samples_of({"gsm8k": {"acc": True}, "mmlu": {"acc": True}}) is None  # lm-eval's `higher_is_better`
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "q", "response": "a", "reward": 1.0, "scores": [0.1, 0.9, 0.5]},  # criteria of one response
+        {"prompt": "q", "response": "a", "passed": [True, True, False]},  # tests of one response
+        {"prompt": "q", "responses": ["a", "b"], "scores": [0.1, 0.9, 0.5]},
+        {"prompt": "q", "criteria": ["clear", "right"], "scores": [0.1, 0.9]},
+        {"prompt": "q", "rubric": [{"criterion": "clear", "score": 1}, {"criterion": "right", "score": 0}]},
+        {"prompt": "q", "response": "a b", "rewards": [0.0, 1.0]},  # tokens of one response
+        {"prompt": "q", "n": 3, "correct": True},
+        {"prompt": "q", "n": 3, "passed": [True, False]},
+        *({}, {"reward": 1.0}, {"text": ["a"]}, {"score": "high"}),  # of another shape
+    ],
+)
+def test_a_list_without_as_many_responses_is_no_list_of_samples(row: dict[str, Any]) -> None:
+    assert samples_of(row) is None
+
+
+def test_of_several_lists_the_one_with_responses_or_the_named_one_holds_the_samples() -> None:
+    row = {"scores": [0.1, 0.9, 0.5], "rewards": [1, 0], "responses": ["a", "b"]}
+    assert (shape(row).rewards, shape(row).texts) == ((1, 0), ("a", "b"))
+    assert shape({"passed": [True, False]}, "passed").rewards == (True, False)
+    assert shape({"rubric": [{"score": 1}, {"score": 0}]}, "score").rewards == (1, 0)
+
+
+def test_counts_are_read_from_the_named_columns() -> None:
+    columns = ColumnNames(num_samples="tries", num_correct="hits")
+    samples = samples_of({"tries": 3, "hits": 2, "n": 9, "c": 9}, columns)
+    assert isinstance(samples, PromptSamples)
+    assert (samples.rewards, samples.counts) == ((1.0, 0.0), (2, 1))
+    assert (
+        samples_of({"tries": 3, "hits": 4}, columns)
+        == "tries and hits are not counts with 0 <= hits <= tries and tries >= 1"
+    )
+    assert samples_of({"n": 3, "hits": 2}, ColumnNames(num_correct="hits")) == shape({"n": 3, "c": 2})
+    assert samples_of({"tries": ["a", "b", "c"], "hits": 2}, columns) == shape({"n": 3, "c": 2})
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": ["p", "q"], "responses": ["a", "b"], "scores": [1, 0]},
+        {"task_id": [1, 2], "passed": [True, False]},
+        {"prompt": [[{"role": "user", "content": text}] for text in "pq"], "response": ["a", "b"], "reward": [1, 0]},
+    ],
+)
+def test_a_batch_of_several_prompts_is_no_list_of_samples(row: dict[str, Any]) -> None:
+    assert samples_of(row) is None
+    assert samples_of(row, ColumnNames(reward=next(name for name in row if name != "prompt"))) is None
+    with pytest.raises(InputError, match="a list of several prompts each"):
+        refuse_lone_list(Path("log"), [row])
+
+
+@pytest.mark.parametrize(
+    "prompt", ["p", ["p", "p"], [{"role": "system"}, {"role": "user"}], ["p", "q", "r"], [{"type": "text"}] * 2]
+)
+def test_the_samples_of_one_prompt_may_repeat_it(prompt: Any) -> None:
+    assert shape({"prompt": prompt, "responses": ["a", "b"], "scores": [1, 0]}).rewards == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["response", "output_response"])
+def test_a_list_with_one_response_is_none_of_samples_even_if_it_is_named(name: str) -> None:
+    row = {"prompt": "q", name: "a b", "score": [0.0, 1.0]}
+    assert samples_of(row) is None
+    assert samples_of(row, ColumnNames(reward="score")) == (
+        "the list of rewards stands beside one response, whose parts or tokens it then holds"
+    )
+    assert shape({**row, "responses": ["a", "b"]}, "score").rewards == (0.0, 1.0)

@@ -1,0 +1,120 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradscope.errors import UsageError
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.nested import Level, layout_of, rows_within, title_of
+
+REWARDS = {(step, prompt): (float(step > 1), float(prompt == "p")) for step in (1, 2) for prompt in "pq"}
+"""(Step, prompt) -> the rewards of its two samples."""
+
+
+def rollouts(step: int, prompt: str) -> list[dict[str, Any]]:
+    return [{"response": f"{prompt}{reward}", "reward": reward} for reward in REWARDS[step, prompt]]
+
+
+def flat(step: int) -> list[dict[str, Any]]:
+    return [row | {"prompt": prompt} for prompt in "pq" for row in rollouts(step, prompt)]
+
+
+def batch(step: int, **cells: Any) -> dict[str, Any]:
+    columns = {"prompts": ["p", "q"], "rewards": [list(REWARDS[step, prompt]) for prompt in "pq"]}
+    return {"step": step, "loss": 0.5} | columns | cells
+
+
+STEPS = [{"step": step, "loss": 0.5, "reward": 9.0, "rollouts": flat(step)} for step in (1, 2)]
+GROUPED = [
+    {"step": step, "groups": [{"prompt": prompt, "samples": rollouts(step, prompt)} for prompt in "pq"]}
+    for step in (1, 2)
+]
+TEXTS = {"responses": [["a", "b"], ["c", "d"]]}
+MESSAGES = [[{"role": "user", "content": prompt}] for prompt in "pq"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"steps": STEPS},
+        STEPS,
+        {"config": {"lr": 1.0}, "history": STEPS},
+        {"steps": GROUPED},
+        {str(step): flat(step) for step in (1, 2)},
+        {f"step_{step}": flat(step) for step in (1, 2)},
+        {"rollouts_by_step": {f"step_{step}": flat(step) for step in (1, 2)}},
+        {f"step_{step}": {"mean": 0.5, "rollouts": flat(step)} for step in (1, 2)},
+        [batch(1), batch(2)],
+        {"log": [batch(1, **TEXTS), batch(2, **TEXTS)]},
+        [{"step": step} | {f"{name}s": [row[name] for row in flat(step)] for name in flat(1)[0]} for step in (1, 2)],
+        [{"step": step} | {name: [row[name] for row in flat(step)] for name in flat(1)[0]} for step in (1, 2)],
+        [batch(step, prompts=MESSAGES) for step in (1, 2)],
+    ],
+)
+def test_rollouts_lie_within_steps(tmp_path: Path, document: Any) -> None:
+    (tmp_path / "log.json").write_text(json.dumps(document))
+    lines = map(json.dumps, document if isinstance(document, list) else [])
+    (tmp_path / "log.jsonl").write_text("\n".join(lines))
+    for name in ("log.json", "log.jsonl")[: 1 + isinstance(document, list)]:
+        for rewards_only in (False, True):
+            run = read_run(tmp_path / name, rewards_only=rewards_only)
+            assert [(group.step, group.rewards) for group in run.groups] == [
+                (step, rewards) for (step, _), rewards in REWARDS.items()
+            ]
+            assert len({group.prompt_id for group in run.groups}) == 2
+
+
+@pytest.mark.parametrize("has_question", [False, True])
+def test_lists_by_key_are_benchmarks_or_policies_with_the_same_prompts(tmp_path: Path, has_question: bool) -> None:
+    def rows(of: str, num: int) -> list[dict[str, Any]]:
+        ids = {"id": 0} if not has_question else {"question": "one"}
+        return [ids | {"response": f"{of}{at}", "correct": at == 0} for at in range(num)]
+
+    lists = {"a": rows("a", 2), "b": rows("b", 3)}
+    (tmp_path / "log.json").write_text(json.dumps({"accuracy": 0.5, "results": lists}))
+    run = read_run(tmp_path / "log.json")
+    within = {of: {"accuracy": 0.5, "samples": listed} for of, listed in lists.items()}
+    (tmp_path / "within.json").write_text(json.dumps({"results": within}))
+    assert [group.rewards for group in read_run(tmp_path / "within.json").groups] == [(1.0, 0.0), (1.0, 0.0, 0.0)]
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 0.0, 0.0)]
+    assert {rollout.policy for group in run.groups for rollout in group.rollouts} == (
+        {"a", "b"} if has_question else {None}
+    )
+    assert len({group.prompt_id for group in run.groups}) == 2 - has_question
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"task_id": at, "turns": [{"response": "a", "reward": 0.0}, {"response": "b", "reward": 1.0}]} for at in "ab"],
+        [{"task_id": at, "rubric": [{"name": "format", "score": 0.0}, {"name": "tone", "score": 1.0}]} for at in "ab"],
+        [{"id": at, "trace": [{"step": step, "prompt": str(step), "reward": 0.0} for step in range(4)]} for at in "ab"],
+        [{"step": step, "train": flat(step), "eval": flat(step)} for step in (1, 2)],
+        [{"step": step, "losses": [{"value": 0.5}]} for step in (1, 2)],
+        [{"step": step, "loss": 0.5, "examples": [{"prompt": at, "reward": 1.0} for at in "ab"]} for step in (1, 2)],
+    ],
+)
+def test_parts_of_a_rollout_and_lists_of_two_kinds_are_none(rows: list[dict[str, Any]]) -> None:
+    assert layout_of(rows, ColumnNames()) is None
+
+
+def test_what_stands_around_holds_within_but_for_rewards() -> None:
+    row = {"step": 3, "reward": 0.5, "tags": ["x"], "prompt": MESSAGES[0], "samples": [{"reward": 1.0}, "none"]}
+    layout = (Level(name="samples"),)
+    assert list(rows_within(row, layout)) == [{"step": 3, "prompt": MESSAGES[0], "reward": 1.0}]
+    assert list(rows_within(row | {"samples": None}, layout)) == []
+    assert (title_of(layout), title_of((Level(key_column="step"),))) == (
+        "the list 'samples'",
+        "the lists under the keys",
+    )
+
+
+def test_columns_within_are_named(tmp_path: Path) -> None:
+    steps = [{"step": step, "rollouts": [row | {"mine": 1 - row["reward"]} for row in flat(step)]} for step in (1, 2)]
+    (tmp_path / "log.json").write_text(json.dumps(steps))
+    run = read_run(tmp_path / "log.json", ReadOptions(columns=ColumnNames(reward="mine")))
+    assert run.groups[0].rewards == tuple(1 - reward for reward in REWARDS[1, "p"])
+    with pytest.raises(UsageError, match="There is no column 'nowhere'"):
+        read_run(tmp_path / "log.json", ReadOptions(columns=ColumnNames(reward="nowhere")))
