@@ -422,9 +422,7 @@ def steps_logged(step: int) -> list[dict[str, Any]]:
         ("test_step_{}.jsonl", (), None),
     ],
 )
-def test_numbers_in_names_of_files_are_steps(
-    pattern: str, without: tuple[str, ...], num_groups: int | None, tmp_path: Path
-) -> None:
+def test_file_numbers_are_steps(pattern: str, without: tuple[str, ...], num_groups: int | None, tmp_path: Path) -> None:
     for step in (8, 9, 10):
         rows = [{name: cell for name, cell in row.items() if name not in without} for row in steps_logged(step)]
         file = tmp_path / pattern.format(step)

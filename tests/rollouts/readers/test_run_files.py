@@ -274,9 +274,7 @@ def test_of_two_experiments_the_metrics_are_those_whose_rewards_are_the_rollouts
         *[([0.5, math.nan], "none of them have"), ([], "none of")],
     ],
 )
-def test_experiments_that_rewards_do_not_tell_apart_are_asked_for(
-    tmp_path: Path, second: list[float], which: str
-) -> None:
+def test_experiments_that_rewards_mix_up_are_asked_for(tmp_path: Path, second: list[float], which: str) -> None:
     first = [0.5, 1.0, 1.0] if "2 of" in which else [0.0, 0.0]
     rollouts = experiments(tmp_path, first=first, second=second or [math.nan, math.nan])
     with pytest.raises(InputError, match=rf"metrics of 2 experiments \(.*first.jsonl, .*second.jsonl\), and {which}"):
@@ -289,9 +287,7 @@ def test_experiments_that_rewards_do_not_tell_apart_are_asked_for(
 @pytest.mark.parametrize(
     ("means", "fits"), [([0.5, 1.0], True), ([0.5, 0.25], True), ([0.25, 0.25], False), ([math.nan, math.nan], True)]
 )
-def test_one_file_of_metrics_with_no_mean_of_the_rollouts_is_doubted(
-    tmp_path: Path, means: list[float], fits: bool
-) -> None:
+def test_one_metrics_file_without_the_rollouts_mean_is_doubted(tmp_path: Path, means: list[float], fits: bool) -> None:
     rollouts = experiments(tmp_path, only=means)
     doubt = "At none of 2 steps is the mean reward in only.jsonl that of the rollouts: it may be of another experiment."
     assert (doubt in read_run(rollouts).source.inferred) != fits

@@ -116,9 +116,7 @@ def test_csv_whose_head_is_not_utf_8_is_read_by_row(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [16, 64, 1 << 20])
-def test_damaged_csv_costs_what_it_costs_the_row_reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
-) -> None:
+def test_a_damaged_csv_equals_the_row_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(processes, "BLOCK", block)
     found = 0
     for seed in range(40):

@@ -63,9 +63,7 @@ def test_the_given_size_counts_and_must_fit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_size", [True, False])
 @pytest.mark.parametrize("order", [[0, 1, 3], [0, 1, 2, 3, 3], [0, 2, 1, 3]])
-def test_a_step_with_rows_lost_doubled_or_exchanged_costs_that_step(
-    tmp_path: Path, order: list[int], has_size: bool
-) -> None:
+def test_rows_lost_doubled_or_exchanged_cost_their_step(tmp_path: Path, order: list[int], has_size: bool) -> None:
     for step in (1, 2, 4):
         write_file(tmp_path / "run", step, rows(AABB, [1, 0, 0, step]))
     intact = rows(AABB, [1, 0, 0, 3])
