@@ -31,6 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the workers share
 gc.set_threshold(10_000, 10, 10)  # as the console script does
 # accelerate looks for PEFT ten times an update, by what its package says of itself: a twentieth of each training
 importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
+_SLOW_MODULE = re.compile(r"^pytestmark = .*\bmark\.slow\b", re.M)
 _num_frozen = 0  # modules that garbage collection leaves out
 
 
@@ -96,12 +97,11 @@ def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
     """Import no module in vain: the tests have no doctests, and the fast lane has nothing of modules that are slow."""
-    if _in_fast_lane(parent.config) and re.search(
-        r"^pytestmark = .*\bmark\.slow\b", file_path.read_text("utf-8"), re.M
-    ):
-        yield
+    collectors = yield
+    is_named = any(".py" in argument for argument in parent.config.args)
+    if _in_fast_lane(parent.config) and not is_named and _SLOW_MODULE.search(file_path.read_text("utf-8")):
         return []
-    return [collector for collector in (yield) if type(collector) is pytest.Module]
+    return [collector for collector in collectors if type(collector) is pytest.Module]
 
 
 @pytest.hookimpl(tryfirst=True)
