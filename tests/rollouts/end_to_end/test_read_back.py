@@ -86,11 +86,11 @@ def test_compressed_files_are_passed_over_a_few_times_at_most_and_tables_once(
 ) -> None:
     monkeypatch.setattr(log, "_MAX_PASSES", 2)
     for number in range(num_files):
-        some, file = IN_ORDER[number * 48 // num_files :][: 48 // num_files], tmp_path / f"{number}.{suffix}"
+        part, file = IN_ORDER[number * 48 // num_files :][: 48 // num_files], tmp_path / f"{number}.{suffix}"
         if suffix == "parquet":
-            pq.write_table(pa.Table.from_pylist(rows(some)), file)
+            pq.write_table(pa.Table.from_pylist(rows(part)), file)
         else:
-            file.write_bytes(gzip.compress(lines(some).encode()))
+            file.write_bytes(gzip.compress(lines(part).encode()))
     assert is_by_step(tmp_path, monkeypatch) == (num_files == 8)
 
 

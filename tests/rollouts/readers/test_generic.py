@@ -525,14 +525,14 @@ def test_filters_that_an_older_harness_does_not_name_are_refused(tmp_path: Path)
         read_run(write(tmp_path / "b.jsonl", *rows, *rows))
 
 
-@pytest.mark.parametrize("told", [{"done": False}, {"terminated": 0}, {"next_obs": "a room"}])
-def test_steps_of_episodes_are_refused(told: dict[str, Any], tmp_path: Path) -> None:
-    rows = [{"task_id": task, "step": step, "reward": 0.1, **told} for task in "ab" for step in range(3)]
+@pytest.mark.parametrize("mark", [{"done": False}, {"terminated": 0}, {"next_obs": "a room"}])
+def test_steps_of_episodes_are_refused(mark: dict[str, Any], tmp_path: Path) -> None:
+    rows = [{"task_id": task, "step": step, "reward": 0.1, **mark} for task in "ab" for step in range(3)]
     with pytest.raises(InputError, match="has a row for each step of an episode"):
         read_run(write(tmp_path / "a.jsonl", *rows))
     assert read_run(tmp_path / "a.jsonl", ReadOptions(columns=ColumnNames(step="step"))).steps == (0, 1, 2)
-    whole = [row | {"done": True} for row in rows if "done" in row]
-    assert not whole or len(read_run(write(tmp_path / "b.jsonl", *whole)).groups) == 6
+    finished = [row | {"done": True} for row in rows if "done" in row]
+    assert not finished or len(read_run(write(tmp_path / "b.jsonl", *finished)).groups) == 6
 
 
 def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:

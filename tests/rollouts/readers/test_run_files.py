@@ -194,7 +194,7 @@ def test_checkpoints_are_merged_adapters_or_shards(tmp_path: Path) -> None:
     run = read_run(tmp_path / "rollouts")
     assert [weights.num_updates for weights in run.weights] == [1]
     assert "model_merger merge --backend megatron" in run.unmerged_weights[2].advice
-    assert not any("are shards" in said for said in run.source.missing)
+    assert not any("are shards" in sentence for sentence in run.source.missing)
 
 
 def test_a_step_whose_agent_loop_gave_several_outputs_is_not_recomputed(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_metrics_in_the_folder_are_read_and_are_no_rollouts() -> None:
     run = read_run(LOGS / "verl_metrics")
     assert rewards_of(run) == {"1:a": (1.0, 0.0), "1:b": (0.0, 0.0)}
     assert run.metrics == {1: {"grad_norm": 0.25, "reward": 0.25, "critic/score/max": 1.0}}
-    assert not any("trainer.logger" in said for said in run.source.missing)
+    assert not any("trainer.logger" in sentence for sentence in run.source.missing)
 
 
 def test_metrics_beside_the_folder_count_and_a_repeated_step_takes_the_later_line(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_line_of_metrics_that_is_none_is_lost(tmp_path: Path, line: Any) -> No
 def test_without_metrics_it_is_said_how_to_get_them(tmp_path: Path) -> None:
     run = read_run(write_lines(tmp_path / "rollouts/1.jsonl", ROW).parent)
     assert run.metrics == {}
-    assert any("trainer.logger" in said for said in run.source.missing)
+    assert any("trainer.logger" in sentence for sentence in run.source.missing)
 
 
 def test_a_metric_that_is_not_finite_is_kept_and_said(tmp_path: Path) -> None:
@@ -245,8 +245,8 @@ def test_a_metric_that_is_not_finite_is_kept_and_said(tmp_path: Path) -> None:
     write_lines(tmp_path / "log.jsonl", *lines)
     run = read_run(tmp_path / "rollouts")
     assert [str(run.metrics[step]["grad_norm"]) for step in (1, 2)] == ["nan", "-inf"]
-    said = "The trainer logged grad_norm as NaN at step 1 and at 1 more as no finite number."
-    assert run.source.missing[-1] == said
+    sentence = "The trainer logged grad_norm as NaN at step 1 and at 1 more as no finite number."
+    assert run.source.missing[-1] == sentence
 
 
 def experiments(folder: Path, **means: list[float]) -> Path:
