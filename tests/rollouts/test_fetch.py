@@ -80,9 +80,7 @@ def test_weights_wait_and_what_is_never_opened_leaves_its_name(memory: Any, gets
     assert b"did not copy" in (folder / "a.pkl").read_bytes()
 
 
-def test_a_copy_that_was_cut_off_is_discarded_and_the_rest_stays(
-    memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
+def test_a_cut_copy_is_discarded(memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     memory.pipe({"/run/1.jsonl": ROW, "/run/2.jsonl": ROW})
     get_file, rest_has_come = type(memory).get_file, Event()
 

@@ -132,9 +132,7 @@ def test_a_row_is_a_rollout_with_what_its_columns_hold() -> None:
         ({"advantage": float("nan")}, BROKEN_ADVANTAGE, True),
     ],
 )
-def test_rows_that_cannot_be_used_are_set_aside_and_stay_in_their_groups_where_they_have_one(
-    cells: dict[str, Any], reason: str, is_kept: bool
-) -> None:
+def test_unusable_rows_are_set_aside_within_their_groups(cells: dict[str, Any], reason: str, is_kept: bool) -> None:
     records, reasons = read(USUAL | cells, columns(**NAMES))
     assert reasons == {reason: 1}
     assert len(records) == is_kept
@@ -270,9 +268,7 @@ TABLES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("cells", TABLES)
-def test_tables_of_any_cells_have_the_answers_of_the_row_reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: dict[str, Any]
-) -> None:
+def test_tables_equal_the_row_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: dict[str, Any]) -> None:
     usual = {"step": [1, 1, 2, 2], "group_id": ["a", "a", "b", "b"], "reward": [1.0, 0.0, 0.5, 0.5]}
     columns = {name: values for name, values in (usual | cells).items() if values is not None}
     columns |= (
