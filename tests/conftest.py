@@ -31,6 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the workers share
 gc.set_threshold(10_000, 10, 10)  # as the console script does
 # accelerate looks for PEFT ten times an update, by what its package says of itself: a twentieth of each training
 importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
+_SLOW_MODULE = re.compile(r"^pytestmark = .*\bmark\.slow\b", re.M)
 _num_frozen = 0  # modules that garbage collection leaves out
 
 
@@ -59,13 +60,25 @@ def _forks(file: Path) -> bool:
     return re.search(r"^from tests\..* import .*\b(ForkedPython|by_two|start_processes)\b", text, re.M) is not None
 
 
+def _in_fast_lane(config: pytest.Config) -> bool:
+    return "not slow" in config.option.markexpr
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Properties wait for no clock, and have fewer examples in the fast lane."""
-    is_fast = "not slow" in config.option.markexpr
-    settings.register_profile("ours", max_examples=15 if is_fast else 100, deadline=None)
+    settings.register_profile("ours", max_examples=15 if _in_fast_lane(config) else 100, deadline=None)
     settings.load_profile("ours")
+    config.pluginmanager.register(_Doctests())
     # libraries in C++ report leaks of what the interpreter does not take down; last of all, for pytest collects twice
     config.add_cleanup(gc.unfreeze)
+
+
+class _Doctests:
+    """Leaves out what has no doctest: to look through all objects of the package takes a second a worker."""
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        is_package = collection_path.suffix == ".py" and REPOSITORY / "gradscope" in collection_path.parents
+        return True if is_package and ">>>" not in collection_path.read_text("utf-8") else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -80,9 +93,15 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Look for doctests in the package alone: there are none in the tests, and to look takes a second a worker."""
-    return [collector for collector in (yield) if type(collector) is pytest.Module]
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Import no module in vain: the tests have no doctests, and the fast lane has nothing of modules that are slow."""
+    collectors = yield
+    is_named = any(".py" in argument for argument in parent.config.args)
+    if _in_fast_lane(parent.config) and not is_named and _SLOW_MODULE.search(file_path.read_text("utf-8")):
+        return []
+    return [collector for collector in collectors if type(collector) is pytest.Module]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -28,8 +28,9 @@ _DIAGNOSTICS = (f"diagnostics.{name}.measure" for name in ("rank", "replay", "re
 _OURS = (f"gradscope.{name}" for name in ("cli.app", *_LATE, *_DIAGNOSTICS))
 _THEIRS = ("matplotlib.pyplot", "scipy.stats", "transformers.models.llama.modeling_llama")
 _SERVER.set_forkserver_preload([*_OURS, *_THEIRS, "tests.forked"])
-get_checkpoint_conversion_mapping("llama")  # hundreds of patterns, compiled for the first model that is loaded
-gc.freeze()  # the server imports this module last: or each collection in a child would copy all that is imported
+if any("forkserver" in argument for argument in sys.orig_argv):  # in the server, which imports this module last
+    get_checkpoint_conversion_mapping("llama")  # hundreds of patterns, compiled for the first model that is loaded
+    gc.freeze()  # or each collection in a child would copy all that is imported
 
 
 @functools.cache

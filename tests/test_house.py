@@ -106,8 +106,16 @@ def tree_of(path: Path) -> ast.Module:
 
 
 @cache
-def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(tree_of(path)))
+def nodes_of(path: Path) -> list[ast.AST]:
+    """As by ``ast.walk`` in a third of its time, without the nodes that say whether a name is read or written."""
+    nodes: list[ast.AST] = [tree_of(path)]
+    for node in nodes:
+        for value in vars(node).values():
+            if isinstance(value, list):
+                nodes += (item for item in value if isinstance(item, ast.AST))
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                nodes.append(value)
+    return nodes
 
 
 def layer_of(path: Path) -> str:
@@ -368,7 +376,8 @@ def test_names_say_what_a_thing_is() -> None:
         f"{path.stem}: {name}"
         for path in modules()
         for name in names_in(path)
-        if name.strip("_").lower() in RIDDLES - (FIELDS_OF_DOCUMENTS if layer_of(path) == "results" else set())
+        if name.strip("_").lower() in RIDDLES
+        and not (name.strip("_").lower() in FIELDS_OF_DOCUMENTS and layer_of(path) == "results")
     }
     assert riddles == set()
 

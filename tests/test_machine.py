@@ -106,9 +106,7 @@ def test_linear_algebra_takes_one_thread_by_default(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("machine", "threads"), [("x86_64", "1"), ("aarch64", None)])
-def test_beside_torch_numpy_alone_takes_one_thread(
-    monkeypatch: pytest.MonkeyPatch, machine: str, threads: str | None
-) -> None:
+def test_beside_torch_numpy_has_one_thread(monkeypatch: pytest.MonkeyPatch, machine: str, threads: str | None) -> None:
     unset(monkeypatch, "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     monkeypatch.setattr("os.uname", lambda: SimpleNamespace(machine=machine))
     one_blas_thread(with_torch=True)

@@ -47,9 +47,7 @@ def test_every_exception_has_its_exit_code(
     assert "Traceback" not in err
 
 
-def test_what_typer_makes_of_ctrl_c_is_ctrl_c(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_typers_abort_is_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def aborted(**_: object) -> None:
         raise typer.Abort
 
@@ -58,9 +56,7 @@ def test_what_typer_makes_of_ctrl_c_is_ctrl_c(
     assert capsys.readouterr() == ("", "interrupted\n")
 
 
-def test_an_error_says_what_and_then_what_next(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_says_what_and_what_next(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     error = errors.GradscopeError(
         "no run log at `runs/a[b]`\x1b[31m" + " word" * 100, hint="[bold]gradscope demo[/bold]"
     )

@@ -272,9 +272,7 @@ def test_a_lock_that_its_holder_just_removed_is_none(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
-def test_a_file_system_without_locks_refuses_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_without_locks_nobody_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     class NoLocks:
         LOCK_EX = LOCK_NB = 0
 

@@ -160,9 +160,7 @@ def test_what_gradscope_did_not_write_is_never_written(cli: Cli, odd: Path, tmp_
     assert kind != "link" or target.read_text() == HEADER
 
 
-def test_another_users_file_is_said_to_be_and_never_written(
-    cli: Cli, odd: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_users_file_is_named_and_not_written(cli: Cli, odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(FILE).write_text(f'{HEADER}{TABLE}reward-column = "score"\n')
     owner = Path(FILE).stat().st_uid
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)

@@ -246,9 +246,7 @@ def test_the_first_sentence_counts_groups_and_their_kinds() -> None:
 @pytest.mark.parametrize(
     ("all_pass", "counted", "warns"), [(0.0, False, True), (0.5, False, False), (0.0, True, False)]
 )
-def test_a_filter_may_have_hidden_dead_groups_where_the_log_has_none(
-    all_pass: float, counted: bool, warns: bool
-) -> None:
+def test_a_filter_may_hide_dead_groups_where_none_is_logged(all_pass: float, counted: bool, warns: bool) -> None:
     report = with_kinds(all_pass, 0.0)
     unknown = Estimate.undefined_because("nothing was counted")
     behind = report.behind_filter if counted else replace(report.behind_filter, frac_zero_std_sampled=unknown)
@@ -260,9 +258,7 @@ def test_a_filter_may_have_hidden_dead_groups_where_the_log_has_none(
 
 
 @pytest.mark.parametrize(("contradicting", "is_said"), [(23, False), (24, True)])
-def test_advantages_against_the_rewards_in_a_quarter_of_the_94_live_groups_are_said(
-    contradicting: int, is_said: bool
-) -> None:
+def test_advantages_against_rewards_in_a_quarter_of_live_groups_are_reported(contradicting: int, is_said: bool) -> None:
     report = replace(degeneracy_report(), num_contradicting=contradicting)
     assert report.contradicts_rewards == is_said
     assert ("In 24 of 94 groups with unequal rewards the logged advantages fall" in shown(report)) == is_said
@@ -319,9 +315,7 @@ def test_an_undefined_prediction_says_why() -> None:
         (0.2, 0.3, False, "Most are of prompts that are live at other steps: try more rollouts a group"),
     ],
 )
-def test_advice_follows_the_kind_of_dead_groups_and_whether_prompts_stay_dead(
-    all_pass: float, all_fail: float, stay: bool, advice: str
-) -> None:
+def test_advice_follows_the_kind_of_dead_groups(all_pass: float, all_fail: float, stay: bool, advice: str) -> None:
     report = with_kinds(all_pass, all_fail)
     prompts = replace(
         report.prompts, never_groups=0, always_groups=stay * round((all_pass + all_fail) * report.num_groups)
@@ -339,9 +333,7 @@ def test_advice_follows_the_kind_of_dead_groups_and_whether_prompts_stay_dead(
         (0.7, 0.1, "frac_all_fail", "Most of them fail throughout"),
     ],
 )
-def test_a_share_that_moves_is_told_before_its_mean_is_acted_on(
-    first: float, last: float, kind: str, sentence: str
-) -> None:
+def test_a_moving_share_is_reported_before_its_mean(first: float, last: float, kind: str, sentence: str) -> None:
     """A run that collapsed at three quarters had 42 % dead groups, "most of them fail throughout"."""
     shares = [first] * 30 + [last] * 10
     course = results.DegeneracyCourse(

@@ -18,7 +18,7 @@ from transformers import (
     PhiForCausalLM,
 )
 
-from tests.gradients.models import ARCHITECTURES, VOCAB, tiny_experts, tiny_model
+from tests.gradients.models import ARCHITECTURES, VOCAB, perturbed, tiny_experts, tiny_model
 
 SHAPE = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
 ENDS = {"bos_token_id": 1, "eos_token_id": 1}
@@ -44,12 +44,8 @@ def model_of(name: str) -> Any:
     if name.startswith(("qwen3_moe", "mixtral")):
         return tiny_experts(name)
     cls, config, _ = TAILS[name]
-    torch.manual_seed(3)
-    model = cls(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.15 * torch.randn_like(parameter))
-    return model
+    torch.default_generator.manual_seed(3)
+    return perturbed(cls(config))
 
 
 class Largest(TorchDispatchMode):

@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,15 @@ _TARGETS = {"gpt2_tied_conv1d": ["c_attn", "c_proj"]}
 
 def tiny_model(name: str, *, lora: bool = False, dtype: torch.dtype = torch.float32) -> Any:
     """A two-layer model with perturbed norms and biases; an adapter with B away from zero."""
-    torch.manual_seed(3)
+    model, random_state = _built_model(name, lora, dtype)
+    torch.default_generator.set_state(random_state)
+    return copy.deepcopy(model)
+
+
+@cache
+def _built_model(name: str, lora: bool, dtype: torch.dtype) -> tuple[Any, torch.Tensor]:
+    """The model, and the state of the random numbers that go on after it."""
+    torch.default_generator.manual_seed(3)
     model = _build(name).to(dtype)
     if lora:
         targets = _TARGETS.get(name, ["q_proj", "k_proj", "v_proj", "o_proj", "down_proj"])
@@ -49,6 +58,11 @@ def tiny_model(name: str, *, lora: bool = False, dtype: torch.dtype = torch.floa
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # peft and transformers of different ages deprecate each other's names
             model = get_peft_model(model, config).to(dtype)
+    return perturbed(model), torch.default_generator.get_state()
+
+
+def perturbed(model: Any) -> Any:
+    """The model with noise on each parameter, which none then leaves at zero or one."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.15 * torch.randn_like(parameter))
@@ -57,7 +71,7 @@ def tiny_model(name: str, *, lora: bool = False, dtype: torch.dtype = torch.floa
 
 def tiny_experts(name: str, *, implementation: str = "grouped_mm", vocab_size: int = VOCAB, positions: int = 32) -> Any:
     """A two-layer mixture of four experts, two of them for each token; only ``eager`` computes in float64."""
-    torch.manual_seed(5)
+    torch.default_generator.manual_seed(5)
     shape = {"vocab_size": vocab_size, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     if name == "mixtral":
         config = transformers.MixtralConfig(
@@ -78,10 +92,7 @@ def tiny_experts(name: str, *, implementation: str = "grouped_mm", vocab_size: i
         )
         model = transformers.Qwen3MoeForCausalLM(config)
     model.config._experts_implementation = implementation
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.15 * torch.randn_like(parameter))
-    return model.eval()
+    return perturbed(model)
 
 
 def tiny_policy(name: str, *, lora: bool = False, dtype: torch.dtype = torch.float32) -> MeasuredPolicy:

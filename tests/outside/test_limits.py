@@ -34,9 +34,7 @@ def link_to_a_device(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "kind"), [(pipe, "a pipe"), (bound_socket, "a socket"), (link_to_a_device, "a device")]
 )
-def test_what_is_no_file_is_never_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: object, kind: str
-) -> None:
+def test_only_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: object, kind: str) -> None:
     monkeypatch.chdir(tmp_path)  # a socket's name may have 108 letters
     path = make(tmp_path / "a.json")  # type: ignore[operator]
     for read in (outside.require_regular, outside.open_file, outside.read_limited):
@@ -53,9 +51,7 @@ def test_files_folders_and_what_is_not_there_are_left_alone(tmp_path: Path) -> N
     assert outside.read_limited(tmp_path / "a") == b"abc"
 
 
-def test_a_file_is_read_up_to_the_limit_and_the_environment_raises_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_read_up_to_a_limit_that_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_ROW", 2 << 20)
     (tmp_path / "a").write_bytes(bytes((2 << 20) + 1))
     with pytest.raises(InputError, match="a is larger than 2 MiB") as caught:

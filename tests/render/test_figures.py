@@ -50,9 +50,7 @@ OF_RANK = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("report", "names"), EXPECTED.values(), ids=EXPECTED)
-def test_each_result_has_its_figures_whose_words_are_inside_and_read_at_600_pixels(
-    report: object, names: set[str]
-) -> None:
+def test_each_result_has_its_figures_with_words_that_fit_and_can_be_read(report: object, names: set[str]) -> None:
     """Eight pixels and more; a title of its finding, which names a number."""
     figures = draw_figures(report)
     assert set(figures) == names

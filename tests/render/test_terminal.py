@@ -38,9 +38,7 @@ def shown(name: str, *show: str) -> str:
 
 @pytest.mark.parametrize("show", [(), ("all",)], ids=["answer", "all"])
 @pytest.mark.parametrize("name", REPORTS)
-def test_every_table_fits_80_columns_spells_out_hostile_text_and_cuts_names_alone(
-    name: str, show: tuple[str, ...]
-) -> None:
+def test_each_table_fits_80_columns_escapes_text_and_cuts_names_alone(name: str, show: tuple[str, ...]) -> None:
     text = shown(name, *show)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     assert all("red" in line or "script" in line for line in text.splitlines() if "…" in line)

@@ -25,8 +25,11 @@ def read_golden(kind: type[Result], name: str) -> Result:
     return result
 
 
+_hints = cache(get_type_hints)  # a second of a session's start without
+
+
 def _record(kind: Any, plain: dict[str, Any]) -> Any:
-    hints, left, made = get_type_hints(kind), dict(plain), {}
+    hints, left, made = _hints(kind), dict(plain), {}
     for field in fields(kind):
         if field.name in getattr(kind, "flattened", ()):
             own = {name: left.pop(name) for name in hints[field.name].__struct_fields__ if name in left}

@@ -12,9 +12,9 @@ from gradscope.rollouts import arrays
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64, np.uint8])
 def test_numbers_come_back_as_they_were_whatever_the_chunks(dtype: type) -> None:
-    whole = pa.array(np.array([3, 1, 2], dtype=dtype))
-    chunked = pa.chunked_array([whole[:1], whole[1:]])
-    for column in (whole, chunked):
+    plain = pa.array(np.array([3, 1, 2], dtype=dtype))
+    chunked = pa.chunked_array([plain[:1], plain[1:]])
+    for column in (plain, chunked):
         assert arrays.to_numpy(column).dtype == dtype
         assert arrays.to_numpy(column).tolist() == [3, 1, 2]
 

@@ -112,8 +112,8 @@ def test_rows_of_wandb_in_parts_of_any_size_and_other_records_between(tmp_path: 
     damage: list[str] = []
     rows = [json.loads(line) for line in history_in(path, damage.append)]
     assert [(row["_step"], row["reward"]) for row in rows] == [(0, 0.0), (1, 0.5), (2, 1.0), (3, 1.5), (4, 9)]
-    for place in (path, tmp_path):
-        assert read_run(place, metrics_alone=True).metrics == {
+    for log in (path, tmp_path):
+        assert read_run(log, metrics_alone=True).metrics == {
             step: {"reward": step / 2 if step < 4 else 9.0} for step in range(5)
         }
     assert (rows[0]["note"], damage) == ("x" * 100_000, [])

@@ -80,9 +80,7 @@ def test_weights_wait_and_what_is_never_opened_leaves_its_name(memory: Any, gets
     assert b"did not copy" in (folder / "a.pkl").read_bytes()
 
 
-def test_a_copy_that_was_cut_off_is_discarded_and_the_rest_stays(
-    memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
+def test_a_cut_copy_is_discarded(memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     memory.pipe({"/run/1.jsonl": ROW, "/run/2.jsonl": ROW})
     get_file, rest_has_come = type(memory).get_file, Event()
 
@@ -105,9 +103,7 @@ def test_a_copy_that_was_cut_off_is_discarded_and_the_rest_stays(
     assert (folder / "2.jsonl").read_bytes() == ROW
 
 
-def test_without_a_mark_a_file_is_copied_each_time(
-    memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unmarked_files_are_copied_each_time(memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     memory.pipe("/run/1.jsonl", ROW)
     monkeypatch.setattr("gradscope.rollouts.listing._MARKS", ())
     copied("memory://run")
@@ -356,9 +352,7 @@ def test_extents_change_with_what_is_written(tmp_path: Path) -> None:
     assert log_extent(tmp_path) != before
 
 
-def test_a_file_that_vanishes_between_listing_and_looking_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_vanishes_after_listing_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glob.glob", lambda _: [str(tmp_path / "gone.partial")])
     assert log_extent(tmp_path / "*") == {}
 

@@ -106,9 +106,7 @@ def caused(cause: BaseException) -> FileNotFoundError:
         (OSError(errno.ENOSPC, "full"), "s3://b/x", "no space left", "XDG_CACHE_HOME"),
     ],
 )
-def test_an_error_of_a_library_becomes_a_sentence_without_secrets(
-    error: Exception, url: str, message: str, hint: str
-) -> None:
+def test_library_errors_become_sentences_without_secrets(error: Exception, url: str, message: str, hint: str) -> None:
     with pytest.raises(GradscopeError, match=message) as caught, listing.explaining(url):
         raise error
     text = f"{caught.value} {caught.value.hint}"

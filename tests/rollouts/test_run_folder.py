@@ -190,9 +190,7 @@ def _with_adapters(run: Path, step: int, **num_bytes: int) -> None:
 @pytest.mark.parametrize(
     ("second", "trained"), [({"default": 8, "second": 4}, ""), ({"default": 4, "second": 8, "ref": 12}, "second")]
 )
-def test_of_several_adapters_the_one_that_changes_was_trained(
-    tmp_path: Path, second: dict[str, int], trained: str
-) -> None:
+def test_of_several_adapters_the_changing_one_counts(tmp_path: Path, second: dict[str, int], trained: str) -> None:
     _with_adapters(tmp_path, 1, default=4, second=4, ref=4)
     _with_adapters(tmp_path, 2, **second)
     checkpoints = run_folder.find_checkpoints(tmp_path, lambda _: "base")

@@ -181,9 +181,7 @@ def test_steps_that_a_crash_leaves_next_to_a_joined_file_count_once(tmp_path: Pa
     assert content(tmp_path) == before
 
 
-def test_large_steps_and_those_of_another_kind_stay_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_steps_and_other_kinds_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rollouts = (replace(group(2).rollouts[0], trainer_logprobs=(-0.5, -0.25)),)
     store.write_step_rollouts(tmp_path, 2, [replace(group(2), rollouts=rollouts)])
     store.write_step_rollouts(tmp_path, 20, of_step(20))

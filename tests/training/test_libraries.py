@@ -19,9 +19,7 @@ def arguments(num_processes: int = 1, **settings: Any) -> dict[str, Any]:
     ("settings", "num_processes", "batch_size"),
     [({}, 1, 128), ({"gradient_accumulation_steps": 4}, 1, 32), ({"gradient_accumulation_steps": 4}, 2, 16)],
 )
-def test_a_generation_is_for_one_update_however_it_is_divided(
-    settings: dict[str, Any], num_processes: int, batch_size: int
-) -> None:
+def test_one_generation_serves_one_update(settings: dict[str, Any], num_processes: int, batch_size: int) -> None:
     made = arguments(num_processes, **settings)
     assert made["per_device_train_batch_size"] == batch_size
     assert batch_size * made["gradient_accumulation_steps"] * num_processes == made["generation_batch_size"] == 128
@@ -56,9 +54,7 @@ def test_an_adapter_has_twice_its_rank_as_scale_unless_told() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_printed_and_the_process_is_left_as_it_was(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_printed_and_the_process_stays_as_it_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     import random
 
     import torch

@@ -114,9 +114,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return become
 
 
-def test_launches_that_cannot_be_are_refused(
-    two: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_launches_are_refused(two: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     two(0)
     with pytest.raises(UsageError, match="3 rollouts a step do not divide among 2 processes"):
         train(short_config(tmp_path / "run", num_prompts=1, group_size=3))
@@ -131,7 +129,7 @@ def test_launches_that_cannot_be_are_refused(
     assert resume_command(Path("r")) == command
 
 
-def test_the_others_end_without_a_word(
+def test_the_others_end_silently(
     two: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two(1)
@@ -155,9 +153,7 @@ def test_one_of_those_that_fail_tells_why(two: Callable[[int], None], monkeypatc
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_all_leave_the_group_before_an_error_ends_them(
-    two: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, index: int
-) -> None:
+def test_errors_end_all_processes(two: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, index: int) -> None:
     left: list[int] = []
     two(index)
     monkeypatch.setattr(processes, "gather", lambda values: [True, True])

@@ -49,9 +49,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 @pytest.mark.parametrize(("settings", "reason"), REFUSED)
-def test_a_run_that_cannot_be_is_refused_and_leaves_nothing_behind(
-    tmp_path: Path, settings: dict[str, Any], reason: str
-) -> None:
+def test_refused_runs_leave_nothing_behind(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
     with pytest.raises((InputError, UsageError), match=reason) as caught:
         train(short_config(tmp_path / "run", **settings))
     assert not (tmp_path / "run").exists()

@@ -96,9 +96,7 @@ def test_a_baseline_is_replaced_by_force_alone_and_nothing_else_ever(cli: Cli, l
     assert base.read_bytes() == written
 
 
-def test_github_gets_annotations_and_a_summary(
-    cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_github_gets_notes_and_a_summary(cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -121,9 +119,7 @@ def test_a_file_sets_the_whole_gate(cli: Cli, log: Path, monkeypatch: pytest.Mon
     assert done.out.count("against the baseline") == 2
 
 
-def test_a_metric_without_an_interval_is_named_when_the_baseline_is_written(
-    cli: Cli, tiny_run: Path, tmp_path: Path
-) -> None:
+def test_metrics_without_an_interval_are_named_in_a_new_baseline(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     names = ("--track", "grad_norm", "--track", "frac_reward_zero_std")
     written = cli("check", tiny_run, *names, "--baseline", tmp_path / "b.json", "--update-baseline")
     assert written.code == 0

@@ -6,9 +6,7 @@ from gradscope.cli.remembered import FILE
 from tests.cli.conftest import Cli
 
 
-def test_what_is_kept_is_listed_for_a_run_and_for_a_folder(
-    cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_lists_a_run_and_a_folder(cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADSCOPE_REMEMBER", "1")
     monkeypatch.chdir(tmp_path)
     assert cli("config", log).out.startswith(f"Nothing is remembered for {log}.")

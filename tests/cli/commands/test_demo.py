@@ -24,9 +24,7 @@ def run_demo(
     return cli("demo", *arguments), calls
 
 
-def test_the_tour_runs_every_command_as_it_prints_it_and_leaves_the_run_and_the_page(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_tour_runs_as_printed_and_leaves_a_page(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     done, calls = run_demo(cli, monkeypatch, "tour")
     lines = done.out.splitlines()

@@ -73,9 +73,7 @@ def test_two_runs_of_any_reader_are_set_side_by_side(cli: Cli, log: Path, tmp_pa
 
 
 @pytest.mark.parametrize("option", [("--step", "1"), ("--max-tokens", "0"), ("--samples", "a.jsonl")])
-def test_what_has_no_use_for_several_runs_is_refused(
-    cli: Cli, log: Path, tmp_path: Path, option: tuple[str, str]
-) -> None:
+def test_options_of_a_single_run_are_refused(cli: Cli, log: Path, tmp_path: Path, option: tuple[str, str]) -> None:
     done = cli("report", log, log, *option, "--output", tmp_path / "a.html")
     assert done.code == 2
     assert f"{option[0]} does not apply to several runs" in done.err
@@ -94,9 +92,7 @@ def test_charts_are_written_for_slides(cli: Cli, log: Path, tmp_path: Path) -> N
     assert (again.code, (tmp_path / "b.html").exists()) == (2, False)
 
 
-def test_the_page_is_shown_only_when_asked(
-    cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_opens_only_when_asked(cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     monkeypatch.setattr("webbrowser.open", shown.append)
     assert cli("report", log, "--no-gradients", "--output", tmp_path / "a.html").code == len(shown) == 0

@@ -44,9 +44,7 @@ def ids_outside_the_vocabulary(run: Path) -> None:
         (ids_outside_the_vocabulary, "token id 22 is outside the model's vocabulary of 22"),
     ],
 )
-def test_what_does_not_fit_is_refused(
-    cli: Cli, tiny_run: Path, tmp_path: Path, command: str, spoil: Break, words: str
-) -> None:
+def test_too_large_is_refused(cli: Cli, tiny_run: Path, tmp_path: Path, command: str, spoil: Break, words: str) -> None:
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run)
     spoil(run)
@@ -77,9 +75,7 @@ def test_memory_that_runs_out_everywhere_is_an_error_of_the_input(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_batches_that_do_not_fit_are_halved_and_that_is_said(
-    cli: Cli, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_are_halved_until_they_fit(cli: Cli, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gradscope.gradients.plan.prepared_step import PreparedStep
 
     forward = PreparedStep.outputs

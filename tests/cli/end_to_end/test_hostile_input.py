@@ -255,7 +255,7 @@ def test_what_unpacks_to_too_much_is_refused(cli: Cli, tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("name", "is_nested"), [("group_id", False), ("step", False), ("reward", False), ("prompt_id", True)]
 )
-def test_a_text_that_each_row_refers_to_is_refused(
+def test_a_shared_text_is_refused(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_nested: bool
 ) -> None:
     monkeypatch.setattr(limits, "MAX_UNPACKED", 1 << 20)
@@ -270,9 +270,7 @@ def test_a_text_that_each_row_refers_to_is_refused(
     refused(cli("degeneracy", tmp_path / "a.parquet"), "unpacks to more than 1 MiB")
 
 
-def test_a_prompt_that_each_row_refers_to_is_read_once(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shared_prompt_is_read_once(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_UNPACKED", 1 << 20)
     prompts = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 200, pa.int32()), pa.array(["x" * 20_000, "y"]))
     table = pa.table({"prompt": prompts, "step": [1] * 400, "reward": [row % 3 for row in range(400)]})

@@ -10,9 +10,7 @@ def interrupt(*arguments: object, **options: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_in_training_exits_130_and_says_how_to_go_on(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_in_training_says_how_to_resume(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
 
     def interrupt_later(*arguments: object, **options: object) -> None:
@@ -28,9 +26,7 @@ def test_ctrl_c_in_training_exits_130_and_says_how_to_go_on(
     )
 
 
-def test_ctrl_c_before_the_first_file_leaves_nothing_to_go_on_with(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_early_ctrl_c_leaves_nothing_to_resume(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "train", interrupt)
     assert cli("train", "--output", tmp_path / "run") == (130, "", "interrupted\n")
 

@@ -33,9 +33,7 @@ def test_a_folder_of_runs_gives_an_index(cli: Cli, folder: Path, tmp_path: Path)
     assert "not read: broken: " in text
 
 
-def test_strict_refuses_a_run_that_cannot_be_read_and_a_single_run_is_named(
-    cli: Cli, folder: Path, tmp_path: Path
-) -> None:
+def test_strict_refuses_unreadable_runs_and_names_a_single_run(cli: Cli, folder: Path, tmp_path: Path) -> None:
     done = cli("report", folder, "--output", tmp_path / "a.html", "--strict")
     assert (done.code, "cannot be summarized" in done.err) == (2, True)
     assert not (tmp_path / "a.html").exists()

@@ -88,9 +88,7 @@ def test_rank_prints_and_writes_once_what_one_process_does(
         np.testing.assert_allclose(values, expected, atol=2e-5 * max([*expected, 0.0]))
 
 
-def test_rows_by_hidden_state_are_what_one_process_finds(
-    cli: Cli, tiny_run: Path, outputs: dict[str, list[Done]]
-) -> None:
+def test_rows_by_hidden_state_equal_one_process(cli: Cli, tiny_run: Path, outputs: dict[str, list[Done]]) -> None:
     alone, (main, other) = cli(*HIDDEN, tiny_run), outputs["hidden"]
     assert (main.code, other) == (alone.code, (alone.code, "", ""))
     assert "$ gradscope" not in main.out  # the next command would need the launcher
@@ -100,9 +98,7 @@ def test_rows_by_hidden_state_are_what_one_process_finds(
     assert len(lines[0]) > 5
 
 
-def test_claims_that_need_rows_of_tokens_say_so_and_the_rest_have_numbers(
-    outputs: dict[str, list[Done]], output: Path
-) -> None:
+def test_claims_on_token_rows_say_so_and_others_have_numbers(outputs: dict[str, list[Done]], output: Path) -> None:
     (main, other) = outputs["claims"]
     assert (main.code, other) == (0, (0, "", ""))
     assert "$ gradscope" not in main.out

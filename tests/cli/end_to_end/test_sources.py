@@ -34,9 +34,7 @@ def same_but_for_the_path(text: str, local: Path) -> str:
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_command_answers_alike(
-    cli: Cli, tiny_run: Path, remote: str, cache: Path, arguments: tuple[str, ...]
-) -> None:
+def test_commands_answer_alike(cli: Cli, tiny_run: Path, remote: str, cache: Path, arguments: tuple[str, ...]) -> None:
     words = (*arguments, "--show", "notes")
     local, target = (cli(*(str(run) if word == "RUN" else word for word in words)) for run in (tiny_run, remote))
     assert (local.code, target.code) == (0, 0), target.err

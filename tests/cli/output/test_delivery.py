@@ -79,9 +79,7 @@ def test_a_folder_on_a_disk_of_its_own(cli: Cli, log: Path, tmp_path: Path, monk
     assert (tmp_path / "out" / "degeneracy.json").is_file()
 
 
-def test_a_disk_that_cannot_be_written_is_named(
-    cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_disk_is_named(cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_only(file: Path, target: Path) -> Path:
         raise OSError(errno.EROFS, "Read-only file system", str(file))
 
@@ -131,9 +129,7 @@ def test_json_is_all_that_stdout_shows_and_quiet_leaves_stderr_empty(capsys: pyt
 
 
 @pytest.mark.slow
-def test_of_many_files_the_document_is_named_and_the_others_are_counted(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_of_many_files_only_the_document_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     deliver(output=tmp_path / "out")
     kinds = [path.suffix for path in (tmp_path / "out").iterdir()]
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("wrote ")]
@@ -153,7 +149,7 @@ def test_few_files_are_named_as_they_stand_in_their_folder(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("num_steps", "words"), [(0, ""), (1, "the 1 finished step in "), (2, "the 2 finished steps in ")]
 )
-def test_an_interruption_says_how_to_go_on(
+def test_ctrl_c_says_how_to_resume(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, num_steps: int, words: str
 ) -> None:
     with pytest.raises(KeyboardInterrupt):

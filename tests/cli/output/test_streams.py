@@ -125,7 +125,7 @@ def test_quiet_reports_no_progress() -> None:
         assert progress is no_progress
 
 
-def test_a_terminal_shows_a_bar_and_is_clean_afterwards(
+def test_a_terminal_shows_a_bar_and_ends_clean(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -137,9 +137,7 @@ def test_a_terminal_shows_a_bar_and_is_clean_afterwards(
     assert "1/4" in err
 
 
-def test_a_file_gets_a_line_from_time_to_time_with_what_is_left(
-    seconds: list[float], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_gets_progress_lines_now_and_then(seconds: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     with streams.progress_bar(quiet=False) as progress:
         for done in range(0, 101, 10):
             progress(done, 100, "MB read")
@@ -171,9 +169,7 @@ def test_less_than_an_hour_and_a_half_is_in_minutes(seconds: list[float], capsys
 
 
 @pytest.mark.parametrize("total", [10_000, 10**9])
-def test_an_estimate_below_a_second_is_none(
-    total: int, seconds: list[float], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_under_a_second_is_no_estimate(total: int, seconds: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     """Work that has only begun, or is all but done, after a wait: neither is said to take no time."""
     with streams.progress_bar(quiet=False) as progress:
         progress(0, total, "groups")

@@ -204,9 +204,7 @@ def baseline(log: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_the_same_run_passes_its_own_baseline_and_a_starved_one_fails_with_number_and_next_step(
-    log: Path, baseline: Path, tmp_path: Path
-) -> None:
+def test_a_run_passes_its_own_baseline_and_a_starved_one_fails(log: Path, baseline: Path, tmp_path: Path) -> None:
     report = check_run(log, CheckSettings(track=["frac_reward_zero_std"], baseline=baseline))
     (verdict,) = report.verdicts
     assert report.outcome == "pass"
@@ -259,9 +257,7 @@ def judged(name: str, change: float, half: float = 0.1, margin: float = 0.1, rul
         ("grad_norm@last20%", 0.1, "pass"),
     ],
 )
-def test_of_one_metric_the_near_end_of_the_interval_must_be_worse_than_the_margin(
-    name: str, change: float, outcome: str
-) -> None:
+def test_a_single_metric_fails_by_the_near_end_of_its_interval(name: str, change: float, outcome: str) -> None:
     assert judged(name, change).outcome == outcome
 
 

@@ -430,9 +430,7 @@ def of_tokens(**parts: object) -> RankReport:
         ("logprob_changes.matched", ("logprob_changes", None), ""),
     ],
 )
-def test_numbers_of_tokens_are_those_of_one_row_of_the_last_step(
-    name: str, row: tuple[str, str | None], words: str
-) -> None:
+def test_token_numbers_are_of_one_row_of_the_last_step(name: str, row: tuple[str, str | None], words: str) -> None:
     entry, (table, kind) = CATALOG[name], row
     report = of_tokens()
     chosen = [

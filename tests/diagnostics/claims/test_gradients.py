@@ -158,9 +158,7 @@ def alike(within: float, advantage: str = ADVANTAGE, rewards: tuple[float, ...] 
 @pytest.mark.parametrize(
     ("within", "verdict", "share", "tolerance"), [(0.1, "supported", 1.0, 0.02), (30.0, "contradicted", 2 / 8, 0.05)]
 )
-def test_rows_of_a_class_that_are_alike_are_two_rows(
-    within: float, verdict: str, share: float, tolerance: float
-) -> None:
+def test_equal_rows_of_a_class_are_two_rows(within: float, verdict: str, share: float, tolerance: float) -> None:
     judged = alike(within)
     assert (judged.verdict, judged.steps) == (verdict, (3,))
     assert judged.null.value == pytest.approx(2 / 8)  # eight unrelated rows of one size, four of each class
@@ -188,9 +186,7 @@ ONE_PASS = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
         (ADVANTAGE, (0.0,) * 8, "No group has a gradient."),
     ],
 )
-def test_groups_without_two_advantages_that_cancel_have_no_class_means(
-    advantage: str, rewards: tuple[float, ...], words: str
-) -> None:
+def test_class_means_need_two_advantages_that_cancel(advantage: str, rewards: tuple[float, ...], words: str) -> None:
     judged = alike(0.1, advantage, rewards)
     assert judged.verdict == "cannot_tell"
     assert words in judged.why

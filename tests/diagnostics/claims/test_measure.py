@@ -44,9 +44,7 @@ def seen(run: Run, monkeypatch: pytest.MonkeyPatch, **options: object) -> Eviden
     return seen_evidence[0]
 
 
-def test_the_formulation_and_the_steps_are_the_named_ones_or_those_with_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_formulation_and_steps_are_the_named_ones_or_those_with_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen(run_with(range(1, 3), range(2)), monkeypatch).advantage == "dr_grpo"
     assert (
         seen(run_with(range(1, 3), range(2)), monkeypatch, options=ClaimOptions(advantage="sign")).advantage == "sign"

@@ -284,9 +284,7 @@ def within(*paths: Path) -> dict[str, tuple[ComparedPair, Estimate | None]]:
 
 
 @pytest.mark.parametrize(("sizes", "scale"), [((8,), 1.0), ((2, 3, 16), 1.0), ((4, 8), 5.0)])
-def test_the_interval_is_around_the_difference_of_the_table(
-    tmp_path: Path, sizes: tuple[int, ...], scale: float
-) -> None:
+def test_the_interval_is_around_the_tables_difference(tmp_path: Path, sizes: tuple[int, ...], scale: float) -> None:
     logs = [
         write_pair(tmp_path / f"{name}.jsonl", chance, sizes=sizes, seed=index, scale=scale)
         for index, (name, chance) in enumerate((("low", 0.3), ("high", 0.6)))

@@ -147,9 +147,7 @@ def test_each_trainers_counters_give_the_share_at_each_step_and_overall(
         ("open-instruct", {1: {"scores": 1.0}, 3: {"batch/filtered_prompts": 1.0}}, as_logged.NO_LINE),
     ],
 )
-def test_what_the_counters_do_not_tell_is_undefined(
-    format: str, metrics: Mapping[int, Mapping[str, float]], reason: str
-) -> None:
+def test_missing_counters_are_undefined(format: str, metrics: Mapping[int, Mapping[str, float]], reason: str) -> None:
     behind = filtered(format, metrics)
     assert behind.frac_zero_std_sampled.undefined == reason
     assert (behind.num_sampled, behind.num_dead) == (None, None)

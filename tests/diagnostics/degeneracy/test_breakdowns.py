@@ -156,7 +156,7 @@ def test_pooled_environments_that_pass_unlike_are_named() -> None:
     alike = [group_of([1.0, 0.0] * 4, prompt=f"{env}/{at}") for env in "ab" for at in range(30)]
     graded = [group_of([0.3, at / 10], prompt=f"{env}/{at}") for env in "ab" for at in (3, 4)]
     words = [" ".join(degeneracy_of_run(run_of(*groups)).findings) for groups in (unlike, alike, graded)]
-    assert ["The log pools 2 environments, which pass from 50" in said for said in words] == [True, False, False]
+    assert ["The log pools 2 environments, which pass from 50" in text for text in words] == [True, False, False]
 
 
 def sampled_by(group: RolloutGroup, *policies: str) -> RolloutGroup:

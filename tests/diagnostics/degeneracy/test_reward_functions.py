@@ -119,9 +119,7 @@ def test_without_advantages_and_arguments_shares_are_of_reward_differences() -> 
         (None, {"scale_rewards": "median"}, "scale_rewards = median is not known"),
     ],
 )
-def test_advantages_without_a_rule_have_no_parts(
-    advantages: np.ndarray | None, settings: dict[str, str] | None, reason: str
-) -> None:
+def test_advantages_need_a_rule(advantages: np.ndarray | None, settings: dict[str, str] | None, reason: str) -> None:
     report = degeneracy_of_run(a_run(advantages, settings=settings, correct=CORRECT, length=LENGTH))
     assert reason in str(report.by_reward[0].advantage_share.undefined)
 

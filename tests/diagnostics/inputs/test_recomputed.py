@@ -66,9 +66,7 @@ def rows(*, num_prompt: int = 4, mask: tuple[bool, ...] = (True,) * 3, inferred:
         ({**COUNTS, "tools/call_frequency": 0.0}, rows(), "prompt_unknown"),
     ],
 )
-def test_the_trainers_counts_tell_other_tokens(
-    metrics: dict[str, float], sequences: list[TokenSequence], cause: str | None
-) -> None:
+def test_token_counts_must_agree(metrics: dict[str, float], sequences: list[TokenSequence], cause: str | None) -> None:
     reason = _other_tokens(run_with(metrics), 1, sequences)
     assert (reason and reason.cause) == cause
 

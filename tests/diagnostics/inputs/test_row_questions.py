@@ -20,9 +20,7 @@ def gram(prepared: PreparedStep) -> StepGram:
 
 
 @pytest.mark.slow
-def test_all_tokens_of_a_group_add_up_to_its_rollouts_and_a_seed_draws_some(
-    prepared: PreparedStep, gram: StepGram
-) -> None:
+def test_tokens_of_a_group_add_up_to_its_rollouts_and_a_seed_draws_some(prepared: PreparedStep, gram: StepGram) -> None:
     index = np.array(gram.group_ids)
     for tokens in measure_tokens(prepared, gram, most=None):
         weights = tokens.table.logged_weights

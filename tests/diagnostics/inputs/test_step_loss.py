@@ -19,7 +19,7 @@ def full(num_updates: int) -> WeightsRef:
     return WeightsRef(num_updates=num_updates, path=Path(f"checkpoint-{num_updates}"), kind="full")
 
 
-def whole(weights: WeightsRef):
+def all_of(weights: WeightsRef):
     return ((weights, 1.0),)
 
 
@@ -49,7 +49,7 @@ def test_split_or_joined_batches_have_no_start(per_generation):
 
 
 def test_the_reference_is_the_start_of_training():
-    assert loss_of(run_with(full(0), full(1), settings=KL), 2).reference == whole(full(0))
+    assert loss_of(run_with(full(0), full(1), settings=KL), 2).reference == all_of(full(0))
     assert loss_of(run_with(full(1), settings=KL), 2).reference == ()
     assert loss_of(run_with(full(0)), 1).reference == ()
 
@@ -57,11 +57,11 @@ def test_the_reference_is_the_start_of_training():
 def test_a_reference_that_is_replaced_is_the_checkpoint_of_then():
     settings = {**KL, "sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 1.0}
     run = run_with(full(0), full(2), settings=settings)
-    assert [loss_of(run, step).reference for step in (1, 2, 3, 4)] == [whole(full(at)) for at in (0, 0, 2, 2)]
+    assert [loss_of(run, step).reference for step in (1, 2, 3, 4)] == [all_of(full(at)) for at in (0, 0, 2, 2)]
     assert "the weights after 4 updates" in str(loss_of(run, 5).reason)
     mixed = run_with(full(0), full(2), settings={**settings, "ref_model_mixup_alpha": 0.6})
-    assert loss_of(mixed, 2).reference == whole(full(0))
-    assert loss_of(mixed, 4).reference == (*whole(full(0)), (full(2), 0.6))
+    assert loss_of(mixed, 2).reference == all_of(full(0))
+    assert loss_of(mixed, 4).reference == (*all_of(full(0)), (full(2), 0.6))
     assert loss_of(mixed, 4).weights == (full(0), full(2))
     assert loss_of(mixed, 5).reason.cause == "reference_missing"
     assert (
@@ -86,7 +86,7 @@ def test_the_reference_of_an_adapter_is_its_copy_or_its_base(tmp_path: Path):
     assert loss_of(run_with(fresh, settings=KL, trl=False), 1).reference == ()
     assert loss_of(run_with(fresh, settings=KL, trl=False), 1).reason is None
     saved, copy = adapter(tmp_path / "checkpoint-1", 1), adapter(tmp_path / "checkpoint-1" / "ref", 0)
-    assert loss_of(run_with(saved, settings=KL), 2).reference == whole(copy)
+    assert loss_of(run_with(saved, settings=KL), 2).reference == all_of(copy)
 
 
 def test_without_a_copy_trl_made_the_adapter_itself(tmp_path: Path):
@@ -99,7 +99,7 @@ def test_without_a_copy_trl_made_the_adapter_itself(tmp_path: Path):
 def test_without_checkpoints_of_trl_the_first_kl_decides(tmp_path: Path, kl: float, is_start: bool):
     start = adapter(tmp_path / "start", 0)
     run = run_with(start, settings=KL, metrics={1: {"kl": kl}}, trl=False)
-    assert loss_of(run, 1).reference == (whole(start) if is_start else ())
+    assert loss_of(run, 1).reference == (all_of(start) if is_start else ())
     assert loss_of(replace(run, windows={1: 2}), 1).reason.cause == "reference_missing"
     assert loss_of(replace(run, metrics={}), 1).reason.cause == "reference_missing"
     assert _reference_of(float("nan"), checkpoints_tell=False) is None

@@ -124,9 +124,7 @@ def newly_solved(share: float) -> Change:
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [16, 64])
 @pytest.mark.parametrize("draw", [lambda rng: rng.beta(0.3, 1, 500), lambda rng: rng.choice([0.02, 0.5], 500)])
-def test_the_best_of_several_samples_is_never_an_expansion(
-    draw: Callable[[np.random.Generator], np.ndarray], n: int
-) -> None:
+def test_the_best_of_samples_is_never_an_expansion(draw: Callable[[np.random.Generator], np.ndarray], n: int) -> None:
     """Forty of forty such logs of 500 prompts were called capacity expansion once."""
     for m in (1.0, 8.0, 32.0):
         verdicts = judged(draw, best_of(m), n)
@@ -378,9 +376,7 @@ def test_groups_of_one_prompt_are_pooled_and_missing_verdicts_counted() -> None:
         ),
     ],
 )
-def test_samples_without_verdicts_of_one_policy_are_refused(
-    groups: list[RolloutGroup], message: str, hint: str
-) -> None:
+def test_samples_must_have_verdicts_of_one_policy(groups: list[RolloutGroup], message: str, hint: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         passk.samples_of_run(run_of(*groups), name="x")
     assert hint in str(caught.value.hint)

@@ -137,9 +137,7 @@ def test_the_gradient_of_the_kl_term_in_dead_groups_is_reported() -> None:
     assert list(module._kl_of_dead_groups(without)) == []
 
 
-def test_questions_are_answered_in_order_and_a_kind_without_an_answer_leaves_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_kinds_are_answered_in_order_and_one_without_answer_spares_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(prepared: object, gram: object, *, progress: object) -> None:
         raise UsageError("Rows of tokens are measured by one process.")
 

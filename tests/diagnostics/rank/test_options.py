@@ -24,9 +24,7 @@ from gradscope.results.row_kinds import RowKind
         ("weight", {"heldout": "x"}, "--heldout is for rows of whole rollouts", "Leave out --rows"),
     ],
 )
-def test_options_that_do_not_go_with_the_rows_are_refused(
-    rows: RowKind, chosen: dict[str, Any], message: str, hint: str
-) -> None:
+def test_options_must_go_with_the_rows(rows: RowKind, chosen: dict[str, Any], message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         RankOptions(**chosen).check(rows)
     assert hint in (caught.value.hint or "")

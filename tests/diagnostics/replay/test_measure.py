@@ -121,9 +121,7 @@ def test_a_match_says_what_it_rests_on_and_a_step_keeps_its_reason() -> None:
 
 
 @pytest.mark.parametrize(("tokenizer", "reason"), [("elsewhere", "prompt_unknown"), ("checkpoint-1", "differs")])
-def test_conversations_that_another_tokenizer_rendered_are_in_doubt(
-    tmp_path: Path, tokenizer: str, reason: str
-) -> None:
+def test_conversations_of_another_tokenizer_are_in_doubt(tmp_path: Path, tokenizer: str, reason: str) -> None:
     run = run_with(2.0)
     (group,) = run.groups
     talked = tuple(replace(one, messages=({"role": "user", "content": "hi"},)) for one in group.rollouts)

@@ -180,9 +180,7 @@ UNREACHABLE = urllib.error.URLError(ConnectionRefusedError())
 @pytest.mark.parametrize(
     "error", [urllib.error.URLError(socket.gaierror(-2, "Name or service not known")), UNREACHABLE]
 )
-def test_without_network_one_line_says_so_and_names_the_variable(
-    monkeypatch: pytest.MonkeyPatch, error: urllib.error.URLError
-) -> None:
+def test_without_network_the_variable_is_named(monkeypatch: pytest.MonkeyPatch, error: urllib.error.URLError) -> None:
     answering(monkeypatch, error)
     with pytest.raises(InputError, match=r"huggingface\.co cannot be reached") as caught:
         load_trained_policy(HUB_NAME, dtype="float32", chat=False)
@@ -194,9 +192,7 @@ def test_without_network_one_line_says_so_and_names_the_variable(
     assert (caught.value.hint or "").startswith("Unset HF_HUB_OFFLINE")
 
 
-def test_what_is_cached_or_behind_a_proxy_or_no_name_of_the_hub_needs_no_network(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cached_proxied_and_local_names_need_no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     answering(monkeypatch, UNREACHABLE)
     for name in (str(tmp_path), "./absent/folder", "/absent"):
         checkpoint.require_hub(name)

@@ -31,9 +31,7 @@ def test_one_process_loads_whole_models_and_nothing_is_changed() -> None:
     sharding.require_one_process("Rows of tokens are")
 
 
-def test_a_unit_is_known_for_the_layer_that_it_was_and_its_hooks_for_those_of_sharding(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_unit_is_recognized_as_its_layer_and_its_hooks_as_sharding(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama_untied_biases")
     head = model.lm_head
     assert sharding.original_type(head) is torch.nn.Linear

@@ -33,6 +33,7 @@ from tests.gradients.models import (
     DAPO,
     VOCAB,
     flat_gradient,
+    perturbed,
     plain_logprobs,
     policy_of,
     prepared,
@@ -116,11 +117,8 @@ NEO = {
 
 
 def built(config) -> MeasuredPolicy:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.15 * torch.randn_like(parameter))
+    torch.default_generator.manual_seed(0)
+    model = perturbed(AutoModelForCausalLM.from_config(config))
     return replace(policy_of(model), padding=TrainerPadding())
 
 

@@ -144,9 +144,7 @@ def test_tokens_are_chosen_by_their_entropy_in_the_same_precision() -> None:
     assert trained_norms(prepared, BF16).norms == pytest.approx(trained_norms(by_hand, BF16).norms, rel=1e-6)
 
 
-def test_few_rollouts_that_count_share_a_micro_batch_in_one_order_and_not_in_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_few_live_rollouts_share_a_micro_batch_in_some_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding depends on which share one; random orders of eight rarely bring two together."""
     groups = changed(tiny_groups(2, 4), advantage=lambda rollout: float(rollout.sample == 0))
     chunks, together = norms._chunks, []

@@ -234,9 +234,7 @@ def test_zero_is_on_the_scale_where_it_is_near(values: list[float], ends: tuple[
         (1e300, 1.7e308, 5, []),
     ],
 )
-def test_ticks_are_round_and_coordinates_have_one_decimal(
-    low: float, high: float, most: int, marks: list[float]
-) -> None:
+def test_ticks_are_round_and_places_have_one_decimal(low: float, high: float, most: int, marks: list[float]) -> None:
     assert charts.ticks(low, high, most=most) == marks
     assert [charts.rounded(value) for value in (12.0, 1 / 3, 0.1, 100.0)] == ["12", "0.3", "0.1", "100"]
 

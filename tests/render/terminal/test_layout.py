@@ -31,9 +31,7 @@ def test_a_table_that_is_not_shown_is_not_drawn() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_a_wide_terminal_gets_intervals_longer_courses_and_whole_texts(
-    width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wide_terminal_gets_intervals_courses_and_full_texts(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     notes, is_wide = Footnotes(), width == 100
     columns = (

@@ -53,9 +53,7 @@ def is_by_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
 
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n{\n"])
 @pytest.mark.parametrize("is_ended", [True, False])
-def test_each_step_is_read_from_where_it_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes, is_ended: bool
-) -> None:
+def test_steps_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes, is_ended: bool) -> None:
     text = lines(IN_ORDER).encode()
     (tmp_path / "1.jsonl").write_bytes(start + (text if is_ended else text[:-1]))
     (tmp_path / "2.jsonl").write_bytes(start + lines([8, 8, 9]).encode())
@@ -73,7 +71,7 @@ def test_only_the_lines_of_a_step_are_parsed(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("steps", "is_cheap"), [(IN_ORDER, True), (MIXED, False)])
-def test_a_log_whose_steps_lie_mixed_is_read_at_once(
+def test_mixed_steps_are_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[int], is_cheap: bool
 ) -> None:
     monkeypatch.undo()  # one block
@@ -88,11 +86,11 @@ def test_compressed_files_are_passed_over_a_few_times_at_most_and_tables_once(
 ) -> None:
     monkeypatch.setattr(log, "_MAX_PASSES", 2)
     for number in range(num_files):
-        some, file = IN_ORDER[number * 48 // num_files :][: 48 // num_files], tmp_path / f"{number}.{suffix}"
+        part, file = IN_ORDER[number * 48 // num_files :][: 48 // num_files], tmp_path / f"{number}.{suffix}"
         if suffix == "parquet":
-            pq.write_table(pa.Table.from_pylist(rows(some)), file)
+            pq.write_table(pa.Table.from_pylist(rows(part)), file)
         else:
-            file.write_bytes(gzip.compress(lines(some).encode()))
+            file.write_bytes(gzip.compress(lines(part).encode()))
     assert is_by_step(tmp_path, monkeypatch) == (num_files == 8)
 
 
@@ -100,9 +98,7 @@ def test_compressed_files_are_passed_over_a_few_times_at_most_and_tables_once(
     "damage", ["", "3,short\n", '4,"open, p, 1, text\n', "5,g1,p,,\n", "\n\n", "6,g1,p,1.0,a\rb\n"]
 )
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv"])
-def test_each_step_of_a_csv_is_read_from_where_it_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, suffix: str
-) -> None:
+def test_csv_steps_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, suffix: str) -> None:
     delimiter = "\t" if suffix == ".tsv" else ","
     cells = [[*[*row.values()][:-1], f'a "{row["completion"]}"\n{delimiter}'] for row in rows(IN_ORDER)]
     file = io.StringIO("")

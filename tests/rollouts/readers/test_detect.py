@@ -217,9 +217,7 @@ def test_rewards_that_cannot_be_added_up_are_refused(tmp_path: Path, cells: dict
         (("nemo_rl", "art"), "nemo-rl", "art"),
     ],
 )
-def test_files_of_another_trainer_in_the_folder_are_named(
-    tmp_path: Path, logs: tuple[str, str], read: str, other: str
-) -> None:
+def test_files_of_another_trainer_are_named(tmp_path: Path, logs: tuple[str, str], read: str, other: str) -> None:
     for log in logs:
         shutil.copytree(LOGS / log, tmp_path, dirs_exist_ok=True)
     sentence = f"Files of {other} are in the folder, too, and are left out: read them with --reader."
@@ -348,7 +346,7 @@ def test_an_archive_is_unpacked_by_the_command_of_its_hint(tmp_path: Path) -> No
         ("anything.pkl", "anything.pkl", "looks like a pickle", "JSONL, Parquet or CSV"),
     ],
 )
-def test_a_pickle_is_refused_with_what_to_switch_on(
+def test_a_refused_pickle_says_what_helps(
     tmp_path: Path, name: str, path_given: str, message: str, instead: str
 ) -> None:
     path = tmp_path / name

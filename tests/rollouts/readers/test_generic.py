@@ -65,9 +65,7 @@ def test_a_row_is_a_rollout_with_what_its_columns_hold() -> None:
         ({"advantage": float("nan")}, BROKEN_ADVANTAGE, True),
     ],
 )
-def test_rows_that_cannot_be_used_are_set_aside_and_stay_in_their_groups_where_they_have_one(
-    cells: dict[str, Any], reason: str, is_kept: bool
-) -> None:
+def test_unusable_rows_are_set_aside_within_their_groups(cells: dict[str, Any], reason: str, is_kept: bool) -> None:
     records, reasons = read(USUAL | cells, columns(**NAMES))
     assert reasons == {reason: 1}
     assert len(records) == is_kept
@@ -204,9 +202,7 @@ TABLES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("cells", TABLES)
-def test_tables_of_any_cells_have_the_answers_of_the_row_reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: dict[str, Any]
-) -> None:
+def test_tables_equal_the_row_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: dict[str, Any]) -> None:
     usual = {"step": [1, 1, 2, 2], "group_id": ["a", "a", "b", "b"], "reward": [1.0, 0.0, 0.5, 0.5]}
     columns = {name: values for name, values in (usual | cells).items() if values is not None}
     columns |= (
@@ -343,9 +339,7 @@ def steps_logged(step: int) -> list[dict[str, Any]]:
         ("test_step_{}.jsonl", (), None),
     ],
 )
-def test_numbers_in_names_of_files_are_steps(
-    pattern: str, without: tuple[str, ...], num_groups: int | None, tmp_path: Path
-) -> None:
+def test_file_numbers_are_steps(pattern: str, without: tuple[str, ...], num_groups: int | None, tmp_path: Path) -> None:
     for step in (8, 9, 10):
         rows = [{name: cell for name, cell in row.items() if name not in without} for row in steps_logged(step)]
         file = tmp_path / pattern.format(step)
@@ -471,14 +465,14 @@ def test_filters_that_an_older_harness_does_not_name_are_refused(tmp_path: Path)
         read_run(write(tmp_path / "b.jsonl", *rows, *rows))
 
 
-@pytest.mark.parametrize("told", [{"done": False}, {"terminated": 0}, {"next_obs": "a room"}])
-def test_steps_of_episodes_are_refused(told: dict[str, Any], tmp_path: Path) -> None:
-    rows = [{"task_id": task, "step": step, "reward": 0.1, **told} for task in "ab" for step in range(3)]
+@pytest.mark.parametrize("mark", [{"done": False}, {"terminated": 0}, {"next_obs": "a room"}])
+def test_steps_of_episodes_are_refused(mark: dict[str, Any], tmp_path: Path) -> None:
+    rows = [{"task_id": task, "step": step, "reward": 0.1, **mark} for task in "ab" for step in range(3)]
     with pytest.raises(InputError, match="has a row for each step of an episode"):
         read_run(write(tmp_path / "a.jsonl", *rows))
     assert read_run(tmp_path / "a.jsonl", ReadOptions(columns=ColumnNames(step="step"))).steps == (0, 1, 2)
-    whole = [row | {"done": True} for row in rows if "done" in row]
-    assert not whole or len(read_run(write(tmp_path / "b.jsonl", *whole)).groups) == 6
+    finished = [row | {"done": True} for row in rows if "done" in row]
+    assert not finished or len(read_run(write(tmp_path / "b.jsonl", *finished)).groups) == 6
 
 
 def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:

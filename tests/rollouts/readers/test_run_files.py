@@ -194,7 +194,7 @@ def test_checkpoints_are_merged_adapters_or_shards(tmp_path: Path) -> None:
     run = read_run(tmp_path / "rollouts")
     assert [weights.num_updates for weights in run.weights] == [1]
     assert "model_merger merge --backend megatron" in run.unmerged_weights[2].advice
-    assert not any("are shards" in said for said in run.source.missing)
+    assert not any("are shards" in sentence for sentence in run.source.missing)
 
 
 def test_a_step_whose_agent_loop_gave_several_outputs_is_not_recomputed(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_metrics_in_the_folder_are_read_and_are_no_rollouts() -> None:
     run = read_run(LOGS / "verl_metrics")
     assert rewards_of(run) == {"1:a": (1.0, 0.0), "1:b": (0.0, 0.0)}
     assert run.metrics == {1: {"grad_norm": 0.25, "reward": 0.25, "critic/score/max": 1.0}}
-    assert not any("trainer.logger" in said for said in run.source.missing)
+    assert not any("trainer.logger" in sentence for sentence in run.source.missing)
 
 
 def test_metrics_beside_the_folder_count_and_a_repeated_step_takes_the_later_line(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_line_of_metrics_that_is_none_is_lost(tmp_path: Path, line: Any) -> No
 def test_without_metrics_it_is_said_how_to_get_them(tmp_path: Path) -> None:
     run = read_run(write_lines(tmp_path / "rollouts/1.jsonl", ROW).parent)
     assert run.metrics == {}
-    assert any("trainer.logger" in said for said in run.source.missing)
+    assert any("trainer.logger" in sentence for sentence in run.source.missing)
 
 
 def test_a_metric_that_is_not_finite_is_kept_and_said(tmp_path: Path) -> None:
@@ -245,8 +245,8 @@ def test_a_metric_that_is_not_finite_is_kept_and_said(tmp_path: Path) -> None:
     write_lines(tmp_path / "log.jsonl", *lines)
     run = read_run(tmp_path / "rollouts")
     assert [str(run.metrics[step]["grad_norm"]) for step in (1, 2)] == ["nan", "-inf"]
-    said = "The trainer logged grad_norm as NaN at step 1 and at 1 more as no finite number."
-    assert run.source.missing[-1] == said
+    sentence = "The trainer logged grad_norm as NaN at step 1 and at 1 more as no finite number."
+    assert run.source.missing[-1] == sentence
 
 
 def experiments(folder: Path, **means: list[float]) -> Path:
@@ -274,9 +274,7 @@ def test_of_two_experiments_the_metrics_are_those_whose_rewards_are_the_rollouts
         *[([0.5, math.nan], "none of them have"), ([], "none of")],
     ],
 )
-def test_experiments_that_rewards_do_not_tell_apart_are_asked_for(
-    tmp_path: Path, second: list[float], which: str
-) -> None:
+def test_experiments_that_rewards_mix_up_are_asked_for(tmp_path: Path, second: list[float], which: str) -> None:
     first = [0.5, 1.0, 1.0] if "2 of" in which else [0.0, 0.0]
     rollouts = experiments(tmp_path, first=first, second=second or [math.nan, math.nan])
     with pytest.raises(InputError, match=rf"metrics of 2 experiments \(.*first.jsonl, .*second.jsonl\), and {which}"):
@@ -289,9 +287,7 @@ def test_experiments_that_rewards_do_not_tell_apart_are_asked_for(
 @pytest.mark.parametrize(
     ("means", "fits"), [([0.5, 1.0], True), ([0.5, 0.25], True), ([0.25, 0.25], False), ([math.nan, math.nan], True)]
 )
-def test_one_file_of_metrics_with_no_mean_of_the_rollouts_is_doubted(
-    tmp_path: Path, means: list[float], fits: bool
-) -> None:
+def test_one_metrics_file_without_the_rollouts_mean_is_doubted(tmp_path: Path, means: list[float], fits: bool) -> None:
     rollouts = experiments(tmp_path, only=means)
     doubt = "At none of 2 steps is the mean reward in only.jsonl that of the rollouts: it may be of another experiment."
     assert (doubt in read_run(rollouts).source.inferred) != fits

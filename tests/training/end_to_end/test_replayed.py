@@ -37,9 +37,7 @@ BEYOND_REWARDS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("settings", BEYOND_REWARDS, ids=lambda settings: "-".join(map(str, settings.values())))
-def test_the_norm_is_reproduced_where_the_rewards_do_not_tell_the_advantages(
-    short_run: MakeRun, settings: dict[str, Any]
-) -> None:
+def test_the_norm_is_reproduced_without_rewards_of_advantages(short_run: MakeRun, settings: dict[str, Any]) -> None:
     report = replay_run(short_run(**settings), steps=(1, 3))
     assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
     verdicts = {quantity.name: quantity.verdict for step in report.steps for quantity in step.quantities}

@@ -208,9 +208,7 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "lora_rank": 2}, {"sampling": "reallocated"}], ids=str)
-def test_recorded_rewards_are_those_of_the_weights_before_the_step(
-    short_run: MakeRun, settings: dict[str, Any]
-) -> None:
+def test_recorded_rewards_are_of_the_weights_before_the_step(short_run: MakeRun, settings: dict[str, Any]) -> None:
     run = short_run(**DENSE, **settings)
     policy = load_trained_policy("embedded", dtype="float32", chat=False)
     for step in (1, 3):
@@ -282,9 +280,7 @@ def test_formulations_that_cannot_have_it(tmp_path: Path, name: str, words: str)
 
 
 @pytest.mark.parametrize("prompts", [("a7b5=", "a7b5c8d9="), ("a",)], ids=["of two lengths", "of one token"])
-def test_samples_are_those_of_generation_without_a_shared_cache(
-    prompts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shared_cache_changes_no_sample(prompts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     policy = load_trained_policy("embedded", dtype="float32", chat=False)
     problems = [Problem(prompt_id=prompt, prompt=prompt, answer="") for prompt in prompts]
     sampling = HeldoutSampling(num_samples=16, rows_at_once=64, max_completion_length=20, temperature=1.0, seed=3)

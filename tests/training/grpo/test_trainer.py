@@ -232,9 +232,7 @@ def norms() -> Iterator[list[float]]:
     handle.remove()
 
 
-def test_every_update_has_the_norm_and_the_log_keeps_the_gradients_own(
-    short_run: MakeRun, tmp_path: Path, norms: list[float]
-) -> None:
+def test_each_update_has_the_norm_of_the_log(short_run: MakeRun, tmp_path: Path, norms: list[float]) -> None:
     settings = {"advantage": "sign", "gradient_accumulation_steps": 2}
     run, plain = train(short_config(tmp_path / "run", match_grad_norm=2.5, **settings)), short_run(**settings)
     assert norms[:3] == pytest.approx([2.5] * 3, rel=1e-5)

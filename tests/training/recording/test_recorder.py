@@ -206,9 +206,7 @@ def test_what_makes_no_sense_is_refused_at_once(tmp_path: Path) -> None:
 
 
 @SLOW
-def test_a_sharded_model_that_cannot_be_gathered_is_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sharding_that_cannot_be_gathered_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = stock_trainer(tmp_path / "trl", beta=0.1)
     plugin = SimpleNamespace(state_dict_type="StateDictType.SHARDED_STATE_DICT")
     monkeypatch.setattr(trainer, "is_fsdp_enabled", True)
@@ -249,9 +247,7 @@ def test_the_lines_of_the_readme_work_as_printed(tmp_path: Path, monkeypatch: py
 
 
 @SLOW
-def test_the_recipe_trains_as_printed_and_its_run_is_reproduced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_recipe_trains_as_printed_and_is_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for where it reports to, and how small it is."""
     monkeypatch.chdir(tmp_path)
     recipe = (REPOSITORY / "docs" / "recipes.md").read_text().split("```python\n")[1].split("```")[0]

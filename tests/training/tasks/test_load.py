@@ -239,9 +239,7 @@ def math_verify(request: pytest.FixtureRequest) -> None:
         *((text, "72", 0.0) for text in ("I do not know", "")),
     ],
 )
-def test_expressions_are_compared_by_value_and_others_plainly(
-    math_verify: None, completion: str, answer: str, reward: float
-) -> None:
+def test_expressions_are_compared_by_value(math_verify: None, completion: str, answer: str, reward: float) -> None:
     assert load._math_grader()(completion, answer) == reward
 
 

@@ -66,9 +66,7 @@ def test_every_claim_has_a_verdict_and_a_sentence(report: ClaimsReport) -> None:
         ("output_head", "weight", "weight_curve"),
     ],
 )
-def test_each_candidate_is_the_matrix_that_rank_looks_at(
-    run: Path, report: ClaimsReport, name: str, rows: str, sequence: str
-) -> None:
+def test_each_matrix_is_the_one_of_rank(run: Path, report: ClaimsReport, name: str, rows: str, sequence: str) -> None:
     tokens = MAX_TOKENS if rows in ("hidden", "logit") else None
     options = RankOptions(group_sizes=[2], pair_groups=True, tokens=tokens)
     of_rank = measure_rank(run, steps=[STEP], rows=rows, advantages=[ADVANTAGE], options=options)

@@ -1,5 +1,7 @@
 """Tokens with made-up gradients, as the engine hands them on: what every number should be is a few lines of numpy."""
 
+from functools import cache
+
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +24,7 @@ class MadeUp(Struct, frozen=True):
     climbs: np.ndarray  # grad of each entropy, [N, P]
 
 
+@cache
 def made_up(
     seed: int = 0, *, num_groups: int = 4, num_turns: int = 1, scale: float = 0.5, sampler: bool = True, most: int = 99
 ) -> MadeUp:

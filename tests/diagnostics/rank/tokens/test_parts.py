@@ -154,9 +154,7 @@ def test_what_a_step_lacks_is_missing_with_its_reason() -> None:
     assert collected_of().take_parts(run_of(*GROUPS), refused, "token") is refused
 
 
-def test_what_became_of_the_tokens_joins_their_parts_where_there_are_later_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_later_weights_add_what_became_of_the_tokens_to_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     made, gathered = made_up(num_turns=2), collected_of()
     gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=(tuple(made.grams), made.weighed)), "token")
     gathered.look_later(run_of(*GROUPS), EngineOptions(device="cpu"))

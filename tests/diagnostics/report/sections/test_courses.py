@@ -289,7 +289,7 @@ def test_equal_rewards_say_nothing_about_length() -> None:
         (("unknown", "unknown"), {}, "Which completions were cut off is not in the log."),
     ],
 )
-def test_what_was_cut_off_is_counted_or_quoted(
+def test_truncated_completions_are_counted_or_quoted(
     statuses: tuple[Status, ...], metrics: dict[int, dict[str, float]], finding: str
 ) -> None:
     made = with_fields(group((2, 4), (1, 0)), status=list(statuses))

@@ -149,9 +149,7 @@ def test_a_file_that_cannot_be_read_is_lost_alone(tmp_path: Path) -> None:
         (None, None, "the reward is null"),
     ],
 )
-def test_a_score_that_is_no_reward_leaves_its_group_incomplete(
-    tmp_path: Path, score: Any, reward: float | None, reason: str | None
-) -> None:
+def test_a_missing_score_is_incomplete(tmp_path: Path, score: Any, reward: float | None, reason: str | None) -> None:
     run = read(tmp_path, row(), row(score=score))
     assert run.groups[0].rewards[1] == (pytest.approx(reward, abs=1e-15) if reward is not None else None)
     assert set_aside(run) == ({} if reason is None else {reason: 1})

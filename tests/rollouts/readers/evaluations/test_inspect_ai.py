@@ -160,9 +160,7 @@ def members(name: str, score: Any, *, epoch: int = 1, **header: Any) -> dict[str
         (f"{RUN}.eval", {"a": (1.0,)}),
     ],
 )
-def test_the_shards_of_a_run_are_one_evaluation_until_they_are_merged(
-    below: str, expected: dict[str, tuple[float, ...]]
-) -> None:
+def test_shards_of_a_run_are_one_evaluation_until_merged(below: str, expected: dict[str, tuple[float, ...]]) -> None:
     assert rewards_of(read_run(LOG / below)) == expected
 
 
@@ -224,9 +222,7 @@ ABOUT = {"task": "gsm8k", "model": "m", "dataset": {"sample_ids": ["a", "b", "c"
         ({}, None),
     ],
 )
-def test_an_evaluation_that_did_not_succeed_says_so(
-    tmp_path: Path, members_about: dict[str, Any], sentence: str | None
-) -> None:
+def test_failed_evaluations_say_so(tmp_path: Path, members_about: dict[str, Any], sentence: str | None) -> None:
     samples = {**members("a", 1), **members("b", "noanswer")}
     source = read_run(archive(tmp_path / "x.eval", {**samples, **members_about})).source
     missing = [text for text in source.missing if text.startswith("The evaluation")]

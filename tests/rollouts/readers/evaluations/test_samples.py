@@ -139,9 +139,7 @@ def test_rows_without_identity_are_identified_by_their_lines(tmp_path: Path) -> 
         ([{"x": {"n": 4, "c": 1}}, {"x": {"n": 4, "c": 4}}], ["x", "2/x"]),
     ],
 )
-def test_parts_without_identity_are_told_apart_by_their_keys(
-    tmp_path: Path, rows: list[dict[str, Any]], prompt_ids: list[str]
-) -> None:
+def test_parts_are_named_by_their_keys(tmp_path: Path, rows: list[dict[str, Any]], prompt_ids: list[str]) -> None:
     run = read(tmp_path, *rows)
     assert [group.prompt_id for group in run.groups] == prompt_ids
     assert [sum(filter(None, group.rewards)) for group in run.groups] == [1, 4]
@@ -172,9 +170,7 @@ def test_the_totals_of_an_evaluation_are_not_the_counts_of_one_prompt(tmp_path: 
     [(4, 50, 0.26, True), (4, 50, 26.0, True), (4, 50, 0.5, False), (60, 50, 0.26, False), (2, 50, 0.5, True)],
 )
 @pytest.mark.parametrize("as_rows", [True, False])
-def test_counts_of_checkpoints_or_benchmarks_are_totals(
-    tmp_path: Path, num: int, n: int, share: float, is_totals: bool, as_rows: bool
-) -> None:
+def test_totals_are_recognized(tmp_path: Path, num: int, n: int, share: float, is_totals: bool, as_rows: bool) -> None:
     pairs = {f"step_{at}": {"n": n, "correct": 13, "accuracy": share} for at in range(num)}
     rows = [{"revision": name, **pair} for name, pair in pairs.items()] if as_rows else [pairs]
     if is_totals:

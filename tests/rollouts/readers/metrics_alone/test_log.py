@@ -67,9 +67,7 @@ DEAD, CUT, LENGTH = "frac_reward_zero_std", "completions/clipped_ratio", "comple
         ("own.csv", TABLE, (1, 9, 9), 9, {DEAD: 0.9, "grad_norm": 0.58}),
     ],
 )
-def test_each_kind_of_file(
-    name: str, kind: str, steps: tuple[int, int, int], step: int, numbers: dict[str, float]
-) -> None:
+def test_each_format(name: str, kind: str, steps: tuple[int, int, int], step: int, numbers: dict[str, float]) -> None:
     run = read(LOGS / name, **OPTIONS.get(name, {}))
     assert (run.source.kind, run.source.format) == ("metrics", "metrics")
     assert run.source.recognized == f"{kind}, {steps[2]} steps"
@@ -263,9 +261,7 @@ def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> N
         ([1, 2, 3], []),
     ],
 )
-def test_rows_that_name_different_runs_are_no_course(
-    tmp_path: Path, column: str, cells: list[Any], runs: list[str]
-) -> None:
+def test_rows_naming_several_runs_are_no_course(tmp_path: Path, column: str, cells: list[Any], runs: list[str]) -> None:
     rows = [{column: cell, "global_step": 10 * at, "reward": at / 4} for at, cell in enumerate(cells, start=1)]
     path = write_lines(tmp_path / "a.jsonl", *rows)
     if not runs:

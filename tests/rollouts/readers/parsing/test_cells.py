@@ -278,6 +278,6 @@ def test_answers_of_many_are_cut_as_that_of_one(messages: Any) -> None:
 @pytest.mark.parametrize("content", ["2+2?", 'é "\n" \u2028 \x7f \U0001f600', "\ud800", "", None, 3, ["x"], {"a": 1}])
 @pytest.mark.parametrize("further", [{}, {"name": "n"}, {"role": None}])
 def test_a_prompt_as_json_has_the_id_of_what_it_says(content: Any, further: dict[str, Any]) -> None:
-    said = {"role": "user", "content": content, **further}
-    for prompt in ([said], [said, ANSWER], [], said, content):
+    question = {"role": "user", "content": content, **further}
+    for prompt in ([question], [question, ANSWER], [], question, content):
         assert cells.prompt_json_id(json.dumps(prompt).encode()) == cells.prompt_text_id(prompt)

@@ -93,9 +93,7 @@ def test_groups_of_unequal_size_and_of_one_stay_and_are_reported(tmp_path: Path)
         ((1, 2, 1, 2), ""),
     ],
 )
-def test_steps_that_a_resumed_run_logged_again_are_reported(
-    tmp_path: Path, steps: tuple[int, ...], expected: str, rewards_only: bool
-) -> None:
+def test_repeated_steps_are_reported(tmp_path: Path, steps: tuple[int, ...], expected: str, rewards_only: bool) -> None:
     rows = [row(step=step, group_id=group) for step in (*steps, 9) for group in "aabb"]
     path = write_lines(tmp_path / "log.jsonl", *rows[: len(rows) - 1])  # the last step lacks a row
     sentences = [text for text in read_run(path, rewards_only=rewards_only).source.inferred if "logged twice" in text]

@@ -221,9 +221,7 @@ _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
     ],
     ids=str,
 )
-def test_text_that_is_not_utf_8_makes_a_parquet_unreadable_wherever_it_is(
-    tmp_path: Path, cell: object, kind: pa.DataType
-) -> None:
+def test_text_that_is_not_utf_8_makes_a_parquet_unreadable(tmp_path: Path, cell: object, kind: pa.DataType) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": pa.array([cell]).cast(kind, safe=False)}), path)
     with pytest.raises(InputError, match="not a readable Parquet file"):
@@ -247,9 +245,7 @@ def test_files_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert tables.expand(tmp_path / "gone") == ()
 
 
-def test_a_text_that_is_large_in_every_row_is_decoded_a_few_rows_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_texts_are_decoded_a_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     num_rows, path, decoded = 5_000, tmp_path / "a.parquet", []
     once = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int32()), pa.array(["x" * 20_000]))
     pq.write_table(pa.table({"prompt": once}), path, store_schema=False)

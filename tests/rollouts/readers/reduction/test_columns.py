@@ -144,7 +144,7 @@ def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
             step=rows.steps("step"),
             group=rows.names("group"),
             no_group="the group is missing",
-            prompts=lambda some: [f"p{at}" for at in some],
+            prompts=lambda numbers: [f"p{at}" for at in numbers],
             numbers={"reward": rows.numbers("reward"), "reward/a": rows.numbers("a"), "advantage": rows.numbers("adv")},
             no_reward=partial(rows.no_reward, "reward"),
             noted={"Late.": rows.steps("step") > 1},
@@ -157,9 +157,9 @@ def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
     odd = [{"step": None}, {"group": ""}, {"tokens": "x", "step": 3}, {"reward": "1"}, {"adv": 9, "step": 2}]
     quarantine, noted = QuarantineLog(), list[str]()
     rows = [(f"a:{at + 1}", usual | cells) for at, cells in enumerate([{}, *odd])]
-    found = list(columns.records_in(to_columns, Path("a"), rows, quarantine, noted.append))
-    assert [place for place, _ in found] == [0, 4, 5]
-    assert found[0][1] == Record(
+    located = list(columns.records_in(to_columns, Path("a"), rows, quarantine, noted.append))
+    assert [at for at, _ in located] == [0, 4, 5]
+    assert located[0][1] == Record(
         step=1,
         group="g",
         prompt_id="p0",
@@ -171,7 +171,7 @@ def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
         sample_id="s0",
         location="a:1",
     )
-    assert [record.reward for _, record in found] == [1.0, None, 1.0]
+    assert [record.reward for _, record in located] == [1.0, None, 1.0]
     assert noted == ["Late."]
     assert {(one.reason, one.first) for one in quarantine.result().reasons} == {
         ("the step is not a whole number", "a:2"),
@@ -196,14 +196,14 @@ def test_steps_that_no_float_tells_apart_are_none() -> None:
 
 
 def test_objects_of_rewards_become_columns() -> None:
-    found = columns.rewards_of([{"a": 1, "note": "x"}, None, {"b": True, "a": "x"}, {"a": None}, [1]])
-    assert list(found) == ["reward/a", "reward/b"]
-    np.testing.assert_array_equal(found["reward/a"], [1.0, math.nan, math.nan, math.nan, math.nan])
-    np.testing.assert_array_equal(found["reward/b"], [math.nan, math.nan, 1.0, math.nan, math.nan])
+    rewards = columns.rewards_of([{"a": 1, "note": "x"}, None, {"b": True, "a": "x"}, {"a": None}, [1]])
+    assert list(rewards) == ["reward/a", "reward/b"]
+    np.testing.assert_array_equal(rewards["reward/a"], [1.0, math.nan, math.nan, math.nan, math.nan])
+    np.testing.assert_array_equal(rewards["reward/b"], [math.nan, math.nan, 1.0, math.nan, math.nan])
 
 
 def test_samples_are_told_apart_by_their_names() -> None:
-    found = columns.sample_hashes(["a", "b", None, "a", "\ud800"])
-    assert found[0] == found[3]
-    assert len({*found.tolist()}) == 4
-    assert found[2] == columns.NOT_COMPARED
+    hashes = columns.sample_hashes(["a", "b", None, "a", "\ud800"])
+    assert hashes[0] == hashes[3]
+    assert len({*hashes.tolist()}) == 4
+    assert hashes[2] == columns.NOT_COMPARED

@@ -21,7 +21,7 @@ def to_columns(rows: Cells) -> Columns:
     return Columns(
         step=rows.steps("step"),
         group=rows.names("g"),
-        prompts=lambda some: [f"{rows.path.stem}/{at}" for at in some],
+        prompts=lambda numbers: [f"{rows.path.stem}/{at}" for at in numbers],
         numbers={"reward": rows.numbers("r")},
     )
 
@@ -37,8 +37,8 @@ def scanned(path: Path, content: bytes, start: int = 0, end: int | None = None) 
     return list(scan_range(path, 3, COLUMNS, start, end))
 
 
-def odd(found: Sequence[Scanned]) -> list[tuple[int, Any, int]]:
-    return [(one.at, one.row, one.count) for block in found for one in block.odd]
+def odd(scans: Sequence[Scanned]) -> list[tuple[int, Any, int]]:
+    return [(one.at, one.row, one.count) for block in scans for one in block.odd]
 
 
 def test_lines_behind_a_long_one_end_where_they_end(tmp_path: Path) -> None:
@@ -53,17 +53,17 @@ def test_lines_behind_a_long_one_end_where_they_end(tmp_path: Path) -> None:
 
 def test_usual_lines_are_groups_with_their_prompts_and_where_they_lie(tmp_path: Path) -> None:
     other = LINE.replace(b'"step": 1', b'"step": 2').replace(b'"a"', b'"b"')
-    (found,) = scanned(tmp_path / "a.jsonl", LINE + LINE + other + LINE)
-    assert found.part is not None
-    assert (found.part.step.tolist(), found.part.group.to_pylist(), found.part.size.tolist()) == (
+    (scan,) = scanned(tmp_path / "a.jsonl", LINE + LINE + other + LINE)
+    assert scan.part is not None
+    assert (scan.part.step.tolist(), scan.part.group.to_pylist(), scan.part.size.tolist()) == (
         [1, 2],
         ["a", "b"],
         [3, 1],
     )
-    assert (found.part.prompt, found.part.first_row.tolist()) == (["a/0", "a/2"], [0, 2])
-    assert (found.file, found.num_rows, found.end, found.odd, found.at) == (3, 4, 4 * len(LINE), [], None)
+    assert (scan.part.prompt, scan.part.first_row.tolist()) == (["a/0", "a/2"], [0, 2])
+    assert (scan.file, scan.num_rows, scan.end, scan.odd, scan.at) == (3, 4, 4 * len(LINE), [], None)
     size = len(LINE)
-    assert [(span.step, span.start, span.end, span.line) for span in found.spans or ()] == [
+    assert [(span.step, span.start, span.end, span.line) for span in scan.spans or ()] == [
         (1, 0, 4 * size, 0),
         (2, 2 * size, 3 * size, 2),
     ]
@@ -92,17 +92,17 @@ def test_usual_lines_are_groups_with_their_prompts_and_where_they_lie(tmp_path: 
     ],
 )
 def test_an_odd_line_is_what_the_row_reader_makes_of_it(tmp_path: Path, bad: bytes) -> None:
-    (found,) = scanned(tmp_path / "a.jsonl", LINE * 9 + bad + LINE * 9)
-    assert found.part is not None
+    (scan,) = scanned(tmp_path / "a.jsonl", LINE * 9 + bad + LINE * 9)
+    assert scan.part is not None
     row = parse_line(bad)
-    is_usual = isinstance(row, dict) and not found.odd
-    assert odd([found]) == ([] if is_usual else [(9, row, 1)])
-    assert int(found.part.size.sum()) == 18 + is_usual
+    is_usual = isinstance(row, dict) and not scan.odd
+    assert odd([scan]) == ([] if is_usual else [(9, row, 1)])
+    assert int(scan.part.size.sum()) == 18 + is_usual
 
 
 def test_lines_without_a_row_for_one_reason_are_told_together(tmp_path: Path) -> None:
-    found = scanned(tmp_path / "a.jsonl", b"\n" * 3 + LINE + b"{\n\n" + b"\n")
-    assert odd(found) == [(0, "the line is blank", 3), (4, "the line is not JSON", 1), (5, "the line is blank", 2)]
+    scans = scanned(tmp_path / "a.jsonl", b"\n" * 3 + LINE + b"{\n\n" + b"\n")
+    assert odd(scans) == [(0, "the line is blank", 3), (4, "the line is not JSON", 1), (5, "the line is blank", 2)]
 
 
 def test_a_file_is_given_up_where_no_row_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,11 +118,11 @@ def test_ranges_have_every_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     content = start + b"".join(LINE.replace(b"0.5", b"%d" % at) for at in range(20)) + LINE[:-1]
     for size in (7, 39, 40, 41, 100, 10_000):
         cuts = [*range(0, len(content), size), None]
-        found = [one for low, high in pairwise(cuts) for one in scanned(tmp_path / "a", content, low or 0, high)]
-        rewards = np.concatenate([one.part.columns["reward"] for one in found if one.part is not None])
+        scans = [one for low, high in pairwise(cuts) for one in scanned(tmp_path / "a", content, low or 0, high)]
+        rewards = np.concatenate([one.part.columns["reward"] for one in scans if one.part is not None])
         assert rewards.tolist() == [*range(20), 0.5]
-        assert [one.is_open for one in found] == [False] * (len(found) - 1) + [True]
-        assert (sum(one.num_rows for one in found), found[-1].end) == (21, len(content))
+        assert [one.is_open for one in scans] == [False] * (len(scans) - 1) + [True]
+        assert (sum(one.num_rows for one in scans), scans[-1].end) == (21, len(content))
 
 
 def test_a_last_line_that_is_cut_off_is_odd(tmp_path: Path) -> None:
@@ -136,16 +136,16 @@ def test_a_line_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(module, "MAX_ROW", 1 << 20)
     monkeypatch.setattr(lines, "BLOCK", 1 << 18)
     long = LINE[:-2] + b', "y": "' + b"x" * (3 << 20) + b'"}\n'
-    found = scanned(tmp_path / "a.jsonl", LINE + long + LINE)
-    assert odd(found) == [(0, "the line is longer than 1 MiB", 1)]
-    assert sum(int(one.part.size.sum()) for one in found if one.part is not None) == 2
-    assert sum(one.num_rows for one in found) == 3
+    scans = scanned(tmp_path / "a.jsonl", LINE + long + LINE)
+    assert odd(scans) == [(0, "the line is longer than 1 MiB", 1)]
+    assert sum(int(one.part.size.sum()) for one in scans if one.part is not None) == 2
+    assert sum(one.num_rows for one in scans) == 3
 
 
 def test_a_compressed_file_is_read_as_far_as_it_can_be(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
-    whole = scanned(path, gzip.compress(LINE * 10))
-    assert [(one.num_rows, one.end) for one in whole] == [(10, 10 * len(LINE))]
+    scans = scanned(path, gzip.compress(LINE * 10))
+    assert [(one.num_rows, one.end) for one in scans] == [(10, 10 * len(LINE))]
     path.write_bytes(gzip.compress(LINE * 1000)[:-10])
     *_, last = blocks_in(path)
     assert last.lost is not None
@@ -157,5 +157,5 @@ def test_long_numbers_are_seen_wherever_they_stand(tmp_path: Path) -> None:
     for _ in range(20):
         before = LINE.replace(b'"x": 0', b'"x": "' + b"7, " * draw.randrange(3000) + b'"')
         bad = LINE.replace(b'"x": 0', b'"x": ' + b"9" * 4301)
-        found = scanned(tmp_path / "a.jsonl", before + bad + LINE)
-        assert odd(found) == [(1, "the line has a number of more than 4300 digits", 1)]
+        scans = scanned(tmp_path / "a.jsonl", before + bad + LINE)
+        assert odd(scans) == [(1, "the line has a number of more than 4300 digits", 1)]

@@ -98,9 +98,7 @@ def test_reasons_keep_the_place_of_the_first_row(log: Log, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("change", ["cut", "anew", "replaced", "earlier", "other_end", "gone", "columns"])
-def test_a_log_that_did_anything_else_is_read_from_its_start(
-    log: Log, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+def test_a_log_that_did_not_grow_is_read_from_its_start(log: Log, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     log.look(monkeypatch)
     content = log.file.read_text()
     match change:
@@ -356,9 +354,7 @@ def test_further_rewards_of_files_with_types(tmp_path: Path) -> None:
     assert assert_reduced(tmp_path).groups[0].rollouts[0].rewards == {"reward": 1.0, "score": 0.5}
 
 
-def test_rollouts_that_need_more_memory_than_their_columns_say_so_when_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rollouts_beyond_memory_say_so_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = pa.DictionaryArray.from_arrays(pa.array([0] * 600, pa.int32()), pa.array(["x" * 100_000]))
     rewards = [float(at % 2) for at in range(600)]
     rows = {"step": [1] * 600, "group_id": [f"g{at // 8}" for at in range(600)], "reward": rewards, "prompt": prompts}
@@ -378,9 +374,7 @@ def test_texts_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gz", "zst"])
-def test_a_compressed_log_is_large_by_what_it_may_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_compressed_logs_are_large_by_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     path = tmp_path / f"a.jsonl.{kind}"
     lines = (ROW.replace('"reward"', '"prompt": "q", "reward"') + "\n").encode() * 50
     path.write_bytes(gzip.compress(lines) if kind == "gz" else pa.compress(lines, codec="zstd", asbytes=True))
@@ -410,9 +404,7 @@ NUMBERED = ROW.replace('"reward"', '"sample_idx": 0, "reward"')
         "{",
     ],
 )
-def test_samples_that_return_have_the_answer_of_the_row_reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
-) -> None:
+def test_repeated_samples_equal_the_row_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str) -> None:
     monkeypatch.setattr(reduction_lines, "BLOCK", 200)
     further = [NUMBERED.replace('"sample_idx": 0', f'"sample_idx": {at}') for at in range(1, 5)]
     path = tmp_path / "a.jsonl"

@@ -151,9 +151,7 @@ def assert_equal_tables(first_table: RewardTable, other: RewardTable) -> None:
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(records=ROWS, cuts=st.lists(st.integers(1, 11), max_size=4), random=st.randoms())
-def test_the_whole_is_the_same_however_the_log_was_cut_and_is_what_the_row_reader_makes(
-    records: list[Record], cuts: list[int], random: st.randoms
-) -> None:
+def test_any_cut_of_the_log_equals_the_row_reader(records: list[Record], cuts: list[int], random: st.randoms) -> None:
     parts = parts_of(records, cuts)
     random.shuffle(parts)
     table = merge_parts(parts)

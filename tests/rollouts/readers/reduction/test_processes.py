@@ -35,7 +35,7 @@ def to_columns(rows: Cells) -> Columns:
     return Columns(
         step=np.zeros(len(rows), dtype=np.int64),
         group=rows.cells("group"),
-        prompts=lambda some: [str(at) for at in some],
+        prompts=lambda numbers: [str(at) for at in numbers],
         numbers={"reward": np.array(rewards, dtype=np.float64)},
     )
 
@@ -56,12 +56,12 @@ def by_row(path: Path) -> tuple[dict[int, dict[str, str]], list[tuple[str, int, 
 
 def assert_as_by_row(path: Path, content: str | bytes) -> list[Scanned]:
     """Hold a scan to the row reader: the same rows count, with the same rewards, and the same are none."""
-    found = scanned(path, content)
+    scans = scanned(path, content)
     rows, reasons = by_row(path)
     quarantine = QuarantineLog()
     odd: dict[int, dict[str, str]] = {}
     num_usual, total, before = 0, 0.0, 0
-    for one in found:
+    for one in scans:
         for each in one.odd:
             if isinstance(each.row, str):
                 quarantine.add(each.row, f"{path}:{before + each.at + 1}", each.count)
@@ -76,11 +76,11 @@ def assert_as_by_row(path: Path, content: str | bytes) -> list[Scanned]:
     assert num_usual + len(odd) == len(rows)
     assert total == sum(float(row["reward"]) for place, row in rows.items() if place not in odd)
     assert [(one.reason, one.num_rows, one.first.rpartition(":")[2]) for one in quarantine.result().reasons] == reasons
-    return found
+    return scans
 
 
-def num_usual(found: list[Scanned]) -> int:
-    return sum(int(one.part.size.sum()) for one in found if one.part is not None)
+def num_usual(scans: list[Scanned]) -> int:
+    return sum(int(one.part.size.sum()) for one in scans if one.part is not None)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,9 @@ def test_csv_whose_head_is_not_utf_8_is_read_by_row(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [16, 64, 1 << 20])
-def test_damaged_csv_costs_what_it_costs_the_row_reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
-) -> None:
+def test_a_damaged_csv_equals_the_row_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(processes, "BLOCK", block)
-    found = 0
+    total_usual = 0
     for seed in range(40):
         draw = random.Random(seed)
         text = io.StringIO()
@@ -135,14 +133,14 @@ def test_damaged_csv_costs_what_it_costs_the_row_reader(
             cut = draw.randrange(len(HEAD) + 8, len(data))
             put = draw.choice([b'"', b"\n", b"\r", b"\xff", b",", b"", b"x"])
             data = data[:cut] + put + data[cut + draw.randrange(2) :]
-        found += num_usual(assert_as_by_row(tmp_path / "a.csv", data))
-    assert found > 400
+        total_usual += num_usual(assert_as_by_row(tmp_path / "a.csv", data))
+    assert total_usual > 400
 
 
 def test_a_compressed_table_that_is_cut_is_read_to_there(tmp_path: Path) -> None:
-    found = scanned(tmp_path / "a.csv.gz", gzip.compress(HEAD.encode() + b"a,x,1\n" * 99)[:-9])
-    assert found[-1].lost is not None
-    assert "a.csv.gz cannot be read" in found[-1].lost.message
+    scans = scanned(tmp_path / "a.csv.gz", gzip.compress(HEAD.encode() + b"a,x,1\n" * 99)[:-9])
+    assert scans[-1].lost is not None
+    assert "a.csv.gz cannot be read" in scans[-1].lost.message
 
 
 def parquet(folder: Path, **cells: Any) -> Path:
@@ -159,17 +157,17 @@ def test_parquet_is_read_some_rows_at_a_time(tmp_path: Path) -> None:
         "text": ["x"] * 5000,
     }
     pq.write_table(pa.table(rows), path, row_group_size=1500)
-    found = list(scan_table(path, 7, COLUMNS))
-    assert [(one.file, one.num_rows) for one in found] == [(7, 1500)] * 3 + [(7, 500)]
-    assert found[-1].end == path.stat().st_size
-    assert num_usual(found) == 5000
+    scans = list(scan_table(path, 7, COLUMNS))
+    assert [(one.file, one.num_rows) for one in scans] == [(7, 1500)] * 3 + [(7, 500)]
+    assert scans[-1].end == path.stat().st_size
+    assert num_usual(scans) == 5000
 
 
 def test_odd_rows_of_parquet_have_their_cells_and_their_numbers(tmp_path: Path) -> None:
-    (found,) = scan_table(parquet(tmp_path, reward=[1.0, None, 2.0]), 0, COLUMNS)
-    assert [(one.at, one.row) for one in found.odd] == [(1, {"group": "b", "reward": None})]
-    assert found.at is not None
-    assert found.at.tolist() == [0, 2]
+    (scan,) = scan_table(parquet(tmp_path, reward=[1.0, None, 2.0]), 0, COLUMNS)
+    assert [(one.at, one.row) for one in scan.odd] == [(1, {"group": "b", "reward": None})]
+    assert scan.at is not None
+    assert scan.at.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.csv"])
@@ -184,12 +182,12 @@ def test_two_columns_of_one_name_and_damage_are_told(tmp_path: Path) -> None:
     path = parquet(tmp_path)
     table = pq.read_table(path)
     pq.write_table(table.append_column("reward", table["reward"]), path)
-    (found,) = scan_table(path, 0, COLUMNS)
-    assert [(one.row, one.count) for one in found.odd] == [("two columns have the name 'reward'", 3)]
+    (scan,) = scan_table(path, 0, COLUMNS)
+    assert [(one.row, one.count) for one in scan.odd] == [("two columns have the name 'reward'", 3)]
     path.write_bytes(b"PAR1")
-    (found,) = scan_table(path, 0, COLUMNS)
-    assert found.lost is not None
-    assert "is not a readable Parquet file" in found.lost.message
+    (scan,) = scan_table(path, 0, COLUMNS)
+    assert scan.lost is not None
+    assert "is not a readable Parquet file" in scan.lost.message
 
 
 def write(folder: Path, *contents: bytes) -> list[Path]:
@@ -199,9 +197,9 @@ def write(folder: Path, *contents: bytes) -> list[Path]:
     return files
 
 
-def told(files: list[Path], ends: dict[int, int] | None = None) -> list[tuple[int, int, int] | int]:
-    found = scan_files(files, lambda file: None if file.suffix == ".json" else OF_LINES, ends or {})
-    return [(one.file, one.num_rows, one.end) if isinstance(one, Scanned) else one for one in found]
+def blocks_of(files: list[Path], ends: dict[int, int] | None = None) -> list[tuple[int, int, int] | int]:
+    scans = scan_files(files, lambda file: None if file.suffix == ".json" else OF_LINES, ends or {})
+    return [(one.file, one.num_rows, one.end) if isinstance(one, Scanned) else one for one in scans]
 
 
 @pytest.fixture
@@ -216,17 +214,17 @@ def test_processes_find_what_one_finds(tmp_path: Path, monkeypatch: pytest.Monke
     files = write(tmp_path, LINE * 20, b"", LINE * 3 + b"{\n" + LINE, LINE[:-1])
     (tmp_path / "d.json").write_text("[]")
     files.insert(2, tmp_path / "d.json")
-    found = told(files)
+    scans = blocks_of(files)
     monkeypatch.setattr(processes, "_can_fork", lambda: False)
-    assert found == told(files)
-    assert [one if isinstance(one, int) else one[0] for one in found] == [0] * 6 + [2, 3, 4]
-    assert sum(one[1] for one in found if isinstance(one, tuple)) == 26
+    assert scans == blocks_of(files)
+    assert [one if isinstance(one, int) else one[0] for one in scans] == [0] * 6 + [2, 3, 4]
+    assert sum(one[1] for one in scans if isinstance(one, tuple)) == 26
 
 
 def test_what_was_read_before_is_not_read_again(tmp_path: Path) -> None:
     size = len(LINE)
     files = write(tmp_path, LINE, LINE * 2, LINE)
-    assert told(files, {0: size, 1: size}) == [(1, 1, 2 * size), (2, 1, size)]
+    assert blocks_of(files, {0: size, 1: size}) == [(1, 1, 2 * size), (2, 1, size)]
 
 
 @pytest.mark.usefixtures("forked")

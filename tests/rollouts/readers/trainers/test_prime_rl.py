@@ -104,9 +104,7 @@ def test_prime_rl_agents_of_an_episode_are_groups_of_their_own(tmp_path: Path) -
         (None, None),
     ],
 )
-def test_prime_rl_names_the_weights_that_an_episode_began_and_ended_with(
-    tmp_path: Path, policy: Any, versions: tuple[int, int] | None
-) -> None:
+def test_prime_rl_names_an_episodes_weights(tmp_path: Path, policy: Any, versions: tuple[int, int] | None) -> None:
     row = prime_row(run={"work": {"step": 3, "policy": policy}})
     run = read_run(write_lines(tmp_path / "traces.jsonl", row))
     assert run.groups[0].rollouts[0].policy_versions == versions

@@ -146,9 +146,7 @@ def test_damaged_traces_have_the_answers_of_the_row_reader(tmp_path: Path, monke
     assert num_reduced > 30
 
 
-def test_rewards_alone_of_whatever_episodes_are_the_same_to_the_last_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rewards_alone_of_any_episodes_are_bitwise_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_small_blocks(monkeypatch, block=2000)
     lines = [json.dumps(cells) for cells in (*ROWS, *UNLIKE)]
     write_damaged(tmp_path / "step_7" / "train" / "all" / "traces.jsonl", lines)

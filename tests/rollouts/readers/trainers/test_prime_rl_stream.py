@@ -141,7 +141,7 @@ def test_a_trace_with_any_name_has_its_step(tmp_path: Path, name: str) -> None:
     ("steps", "again"), [((1, 1, 2), set()), ((1, 2, 1), {1}), ((1, 2, 2, 1, 2), {1, 2}), ((0, 3, 0), {0}), ((), set())]
 )
 @pytest.mark.parametrize("names", ["abcde", "aaaaa"])
-def test_a_step_is_trained_again_where_another_was_between(
+def test_steps_repeat_where_another_was_between(
     tmp_path: Path, names: str, steps: Sequence[int], again: set[int]
 ) -> None:
     annotations, _ = read(tmp_path, *(annotation(*row) for row in zip(names, steps, strict=False)))

@@ -145,9 +145,7 @@ def test_ragen_rows_without_a_group_are_set_aside(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_strange_cells_mean_the_same_in_columns_and_row_by_row(
-    tmp_path: Path, name: str, usual: dict[str, Any]
-) -> None:
+def test_odd_cells_mean_the_same_in_columns_and_row_by_row(tmp_path: Path, name: str, usual: dict[str, Any]) -> None:
     entries = [(key, entry) for key, cell in usual.items() if isinstance(cell, dict) for entry in cell]
     for at, (key, entry) in enumerate([*((key, None) for key in usual), *entries]):
         odd = [usual | {key: cell if entry is None else usual[key] | {entry: cell}} for cell in STRANGE]

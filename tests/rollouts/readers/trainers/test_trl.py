@@ -143,9 +143,7 @@ MESSAGES = [{"role": "user", "content": "2+2?"}]
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_the_arrays_have_the_answers_of_the_row_reader(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_the_arrays_equal_the_row_reader(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("run")
     rewards = st.sampled_from([0.0, 1.0, 0.5, None])
     for step in range(1, data.draw(st.integers(1, 3)) + 1):

@@ -110,9 +110,7 @@ def used_twice(folder: Path) -> Path:
         (2, "rollouts_missing", "An update takes 4 micro-batches and one generation serves 2"),
     ],
 )
-def test_the_arguments_say_why_a_file_is_not_its_update(
-    tmp_path: Path, per_generation: int, cause: str, text: str
-) -> None:
+def test_the_arguments_say_why_a_file_differs(tmp_path: Path, per_generation: int, cause: str, text: str) -> None:
     run = used_twice(tmp_path)
     options = config(tmp_path, steps_per_generation=per_generation, gradient_accumulation_steps=4)
     loaded = read_run(run, options)

@@ -63,9 +63,7 @@ def test_the_given_size_counts_and_must_fit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_size", [True, False])
 @pytest.mark.parametrize("order", [[0, 1, 3], [0, 1, 2, 3, 3], [0, 2, 1, 3]])
-def test_a_step_with_rows_lost_doubled_or_exchanged_costs_that_step(
-    tmp_path: Path, order: list[int], has_size: bool
-) -> None:
+def test_rows_lost_doubled_or_exchanged_cost_their_step(tmp_path: Path, order: list[int], has_size: bool) -> None:
     for step in (1, 2, 4):
         write_file(tmp_path / "run", step, rows(AABB, [1, 0, 0, step]))
     intact = rows(AABB, [1, 0, 0, 3])
@@ -131,9 +129,7 @@ def test_weights_that_do_not_fit_are_refused(file: StepFile, named: Any) -> None
         (None, (0.5, 1.0, 2.0), 3),  # 2 * 0.5 + 1.0: two functions are called "right"
     ],
 )
-def test_functions_that_share_a_name_leave_the_reward_unknown(
-    file: StepFile, named: Any, means: tuple[float, float, float], number: int
-) -> None:
+def test_equal_names_hide_rewards(file: StepFile, named: Any, means: tuple[float, float, float], number: int) -> None:
     weights = reward_weights([file], state(means, (0.25, 0.75, 1.25)), settings(reward_weights=named))
     assert f"{number} reward functions have 2 names (right, neat)" in weights.missing[0]
     assert np.isnan(scalar_rewards({name: file.numbers_of(name) for name in weights.weights}, weights.weights)).all()
