@@ -9,6 +9,7 @@ group, and advantages from ``effective``. A run also leaves its configuration, m
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -37,7 +38,9 @@ from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
+    Counts,
     Fact,
+    Floats,
     Note,
     facts_in,
     int_steps,
@@ -165,7 +168,8 @@ class Trained(Struct, frozen=True, kw_only=True):
     """A rollout as it was trained on."""
 
     batch: int | None  # the step of its batch, where that is known
-    count: episodes.TokenCount
+    num_tokens: int  # of its completions, -1 where that is unknown
+    advantage: float  # that of all its sampled tokens; NaN where they differ
     rollout: episodes.AgentRollout | None  # itself, where its tokens are wanted
 
 
@@ -186,11 +190,13 @@ class TrainedBatches(Struct, frozen=True):
         trace = episodes.read_trace(rollout.plain)
         return episodes.in_no_loss(trace) if self.rollouts else trace
 
-    def count(self, rollout: episodes.AgentRollout, own: episodes.TokenCount) -> episodes.TokenCount:
-        """The count of the tokens of :meth:`as_trained`, from that of the rollout as it arrived."""
-        if (trained := self.trained(rollout)) is not None:
-            return trained.count
-        return own[0], None if self.rollouts else own[1]
+    def count_tokens(self, rollouts: Sequence[episodes.AgentRollout]) -> tuple[Counts, Floats]:
+        """The tokens of :meth:`as_trained`, counted, and their advantages, [R] each."""
+        num_tokens, advantages = episodes.count_tokens(rollouts)
+        for at, trained in enumerate(map(self.trained, rollouts)) if self.rollouts else ():
+            advantages[at] = math.nan if trained is None else trained.advantage
+            num_tokens[at] = num_tokens[at] if trained is None else trained.num_tokens
+        return num_tokens, advantages
 
 
 def batches_in(files: Iterable[Path], *, with_tokens: bool) -> TrainedBatches:
@@ -200,10 +206,12 @@ def batches_in(files: Iterable[Path], *, with_tokens: bool) -> TrainedBatches:
         batch = number_in_name(STEP, file)
         for block in blocks_in(file):
             rollouts = [rollout for rollout in episodes.rollouts_in(block) if isinstance(rollout.trace.id, str)]
-            trained |= {
-                rollout.trace.id: Trained(batch=batch, count=count, rollout=rollout if with_tokens else None)
-                for rollout, count in zip(rollouts, episodes.count_all_tokens(rollouts), strict=True)
-            }
+            counted = (values.tolist() for values in episodes.count_tokens(rollouts))
+            for rollout, num_tokens, advantage in zip(rollouts, *counted, strict=True):
+                kept = rollout if with_tokens else None
+                trained[rollout.trace.id] = Trained(
+                    batch=batch, num_tokens=num_tokens, advantage=advantage, rollout=kept
+                )
     return TrainedBatches(trained)
 
 
@@ -265,18 +273,20 @@ def step_layout(trained: TrainedBatches) -> episodes.EpisodeLayout:
         batches = [of_rollout and of_rollout.batch for of_rollout in map(trained.trained, rollouts)]
         pairs = {pair for pair in zip(step.tolist(), batches, strict=True) if pair[1] not in (None, pair[0])}
 
-        def counts() -> list[episodes.TokenCount]:
-            return list(map(trained.count, rollouts, episodes.count_all_tokens(rollouts)))
-
         def details(at: int) -> dict[str, Any]:
             of_rollout = trained.trained(rollouts[at])
             if of_rollout is None or of_rollout.rollout is not None:
                 return dict(columns.details(at))
-            num_tokens, advantage = of_rollout.count
-            counted_alone = {"tokens": None, "earlier": (), "num_tokens": num_tokens, "advantage": advantage}
-            return {**columns.details(at), **counted_alone}
+            counted = {"num_tokens": of_rollout.num_tokens, "advantage": of_rollout.advantage}
+            return {**columns.details(at), "tokens": None, "earlier": (), **counted}
 
-        columns = episodes.columns_of(rollouts, step, lambda at: trained.as_trained(rollouts[at]), noted.add, counts)
+        columns = episodes.columns_of(
+            rollouts,
+            step,
+            lambda at: trained.as_trained(rollouts[at]),
+            noted.add,
+            lambda: trained.count_tokens(rollouts),
+        )
         elsewhere = [Fact("elsewhere", at) for at in chain.from_iterable(pairs) if at >= 0]
         return replace(columns, details=details, notes=elsewhere)
 

@@ -32,6 +32,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     Counts,
+    Floats,
     LineColumns,
     Note,
     numbers_of,
@@ -157,11 +158,6 @@ _NUM_PEEKED = 20
 """Episodes that are read first to learn whether traces branch, so that later ones are not searched for branches."""
 
 
-TokenCount = tuple[int, float | None]
-"""How many tokens the completions of a rollout have, and the advantage that all sampled ones share: NaN where they
-differ, None where the trace has none."""
-
-
 class _Score(Struct, gc=False, frozen=True):
     score: Any = None
     weight: Any = 1.0
@@ -173,16 +169,16 @@ class _Agent(Struct, gc=False, frozen=True):
 
 
 class _Node(Struct, gc=False, frozen=True):
-    """A message; its text and ids stay JSON, so that tokens can be counted without being parsed."""
+    """A message; its text and tokens stay JSON, so that they can be counted without being parsed."""
 
-    parent: Any = None
+    parent: int | None = None
     sampled: Any = None
     message: Raw = Raw(b"null")
     token_ids: Raw = Raw(b"null")
-    mask: list[bool | int] | None = None
+    mask: Raw = Raw(b"null")
     logprobs: Raw = Raw(b"null")
     advantages: list[float | None] | None = None
-    semantic_parents: Raw = Raw(b"null")
+    semantic_parents: list[Raw] | None = None
 
 
 class _Info(Struct, gc=False, frozen=True):
@@ -205,6 +201,9 @@ class Trace(Struct, gc=False, frozen=True):
     def is_trained(self) -> bool:
         """Whether its agent was trained."""
         return self.agent is None or self.agent.trainable is not False
+
+
+_NOTHING = Trace()
 
 
 class _Work(Struct, gc=False, frozen=True):
@@ -282,13 +281,13 @@ class AgentRollout(Struct, gc=False, frozen=True):
     @property
     def is_path(self) -> bool:
         """Whether each of its nodes follows the one before."""
-        return all(node.parent == at and type(node.parent) is int for at, node in enumerate(self.trace.nodes[1:]))
+        return [node.parent for node in self.trace.nodes] == [None, *range(len(self.trace.nodes) - 1)]
 
     @property
     def prompt(self) -> str:
         """:attr:`AgentTrace.prompt`, of a path without parsing its tokens."""
         nodes = self.trace.nodes
-        if not nodes or not self.is_path or any(map(_has_links, nodes)):
+        if not nodes or not self.is_path or any(node.semantic_parents for node in nodes):
             return read_trace(self.plain).prompt
         before = takewhile(lambda node: node.sampled is not True, nodes)
         return "\n".join(_text(parse.plain_cell(node.message)) for node in before)
@@ -296,11 +295,41 @@ class AgentRollout(Struct, gc=False, frozen=True):
     def is_usual(self, *, may_branch: bool) -> bool:
         """Whether the decoded part suffices: a group, a hash of the task and, unless it may branch, a path of nodes."""
         has_names = parse.text_of(self.episode.group.id) != "" and parse.text_of(self.episode.task.hash) != ""
-        return has_names and self.trace != Trace() and (may_branch or self.is_path)
+        return has_names and self.trace != _NOTHING and (may_branch or self.is_path)
 
 
-def count_tokens(trace: AgentTrace) -> TokenCount:
-    """The count of a trace's tokens."""
+def count_tokens(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats]:
+    """:func:`token_count` of each rollout, [R] each, with NaN for None; paths, as most are, are not parsed for it."""
+    counts = [_path_count(rollout) or token_count(read_trace(rollout.plain)) for rollout in rollouts]
+    return np.array([number for number, _ in counts], dtype=np.int64), to_floats(level for _, level in counts)
+
+
+def _path_count(rollout: AgentRollout) -> tuple[int, float | None] | None:
+    """The count by the JSON of a path's lists; None where they are not as prime-rl writes them."""
+    nodes = rollout.trace.nodes
+    ids, masks = b"".join([node.token_ids for node in nodes]), b"".join([node.mask for node in nodes])
+    if rollout.parsed or not rollout.is_path or any(node.semantic_parents for node in nodes):
+        return None
+    if not masks.translate(None, b"falsenu[], "):  # no flag is set
+        return UNKNOWN, None
+    num_before, num_false = masks[: masks.find(b"true")].count(b"false"), masks.count(b"false")
+    num_flags, num_ids = masks.count(b"true") + num_false, ids.count(b",") + len(nodes) - ids.count(b"[]")
+    are_lists = ids.translate(None, b"0123456789, ") == masks.translate(None, b"truefals, ") == b"[]" * len(nodes)
+    if not are_lists or num_flags != num_ids:
+        return None
+    advantages = [node.advantages or () for node in nodes]
+    if not any(advantages) or [*map(len, advantages)] != [bytes(node.mask).count(b"true") for node in nodes]:
+        return num_flags - num_before, None
+    levels = set(chain.from_iterable(advantages))
+    level = None if None in levels else levels.pop() if len(levels) == 1 else math.nan
+    return num_flags - num_before, level
+
+
+def token_count(trace: AgentTrace) -> tuple[int, float | None]:
+    """How many tokens the completions of a trace have, and the advantage that all sampled ones share.
+
+    The number is -1 where tokens were not logged; the advantage is NaN where tokens differ, None where one has none.
+    """
     sequences = () if trace.tokens is None else (*trace.earlier, trace.tokens)
     num_tokens = sum(len(tokens.completion_ids) for tokens in sequences) if sequences else UNKNOWN
     if any(tokens.token_advantages is None for tokens in sequences) or not sequences:
@@ -308,41 +337,6 @@ def count_tokens(trace: AgentTrace) -> TokenCount:
     levels = {tokens.advantage for tokens in sequences if any(tokens.mask)}
     level = levels.pop() if len(levels) == 1 else None
     return num_tokens, math.nan if level is None else level
-
-
-def _has_links(node: _Node) -> bool:
-    return bytes(node.semantic_parents) not in (b"null", b"[]")
-
-
-def count_all_tokens(rollouts: Sequence[AgentRollout]) -> list[TokenCount]:
-    """The counts of the tokens of rollouts, [R]; those of a path, as most are, are not parsed for it."""
-    paths = [rollout.trace.nodes if rollout.is_path else [] for rollout in rollouts]
-    ids = [bytes(node.token_ids) for nodes in paths for node in nodes]
-    sizes = iter(parse.nums_ids(ids).tolist() if ids else ())
-    counts = (_path_count(nodes, [next(sizes) for _ in nodes]) for nodes in paths)
-    return [
-        count_tokens(read_trace(rollout.plain)) if count is None else count
-        for count, rollout in zip(counts, rollouts, strict=True)
-    ]
-
-
-def _path_count(nodes: Sequence[_Node], sizes: Sequence[int]) -> TokenCount | None:
-    """The count of the tokens of a path with so many ids a node, -1 for none; None where its lists are unusual."""
-    num_before, start, levels, has_advantages = 0, UNKNOWN, set[float | None](), True
-    for node, size in zip(nodes, sizes, strict=True):
-        mask, advantages = node.mask or (), node.advantages or ()
-        if size != len(mask) or _has_links(node):
-            return (UNKNOWN, None) if {*sizes} == {-1} and not any(of.mask for of in nodes) else None
-        num_sampled = mask.count(True)
-        if num_sampled and start == UNKNOWN:
-            start = num_before + mask.index(True)
-        has_advantages &= len(advantages) == num_sampled
-        levels.update(advantages)
-        num_before += size
-    if not nodes or start == UNKNOWN:
-        return None
-    level = levels.pop() if len(levels) == 1 else math.nan
-    return num_before - start, level if has_advantages and None not in levels else None
 
 
 def agent_rollouts(
@@ -433,14 +427,13 @@ def columns_of(
     step: Counts,
     read: Callable[[int], AgentTrace],
     note: Callable[[str], object],
-    counts: Callable[[], Sequence[TokenCount]] = tuple,
+    count: Callable[[], tuple[Counts, Floats]] | None = None,
 ) -> Columns:
-    """The columns of rollouts; ``counts`` has the tokens of those that were decoded as declared."""
+    """The columns of rollouts; ``count`` counts the tokens of those that were decoded as declared."""
     reward, rewards = _rewards_of([rollout.trace.rewards for rollout in rollouts])
     numbers: dict[str, NDArray[Any]] = {"reward": reward, **rewards}
-    if rollouts and not rollouts[0].line:
-        lengths, advantages = zip(*counts(), strict=True)
-        numbers |= {"num_tokens": np.array(lengths), "advantage": to_floats(advantages)}
+    if count is not None and rollouts and not rollouts[0].line:
+        numbers["num_tokens"], numbers["advantage"] = count()
     trace_at = lru_cache(maxsize=1)(read)
 
     def details(at: int) -> dict[str, Any]:

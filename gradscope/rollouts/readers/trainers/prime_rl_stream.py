@@ -248,19 +248,17 @@ def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
             info = mapping_of(folded(at).get("info"))
             return finite_or_none(info.get("advantage")) if math.isnan(recorded) else recorded
 
-        def counts() -> list[episodes.TokenCount]:
-            return [annotated(at, *count) for at, count in enumerate(episodes.count_all_tokens(rollouts))]
+        def count_tokens() -> tuple[Counts, Floats]:
+            num_tokens, own = episodes.count_tokens(rollouts)
+            in_no_loss = np.isnan(trained) if annotations.record_batches else np.zeros(len(rollouts), dtype=np.bool_)
+            level = np.where(np.isnan(advantages), own, advantages)
+            level[in_no_loss] = np.nan
+            for at in np.flatnonzero(np.isnan(level) & ~in_no_loss).tolist():
+                of_tokens = episodes.token_count(read(at))[1] if names[at] in annotations.info else None
+                level[at] = to_floats([own_advantage(at) if of_tokens is None else of_tokens])[0]
+            return num_tokens, level
 
-        def annotated(at: int, num_tokens: int, advantage: float | None) -> episodes.TokenCount:
-            if annotations.record_batches and math.isnan(trained[at]):
-                return num_tokens, None
-            if names[at] in annotations.info:  # its annotations are stored whole
-                advantage = episodes.count_tokens(read(at))[1]
-            elif not math.isnan(advantages[at]):
-                advantage = None
-            return num_tokens, own_advantage(at) if advantage is None else advantage
-
-        columns = episodes.columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add, counts)
+        columns = episodes.columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add, count_tokens)
         return replace(
             columns,
             # the name of a group while its step is not known: both names in one
