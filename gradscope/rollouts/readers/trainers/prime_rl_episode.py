@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from itertools import chain, islice, takewhile
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 import numpy as np
 from msgspec import UNSET, MsgspecError, Raw, Struct, convert, to_builtins
@@ -157,9 +157,11 @@ _NUM_PEEKED = 20
 """Episodes that are read first to learn whether traces branch, so that later ones are not searched for branches."""
 
 
-TokenCount = tuple[int, float | None]
-"""How many tokens the completions of a rollout have, and the advantage that all sampled ones share: NaN where they
-differ, None where the trace has none."""
+class TokenCount(NamedTuple):
+    """How many tokens a rollout has, and their advantage."""
+
+    num_tokens: int  # in its completions; UNKNOWN where they were not logged
+    advantage: float | None  # which all sampled ones share; NaN where they differ, None where the trace has none
 
 
 class _Score(Struct, gc=False, frozen=True):
@@ -304,10 +306,10 @@ def count_tokens(trace: AgentTrace) -> TokenCount:
     sequences = () if trace.tokens is None else (*trace.earlier, trace.tokens)
     num_tokens = sum(len(tokens.completion_ids) for tokens in sequences) if sequences else UNKNOWN
     if any(tokens.token_advantages is None for tokens in sequences) or not sequences:
-        return num_tokens, None
+        return TokenCount(num_tokens, None)
     levels = {tokens.advantage for tokens in sequences if any(tokens.mask)}
     level = levels.pop() if len(levels) == 1 else None
-    return num_tokens, math.nan if level is None else level
+    return TokenCount(num_tokens, math.nan if level is None else level)
 
 
 def _has_links(node: _Node) -> bool:
@@ -332,7 +334,8 @@ def _path_count(nodes: Sequence[_Node], sizes: Sequence[int]) -> TokenCount | No
     for node, size in zip(nodes, sizes, strict=True):
         mask, advantages = node.mask or (), node.advantages or ()
         if size != len(mask) or _has_links(node):
-            return (UNKNOWN, None) if {*sizes} == {-1} and not any(of.mask for of in nodes) else None
+            is_without_tokens = {*sizes} == {-1} and not any(of.mask for of in nodes)
+            return TokenCount(UNKNOWN, None) if is_without_tokens else None
         num_sampled = mask.count(True)
         if num_sampled and start == UNKNOWN:
             start = num_before + mask.index(True)
@@ -342,7 +345,7 @@ def _path_count(nodes: Sequence[_Node], sizes: Sequence[int]) -> TokenCount | No
     if not nodes or start == UNKNOWN:
         return None
     level = levels.pop() if len(levels) == 1 else math.nan
-    return num_before - start, level if has_advantages and None not in levels else None
+    return TokenCount(num_before - start, level if has_advantages and None not in levels else None)
 
 
 def agent_rollouts(

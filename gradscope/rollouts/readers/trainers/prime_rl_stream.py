@@ -244,21 +244,21 @@ def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
             return episodes.in_no_loss(trace) if annotations.record_batches and np.isnan(trained[at]) else trace
 
         def own_advantage(at: int) -> float | None:
-            recorded = float(advantages[at])
-            info = mapping_of(folded(at).get("info"))
-            return finite_or_none(info.get("advantage")) if math.isnan(recorded) else recorded
+            if not math.isnan(advantages[at]):
+                return float(advantages[at])
+            return finite_or_none(mapping_of(folded(at).get("info")).get("advantage"))
 
         def counts() -> list[episodes.TokenCount]:
             return [annotated(at, *count) for at, count in enumerate(episodes.count_all_tokens(rollouts))]
 
         def annotated(at: int, num_tokens: int, advantage: float | None) -> episodes.TokenCount:
             if annotations.record_batches and math.isnan(trained[at]):
-                return num_tokens, None
+                return episodes.TokenCount(num_tokens, None)
             if names[at] in annotations.info:  # its annotations are stored whole
-                advantage = episodes.count_tokens(read(at))[1]
+                advantage = episodes.count_tokens(read(at)).advantage
             elif not math.isnan(advantages[at]):
                 advantage = None
-            return num_tokens, own_advantage(at) if advantage is None else advantage
+            return episodes.TokenCount(num_tokens, own_advantage(at) if advantage is None else advantage)
 
         columns = episodes.columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add, counts)
         return replace(
@@ -272,10 +272,7 @@ def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
             numbers={**columns.numbers, REWARD + _SENT: sent.astype(np.float64), REWARD + _TRAINED: trained},
             noted=_about_logprobs([rollout.logprobs for rollout in rollouts]),
             samples=names,
-            details=lambda at: {
-                **columns.details(at),
-                "advantage": own_advantage(at),
-            },
+            details=lambda at: {**columns.details(at), "advantage": own_advantage(at)},
         )
 
     return episodes.EpisodeLayout(

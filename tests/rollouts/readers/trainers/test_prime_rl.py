@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.trainers.prime_rl import TrainedBatches, batches_in
-from gradscope.rollouts.readers.trainers.prime_rl_episode import rollouts_in
+from gradscope.rollouts.readers.trainers.prime_rl_episode import TokenCount, rollouts_in
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.test_run_files import write_model
@@ -120,7 +120,7 @@ def test_what_no_batch_holds_is_in_no_loss(tmp_path: Path) -> None:
     assert trained is not None
     assert (dropped.mask, dropped.token_advantages) == ((False, False), (0.0, 0.0))
     assert all(trained.mask)
-    assert [batches.count(of, (3, 0.5)) for of in (another, rollout)] == [(3, None), (2, None)]
+    assert [batches.count(of, TokenCount(3, 0.5)) for of in (another, rollout)] == [(3, None), (2, None)]
 
 
 def test_a_trace_of_another_steps_batch_spoils_both_steps(tmp_path: Path) -> None:
