@@ -170,9 +170,7 @@ def test_the_house_stays_within_its_budget(folder: str) -> None:
 def test_each_benchmark_makes_what_a_page_names_or_helps_one_that_does() -> None:
     """What nobody names is measured by nobody."""
     root = PACKAGE.parent
-    pages = [root / "README.md", root / "CONTRIBUTING.md"]
-    pages += [path for path in (root / "docs").rglob("*") if path.suffix in (".md", ".csv")]
-    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    text = "\n".join(pages().values())
     sources = {
         path: path.read_text(encoding="utf-8") for path in modules_of("benchmarks") if path.name != "__init__.py"
     }
@@ -187,6 +185,37 @@ def test_each_benchmark_makes_what_a_page_names_or_helps_one_that_does() -> None
         waiting += (helpers := [path for path in sources.keys() - reached if re.search(rf"\b{path.stem}\b", source)])
         reached |= set(helpers)
     assert sorted(names[path] for path in sources.keys() - reached) == []
+
+
+def pages() -> dict[str, str]:
+    root = PACKAGE.parent
+    files = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*"))]
+    return {
+        path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
+        for path in files
+        if path.suffix in (".md", ".csv")
+    }
+
+
+def test_pages_name_tests_that_exist() -> None:
+    """By path, module or name, as ``module.py::test``, ``module (test, ...)`` or a link, but for ``(at <commit>)``."""
+    tests = {
+        path.relative_to(PACKAGE.parent).as_posix(): set(re.findall(r"\bdef (test_\w+)", path.read_text("utf-8")))
+        for path in TESTS.rglob("test_*.py")
+    }
+    names = set().union({Path(path).stem for path in tests}, *tests.values())
+    missing = []
+    for page, text in pages().items():
+        text = re.sub(r"`[^`]+` \(at [0-9a-f]{8}\)", "", text)
+        wrong = {path for path in re.findall(r"\btests/[\w./]*\w", text) if not (PACKAGE.parent / path).exists()}
+        wrong |= set(re.findall(r"\btest_\w+", text)) - names
+        pairs = re.findall(r"([\w/]*test_\w+)(?:\.py)?(?:::|` \()(test_\w+|(?:`test_\w+`(?:, )?)+\))", text)
+        pairs += [(module, name) for name, module in re.findall(r"\[`(test_\w+)`\]\([./]*([\w/]+)\.py\)", text)]
+        for module, of_module in pairs:
+            defined = set().union(*(own for path, own in tests.items() if f"/{path}".endswith(f"/{module}.py")))
+            wrong |= {f"{module}::{name}" for name in set(re.findall(r"test_\w+", of_module)) - defined}
+        missing += [f"{page}: {name}" for name in sorted(wrong)]
+    assert missing == []
 
 
 def test_every_file_is_in_a_layer_or_at_the_bottom() -> None:

@@ -198,7 +198,7 @@ def run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tupl
     for row, (name, sizes) in product(rows, counters.items()):
         if text := text_of(row.get(name)):
             sizes[text_of(row.get(columns.step or "")), text_of(row.get(key_of(columns) or "")), text] += 1
-    return tuple(name for name, sizes in counters.items() if sum(map((1).__lt__, sizes.values())) > len(sizes) / 2)
+    return tuple(name for name, sizes in counters.items() if sum(size > 1 for size in sizes.values()) > len(sizes) / 2)
 
 
 def setting_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
@@ -254,6 +254,16 @@ def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> st
 def key_of(names: ColumnNames) -> str | None:
     """The column that rollouts are grouped by; None where there is none."""
     return names.group or names.prompt_id or names.prompt
+
+
+def columns_of_rows(rows: Iterable[Mapping[str, Any]], named_by_user: ColumnNames) -> ColumnNames:
+    """A column a role of some rows, entries of their objects among them."""
+    return resolve_columns(columns_in(with_entries(rows)), named_by_user)
+
+
+def first_present(columns: Collection[str], names: Iterable[str]) -> str | None:
+    """The first of some names that is a column."""
+    return next((name for name in names if name in columns), None)
 
 
 def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from gradscope.rollouts.readers.column_roles import (
     SAMPLE_IDS,
     benchmark_column,
     columns_in,
+    columns_of_rows,
     key_of,
     resolve_columns,
     reward_columns,
@@ -34,14 +35,13 @@ from gradscope.rollouts.readers.column_roles import (
     with_entries,
 )
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, first_rows_within, rows_within, title_of
+from gradscope.rollouts.readers.nested import Layout, first_rows_within, rows_within, title_of
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     ENVIRONMENTS,
     before_answers,
     generation_seconds,
     in_environment,
-    is_list_of_objects,
     is_not_finite,
     mapping_of,
     parse_messages,
@@ -214,7 +214,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
 
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds rows with a reward and something to group by, under usual names."""
-    columns = resolve_columns(columns_in(with_entries(peek(request.path))), request.columns)
+    columns = columns_of_rows(peek(request.path), request.columns)
     return columns.reward is not None and key_of(columns) is not None
 
 
@@ -328,24 +328,6 @@ def _rows_within(file: Path, quarantine: QuarantineLog, *, layout: Layout) -> It
         for inner in rows_within(row, layout):
             number += 1
             yield f"{file}:{number}" if is_document else location, inner
-
-
-def list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:
-    """The name of the one list of a document whose objects are samples with a reward and a prompt each."""
-    if len(rows) != 1 or len(expand(request.path)) != 1:
-        return None
-    lists = ((name, cell) for name, cell in rows[0].items() if is_list_of_objects(cell))
-    holding = [name for name, samples in lists if _are_samples(samples, request.columns)]
-    return holding[0] if len(holding) == 1 else None
-
-
-def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bool:
-    first = with_entries(samples[:NUM_LISTED])
-    names = columns_in(first)
-    if not set(names).issuperset(filter(None, astuple(named))):
-        return False
-    columns = resolve_columns(names, named)
-    return None not in (columns.reward, key_of(columns)) and not isinstance(first[0].get(columns.reward or ""), list)
 
 
 def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> ColumnNames:

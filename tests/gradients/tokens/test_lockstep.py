@@ -115,6 +115,8 @@ def test_sketched_tokens_are_as_far_from_the_exact_ones_as_stated(name: str) -> 
         assert token_gram.slow_parameters == exact.slow_parameters
         assert token_gram.table.rows == exact.table.rows
         errors.append(np.linalg.norm(token_gram.gram - exact.gram) / energy)
+        shifts = np.linalg.eigvalsh(token_gram.gram) - np.linalg.eigvalsh(exact.gram)
+        assert np.max(np.abs(shifts)) < 1.5 * stated * energy
     assert 0.3 * stated < np.sqrt(np.mean(np.square(errors))) < 2 * stated
 
 

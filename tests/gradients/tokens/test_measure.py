@@ -52,6 +52,7 @@ def test_a_sample_is_a_part_of_the_whole():
     ]
     assert part.table.num_tokens == full.table.num_tokens > len(part.gram) == 5
     assert models.relative(part.gram, full.gram[np.ix_(index, index)]) < 1e-5
+    assert np.all(np.linalg.eigvalsh(part.gram) <= np.linalg.eigvalsh(full.gram)[-5:] * (1 + 1e-5))
     np.testing.assert_array_equal(part.table.positions, again.table.positions)
 
 

@@ -20,14 +20,8 @@ from gradscope.outside.limits import allowed
 from gradscope.outside.plain_json import beginning
 from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers import column_roles, generic
-from gradscope.rollouts.readers.column_roles import (
-    ANSWER_KEYS,
-    POLICIES,
-    REWARD_LISTS,
-    TEXT_LISTS,
-    USUAL,
-)
+from gradscope.rollouts.readers import column_roles as roles
+from gradscope.rollouts.readers import generic
 from gradscope.rollouts.readers.evaluations.shapes import (
     COUNTS,
     MAX_DEPTH,
@@ -39,17 +33,17 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     PromptPart,
     PromptSamples,
     cells_around,
-    first_present,
     from_counts,
     prompt_rows,
     refuse_lone_list,
 )
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.nested import Layout, Level, first_rows_within, layout_of
+from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing.cells import (
     digest,
     finite_or_none,
     in_environment,
+    is_list_of_objects,
     is_number,
     parse_messages,
     parse_reward,
@@ -78,7 +72,7 @@ _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart 
 _ROUNDED = 0.001  # how far a share that is written beside its counts may be from them
 _MANY = 20  # counts of so many times more samples than there are counts are totals, with or without a share
 _WITHIN_DATASET = ("i", "idx", "index", "id")
-_TOLD_BY_CELLS = frozenset(("n", "dataset", *POLICIES))  # keys that mean one thing or another, as their cells are
+_TOLD_BY_CELLS = frozenset(("n", "dataset", *roles.POLICIES))  # keys that mean one thing or another, as their cells are
 _NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
 _NO_STEP = "the step is not a whole number"
 MAX_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
@@ -89,8 +83,8 @@ def _recognizes(request: ReadRequest) -> bool:
     rows = peek(request.path)
     if _listed(rows, request) or _holds_shapes(rows, request.columns):
         return True
-    columns = column_roles.resolve_columns(column_roles.columns_in(column_roles.with_entries(rows)), request.columns)
-    are_rows = columns.step is None and None not in (columns.reward, column_roles.key_of(columns))
+    columns = roles.columns_of_rows(rows, request.columns)
+    are_rows = columns.step is None and None not in (columns.reward, roles.key_of(columns))
     return are_rows and not generic.steps_of_files(request.path, columns)
 
 
@@ -101,15 +95,13 @@ def _read(request: ReadRequest) -> Run:
     if layout:
         return generic.read_flat(request, format=FORMAT.name, with_steps=True, layout=layout)
     if not _holds_shapes(rows, request.columns):
-        reward = column_roles.resolve_columns(
-            column_roles.columns_in(column_roles.with_entries(rows)), request.columns
-        ).reward
+        reward = roles.columns_of_rows(rows, request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return generic.read_flat(request, format="samples", with_steps=False)
-    step_key = request.columns.step or first_present(column_roles.columns_in(rows), USUAL["step"])
+    step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
     parts = ((row, part) for row in rows for _, part, _ in islice(prompt_rows(row, request.columns), _NUM_PARTS))
     first = (cells_around(row) | dict(part) for row, part in parts)
-    benchmark = _benchmark_of(first) if column_roles.key_of(request.columns) is None else None
+    benchmark = _benchmark_of(first) if roles.key_of(request.columns) is None else None
     to_columns = partial(_to_columns, columns=request.columns, step_key=step_key, benchmark=benchmark)
     files = expand(request.path)
     decoded = LineColumns(row=dict[str, Any], to_columns=lambda rows, path: to_columns(Cells.of_rows(rows, path)))
@@ -170,7 +162,7 @@ def _has_share(part: Mapping[str, Any], samples: PromptSamples) -> bool:
 
 def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
     """Where rows have rollouts within; an InputError where a document counts more samples than it lists."""
-    name = generic.list_of_samples(rows, request)
+    name = _list_of_samples(rows, request)
     counts = None if name is None else from_counts(rows[0], NO_COLUMNS)
     if name is not None and isinstance(counts, PromptSamples) and len(counts) > len(rows[0][name]):
         raise InputError(
@@ -179,20 +171,38 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
         )
     if name is not None:
         return (Level(name=name),)
-    present = column_roles.columns_in(column_roles.with_entries(rows))
+    present = roles.columns_in(roles.with_entries(rows))
     if set(present).issuperset(filter(None, astuple(request.columns))):
-        flat = column_roles.resolve_columns(present, request.columns)
-        is_flat = column_roles.key_of(flat) and any(is_number(row.get(flat.reward or "")) for row in rows)
+        flat = roles.resolve_columns(present, request.columns)
+        is_flat = roles.key_of(flat) and any(is_number(row.get(flat.reward or "")) for row in rows)
         if is_flat or request.columns.num_correct is not None:
             return ()
     layout = layout_of(rows, request.columns) or ()
     shapes = (samples for row in rows for _, _, samples in islice(prompt_rows(row, request.columns), 1))
     if _holds_shapes(rows, request.columns) and any(isinstance(samples, PromptSamples) for samples in shapes):
         # they are read from the parts of rows, whose steps are those of whole rows
-        within = column_roles.columns_in(first_rows_within(rows, layout))
-        has_steps_within = not {request.columns.step, *USUAL["step"]}.isdisjoint(set(within) - set(present))
+        within = roles.columns_in(first_rows_within(rows, layout))
+        has_steps_within = not {request.columns.step, *roles.USUAL["step"]}.isdisjoint(set(within) - set(present))
         return layout if has_steps_within else ()
     return layout
+
+
+def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:
+    """The name of the one list of a document whose objects are samples with a reward and a prompt each."""
+    if len(rows) != 1 or len(expand(request.path)) != 1:
+        return None
+    lists = ((name, cell) for name, cell in rows[0].items() if is_list_of_objects(cell))
+    holding = [name for name, samples in lists if _are_samples(samples, request.columns)]
+    return holding[0] if len(holding) == 1 else None
+
+
+def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bool:
+    first = roles.with_entries(samples[:NUM_LISTED])
+    names = roles.columns_in(first)
+    are_named = set(names).issuperset(filter(None, astuple(named)))
+    columns = roles.resolve_columns(names, named) if are_named else NO_COLUMNS
+    has_lists = isinstance(first[0].get(columns.reward or ""), list)
+    return None not in (columns.reward, roles.key_of(columns)) and not has_lists
 
 
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
@@ -210,11 +220,10 @@ def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
 def _benchmark_of(parts: Iterable[Mapping[str, Any]]) -> str | None:
     """The column within whose names the ids of prompts count, by some rows or parts that hold samples."""
     rows = list(parts)
-    keys = column_roles.columns_in(rows)
-    named = first_present(keys, ROW_IDS) or next(filter(column_roles.PROMPT_NUMBER.fullmatch, keys), None)
-    return column_roles.benchmark_column(
-        rows, ColumnNames(prompt_id=named, prompt=first_present(keys, USUAL["prompt"]))
-    )
+    keys = roles.columns_in(rows)
+    named = roles.first_present(keys, ROW_IDS) or next(filter(roles.PROMPT_NUMBER.fullmatch, keys), None)
+    prompt = roles.first_present(keys, roles.USUAL["prompt"])
+    return roles.benchmark_column(rows, ColumnNames(prompt_id=named, prompt=prompt))
 
 
 class _Prompt(NamedTuple):
@@ -296,18 +305,19 @@ def _prompts_alike(
     What :func:`samples_of` and :func:`_identify` make of such rows follows from the keys alone.
     """
     keys = tuple(rows[0]) if rows else ()
-    id_key, prompt_key = first_present(keys, (*ROW_IDS, *USUAL["prompt"])), first_present(keys, USUAL["prompt"])
+    prompt_key = roles.first_present(keys, roles.USUAL["prompt"])
+    id_key = roles.first_present(keys, ROW_IDS) or prompt_key
     is_named = columns != ColumnNames(reward=columns.reward, step=columns.step)
     if is_named or id_key is None or not _TOLD_BY_CELLS.isdisjoint(keys) or set(map(tuple, rows)) != {keys}:
         return []
     by_key = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
     types = {key: set(map(type, cells)) for key, cells in by_key.items()}
     lists = {key: set(map(type, chain.from_iterable(by_key[key]))) for key in keys if types[key] == {list}}
-    main = columns.reward or first_present(lists, REWARD_LISTS) or ""
-    texts = first_present(lists, (*ANSWER_KEYS, *TEXT_LISTS)) or ""
+    main = columns.reward or roles.first_present(lists, roles.REWARD_LISTS) or ""
+    texts = roles.first_present(lists, (*roles.ANSWER_KEYS, *roles.TEXT_LISTS)) or ""
     sizes = {tuple(map(len, by_key[key])) for key in lists}
     steps = [0] * len(rows) if step_key is None else step_numbers(by_key.get(step_key, ())).tolist()
-    is_text = id_key in USUAL["prompt"]
+    is_text = id_key in roles.USUAL["prompt"]
     are_ids = (types[id_key] == {str} and all(by_key[id_key])) or (types[id_key] == {int} and not is_text)
     are_plain = all(kinds == {str} or kinds <= NUMBERS for kinds in lists.values())
     are_known = not any(list in types[key] for key in keys - lists.keys()) and lists.keys().isdisjoint(PROMPTS)
@@ -346,13 +356,13 @@ def _prompts_of(
     parts = parts if len(parts) < 2 else list(_without_repeats(parts))
     if not parts:
         yield "the row holds no samples with a reward"
-    named = column_roles.key_of(columns)
-    prompt_keys = USUAL["prompt"] if columns.prompt is None else (columns.prompt,)
+    named = roles.key_of(columns)
+    prompt_keys = roles.USUAL["prompt"] if columns.prompt is None else (columns.prompt,)
     for keys, part, samples in parts:
         if not isinstance(samples, PromptSamples):
             yield samples
             continue
-        own_step = first_present(part, USUAL["step"]) if step_key is None else None
+        own_step = roles.first_present(part, roles.USUAL["step"]) if step_key is None else None
         step_of_part = step if own_step is None else step_number(part[own_step])
         if step_of_part is None:
             yield _NO_STEP
@@ -373,7 +383,7 @@ def _prompts_of(
             how=how,
             cell=next((part[key] for key in prompt_keys if key in part), None),
             samples=samples,
-            policy=next((text_of(part[key]) for key in POLICIES if isinstance(part.get(key), str)), None),
+            policy=next((text_of(part[key]) for key in roles.POLICIES if isinstance(part.get(key), str)), None),
         )
 
 
@@ -405,10 +415,10 @@ def _identify(
         if row.get(key) is not None and row[key] != "":
             names = ", ".join(filter(None, (benchmark, key)))
             return in_environment(row.get(benchmark or ""), text_of(row[key])), names
-    for key in USUAL["prompt"]:
+    for key in roles.USUAL["prompt"]:
         if row.get(key):
             return prompt_text_id(row[key]), f"the text of {key}"
-    if number := next(filter(column_roles.PROMPT_NUMBER.fullmatch, row), None):
+    if number := next(filter(roles.PROMPT_NUMBER.fullmatch, row), None):
         name, names = text_of(row[number]), ", ".join(filter(None, (benchmark, number)))
         return in_environment(row.get(benchmark or ""), name), names
     line = location.rpartition(":")[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,15 @@ from gradscope.rollouts.readers.column_roles import (
     TEXT_LISTS,
     TRIALS,
     USUAL,
+    first_present,
 )
-from gradscope.rollouts.readers.nested import key_column, rows_under
+from gradscope.rollouts.readers.nested import key_column
 from gradscope.rollouts.readers.parsing.cells import (
     ENVIRONMENTS,
     digest,
     is_list_of_objects,
     is_number,
+    mapping_of,
     unwrapped,
     whole_number,
 )
@@ -126,10 +128,7 @@ def prompt_rows(
             yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
     elif isinstance(node, (dict, list)) and depth:
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
-        around = cells_around(node) if isinstance(node, dict) and keys else {}
-        of_keys = None
-        if isinstance(node, dict) and keys and len(node) > 1 and all(map(rows_under, node.values())):
-            of_keys = key_column(node)
+        around, of_keys = (cells_around(mapping_of(node)), key_column(node)) if keys else ({}, None)
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             own = around | ({of_keys: str(key)} if of_keys else {})
             inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
@@ -229,7 +228,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     sizes = {len(columns[name]) for name in (*ANSWER_KEYS, *TEXT_LISTS) if name in columns}
     is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # they give the list's length
     aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
-    main = reward if reward in columns else next((name for name in REWARD_LISTS if name in aligned), None)
+    main = reward if reward in columns else first_present(aligned, REWARD_LISTS)
     if main is None or isinstance(row.get(main), (bool, int, float, str)):
         return None
     if not sizes and any(isinstance(row.get(name), str) for name in _ONE_RESPONSE):
@@ -256,7 +255,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
 def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
     """The samples that a row counts; why it is set aside where the counts cannot be; None where it has none."""
     rights = (name for name in _RIGHTS if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
-    right = columns.num_correct or next((name for name in rights if name in row), None)
+    right = columns.num_correct or first_present(row, rights)
     lists = (name for name in TEXT_LISTS if right not in _ALSO_VERDICTS and isinstance(row.get(name), list))
     total = columns.num_samples or first_present(row, _TOTALS) or next(lists, None)
     if total is None or right is None or total not in row or right not in row:
@@ -289,8 +288,3 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
         texts=tuple(texts),
         policies=tuple(named),
     )
-
-
-def first_present(columns: Collection[str], names: Sequence[str]) -> str | None:
-    """The first of some names that is a column."""
-    return next((name for name in names if name in columns), None)

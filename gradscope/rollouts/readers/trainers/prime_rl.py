@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -208,9 +207,11 @@ def batches_in(files: Iterable[Path], *, with_tokens: bool) -> TrainedBatches:
             rollouts = [rollout for rollout in episodes.rollouts_in(block) if isinstance(rollout.trace.id, str)]
             counted = (values.tolist() for values in episodes.count_tokens(rollouts))
             for rollout, num_tokens, advantage in zip(rollouts, *counted, strict=True):
-                kept = rollout if with_tokens else None
                 trained[rollout.trace.id] = Trained(
-                    batch=batch, num_tokens=num_tokens, advantage=advantage, rollout=kept
+                    batch=batch,
+                    num_tokens=num_tokens,
+                    advantage=advantage,
+                    rollout=rollout if with_tokens else None,
                 )
     return TrainedBatches(trained)
 
@@ -239,20 +240,20 @@ def _read(request: ReadRequest) -> Run:
     if stream:
         return with_prime_rls(request, read_stream(request, stream, has_earlier=bool(everything or effective)))
     files = everything or effective
-    batches = effective if everything else ()
+    batch_files = effective if everything else ()
     quarantine = WatchedLog(request.progress, files)
-    trained = batches_in(batches, with_tokens=not request.rewards_only)
-    layout = step_layout(trained)
+    batches = batches_in(batch_files, with_tokens=not request.rewards_only)
+    layout = step_layout(batches)
     groups = reduced_groups(layout.log(files, quarantine), request) or ()
     run = assemble_groups(
         request,
         request.source(
             "prime-rl",
             f"prime-rl traces, {counted(len(files), 'file')}",
-            files=(*files, *batches),
+            files=(*files, *batch_files),
             inferred=[
                 *(sentence for sentence in (episodes.AGENTS, SEVERAL) if sentence in layout.noted),
-                *(["Rollouts were read from all/, their advantages from effective/."] if trained.rollouts else []),
+                *(["Rollouts were read from all/, their advantages from effective/."] if batches.rollouts else []),
             ],
             missing=[] if everything else [_ONLY_EFFECTIVE],
         ),
@@ -263,32 +264,37 @@ def _read(request: ReadRequest) -> Run:
     return replace(with_prime_rls(request, run), notes=notes)
 
 
-def step_layout(trained: TrainedBatches) -> episodes.EpisodeLayout:
+def step_layout(batches: TrainedBatches) -> episodes.EpisodeLayout:
     """How files of steps are read."""
     noted: set[Note] = set()
 
     def to_columns(rollouts: Sequence[episodes.AgentRollout], path: Path) -> Columns:
         in_name = number_in_name(STEP, path)
         step = int_steps([in_name if rollout.step is UNSET else rollout.step for rollout in rollouts])
-        batches = [of_rollout and of_rollout.batch for of_rollout in map(trained.trained, rollouts)]
-        pairs = {pair for pair in zip(step.tolist(), batches, strict=True) if pair[1] not in (None, pair[0])}
+        as_trained = list(map(batches.trained, rollouts))
+        elsewhere = {
+            Fact("elsewhere", number)
+            for arrived, trained in zip(step.tolist(), as_trained, strict=True)
+            if trained is not None and trained.batch not in (None, arrived)
+            for number in (arrived, trained.batch)
+            if number is not None and number >= 0
+        }
 
         def details(at: int) -> dict[str, Any]:
-            of_rollout = trained.trained(rollouts[at])
-            if of_rollout is None or of_rollout.rollout is not None:
-                return dict(columns.details(at))
-            counted = {"num_tokens": of_rollout.num_tokens, "advantage": of_rollout.advantage}
-            return {**columns.details(at), "tokens": None, "earlier": (), **counted}
+            cells, trained = columns.details(at), as_trained[at]
+            if trained is None or trained.rollout is not None:
+                return dict(cells)
+            counted = {"num_tokens": trained.num_tokens, "advantage": trained.advantage}
+            return {**cells, "tokens": None, "earlier": (), **counted}
 
         columns = episodes.columns_of(
             rollouts,
             step,
-            lambda at: trained.as_trained(rollouts[at]),
+            lambda at: batches.as_trained(rollouts[at]),
             noted.add,
-            lambda: trained.count_tokens(rollouts),
+            lambda: batches.count_tokens(rollouts),
         )
-        elsewhere = [Fact("elsewhere", at) for at in chain.from_iterable(pairs) if at >= 0]
-        return replace(columns, details=details, notes=elsewhere)
+        return replace(columns, details=details, notes=list(elsewhere))
 
     return episodes.EpisodeLayout(names=episodes.names_by_position, to_columns=to_columns, noted=noted)
 
