@@ -164,7 +164,9 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
         name="dilution",
         findings=(
             f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
-            f"multiplied by {mean:.2f}.",
+            f"multiplied by {mean:.2f}."
+            if mean
+            else f"None of the {unit} that the loss averages over is live: there is no gradient to dilute.",
             _kl(run, kl),
             *kl_findings(inputs.parts.kl),
         ),

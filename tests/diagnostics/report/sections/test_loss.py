@@ -110,6 +110,12 @@ def test_the_live_share_is_of_what_the_loss_averages_over(loss_type: str, unit: 
     )
 
 
+def test_without_a_live_rollout_there_is_nothing_to_dilute() -> None:
+    section = section_of(run_of(DEAD))
+    assert section.findings[0].startswith("None of the rollouts that the loss averages over is live")
+    assert section.severity == "look"
+
+
 def test_without_token_ids_rollouts_are_counted_and_with_them_all_sequences() -> None:
     section = section_of(run_of(group_of([1, 1], prompt="a"), group_of([1, 0]), settings={"loss_type": "dapo"}))
     assert "of the rollouts that the loss averages over" in section.findings[0]
