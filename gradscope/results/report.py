@@ -178,11 +178,16 @@ class RunReport(Drawn, Struct, frozen=True, kw_only=True):
 
     @property
     def by_severity(self) -> tuple[ReportSection, ...]:
-        """The sections by urgency: problems first, unanswered ones last, else in their own order."""
-        ranked = sorted(
-            self.sections, key=lambda section: (section.missing is not None, SEVERITIES.index(section.severity))
-        )
-        return tuple(ranked)
+        """The sections by urgency: problems first, unanswered ones last, else in their own order.
+
+        Of the undecided ones pass@k comes first: it is a number, and the others say that they have none.
+        """
+
+        def rank(section: ReportSection) -> tuple[bool, int, bool]:
+            is_first = section.severity == "unknown" and section.name == "coverage"
+            return section.missing is not None, SEVERITIES.index(section.severity), not is_first
+
+        return tuple(sorted(self.sections, key=rank))
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):

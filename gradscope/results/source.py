@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
+from gradscope.say import counted
 
 CUT_OFF, BLANK = "the last line is cut off", "the line is blank"
 """Reasons of lines that may be complete a moment later, and that hold nothing."""
@@ -64,7 +65,9 @@ class Quarantine(Struct, frozen=True, kw_only=True):
 
 
 def _counted(rows: int, rollouts: int) -> str:
-    return f"{rows:,} rows" if rows == rollouts else f"{rows:,} lines of some {rollouts:,} rollouts"
+    if rollouts in (rows, 0):  # blank lines hold none
+        return counted(rows, "row")
+    return f"{rows:,} lines of some {rollouts:,} rollouts"
 
 
 def merged(sources: Sequence[Source]) -> Source:

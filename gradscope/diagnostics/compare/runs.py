@@ -222,6 +222,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
     if not len(table):
         raise InputError("no group has all its rewards", hint="Log the reward of each rollout.")
     steps, of_group = np.unique(table.step, return_inverse=True)
+    num_judged = np.bincount(of_group, weights=table.size > 1)
     sizes, seed = sizes_of(run.groups), run.settings.get("seed", 0)
     settings = {
         name: value if isinstance(value, str | int | float | bool) else str(value)
@@ -237,7 +238,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
         settings=settings,
         steps=steps,
         reward=np.bincount(of_group, weights=table.sums(table.reward)) / np.bincount(of_group, weights=table.size),
-        degenerate=np.bincount(of_group, weights=table.is_dead) / np.bincount(of_group),
+        degenerate=np.bincount(of_group, weights=table.is_dead) / num_judged if num_judged.all() else np.zeros(0),
         group_size=sizes[0] if len(sizes) == 1 else None,
         log=run.source,
         rewards=table,
@@ -386,10 +387,13 @@ def _means(run: ComparedRun) -> Mapping[str, _Mean | Estimate]:
         table = table.select(table.is_complete & np.isin(table.step, run.steps))
     if not len(table):
         return {}
-    return {
-        "train_reward": _mean_reward(table),
-        "mean_frac_reward_zero_std": _mean(table, table.is_dead.astype(np.float64), np.ones(len(table))),
-    }
+    judged = table.select(table.size > 1)
+    shares = (
+        {"mean_frac_reward_zero_std": _mean(judged, judged.is_dead.astype(np.float64), np.ones(len(judged)))}
+        if set(judged.step.tolist()) == set(table.step.tolist())
+        else {}
+    )
+    return {"train_reward": _mean_reward(table)} | shares
 
 
 def reward_change(first: RewardTable, second: RewardTable) -> Estimate:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.compare.runs import prompt_names, unlike_levels
+from gradscope.diagnostics.degeneracy.group_rewards import NO_GROUP
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import GradscopeError, InputError
@@ -25,7 +26,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.compare import effect_over_interval
 from gradscope.findings.degeneracy import conflicts_of_runs
 from gradscope.findings.logged import late_sentence
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference, bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
 from gradscope.metrics.uncertainty.steps import late_change, mean_of_steps, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
@@ -33,11 +34,11 @@ from gradscope.render.views.view import lines_over, table_of_cells
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched, names_of
-from gradscope.rollouts.groups import groups_of_steps, reward_table, sizes_of
+from gradscope.rollouts.groups import RewardTable, groups_of_steps, reward_table, sizes_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.say import number, percent, points, with_interval
+from gradscope.say import counted, number, percent, points, with_interval
 
 
 def report_index(
@@ -73,7 +74,10 @@ def report_runs(
     runs, left_out = _read(named, read or ReadOptions(), success_threshold, progress)
     if left_out:
         name, reason = left_out[0]
-        raise InputError(f"{name} cannot be summarized: {reason}", hint="Name runs, not folders that hold several.")
+        hint = "Name runs, not folders that hold several."
+        if NO_GROUP in reason and all(source.kind == "rollouts" for _, source, _ in runs):
+            hint = shlex.join(["gradscope", "passk", *(as_named(str(path)) for path in local)])
+        raise InputError(f"{name} cannot be summarized: {reason}", hint=hint)
     listed = ", ".join(as_named(str(path)) for path in local)
     return _index(runs, (), listed, " and ".join(named))
 
@@ -152,10 +156,15 @@ def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     measured = [run for run in runs if run.frac_reward_zero_std.value is not None]
     rising = [run for run in runs if run.reward_change.side_of_zero > 0]
     falling = [run for run in runs if run.reward_change.side_of_zero < 0]
-    sentences = [
-        f"The reward rises beyond chance in {len(rising)} of {len(runs)} runs and falls in {len(falling)}, along the "
-        "line through its steps."
-    ]
+    num_trends = sum(run.reward_change.is_defined for run in runs)
+    sentences = []
+    if num_trends:
+        sentences.append(
+            f"The reward rises beyond chance in {len(rising)} of {counted(num_trends, 'run')} and falls in "
+            f"{len(falling)}, along the line through its steps."
+        )
+    elif any(len(run.steps) > 1 for run in runs):
+        sentences.append("The reward rises beyond chance in none of these runs: a trend needs three steps.")
     for run in runs:
         course = {step: value for step, value in zip(run.steps, run.reward_by_step, strict=True) if value is not None}
         change = late_change(course, factor=2.0)
@@ -164,9 +173,13 @@ def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     if len(measured) > 1:
         most = max(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
         least = min(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
+        same = most.frac_reward_zero_std.value == least.frac_reward_zero_std.value
         sentences.append(
-            f"Groups without a gradient: most in {most.name} ({with_interval(most.frac_reward_zero_std, percent)}), "
-            f"fewest in {least.name} ({with_interval(least.frac_reward_zero_std, percent)})."
+            f"Groups without a gradient: {percent(most.frac_reward_zero_std.value or 0.0)} in each run."
+            if same
+            else f"Groups without a gradient: most in {most.name} "
+            f"({with_interval(most.frac_reward_zero_std, percent)}), fewest in {least.name} "
+            f"({with_interval(least.frac_reward_zero_std, percent)})."
         )
     return tuple(sentences)
 
@@ -208,9 +221,10 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     tables = {name: reward_table(run.groups) for name, run in runs.items()}
     unlike = {name: unlike_levels(tables[first[0]], table) for name, table in tables.items()}
     rows = []
+    paired = {other: _paired(tables[first[0]], tables[other], steps) for other, _ in rest}
     for title, form in _titles([first[1], *(numbers for _, numbers in rest)]):
         for other, numbers in rest:
-            difference = difference_of(first[1][title], numbers[title])
+            difference = paired[other].get(title) or difference_of(first[1][title], numbers[title])
             if title.startswith(_REWARD) and unlike[other]:
                 difference = replace(difference, low=None, high=None)
             rows.append((title, form, other, first[1][title], numbers[title], difference))
@@ -228,8 +242,9 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
             *_cautions(tuple(runs.values()), steps),
         ),
         meaning="Intervals of rewards and dead groups resample the prompts of each run; those of logged metrics allow "
-        "for the correlation of steps. Runs count as independent, so with common prompts differences are surer than "
-        f"shown. The first sentence names differences that hold for all {len(rows)} at once (Bonferroni). No interval "
+        "for the correlation of steps. Runs that have one group of each of the same prompts are paired by prompt; "
+        "others count as independent, so with common prompts differences are surer than shown. "
+        f"The first sentence names differences that hold for all {len(rows)} at once (Bonferroni). No interval "
         "covers other seeds.",
         next_step="Run each setting with several seeds: gradscope compare pairs them.",
         tables=_table(first[0], rows, steps),
@@ -258,6 +273,29 @@ def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
             low = 0.0 if min(course.values()) >= 0 else -math.inf
             estimates[title] = mean_of_steps(chosen, list(course.values())).within(low, math.inf)
     return estimates
+
+
+def _paired(first: RewardTable, second: RewardTable, steps: Sequence[int]) -> dict[str, Estimate]:
+    """Differences by prompt, where both runs have one group of each of the same prompts at these steps; else none."""
+    tables = [table.select(table.is_complete & np.isin(table.step, list(steps))) for table in (first, second)]
+    names = [
+        [of_run[code] for code in table.prompt.tolist()]
+        for table, of_run in zip(tables, prompt_names(tables), strict=True)
+    ]
+    if not names[0] or sorted(names[0]) != sorted(names[1]) or len(set(names[0])) < len(names[0]):
+        return {}
+    orders = [sorted(range(len(own)), key=own.__getitem__) for own in names]
+    rewards, dead = (
+        [values[order] for values, order in zip(columns, orders, strict=True)]
+        for columns in (
+            [table.sums(table.reward) / table.size for table in tables],
+            [table.is_dead.astype(np.float64) for table in tables],
+        )
+    )
+    are_shares = min(map(np.min, rewards)) >= 0 and max(map(np.max, rewards)) <= 1
+    difference = bootstrap_difference(*rewards) if are_shares else bootstrap_mean(rewards[1] - rewards[0], share=False)
+    have_several = all((table.size > 1).all() for table in tables)
+    return {_REWARD: difference} | ({_DEAD: bootstrap_difference(*dead)} if have_several else {})
 
 
 def _mean(values: NDArray[np.float64], prompts: NDArray[np.int64]) -> Estimate:
@@ -420,11 +458,12 @@ def _finite(run: Run, metric: str) -> dict[int, float]:
 
 def _ends(names: Sequence[str], rewards: Sequence[dict[int, float]]) -> str:
     ends = [
-        f"{name} {number(of_run[min(of_run)], '.3g')} to {number(of_run[max(of_run)], '.3g')}"
+        f"{name} {' to '.join(number(of_run[step], '.3g') for step in sorted({min(of_run), max(of_run)}))}"
         for name, of_run in zip(names, rewards, strict=True)
         if of_run
     ]
-    return f"Mean reward, first to last step: {'; '.join(ends)}." if ends else "No step of these runs has all rewards."
+    between = ", first to last step" if any(len(of_run) > 1 for of_run in rewards) else ""
+    return f"Mean reward{between}: {'; '.join(ends)}." if ends else "No step of these runs has all rewards."
 
 
 def _settings(runs: Mapping[str, Run]) -> ReportSection:

@@ -99,15 +99,18 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
     ]
     if courses:
         broken_courses = tuple(findings.broken_sentences(other_courses))
+        spikes = spike_sentences(run) if norm is None else ()
         levels = tuple(findings.level_sentences(courses))
-        severity: Severity = "look" if broken_courses or levels else "unknown"
+        severity: Severity = "look" if broken_courses or spikes or levels else "unknown"
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",
             findings=(
                 *broken_courses,
+                *spikes,
                 *levels,
-                findings.reward_sentence(courses) or f"{counted(len(other_courses), 'other metric')} known by name.",
+                findings.reward_sentence(courses)
+                or f"Logged: {', '.join(course.title.strip() for course in other_courses or courses)}.",
             ),
             severity=severity,
             charts=tuple(
@@ -162,7 +165,7 @@ def _key_number(course: MetricCourse) -> KeyNumber:
         title=course.title.strip(),
         value=course.mean,
         style=course.style,
-        note=f"mean of {len(course.steps):,} steps, as logged",
+        note=f"mean of {counted(len(course.steps), 'step')}, as logged",
         places=tuple(course.steps),
         course=tuple(map(_drawn, course.values)),
     )

@@ -9,6 +9,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.steps import (
+    MIN_NEIGHBORS,
     MIN_STEPS_OF_LEVELS,
     deviation_of,
     late_change,
@@ -51,19 +53,36 @@ _RISES = ((_NAMES[0], 3.0), (_NAMES[1], 10.0))
 """Times its level before from which on a late norm or KL is named. A KL grows by the square where weights drift evenly,
 and then has 7.3."""
 
+_DEAD = "frac_reward_zero_std"
+_RATES = ("learning_rate", "lr")
 _FEW_IDLE = 0.05  # share of steps of a warm-up and a decay that may have a learning rate of 0
 
 Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 
 
-def courses_of(run: Run) -> Courses:
-    """The logged courses of these numbers, each by one of its names; what no step has is left out."""
+def courses_of(run: Run, *, named: int | None = None) -> Courses:
+    """The logged courses of these numbers, each by one of its names; what no step has is left out.
+
+    So are the norms of dead steps, but for that of a step that was ``named``.
+    """
     courses: dict[str, dict[int, float]] = {}
     for names in _NAMES:
         chosen = next((name for last in names for name in run.courses.columns if name.rpartition("/")[2] == last), None)
         if chosen is not None:
-            courses[chosen] = run.courses.by_step(chosen)
+            course = run.courses.by_step(chosen)
+            dead = _dead_steps(run, course) - {named} if names == _NAMES[0] else ()
+            courses[chosen] = {step: value for step, value in course.items() if step not in dead}
     return courses
+
+
+def _dead_steps(run: Run, norms: Mapping[int, float]) -> set[int]:
+    """The steps without a live group, as logged, of a norm below the median of live steps, where these are enough.
+
+    Such a norm is of the KL or of rounding: beside it that of any gradient stands out.
+    """
+    dead = {step for step, share in run.courses.by_step(_DEAD).items() if share >= 1}
+    live = [norm for step, norm in norms.items() if step not in dead and math.isfinite(norm)]
+    return {step for step in dead if norms.get(step, 0.0) < median(live)} if len(live) > MIN_NEIGHBORS else set()
 
 
 def outstanding_step(courses: Courses) -> tuple[int, int]:
@@ -122,14 +141,22 @@ def spike_sentences(run: Run) -> tuple[str, ...]:
 
 
 def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
-    """Updates without a learning rate beyond both ends of a schedule, and a norm that is its largest at most steps."""
-    name = next((name for name in run.courses.columns if name.rpartition("/")[2] in ("learning_rate", "lr")), "")
+    """Updates without a learning rate beyond both ends of a schedule, and a norm that is its largest at most steps.
+
+    Consoles round, verl's to three digits after the point: zeros alone are no proof.
+    """
+    name = next((name for name in run.courses.columns if name.rpartition("/")[2] in _RATES), "")
     rates = run.courses.by_step(name) if name else {}
     idle = [step for step, rate in rates.items() if rate == 0]
-    if len(idle) > max(2, _FEW_IDLE * len(rates)):
+    if 2 < len(idle) == len(rates):
+        yield f"The learning rate is logged as 0 at all {len(rates):,} steps: it is rounded, or they change nothing."
+    elif len(idle) > max(2, _FEW_IDLE * len(rates)):
         yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({_spans(idle)}): they change nothing."
-    norms = next((list(course.values()) for name, course in courses.items() if name.endswith(_NAMES[0])), [0.0])
+    name = next((name for name in courses if name.endswith(_NAMES[0])), "")
+    norms = list(run.courses.by_step(name).values()) or [0.0]
     number = norms.count(max(norms))
+    if len(norms) > 2 and not any(norms):
+        yield f"The gradient norm is logged as 0 at all {len(norms):,} steps: it is rounded, or nothing is learned."
     if len(norms) >= MIN_STEPS_OF_LEVELS and max(norms) > 0 and number > len(norms) / 2:
         yield f"The gradient norm is {max(norms):.3g} at {number:,} of {len(norms):,} steps, as after clipping."
 
@@ -313,7 +340,7 @@ def measure_spike(
     """
     progress = reporter(progress)
     run = read_run(path, read, progress=progress, metrics_alone=True)
-    courses = courses_of(run)
+    courses = courses_of(run, named=step)
     chosen, num_searched = outstanding_step(courses) if step is None else (step, 1)
     if chosen not in run.updates and chosen not in run.metrics:
         raise InputError(
@@ -348,9 +375,15 @@ def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) ->
     """Other numbers that are further off, up or down, than the furthest of as many is by chance.
 
     That is the chance of one step. One that was searched for among all steps stands out by its courses alone. What
-    rises or falls at every step is a clock, a counter or a schedule.
+    rises or falls at every step is a clock, a counter or a schedule, as is a learning rate; and what stands there by
+    its trainer's name and the common one is one number.
     """
-    other_courses = {name: run.courses.by_step(name) for name in run.metrics.get(step, {}) if name not in courses}
+    names = (*courses, *(name for name in run.metrics.get(step, {}) if name.rpartition("/")[2] not in _RATES))
+    first_names: dict[tuple[bytes, bytes], str] = {}
+    for name in names:
+        steps, values = run.courses.course(name)
+        first_names.setdefault((steps.tobytes(), values.tobytes()), name)
+    other_courses = {name: run.courses.by_step(name) for name in first_names.values() if name not in courses}
     other_courses = {name: course for name, course in other_courses.items() if not _is_steady(course)}
     for name, course in other_courses.items():
         metric = metric_at(name, course, step, num_chosen_from=len(other_courses))
@@ -379,7 +412,7 @@ def _report(
     why = "advantages were not logged for every rollout" if reason is None else _why(run, reason)
     typical = next((metric.typical.value for metric in metrics if metric.name == "grad_norm"), None)
     tensors, tokens = measured.answer or ((), ())
-    course = next(iter(courses.values()), {})
+    course = run.courses.by_step(next(iter(courses), ""))
     report = SpikeReport(
         source=inputs.with_damage(run, {} if reason is None else {step: reason}, ()),
         step=step,

@@ -73,6 +73,13 @@ def _answer(comparison: Comparison) -> Blocks:
     yield from map(cell, notes.lines())
 
 
+def _why_alone(pair: ComparedPair) -> str:
+    """Why a difference has no interval."""
+    if not pair.within_runs:
+        return pair.undefined or ""
+    return "too few steps or prompts" if pair.within_runs.value else "the two agree in it"
+
+
 def _differences(pairs: Sequence[ComparedPair], comparison: Comparison, notes: Footnotes) -> Table:
     several = _has_several(comparison)
     columns = [Column("metric", "metric", limit=_METRIC if several else _LABEL)]
@@ -83,7 +90,7 @@ def _differences(pairs: Sequence[ComparedPair], comparison: Comparison, notes: F
             "difference",
             lambda pair: pair.within_runs or pair.difference,
             "gap",
-            alone=lambda pair: "the two agree in it" if pair.within_runs else pair.undefined or "",
+            alone=_why_alone,
         ),
         Column("verdict", lambda pair: Word(pair.verdict, "fine" if pair.verdict in ("decides", "differ") else "")),
     ]

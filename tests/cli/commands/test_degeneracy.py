@@ -86,7 +86,7 @@ def test_quarantined_rows_are_counted_on_stderr_and_refused_when_strict(cli: Cli
         stream.write('{"prompt_id": "easy", "step": 3, "rew')
     done = cli("degeneracy", log)
     assert done.code == 0
-    assert "warning: set aside 1 rows" in done.err
+    assert "warning: set aside 1 row: the last line is cut off" in done.err
     assert f"{log.name}:25" in done.err
     strict = cli("degeneracy", log, "--strict")
     assert (strict.code, strict.out) == (2, "")

@@ -338,3 +338,13 @@ def test_equal_runs_seldom_fail_and_worse_ones_often_do() -> None:
             failed[lost] += any(one.outcome == "fail" for one in baseline_verdicts(*sides, path="run"))
     assert failed[0.0] <= 0.05 * 40
     assert failed[0.6] >= 0.9 * 40
+
+
+@pytest.mark.parametrize("between", ["\n\n", "\r\n\r\n", "\n \n", "\n\n\n\n"])
+def test_blank_lines_are_no_rollouts_that_were_lost(tmp_path: Path, between: str) -> None:
+    log = write_log(tmp_path / "log.jsonl", {"live": [1, 0, 1, 0]})
+    log.write_bytes(log.read_text().replace("\n", between).encode())
+    report = check_run(log, requirements=["frac_reward_zero_std <= 0.5", "frac_set_aside <= 0"])
+    assert (report.outcome, [reason.reason for reason in report.source.quarantined.reasons]) == (
+        "pass", ["the line is blank"]
+    )  # fmt: skip

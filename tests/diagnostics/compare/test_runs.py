@@ -70,6 +70,29 @@ def write_log(path: Path, rewards: list[list[float]]) -> Path:
     )
 
 
+@pytest.mark.parametrize(
+    ("groups", "share"),
+    [
+        ([[1, 1], [1, 1], [1]], 1.0),
+        ([[1, 0], [1, 1], [0]], 0.5),
+        ([[1, 0, 1], [1], [0], [1]], 0.0),
+        ([[1], [0]], None),
+    ],
+)
+def test_groups_of_one_rollout_have_no_part_in_the_share_of_dead_ones(
+    tmp_path: Path, groups: list[list[int]], share: float | None
+) -> None:
+    rows = [
+        {"prompt_id": f"p{prompt}", "step": step, "reward": reward}
+        for step in (1, 2, 3)
+        for prompt, rewards in enumerate(groups)
+        for reward in rewards
+    ]
+    comparison = compare_runs(*(write_lines(tmp_path / name, *rows) for name in ("a.jsonl", "b.jsonl")))
+    shares = {mean.value for cell in comparison.cells for name, mean in cell.metrics.items() if "zero_std" in name}
+    assert shares == (set() if share is None else {share})
+
+
 def differences(comparison: Comparison) -> dict[str, float | None]:
     return {pair.metric: pair.difference.value for pair in comparison.pairs}
 

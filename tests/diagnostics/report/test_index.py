@@ -66,6 +66,42 @@ def test_what_cannot_be_read_is_left_out_unless_nothing_is_left(tmp_path: Path) 
         report_index(tmp_path, [run, broken], strict=True)
 
 
+@pytest.mark.parametrize("scale", [1.0, 5.0])
+def test_runs_of_the_same_prompts_are_paired_as_in_passk(scale: float) -> None:
+    """Of 33 prompts from hard to easy one policy solved less of half: as independent runs they did not differ."""
+    better = run_of(*(group_of([scale * (at < n // 4) for at in range(8)], prompt=f"p{n}") for n in range(3, 36)))
+    worse = run_of(
+        *(group_of([scale * (at < n // 4 - 1 + n % 2) for at in range(8)], prompt=f"p{n}") for n in range(35, 2, -1))
+    )
+    section, *_ = sections_of(better, worse)
+    assert section.headline.startswith("B beside A: mean reward -")
+    other, *_ = sections_of(better, replace(worse, groups=worse.groups[:-1]))
+    assert other.headline == "B beside A: none of 2 differences is beyond chance."
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3])
+def test_a_trend_is_told_of_runs_that_have_one(tmp_path: Path, num_steps: int) -> None:
+    runs = [write_run(tmp_path, name, [[0, 1, 1, 0]] * num_steps) for name in "ab"]
+    findings = " ".join(report_runs(runs).findings)
+    assert ("The reward rises beyond chance in" in findings) == (num_steps > 1)
+    assert ("0 of 2 runs" in findings, "a trend needs three steps" in findings) == (num_steps == 3, num_steps == 2)
+    assert ("first to last step" in findings) == (num_steps > 1)
+    assert "Groups without a gradient: 0.0 % in each run." in findings
+
+
+def test_evaluations_without_groups_are_sent_to_passk(tmp_path: Path) -> None:
+    runs = [
+        write_lines(tmp_path / f"{name} 1.jsonl", *({"task_id": f"t{n}", "passed": n % 2 == 0} for n in range(6)))
+        for name in "ab"
+    ]
+    with pytest.raises(InputError, match="has no group to judge") as caught:
+        report_runs(runs)
+    assert caught.value.hint == f"gradscope passk '{runs[0]}' '{runs[1]}'"
+    with pytest.raises(InputError, match="has no group to judge") as caught:
+        report_runs([runs[0], write_lines(tmp_path / "m.jsonl", *({"step": s, "reward": 0.1} for s in range(3)))])
+    assert caught.value.hint == "Name runs, not folders that hold several."
+
+
 @pytest.mark.slow
 def test_named_runs_are_compared_with_the_first_and_many_are_an_index(tmp_path: Path) -> None:
     runs = [write_run(tmp_path, "rising", RISING), write_run(tmp_path, "flat", FLAT)]

@@ -39,7 +39,7 @@ def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
     assert list(sections) == ["signal", "generation", "norm", "courses", "rollouts"]
     assert [one.severity for one in sections.values()] == ["problem", "look", "look", "unknown", "unknown"]
     assert sections["rollouts"].missing == "Log rollouts."
-    assert sections["norm"].findings[0].startswith("Step 13 stands out: grad_norm 9, 81.8 times the 0.11 of the 12")
+    assert sections["norm"].findings[0].startswith("Step 13 stands out: grad_norm 9, 81.8 times the 0.11 of the 11")
     assert sections["norm"].findings[1] == "The largest gradient norm is 9, at step 13."
     assert [one.title for one in report.strip] == ["no gradient", "mean reward", "cut off", "gradient norm"]
     assert report.strip[3].course == NORMS
@@ -82,4 +82,12 @@ def test_without_the_share_the_page_says_how_to_name_it() -> None:
     assert dead_section((), run.source) == sections["signal"]
     assert sections["generation"].findings == ("Few completions were cut off at the length limit.",)
     assert sections["norm"].findings == ("The largest gradient norm is 1.5, at step 2.",)
-    assert sections["courses"].findings == ("1 other metric known by name.",)
+    assert sections["courses"].findings == ("Logged: KL.",)
+    assert sections_of(metrics_alone(frac_reward_zero_std=(0.5,)))["courses"].findings == ("Logged: no gradient.",)
+
+
+@pytest.mark.parametrize("jump", [3, 7, 11])
+def test_without_a_norm_a_kl_that_jumps_is_told(jump: int) -> None:
+    kl = tuple(0.01 * (1 + step % 3) * (1000 if step == jump else 1) for step in range(20))
+    courses = sections_of(metrics_alone(kl=kl, reward=(0.1, 0.2)))["courses"]
+    assert (courses.severity, courses.findings[0].split(":")[0]) == ("look", f"Step {jump + 1} stands out")

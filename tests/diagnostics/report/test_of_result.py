@@ -8,6 +8,7 @@ from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.report.of_result import sections_of
 from gradscope.diagnostics.report.sections.coverage import coverage_section
 from gradscope.diagnostics.report.sections.signal import signal_section
+from gradscope.results.report import ReportSection
 from tests.diagnostics.made_up_runs import group_of, run_of, samples
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
 from tests.render import examples
@@ -72,6 +73,11 @@ def test_a_check_is_as_urgent_as_its_outcome(outcome: str, severity: str) -> Non
 def test_pages_and_comparisons_keep_their_own() -> None:
     report = run_report()
     assert sections_of(report) == report.by_severity
+    undecided = [ReportSection(name=name, findings=("?",)) for name in ("replay", "length", "coverage", "claims")]
+    ranked = replace(report, sections=(*undecided, ReportSection(name="signal", findings=("!",), severity="fine")))
+    assert [section.name for section in ranked.by_severity if section.severity == "unknown"] == [
+        "coverage", "replay", "length", "claims"
+    ]  # fmt: skip
     assert sections_of(comparison())[0].findings == comparison().findings
     with pytest.raises(TypeError, match="no command finds a dict"):
         sections_of({})

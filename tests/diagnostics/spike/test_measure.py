@@ -199,6 +199,47 @@ def test_norms_that_were_clipped_and_updates_of_nothing_are_told() -> None:
     assert not any(module.spike_sentences(run_of(metrics=ends)))
 
 
+@pytest.mark.parametrize("name", ["learning_rate", "actor/lr", "grad_norm", "actor/grad_norm"])
+def test_a_number_that_is_always_zero_may_be_rounded(name: str) -> None:
+    (sentence,) = module.spike_sentences(run_of(metrics={step: {name: 0.0} for step in range(1, 5)}))
+    assert "is logged as 0 at all 4 steps: it is rounded, or " in sentence
+    assert not any(module.spike_sentences(run_of(metrics={step: {name: 0.0} for step in range(1, 3)})))
+
+
+@pytest.mark.parametrize(
+    ("num_live", "of_the_kl", "step"),
+    [(12, 1e-6, None), (8, 1e-6, 0), (12, 90.0, 19), (0, 1e-6, None)],
+    ids=["the norms of dead steps are left out", "too few are live", "the KL explodes", "none is live"],
+)
+def test_beside_dead_steps_a_live_one_is_no_spike(num_live: int, of_the_kl: float, step: int | None) -> None:
+    """A log of 300 steps, 85 without a live group, had "step 11 stands out: 3.09e+04 times" and 24 more such steps."""
+    metrics = {
+        at: {"grad_norm": 1 + 0.1 * (at % 4), "frac_reward_zero_std": 0.5}
+        if at < num_live
+        else {"grad_norm": (1e-6 if at < 19 else of_the_kl) * (1 + 0.1 * (at % 3)), "frac_reward_zero_std": 1.0}
+        for at in range(20)
+    }
+    sentences = module.spike_sentences(run_of(metrics=metrics))
+    assert [sentence.split()[1] for sentence in sentences if "stands out" in sentence] == [
+        str(at) for at in ([] if step is None else [3 if step == 0 else step])
+    ]
+
+
+def test_a_dead_step_that_is_named_keeps_its_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = {step: {"grad_norm": 1e-6, "kl": 0.01, "frac_reward_zero_std": 1.0} for step in (4, 5)}
+    run_with(monkeypatch, QUIET | dead)
+    assert measure_spike("run", step=4).metrics[0].value.value == 1e-6
+    assert (report := measure_spike("run")).step not in dead
+    assert report.course.keys() == QUIET.keys()
+
+
+@pytest.mark.parametrize("name", ["actor/grad_norm", "lr", "actor/lr", "learning_rate"])
+def test_the_same_number_and_a_schedule_are_no_second_sign(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    spiked = REWARDS | {9: REWARDS[9] | {"grad_norm": 30.0}}
+    run_with(monkeypatch, {step: {**values, name: values["grad_norm"]} for step, values in spiked.items()})
+    assert "also" not in measure_spike("run").findings[0]
+
+
 def test_each_number_that_stands_out_names_its_other_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     wave = {step: 1 + 0.1 * (step % 5) for step in range(1, 61)}
     metrics = {step: {"grad_norm": level * (1 + 99 * (step == 40)), "kl": level} for step, level in wave.items()}

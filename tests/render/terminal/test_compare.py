@@ -1,3 +1,4 @@
+import pytest
 from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
@@ -41,6 +42,16 @@ def test_a_difference_without_an_interval_says_why() -> None:
     text = shown(alone)
     assert "+0.020¹" in text
     assert "¹ no interval: one pair does not tell how much pairs differ by chance" in text
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [(0.0, "the two agree in it"), (-0.006, "too few steps or prompts"), (0.1, "too few steps")],
+)
+def test_a_difference_of_two_runs_without_an_interval_says_why(difference: float, words: str) -> None:
+    report = comparison()
+    pairs = tuple(replace(pair, within_runs=Estimate.exact(difference)) for pair in report.pairs)
+    assert f"no interval: {words}" in shown(replace(report, pairs=pairs))
 
 
 def test_of_two_cells_what_cannot_be_compared_is_a_line_with_its_reason() -> None:

@@ -172,15 +172,21 @@ class ReportInputs(Struct, frozen=True, kw_only=True):
         return max(self.live, key=lambda pair: float(pair[1].sum()))[0].step if self.live else None
 
     def command(self, name: str, *more: str) -> str:
-        """A command on this run as a person would type it, read with the same options, as one line for a shell."""
+        """A command on this run as a person would type it, read with the same options, as one line for a shell.
+
+        Empty where the command has no option for a column that was named: it could not read the run.
+        """
         flags = _OPTIONS[name]
+        if not self.options.keys().isdisjoint(set(_NAMED_COLUMNS) - set(flags)):
+            return ""
         options = [word for flag, value in self.options.items() if flag in flags for word in (flag, value)]
         return shlex.join(["gradscope", name, self.run.source.path, *options, *more])
 
 
 _LOG_OPTIONS = ("--reader", "--run-config")
 _WEIGHT_OPTIONS = (*_LOG_OPTIONS, "--model", "--initial", "--completion-ids")
-_COLUMN_OPTIONS = ("--prompt-column", "--reward-column", "--step-column", "--group-column", "--success-threshold")
+_NAMED_COLUMNS = ("--prompt-column", "--reward-column", "--step-column", "--group-column")
+_COLUMN_OPTIONS = (*_NAMED_COLUMNS, "--success-threshold")
 _OPTIONS = {
     "claims": (*_WEIGHT_OPTIONS, "--success-threshold"),
     "degeneracy": (*_LOG_OPTIONS, *_COLUMN_OPTIONS),

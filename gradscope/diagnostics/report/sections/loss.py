@@ -52,8 +52,10 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
         hint = "Log each step (logging_steps=1 in TRL) and keep trainer_state.json of the last checkpoint."
         return missing_section("zero-loss", "The log has no grad_norm that belongs to one step.", hint)
     table = reward_table(run.groups)
-    groups, live = Counter(table.step.tolist()), Counter(table.step[~table.is_dead].tolist())
-    kinds = {step: _kind(norms[step], losses.get(step, 1.0), live[step]) for step in steps}
+    is_judged = table.is_complete & (table.size > 1)
+    groups, live = Counter(table.step.tolist()), Counter(table.step[is_judged & ~table.is_dead].tolist())
+    perhaps_live = live + Counter(table.step[~is_judged].tolist())
+    kinds = {step: _kind(norms[step], losses.get(step, 1.0), live[step], perhaps_live[step]) for step in steps}
     counts, spike = Counter(kinds.values()), spike_sentences(run)
     commands = ["replay"] * (counts["suspect"] > 0) + ["spike"] * len(spike)
     severity, advice = _verdict(counts, spike, inputs)
@@ -90,12 +92,12 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-def _kind(norm: float, loss: float, num_live: int) -> str:
+def _kind(norm: float, loss: float, num_live: int, num_perhaps_live: int) -> str:
     if not (math.isfinite(norm) and math.isfinite(loss)):
         return "not finite"
     if norm <= _TINY_NORM:
         return "suspect" if num_live else "dead batch"
-    if not num_live:
+    if not num_perhaps_live:
         return "other terms"
     return "on-policy" if abs(loss) <= _TINY_LOSS else "learning"
 
@@ -147,6 +149,7 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     if isinstance(inputs.degeneracy, Unavailable):
         return missing_section("dilution", inputs.degeneracy)
     table = reward_table(run.groups)
+    table = table.select(table.is_complete & (table.size > 1))
     tokens = table.tokens if run.settings.get("loss_type") in BY_TOKEN else None
     unit, weights = ("rollouts", table.size) if tokens is None else ("tokens", tokens)
     shares = table.mean_by_step(np.where(table.is_dead, 0, weights), weights)
@@ -164,7 +167,9 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
         name="dilution",
         findings=(
             f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
-            f"multiplied by {mean:.2f}.",
+            f"multiplied by {mean:.2f}."
+            if mean
+            else f"None of the {unit} that the loss averages over is live: there is no gradient to dilute.",
             _kl(run, kl),
             *kl_findings(inputs.parts.kl),
         ),

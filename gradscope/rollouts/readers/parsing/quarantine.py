@@ -92,7 +92,7 @@ class QuarantineLog:
                 reason=reason,
                 num_rows=count,
                 first=first,
-                num_rollouts=count - self._lines[reason] + self._rollouts_of(reason),
+                num_rollouts=0 if reason == sources.BLANK else count - self._lines[reason] + self._rollouts_of(reason),
                 num_files=len(self._files[reason]),
             )
             for reason, (count, first) in ordered
@@ -106,8 +106,6 @@ class QuarantineLog:
 
     def _rollouts_of(self, reason: str) -> int:
         """Estimated rollouts in the lines set aside for a reason: each holds as many as the mean line that was read."""
-        if reason == sources.BLANK:
-            return 0
         mean = self._num_held / self._num_lines if self._num_lines else 1.0
         return round(self._lines[reason] * mean)
 

@@ -13,6 +13,10 @@ def test_a_command_repeats_its_options_and_the_largest_step_has_the_largest_grad
     inputs = inputs_of(RUN, options=options)
     assert inputs.command("degeneracy") == "gradscope degeneracy 'runs/my run' --reader trl --success-threshold 0.5"
     assert inputs.command("rank", "--step", "3") == "gradscope rank 'runs/my run' --reader trl --model 'a b' --step 3"
+    for column in ("--prompt-column", "--reward-column", "--step-column", "--group-column"):
+        named = inputs_of(RUN, options=options | {column: "score"})
+        assert named.command("degeneracy").endswith(f" {column} score")
+        assert (named.command("claims"), named.command("replay"), named.command("spike")) == ("", "", "")
     small, large = gram_of([[1.0, 0.0]], ["a"], step=1), gram_of([[3.0, 0.0]], ["a"], step=2)
     silent = gram_of([[9.0, 0.0]], ["a"], step=3, policy_gram=None)
     assert inputs_of(RUN, grams=[small, large, silent]).largest_step == 2

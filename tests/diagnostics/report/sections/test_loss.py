@@ -110,6 +110,22 @@ def test_the_live_share_is_of_what_the_loss_averages_over(loss_type: str, unit: 
     )
 
 
+@pytest.mark.parametrize("other", [[1.0], [0.0], [None, 1.0], [None, None]])
+def test_a_group_that_cannot_be_judged_is_neither_live_nor_dead(other: list[float | None]) -> None:
+    """Of 7 dead groups and 2 single rollouts 11.8 % were live, where `degeneracy` left the two out."""
+    groups = (DEAD, group_of(other, step=1, prompt="other"))
+    assert section_of(run_of(*groups)).findings[0].startswith("None of the rollouts")
+    for norm, kind in ((0.0, "dead batch"), (1.0, "learning")):
+        run = run_of(*groups, metrics={1: {"grad_norm": norm, "loss": 1.0}})
+        assert zero_loss_section(inputs_of(run)).tables[0].rows == ((1, 1.0, norm, 0, 2, kind),)
+
+
+def test_without_a_live_rollout_there_is_nothing_to_dilute() -> None:
+    section = section_of(run_of(DEAD))
+    assert section.findings[0].startswith("None of the rollouts that the loss averages over is live")
+    assert section.severity == "look"
+
+
 def test_without_token_ids_rollouts_are_counted_and_with_them_all_sequences() -> None:
     section = section_of(run_of(group_of([1, 1], prompt="a"), group_of([1, 0]), settings={"loss_type": "dapo"}))
     assert "of the rollouts that the loss averages over" in section.findings[0]

@@ -43,7 +43,7 @@ def test_a_line_that_holds_many_rollouts_counts_as_many_as_those_that_were_read(
     result = log.result()
     assert [(reason.num_rows, reason.num_rollouts, reason.counted) for reason in result.reasons] == [
         (3, 65, "3 lines of some 65 rollouts"),
-        (1, 0, "1 lines of some 0 rollouts"),
+        (1, 0, "1 row"),
     ]
     assert (result.num_rows, result.num_rollouts, result.lost) == (4, 65, ("gone",))
     merged = QuarantineLog()
@@ -54,7 +54,7 @@ def test_a_line_that_holds_many_rollouts_counts_as_many_as_those_that_were_read(
 def test_lines_of_which_none_was_read_count_as_lines() -> None:
     log = QuarantineLog()
     log.of_lines().add("text", "log:1")
-    assert (log.result().num_rollouts, log.result().counted) == (1, "1 rows")
+    assert (log.result().num_rollouts, log.result().counted) == (1, "1 row")
 
 
 def test_strict_reading_names_the_most_frequent_reason() -> None:
