@@ -15,12 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
-from gradscope.metrics.outcomes.degeneracy import (
-    DegeneracyEstimates,
-    GroupTable,
-    estimate_degeneracies,
-    share_columns,
-)
+from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable, estimate_degeneracies, share_columns
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, level_counts, passes
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling

@@ -12,14 +12,7 @@ import torch
 from torch import nn
 
 from gradscope.errors import UsageError
-from gradscope.gradients.layers.factors import (
-    OuterProduct,
-    PaddedProduct,
-    Part,
-    Scatter,
-    looked_up_ids,
-    renumbered,
-)
+from gradscope.gradients.layers.factors import OuterProduct, PaddedProduct, Part, Scatter, looked_up_ids, renumbered
 from gradscope.gradients.model.calls import without_tf32
 from gradscope.gradients.model.passes import add_gradients, gradients_on, row_buffers
 from gradscope.gradients.plan.prepared_step import PreparedStep

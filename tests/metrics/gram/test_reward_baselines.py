@@ -3,12 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradscope.metrics.gram.reward_baselines import (
-    baselines,
-    optimal_baselines,
-    reward_norm_correlation,
-    second_moment,
-)
+from gradscope.metrics.gram.reward_baselines import baselines, optimal_baselines, reward_norm_correlation, second_moment
 
 seeds = st.integers(0, 10_000)
 

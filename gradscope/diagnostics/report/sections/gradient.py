@@ -17,12 +17,7 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.rank.formulations import (
-    in_order,
-    measure_formulations,
-    measure_interference,
-    measure_kinds,
-)
+from gradscope.diagnostics.rank.formulations import in_order, measure_formulations, measure_interference, measure_kinds
 from gradscope.diagnostics.rank.rollout_spectra import AdvantagedStep
 from gradscope.diagnostics.rank.rows import StepRows, advantages_of, step_rows, sub_groups
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, excerpt, missing_section

@@ -10,13 +10,7 @@ from msgspec.structs import replace
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.metrics_alone import dead_section
-from gradscope.diagnostics.report.sections.inputs import (
-    Lengths,
-    ReportInputs,
-    Unavailable,
-    along_line,
-    missing_section,
-)
+from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, Unavailable, along_line, missing_section
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import (
     conflict_advice,

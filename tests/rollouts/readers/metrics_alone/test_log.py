@@ -14,11 +14,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.metrics_alone import log
-from gradscope.rollouts.readers.metrics_alone.log import (
-    holds_metrics,
-    read_metrics_log,
-    switch_on,
-)
+from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log, switch_on
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
