@@ -319,7 +319,12 @@ def _statistics_of_each(
 ) -> list[tuple[Estimate, ...]]:
     """The statistics of several tables, whose resamples draw the same units where there are as many."""
     tables = [np.asarray(table, dtype=np.float64) for table in units]
-    values = [_values(statistic, table) for table in tables]
+    for table in tables:
+        if table.ndim != 2 or not len(table):
+            raise ValueError(f"units are a non-empty table, got shape {table.shape}")
+    values = [np.asarray(statistic(table.sum(axis=0)), dtype=np.float64) for table in tables]
+    if not all(np.all(np.isfinite(numbers)) for numbers in (*tables, *values)):
+        raise ValueError("units and their statistics are finite numbers")
     intervals = student_intervals(statistic, tables, resampling=resampling)
     estimates = []
     for table, of_table, ends_of_table in zip(tables, values, intervals, strict=True):
@@ -331,15 +336,6 @@ def _statistics_of_each(
             )
         )
     return estimates
-
-
-def _values(statistic: Statistic, table: Array) -> Array:
-    if table.ndim != 2 or not len(table):
-        raise ValueError(f"units are a non-empty table, got shape {table.shape}")
-    values = np.asarray(statistic(table.sum(axis=0)), dtype=np.float64)
-    if not (np.all(np.isfinite(table)) and np.all(np.isfinite(values))):
-        raise ValueError("units and their statistics are finite numbers")
-    return values
 
 
 def bootstrap_means(
@@ -369,7 +365,7 @@ def bootstrap_means(
     units = unit_sums(table.T, clusters, len(table))
     if share:
         return bootstrap_shares([units], resampling=resampling)[0]
-    return bootstrap_statistics(ratios, units, resampling=resampling)
+    return _statistics_of_each(ratios, [units], resampling=resampling)[0]
 
 
 def bootstrap_shares(
