@@ -281,7 +281,7 @@ class AgentRollout(Struct, gc=False, frozen=True):
     @property
     def is_path(self) -> bool:
         """Whether each of its nodes follows the one before."""
-        return [node.parent for node in self.trace.nodes] == [None, *range(len(self.trace.nodes) - 1)]
+        return [node.parent for node in self.trace.nodes[1:]] == [*range(len(self.trace.nodes) - 1)]
 
     @property
     def prompt(self) -> str:

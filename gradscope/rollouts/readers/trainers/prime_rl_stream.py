@@ -244,9 +244,9 @@ def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
             return episodes.in_no_loss(trace) if annotations.record_batches and np.isnan(trained[at]) else trace
 
         def own_advantage(at: int) -> float | None:
-            recorded = float(advantages[at])
-            info = mapping_of(folded(at).get("info"))
-            return finite_or_none(info.get("advantage")) if math.isnan(recorded) else recorded
+            info, stored = rollouts[at].trace.info, annotations.info.get(names[at] or "", {})
+            own = finite_or_none(stored.get("advantage", info and info.advantage))
+            return own if math.isnan(advantages[at]) else float(advantages[at])
 
         def count_tokens() -> tuple[Counts, Floats]:
             num_tokens, own = episodes.count_tokens(rollouts)
@@ -270,10 +270,7 @@ def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
             numbers={**columns.numbers, REWARD + _SENT: sent.astype(np.float64), REWARD + _TRAINED: trained},
             noted=_about_logprobs([rollout.logprobs for rollout in rollouts]),
             samples=names,
-            details=lambda at: {
-                **columns.details(at),
-                "advantage": own_advantage(at),
-            },
+            details=lambda at: {**columns.details(at), "advantage": own_advantage(at)},
         )
 
     return episodes.EpisodeLayout(
