@@ -412,15 +412,15 @@ def _token_fields(record: Record) -> dict[str, Any]:
         return {"advantage": record.advantage}
     return {
         "earlier": record.earlier,
-        "advantage": common_advantage(record, (*record.earlier, tokens)),
+        "advantage": common_advantage(record.advantage, (*record.earlier, tokens)),
         **{name: getattr(tokens, name) for name in TOKEN_FIELDS},
     }
 
 
-def common_advantage(record: Record, sequences: Sequence[Tokens]) -> float | None:
-    """The advantage of all sampled tokens; None where they differ, the row's own where tokens lack one."""
+def common_advantage(own: float | None, sequences: Sequence[Tokens]) -> float | None:
+    """The advantage of all sampled tokens; None where they differ, the rollout's own where tokens lack one."""
     if any(tokens.token_advantages is None for tokens in sequences):
-        return record.advantage
+        return own
     levels = {tokens.advantage for tokens in sequences if any(tokens.mask)}
     return levels.pop() if len(levels) == 1 else None
 

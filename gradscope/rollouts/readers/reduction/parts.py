@@ -175,7 +175,7 @@ def with_counted_tokens(record: Record) -> Record:
         return record
     sequences = (*record.earlier, record.tokens)
     num_tokens = sum(len(tokens.completion_ids) for tokens in sequences)
-    advantage = common_advantage(record, sequences)
+    advantage = common_advantage(record.advantage, sequences)
     return replace(record, tokens=None, earlier=(), num_tokens=num_tokens, advantage=advantage)
 
 

@@ -7,7 +7,6 @@ tokens; the path from its root to a leaf is a sequence.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
@@ -26,7 +25,7 @@ from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, UnusableRowError
-from gradscope.rollouts.readers.parsing.records import Record
+from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.parsing.tables import read_jsonl
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -53,6 +52,15 @@ class AgentTrace(Struct, frozen=True, kw_only=True):
     tokens: Tokens | None
     """Its tokens, of several sequences the last; None where they were not logged or contradict each other."""
     earlier: tuple[Tokens, ...]  # tokens of the earlier sequences: each branch that was trained on is one
+
+    @property
+    def num_tokens(self) -> int:
+        """Completion tokens of all its sequences, -1 where they are unknown."""
+        return UNKNOWN if self.tokens is None else sum(len(of.completion_ids) for of in (*self.earlier, self.tokens))
+
+    def advantage(self, own: float | None = None) -> float | None:
+        """The advantage of all sampled tokens; ``own`` where tokens lack one or are unknown."""
+        return own if self.tokens is None else common_advantage(own, (*self.earlier, self.tokens))
 
 
 def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
@@ -299,8 +307,16 @@ class AgentRollout(Struct, gc=False, frozen=True):
 
 
 def count_tokens(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats]:
-    """:func:`token_count` of each rollout, [R] each, with NaN for None; paths, as most are, are not parsed for it."""
-    counts = [_path_count(rollout) or token_count(read_trace(rollout.plain)) for rollout in rollouts]
+    """The tokens of the completions of rollouts, -1 where they are unknown, and their common advantages, NaN for none.
+
+    [R] each; paths, as most are, are not parsed for it.
+    """
+    counts = []
+    for rollout in rollouts:
+        if (count := _path_count(rollout)) is None:
+            trace = read_trace(rollout.plain)
+            count = trace.num_tokens, trace.advantage()
+        counts.append(count)
     return np.array([number for number, _ in counts], dtype=np.int64), to_floats(level for _, level in counts)
 
 
@@ -321,22 +337,7 @@ def _path_count(rollout: AgentRollout) -> tuple[int, float | None] | None:
     if not any(advantages) or [*map(len, advantages)] != [bytes(node.mask).count(b"true") for node in nodes]:
         return num_flags - num_before, None
     levels = set(chain.from_iterable(advantages))
-    level = None if None in levels else levels.pop() if len(levels) == 1 else math.nan
-    return num_flags - num_before, level
-
-
-def token_count(trace: AgentTrace) -> tuple[int, float | None]:
-    """How many tokens the completions of a trace have, and the advantage that all sampled ones share.
-
-    The number is -1 where tokens were not logged; the advantage is NaN where tokens differ, None where one has none.
-    """
-    sequences = () if trace.tokens is None else (*trace.earlier, trace.tokens)
-    num_tokens = sum(len(tokens.completion_ids) for tokens in sequences) if sequences else UNKNOWN
-    if any(tokens.token_advantages is None for tokens in sequences) or not sequences:
-        return num_tokens, None
-    levels = {tokens.advantage for tokens in sequences if any(tokens.mask)}
-    level = levels.pop() if len(levels) == 1 else None
-    return num_tokens, math.nan if level is None else level
+    return num_flags - num_before, levels.pop() if len(levels) == 1 else None
 
 
 def agent_rollouts(

@@ -254,8 +254,9 @@ def stream_layout(annotations: Annotations) -> episodes.EpisodeLayout:
             level = np.where(np.isnan(advantages), own, advantages)
             level[in_no_loss] = np.nan
             for at in np.flatnonzero(np.isnan(level) & ~in_no_loss).tolist():
-                of_tokens = episodes.token_count(read(at))[1] if names[at] in annotations.info else None
-                level[at] = to_floats([own_advantage(at) if of_tokens is None else of_tokens])[0]
+                own_level = own_advantage(at)
+                is_whole = names[at] in annotations.info  # so that its tokens may have advantages of their own
+                level[at] = to_floats([read(at).advantage(own_level) if is_whole else own_level])[0]
             return num_tokens, level
 
         columns = episodes.columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add, count_tokens)
