@@ -45,7 +45,7 @@ from gradscope.metrics.gram.alignment import expected_updates
 from gradscope.metrics.outcomes.passk import estimate_pass_table
 from gradscope.metrics.outcomes.reward_shares import frac_incoherent
 from gradscope.metrics.uncertainty.intervals import Resampling
-from gradscope.metrics.uncertainty.steps import Deviation, deviation_of
+from gradscope.metrics.uncertainty.steps import Deviation, deviation_of, trend
 from gradscope.results import degeneracy, rank
 from gradscope.results.logged import EntropyNumbers, GenerationNumbers, MismatchNumbers, StalenessNumbers
 from gradscope.results.norms import ReplayReport, SpikeReport
@@ -288,6 +288,7 @@ def other_values(seed: int) -> Iterator[Measured]:
     comparison = compare_samples(*policies, [1, samples], resampling=FEW)
     yield from (("frac_won", comparison.frac_won, 0), ("frac_lost", comparison.frac_lost, 0))
     yield from (("compression_factor", row.compression_factor, 0) for row in comparison.rows)
+    yield "reward_rise", trend(range(6), rng.choice([0.0, 0.3, 1.0], 6)), 0
     yield "reward_drawdown", drawdown(rng.choice([0.0, 0.3, 1.0], 6)), 0
     before, change = rng.normal(size=(4, 5)), rng.normal(size=(4, 5)) * rng.choice([0.0, 1e-9, 1.0])
     yield (

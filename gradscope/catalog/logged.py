@@ -201,6 +201,15 @@ COMPARE_METRICS: dict[str, Metric] = {
         moved_by="The formulation, the learning rate, the prompts, the length of the run.",
         source="The trainer's log, averaged.",
     ),
+    "reward_rise": _compare_metric(
+        title="rise of reward",
+        formula="b (s_last - s_first), b the slope of the least-squares line through the mean reward of each step",
+        meaning="Whether a run learned or lost: one that rises and one that falls may have one mean train reward.",
+        range="(-inf, inf)",
+        better="higher",
+        moved_by="As train_reward; a curve that bends rises by more or less than its line.",
+        source="The trainer's log; of two runs with the same steps, the line of their difference.",
+    ),
     "reward_drawdown": _lower_compared(
         title="largest fall of reward",
         formula="max over s < t of (R_s - R_t), R the mean train reward of each tenth of the run",

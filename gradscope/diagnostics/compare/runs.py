@@ -31,7 +31,7 @@ from gradscope.metrics.uncertainty.bootstrap import (
     cluster_sums,
 )
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
-from gradscope.metrics.uncertainty.steps import mean_of_steps
+from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.compare import ComparedPair
 from gradscope.results.degeneracy import SideRewards
@@ -51,6 +51,7 @@ _NOT_SETTINGS_OF_TRAINERS = (
     *("seed", "data_seed", "report_to", "logging_steps", "save_steps", "save_strategy", "hub_model_id"),
 )
 """The same of other trainers, by the last part of their names."""
+_IN_UNITS_OF_REWARDS = ("train_reward", "reward_rise")
 UNKNOWN = "unknown"  # the formulation of a run that does not state it: no difference, whatever that of the other is
 OF_SAMPLES = "gradscope passk compares samples."
 _DRAWDOWN_PARTS = 10
@@ -91,20 +92,25 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
         )
         return tuple(as_named(str(file)) for file in files if file.is_file())
 
-    def values(self, ks: Sequence[int], *, with_cost: bool = False, with_incoherence: bool = False) -> dict[str, float]:
+    @property
+    def rise(self) -> Estimate:
+        """How much the reward rises along its line, first to last step."""
+        return trend(self.steps[: len(self.reward)], self.reward)
+
+    def values(
+        self, ks: Sequence[int], *, with_rise: bool = False, with_cost: bool = False, with_incoherence: bool = False
+    ) -> dict[str, float]:
         """Metric -> value; ``ks`` are budgets that every held-out prompt has samples for."""
-        values = {}
+        values: dict[str, float] = {}
         if self.heldout is not None:
             counts = (self.heldout.num_samples, self.heldout.num_correct)
             values = {f"pass@{k}": float(pass_at_k(*counts, k).mean()) for k in ks}
         cost = {"kilotokens_per_step": self.kilotokens} if with_cost and self.kilotokens is not None else {}
         share = self.incoherence.value if with_incoherence and self.incoherence is not None else None
+        if len(self.reward):
+            rise = {"reward_rise": self.rise.value} if with_rise and self.rise.value is not None else {}
+            values |= {"train_reward": float(self.reward.mean()), **rise, "reward_drawdown": drawdown(self.reward)}
         return values | {
-            **(
-                {"train_reward": float(self.reward.mean()), "reward_drawdown": drawdown(self.reward)}
-                if len(self.reward)
-                else {}
-            ),
             **({"mean_frac_reward_zero_std": float(self.degenerate.mean())} if len(self.degenerate) else {}),
             **({} if share is None else {"frac_incoherent": share}),
             **cost,
@@ -334,14 +340,23 @@ def with_differences(
     # A metric that is not a mean over groups, such as the drawdown, has no such interval; nor has a run whose
     # rollouts cannot be read. Of those that have one the verdict is ``differ`` where zero is outside, for all of them
     # at once.
-    differences = changes(_means(first), _means(second))
+    differences = changes(_means(first), _means(second)) | _difference_of_rises(first, second)
     judged = []
     for pair in pairs:
         within = differences.get(pair.metric)
-        in_one_unit = pair.metric != "train_reward" or not unlike_rewards(first, second)
+        in_one_unit = pair.metric not in _IN_UNITS_OF_REWARDS or not unlike_rewards(first, second)
         differs = within is not None and in_one_unit and bonferroni(within, len(differences)).side_of_zero != 0
         judged.append(replace(pair, within_runs=within, verdict="differ" if differs else pair.verdict))
     return tuple(judged)
+
+
+def _difference_of_rises(first: ComparedRun, second: ComparedRun) -> dict[str, Estimate]:
+    """Of two runs of one mean reward one may rise and one fall; step by step, where both have the same steps."""
+    if not first.rise.is_defined or not second.rise.is_defined:
+        return {}
+    is_paired = np.array_equal(first.steps, second.steps)
+    step_by_step = trend(first.steps, second.reward - first.reward) if is_paired else None
+    return {"reward_rise": step_by_step or difference_of(first.rise, second.rise)}
 
 
 def unlike_rewards(first: ComparedRun, second: ComparedRun) -> str:
@@ -388,9 +403,12 @@ class CourseMean(Struct, frozen=True):
     @property
     def estimate(self) -> Estimate:
         """With an interval that allows for the correlation of steps, within the range that the values suggest."""
-        low = 0.0 if self.course.min() >= 0.0 else -math.inf
-        high = 1.0 if self.course.max() <= 1.0 else math.inf
-        return mean_of_steps(self.values, self.course).within(low, high)
+        return mean_of_steps(self.values, self.course).within(*self.ends)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Between what the mean lies, as far as the values suggest it."""
+        return 0.0 if self.course.min() >= 0.0 else -math.inf, 1.0 if self.course.max() <= 1.0 else math.inf
 
 
 Means = Mapping[str, GroupMean | CourseMean]
@@ -452,7 +470,8 @@ def _change(
     """Of one metric; ``prompts`` number the prompts of each log, one that both have alike."""
     if isinstance(first, CourseMean) and isinstance(second, CourseMean) and first.steps == second.steps:
         step_by_step = second.values - first.values  # what both do over their course is no noise
-        return mean_of_steps(step_by_step, step_by_step)
+        (low, high), (other_low, other_high) = first.ends, second.ends
+        return mean_of_steps(step_by_step, step_by_step).within(other_low - high, other_high - low)
     if isinstance(first, CourseMean) or isinstance(second, CourseMean):
         before, after = (
             mean.estimate

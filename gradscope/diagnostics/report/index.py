@@ -261,7 +261,7 @@ def _numbers(run: Run, steps: Sequence[int]) -> dict[str, GroupMean | CourseMean
     if len(table):
         numbers[_REWARD] = _mean(table, table.sums(table.reward) / table.size)
         if len(steps) >= 4:
-            last = table.select(table.step >= steps[-(-3 * len(steps) // 4) - 1])
+            last = table.select(table.step >= steps[-(len(steps) // 4)])
             if len(last):
                 numbers["mean reward, last quarter"] = _mean(last, last.sums(last.reward) / last.size)
         judged = table.select(table.size > 1)

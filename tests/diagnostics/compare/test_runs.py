@@ -205,8 +205,10 @@ def test_prompts_match_by_text_across_readers_and_templates_and_else_by_id(tmp_p
     rows = rewards(0.5, 0)
     report = compare_runs(as_generic(tmp_path / "log.jsonl", rows), as_verl(tmp_path / "verl", rows))
     assert "12 of 12 prompts are in both." in sentences(report)
-    assert report.findings[0] == "No difference between log.jsonl and verl is beyond chance (2 looked at)."
-    assert all(pair.within_runs in (None, Estimate.exact(0.0, num_units=12)) for pair in report.pairs)
+    assert report.findings[0] == "No difference between log.jsonl and verl is beyond chance (3 looked at)."
+    within_runs = {pair.metric: pair.within_runs for pair in report.pairs}
+    assert within_runs.pop("reward_rise") == Estimate(value=0.0, low=0.0, high=0.0, num_units=4)
+    assert set(within_runs.values()) == {None, Estimate.exact(0.0, num_units=12)}
     tables = [reward_table(read_run(LOGS / name, rewards_only=True).groups) for name in ("ms_swift", "generic.csv")]
     assert "2+2=?" in set.intersection(*map(set, prompt_names(tables)))
     table = reward_table(read_run(LOGS / "generic.csv", rewards_only=True).groups)
@@ -227,6 +229,28 @@ def test_resampling_the_same_prompts_together_misses_as_often_as_it_says_and_is_
     rest = [(s, f"other {q}", r) for s, q, r in rewards(0.5, 1)]
     _, apart = within(logs[0], as_generic(tmp_path / "other.jsonl", rest))["train_reward"]
     assert apart.ends[1] - apart.ends[0] > 2 * max(widths)
+
+
+@pytest.mark.parametrize("is_metrics", [False, True], ids=["rollouts", "metrics"])
+def test_runs_of_one_mean_whose_rewards_go_opposite_ways_differ(tmp_path: Path, is_metrics: bool) -> None:
+    by_step = [rewards(0.2 + 0.05 * step, step, num_steps=1) for step in range(12)]
+    logs = [
+        as_generic(tmp_path / f"{name}.jsonl", [(step, q, r) for step, rows in enumerate(course) for _, q, r in rows])
+        if not is_metrics
+        else write_lines(
+            tmp_path / f"{name}.jsonl",
+            *({"step": step, "reward": np.mean([r for *_, r in rows])} for step, rows in enumerate(course)),
+        )
+        for name, course in (("rises", by_step), ("falls", by_step[::-1]))
+    ]
+    report = compare_runs(*logs)
+    assert report.findings[0].startswith("falls.jsonl beside rises.jsonl: rise of the reward -1.")
+    verdicts = {pair.metric: pair.verdict for pair in report.pairs}
+    assert (verdicts["train_reward"], verdicts["reward_rise"]) == ("open", "differ")
+    assert differences(report)["train_reward"] == pytest.approx(0.0)
+    line = [np.mean([r for *_, r in rows]) for rows in by_step]
+    slope = np.polyfit(np.arange(12), line, 1)[0]
+    assert differences(report)["reward_rise"] == pytest.approx(-2 * 11 * slope)
 
 
 def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_path: Path) -> None:
@@ -273,7 +297,7 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
             rows = [{"step": s, "reward": 0.3 + (end - 0.3) * s / 100 + 0.03 * rng.normal()} for s in range(1, 101)]
             write_lines(tmp_path / f"{name}.jsonl", *rows)
         rising = compare_runs(tmp_path / "c.jsonl", tmp_path / "d.jsonl").findings[0]
-        assert rising.startswith("d.jsonl beside c.jsonl: mean reward +0.0") == is_told
+        assert rising.startswith("d.jsonl beside c.jsonl: rise of the reward +0.1") == is_told
 
 
 def test_mean_rewards_of_other_functions_are_no_difference(tmp_path: Path, shared_data: Path) -> None:
@@ -340,4 +364,6 @@ def test_three_runs_or_rollouts_that_are_not_there_have_no_such_interval(tmp_pat
     logs = [write_pair(tmp_path / f"{name}.jsonl", 0.5) for name in "abc"]
     assert all(estimate is None for _, estimate in within(*logs).values())
     bare = write_run(tmp_path / "run", heldout_prompts=0)
-    assert all(estimate is None for _, estimate in within(bare, logs[0]).values())
+    from_metrics = within(bare, logs[0])
+    assert from_metrics.pop("reward_rise")[1] is not None
+    assert all(estimate is None for _, estimate in from_metrics.values())
