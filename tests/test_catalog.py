@@ -288,7 +288,7 @@ def other_values(seed: int) -> Iterator[Measured]:
     comparison = compare_samples(*policies, [1, samples], resampling=FEW)
     yield from (("frac_won", comparison.frac_won, 0), ("frac_lost", comparison.frac_lost, 0))
     yield from (("compression_factor", row.compression_factor, 0) for row in comparison.rows)
-    yield "reward_rise", trend(range(6), rng.choice([0.0, 0.3, 1.0], 6)), 0
+    yield "reward_trend", trend(range(6), rng.choice([0.0, 0.3, 1.0], 6)), 0
     yield "reward_drawdown", drawdown(rng.choice([0.0, 0.3, 1.0], 6)), 0
     before, change = rng.normal(size=(4, 5)), rng.normal(size=(4, 5)) * rng.choice([0.0, 1e-9, 1.0])
     yield (

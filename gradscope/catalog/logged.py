@@ -201,8 +201,8 @@ COMPARE_METRICS: dict[str, Metric] = {
         moved_by="The formulation, the learning rate, the prompts, the length of the run.",
         source="The trainer's log, averaged.",
     ),
-    "reward_rise": _compare_metric(
-        title="rise of reward",
+    "reward_trend": _compare_metric(
+        title="trend of reward",
         formula="b (s_last - s_first), b the slope of the least-squares line through the mean reward of each step",
         meaning="Whether a run learned or lost: one that rises and one that falls may have one mean train reward.",
         range="(-inf, inf)",

@@ -15,7 +15,7 @@ _SCOPE = (
 )
 _UNITS: dict[str, tuple[str, str | Callable[[float], str], str]] = {
     "train_reward": ("mean reward", "+.3f", ""),
-    "reward_rise": ("rise of the reward", "+.3f", ""),
+    "reward_trend": ("trend of the mean reward", "+.3f", ""),
     "mean_frac_reward_zero_std": ("groups without a gradient", points, " points"),
 }
 """Metric of two runs -> its title, how its difference is written, and its unit."""
@@ -134,13 +134,13 @@ def _caution(comparison: Comparison) -> Iterator[str]:
     if any(pair.changed == "sampling" for pair in comparison.pairs):
         yield (
             "Sampling decides which groups are in a batch and how large they are: where it differs, numbers of the "
-            "batches (train_reward, reward_rise, reward_drawdown, mean_frac_reward_zero_std) say that too, and only "
+            "batches (train_reward, reward_trend, reward_drawdown, mean_frac_reward_zero_std) say that too, and only "
             "held-out samples compare like with like."
         )
     fewest = min(pair.num_pairs for pair in comparison.pairs)
     within = [(pair.within_runs, pair.verdict) for pair in comparison.pairs if pair.within_runs is not None]
     if within:
-        of = "steps" if comparison.source.kind == "metrics" else "prompts (that of reward_rise, steps)"
+        of = "steps" if comparison.source.kind == "metrics" else "prompts, and for reward_trend the steps,"
         yield f"These intervals resample the {of} of the two runs and do not cover other seeds, so no test is made."
         if any(difference.side_of_zero and verdict == "open" for difference, verdict in within):
             yield f"A metric differs where zero is outside its interval, widened for the {len(within)} looked at."

@@ -114,7 +114,7 @@ def _measure_gradients(
 _WINDOWS = 20  # points of a learning curve: single steps are too noisy to read
 _ONE_PAIR = "one pair does not tell how much pairs differ by chance"
 _NOT_COUNTED = "not every run of the cell has it"
-_OF_THE_REWARD = ("train_reward", "reward_rise", "reward_drawdown", "mean_frac_reward_zero_std")
+_OF_THE_REWARD = ("train_reward", "reward_trend", "reward_drawdown", "mean_frac_reward_zero_std")
 _ALIKE = "all pairs differ by the same amount, which leaves no spread to judge it by"
 
 _Setting = str | int | float | bool | None  # a plain value of a manifest
@@ -174,7 +174,7 @@ def compare_runs(
     values = {
         cell: {
             # one more test would weaken those of many runs; of two it tells a rise from a fall of the same mean
-            seed: run.values(budgets, with_rise=len(runs) == 2, with_cost=with_cost, with_incoherence=with_incoherence)
+            seed: run.values(budgets, with_trend=len(runs) == 2, with_cost=with_cost, with_incoherence=with_incoherence)
             | measured.get(run.path, {})
             for seed, run in of_seed.items()
         }

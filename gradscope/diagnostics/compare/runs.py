@@ -51,7 +51,7 @@ _NOT_SETTINGS_OF_TRAINERS = (
     *("seed", "data_seed", "report_to", "logging_steps", "save_steps", "save_strategy", "hub_model_id"),
 )
 """The same of other trainers, by the last part of their names."""
-_IN_UNITS_OF_REWARDS = ("train_reward", "reward_rise")
+_IN_UNITS_OF_REWARDS = ("train_reward", "reward_trend")
 UNKNOWN = "unknown"  # the formulation of a run that does not state it: no difference, whatever that of the other is
 OF_SAMPLES = "gradscope passk compares samples."
 _DRAWDOWN_PARTS = 10
@@ -92,13 +92,8 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
         )
         return tuple(as_named(str(file)) for file in files if file.is_file())
 
-    @property
-    def rise(self) -> Estimate:
-        """How much the reward rises along its line, first to last step."""
-        return trend(self.steps[: len(self.reward)], self.reward)
-
     def values(
-        self, ks: Sequence[int], *, with_rise: bool = False, with_cost: bool = False, with_incoherence: bool = False
+        self, ks: Sequence[int], *, with_trend: bool = False, with_cost: bool = False, with_incoherence: bool = False
     ) -> dict[str, float]:
         """Metric -> value; ``ks`` are budgets that every held-out prompt has samples for."""
         values: dict[str, float] = {}
@@ -108,8 +103,9 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
         cost = {"kilotokens_per_step": self.kilotokens} if with_cost and self.kilotokens is not None else {}
         share = self.incoherence.value if with_incoherence and self.incoherence is not None else None
         if len(self.reward):
-            rise = {"reward_rise": self.rise.value} if with_rise and self.rise.value is not None else {}
-            values |= {"train_reward": float(self.reward.mean()), **rise, "reward_drawdown": drawdown(self.reward)}
+            values["train_reward"] = float(self.reward.mean())
+            values |= {name: of.estimate.value or 0.0 for name, of in _reward_trend(self).items() if with_trend}
+            values["reward_drawdown"] = drawdown(self.reward)
         return values | {
             **({"mean_frac_reward_zero_std": float(self.degenerate.mean())} if len(self.degenerate) else {}),
             **({} if share is None else {"frac_incoherent": share}),
@@ -340,7 +336,7 @@ def with_differences(
     # A metric that is not a mean over groups, such as the drawdown, has no such interval; nor has a run whose
     # rollouts cannot be read. Of those that have one the verdict is ``differ`` where zero is outside, for all of them
     # at once.
-    differences = changes(_means(first), _means(second)) | _difference_of_rises(first, second)
+    differences = changes(_means(first), _means(second))
     judged = []
     for pair in pairs:
         within = differences.get(pair.metric)
@@ -348,15 +344,6 @@ def with_differences(
         differs = within is not None and in_one_unit and bonferroni(within, len(differences)).side_of_zero != 0
         judged.append(replace(pair, within_runs=within, verdict="differ" if differs else pair.verdict))
     return tuple(judged)
-
-
-def _difference_of_rises(first: ComparedRun, second: ComparedRun) -> dict[str, Estimate]:
-    """Of two runs of one mean reward one may rise and one fall; step by step, where both have the same steps."""
-    if not first.rise.is_defined or not second.rise.is_defined:
-        return {}
-    is_paired = np.array_equal(first.steps, second.steps)
-    step_by_step = trend(first.steps, second.reward - first.reward) if is_paired else None
-    return {"reward_rise": step_by_step or difference_of(first.rise, second.rise)}
 
 
 def unlike_rewards(first: ComparedRun, second: ComparedRun) -> str:
@@ -411,8 +398,27 @@ class CourseMean(Struct, frozen=True):
         return 0.0 if self.course.min() >= 0.0 else -math.inf, 1.0 if self.course.max() <= 1.0 else math.inf
 
 
-Means = Mapping[str, GroupMean | CourseMean]
-"""Metric -> its mean, over groups or over logged steps; of one run, with all prompts of its log."""
+class CourseTrend(Struct, frozen=True):
+    """How much a number of each step rises along its line, first to last: two runs of one mean may go opposite ways."""
+
+    steps: tuple[int, ...]  # those that are compared, [S]
+    values: _Array  # of each, [S]
+
+    @property
+    def estimate(self) -> Estimate:
+        """With an interval that allows for the correlation of steps; undefined for fewer than three."""
+        return trend(self.steps, self.values)
+
+
+Number = GroupMean | CourseMean | CourseTrend
+Means = Mapping[str, Number]
+"""Metric -> its mean, over groups or over logged steps, or its trend; of one run, with all prompts of its log."""
+
+
+def _reward_trend(run: ComparedRun) -> dict[str, CourseTrend]:
+    """By its metric; empty where there are too few steps for a line."""
+    of_reward = CourseTrend(tuple(run.steps[: len(run.reward)].tolist()), run.reward)
+    return {"reward_trend": of_reward} if of_reward.estimate.is_defined else {}
 
 
 def _means(run: ComparedRun) -> Means:
@@ -420,7 +426,8 @@ def _means(run: ComparedRun) -> Means:
     if run.log is not None and run.log.kind == "metrics":
         series = {"train_reward": run.reward, "mean_frac_reward_zero_std": run.degenerate}
         steps = tuple(run.steps.tolist())
-        return {name: CourseMean(steps, values, values) for name, values in series.items() if len(values)}
+        means = {name: CourseMean(steps, values, values) for name, values in series.items() if len(values)}
+        return means | _reward_trend(run)
     table = run.rewards
     if table is None:
         try:
@@ -436,7 +443,7 @@ def _means(run: ComparedRun) -> Means:
         if set(judged.step.tolist()) == set(table.step.tolist())
         else {}
     )
-    return {"train_reward": _mean_reward(table)} | shares
+    return {"train_reward": _mean_reward(table)} | _reward_trend(run) | shares
 
 
 def reward_change(first: RewardTable, second: RewardTable) -> Estimate:
@@ -464,20 +471,20 @@ def changes(first: Means, second: Means) -> dict[str, Estimate]:
     return {name: _change(first[name], second[name], prompts) for name in first.keys() & second.keys()}
 
 
-def _change(
-    first: GroupMean | CourseMean, second: GroupMean | CourseMean, prompts: Sequence[NDArray[np.int64]]
-) -> Estimate:
+def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]]) -> Estimate:
     """Of one metric; ``prompts`` number the prompts of each log, one that both have alike."""
+    if isinstance(first, CourseTrend) and isinstance(second, CourseTrend) and first.steps == second.steps:
+        return trend(first.steps, second.values - first.values)
     if isinstance(first, CourseMean) and isinstance(second, CourseMean) and first.steps == second.steps:
         step_by_step = second.values - first.values  # what both do over their course is no noise
         (low, high), (other_low, other_high) = first.ends, second.ends
         return mean_of_steps(step_by_step, step_by_step).within(other_low - high, other_high - low)
-    if isinstance(first, CourseMean) or isinstance(second, CourseMean):
+    if not isinstance(first, GroupMean) or not isinstance(second, GroupMean):
         before, after = (
-            mean.estimate
-            if isinstance(mean, CourseMean)
-            else _alone(mean, float(mean.values.min()), float(np.ptp(mean.values)) or 1.0)
-            for mean in (first, second)
+            _alone(number, float(number.values.min()), float(np.ptp(number.values)) or 1.0)
+            if isinstance(number, GroupMean)
+            else number.estimate
+            for number in (first, second)
         )
         return difference_of(before, after)
     num_prompts = 1 + max(int(of_run.max()) for of_run in prompts)

@@ -17,7 +17,16 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.copies import as_named
-from gradscope.diagnostics.compare.runs import CourseMean, GroupMean, Means, changes, prompt_names, unlike_levels
+from gradscope.diagnostics.compare.runs import (
+    CourseMean,
+    CourseTrend,
+    GroupMean,
+    Means,
+    Number,
+    changes,
+    prompt_names,
+    unlike_levels,
+)
 from gradscope.diagnostics.degeneracy.group_rewards import NoGroupError
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
@@ -198,7 +207,7 @@ _LOGGED = {
     "completions/clipped_ratio": "completions cut off, as logged",
 }
 """The trainer's own metric -> its title."""
-_REWARD, _DEAD = "mean reward", "groups without a gradient"
+_REWARD, _TREND, _DEAD = "mean reward", "mean reward, trend", "groups without a gradient"
 _ALONE = {"reward": _REWARD, "frac_reward_zero_std": _DEAD}
 """What the trainer logged of rollouts that are not in the log."""
 _UNSTATED = "not known"
@@ -253,11 +262,13 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     )
 
 
-def _numbers(run: Run, steps: Sequence[int]) -> dict[str, GroupMean | CourseMean]:
-    """What a run is compared by, over these steps: title -> mean, as far as they are logged."""
+def _numbers(run: Run, steps: Sequence[int]) -> Means:
+    """What a run is compared by, over these steps: title -> mean or trend, as far as they are logged."""
     table = reward_table(run.groups)
     table = table.select(table.is_complete & np.isin(table.step, list(steps)))
-    numbers: dict[str, GroupMean | CourseMean] = {}
+    means = mean_rewards(run)
+    rewards = {step: means[step] for step in steps if step in means}
+    numbers: dict[str, Number] = {}
     if len(table):
         numbers[_REWARD] = _mean(table, table.sums(table.reward) / table.size)
         if len(steps) >= 4:
@@ -275,6 +286,8 @@ def _numbers(run: Run, steps: Sequence[int]) -> dict[str, GroupMean | CourseMean
         if chosen:
             at_steps = np.array([course[step] for step in chosen])
             numbers[title] = CourseMean(chosen, at_steps, np.array(list(course.values())))
+    if len(rewards) >= 3:
+        numbers[_TREND] = CourseTrend(tuple(rewards), np.array(list(rewards.values())))
     return numbers
 
 
@@ -282,12 +295,12 @@ def _mean(table: RewardTable, values: NDArray[np.float64]) -> GroupMean:
     return GroupMean(table, values, np.ones(len(table)))
 
 
-def _estimate(mean: GroupMean | CourseMean) -> Estimate:
+def _estimate(number: Number) -> Estimate:
     """A run's own, with the interval of its prompts, or of its steps."""
-    if isinstance(mean, CourseMean):
-        return mean.estimate
-    are_shares = bool(mean.values.min() >= 0.0 and mean.values.max() <= 1.0)
-    return bootstrap_mean(mean.values, mean.table.prompt, share=are_shares)
+    if not isinstance(number, GroupMean):
+        return number.estimate
+    are_shares = bool(number.values.min() >= 0.0 and number.values.max() <= 1.0)
+    return bootstrap_mean(number.values, number.table.prompt, share=are_shares)
 
 
 def _titles(numbers: Sequence[Means]) -> list[tuple[str, Callable[[float], str]]]:
@@ -328,7 +341,7 @@ def _sentences(first: str, other_runs: Sequence[str], rows: Sequence[_Row]) -> I
             yield f"Beyond chance, too: {'; '.join(sentences[at_once:])}."
     if alike:
         num = sum(row[2] in alike for row in rows)
-        yield f"{', '.join(alike)} beside {first}: none of {num} differences is beyond chance."
+        yield f"{', '.join(alike)} beside {first}: none of {counted(num, 'difference')} is beyond chance."
 
 
 def _cautions(runs: Sequence[Run], steps: Sequence[int]) -> Iterator[str]:

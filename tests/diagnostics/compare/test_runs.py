@@ -207,7 +207,7 @@ def test_prompts_match_by_text_across_readers_and_templates_and_else_by_id(tmp_p
     assert "12 of 12 prompts are in both." in sentences(report)
     assert report.findings[0] == "No difference between log.jsonl and verl is beyond chance (3 looked at)."
     within_runs = {pair.metric: pair.within_runs for pair in report.pairs}
-    assert within_runs.pop("reward_rise") == Estimate(value=0.0, low=0.0, high=0.0, num_units=4)
+    assert within_runs.pop("reward_trend") == Estimate(value=0.0, low=0.0, high=0.0, num_units=4)
     assert set(within_runs.values()) == {None, Estimate.exact(0.0, num_units=12)}
     tables = [reward_table(read_run(LOGS / name, rewards_only=True).groups) for name in ("ms_swift", "generic.csv")]
     assert "2+2=?" in set.intersection(*map(set, prompt_names(tables)))
@@ -244,13 +244,13 @@ def test_runs_of_one_mean_whose_rewards_go_opposite_ways_differ(tmp_path: Path, 
         for name, course in (("rises", by_step), ("falls", by_step[::-1]))
     ]
     report = compare_runs(*logs)
-    assert report.findings[0].startswith("falls.jsonl beside rises.jsonl: rise of the reward -1.")
+    assert report.findings[0].startswith("falls.jsonl beside rises.jsonl: trend of the mean reward -1.")
     verdicts = {pair.metric: pair.verdict for pair in report.pairs}
-    assert (verdicts["train_reward"], verdicts["reward_rise"]) == ("open", "differ")
+    assert (verdicts["train_reward"], verdicts["reward_trend"]) == ("open", "differ")
     assert differences(report)["train_reward"] == pytest.approx(0.0)
     line = [np.mean([r for *_, r in rows]) for rows in by_step]
     slope = np.polyfit(np.arange(12), line, 1)[0]
-    assert differences(report)["reward_rise"] == pytest.approx(-2 * 11 * slope)
+    assert differences(report)["reward_trend"] == pytest.approx(-2 * 11 * slope)
 
 
 def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
             rows = [{"step": s, "reward": 0.3 + (end - 0.3) * s / 100 + 0.03 * rng.normal()} for s in range(1, 101)]
             write_lines(tmp_path / f"{name}.jsonl", *rows)
         rising = compare_runs(tmp_path / "c.jsonl", tmp_path / "d.jsonl").findings[0]
-        assert rising.startswith("d.jsonl beside c.jsonl: rise of the reward +0.1") == is_told
+        assert rising.startswith("d.jsonl beside c.jsonl: trend of the mean reward +0.1") == is_told
 
 
 def test_mean_rewards_of_other_functions_are_no_difference(tmp_path: Path, shared_data: Path) -> None:
@@ -364,6 +364,4 @@ def test_three_runs_or_rollouts_that_are_not_there_have_no_such_interval(tmp_pat
     logs = [write_pair(tmp_path / f"{name}.jsonl", 0.5) for name in "abc"]
     assert all(estimate is None for _, estimate in within(*logs).values())
     bare = write_run(tmp_path / "run", heldout_prompts=0)
-    from_metrics = within(bare, logs[0])
-    assert from_metrics.pop("reward_rise")[1] is not None
-    assert all(estimate is None for _, estimate in from_metrics.values())
+    assert all(estimate is None for _, estimate in within(bare, logs[0]).values())
