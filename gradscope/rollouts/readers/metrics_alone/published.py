@@ -35,7 +35,13 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _STEP_FIRST = re.compile(
-    r"(?<!\()\b(?:global_|training_)?step(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b(?!\s?/)", re.IGNORECASE
+    r"(?<!\()\b(?:(?:global_|training_)?step|iter(?:ation)?)(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b(?!\s?/)",
+    re.IGNORECASE,
+)
+_PIPED = re.compile(
+    r"\|\s{0,9}(?P<key>[a-z_][\w/@.-]{0,200}(?: [a-z][\w/]{0,40}){0,2})\s{1,9}"
+    rf"(?P<value>{_NUMBER})(?=\s?[|±(]|$)",
+    re.IGNORECASE,
 )
 _BOXED = re.compile(
     rf"│ (?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,200}}│\s{{1,9}}(?P<value>{_NUMBER})\s{{1,9}}(?=│)", re.IGNORECASE
@@ -109,9 +115,9 @@ class PrintedLines:
     verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value``, prime-rl
     ``Step N | Name: value``, slime ``rollout N: {...}``, NeMo-RL a heading ``Step N/M`` with lines ``• Name: value``
     below it, AReaL ``Train step N/M done.`` and a box ``│ name │ value │`` below it, others ``step=N name=value``,
-    ``N/M | name=value``, or columns below a line of names with ``step``, as pandas prints them. The dictionaries of TRL
-    and its relatives do not name their step: it is that in the line before them, else the count of the progress bar
-    before, where each has one.
+    ``N/M | name=value``, ``Iter N | name value``, or columns below a line of names with ``step``, as pandas prints
+    them. The dictionaries of TRL and its relatives do not name their step: it is that in the line before them, else the
+    count of the progress bar before, where each has one.
     """
 
     def __init__(self) -> None:
@@ -225,7 +231,8 @@ def _named(text: str) -> Values:
     usual = _decoded(f'{{"{dashed}}}'.replace(" - ", ',"').replace(":", '":')) if dashed else {}
     named = {plain_name(key): number for key, number in usual.items() if _COLUMN.fullmatch(key)}
     if not named or len(named) < len(usual):
-        matches = (_BOXED if "│" in text else _NAMED).finditer(text)
+        pattern = _BOXED if "│" in text else _PIPED if "|" in text and not _NAMED.search(text) else _NAMED
+        matches = pattern.finditer(text)
         pairs = ((plain_name(pair["key"]), pair["value"]) for pair in matches)
         named = {key: number_or_text(cell) if cell[0] != "[" else _mean_or_text(cell) for key, cell in pairs}
     return {} if all(key.endswith("step") for key in named) else named

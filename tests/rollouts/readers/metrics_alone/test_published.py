@@ -80,6 +80,10 @@ FILES: dict[str, tuple[str, str]] = {
         "".join(json.dumps({"system/step": s, "frac_reward_zero_std": d}) + "\n" for s, d in STEPS),
     ),
     "names and values": ("x.log", "".join(f"INFO: step={s} reward=0.5 frac_reward_zero_std={d}\n" for s, d in STEPS)),
+    "names and values between bars": (
+        "x.log",
+        "".join(f"Iter {s:4d} | reward 0.5 ± 0.30 | frac_reward_zero_std {d} (of 8) | 1.5s\n" for s, d in STEPS),
+    ),
     "a table that pandas printed": (
         "x.log",
         "each step counts\n   step  frac_reward_zero_std    kl\n"
