@@ -147,7 +147,7 @@ def _caution(comparison: Comparison) -> Iterator[str]:
     elif fewest < 2:
         yield (
             "Some cells share fewer than two seeds: their differences have no interval and no test. `gradscope report` "
-            "on two such runs has intervals that resample their prompts."
+            "on such runs has intervals that resample their prompts."
         )
     for changed in dict.fromkeys(pair.changed for pair in comparison.pairs if ", " in pair.changed):
         yield f"The two differ in several things ({changed}), so it is unknown which of them makes the difference."
