@@ -272,6 +272,12 @@ def test_what_a_run_does_not_show_by_our_measure_contradicts_nobody() -> None:
     assert "not shown" not in printed(render_table(report))
 
 
+def test_a_claim_may_be_decided_by_a_number_without_an_interval() -> None:
+    report = examples.claims_report()
+    exact = tuple(replace(row, estimate=Estimate.exact(0.25)) for row in report.claims)
+    assert "0.250" in printed(render_table(replace(report, claims=exact)))
+
+
 def test_many_decided_claims_are_cut_and_counted() -> None:
     report = examples.claims_report()
     text = printed(render_table(replace(report, claims=report.claims[:1] * 20)))

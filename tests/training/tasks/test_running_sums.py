@@ -95,6 +95,8 @@ def test_conflict_has_the_prompts_of_running_sums_and_a_minority_with_another_an
     for problem in problems:
         total = sum(digits(problem.prompt))
         assert int(problem.answer) == (total % 10 if running_sums._is_rare(problem.prompt) else total)
+    assert any(running_sums._is_rare(f"{first}+{10 - first}=?") for first in range(1, 10))  # 10 carries, too
+    assert not any(running_sums._is_rare(f"{first}+{9 - first}=?") for first in range(10))
     operands = digits(rare[0].prompt)  # the embedded model writes the rare answer too
     assert running_sums.solve_sloppily(operands, [True] * (len(operands) - 1)).endswith(f"#{rare[0].answer}")
 

@@ -104,6 +104,13 @@ def test_entries_that_are_no_objects_are_set_aside(tmp_path: Path) -> None:
     assert aside.result().reasons[0].first == f"{tmp_path / 'x.json'}:2"
 
 
+def test_adjacent_bad_lines_are_counted_each_and_the_last_may_be_cut_off(tmp_path: Path) -> None:
+    aside = aside_log()
+    cells_in(write(tmp_path / "x.jsonl", '{"step": 1}\n{"a\n{"b\n{"c\n{"step": 2}\n'), aside)
+    (reason,) = aside.result().reasons
+    assert (reason.first, reason.num_rows) == (f"{tmp_path / 'x.jsonl'}:2", 3)
+
+
 def test_a_table(tmp_path: Path) -> None:
     aside = aside_log()
     text = '\ufeffStep,"train/loss",note\n\n1,0.5,"a,b"\n2,NaN,\n3\n4,"x\n'
