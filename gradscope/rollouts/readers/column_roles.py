@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import asdict, astuple
+from numpy.typing import NDArray
 
 from gradscope.errors import UsageError
 from gradscope.rollouts.function_rewards import reward_terms
@@ -91,8 +92,18 @@ ARMS = (
     *("prompt_type", "prompt_style", "effort", "budget", "mode", "model_id", "checkpoint", "temperature"),
 )
 """Names of columns that set policies apart where they differ within a prompt of an evaluation."""
-BENCHMARKS = ("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset", "domain", "subject")
+BENCHMARKS = (
+    *("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset", "domain", "subject", "split"),
+)
 """Names of columns that, beside those of environments, say what a prompt's id counts within."""
+_EVALUATION = frozenset(("eval", "evaluation", "val", "validation"))
+_HELD_OUT = {
+    **dict.fromkeys(("split", "phase", "stage", "mode"), _EVALUATION | {"valid", "dev", "test", "held_out", "heldout"}),
+    **dict.fromkeys(("type", "kind", "event"), _EVALUATION),
+    **dict.fromkeys(("is_eval", "is_val", "is_validation", "is_test"), frozenset(("true", "1"))),
+    **dict.fromkeys(("is_train", "is_training"), frozenset(("false", "0"))),
+}
+"""Name of a column -> what it says of rows that are of an evaluation beside training."""
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
 TRIALS = ("trial", "attempt", "attempt_id", "attempt_idx", *SAMPLE_IDS)
@@ -248,6 +259,17 @@ def _answers_in(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> list
     is_talk = any(isinstance(row.get(columns.completion or ""), list) for row in rows)
     of_talk = filter(_OF_TALK.fullmatch, columns_in(rows) if is_talk else ())
     return [*of_talk, *filter(RIGHT_ANSWER.fullmatch, columns_in(rows))]
+
+
+def held_out_columns(names: Iterable[str]) -> tuple[str, ...]:
+    """The columns that may say of rows that they are of an evaluation."""
+    return tuple(name for name in names if _usual_spelling(name.rpartition(".")[2]) in _HELD_OUT)
+
+
+def are_held_out(column: str, texts: Iterable[str]) -> NDArray[np.bool_]:
+    """Whether a column says so of each row, by the texts of its cells, [R]."""
+    words = _HELD_OUT[_usual_spelling(column.rpartition(".")[2])]
+    return np.array([text.lower() in words for text in texts], dtype=bool)
 
 
 def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:

@@ -23,9 +23,11 @@ from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import (
     POLICIES,
     SAMPLE_IDS,
+    are_held_out,
     benchmark_column,
     columns_in,
     columns_of_rows,
+    held_out_columns,
     key_of,
     resolve_columns,
     reward_columns,
@@ -109,6 +111,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
     policies: tuple[str, ...] = ()  # those that name the policy
     apart: tuple[str, ...] = ()  # those that tell groups of one key apart
+    held_out: tuple[str, ...] = ()  # those that may say that a row is of an evaluation and none of training
     times: tuple[str, ...] = ()  # those that ``generation_seconds`` looks at
     entries: frozenset[str] = frozenset()  # those that are entries of objects
 
@@ -129,7 +132,11 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
     def to_columns(self, rows: Cells) -> Columns:
         """What rows hold."""
-        names, all_cells = self.names, rows.with_entries(self.entries)
+        names, all_cells, training = self.names, rows.with_entries(self.entries), None
+        held_out = [are_held_out(name, texts_in(all_cells.names(name))) for name in self.held_out]
+        if np.any(held_out):
+            training = np.flatnonzero(~np.logical_or.reduce(held_out))
+            all_cells = all_cells.chosen(training.tolist())
         rows = all_cells.changed(names.prompt or "", before_answers) if self.holds_answers else all_cells
         reward = rows.numbers(names.reward)
         numbers: dict[str, NDArray[Any]] = {"reward": reward}
@@ -180,6 +187,8 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             }
 
         return Columns(
+            row=training,
+            notes=() if training is None else (_LEFT_OUT.format(" or ".join(map(repr, self.held_out))),),
             step=rows.steps(names.step) if names.step else np.full(len(rows), self.steps.get(rows.path, 0)),
             group=[name and f"{of}/{name}" for of, name in zip(apart, texts_in(group), strict=True)]
             if self.apart
@@ -196,6 +205,9 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             details=details,
             flaw=lambda at: BROKEN_ADVANTAGE if is_not_finite(rows.cell(names.advantage, at)) else None,
         )
+
+
+_LEFT_OUT = "Rows of an evaluation beside training, by {}, are left out."
 
 
 def _tokens(rows: Cells, at: int) -> Tokens | None:
@@ -216,7 +228,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
     further = (columns.sample, columns.environment, *columns.policies, *columns.rewards, *columns.times, names.prompt)
     texts = () if names.prompt is None or names.prompt in columns.entries else (names.prompt,)
-    read = [name for name in (*roles, *further) if name is not None and name not in texts]
+    read = [name for name in (*roles, *further, *columns.held_out) if name is not None and name not in texts]
     heads = [name.partition(".")[0] for name in read if name in columns.entries]
     wanted = dict.fromkeys([*heads, *(name for name in read if name not in columns.entries)])
     return ColumnLog(
@@ -236,8 +248,16 @@ def _recognizes(request: ReadRequest) -> bool:
     return columns.reward is not None and key_of(columns) is not None
 
 
-def read_flat(request: ReadRequest, *, format: str, with_steps: bool, layout: Layout = ()) -> Run:
-    """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
+def read_flat(
+    request: ReadRequest, *, format: str, with_steps: bool, layout: Layout = (), with_held_out: bool = False
+) -> Run:
+    """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group.
+
+    Rows of an evaluation are left out of a training log, unless the caller asks for them or it has no others.
+
+    Raises:
+        InputError: No column is a reward or tells groups apart, rows are turns or copies, or none is usable.
+    """
     rows = peek(request.path)
     outer = "a document" if len(rows) == 1 else "each row"
     rows = first_rows_within(rows, layout) if layout else rows
@@ -293,6 +313,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, layout: La
         environment=environment,
         steps=steps,
         policies=policies,
+        held_out=() if is_evaluation or with_held_out else held_out_columns(names),
         apart=tuple(filter(None, (*(policies if is_evaluation else apart), benchmark))),
         times=times,
         entries=frozenset(names) - set(plain),
@@ -305,10 +326,15 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, layout: La
     inferred = list(_inferred(flat, request.columns, total, terms))
     if ids_recur:
         inferred.append("The column of groups has the same ids with several prompts, so it tells no groups apart.")
+    notes = dict[Any, None]()
+    groups = reduced_groups(replace(log, note=notes.setdefault), request) or ()
+    if flat.held_out and not len(groups):
+        everything = replace(request, so_far=None)
+        return read_flat(everything, format=format, with_steps=with_steps, layout=layout, with_held_out=True)
     return assemble_groups(
         request,
-        request.source(format, title, inferred=inferred),
-        groups=reduced_groups(log, request) or (),
+        request.source(format, title, inferred=[*inferred, *notes]),
+        groups=groups,
         quarantine=quarantine,
     )
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -453,7 +454,7 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
         assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
 
 
-@pytest.mark.parametrize("name", ["dataset", "env", "agent", "benchmark", "task", "domain"])
+@pytest.mark.parametrize("name", ["dataset", "env", "agent", "benchmark", "task", "domain", "split"])
 @pytest.mark.parametrize("more", [{}, {"step": 3}])
 def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, more: dict[str, Any], tmp_path: Path) -> None:
     rows = [
@@ -517,6 +518,46 @@ def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
         assert table.policies == (("a", "b") if size == 3 else ())
     numbered = [row | {"run": at % 3} for at, row in enumerate(rows[:1200])]  # its samples
     assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *numbered)).groups} == {3}
+
+
+@pytest.mark.parametrize(
+    ("name", "training", "held_out"),
+    [
+        *(("split", "train", word) for word in ("eval", "Test", "validation")),
+        *(("phase", None, "val"), ("mode", "rollout", "dev"), ("event", "train", "eval")),
+        *(("is_eval", False, True), ("is_training", True, False), ("isValidation", 0, 1)),
+    ],
+)
+@pytest.mark.parametrize("kind", ["jsonl", "json", "parquet", "csv", "entry"])
+@pytest.mark.parametrize("num_first", [0, 2500])  # rows of an evaluation before the first of training
+def test_rows_of_an_evaluation_are_left_out_of_training(
+    name: str, training: object, held_out: object, kind: str, num_first: int, tmp_path: Path
+) -> None:
+    def row(step: int, prompt: str, reward: float, mark: object) -> dict[str, Any]:
+        cells = {"info": {name: mark}} if kind == "entry" else {name: mark}
+        return {"step": step, "prompt": prompt, "completion": str(reward), "reward": reward} | cells
+
+    trained = [row(step, "p", sample, training) for step in (0, 1) for sample in (0, 1)]
+    evaluated = [row(step, f"e{at}", 1, held_out) for step in (0, 1) for at in range(3)]
+    first = [row(0, f"e{at}", 1, held_out) for at in range(num_first)]
+    mixed = tmp_path / f"mixed.{'jsonl' if kind == 'entry' else kind}"
+
+    def written(rows: list[dict[str, Any]]) -> Path:
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), mixed)
+        elif kind == "csv":
+            pacsv.write_csv(pa.Table.from_pylist(rows), mixed)
+        else:
+            mixed.write_text(json.dumps(rows) if kind == "json" else "".join(f"{json.dumps(row)}\n" for row in rows))
+        return mixed
+
+    run = read_run(written([*first, *trained[:2], *evaluated[:3], *trained[2:], *evaluated[3:]]))
+    assert [(group.step, group.size, group.rollouts[0].prompt) for group in run.groups] == [(0, 2, "p"), (1, 2, "p")]
+    column = f"info.{name}" if kind == "entry" else name
+    assert f"Rows of an evaluation beside training, by {column!r}, are left out." in run.source.inferred
+    alone = read_run(written([*first, *evaluated]))
+    assert sum(group.size for group in alone.groups) == num_first + 6
+    assert not any("left out" in sentence for sentence in alone.source.inferred)
 
 
 def test_numbers_of_prompts_tell_them_apart_where_nothing_else_does(tmp_path: Path) -> None:
