@@ -76,6 +76,8 @@ ANSWER_KEYS = (
 )
 """Names of lists of rewards and of texts in the row of a prompt, and of the text in an object of such a list."""
 
+OFFERED = re.compile(r"(\w+_)?(option|choice|alternative|distractor)s?$", re.IGNORECASE)
+"""How lists are called of the answers that a question offers, of which one is right."""
 _OF_RESPONSE = re.compile(
     r"^[^.]*(info|extra|meta|result|eval|metric|scor|grad|judg|verdict|outcome|test|verif|feedback|check|detail|stat"
     r"|output|response|completion|generation|answer|sample|episode|rollout|traj|data|label|annotation)",
@@ -190,7 +192,7 @@ def summed_columns(
     for at, row in enumerate(rows):
         of_group.setdefault(str([row.get(key) for key in keys]), []).append(at)
     numbers = {
-        name: np.array([float(_as_number(row.get(name))) for row in rows])
+        name: np.array([float(as_number(row.get(name))) for row in rows])
         for name in names
         if name not in roles and name not in SAMPLE_IDS
     }
@@ -200,12 +202,12 @@ def summed_columns(
         for name, values in numbers.items()
         if name in named or any(len(set(values[group].tolist())) > 1 for group in of_group.values())
     }
-    reward = np.array([float(_as_number(row.get(columns.reward or ""))) for row in rows])
+    reward = np.array([float(as_number(row.get(columns.reward or ""))) for row in rows])
     terms = reward_terms(reward, varying) or {}
     return terms if len(terms) > 1 else {}
 
 
-def _as_number(cell: Any) -> float:
+def as_number(cell: Any) -> float:
     """A cell as a number, text of CSV included; NaN where it is none."""
     value = parse_reward(cell, from_text=isinstance(cell, str))
     return math.nan if isinstance(value, str) else value

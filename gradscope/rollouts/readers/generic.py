@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from gradscope.rollouts.readers.column_roles import (
     POLICIES,
     SAMPLE_IDS,
     are_held_out,
+    as_number,
     benchmark_column,
     columns_in,
     columns_of_rows,
@@ -264,10 +266,7 @@ def read_flat(
     plain, first = columns_in(rows), with_entries(rows)
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
-    if all(mapping_of(row.get(columns.reward or "")) for row in rows):
-        inner = [name for name in names if name.startswith(f"{columns.reward}.")]
-        hint = f"Name the number that the trainer used, as in --reward-column {inner[0]}."
-        raise InputError(f"{request.path} has objects as {columns.reward!r}, with {list_names(inner)}.", hint=hint)
+    _require_numbers(request.path, rows, columns)
     is_guess = columns.step is not None and request.columns.step is None
     if is_guess and are_turns({name: [row.get(name) for row in rows] for name in plain}):
         raise InputError(
@@ -390,6 +389,28 @@ def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> Column
         if column is None:
             raise InputError(f"{path} has no column {role}; its columns are {list_names(names)}.", hint=hint)
     return columns
+
+
+_OF_MANY = frozenset(("acc", "accuracy", "exact_match", "em"))  # rewards that are also names of shares
+
+
+def _require_numbers(path: Path, rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> None:
+    """Refuse rewards that are objects or texts in all first rows, and the share of a whole evaluation."""
+    name = columns.reward or ""
+    rewards: list[Any] = [row.get(name) for row in rows]
+    hint = "Name a column of numbers, as in --reward-column NAME, or write verdicts as 1 and 0."
+    if all(map(mapping_of, rewards)):
+        entries = list(dict.fromkeys(f"{name}.{entry}" for reward in rewards for entry in reward))
+        message = f"has objects as {name!r}, with {list_names(entries)}."
+        hint = f"Name the number that the trainer used, as in --reward-column {entries[0]}."
+    elif all(isinstance(reward, str) and reward and math.isnan(as_number(reward)) for reward in rewards):
+        message = f"has no numbers as {name!r}: the reward is text, {list_names(dict.fromkeys(rewards))}."
+    elif len(rows) == 1 and columns.completion is None and name.rpartition(".")[2] in _OF_MANY:
+        message = f"has one row, without a response: its {name!r} is that of a whole evaluation."
+        hint = "Give the file with a row for each sample or prompt."
+    else:
+        return
+    raise InputError(f"{path} {message}", hint=hint)
 
 
 def _inferred(

@@ -333,6 +333,26 @@ def test_entries_of_objects_and_conversations_have_roles_by_usual_names(
         assert [rollout.completion for rollout in read_run(path).groups[2].rollouts] == ["a0", "a1", "a2"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"prompt": "p", "reward": word} for word in ("good", "bad")], "the reward is text, 'good', 'bad'"),
+        ([{"task": "gsm8k", "prompt": "You are", "accuracy": 1.0}], "'accuracy' is that of a whole evaluation"),
+        ([{"task_id": "gsm8k", "metrics": {"exact_match": 1.0}}], "'metrics.exact_match' is that of a whole"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["json", "jsonl"])
+def test_rewards_that_are_none_of_a_sample_are_refused(
+    rows: list[dict[str, Any]], message: str, kind: str, tmp_path: Path
+) -> None:
+    log = tmp_path / f"a.{kind}"
+    log.write_text(json.dumps(rows if rows[1:] else rows[0]) if kind == "json" else "\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match=message):
+        read_run(log)
+    answered = [{**row, "accuracy": 1, "metrics": None, "reward": 1, "completion": "4"} for row in rows]
+    assert len(read_run(write(log.with_suffix(".jsonl"), *answered)).groups) == 1
+
+
 def test_rewards_in_an_object_without_their_sum_are_asked_for(tmp_path: Path) -> None:
     rows = [{"step": 1, "prompt": "p", "rewards": {"accuracy": number, "form": 0}} for number in (0, 1)]
     path = write(tmp_path / "a.jsonl", *rows)
