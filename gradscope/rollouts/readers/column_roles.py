@@ -123,8 +123,11 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
             )
     entries = [name for name in present if "." in name]
     rewards = [name for name in entries if _entry(name) in USUAL["reward"] or reward_columns([name], "")]
-    # Of several, which the trainer's is, or what sum of them, is not known; and the score of a bucket or level is none.
-    if len(rewards) > 1 or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
+    # Of several functions or objects, which reward the trainer's is, or what sum of them, is not known, but a score and
+    # whether it passed are one verdict; and the score of a bucket or level is none.
+    verdicts = [name for name in rewards if _entry(name) in USUAL["reward"] and not name.startswith("reward")]
+    are_one = len(rewards) == 1 or (verdicts == rewards and len({name.partition(".")[0] for name in rewards}) == 1)
+    if not are_one or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
         entries = [name for name in entries if name not in rewards]
     inner = {_entry(name): name for name in reversed(entries)}
     columns = {_usual_spelling(name): name for name in reversed(list(present)) if "." not in name}

@@ -309,6 +309,7 @@ def asked(question: str, *answers: str) -> list[dict[str, str]]:
         lambda step, q, k, r: {"metadata": {"step": step, "task_id": q}, "prompt": "", "reward": r},
         lambda step, q, k, r: {"step": step, "prompt": asked(q), "info": {"reward": r, "passed_tests": k}},
         lambda step, q, k, r: {"iteration": step, "trajectory": {"question": q, "answer_text": f"{k}", "score": r}},
+        lambda step, q, k, r: {"step": step, "prompt": q, "grade": {"passed": r > 0, "score": r, "by": "tests"}},
         lambda step, q, k, r: {"step": step, "messages": asked(q, f"a{k}"), "reward": r},
         lambda step, q, k, r: {"step": step, "prompt_ids": [1, len(q), ord(q[-1])], "total_reward": r, "reward_b": 0.0},
     ],
