@@ -271,10 +271,11 @@ def held_out_columns(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in names if _usual_spelling(name.rpartition(".")[2]) in _HELD_OUT)
 
 
-def are_held_out(column: str, texts: Iterable[str]) -> NDArray[np.bool_]:
-    """Whether a column says so of each row, by the texts of its cells, [R]."""
-    words = _HELD_OUT[_usual_spelling(column.rpartition(".")[2])]
-    return np.array([text.lower() in words for text in texts], dtype=bool)
+def are_held_out(texts_of: Mapping[str, Iterable[str]]) -> NDArray[np.bool_]:
+    """Whether any such column says so of each row, by the texts of its cells, [R]."""
+    words = {name: _HELD_OUT[_usual_spelling(name.rpartition(".")[2])] for name in texts_of}
+    says_so = [[text.lower() in words[name] for text in texts] for name, texts in texts_of.items()]
+    return np.asarray(np.array(says_so, dtype=bool).any(axis=0))
 
 
 def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:

@@ -135,9 +135,9 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     def to_columns(self, rows: Cells) -> Columns:
         """What rows hold."""
         names, all_cells, training = self.names, rows.with_entries(self.entries), None
-        held_out = [are_held_out(name, texts_in(all_cells.names(name))) for name in self.held_out]
-        if np.any(held_out):
-            training = np.flatnonzero(~np.logical_or.reduce(held_out))
+        held_out = are_held_out({name: texts_in(all_cells.names(name)) for name in self.held_out})
+        if held_out.any():
+            training = np.flatnonzero(~held_out)
             all_cells = all_cells.chosen(training.tolist())
         rows = all_cells.changed(names.prompt or "", before_answers) if self.holds_answers else all_cells
         reward = rows.numbers(names.reward)
@@ -253,13 +253,7 @@ def _recognizes(request: ReadRequest) -> bool:
 def read_flat(
     request: ReadRequest, *, format: str, with_steps: bool, layout: Layout = (), with_held_out: bool = False
 ) -> Run:
-    """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group.
-
-    Rows of an evaluation are left out of a training log, unless the caller asks for them or it has no others.
-
-    Raises:
-        InputError: No column is a reward or tells groups apart, rows are turns or copies, or none is usable.
-    """
+    """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
     rows = peek(request.path)
     outer = "a document" if len(rows) == 1 else "each row"
     rows = first_rows_within(rows, layout) if layout else rows
@@ -327,7 +321,7 @@ def read_flat(
         inferred.append("The column of groups has the same ids with several prompts, so it tells no groups apart.")
     notes = dict[Any, None]()
     groups = reduced_groups(replace(log, note=notes.setdefault), request) or ()
-    if flat.held_out and not len(groups):
+    if flat.held_out and not len(groups):  # a log of nothing but evaluations
         everything = replace(request, so_far=None)
         return read_flat(everything, format=format, with_steps=with_steps, layout=layout, with_held_out=True)
     return assemble_groups(

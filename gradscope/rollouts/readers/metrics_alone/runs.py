@@ -211,9 +211,9 @@ EVAL = "eval/"  # before the keys of rows of an evaluation
 
 def by_purpose(table: MetricTable) -> list[tuple[str, MetricTable]]:
     """The rows of training and those of an evaluation, by what their texts say, each with a prefix for their keys."""
-    texts = {key: cells for key in held_out_columns(table.columns) if isinstance(cells := table.columns[key], list)}
-    held_out = np.logical_or.reduce([are_held_out(key, map(text_of, cells)) for key, cells in texts.items()])
-    if not np.any(held_out):
+    cells_of = {key: cells for key in held_out_columns(table.columns) if isinstance(cells := table.columns[key], list)}
+    held_out = are_held_out({key: map(text_of, cells) for key, cells in cells_of.items()})
+    if not held_out.any():
         return [("", table)]
     return [(prefix, table.take(np.flatnonzero(rows))) for prefix, rows in (("", ~held_out), (EVAL, held_out))]
 
