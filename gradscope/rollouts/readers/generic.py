@@ -69,7 +69,7 @@ from gradscope.rollouts.readers.parsing.records import (
     refuse_copies,
 )
 from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, stem_of, suffix_of
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.readers.run_files import CheckpointLayout, saved_weights, with_logged_metrics
 from gradscope.rollouts.readers.trainers.verl import row_tokens
@@ -319,6 +319,9 @@ def read_flat(
     inferred = list(_inferred(flat, request.columns, total, terms))
     if ids_recur:
         inferred.append("The column of groups has the same ids with several prompts, so it tells no groups apart.")
+    episodes = step_numbers([row.get("episode") for row in searched])
+    if is_evaluation and len(episodes) > 1 and (np.diff(episodes, prepend=-1) > 0).all():
+        inferred.append("'episode' rises from row to row, and counts no steps: of training, --step-column episode.")
     notes = dict[Any, None]()
     groups = reduced_groups(replace(log, note=notes.setdefault), request) or ()
     if flat.held_out and not len(groups):  # a log of nothing but evaluations

@@ -1,6 +1,6 @@
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -549,8 +549,10 @@ def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
         *(("is_eval", False, True), ("is_training", True, False), ("isValidation", 0, 1)),
     ],
 )
-@pytest.mark.parametrize("kind", ["jsonl", "json", "parquet", "csv", "entry"])
-@pytest.mark.parametrize("num_first", [0, 2500])  # rows of an evaluation before the first of training
+@pytest.mark.parametrize(
+    ("kind", "num_first"),  # rows of an evaluation before the first of training
+    [("jsonl", 0), ("jsonl", 2100), ("json", 0), ("parquet", 0), ("csv", 2100), ("entry", 0)],
+)
 def test_rows_of_an_evaluation_are_left_out_of_training(
     name: str, training: object, held_out: object, kind: str, num_first: int, tmp_path: Path
 ) -> None:
@@ -579,6 +581,14 @@ def test_rows_of_an_evaluation_are_left_out_of_training(
     alone = read_run(written([*first, *evaluated]))
     assert sum(group.size for group in alone.groups) == num_first + 6
     assert not any("left out" in sentence for sentence in alone.source.inferred)
+
+
+@pytest.mark.parametrize(("episodes", "rises"), [(range(8), True), ([0, 1, 2, 3] * 2, False), ([3] * 8, False)])
+def test_episodes_that_rise_may_be_steps_of_training(episodes: Iterable[int], rises: bool, tmp_path: Path) -> None:
+    rows = [{"episode": episode, "task_id": "t", "reward": episode % 2} for episode in episodes]
+    path = write(tmp_path / "a.jsonl", *rows)
+    assert any("--step-column episode" in sentence for sentence in read_run(path).source.inferred) == rises
+    assert len(read_run(path, ReadOptions(columns=ColumnNames(step="episode"))).groups) == len(set(episodes))
 
 
 def test_numbers_of_prompts_tell_them_apart_where_nothing_else_does(tmp_path: Path) -> None:
