@@ -136,6 +136,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         """What rows hold."""
         names, all_cells, training = self.names, rows.with_entries(self.entries), None
         held_out = are_held_out({name: texts_in(all_cells.names(name)) for name in self.held_out})
+        marks = " or ".join(map(repr, self.held_out))
         if held_out.any():
             training = np.flatnonzero(~held_out)
             all_cells = all_cells.chosen(training.tolist())
@@ -190,7 +191,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
         return Columns(
             row=training,
-            notes=() if training is None else (_LEFT_OUT.format(" or ".join(map(repr, self.held_out))),),
+            notes=() if training is None else (f"Rows of an evaluation beside training, by {marks}, are left out.",),
             step=rows.steps(names.step) if names.step else np.full(len(rows), self.steps.get(rows.path, 0)),
             group=[name and f"{of}/{name}" for of, name in zip(apart, texts_in(group), strict=True)]
             if self.apart
@@ -207,9 +208,6 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             details=details,
             flaw=lambda at: BROKEN_ADVANTAGE if is_not_finite(rows.cell(names.advantage, at)) else None,
         )
-
-
-_LEFT_OUT = "Rows of an evaluation beside training, by {}, are left out."
 
 
 def _tokens(rows: Cells, at: int) -> Tokens | None:
@@ -402,7 +400,7 @@ def _require_numbers(path: Path, rows: Sequence[Mapping[str, Any]], columns: Col
         hint = f"Name the number that the trainer used, as in --reward-column {entries[0]}."
     elif all(isinstance(reward, str) and reward and math.isnan(as_number(reward)) for reward in rewards):
         message = f"has no numbers as {name!r}: the reward is text, {list_names(dict.fromkeys(rewards))}."
-    elif len(rows) == 1 and columns.completion is None and name.rpartition(".")[2] in _OF_MANY:
+    elif len(rows) == len(expand(path)) == 1 and columns.completion is None and name.rpartition(".")[2] in _OF_MANY:
         message = f"has one row, without a response: its {name!r} is that of a whole evaluation."
         hint = "Give the file with a row for each sample or prompt."
     else:
