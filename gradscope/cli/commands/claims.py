@@ -37,9 +37,7 @@ AdvantageOption = Annotated[
 ]
 
 
-@options.with_records(
-    leave_out=("columns", "metric_columns", "metric_run", "unfinished")
-)  # its questions need the weights again
+@options.with_records(leave_out=("metric_columns", "metric_run", "unfinished"))  # its questions need the weights again
 def claims(
     context: typer.Context,
     run: options.RunArgument,

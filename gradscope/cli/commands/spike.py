@@ -24,7 +24,7 @@ COMMON = ("--step", "--max-tokens", "--model", "--initial", "--run-config", "--s
 StepOption = Annotated[int | None, Option("The step; the one that stands out most by default.", "N", at_least=1)]
 
 
-@options.with_records(leave_out=("columns", "unfinished"))  # its question needs the weights again
+@options.with_records(leave_out=("unfinished",))  # its question needs the weights again
 def spike(
     context: typer.Context,
     run: options.RunArgument,

@@ -224,7 +224,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
     if run.source.kind == "metrics":
         return _of_metrics(path, run)
     if run.source.format in _OF_ONE_POLICY:
-        raise InputError("it holds samples of one policy and no training steps", hint=OF_SAMPLES)
+        raise InputError("it holds samples of an evaluation and no training steps", hint=OF_SAMPLES)
     table = reward_table(run.groups)
     table = table.select(table.is_complete)
     if not len(table):

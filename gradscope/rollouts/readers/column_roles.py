@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import asdict, astuple
+from numpy.typing import NDArray
 
 from gradscope.errors import UsageError
 from gradscope.rollouts.function_rewards import reward_terms
@@ -75,6 +76,8 @@ ANSWER_KEYS = (
 )
 """Names of lists of rewards and of texts in the row of a prompt, and of the text in an object of such a list."""
 
+OFFERED = re.compile(r"(\w+_)?(option|choice|alternative|distractor)s?$", re.IGNORECASE)
+"""How lists are called of the answers that a question offers, of which one is right."""
 _OF_RESPONSE = re.compile(
     r"^[^.]*(info|extra|meta|result|eval|metric|scor|grad|judg|verdict|outcome|test|verif|feedback|check|detail|stat"
     r"|output|response|completion|generation|answer|sample|episode|rollout|traj|data|label|annotation)",
@@ -91,8 +94,18 @@ ARMS = (
     *("prompt_type", "prompt_style", "effort", "budget", "mode", "model_id", "checkpoint", "temperature"),
 )
 """Names of columns that set policies apart where they differ within a prompt of an evaluation."""
-BENCHMARKS = ("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset", "domain", "subject")
+BENCHMARKS = (
+    *("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset", "domain", "subject", "split"),
+)
 """Names of columns that, beside those of environments, say what a prompt's id counts within."""
+_EVALUATION = frozenset(("eval", "evaluation", "val", "validation"))
+_HELD_OUT = {
+    **dict.fromkeys(("split", "phase", "stage", "mode"), _EVALUATION | {"valid", "dev", "test", "held_out", "heldout"}),
+    **dict.fromkeys(("type", "kind", "event"), _EVALUATION),
+    **dict.fromkeys(("is_eval", "is_val", "is_validation", "is_test"), frozenset(("true", "1"))),
+    **dict.fromkeys(("is_train", "is_training"), frozenset(("false", "0"))),
+}
+"""Name of a column -> what it says of rows that are of an evaluation beside training."""
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
 TRIALS = ("trial", "attempt", "attempt_id", "attempt_idx", *SAMPLE_IDS)
@@ -110,8 +123,11 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
             )
     entries = [name for name in present if "." in name]
     rewards = [name for name in entries if _entry(name) in USUAL["reward"] or reward_columns([name], "")]
-    # Of several, which the trainer's is, or what sum of them, is not known; and the score of a bucket or level is none.
-    if len(rewards) > 1 or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
+    # Of several functions or objects, which reward the trainer's is, or what sum of them, is not known, but a score and
+    # whether it passed are one verdict; and the score of a bucket or level is none.
+    verdicts = [name for name in rewards if _entry(name) in USUAL["reward"] and not name.startswith("reward")]
+    are_one = len(rewards) == 1 or (verdicts == rewards and len({name.partition(".")[0] for name in rewards}) == 1)
+    if not are_one or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
         entries = [name for name in entries if name not in rewards]
     inner = {_entry(name): name for name in reversed(entries)}
     columns = {_usual_spelling(name): name for name in reversed(list(present)) if "." not in name}
@@ -179,7 +195,7 @@ def summed_columns(
     for at, row in enumerate(rows):
         of_group.setdefault(str([row.get(key) for key in keys]), []).append(at)
     numbers = {
-        name: np.array([float(_as_number(row.get(name))) for row in rows])
+        name: np.array([float(as_number(row.get(name))) for row in rows])
         for name in names
         if name not in roles and name not in SAMPLE_IDS
     }
@@ -189,12 +205,12 @@ def summed_columns(
         for name, values in numbers.items()
         if name in named or any(len(set(values[group].tolist())) > 1 for group in of_group.values())
     }
-    reward = np.array([float(_as_number(row.get(columns.reward or ""))) for row in rows])
+    reward = np.array([float(as_number(row.get(columns.reward or ""))) for row in rows])
     terms = reward_terms(reward, varying) or {}
     return terms if len(terms) > 1 else {}
 
 
-def _as_number(cell: Any) -> float:
+def as_number(cell: Any) -> float:
     """A cell as a number, text of CSV included; NaN where it is none."""
     value = parse_reward(cell, from_text=isinstance(cell, str))
     return math.nan if isinstance(value, str) else value
@@ -248,6 +264,18 @@ def _answers_in(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> list
     is_talk = any(isinstance(row.get(columns.completion or ""), list) for row in rows)
     of_talk = filter(_OF_TALK.fullmatch, columns_in(rows) if is_talk else ())
     return [*of_talk, *filter(RIGHT_ANSWER.fullmatch, columns_in(rows))]
+
+
+def held_out_columns(names: Iterable[str]) -> tuple[str, ...]:
+    """The columns that may say of rows that they are of an evaluation."""
+    return tuple(name for name in names if _usual_spelling(name.rpartition(".")[2]) in _HELD_OUT)
+
+
+def are_held_out(texts_of: Mapping[str, Iterable[str]]) -> NDArray[np.bool_]:
+    """Whether any such column says so of each row, by the texts of its cells, [R]."""
+    words = {name: _HELD_OUT[_usual_spelling(name.rpartition(".")[2])] for name in texts_of}
+    says_so = [[text.lower() in words[name] for text in texts] for name, texts in texts_of.items()]
+    return np.asarray(np.array(says_so, dtype=bool).any(axis=0))
 
 
 def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:

@@ -7,6 +7,7 @@ of weights, archives and text; and of logs that exist only as pickles, since ope
 from __future__ import annotations
 
 import difflib
+import glob
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -292,12 +293,18 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
 
 
 def _file_of_rollouts(request: ReadRequest) -> Path | None:
-    """The one file of a script's rollouts by step in a folder of which its metrics were recognized; else None."""
+    """The rollouts by step of a script in a folder whose metrics were recognized: one file, or several as a glob.
+
+    None where there are none, or where their names differ in more than numbers, as those of several runs do.
+    """
     are_named = request.options.metric_columns or request.options.metric_run or request.columns != ColumnNames()
     files = () if are_named or request.path.is_file() else expand(request.path)
     columns = {file: column_roles.columns_of_rows(peek(file), request.columns) for file in files}
     of_steps = [file for file, of in columns.items() if None not in (of.reward, of.step, column_roles.key_of(of))]
-    return of_steps[0] if len(of_steps) == 1 else None
+    if len(of_steps) < 2:
+        return next(iter(of_steps), None)
+    alike = Path(glob.escape(str(request.path)), re.sub("[0-9]+", "[0-9]*", of_steps[0].name))
+    return alike if expand(alike) == tuple(of_steps) else None
 
 
 def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,9 +24,12 @@ from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import (
     POLICIES,
     SAMPLE_IDS,
+    are_held_out,
+    as_number,
     benchmark_column,
     columns_in,
     columns_of_rows,
+    held_out_columns,
     key_of,
     resolve_columns,
     reward_columns,
@@ -65,7 +69,7 @@ from gradscope.rollouts.readers.parsing.records import (
     refuse_copies,
 )
 from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, stem_of, suffix_of
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.readers.run_files import CheckpointLayout, saved_weights, with_logged_metrics
 from gradscope.rollouts.readers.trainers.verl import row_tokens
@@ -109,6 +113,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
     policies: tuple[str, ...] = ()  # those that name the policy
     apart: tuple[str, ...] = ()  # those that tell groups of one key apart
+    held_out: tuple[str, ...] = ()  # those that may say that a row is of an evaluation and none of training
     times: tuple[str, ...] = ()  # those that ``generation_seconds`` looks at
     entries: frozenset[str] = frozenset()  # those that are entries of objects
 
@@ -129,7 +134,12 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
     def to_columns(self, rows: Cells) -> Columns:
         """What rows hold."""
-        names, all_cells = self.names, rows.with_entries(self.entries)
+        names, all_cells, training = self.names, rows.with_entries(self.entries), None
+        held_out = are_held_out({name: texts_in(all_cells.names(name)) for name in self.held_out})
+        marks = " or ".join(map(repr, self.held_out))
+        if held_out.any():
+            training = np.flatnonzero(~held_out)
+            all_cells = all_cells.chosen(training.tolist())
         rows = all_cells.changed(names.prompt or "", before_answers) if self.holds_answers else all_cells
         reward = rows.numbers(names.reward)
         numbers: dict[str, NDArray[Any]] = {"reward": reward}
@@ -180,6 +190,8 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             }
 
         return Columns(
+            row=training,
+            notes=() if training is None else (f"Rows of an evaluation beside training, by {marks}, are left out.",),
             step=rows.steps(names.step) if names.step else np.full(len(rows), self.steps.get(rows.path, 0)),
             group=[name and f"{of}/{name}" for of, name in zip(apart, texts_in(group), strict=True)]
             if self.apart
@@ -216,7 +228,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
     further = (columns.sample, columns.environment, *columns.policies, *columns.rewards, *columns.times, names.prompt)
     texts = () if names.prompt is None or names.prompt in columns.entries else (names.prompt,)
-    read = [name for name in (*roles, *further) if name is not None and name not in texts]
+    read = [name for name in (*roles, *further, *columns.held_out) if name is not None and name not in texts]
     heads = [name.partition(".")[0] for name in read if name in columns.entries]
     wanted = dict.fromkeys([*heads, *(name for name in read if name not in columns.entries)])
     return ColumnLog(
@@ -236,7 +248,9 @@ def _recognizes(request: ReadRequest) -> bool:
     return columns.reward is not None and key_of(columns) is not None
 
 
-def read_flat(request: ReadRequest, *, format: str, with_steps: bool, layout: Layout = ()) -> Run:
+def read_flat(
+    request: ReadRequest, *, format: str, with_steps: bool, layout: Layout = (), with_held_out: bool = False
+) -> Run:
     """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
     rows = peek(request.path)
     outer = "a document" if len(rows) == 1 else "each row"
@@ -244,10 +258,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, layout: La
     plain, first = columns_in(rows), with_entries(rows)
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
-    if all(mapping_of(row.get(columns.reward or "")) for row in rows):
-        inner = [name for name in names if name.startswith(f"{columns.reward}.")]
-        hint = f"Name the number that the trainer used, as in --reward-column {inner[0]}."
-        raise InputError(f"{request.path} has objects as {columns.reward!r}, with {list_names(inner)}.", hint=hint)
+    _require_numbers(request.path, rows, columns)
     is_guess = columns.step is not None and request.columns.step is None
     if is_guess and are_turns({name: [row.get(name) for row in rows] for name in plain}):
         raise InputError(
@@ -293,6 +304,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, layout: La
         environment=environment,
         steps=steps,
         policies=policies,
+        held_out=() if is_evaluation or with_held_out else held_out_columns(names),
         apart=tuple(filter(None, (*(policies if is_evaluation else apart), benchmark))),
         times=times,
         entries=frozenset(names) - set(plain),
@@ -305,10 +317,18 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, layout: La
     inferred = list(_inferred(flat, request.columns, total, terms))
     if ids_recur:
         inferred.append("The column of groups has the same ids with several prompts, so it tells no groups apart.")
+    episodes = step_numbers([row.get("episode") for row in searched])
+    if is_evaluation and len(episodes) > 1 and (np.diff(episodes, prepend=-1) > 0).all():
+        inferred.append("'episode' rises from row to row, and counts no steps: of training, --step-column episode.")
+    notes = dict[Any, None]()
+    groups = reduced_groups(replace(log, note=notes.setdefault), request) or ()
+    if flat.held_out and not len(groups):  # a log of nothing but evaluations
+        everything = replace(request, so_far=None)
+        return read_flat(everything, format=format, with_steps=with_steps, layout=layout, with_held_out=True)
     return assemble_groups(
         request,
-        request.source(format, title, inferred=inferred),
-        groups=reduced_groups(log, request) or (),
+        request.source(format, title, inferred=[*inferred, *notes]),
+        groups=groups,
         quarantine=quarantine,
     )
 
@@ -364,6 +384,28 @@ def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> Column
         if column is None:
             raise InputError(f"{path} has no column {role}; its columns are {list_names(names)}.", hint=hint)
     return columns
+
+
+_OF_MANY = frozenset(("acc", "accuracy", "exact_match", "em"))  # rewards that are also names of shares
+
+
+def _require_numbers(path: Path, rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> None:
+    """Refuse rewards that are objects or texts in all first rows, and the share of a whole evaluation."""
+    name = columns.reward or ""
+    rewards: list[Any] = [row.get(name) for row in rows]
+    hint = "Name a column of numbers, as in --reward-column NAME, or write verdicts as 1 and 0."
+    if all(map(mapping_of, rewards)):
+        entries = list(dict.fromkeys(f"{name}.{entry}" for reward in rewards for entry in reward))
+        message = f"has objects as {name!r}, with {list_names(entries)}."
+        hint = f"Name the number that the trainer used, as in --reward-column {entries[0]}."
+    elif all(isinstance(reward, str) and reward and math.isnan(as_number(reward)) for reward in rewards):
+        message = f"has no numbers as {name!r}: the reward is text, {list_names(dict.fromkeys(rewards))}."
+    elif len(rows) == len(expand(path)) == 1 and columns.completion is None and name.rpartition(".")[2] in _OF_MANY:
+        message = f"has one row, without a response: its {name!r} is that of a whole evaluation."
+        hint = "Give the file with a row for each sample or prompt."
+    else:
+        return
+    raise InputError(f"{path} {message}", hint=hint)
 
 
 def _inferred(

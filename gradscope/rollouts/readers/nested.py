@@ -171,7 +171,8 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
         return False  # examples beside the metrics of each step
     of_several = key in own and len({parse.text_of(row.get(key)) for row in level.rows(around)}) > 1
     is_answered = bool(level.columns) or not own.isdisjoint(_OF_A_ROLLOUT)
-    return of_several or (is_answered and not _NO_ROLLOUTS.search(level.name or ""))
+    is_of_rollouts = of_several or (is_answered and not _NO_ROLLOUTS.search(level.name or ""))
+    return is_of_rollouts and not roles.OFFERED.match(level.name or "")
 
 
 def _holds_within(name: str, cell: Any) -> bool:

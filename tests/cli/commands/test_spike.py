@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.rollouts.readers.lines import write_lines
 
 
 def test_a_run_of_ours_is_taken_apart_and_its_parts_add_up(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
@@ -34,6 +35,14 @@ def test_without_weights_the_log_alone_tells(cli: Cli, log: Path) -> None:
     result = json.loads(done.out)["result"]
     assert (done.code, result["metrics"], len(result["rollouts"])) == (0, [], 12)
     assert result["grad_norm"]["undefined"]
+
+
+@pytest.mark.parametrize("command", [("spike", "--step", "1"), ("claims", "--no-gradients")])
+def test_the_reward_may_be_named(cli: Cli, command: tuple[str, ...], tmp_path: Path) -> None:
+    rows = [{"step": at // 4, "task": f"t{at // 2}", "neat": at % 2} for at in range(16)]
+    log = write_lines(tmp_path / "own.jsonl", *rows)
+    named = ("--reward-column", "neat", "--group-column", "task")
+    assert (cli(*command, log).code, cli(*command, log, *named).code) == (2, 0)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_unusable_logs_are_left_out_or_refused_with_their_hint(tmp_path: Path) -
     assert report.left_out[str(bare)] == "no group has all its rewards"
     assert "There is no file or folder" in report.left_out[str(tmp_path / "nowhere")]
     assert len(report.cells) == 2
-    with pytest.raises(InputError, match="samples of one policy and no training steps") as refused:
+    with pytest.raises(InputError, match="samples of an evaluation and no training steps") as refused:
         compare_runs(LOGS / "samples_rows.jsonl", LOGS / "samples_lists.jsonl")
     assert refused.value.hint == f"gradscope passk {LOGS / 'samples_rows.jsonl'} {LOGS / 'samples_lists.jsonl'}"
     with pytest.raises(InputError, match="no group has all its rewards") as refused:

@@ -1,10 +1,11 @@
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -308,6 +309,7 @@ def asked(question: str, *answers: str) -> list[dict[str, str]]:
         lambda step, q, k, r: {"metadata": {"step": step, "task_id": q}, "prompt": "", "reward": r},
         lambda step, q, k, r: {"step": step, "prompt": asked(q), "info": {"reward": r, "passed_tests": k}},
         lambda step, q, k, r: {"iteration": step, "trajectory": {"question": q, "answer_text": f"{k}", "score": r}},
+        lambda step, q, k, r: {"step": step, "prompt": q, "grade": {"passed": r > 0, "score": r, "by": "tests"}},
         lambda step, q, k, r: {"step": step, "messages": asked(q, f"a{k}"), "reward": r},
         lambda step, q, k, r: {"step": step, "prompt_ids": [1, len(q), ord(q[-1])], "total_reward": r, "reward_b": 0.0},
     ],
@@ -330,6 +332,26 @@ def test_entries_of_objects_and_conversations_have_roles_by_usual_names(
         assert [(group.step, group.rewards) for group in run.groups] == [(key[0], of) for key, of in rewards.items()]
     if "messages" in rows[0]:
         assert [rollout.completion for rollout in read_run(path).groups[2].rollouts] == ["a0", "a1", "a2"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"prompt": "p", "reward": word} for word in ("good", "bad")], "the reward is text, 'good', 'bad'"),
+        ([{"task": "gsm8k", "prompt": "You are", "accuracy": 1.0}], "'accuracy' is that of a whole evaluation"),
+        ([{"task_id": "gsm8k", "metrics": {"exact_match": 1.0}}], "'metrics.exact_match' is that of a whole"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["json", "jsonl"])
+def test_rewards_that_are_none_of_a_sample_are_refused(
+    rows: list[dict[str, Any]], message: str, kind: str, tmp_path: Path
+) -> None:
+    log = tmp_path / f"a.{kind}"
+    log.write_text(json.dumps(rows if rows[1:] else rows[0]) if kind == "json" else "\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match=message):
+        read_run(log)
+    answered = [{**row, "accuracy": 1, "metrics": None, "reward": 1, "completion": "4"} for row in rows]
+    assert len(read_run(write(log.with_suffix(".jsonl"), *answered)).groups) == 1
 
 
 def test_rewards_in_an_object_without_their_sum_are_asked_for(tmp_path: Path) -> None:
@@ -453,7 +475,7 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
         assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
 
 
-@pytest.mark.parametrize("name", ["dataset", "env", "agent", "benchmark", "task", "domain"])
+@pytest.mark.parametrize("name", ["dataset", "env", "agent", "benchmark", "task", "domain", "split"])
 @pytest.mark.parametrize("more", [{}, {"step": 3}])
 def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, more: dict[str, Any], tmp_path: Path) -> None:
     rows = [
@@ -517,6 +539,56 @@ def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
         assert table.policies == (("a", "b") if size == 3 else ())
     numbered = [row | {"run": at % 3} for at, row in enumerate(rows[:1200])]  # its samples
     assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *numbered)).groups} == {3}
+
+
+@pytest.mark.parametrize(
+    ("name", "training", "held_out"),
+    [
+        *(("split", "train", word) for word in ("eval", "Test", "validation")),
+        *(("phase", None, "val"), ("mode", "rollout", "dev"), ("event", "train", "eval")),
+        *(("is_eval", False, True), ("is_training", True, False), ("isValidation", 0, 1)),
+    ],
+)
+@pytest.mark.parametrize(
+    ("kind", "num_first"),  # rows of an evaluation before the first of training
+    [("jsonl", 0), ("jsonl", 2100), ("json", 0), ("parquet", 0), ("csv", 2100), ("entry", 0)],
+)
+def test_rows_of_an_evaluation_are_left_out_of_training(
+    name: str, training: object, held_out: object, kind: str, num_first: int, tmp_path: Path
+) -> None:
+    def row(step: int, prompt: str, reward: float, mark: object) -> dict[str, Any]:
+        cells = {"info": {name: mark}} if kind == "entry" else {name: mark}
+        return {"step": step, "prompt": prompt, "completion": str(reward), "reward": reward} | cells
+
+    trained = [row(step, "p", sample, training) for step in (0, 1) for sample in (0, 1)]
+    evaluated = [row(step, f"e{at}", 1, held_out) for step in (0, 1) for at in range(3)]
+    first = [row(0, f"e{at}", 1, held_out) for at in range(num_first)]
+    mixed = tmp_path / f"mixed.{'jsonl' if kind == 'entry' else kind}"
+
+    def written(rows: list[dict[str, Any]]) -> Path:
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), mixed)
+        elif kind == "csv":
+            pacsv.write_csv(pa.Table.from_pylist(rows), mixed)
+        else:
+            mixed.write_text(json.dumps(rows) if kind == "json" else "".join(f"{json.dumps(row)}\n" for row in rows))
+        return mixed
+
+    run = read_run(written([*first, *trained[:2], *evaluated[:3], *trained[2:], *evaluated[3:]]))
+    assert [(group.step, group.size, group.rollouts[0].prompt) for group in run.groups] == [(0, 2, "p"), (1, 2, "p")]
+    column = f"info.{name}" if kind == "entry" else name
+    assert f"Rows of an evaluation beside training, by {column!r}, are left out." in run.source.inferred
+    alone = read_run(written([*first, *evaluated]))
+    assert sum(group.size for group in alone.groups) == num_first + 6
+    assert not any("left out" in sentence for sentence in alone.source.inferred)
+
+
+@pytest.mark.parametrize(("episodes", "rises"), [(range(8), True), ([0, 1, 2, 3] * 2, False), ([3] * 8, False)])
+def test_episodes_that_rise_may_be_steps_of_training(episodes: Iterable[int], rises: bool, tmp_path: Path) -> None:
+    rows = [{"episode": episode, "task_id": "t", "reward": episode % 2} for episode in episodes]
+    path = write(tmp_path / "a.jsonl", *rows)
+    assert any("--step-column episode" in sentence for sentence in read_run(path).source.inferred) == rises
+    assert len(read_run(path, ReadOptions(columns=ColumnNames(step="episode"))).groups) == len(set(episodes))
 
 
 def test_numbers_of_prompts_tell_them_apart_where_nothing_else_does(tmp_path: Path) -> None:

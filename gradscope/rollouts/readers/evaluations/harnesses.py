@@ -223,6 +223,19 @@ LM_EVAL = RowFormat(
 )
 
 
+_are_new, _are_old = has_keys("doc", "model_response", "metric"), has_keys("full_prompt", "predictions", "metrics")
+
+
+def _lighteval_details(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    """The documents of a file as lighteval writes them now; older ones have no id, and a row a set of metrics."""
+    for location, cells in read_rows(file, quarantine):
+        if "full_prompt" in cells:
+            metric, query = numbers_in(cells.get("metrics")), cells["full_prompt"]
+            document = {"id": digest(query, *metric), "query": query}
+            cells = {"doc": document, "model_response": {"text": cells.get("predictions")}, "metric": metric}
+        yield location, cells
+
+
 def _lighteval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
     metrics = (name for _, cells in rows for name in numbers_in(cells.get("metric")))
     metric = chosen_name(metrics, reading.request, "metric", "no metric that is a number")
@@ -251,15 +264,19 @@ def _lighteval_rows(cells: Cells, *, metric: str) -> Columns:
 
 LIGHTEVAL = RowFormat(
     name="lighteval",
-    looks_for="details_*.parquet with doc, model_response and metric (lighteval)",
+    looks_for="details_*.parquet with doc, model_response and metric, or predictions and metrics (lighteval)",
     title="lighteval details",
     patterns=("details_*.parquet",),
-    recognizes_file=has_keys("doc", "model_response", "metric"),
+    recognizes_file=lambda file: _are_new(file) or _are_old(file),
+    rows_of=_lighteval_details,
     survey=_lighteval_survey,
     columns=lambda reading, metric=None: (
         None
         if metric is None
-        else reading.log(to_columns=partial(_lighteval_rows, metric=metric), keys=("doc", "metric", "model_response"))
+        else reading.log(
+            to_columns=partial(_lighteval_rows, metric=metric),
+            keys=() if _are_old(reading.files[0]) else ("doc", "metric", "model_response"),
+        )
     ),
     takes=frozenset({"reward_column"}),
 )

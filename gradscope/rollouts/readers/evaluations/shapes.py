@@ -15,6 +15,7 @@ from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import (
     ANSWER_KEYS,
     BENCHMARKS,
+    OFFERED,
     POLICIES,
     REWARD_LISTS,
     RIGHT_ANSWER,
@@ -55,8 +56,10 @@ ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 NAMES = (*ROW_IDS, *USUAL["prompt"])
 _TELLS_APART = frozenset((*PROMPTS, *USUAL["step"], "user"))
 _AROUND = frozenset((*POLICIES, *ENVIRONMENTS, *BENCHMARKS, *USUAL["step"]))
-_NO_SAMPLES = re.compile(r"(ref|reference|gold|canonical|expected|ground_truth|few_shot|demo)", re.IGNORECASE)
-"""How lists of solutions are called that are not the policy's."""
+_NO_SAMPLES = re.compile(
+    rf"ref|reference|gold|canonical|expected|ground_truth|few_shot|demo|{OFFERED.pattern}", re.IGNORECASE
+)
+"""How lists are called of solutions that are not the policy's, or of the answers that a question offers."""
 
 
 class PromptSamples(Struct, kw_only=True):

@@ -28,6 +28,7 @@ from gradscope.rollouts.readers.metrics_alone.naming import (
 )
 from gradscope.rollouts.readers.metrics_alone.published import plain_name
 from gradscope.rollouts.readers.metrics_alone.runs import (
+    EVAL,
     STEPS,
     MetricTable,
     OneRun,
@@ -104,6 +105,8 @@ def read_metrics_log(request: ReadRequest) -> Run:
         sentences.append("Nothing names the steps: a step is the place of its row among all.")
     if rows.num_without_step:
         sentences.append(f"Without a step, and left out: {counted(rows.num_without_step, 'row')}.")
+    if any(key.startswith(EVAL) for key in logged.columns) and rows.num_held_out:
+        sentences.append(f"Of an evaluation: {counted(rows.num_held_out, 'row')}, whose metrics begin with {EVAL}.")
     one_run = f", run {chosen.name!r} of {len(runs)}" if len(runs) > 1 else ""
     title = files[0].name if files[0].name == "trainer_state.json" else kinds[0].title
     source = Source(

@@ -343,7 +343,9 @@ def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[
             steps, values = metrics.course(name)
             first = f"{values[is_wrong][0]:g} at step {steps[is_wrong][0]}"
             where = f"{np.count_nonzero(is_wrong):,} of {len(metrics):,} steps ({first})"
-            sentences.append(f"{name} is no share at {where}: that counts as NaN.")
+            are_percent = 1 < column.values.max() <= 100
+            how = " Percentages are read under a name that says so, as dead_groups_pct." if are_percent else ""
+            sentences.append(f"{name} is no share at {where}: that counts as NaN.{how}")
             changed.add(name)
     return StepMetrics(metrics.steps, columns, frozenset(changed)), tuple(sentences)
 

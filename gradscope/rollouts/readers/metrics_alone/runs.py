@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import repeat
+from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -18,8 +18,8 @@ import numpy as np
 from msgspec import Struct
 
 from gradscope.outside.numerals import number_from
-from gradscope.rollouts.readers.column_roles import RUNS, USUAL
-from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number
+from gradscope.rollouts.readers.column_roles import RUNS, USUAL, are_held_out, held_out_columns
+from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number, text_of
 from gradscope.rollouts.readers.parsing.records import are_turns
 from gradscope.rollouts.readers.reduction.columns import step_numbers
 from gradscope.rollouts.run import Counts, Floats, Numbers, StepMetrics
@@ -206,6 +206,18 @@ def by_run(table: MetricTable, keys: Iterable[str]) -> list[MetricTable]:
     return [MetricTable(at=part.at, columns=part.columns, run=run) for run, part in parts]
 
 
+EVAL = "eval/"  # before the keys of rows of an evaluation
+
+
+def by_purpose(table: MetricTable) -> list[tuple[str, MetricTable]]:
+    """The rows of training and those of an evaluation, by what their texts say, each with a prefix for their keys."""
+    cells_of = {key: cells for key in held_out_columns(table.columns) if isinstance(cells := table.columns[key], list)}
+    held_out = are_held_out({key: map(text_of, cells) for key, cells in cells_of.items()})
+    if not held_out.any():
+        return [("", table)]
+    return [(prefix, table.take(np.flatnonzero(rows))) for prefix, rows in (("", ~held_out), (EVAL, held_out))]
+
+
 _STEPS = (
     *("train/global_step", "global_step", "step", "training_step", "rollout/step", "train/step"),
     *("global_step/max_steps", "current_steps", "training/global_step", "trainer/global_step", "iteration"),
@@ -255,7 +267,7 @@ class RunRows:
     """The rows read so far."""
 
     def __init__(self) -> None:
-        self.num_without_step = 0
+        self.num_without_step = self.num_held_out = 0
         self.num_conflicts = 0  # rows that contradict the previous row of the same step
         self.counts_steps = False
         self._rows: dict[str, _Rows] = {}
@@ -271,7 +283,9 @@ class RunRows:
         """
         bad = [_NONE]
         for wide in piece.tables:
-            for table in (named for long in unpivoted(wide) for named in by_run(long, names)):
+            named = (table for long in unpivoted(wide) for table in by_run(long, names))
+            for prefix, table in chain.from_iterable(map(by_purpose, named)):
+                self.num_held_out += len(table.at) if prefix else 0
                 steps = steps_in(table, keys)
                 self.num_without_step += int(np.count_nonzero(steps == NO_STEP))
                 bad.append(table.at[steps == BAD_STEP])
@@ -287,7 +301,7 @@ class RunRows:
                     if key == STEP_IS_POSITION:
                         self.counts_steps |= bool(values.any())
                     elif key not in keys and key not in STEPS:
-                        rows.numbers.setdefault(key, []).append((with_key, values))
+                        rows.numbers.setdefault(prefix + key, []).append((with_key, values))
         self._pieces.append(piece)
         self._starts.append(self._size)
         self._size += len(piece.numbers)
@@ -301,6 +315,8 @@ class RunRows:
     def _runs_of(self, label: str, rows: _Rows) -> Iterator[tuple[int, OneRun]]:
         """Each run with the index of its first row."""
         at, steps = _in_order([*zip(rows.at, rows.steps, strict=True)])
+        if all(key.startswith(EVAL) for key in rows.numbers):  # nothing but evaluations
+            rows.numbers = {key.removeprefix(EVAL): values for key, values in rows.numbers.items()}
         numbers: dict[str, Numbers] = {}
         for key in list(rows.numbers):
             names, values = _in_order(rows.numbers.pop(key))  # popped, so that not all are in memory twice

@@ -92,6 +92,25 @@ def test_lighteval_has_one_value_a_document() -> None:
         read_run(LOGS / "lighteval", ReadOptions(columns=ColumnNames(reward="f1")))
 
 
+def test_older_details_of_lighteval_have_a_row_for_each_set_of_metrics(tmp_path: Path) -> None:
+    scores = [{"acc": number, "pass@1:4_samples": None} for number in (0.0, 1.0, 1.0)]
+    scores += [{"acc": None, "pass@1:4_samples": number} for number in (0.25, 0.5, 0.75)]
+    rows = [
+        {"example": "q", "full_prompt": f"q{at % 3}", "gold": ["1"], "predictions": ["a"] * 4, "metrics": metrics}
+        for at, metrics in enumerate(scores)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
+    for named, rewards in ((None, (0.0, 1.0, 1.0)), ("pass@1:4_samples", (0.25, 0.5, 0.75))):
+        run = read_run(tmp_path, ReadOptions(columns=ColumnNames(reward=named)))
+        assert run.source.format == "lighteval"
+        complete = [group for group in run.groups if None not in group.rewards]
+        assert [(group.rollouts[0].prompt, group.rewards) for group in complete] == [
+            (f"q{at}", (reward,)) for at, reward in enumerate(rewards)
+        ]
+        assert set_aside(run) == {"the reward is missing": 3}
+        assert any("up to 4 responses" in sentence for sentence in run.source.missing)
+
+
 def test_lighteval_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     rows = [{"doc": {"id": name}, "model_response": {"text": ["a"]}, "metric": {"acc": 1.0}} for name in ("1", None)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")

@@ -88,6 +88,19 @@ def test_solutions_that_are_not_the_policys_are_no_samples(tmp_path: Path, name:
     assert run.source.quarantined.reasons[0].reason == "the row holds no samples with a reward"
 
 
+@pytest.mark.parametrize("name", ["options", "choices", "answer_options", "Alternatives", "mc_choice", "distractors"])
+@pytest.mark.parametrize("entry", ["is_correct", "score"])
+@pytest.mark.parametrize("outer", ["rows", "document"])
+def test_answers_that_a_question_offers_are_no_samples(tmp_path: Path, name: str, entry: str, outer: str) -> None:
+    offered = [[{"id": of, "text": of, entry: int(at == right)} for at, of in enumerate("ABCD")] for right in range(4)]
+    rows = [{"task_id": f"p{at}", "question": f"q{at}", name: answers} for at, answers in enumerate(offered)]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(rows if outer == "rows" else {"name": "exam", "questions": rows}))
+    with pytest.raises(InputError, match="is not a log that gradscope knows"):
+        read_run(path)
+    assert read(tmp_path, *rows, columns=ColumnNames(reward=f"{name}.{entry}")).groups[0].rewards == (1, 0, 0, 0)
+
+
 def test_of_two_lists_of_samples_one_has_to_be_named(tmp_path: Path) -> None:
     row = {"task_id": 1, "base": PASSED, "tuned": SCORED}
     with pytest.raises(InputError, match=r"several lists .* 'base', 'tuned': --reward-column LIST\.ENTRY"):

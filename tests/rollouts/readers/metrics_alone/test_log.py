@@ -391,9 +391,15 @@ def test_a_database_of_something_else_or_a_damaged_one_is_refused(tmp_path: Path
         read(tmp_path / "cut.db")
 
 
+def test_percentages_are_read_under_the_name_that_the_sentence_gives(tmp_path: Path) -> None:
+    run = read(series(tmp_path, *({"step": step, "reward": 0.5, "dead_groups_pct": 25.0 * step} for step in (1, 2))))
+    assert [run.metrics[step]["frac_reward_zero_std"] for step in (1, 2)] == [0.25, 0.5]
+
+
 def test_a_share_that_is_none_is_no_nan_of_the_trainers(tmp_path: Path) -> None:
     run = read(series(tmp_path, *({"step": step, "reward": 0.5, "frac_zero_std": 25.0} for step in (1, 2))))
-    assert "frac_reward_zero_std is no share at 2 of 2 steps (25 at step 1): that counts as NaN." in run.source.inferred
+    sentence = "frac_reward_zero_std is no share at 2 of 2 steps (25 at step 1): that counts as NaN."
+    assert f"{sentence} Percentages are read under a name that says so, as dead_groups_pct." in run.source.inferred
     assert not any("NaN" in sentence for sentence in run.source.missing)
     report = measure_degeneracy(run.path)
     assert report.frac_reward_zero_std.undefined == "the trainer logged a number that is no share at step 1"

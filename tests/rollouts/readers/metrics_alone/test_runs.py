@@ -88,6 +88,21 @@ def test_names_of_runs_and_of_their_parts() -> None:
     assert [run.name for run in rows.runs()] == ["x/1", "y", "x/2", "1"]
 
 
+@pytest.mark.parametrize(("name", "training", "held_out"), [("phase", "train", "eval"), ("is_eval", False, True)])
+def test_rows_of_an_evaluation_have_metrics_of_their_own(name: str, training: object, held_out: object) -> None:
+    trained = [{"step": step, name: training, "reward": 0.5} for step in (1, 2)]
+    evaluated = [{"step": step, name: held_out, "reward": 0.9} for step in (1, 2, 3)]
+    for cells, keys in (([*trained, *evaluated], {"reward", "eval/reward"}), (evaluated, {"reward"})):
+        rows = RunRows()
+        rows.add(Piece(where="f", numbers=np.arange(len(cells)), tables=as_tables(cells)), ("step",))
+        (run,) = rows.runs()
+        metrics = {step: dict(row) for step, row in run.metrics().items()}
+        assert {key for row in metrics.values() for key in row} == keys
+        assert [row.get("eval/reward", row.get("reward")) for row in metrics.values()] == [0.9] * 3
+        assert [metrics[step]["reward"] for step in (1, 2)] == ([0.5] if cells != evaluated else [0.9]) * 2
+        assert rows.num_held_out == 3
+
+
 def table(*rows: dict[str, Any]) -> MetricTable:
     (only,) = as_tables(rows)
     return only
