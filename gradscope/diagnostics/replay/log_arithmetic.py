@@ -227,6 +227,8 @@ def _compare(name: str, value: float, logged: float) -> Outcome:
 
 def batch_of_step(run: Run, measured: MeasuredStep) -> StepBatch | Reason:
     """What the trainer made of the step's rewards, or why that is unknown."""
+    if not measured.groups:
+        return run.notes[measured.step]
     unscored = any(reward is None for group in measured.groups for reward in group.rewards)
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     if any(

@@ -80,9 +80,9 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
     if max(value, abs(logged)) <= step_norm.floor:
         return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value, error)
     if abs(value - logged) <= max(tolerance * abs(logged), step_norm.floor):
-        return Quantity(name=_NAME, verdict="match", cause=_caveats(run, step_norm)), value, error
+        return Quantity(name=_NAME, verdict="match", cause=_caveats(run, measured, step_norm)), value, error
     if step_norm.trained is not None:
-        return _judge_reduced(run, measured.step, step_norm, step_norm.trained, logged, value, error)
+        return _judge_reduced(run, measured, step_norm, step_norm.trained, logged, value, error)
     return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
 
 
@@ -95,7 +95,13 @@ def replay_texts(norm: StepNorm) -> Outcome:
 
 
 def _judge_reduced(
-    run: Run, step: int, step_norm: StepNorm, trained: TrainedNorms, logged: float, value: float, error: float
+    run: Run,
+    measured: inputs.MeasuredStep,
+    step_norm: StepNorm,
+    trained: TrainedNorms,
+    logged: float,
+    value: float,
+    error: float,
 ) -> Outcome:
     """The verdict on a norm that can be reproduced only within a spread."""
     within = trained.told_within
@@ -107,7 +113,7 @@ def _judge_reduced(
         return refused(_NAME, Reason("entropy_ties", ties), value, error)
     spread = f"the spread of {trained.dtype} over orders of the rollouts, {_per_cent(within)}"
     if error <= within:
-        notes = [f"within {spread}", _caveats(run, step_norm)]
+        notes = [f"within {spread}", _caveats(run, measured, step_norm)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
     off = f"the recomputed norm is {_per_cent(error)} off, beyond {spread}"
     close = max(WELL_BEYOND * within, _HALF_ROUNDING.get(trained.dtype, 0.0))
@@ -115,7 +121,7 @@ def _judge_reduced(
         hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)
         return refused(_NAME, closer, value, error)
-    return refused(_NAME, _off(run, step, step_norm, off), value, error)
+    return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
 
 
 def _why_zero(measured: inputs.MeasuredStep) -> str:
@@ -128,9 +134,11 @@ def _why_zero(measured: inputs.MeasuredStep) -> str:
     )
 
 
-def _caveats(run: Run, step_norm: StepNorm) -> str | None:
+def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> str | None:
     """Assumptions that a match rests on, because they were not logged."""
     notes = [_inferred(step_norm)]
+    if measured.loss is not None and measured.loss.resumed:
+        notes.append("training was resumed before this step, as no file says and the norm shows")
     if run.settings.origin is None:
         notes.append("the loss settings were not given and the trainer's defaults fit")
     return "; ".join(note for note in notes if note) or None
@@ -241,7 +249,7 @@ def replay_run(
         values = {**run.settings.values, "advantage": named_formulation(advantage).name}
         run = replace(run, settings=replace(run.settings, values=values))
     engine = engine or EngineOptions()
-    chosen = run.updates if steps is None else inputs.select_steps(run, steps)
+    chosen = tuple(sorted({*run.updates, *run.notes})) if steps is None else inputs.select_steps(run, steps)
     replayed = ReplayedSteps(run, tolerance)
     for measured in inputs.measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True):
         replayed.add(measured)

@@ -87,7 +87,7 @@ def _read(request: ReadRequest) -> Run:
     for file in state.damaged:
         quarantine.add_unreadable(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
     settings = with_card(read_trainer_settings(request.run_config), run)
-    training, evaluation = trl_files.split_training(_readable(paths, state, quarantine), state)
+    training, evaluation = trl_files.split_training(_readable(paths, state, quarantine), state, settings)
     if not training:
         raise InputError(
             f"Every file of completions in {request.path} holds evaluation rows.",
@@ -142,7 +142,7 @@ def _read(request: ReadRequest) -> Run:
         weights=weights,
         damaged_weights=damaged_weights,
         tokenizer=_find_tokenizer(run, request, weights),
-        notes=trl_files.step_notes(training, state, settings),
+        notes=trl_files.step_notes(training, evaluation, state, settings),
         windows=trl_files.windows(training, state),
         repeats=repeats(training, settings),
     )

@@ -20,6 +20,20 @@ def test_files_of_steps_with_an_evaluation_are_left_out(tmp_path: Path) -> None:
     run = read_run(tmp_path)
     assert run.steps == (1,)
     assert any(sentence.endswith("are left out: 2.") for sentence in run.source.inferred)
+    assert run.notes[2].cause == "rollouts_missing"
+
+
+@pytest.mark.parametrize(("iterations", "steps"), [(1, (2, 4)), (2, (2,))])
+def test_a_batch_that_may_be_older_than_an_evaluation_was_overwritten(
+    tmp_path: Path, iterations: int, steps: tuple[int, ...]
+) -> None:
+    """Of the batches of steps 3 and 4 one reward was logged."""
+    for step in (2, 4):
+        write_file(tmp_path / "run", step, rows(AABB, [step % 4, 0, 0, 0]))
+    write_state(tmp_path / "run", entry(2), {"step": 3, "eval_reward": 1.0}, entry(4))
+    batches = {"steps_per_generation": 2, "gradient_accumulation_steps": 2}
+    run = read_run(tmp_path / "run", config(tmp_path, **batches, num_iterations=iterations))
+    assert (run.steps, tuple(run.notes)) == (steps, (4,) if iterations == 2 else ())
 
 
 def test_an_evaluation_does_not_hide_that_a_batch_was_used_again(tmp_path: Path) -> None:
