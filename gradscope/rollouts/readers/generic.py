@@ -67,7 +67,7 @@ from gradscope.rollouts.readers.parsing.records import (
 from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
-from gradscope.rollouts.readers.run_files import CheckpointLayout, saved_weights, with_logged_metrics
+from gradscope.rollouts.readers.run_files import with_run_files
 from gradscope.rollouts.readers.trainers.verl import row_tokens
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
@@ -402,24 +402,10 @@ def _terms(
     return columns.reward, summed_columns(rows, columns, names)
 
 
-_LAYOUT = CheckpointLayout(
-    patterns=("checkpoint-*", "step_*", "global_step_*", "checkpoints/*"),
-    inside=(),
-    merge=lambda _: "Save it with save_pretrained() in the next run.",
-)
-
-
-def _read(request: ReadRequest) -> Run:
-    """The rollouts of a script of one's own, with the metrics and the checkpoints beside them."""
-    run = with_logged_metrics(request, read_flat(request, format="generic", with_steps=True))
-    folder = request.path if request.path.is_dir() else request.path.parent
-    return replace(run, **saved_weights(request, _LAYOUT, [folder.parent if folder.name == "rollouts" else folder]))
-
-
 FORMAT = Format(
     name="generic",
     looks_for="rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)",
     recognizes=_recognizes,
-    read=_read,
+    read=lambda request: with_run_files(request, read_flat(request, format="generic", with_steps=True)),
     takes=frozenset({"columns"}),
 )

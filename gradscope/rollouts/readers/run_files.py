@@ -17,6 +17,8 @@ from gradscope.errors import InputError
 from gradscope.reason import Reason
 from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.groups import RolloutGroup, reward_table
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
 from gradscope.rollouts.readers.parsing.records import (
@@ -70,7 +72,7 @@ def metric_lines(files: Iterable[Path], names: Mapping[str, str], quarantine: Qu
     metrics_of: Metrics = {}
     for file in files:
         for _, row in read_jsonl(file, lines):
-            step = whole_number(row.get("step"))
+            step = whole_number(row.get("step", row.get("training_step")))
             if step is not None:
                 metrics_of.setdefault(step, {}).update(_renamed(logged_numbers(row), names))
     quarantine.add_unreadable_metrics(lines)
@@ -83,32 +85,39 @@ def _renamed(metrics: Mapping[str, float], names: Mapping[str, str]) -> dict[str
     return {names.get(name, name): value for name, value in metrics.items()}
 
 
-def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
-    """The run with the metrics in its folder: TensorBoard's files, or a ``metrics.jsonl`` under the trainer's names.
+_NORMS = dict.fromkeys(("optim/grad_norm", "train/grad_norm"), "grad_norm")  # open-instruct's and slime's names
+
+
+def with_run_files(request: ReadRequest, run: Run) -> Run:
+    """The run with the checkpoints and metrics in its folder: TensorBoard's files, ``metrics.jsonl``, a script's CSV.
 
     Returns:
-        The run; without metrics, but with a note, where the files are in several folders, which may be several runs.
+        The run; without metrics, but with a note, where they are in several folders or CSV files, which may be several
+        runs.
     """
     folder = request.path if request.path.is_dir() else request.path.parent
     folder = folder.parent if folder.name in ("rollouts", "rollout_data") else folder
+    run = replace(run, **saved_weights(request, _LAYOUT, [folder]))
     events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
     folders = sorted({str(file.parent) for file in events})
-    if len(folders) > 1:
-        named = f"{len(folders)} folders ({', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''})"
-        sentence = f"TensorBoard's files lie in {named}: which are of this run is not known, and none were read."
-        return run.with_missing(sentence)
+    csv_files = sorted(folder.glob("*.csv")) if run.source.format == "generic" and not lines.is_file() else []
+    tables = [file for file in csv_files if str(file) not in run.source.files and holds_metrics(file, ReadOptions())]
+    several = folders or list(map(str, tables))
+    if len(several) > 1:
+        named = f"{len(several)} {'folders' if folders else 'files'} ({', '.join(several[:3])}"
+        named += ", ...)" if len(several) > 3 else ")"
+        files = "TensorBoard's files" if folders else "Metrics"
+        return run.with_missing(f"{files} lie in {named}: which are of this run is not known, and none were read.")
     if folders:
-        with_metrics = _with(run, events, scalar_metrics(events, {}, quarantine))
-    elif lines.is_file():
-        with_metrics = _with(run, [lines], metric_lines([lines], {}, quarantine))
-    else:
-        return run
-    return replace(with_metrics, source=with_set_aside(with_metrics.source, quarantine))
+        return _with(run, events, scalar_metrics(events, _NORMS, quarantine), quarantine)
+    if tables:
+        return _with(run, tables, read_metrics_log(ReadRequest(path=tables[0])).metrics, quarantine)
+    return _with(run, [lines], metric_lines([lines], _NORMS, quarantine), quarantine) if lines.is_file() else run
 
 
-def _with(run: Run, files: list[Path], metrics: Metrics) -> Run:
+def _with(run: Run, files: list[Path], metrics: Mapping[int, Mapping[str, float]], quarantine: QuarantineLog) -> Run:
     source = replace(run.source, files=(*run.source.files, *map(str, files)))
-    return replace(run, source=source, metrics=metrics)
+    return replace(run, source=with_set_aside(source, quarantine), metrics=metrics)
 
 
 def scalar_metrics(files: Iterable[Path], names: Mapping[str, str], quarantine: QuarantineLog) -> Metrics:
@@ -128,6 +137,13 @@ class CheckpointLayout(Struct, frozen=True, kw_only=True):
     inside: Sequence[str]
     """Globs from a checkpoint to the model; the first with complete weights counts, the checkpoint itself last."""
     merge: Callable[[Path], str]  # the sentence that says what to run for a checkpoint that holds no model yet
+
+
+_LAYOUT = CheckpointLayout(
+    patterns=("checkpoint-*", "step_*", "global_step_*", "checkpoints/*"),
+    inside=(),
+    merge=lambda _: "Save it with save_pretrained() in the next run.",
+)
 
 
 def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterable[Path]) -> dict[str, Any]:
