@@ -250,11 +250,16 @@ def _logged_at(run: Run, step: int, name: str, words: str) -> float | Reason:
     logged = run.metrics.get(step, {}).get(name)
     if step in run.notes and (logged is None or run.notes[step].cause != "batch_split"):  # logged of the whole batch
         return run.notes[step]
-    if logged is not None:
-        return logged
-    text = f"the trainer logged no {words} at this step"
+    return not_logged(run, step, words) if logged is None else logged
+
+
+def not_logged(run: Run, step: int, words: str) -> Reason:
+    """Why there is no number that the trainer logged at a step."""
+    if not run.metrics:
+        hint = "Keep the trainer's log with the run: trainer_state.json (TRL: trainer.save_state()) or metrics.jsonl."
+        return Reason("not_logged", f"the trainer's log is not in the folder: its {words} is not known", hint=hint)
     sampled = f": its batch was sampled for step {run.repeats[step]}" if step in run.repeats else ""
-    return Reason("not_logged", f"{text}{sampled}")
+    return Reason("not_logged", f"the trainer logged no {words} at this step{sampled}")
 
 
 def replay_rewards(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) -> Outcome:

@@ -28,6 +28,7 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
     Outcome,
     batch_of_step,
+    not_logged,
     refused,
     replay_advantages,
     replay_rewards,
@@ -67,7 +68,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         return refused(_NAME, Reason("advantages_missing", "no advantages were logged"))
     value = step_norm.trained.mean if step_norm.trained else step_norm.norm
     if logged is None:
-        return refused(_NAME, Reason("not_logged", "the trainer logged no grad_norm at this step"), value)
+        return refused(_NAME, not_logged(run, measured.step, _NAME), value)
     if not math.isfinite(logged):
         cause = f"the trainer logged {non_finite_word(logged)}, and the recomputed norm is {value:.6g}"
         return refused(_NAME, Reason("not_finite", cause), value)

@@ -19,6 +19,7 @@ from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.groups import RolloutGroup, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
+from gradscope.rollouts.readers.metrics_alone.naming import Naming, naming_of
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
 from gradscope.rollouts.readers.parsing.records import (
@@ -29,7 +30,7 @@ from gradscope.rollouts.readers.parsing.records import (
     read_trainer_settings,
 )
 from gradscope.rollouts.readers.parsing.tables import read_jsonl, stem_of
-from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+from gradscope.rollouts.run import Run, StepMetrics, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import find_base, find_tokenizer, weights_at, with_initial
 from gradscope.say import counted
 
@@ -85,9 +86,6 @@ def _renamed(metrics: Mapping[str, float], names: Mapping[str, str]) -> dict[str
     return {names.get(name, name): value for name, value in metrics.items()}
 
 
-_NORMS = dict.fromkeys(("optim/grad_norm", "train/grad_norm"), "grad_norm")  # open-instruct's and slime's names
-
-
 def with_run_files(request: ReadRequest, run: Run) -> Run:
     """The run with the checkpoints and metrics in its folder: TensorBoard's files, ``metrics.jsonl``, a script's CSV.
 
@@ -109,15 +107,18 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
         files = "TensorBoard's files" if folders else "Metrics"
         return run.with_missing(f"{files} lie in {named}: which are of this run is not known, and none were read.")
     if folders:
-        return _with(run, events, scalar_metrics(events, _NORMS, quarantine), quarantine)
+        return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
     if tables:
         return _with(run, tables, read_metrics_log(ReadRequest(path=tables[0])).metrics, quarantine)
-    return _with(run, [lines], metric_lines([lines], _NORMS, quarantine), quarantine) if lines.is_file() else run
+    return _with(run, [lines], metric_lines([lines], {}, quarantine), quarantine) if lines.is_file() else run
 
 
 def _with(run: Run, files: list[Path], metrics: Mapping[int, Mapping[str, float]], quarantine: QuarantineLog) -> Run:
     source = replace(run.source, files=(*run.source.files, *map(str, files)))
-    return replace(run, source=with_set_aside(source, quarantine), metrics=metrics)
+    logged = StepMetrics.of(metrics)
+    # not the reward, which open-instruct and slime log of more rollouts than these, as they filter afterwards
+    norms = {name: key for name, key in naming_of(logged.columns, {}).parts.items() if name == "grad_norm"}
+    return replace(run, source=with_set_aside(source, quarantine), metrics=Naming(norms).apply(logged))
 
 
 def scalar_metrics(files: Iterable[Path], names: Mapping[str, str], quarantine: QuarantineLog) -> Metrics:

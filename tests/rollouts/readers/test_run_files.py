@@ -101,7 +101,7 @@ def test_open_instructs_own_names_of_step_and_norm_are_known(tmp_path: Path) -> 
     (log / "metrics.jsonl").write_text('{"training_step": 1, "optim/grad_norm": 0.5, "objective/scores": 0.3}\n')
     write_model(log / "step_1")
     run = read_run(log)
-    assert run.metrics == {1: {"training_step": 1.0, "grad_norm": 0.5, "objective/scores": 0.3}}
+    assert run.metrics == {1: {"training_step": 1, "optim/grad_norm": 0.5, "grad_norm": 0.5, "objective/scores": 0.3}}
     assert [weights.num_updates for weights in run.weights] == [1]
 
 
