@@ -83,7 +83,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
     if abs(value - logged) <= max(tolerance * abs(logged), step_norm.floor):
         return Quantity(name=_NAME, verdict="match", cause=_caveats(run, measured, step_norm)), value, error
     if step_norm.trained is not None:
-        return _judge_reduced(run, measured, step_norm, step_norm.trained, logged, value, error)
+        return _judge_reduced(run, measured, step_norm, step_norm.trained, logged, error)
     return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
 
 
@@ -96,16 +96,10 @@ def replay_texts(norm: StepNorm) -> Outcome:
 
 
 def _judge_reduced(
-    run: Run,
-    measured: inputs.MeasuredStep,
-    step_norm: StepNorm,
-    trained: TrainedNorms,
-    logged: float,
-    value: float,
-    error: float,
+    run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, trained: TrainedNorms, logged: float, error: float
 ) -> Outcome:
     """The verdict on a norm that can be reproduced only within a spread."""
-    within = trained.told_within
+    within, value = trained.told_within, trained.mean
     if trained.num_ties and error <= WELL_BEYOND * within:
         ties = (
             f"the entropies of {trained.num_ties} tokens lie within rounding of top_entropy_quantile: as these are "
