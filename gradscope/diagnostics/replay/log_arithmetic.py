@@ -27,21 +27,13 @@ Array = NDArray[np.float64]
 
 
 class StepBatch(Struct, frozen=True):
-    """What a trainer makes of the rewards of a step.
+    """What a trainer makes of the rewards of a step."""
 
-    Args:
-        reward: The mean reward that it logs.
-        advantages: In the order of the groups, [N].
-        frac_zero_std: The share of rollouts without a spread that it logs.
-        name: How the advantages are called, for a sentence.
-        unknown: Why the advantages are unknown, where they are.
-    """
-
-    reward: float
-    advantages: Array
-    frac_zero_std: float
-    name: str
-    unknown: Reason | None = None
+    reward: float  # the mean that it logs
+    advantages: Array  # in the order of the groups, [N]
+    frac_zero_std: float  # the share of rollouts without a spread that it logs
+    name: str  # how the advantages are called, for a sentence
+    unknown: Reason | None = None  # why they are unknown, where they are
 
 
 def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> StepBatch | Reason:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +44,7 @@ from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.say import named_steps, non_finite_word
+from gradscope.say import as_ranges, named_steps, non_finite_word
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepNorm
@@ -197,19 +196,12 @@ def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOp
     """The ``gradscope check`` command, a line for a shell, that asks what a replay of these steps (None: of all) does.
 
     >>> equivalent_check("my-run", (1, 2, 3, 6), ReadOptions(), EngineOptions())
-    "gradscope check my-run --require 'frac_replay_mismatch@1-3,6 == 0'"
+    "gradscope check my-run --require 'frac_replay_mismatch@1:3,6 == 0'"
     """
-    selector = "" if steps is None else f"@{_ranges(steps)}"
+    ranges = [] if steps is None else [as_ranges(steps)] * (1 + (len(steps) == 1))  # a bare number is a budget
+    selector = f"@{':'.join(ranges)}" if ranges else ""
     options = [word for flag, value in (*read.spelled(), *_spelled(engine)) for word in (flag, value)]
     return shlex.join(["gradscope", "check", str(path), *options, "--require", f"frac_replay_mismatch{selector} == 0"])
-
-
-def _ranges(steps: Sequence[int]) -> str:
-    """Steps as a selector writes them; one alone is a range too, because a bare number is a budget."""
-    starts = [steps[0], *(after for before, after in pairwise(steps) if after != before + 1)]
-    ends = [*(before for before, after in pairwise(steps) if after != before + 1), steps[-1]]
-    parts = [f"{start}-{end}" if start != end else str(start) for start, end in zip(starts, ends, strict=True)]
-    return f"{steps[0]}-{steps[0]}" if len(steps) == 1 else ",".join(parts)
 
 
 def _spelled(engine: EngineOptions) -> Iterator[tuple[str, str]]:
