@@ -43,10 +43,7 @@ _MAX_POINTER = 1024  # bytes that a pointer of Git LFS has at most, by its speci
 
 
 def allowed(limit: int) -> int:
-    """A limit as the environment sets it.
-
-    Args:
-        limit: One of those above.
+    """One of the limits above as the environment sets it.
 
     Raises:
         UsageError: The variable is no number from 1 on.
