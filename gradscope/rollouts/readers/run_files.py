@@ -87,10 +87,10 @@ def _renamed(metrics: Mapping[str, float], names: Mapping[str, str]) -> dict[str
 
 
 def with_run_files(request: ReadRequest, run: Run) -> Run:
-    """The run with the checkpoints and metrics in its folder: TensorBoard's files, ``metrics.jsonl``, a script's CSV.
+    """The run with the checkpoints and metrics in its folder: TensorBoard's files, ``metrics.jsonl``, a script's table.
 
     Returns:
-        The run; without metrics, but with a note, where they are in several folders or CSV files, which may be several
+        The run; without metrics, but with a note, where they are in several folders or tables, which may be several
         runs.
     """
     folder = request.path if request.path.is_dir() else request.path.parent
@@ -98,8 +98,8 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     run = replace(run, **saved_weights(request, _LAYOUT, [folder]))
     events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
     folders = sorted({str(file.parent) for file in events})
-    csv_files = sorted(folder.glob("*.csv")) if run.source.format == "generic" and not lines.is_file() else []
-    tables = [file for file in csv_files if str(file) not in run.source.files and holds_metrics(file, ReadOptions())]
+    of_script = run.source.format == "generic" and not lines.is_file()
+    tables = [file for file in tables_of_metrics(folder) if of_script and str(file) not in run.source.files]
     several = folders or list(map(str, tables))
     if len(several) > 1:
         named = f"{len(several)} {'folders' if folders else 'files'} ({', '.join(several[:3])}"
@@ -109,8 +109,23 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     if folders:
         return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
     if tables:
-        return _with(run, tables, read_metrics_log(ReadRequest(path=tables[0])).metrics, quarantine)
+        return _with(run, tables, table_metrics(tables[0], quarantine), quarantine)
     return _with(run, [lines], metric_lines([lines], {}, quarantine), quarantine) if lines.is_file() else run
+
+
+def tables_of_metrics(folder: Path) -> list[Path]:
+    """The CSV files and databases of trackio's in a folder that hold metrics by step."""
+    files = sorted([*folder.glob("*.csv"), *folder.glob("*.db")])
+    return [file for file in files if holds_metrics(file, ReadOptions())]
+
+
+def table_metrics(file: Path, quarantine: QuarantineLog) -> Mapping[int, Mapping[str, float]]:
+    """The metrics of such a file; none, and the file set aside, where it holds several runs."""
+    try:
+        return read_metrics_log(ReadRequest(path=file)).metrics
+    except InputError as error:
+        quarantine.add_unreadable(error)
+        return {}
 
 
 def _with(run: Run, files: list[Path], metrics: Mapping[int, Mapping[str, float]], quarantine: QuarantineLog) -> Run:

@@ -179,7 +179,7 @@ class TrlState(Struct, frozen=True, kw_only=True):
         )
 
     def with_scalars(self, scalars: Mapping[int, Mapping[str, float]]) -> TrlState:
-        """The state with what the trainer wrote for TensorBoard, step -> tag -> value."""
+        """The state with what the trainer wrote for TensorBoard or trackio, step -> tag -> value."""
         by_mode: dict[str, dict[int, dict[str, float]]] = {}
         for step, tags in scalars.items():
             for tag, value in tags.items():

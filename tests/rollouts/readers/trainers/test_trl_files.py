@@ -1,4 +1,6 @@
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,18 @@ def test_a_log_on_tensorboard_alone_is_the_trainers_log(tmp_path: Path) -> None:
     assert run.metrics == {1: {"reward": 0.25, "grad_norm": 1.5}, 2: {"reward": 0.5}}
     assert str(file) in run.source.files
     assert not any("trainer_state.json" in sentence for sentence in run.source.missing)
+    file.unlink()
+    with closing(sqlite3.connect(tmp_path / "project.db")) as database, database:
+        database.execute("CREATE TABLE metrics (run_name TEXT, step INTEGER, metrics TEXT)")
+        cells = [(step, json.dumps({"train/global_step": step, tag.decode(): value})) for step, tag, value in tags]
+        database.executemany("INSERT INTO metrics VALUES ('a', ?, ?)", cells)
+        database.commit()
+        run = read_run(tmp_path)
+        assert (run.steps, run.metrics[1]["grad_norm"], run.metrics[2]["reward"]) == ((1,), 1.5, 0.5)
+        database.executemany("INSERT INTO metrics VALUES ('b', ?, ?)", cells)
+    run = read_run(tmp_path)
+    assert run.metrics == {}
+    assert "holds 2 runs" in run.source.quarantined.lost[0]
 
 
 def test_a_log_of_nothing_but_evaluation_is_refused(tmp_path: Path) -> None:
