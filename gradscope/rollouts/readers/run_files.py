@@ -99,13 +99,12 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
     folders = sorted({str(file.parent) for file in events})
     of_script = run.source.format == "generic" and not lines.is_file()
-    tables = [file for file in tables_of_metrics(folder) if of_script and str(file) not in run.source.files]
+    tables = tables_of_metrics(folder, without=run.source.files) if of_script else []
     several = folders or list(map(str, tables))
     if len(several) > 1:
-        named = f"{len(several)} {'folders' if folders else 'files'} ({', '.join(several[:3])}"
-        named += ", ...)" if len(several) > 3 else ")"
-        files = "TensorBoard's files" if folders else "Metrics"
-        return run.with_missing(f"{files} lie in {named}: which are of this run is not known, and none were read.")
+        kind, noun = ("TensorBoard's files", "folder") if folders else ("Metrics", "file")
+        named = f"{counted(len(several), noun)} ({', '.join(several[:3])}{', ...' if len(several) > 3 else ''})"
+        return run.with_missing(f"{kind} lie in {named}: which are of this run is not known, and none were read.")
     if folders:
         return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
     if tables:
@@ -113,10 +112,10 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     return _with(run, [lines], metric_lines([lines], {}, quarantine), quarantine) if lines.is_file() else run
 
 
-def tables_of_metrics(folder: Path) -> list[Path]:
+def tables_of_metrics(folder: Path, without: Sequence[str] = ()) -> list[Path]:
     """The CSV files and databases of trackio's in a folder that hold metrics by step."""
     files = sorted([*folder.glob("*.csv"), *folder.glob("*.db")])
-    return [file for file in files if holds_metrics(file, ReadOptions())]
+    return [file for file in files if str(file) not in without and holds_metrics(file, ReadOptions())]
 
 
 def table_metrics(file: Path, quarantine: QuarantineLog) -> Mapping[int, Mapping[str, float]]:

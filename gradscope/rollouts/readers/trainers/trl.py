@@ -92,10 +92,8 @@ def _read(request: ReadRequest) -> Run:
     settings = with_card(read_trainer_settings(request.run_config), run)
     training, evaluation = trl_files.split_training(_readable(paths, state, quarantine), state, settings)
     if not training:
-        raise InputError(
-            f"Every file of completions in {request.path} holds evaluation rows.",
-            hint="Log at steps without an evaluation: set logging_steps so that it does not always meet eval_steps.",
-        )
+        text = f"Every file of completions in {request.path} holds evaluation rows."
+        raise InputError(text, hint=trl_files.LOG_ELSEWHERE)
     functions = trl_groups.reward_weights(training, state, settings)
     side_ids = _side_ids(request, training)
     blocks = [_block(file, functions.weights, state, side_ids) for file in training]
