@@ -108,12 +108,9 @@ def require_regular(path: Path) -> None:
 
 @contextmanager
 def ending(subject: str) -> Iterator[None]:
-    """Run untrusted code or data, with limits on processor time and on memory beyond the current use.
+    """Run untrusted code or data, the ``subject``, with limits on processor time and on memory beyond the current use.
 
     Where a system has no such limits, and outside the main thread, it runs without them.
-
-    Args:
-        subject: Names the work in the message.
 
     Raises:
         InputError: It took more.

@@ -68,6 +68,7 @@ from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, st
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.readers.run_files import with_run_files
+from gradscope.rollouts.readers.trainers.trl_groups import MASKS
 from gradscope.rollouts.readers.trainers.verl import row_tokens
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
@@ -200,11 +201,18 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
 def _tokens(rows: Cells, at: int) -> Tokens | None:
     """The exact tokens of a row, under TRL's names of their columns; None where it has none."""
-    prompt, *lists = (rows.cell(name, at) for name in ("prompt_ids", "completion_ids", "completion_mask", "logprobs"))
-    names = ("responses", "response_mask", "rollout_log_probs")
+    cells = {role: [rows.cell(name, at) for name in names] for role, names in _TOKENS.items()}
     with suppress(UnusableRowError):  # such columns are of something else
-        return row_tokens({"prompts": prompt, **dict(zip(names, lists, strict=True))})
+        return row_tokens({role: next((cell for cell in of if cell is not None), None) for role, of in cells.items()})
     return None
+
+
+_TOKENS = {
+    "prompts": ("prompt_ids",),
+    "responses": ("completion_ids",),
+    "response_mask": MASKS,
+    "rollout_log_probs": ("sampling_logprobs", "logprobs"),
+}
 
 
 _TIMES = ("generation_seconds", "timing")

@@ -62,6 +62,9 @@ def test_exact_tokens_have_the_names_of_trls_columns() -> None:
     tokens = record.tokens
     assert (tokens.prompt_ids, tokens.completion_ids, tokens.mask) == ((5, 9), (7, 11, 2), (True, False, True))
     assert tokens.logprobs == (-0.5, 0.0, -1.5)
+    named_otherwise = {"env_mask": IDS["completion_mask"], "sampling_logprobs": IDS["logprobs"]}
+    rest = {name: cell for name, cell in IDS.items() if name.endswith("_ids")}
+    assert read(USUAL | rest | named_otherwise, columns(**NAMES))[0][0].tokens == tokens
     for other in ({"completion_ids": "7 11 2"}, {"completion_mask": [1, 0]}, {"prompt_ids": None}):
         (record,), reasons = read(USUAL | IDS | other, columns(**NAMES))
         assert record.tokens is None
