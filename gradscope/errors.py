@@ -47,11 +47,7 @@ class MissingDependencyError(GradscopeError):
 
 
 class LaunchError(Exception):
-    """One of several processes met an error that the others did not, so none can go on; never the fault of one step.
-
-    Args:
-        message: The event, in one or two sentences without a final newline.
-    """
+    """One of several processes met an error that the others did not, so none can go on; never the fault of one step."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -59,11 +55,7 @@ class LaunchError(Exception):
 
 
 class VerificationError(GradscopeError):
-    """The gradient engine disagrees with an ordinary backward pass: its numbers must not be used.
-
-    Args:
-        message: What disagrees with what, in one or two sentences without a final newline.
-    """
+    """The gradient engine disagrees with an ordinary backward pass: its numbers must not be used."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, hint="Please report this with the model's config.json; its numbers must not be used.")

@@ -73,17 +73,11 @@ CAUSES: Mapping[str, Cause] = {
 
 
 class Reason(Struct, frozen=True):
-    """A cause as it was met in a run.
+    """A cause as it was met in a run."""
 
-    Args:
-        cause: Its row of :data:`CAUSES`.
-        text: The case, a sentence without a final period.
-        hint: Advice for the case; empty: the row's.
-    """
-
-    cause: str
-    text: str
-    hint: str = ""
+    cause: str  # its row of :data:`CAUSES`
+    text: str  # the case, a sentence without a final period
+    hint: str = ""  # advice for the case; empty: the row's
 
     @property
     def verdict(self) -> Verdict:

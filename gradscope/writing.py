@@ -45,10 +45,6 @@ _TORCH_WRITER = re.compile("PytorchStreamWriter|inline_container")
 def atomic_write(path: Path, data: bytes | str, *, force: bool = False) -> None:
     """Write a complete file, and its folder, or nothing; text becomes UTF-8.
 
-    Args:
-        path: Where it belongs.
-        force: Replace an existing file.
-
     Raises:
         OutputExistsError: Something is there and ``force`` is off.
     """
@@ -174,14 +170,11 @@ def remove_partials(path: Path) -> None:
 
 @contextmanager
 def one_writer(path: Path) -> Iterator[None]:
-    """Be the only writer of a path, a file or a folder, until the end.
+    """Be the only writer of a path, a file or a folder that need not exist, until the end.
 
     The lock is a file next to the path, ``.NAME.lock``, with its holder and time. A process that holds it
     already is let in again; parts that a killed writer left behind are removed. A file of that name which says
     something else is a user's: it is neither written nor removed, and no link is followed.
-
-    Args:
-        path: The file or folder, which need not exist.
 
     Raises:
         OutputBusyError: Another process does.

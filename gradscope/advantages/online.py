@@ -258,11 +258,7 @@ class _Decoupled(OnlineAdvantage):
 
 
 class Compensation(OnlineAdvantage):
-    """``compensation``: the group's advantage, weighed up where the policy was unsure.
-
-    Args:
-        limit: The largest factor.
-    """
+    """``compensation``: the group's advantage, weighed up, ``limit`` times at most, where the policy was unsure."""
 
     def __init__(self, name: str, limit: float) -> None:
         super().__init__(name)

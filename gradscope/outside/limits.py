@@ -43,10 +43,7 @@ _MAX_POINTER = 1024  # bytes that a pointer of Git LFS has at most, by its speci
 
 
 def allowed(limit: int) -> int:
-    """A limit as the environment sets it.
-
-    Args:
-        limit: One of those above.
+    """One of the limits above as the environment sets it.
 
     Raises:
         UsageError: The variable is no number from 1 on.
@@ -111,12 +108,9 @@ def require_regular(path: Path) -> None:
 
 @contextmanager
 def ending(subject: str) -> Iterator[None]:
-    """Run untrusted code or data, with limits on processor time and on memory beyond the current use.
+    """Run untrusted code or data, the ``subject``, with limits on processor time and on memory beyond the current use.
 
     Where a system has no such limits, and outside the main thread, it runs without them.
-
-    Args:
-        subject: Names the work in the message.
 
     Raises:
         InputError: It took more.

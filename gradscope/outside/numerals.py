@@ -17,10 +17,7 @@ MAX_DIGITS = 300
 
 
 def number_from(text: str) -> float:
-    """The number that a text is.
-
-    Args:
-        text: The text; blanks around it do not count.
+    """The number that a text is; blanks around it do not count.
 
     Returns:
         The number, NaN and infinity included; infinite where it is beyond all floats.
@@ -35,10 +32,7 @@ def number_from(text: str) -> float:
 
 
 def integer_from(text: str) -> int:
-    """The integer in a text, in digits; ``3.0`` is one.
-
-    Args:
-        text: The text; blanks around it do not count.
+    """The integer in a text, in digits; ``3.0`` is one, and blanks around it do not count.
 
     Raises:
         ValueError: It is none, or longer than ``MAX_DIGITS``.

@@ -36,10 +36,7 @@ class RefusedJsonError(ValueError):
 
 
 def parse_json(text: bytes | str) -> Any:
-    """The value of a text of JSON.
-
-    Args:
-        text: Text, or UTF-8 without a byte-order mark.
+    """The value of a text of JSON, or of its UTF-8 without a byte-order mark.
 
     Raises:
         RefusedJsonError: It is nested deeper than ``MAX_DEPTH``, or has a number of more digits than Python converts

@@ -193,6 +193,13 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
         """
         return self.get(path, self.get(path.rpartition(".")[2], default))
 
+    @property
+    def updates_per_batch(self) -> int:
+        """How many updates TRL makes with one batch of rollouts."""
+        accumulation = int(self.get("gradient_accumulation_steps", 1))
+        per_generation = int(self.get("steps_per_generation", accumulation))
+        return max(1, per_generation * int(self.get("num_iterations", 1)) // max(1, accumulation))
+
 
 class Run(Struct, frozen=True, kw_only=True, dict=True):
     """One run as read from disk."""
@@ -212,7 +219,7 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
     """Number of updates -> what to run before that checkpoint, which is in shards, can be read."""
     tokenizer: Path | None = None  # a folder that holds the tokenizer, where one was found
     notes: Mapping[int, Reason] = {}
-    """Step -> why its rollouts are not those of its update (a batch that several updates share, ...)."""
+    """Step -> why its rollouts are not those of its update (a batch that several updates share, ...), or are lost."""
     windows: Mapping[int, int] = {}
     """Step -> over how many steps its metrics are means, where that is more than one. ``grad_norm`` is the step's own
     all the same."""

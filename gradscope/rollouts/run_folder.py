@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec import Struct, ValidationError, convert
+from msgspec.structs import asdict, fields, replace
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import open_file, read_limited
@@ -314,33 +314,13 @@ def read_manifest(run: Path) -> RunManifest:
             f"{path} has schema version {document.get('schema_version')}; this gradscope reads {SCHEMA_VERSION}.",
             hint="Use the gradscope that wrote the run.",
         )
-    names = [name for name in RunManifest.__struct_fields__ if name not in _OPTIONAL]
-    absent = [name for name in names if name not in document]
+    absent = [field.name for field in fields(RunManifest) if field.required and field.name not in document]
     if absent:
         raise InputError(f"{path} lacks {', '.join(absent)}.", hint=_RESTORE)
-    notes = document.get("notes", [])
-    wrong = [name for name, kinds in _KINDS.items() if not isinstance(document[name], kinds)]
-    if isinstance(document["seed"], bool):
-        wrong.append("seed")
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        wrong.append("notes")
-    if wrong:
-        raise InputError(f"{path} has no {wrong[0]} of the right kind.", hint=_RESTORE)
-    digest = document.get("advantage_digest")
-    return RunManifest(
-        **{name: document[name] for name in names},
-        advantage_digest=digest if isinstance(digest, str) else None,
-        notes=tuple(notes),
-    )
-
-
-_OPTIONAL = ("advantage_digest", "notes")  # fields that manifests of older versions lack
-_KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("run_id", "created_at", "command", "model", "task", "advantage"), (str,)),
-    **dict.fromkeys(("config", "versions", "trainer_arguments"), (dict,)),
-    "seed": (int,),
-    "commit": (str, type(None)),
-}
+    try:
+        return convert(document, RunManifest)
+    except ValidationError as error:
+        raise InputError(f"{path} has a value of the wrong kind: {error}.", hint=_RESTORE) from error
 
 
 def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:

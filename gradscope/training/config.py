@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 from msgspec.structs import asdict
 
 from gradscope.errors import InputError, UsageError
@@ -156,10 +156,11 @@ class TrainConfig(Struct, frozen=True, kw_only=True):
                 near = difflib.get_close_matches(name, hints, n=1, cutoff=0.5)
                 hint = f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(hints)}."
                 raise UsageError(f"{origin} has an unknown key {name!r}.", hint=hint)
-            if not _fits(value, hints[name]):
-                raise UsageError(
-                    f"{origin} has {name} = {value!r}, which does not fit.", hint=f"Expected: {_spell(hints[name])}."
-                )
+            try:
+                convert(value, hints[name])
+            except ValidationError as error:
+                text = f"{origin} has {name} = {value!r}, which does not fit."
+                raise UsageError(text, hint=f"Expected: {_spell(hints[name])}.") from error
         return cls(**values)
 
 
@@ -209,17 +210,6 @@ def read_config(path: Path) -> TrainConfig:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a JSON value has the type of a field; integers also fit a float field."""
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if get_origin(hint) is types.UnionType:
-        return any(_fits(value, part) for part in get_args(hint))
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, (int, float) if hint is float else get_origin(hint) or hint)
 
 
 def _spell(hint: Any) -> str:

@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from gradscope.errors import InputError, OutputExistsError
 from gradscope.rollouts import run_folder
@@ -22,6 +22,7 @@ MANIFEST = run_folder.RunManifest(
     trainer_arguments={"beta": 0.0, "num_generations": 4},
     advantage="dr_grpo",
 )
+WRITTEN = {"schema": run_folder.SCHEMA, "schema_version": 1, **asdict(MANIFEST)}
 
 
 def test_a_manifest_comes_back_as_written_without_keys_of_the_future(tmp_path: Path) -> None:
@@ -42,6 +43,8 @@ def test_a_manifest_comes_back_as_written_without_keys_of_the_future(tmp_path: P
         ("[]", "is not a gradscope manifest"),
         ('{"schema": "gradscope/run", "schema_version": 2}', "has schema version 2; this gradscope reads 1"),
         ('{"schema": "gradscope/run", "schema_version": 1, "run_id": "r"}', "lacks created_at, command"),
+        (json.dumps({**WRITTEN, "seed": True}), r"of the wrong kind: Expected `int`, got `bool` - at `\$\.seed`"),
+        (json.dumps({**WRITTEN, "notes": [1]}), r"of the wrong kind: Expected `str`, got `int` - at `\$\.notes"),
     ],
 )
 def test_an_unusable_manifest_says_why(tmp_path: Path, content: str | None, message: str) -> None:

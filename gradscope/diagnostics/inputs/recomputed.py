@@ -97,7 +97,7 @@ def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Re
     return Reason(
         "prompt_unknown",
         f"the trainer counted {counted - completions} tokens of prompts, and their text gives {prompts}: another chat "
-        "template, tools, or a system prompt were part of them",
+        "template, tools, a system prompt, or what a rollout function added were part of them",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -38,6 +39,7 @@ class StepLoss(Struct, frozen=True, kw_only=True):
     """The weights that the reference of the KL term is mixed from, in order, each with its share of what is mixed so
     far; empty without one, and where it is the base under an adapter."""
     reason: Reason | None = None  # why it is not known
+    resumed: bool = False  # whether it is the step's only where training was resumed before it, which no file says
 
     @property
     def weights(self) -> tuple[WeightsRef, ...]:
@@ -46,25 +48,42 @@ class StepLoss(Struct, frozen=True, kw_only=True):
         return (*sampled_with, *(weights for weights, _ in self.reference))
 
 
-def loss_at(run: Run, objective: Objective, step: int) -> StepLoss:
-    """The loss that a step's update minimized, or the reason why the run does not determine it."""
-    sampled_at = _batch_start(run, step)
+def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
+    """The loss that a step's update minimized, or the reason why the run does not determine it.
+
+    Others follow where training may have been resumed: TRL then samples at once and copies its reference anew.
+    """
+    references = _synced_after(run, step) if objective.has_reference else [range(0)]
+    for number, (sampled_at, synced_after) in enumerate(product(_batch_starts(run, step), references)):
+        yield replace(_loss(run, objective, step, sampled_at, synced_after), resumed=number > 0)
+
+
+def _loss(run: Run, objective: Objective, step: int, sampled_at: int, synced_after: range) -> StepLoss:
     if objective.importance_ratio and not objective.ratio_to_logged and sampled_at == step:
         objective = replace(objective, importance_ratio=False)
     sampled_with = run.weights_before(sampled_at) if objective.importance_ratio and sampled_at < step else None
     loss = StepLoss(objective=objective, sampled_with=sampled_with)
-    return _with_reference(run, _with_entropy(run, loss, step), step)
+    return _with_reference(run, _with_entropy(run, loss, step), synced_after)
 
 
-def _batch_start(run: Run, step: int) -> int:
+def _batch_starts(run: Run, step: int) -> list[int]:
     """When the batch of a step was sampled, by the log or, where each update uses a whole batch, by the arguments."""
     settings, logged = run.settings, run.repeats.get(step, step)
     if run.source.format == "trl" and logged not in run.windows and "reward" in run.metrics.get(logged, {}):
-        return logged  # a resumed run samples at once, whatever the arguments say
+        return [logged]  # a resumed run samples at once, whatever the arguments say
     accumulation = int(settings.get("gradient_accumulation_steps", 1))
     if int(settings.get("steps_per_generation", accumulation)) != accumulation:
-        return step
-    return step - (step - 1) % max(1, int(settings.get("num_iterations", 1)))
+        return [step]
+    start = step - (step - 1) % settings.updates_per_batch
+    may_be = range(step, max(0, step - settings.updates_per_batch), -1) if logged in run.windows else ()
+    return [start, *(other for other in may_be if other != start)]
+
+
+def _synced_after(run: Run, step: int) -> list[range]:
+    """After which updates the reference had taken in the policy: all that were due, or those since training resumed."""
+    every = int(run.settings.get("ref_model_sync_steps", 512))
+    due = range(every, step if run.settings.get("sync_ref_model", False) else 0, every)
+    return [due[at:] for at in range(len(due) + 1)]
 
 
 def _reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Literal["base", "start"] | None:
@@ -76,12 +95,12 @@ def _reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Liter
     return "start" if abs(kl_at_start) <= _SAME_POLICY_KL else "base"
 
 
-def _with_reference(run: Run, loss: StepLoss, step: int) -> StepLoss:
+def _with_reference(run: Run, loss: StepLoss, synced_after: range) -> StepLoss:
     if not loss.objective.has_reference:
         return loss
-    first, every = run.weights_before(1), int(run.settings.get("ref_model_sync_steps", 512))
-    if run.settings.get("sync_ref_model", False) and step > every:
-        return _with_moved_reference(run, loss, first, range(every, step, every))
+    first = run.weights_before(1)
+    if synced_after:
+        return _with_moved_reference(run, loss, first, synced_after)
     adapters = [weights for weights in run.weights if weights.kind == "adapter"]
     return _with_adapters_reference(run, loss, first, adapters) if adapters else _with(loss, first)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gradscope.diagnostics.inputs.row_questions import RowQuestion
-from gradscope.diagnostics.inputs.step_loss import StepLoss, loss_at
+from gradscope.diagnostics.inputs.row_questions import RowQuestion, meets_logged
+from gradscope.diagnostics.inputs.step_loss import StepLoss, losses_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions, require_libraries
 from gradscope.progress import NoticeCallback, ProgressCallback, part
@@ -138,6 +138,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
     weights: WeightsRef | None  # the weights before the update, where they are on disk
     gram: StepGram | None  # Gram matrix of the step's score vectors
     reason: Reason | None  # why there is no Gram matrix
+    loss: StepLoss | None = None  # the loss that its update minimized; None for a step that is not in the log
     answer: Any = None  # what the row question returned; None without a question
     norm: StepNorm | None = None
     """The norm of its gradient, where nothing else was asked for and it matches the logged one; else see ``gram``."""
@@ -170,7 +171,7 @@ def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
     """The steps that were asked for, ascending, each once; None: every step of the log."""
     if steps is None:
         return run.steps
-    absent = sorted(set(steps) - set(run.updates))
+    absent = sorted(set(steps) - {*run.updates, *run.notes})
     if absent:
         raise InputError(
             f"{run.source.path} has no rollouts of step {', '.join(map(str, absent))}.",
@@ -242,15 +243,20 @@ def measure_steps(
         for done, step in enumerate(steps):
             label = f"steps, now step {step}"
             progress(done, len(steps), label)
-            groups, weights, loss = run.groups_at(step), run.weights_before(step), loss_at(run, objective, step)
+            groups, weights, possible = run.groups_at(step), run.weights_before(step), losses_at(run, objective, step)
+            loss = next(possible)
             reason = _reason_against(run, step, loss)
-            measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=reason)
+            measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=reason, loss=loss)
             if reason is None and weights is not None:
                 from gradscope.diagnostics.inputs.recomputed import Recomputer  # seconds that a log alone need not wait
 
                 recomputer = recomputer or Recomputer(run, options, closely=closely, norms_alone=norms_alone)
                 recomputer.progress = part(progress, done, len(steps), label)
-                measured = _measure(run, measured, weights, loss, recomputer, options, question)
+                measure = partial(_measure, run, measured, weights, recomputer, options, question)
+                measured = measure(loss)
+                if _is_off(run, measured):
+                    resumed = (measure(loss) for loss in possible if _reason_against(run, step, loss) is None)
+                    measured = next((each for each in resumed if each.recomputed and not _is_off(run, each)), measured)
             yield measured
     progress(len(steps), len(steps), "steps")
 
@@ -267,12 +273,12 @@ def _measure(
     run: Run,
     measured: MeasuredStep,
     weights: WeightsRef,
-    loss: StepLoss,
     recomputer: Recomputer,
     options: EngineOptions,
     question: RowQuestion | None,
+    loss: StepLoss,
 ) -> MeasuredStep:
-    """One step, computed or read from the cache of an earlier call; refused where its weights or rollouts are unfit."""
+    """One step by a loss, computed or cached by an earlier call; refused where its weights or rollouts are unfit."""
     from gradscope.gradients.model.budget import names_out_of_memory
     from gradscope.gradients.processes import broadcast_from_main, connected_index, shared_errors
     from gradscope.gradients.step.step_gram import StepNorm
@@ -292,8 +298,18 @@ def _measure(
     except InputError as error:  # of this step; the others have weights and rollouts of their own
         return replace(measured, reason=Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""))
     if isinstance(result, StepNorm):
-        return replace(measured, norm=result)
-    return replace(measured, gram=result, answer=answer)
+        return replace(measured, loss=loss, norm=result)
+    return replace(measured, loss=loss, gram=result, answer=answer)
+
+
+def _is_off(run: Run, measured: MeasuredStep) -> bool:
+    """Whether the norm of a step was recomputed and is not the logged one."""
+    logged = run.metrics.get(measured.step, {}).get("grad_norm")
+    if logged is None or (norm := measured.recomputed) is None or norm.norm is None:
+        return False
+    return not (
+        meets_logged(norm.norm, logged, norm.floor) or (norm.trained is not None and norm.trained.meets(logged))
+    )
 
 
 def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:

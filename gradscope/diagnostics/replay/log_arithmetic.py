@@ -27,21 +27,13 @@ Array = NDArray[np.float64]
 
 
 class StepBatch(Struct, frozen=True):
-    """What a trainer makes of the rewards of a step.
+    """What a trainer makes of the rewards of a step."""
 
-    Args:
-        reward: The mean reward that it logs.
-        advantages: In the order of the groups, [N].
-        frac_zero_std: The share of rollouts without a spread that it logs.
-        name: How the advantages are called, for a sentence.
-        unknown: Why the advantages are unknown, where they are.
-    """
-
-    reward: float
-    advantages: Array
-    frac_zero_std: float
-    name: str
-    unknown: Reason | None = None
+    reward: float  # the mean that it logs
+    advantages: Array  # in the order of the groups, [N]
+    frac_zero_std: float  # the share of rollouts without a spread that it logs
+    name: str  # how the advantages are called, for a sentence
+    unknown: Reason | None = None  # why they are unknown, where they are
 
 
 def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> StepBatch | Reason:
@@ -227,6 +219,8 @@ def _compare(name: str, value: float, logged: float) -> Outcome:
 
 def batch_of_step(run: Run, measured: MeasuredStep) -> StepBatch | Reason:
     """What the trainer made of the step's rewards, or why that is unknown."""
+    if not measured.groups:
+        return run.notes[measured.step]
     unscored = any(reward is None for group in measured.groups for reward in group.rewards)
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     if any(
@@ -248,11 +242,16 @@ def _logged_at(run: Run, step: int, name: str, words: str) -> float | Reason:
     logged = run.metrics.get(step, {}).get(name)
     if step in run.notes and (logged is None or run.notes[step].cause != "batch_split"):  # logged of the whole batch
         return run.notes[step]
-    if logged is not None:
-        return logged
-    text = f"the trainer logged no {words} at this step"
+    return not_logged(run, step, words) if logged is None else logged
+
+
+def not_logged(run: Run, step: int, words: str) -> Reason:
+    """Why there is no number that the trainer logged at a step."""
+    if not run.metrics:
+        hint = "Keep the trainer's log with the run: trainer_state.json (TRL: trainer.save_state()) or metrics.jsonl."
+        return Reason("not_logged", f"the trainer's log is not in the folder: its {words} is not known", hint=hint)
     sampled = f": its batch was sampled for step {run.repeats[step]}" if step in run.repeats else ""
-    return Reason("not_logged", f"{text}{sampled}")
+    return Reason("not_logged", f"the trainer logged no {words} at this step{sampled}")
 
 
 def replay_rewards(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) -> Outcome:

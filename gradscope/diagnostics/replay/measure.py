@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
     Outcome,
     batch_of_step,
+    not_logged,
     refused,
     replay_advantages,
     replay_rewards,
@@ -44,7 +44,7 @@ from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.say import named_steps, non_finite_word
+from gradscope.say import as_ranges, named_steps, non_finite_word
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepNorm
@@ -67,7 +67,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         return refused(_NAME, Reason("advantages_missing", "no advantages were logged"))
     value = step_norm.trained.mean if step_norm.trained else step_norm.norm
     if logged is None:
-        return refused(_NAME, Reason("not_logged", "the trainer logged no grad_norm at this step"), value)
+        return refused(_NAME, not_logged(run, measured.step, _NAME), value)
     if not math.isfinite(logged):
         cause = f"the trainer logged {non_finite_word(logged)}, and the recomputed norm is {value:.6g}"
         return refused(_NAME, Reason("not_finite", cause), value)
@@ -80,9 +80,9 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
     if max(value, abs(logged)) <= step_norm.floor:
         return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value, error)
     if abs(value - logged) <= max(tolerance * abs(logged), step_norm.floor):
-        return Quantity(name=_NAME, verdict="match", cause=_caveats(run, step_norm)), value, error
+        return Quantity(name=_NAME, verdict="match", cause=_caveats(run, measured, step_norm)), value, error
     if step_norm.trained is not None:
-        return _judge_reduced(run, measured.step, step_norm, step_norm.trained, logged, value, error)
+        return _judge_reduced(run, measured, step_norm, step_norm.trained, logged, error)
     return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
 
 
@@ -95,10 +95,10 @@ def replay_texts(norm: StepNorm) -> Outcome:
 
 
 def _judge_reduced(
-    run: Run, step: int, step_norm: StepNorm, trained: TrainedNorms, logged: float, value: float, error: float
+    run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, trained: TrainedNorms, logged: float, error: float
 ) -> Outcome:
     """The verdict on a norm that can be reproduced only within a spread."""
-    within = trained.told_within
+    within, value = trained.told_within, trained.mean
     if trained.num_ties and error <= WELL_BEYOND * within:
         ties = (
             f"the entropies of {trained.num_ties} tokens lie within rounding of top_entropy_quantile: as these are "
@@ -107,7 +107,7 @@ def _judge_reduced(
         return refused(_NAME, Reason("entropy_ties", ties), value, error)
     spread = f"the spread of {trained.dtype} over orders of the rollouts, {_per_cent(within)}"
     if error <= within:
-        notes = [f"within {spread}", _caveats(run, step_norm)]
+        notes = [f"within {spread}", _caveats(run, measured, step_norm)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
     off = f"the recomputed norm is {_per_cent(error)} off, beyond {spread}"
     close = max(WELL_BEYOND * within, _HALF_ROUNDING.get(trained.dtype, 0.0))
@@ -115,7 +115,7 @@ def _judge_reduced(
         hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)
         return refused(_NAME, closer, value, error)
-    return refused(_NAME, _off(run, step, step_norm, off), value, error)
+    return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
 
 
 def _why_zero(measured: inputs.MeasuredStep) -> str:
@@ -128,9 +128,11 @@ def _why_zero(measured: inputs.MeasuredStep) -> str:
     )
 
 
-def _caveats(run: Run, step_norm: StepNorm) -> str | None:
+def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> str | None:
     """Assumptions that a match rests on, because they were not logged."""
     notes = [_inferred(step_norm)]
+    if measured.loss is not None and measured.loss.resumed:
+        notes.append("training was resumed before this step, as no file says and the norm shows")
     if run.settings.origin is None:
         notes.append("the loss settings were not given and the trainer's defaults fit")
     return "; ".join(note for note in notes if note) or None
@@ -194,19 +196,12 @@ def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOp
     """The ``gradscope check`` command, a line for a shell, that asks what a replay of these steps (None: of all) does.
 
     >>> equivalent_check("my-run", (1, 2, 3, 6), ReadOptions(), EngineOptions())
-    "gradscope check my-run --require 'frac_replay_mismatch@1-3,6 == 0'"
+    "gradscope check my-run --require 'frac_replay_mismatch@1:3,6 == 0'"
     """
-    selector = "" if steps is None else f"@{_ranges(steps)}"
+    ranges = [] if steps is None else [as_ranges(steps)] * (1 + (len(steps) == 1))  # a bare number is a budget
+    selector = f"@{':'.join(ranges)}" if ranges else ""
     options = [word for flag, value in (*read.spelled(), *_spelled(engine)) for word in (flag, value)]
     return shlex.join(["gradscope", "check", str(path), *options, "--require", f"frac_replay_mismatch{selector} == 0"])
-
-
-def _ranges(steps: Sequence[int]) -> str:
-    """Steps as a selector writes them; one alone is a range too, because a bare number is a budget."""
-    starts = [steps[0], *(after for before, after in pairwise(steps) if after != before + 1)]
-    ends = [*(before for before, after in pairwise(steps) if after != before + 1), steps[-1]]
-    parts = [f"{start}-{end}" if start != end else str(start) for start, end in zip(starts, ends, strict=True)]
-    return f"{steps[0]}-{steps[0]}" if len(steps) == 1 else ",".join(parts)
 
 
 def _spelled(engine: EngineOptions) -> Iterator[tuple[str, str]]:
@@ -241,7 +236,7 @@ def replay_run(
         values = {**run.settings.values, "advantage": named_formulation(advantage).name}
         run = replace(run, settings=replace(run.settings, values=values))
     engine = engine or EngineOptions()
-    chosen = run.updates if steps is None else inputs.select_steps(run, steps)
+    chosen = tuple(sorted({*run.updates, *run.notes})) if steps is None else inputs.select_steps(run, steps)
     replayed = ReplayedSteps(run, tolerance)
     for measured in inputs.measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True):
         replayed.add(measured)

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.inputs.step_loss import loss_at
 from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps, with_damage
 from gradscope.diagnostics.logged.measure import GatheredPolicy
 from gradscope.diagnostics.logged.tokens import METRICS, first_logged
@@ -354,12 +353,11 @@ def _squared_norm(gram: StepGram) -> float:
 
 def _prepared(run: Run, measured: MeasuredStep, options: EngineOptions) -> PreparedStep:
     from gradscope.diagnostics.inputs.recomputed import prepared_of, under
-    from gradscope.gradients.plan.trainers import objective_of
 
     assert measured.gram is not None, "the caller chooses a step that was recomputed"
     assert measured.weights is not None, "whose weights are therefore on disk"
-    loss = loss_at(run, objective_of(run.settings), measured.step)
-    prepared = prepared_of(run, measured.step, measured.weights, loss, options, measured.gram.batch_tokens)
+    assert measured.loss is not None, "and whose loss is known"
+    prepared = prepared_of(run, measured.step, measured.weights, measured.loss, options, measured.gram.batch_tokens)
     return prepared if measured.gram.assumption is None else under(prepared, measured.gram.assumption)
 
 

@@ -333,11 +333,7 @@ HASHED_COLUMNS, CUDA_HASHED_COLUMNS = 2**16, 2**22
 
 
 class Sketch:
-    """Rows in k buckets.
-
-    Args:
-        slice_bytes: Memory for one slice of rows' gradients.
-    """
+    """Rows in k buckets, from slices of the rows' gradients that take ``slice_bytes`` of memory."""
 
     def __init__(
         self, num_rows: int, num_buckets: int, seed: int, device: torch.device, slice_bytes: int = SLICE_BYTES

@@ -82,11 +82,7 @@ NO_THRESHOLD = "the rewards are neither 0/1 nor -1/1 and no success threshold wa
 def estimate_degeneracies(
     tables: Sequence[GroupTable], *, base_pass_rate: BasePassRate = None, resampling: Resampling = RESAMPLING
 ) -> list[DegeneracyEstimates]:
-    """All estimates of tables of at least one group each, as of the steps of a run; faster than one by one.
-
-    Args:
-        base_pass_rate: The p of the prediction.
-    """
+    """All estimates of tables of at least one group each, predicted from ``base_pass_rate``; faster than one by one."""
     keys = [_likeness(table) if len(table.size) <= _FEW else at for at, table in enumerate(tables)]
     different = dict(zip(keys, tables, strict=True))
     representatives, estimates = list(different.values()), list[DegeneracyEstimates]()

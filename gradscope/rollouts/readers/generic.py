@@ -71,7 +71,8 @@ from gradscope.rollouts.readers.parsing.records import (
 from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
-from gradscope.rollouts.readers.run_files import CheckpointLayout, saved_weights, with_logged_metrics
+from gradscope.rollouts.readers.run_files import with_run_files
+from gradscope.rollouts.readers.trainers.trl_groups import MASKS
 from gradscope.rollouts.readers.trainers.verl import row_tokens
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
@@ -212,11 +213,18 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
 def _tokens(rows: Cells, at: int) -> Tokens | None:
     """The exact tokens of a row, under TRL's names of their columns; None where it has none."""
-    prompt, *lists = (rows.cell(name, at) for name in ("prompt_ids", "completion_ids", "completion_mask", "logprobs"))
-    names = ("responses", "response_mask", "rollout_log_probs")
+    cells = {role: [rows.cell(name, at) for name in names] for role, names in _TOKENS.items()}
     with suppress(UnusableRowError):  # such columns are of something else
-        return row_tokens({"prompts": prompt, **dict(zip(names, lists, strict=True))})
+        return row_tokens({role: next((cell for cell in of if cell is not None), None) for role, of in cells.items()})
     return None
+
+
+_TOKENS = {
+    "prompts": ("prompt_ids",),
+    "responses": ("completion_ids",),
+    "response_mask": MASKS,
+    "rollout_log_probs": ("sampling_logprobs", "logprobs"),
+}
 
 
 _TIMES = ("generation_seconds", "timing")
@@ -444,24 +452,10 @@ def _terms(
     return columns.reward, summed_columns(rows, columns, names)
 
 
-_LAYOUT = CheckpointLayout(
-    patterns=("checkpoint-*", "step_*", "global_step_*", "checkpoints/*"),
-    inside=(),
-    merge=lambda _: "Save it with save_pretrained() in the next run.",
-)
-
-
-def _read(request: ReadRequest) -> Run:
-    """The rollouts of a script of one's own, with the metrics and the checkpoints beside them."""
-    run = with_logged_metrics(request, read_flat(request, format="generic", with_steps=True))
-    folder = request.path if request.path.is_dir() else request.path.parent
-    return replace(run, **saved_weights(request, _LAYOUT, [folder.parent if folder.name == "rollouts" else folder]))
-
-
 FORMAT = Format(
     name="generic",
     looks_for="rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)",
     recognizes=_recognizes,
-    read=_read,
+    read=lambda request: with_run_files(request, read_flat(request, format="generic", with_steps=True)),
     takes=frozenset({"columns"}),
 )

@@ -17,6 +17,9 @@ from gradscope.errors import InputError
 from gradscope.reason import Reason
 from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.groups import RolloutGroup, reward_table
+from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
+from gradscope.rollouts.readers.metrics_alone.naming import Naming, naming_of
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
 from gradscope.rollouts.readers.parsing.records import (
@@ -27,7 +30,7 @@ from gradscope.rollouts.readers.parsing.records import (
     read_trainer_settings,
 )
 from gradscope.rollouts.readers.parsing.tables import read_jsonl, stem_of
-from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+from gradscope.rollouts.run import Run, StepMetrics, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import find_base, find_tokenizer, weights_at, with_initial
 from gradscope.say import counted
 
@@ -70,7 +73,7 @@ def metric_lines(files: Iterable[Path], names: Mapping[str, str], quarantine: Qu
     metrics_of: Metrics = {}
     for file in files:
         for _, row in read_jsonl(file, lines):
-            step = whole_number(row.get("step"))
+            step = whole_number(row.get("step", row.get("training_step")))
             if step is not None:
                 metrics_of.setdefault(step, {}).update(_renamed(logged_numbers(row), names))
     quarantine.add_unreadable_metrics(lines)
@@ -83,32 +86,53 @@ def _renamed(metrics: Mapping[str, float], names: Mapping[str, str]) -> dict[str
     return {names.get(name, name): value for name, value in metrics.items()}
 
 
-def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
-    """The run with the metrics in its folder: TensorBoard's files, or a ``metrics.jsonl`` under the trainer's names.
+def with_run_files(request: ReadRequest, run: Run) -> Run:
+    """The run with the checkpoints and metrics in its folder: TensorBoard's files, ``metrics.jsonl``, a script's table.
 
     Returns:
-        The run; without metrics, but with a note, where the files are in several folders, which may be several runs.
+        The run; without metrics, but with a note, where they are in several folders or tables, which may be several
+        runs.
     """
     folder = request.path if request.path.is_dir() else request.path.parent
     folder = folder.parent if folder.name in ("rollouts", "rollout_data") else folder
+    run = replace(run, **saved_weights(request, _LAYOUT, [folder]))
     events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
     folders = sorted({str(file.parent) for file in events})
-    if len(folders) > 1:
-        named = f"{len(folders)} folders ({', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''})"
-        sentence = f"TensorBoard's files lie in {named}: which are of this run is not known, and none were read."
-        return run.with_missing(sentence)
+    of_script = run.source.format == "generic" and not lines.is_file()
+    tables = tables_of_metrics(folder, without=run.source.files) if of_script else []
+    several = folders or list(map(str, tables))
+    if len(several) > 1:
+        kind, noun = ("TensorBoard's files", "folder") if folders else ("Metrics", "file")
+        named = f"{counted(len(several), noun)} ({', '.join(several[:3])}{', ...' if len(several) > 3 else ''})"
+        return run.with_missing(f"{kind} lie in {named}: which are of this run is not known, and none were read.")
     if folders:
-        with_metrics = _with(run, events, scalar_metrics(events, {}, quarantine))
-    elif lines.is_file():
-        with_metrics = _with(run, [lines], metric_lines([lines], {}, quarantine))
-    else:
-        return run
-    return replace(with_metrics, source=with_set_aside(with_metrics.source, quarantine))
+        return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
+    if tables:
+        return _with(run, tables, table_metrics(tables[0], quarantine), quarantine)
+    return _with(run, [lines], metric_lines([lines], {}, quarantine), quarantine) if lines.is_file() else run
 
 
-def _with(run: Run, files: list[Path], metrics: Metrics) -> Run:
+def tables_of_metrics(folder: Path, without: Sequence[str] = ()) -> list[Path]:
+    """The CSV files and databases of trackio's in a folder that hold metrics by step."""
+    files = sorted([*folder.glob("*.csv"), *folder.glob("*.db")])
+    return [file for file in files if str(file) not in without and holds_metrics(file, ReadOptions())]
+
+
+def table_metrics(file: Path, quarantine: QuarantineLog) -> Mapping[int, Mapping[str, float]]:
+    """The metrics of such a file; none, and the file set aside, where it holds several runs."""
+    try:
+        return read_metrics_log(ReadRequest(path=file)).metrics
+    except InputError as error:
+        quarantine.add_unreadable(error)
+        return {}
+
+
+def _with(run: Run, files: list[Path], metrics: Mapping[int, Mapping[str, float]], quarantine: QuarantineLog) -> Run:
     source = replace(run.source, files=(*run.source.files, *map(str, files)))
-    return replace(run, source=source, metrics=metrics)
+    logged = StepMetrics.of(metrics)
+    # not the reward, which open-instruct and slime log of more rollouts than these, as they filter afterwards
+    norms = {name: key for name, key in naming_of(logged.columns, {}).parts.items() if name == "grad_norm"}
+    return replace(run, source=with_set_aside(source, quarantine), metrics=Naming(norms).apply(logged))
 
 
 def scalar_metrics(files: Iterable[Path], names: Mapping[str, str], quarantine: QuarantineLog) -> Metrics:
@@ -128,6 +152,13 @@ class CheckpointLayout(Struct, frozen=True, kw_only=True):
     inside: Sequence[str]
     """Globs from a checkpoint to the model; the first with complete weights counts, the checkpoint itself last."""
     merge: Callable[[Path], str]  # the sentence that says what to run for a checkpoint that holds no model yet
+
+
+_LAYOUT = CheckpointLayout(
+    patterns=("checkpoint-*", "step_*", "global_step_*", "checkpoints/*"),
+    inside=(),
+    merge=lambda _: "Save it with save_pretrained() in the next run.",
+)
 
 
 def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterable[Path]) -> dict[str, Any]:

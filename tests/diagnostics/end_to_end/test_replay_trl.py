@@ -110,6 +110,22 @@ def test_a_reference_that_is_mixed_is_mixed_again(tmp_path: Path) -> None:
     assert verdicts(replayed(folder), "grad_norm") == ["match", "match", "cannot", "cannot"]
 
 
+@pytest.mark.parametrize("values", [SYNCED, {"num_iterations": 2, "logging_steps": 2}])
+def test_a_run_that_was_resumed_began_with_a_new_reference_and_new_rollouts(values: dict, tmp_path: Path) -> None:
+    """After three updates, between two that change the reference or sample."""
+    report = replayed(trl_output(tmp_path, **values, resumed=3))
+    last = report.steps[-1]
+    assert (last.step, {step.verdict_on("grad_norm") for step in report.steps if step.logged}) == (4, {"match"})
+    assert last.quantities[-1].cause == "training was resumed before this step, as no file says and the norm shows"
+
+
+def test_a_step_whose_rollouts_an_evaluation_overwrote_counts(tmp_path: Path) -> None:
+    folder = trl_output(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=2)
+    report = replayed(folder)
+    assert report.headline == "match at 1 of 2 steps; 1 cannot"
+    assert {of.reason for of in report.steps[1].quantities} == {"rollouts_missing"}
+
+
 @pytest.mark.parametrize(
     ("values", "cause"),
     [

@@ -42,9 +42,9 @@ def digit_sum(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., 
 
 
 def trl_output(
-    folder: Path, rewards: Any = digit_sum, peft_config: Any = None, model: Any = None, **values: Any
+    folder: Path, rewards: Any = digit_sum, peft_config: Any = None, model: Any = None, resumed: int = 0, **values: Any
 ) -> Path:
-    """Train; the folder gets ``initial``, ``run`` and ``args.json``."""
+    """Train, where asked in two goes; the folder gets ``initial``, ``run`` and ``args.json``."""
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -52,20 +52,22 @@ def trl_output(
         arguments = {**ARGUMENTS, **values}
         if model is not None:
             arguments.pop("model_init_kwargs")
-        args = trl.GRPOConfig(output_dir=str(folder / "run"), **arguments)
         # w1 is a special token, and found within w10 too
         prompts = [" ".join(f"w{3 + (i + k) % 7}" for k in range(2 + i % 3)) for i in range(12)]
-        trainer = trl.GRPOTrainer(
-            model=model or str(folder / "initial"),
-            reward_funcs=rewards,
-            args=args,
-            train_dataset=datasets.Dataset.from_dict({"prompt": prompts}),
-            processing_class=tokenizer(),
-            peft_config=peft_config,
-        )
-        if peft_config is not None:
-            trainer.model.save_pretrained(folder / "adapter")
-        trainer.train()
+        for last in (resumed, arguments["max_steps"])[not resumed :]:
+            args = trl.GRPOConfig(output_dir=str(folder / "run"), **{**arguments, "max_steps": last})
+            trainer = trl.GRPOTrainer(
+                model=model or str(folder / "initial"),
+                reward_funcs=rewards,
+                args=args,
+                train_dataset=datasets.Dataset.from_dict({"prompt": prompts}),
+                eval_dataset=datasets.Dataset.from_dict({"prompt": prompts[:1]}),
+                processing_class=tokenizer(),
+                peft_config=peft_config,
+            )
+            if peft_config is not None:
+                trainer.model.save_pretrained(folder / "adapter")
+            trainer.train(resume_from_checkpoint=bool(resumed and last != resumed))
     plain = {name: value for name, value in args.to_dict().items() if not isinstance(value, type)}
     (folder / "args.json").write_text(json.dumps({"args": plain}, default=str))
     return folder

@@ -18,7 +18,7 @@ from gradscope.diagnostics.inputs.recomputed import (
     other_texts,
 )
 from gradscope.diagnostics.inputs.recomputed import policy_of as policy_of_run
-from gradscope.diagnostics.inputs.step_loss import loss_at
+from gradscope.diagnostics.inputs.step_loss import losses_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.batches import TokenSequence, TrainerPadding
@@ -198,7 +198,7 @@ def weights_run(weights: tuple[WeightsRef, ...], logged: float | None, **setting
 
 
 def recompute(run: Run, step: int = 1, *, closely: bool = False, norms_alone: bool = False) -> StepGram | StepNorm:
-    loss = loss_at(run, Objective.from_settings(run.settings), step)
+    loss = next(losses_at(run, Objective.from_settings(run.settings), step))
     recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=closely, norms_alone=norms_alone)
     return recomputer.measure(step, run.weights[0], loss, None)[0]
 
@@ -281,7 +281,7 @@ def test_a_routers_term_that_fits_is_the_end_of_the_search(tmp_path: Path, monke
 def test_what_fitted_at_one_step_is_where_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = weights_run((saved(tmp_path),), norm_of(padding_row=None))
     recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=False)
-    loss = loss_at(run, Objective.from_settings(run.settings), 1)
+    loss = next(losses_at(run, Objective.from_settings(run.settings), 1))
     first, _ = recomputer.measure(1, run.weights[0], loss, None)
     monkeypatch.setattr(Recomputer, "_try_alternatives", None)
     second, _ = recomputer.measure(1, run.weights[0], loss, None)
@@ -355,7 +355,7 @@ def test_a_pass_that_ended_in_trls_output_layer_is_recognized_by_the_norm(tmp_pa
     assert own != pytest.approx(logged, rel=1e-3)
     run = weights_run((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged)
     recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=False)
-    loss = loss_at(run, Objective.from_settings(run.settings), 1)
+    loss = next(losses_at(run, Objective.from_settings(run.settings), 1))
     for _ in range(2):
         gram, _ = recomputer.measure(1, run.weights[0], loss, None)
         assert batch_norm(gram.logged_gram) == pytest.approx(logged, rel=1e-5)

@@ -6,7 +6,7 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import save_file
 
-from gradscope.diagnostics.inputs.step_loss import _batch_start, _reference_of, loss_at
+from gradscope.diagnostics.inputs.step_loss import _batch_starts, _reference_of, losses_at
 from gradscope.gradients.plan.objective import Objective
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import run_of
@@ -29,7 +29,7 @@ def run_with(*weights: WeightsRef, settings=None, metrics=None, trl: bool = True
 
 
 def loss_of(run: Run, step: int):
-    return loss_at(run, Objective.from_settings(run.settings), step)
+    return next(losses_at(run, Objective.from_settings(run.settings), step))
 
 
 def test_the_first_update_of_a_batch_has_ratio_one_and_later_ones_the_weights_that_sampled():
@@ -46,15 +46,29 @@ def test_a_resumed_run_samples_at_once_whatever_the_arguments_say():
     metrics = {1: {"reward": 1.0}, 4: {"reward": 1.0}, 6: {"reward": 1.0}}
     run = run_with(*map(full, range(6)), settings={"num_iterations": 2}, metrics=metrics)
     resumed = replace(run, repeats={2: 1, 3: 1, 5: 4})
-    assert [_batch_start(resumed, step) for step in range(1, 7)] == [1, 1, 1, 4, 4, 6]
+    assert [_batch_starts(resumed, step)[0] for step in range(1, 7)] == [1, 1, 1, 4, 4, 6]
     assert loss_of(resumed, 5).sampled_with == full(3)
     assert not loss_of(resumed, 4).objective.importance_ratio
+
+
+def test_a_run_that_may_have_been_resumed_has_several_losses():
+    metrics = {step: {"reward": 1.0} for step in (2, 4)}
+    run = run_with(*map(full, range(4)), settings={"num_iterations": 2}, metrics=metrics)
+    windowed = replace(run, windows={2: 2, 4: 2})
+    losses = list(losses_at(windowed, Objective.from_settings(run.settings), 4))
+    assert [(loss.sampled_with, loss.resumed) for loss in losses] == [(full(2), False), (None, True)]
+    assert not losses[1].objective.importance_ratio
+    settings = {**KL, "sync_ref_model": True, "ref_model_sync_steps": 1}
+    synced = run_with(*map(full, range(4)), settings=settings)
+    losses = list(losses_at(synced, Objective.from_settings(synced.settings), 3))
+    mixed = (full(1), 0.6), (full(2), 0.6)
+    assert [loss.reference for loss in losses] == [(*all_of(full(0)), *mixed[at:]) for at in range(3)]
 
 
 @pytest.mark.parametrize("per_generation", [1, 4])
 def test_split_or_joined_batches_have_no_start(per_generation):
     settings = {"num_iterations": 2, "gradient_accumulation_steps": 2, "steps_per_generation": per_generation}
-    assert _batch_start(run_with(settings=settings), 4) == 4
+    assert _batch_starts(run_with(settings=settings), 4) == [4]
 
 
 def test_the_reference_is_the_start_of_training():

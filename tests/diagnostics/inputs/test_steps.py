@@ -107,6 +107,8 @@ def bare_run(**options):
         settings=TrainerSettings(values={}),
         notes=options.get("notes", {}),
         repeats={},
+        windows={},
+        metrics={},
         source=SimpleNamespace(format="gradscope"),
         groups_at=lambda step: (),
         weights_before=lambda step: ADAPTER,

@@ -155,7 +155,7 @@ RUN = run_of(group_of([1, 0]))
 
 def step(number: int, rows: list[list[float]] | None) -> Any:
     gram = None if rows is None else gram_of(rows, ["0/p"] * len(rows), step=number)
-    return SimpleNamespace(step=number, gram=gram, weights=f"weights {number}", groups=RUN.groups)
+    return SimpleNamespace(step=number, gram=gram, weights=f"weights {number}", groups=RUN.groups, loss="its loss")
 
 
 @pytest.mark.parametrize("rows", [None, [[0.0]]])
@@ -173,7 +173,6 @@ def test_rollouts_of_the_largest_gradient_are_measured_by_their_part(monkeypatch
         asked.update(prepared=prepared, step=gram.step, order=order, most=most)
         return ()
 
-    monkeypatch.setattr(report, "loss_at", lambda run, objective, step: None)
     monkeypatch.setattr(recomputed, "prepared_of", lambda run, step, weights, loss, *_: f"{weights}, ready")
     monkeypatch.setattr(recomputed, "under", lambda prepared, assumption: f"{prepared} as {assumption}")
     monkeypatch.setattr(measure_module, "measure_rollout_tokens", measure)

@@ -63,6 +63,9 @@ def test_exact_tokens_have_the_names_of_trls_columns() -> None:
     tokens = record.tokens
     assert (tokens.prompt_ids, tokens.completion_ids, tokens.mask) == ((5, 9), (7, 11, 2), (True, False, True))
     assert tokens.logprobs == (-0.5, 0.0, -1.5)
+    named_otherwise = {"env_mask": IDS["completion_mask"], "sampling_logprobs": IDS["logprobs"]}
+    rest = {name: cell for name, cell in IDS.items() if name.endswith("_ids")}
+    assert read(USUAL | rest | named_otherwise, columns(**NAMES))[0][0].tokens == tokens
     for other in ({"completion_ids": "7 11 2"}, {"completion_mask": [1, 0]}, {"prompt_ids": None}):
         (record,), reasons = read(USUAL | IDS | other, columns(**NAMES))
         assert record.tokens is None
@@ -80,6 +83,12 @@ def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(tmp_path
         assert run.metrics == {1: {"grad_norm": 0.25, "reward": 0.5}}
         assert [weights.num_updates for weights in run.weights] == [1]
         assert run.groups_at(1)[0].rollouts[0].completion_ids == (7, 11, 2)
+    (tmp_path / "metrics.jsonl").rename(tmp_path / "notes.txt")
+    for name in ("log.csv", "log2.csv"):
+        (tmp_path / name).write_text("step,loss,gradient_norm,reward\n1,0.5,0.25,0.5\n")
+        run = read_run(tmp_path / "rollouts")
+        assert run.metrics.get(1, {}).get("grad_norm") == (0.25 if name == "log.csv" else None)
+    assert run.source.missing[-1].startswith(f"Metrics lie in 2 files ({tmp_path}/log.csv, {tmp_path}/log2.csv): which")
 
 
 @pytest.mark.parametrize(

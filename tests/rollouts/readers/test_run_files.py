@@ -96,6 +96,15 @@ def test_tensorboards_files_in_the_folder_are_read(tmp_path: Path, name: str) ->
     assert run.source.files[-1] == str(log / "tensorboard" / "events.out.tfevents.1.host")
 
 
+def test_open_instructs_own_names_of_step_and_norm_are_known(tmp_path: Path) -> None:
+    log = copy_of("open_instruct", tmp_path)
+    (log / "metrics.jsonl").write_text('{"training_step": 1, "optim/grad_norm": 0.5, "objective/scores": 0.3}\n')
+    write_model(log / "step_1")
+    run = read_run(log)
+    assert run.metrics == {1: {"training_step": 1, "optim/grad_norm": 0.5, "grad_norm": 0.5, "objective/scores": 0.3}}
+    assert [weights.num_updates for weights in run.weights] == [1]
+
+
 def test_damage_in_tensorboards_files_is_a_part_that_cannot_be_read(tmp_path: Path) -> None:
     log = copy_of("slime", tmp_path)
     file = log / "events.out.tfevents.1.host"

@@ -35,7 +35,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     texts_in,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog
-from gradscope.rollouts.readers.run_files import with_logged_metrics
+from gradscope.rollouts.readers.run_files import with_run_files
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
@@ -566,7 +566,7 @@ OPEN_INSTRUCT = RowFormat(
     patterns=("*_rollouts_*.jsonl", "*_rollouts_*.jsonl.gz"),
     recognizes_file=has_keys("step", "prompt_idx", "prompt_tokens", "response_tokens", "reward"),
     survey=_open_instruct_survey,
-    completes=with_logged_metrics,
+    completes=with_run_files,
     columns=_open_instruct_columns,
     missing=(
         filter_caveat(

@@ -36,7 +36,7 @@ from gradscope.rollouts.readers.parsing.records import chosen_name
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, read_parquet
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_names, numbers_of, rewards_of
 from gradscope.rollouts.readers.reduction.log import ColumnLog
-from gradscope.rollouts.readers.run_files import with_logged_metrics
+from gradscope.rollouts.readers.run_files import with_run_files
 
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
 
@@ -164,7 +164,7 @@ FORMAT = RowFormat(
     survey=_survey_rewards,
     columns=_columns_by(_rows, _rows_of),
     missing=(filter_caveat("slime's dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),),
-    completes=with_logged_metrics,
+    completes=with_run_files,
     takes=frozenset({"reward_column"}),
 )
 

@@ -49,7 +49,7 @@ from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, 
 from gradscope.rollouts.readers.reduction.columns import numbers_of, step_numbers
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, read_back
-from gradscope.rollouts.readers.run_files import scalar_metrics
+from gradscope.rollouts.readers.run_files import scalar_metrics, table_metrics, tables_of_metrics
 from gradscope.rollouts.readers.trainers import trl_files, trl_groups
 from gradscope.rollouts.readers.trainers.trl_files import repeats
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
@@ -80,19 +80,20 @@ def _read(request: ReadRequest) -> Run:
             )
         raise InputError(f"{request.path} holds no completions/completions_*.parquet.", hint=wanted)
     quarantine = QuarantineLog()
-    state, events = trl_files.read_state(run), []
-    if state.path is None:
-        events = event_files(run)
+    state = trl_files.read_state(run)
+    events = event_files(run) if state.path is None else []
+    tables = tables_of_metrics(run) if state.path is None and not events else []
+    if events:
         state = state.with_scalars(scalar_metrics(events, {}, quarantine))
+    elif len(tables) == 1:
+        state = state.with_scalars(table_metrics(tables[0], quarantine))
     for file in state.damaged:
         quarantine.add_unreadable(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
     settings = with_card(read_trainer_settings(request.run_config), run)
-    training, evaluation = trl_files.split_training(_readable(paths, state, quarantine), state)
+    training, evaluation = trl_files.split_training(_readable(paths, state, quarantine), state, settings)
     if not training:
-        raise InputError(
-            f"Every file of completions in {request.path} holds evaluation rows.",
-            hint="Log at steps without an evaluation: set logging_steps so that it does not always meet eval_steps.",
-        )
+        text = f"Every file of completions in {request.path} holds evaluation rows."
+        raise InputError(text, hint=trl_files.LOG_ELSEWHERE)
     functions = trl_groups.reward_weights(training, state, settings)
     side_ids = _side_ids(request, training)
     blocks = [_block(file, functions.weights, state, side_ids) for file in training]
@@ -122,7 +123,7 @@ def _read(request: ReadRequest) -> Run:
         return request.model or find_base(adapter, run)
 
     weights = with_initial(find_checkpoints(run, base_of, damaged_weights), request.initial, base_of)
-    read_files = (*paths, *events, state.path, request.run_config, request.completion_ids)
+    read_files = (*paths, *events, *tables[: len(tables) == 1], state.path, request.run_config, request.completion_ids)
     source = Source(
         path=str(request.path),
         format="trl",
@@ -142,7 +143,7 @@ def _read(request: ReadRequest) -> Run:
         weights=weights,
         damaged_weights=damaged_weights,
         tokenizer=_find_tokenizer(run, request, weights),
-        notes=trl_files.step_notes(training, state, settings),
+        notes=trl_files.step_notes(training, evaluation, state, settings),
         windows=trl_files.windows(training, state),
         repeats=repeats(training, settings),
     )

@@ -179,7 +179,7 @@ class TrlState(Struct, frozen=True, kw_only=True):
         )
 
     def with_scalars(self, scalars: Mapping[int, Mapping[str, float]]) -> TrlState:
-        """The state with what the trainer wrote for TensorBoard, step -> tag -> value."""
+        """The state with what the trainer wrote for TensorBoard or trackio, step -> tag -> value."""
         by_mode: dict[str, dict[int, dict[str, float]]] = {}
         for step, tags in scalars.items():
             for tag, value in tags.items():
@@ -246,11 +246,14 @@ def _is_eval(entry: Mapping[str, Any]) -> bool:
     return any(name.startswith(_EVAL_PREFIX) for name in entry)
 
 
-def split_training(files: Sequence[StepFile], state: TrlState) -> tuple[list[StepFile], list[StepFile]]:
+def split_training(
+    files: Sequence[StepFile], state: TrlState, settings: TrainerSettings
+) -> tuple[list[StepFile], list[StepFile]]:
     """Separate training rollouts from evaluation.
 
     A repeat has the same rows and, in the trainer's log, no reward: rewards are logged when a batch is sampled. Where
-    the trainer evaluated since, files have the evaluation's rows, but the previous batch still served their steps.
+    the trainer evaluated since, files have the evaluation's rows, but the previous batch still served their steps. The
+    reward of several steps does not tell when; the batch may then be as old as the arguments let it be.
 
     Returns:
         The files of training rollouts, repeats merged into the first, and the files of evaluation rows.
@@ -263,6 +266,8 @@ def split_training(files: Sequence[StepFile], state: TrlState) -> tuple[list[Ste
         is_reuse = bool(training) and "reward" not in state.metrics.get(file.step, {})
         last = bisect_right(sampled_at, file.step) - 1 if file.step in state.metrics else -1
         since = sampled_at[last] if last >= 0 else file.step
+        if since == file.step in state.metrics:
+            since -= min(state.window(since), settings.updates_per_batch) - 1
         if file.step in state.eval_steps or bisect_left(eval_steps, since) < bisect_left(eval_steps, file.step):
             evaluation.append(file)
             if (
@@ -318,11 +323,21 @@ def _note(generation: int, update: int) -> Reason | None:
     return None
 
 
-def step_notes(files: Sequence[StepFile], state: TrlState, settings: TrainerSettings) -> dict[int, Reason]:
-    """Step -> why a training file's rollouts may not be those of the step's update; steps without doubt are absent."""
+def step_notes(
+    training: Sequence[StepFile], evaluation: Sequence[StepFile], state: TrlState, settings: TrainerSettings
+) -> dict[int, Reason]:
+    """Step -> why a file's rollouts are not, or may not be, those of its update; steps without doubt are absent."""
     batches = _micro_batches(settings)
-    notes = {file.step: _guess(file, state) if batches is None else _note(*batches) for file in files}
+    notes = {file.step: _guess(file, state) if batches is None else _note(*batches) for file in training}
+    served = {step for file in training for step in file.repeated_at}
+    notes |= {file.step: _OVERWRITTEN for file in evaluation if file.step in state.metrics and file.step not in served}
     return {step: note for step, note in notes.items() if note is not None}
+
+
+LOG_ELSEWHERE = "Log at steps without an evaluation: set logging_steps so that it does not always meet eval_steps."
+_OVERWRITTEN = Reason(
+    "rollouts_missing", "an evaluation wrote its own rows over the rollouts of this step", hint=LOG_ELSEWHERE
+)
 
 
 def windows(files: Sequence[StepFile], state: TrlState) -> dict[int, int]:

@@ -33,7 +33,7 @@ below the deviation in a wrong block."""
 _SHARE_TOLERANCE = 1e-6  # the log is float32
 _HOW = "greatest common divisor of the runs of equal prompts"
 _FIT_TOLERANCE = 1e-5  # largest residual of fitted weights, relative to the largest logged reward: the log is float32
-_MASKS = ("completion_mask", "env_mask", "tool_mask")
+MASKS = ("completion_mask", "env_mask", "tool_mask")
 _MAX_CONDITION = 1e4  # of the logged means; beyond it they do not determine the weights
 
 
@@ -142,7 +142,7 @@ def groups_with_rows(
     """The groups of a step with all that its rows hold; ``ids`` of completions, by row, are from a side file."""
     groups = []
     first = int(np.searchsorted(table.step, step))
-    masks = [name for name in _MASKS if any(name in row for row in rows)]
+    masks = [name for name in MASKS if any(name in row for row in rows)]
     for group_index, group_id in enumerate(table.select(table.step == step).ids(), start=first):
         start, size = int(table.starts[group_index] - table.starts[first]), int(table.size[group_index])
         begin = table.starts[group_index]

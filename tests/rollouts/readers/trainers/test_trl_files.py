@@ -1,4 +1,6 @@
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,20 @@ def test_files_of_steps_with_an_evaluation_are_left_out(tmp_path: Path) -> None:
     run = read_run(tmp_path)
     assert run.steps == (1,)
     assert any(sentence.endswith("are left out: 2.") for sentence in run.source.inferred)
+    assert run.notes[2].cause == "rollouts_missing"
+
+
+@pytest.mark.parametrize(("iterations", "steps"), [(1, (2, 4)), (2, (2,))])
+def test_a_batch_that_may_be_older_than_an_evaluation_was_overwritten(
+    tmp_path: Path, iterations: int, steps: tuple[int, ...]
+) -> None:
+    """Of the batches of steps 3 and 4 one reward was logged."""
+    for step in (2, 4):
+        write_file(tmp_path / "run", step, rows(AABB, [step % 4, 0, 0, 0]))
+    write_state(tmp_path / "run", entry(2), {"step": 3, "eval_reward": 1.0}, entry(4))
+    batches = {"steps_per_generation": 2, "gradient_accumulation_steps": 2}
+    run = read_run(tmp_path / "run", config(tmp_path, **batches, num_iterations=iterations))
+    assert (run.steps, tuple(run.notes)) == (steps, (4,) if iterations == 2 else ())
 
 
 def test_an_evaluation_does_not_hide_that_a_batch_was_used_again(tmp_path: Path) -> None:
@@ -67,6 +83,18 @@ def test_a_log_on_tensorboard_alone_is_the_trainers_log(tmp_path: Path) -> None:
     assert run.metrics == {1: {"reward": 0.25, "grad_norm": 1.5}, 2: {"reward": 0.5}}
     assert str(file) in run.source.files
     assert not any("trainer_state.json" in sentence for sentence in run.source.missing)
+    file.unlink()
+    with closing(sqlite3.connect(tmp_path / "project.db")) as database, database:
+        database.execute("CREATE TABLE metrics (run_name TEXT, step INTEGER, metrics TEXT)")
+        cells = [(step, json.dumps({"train/global_step": step, tag.decode(): value})) for step, tag, value in tags]
+        database.executemany("INSERT INTO metrics VALUES ('a', ?, ?)", cells)
+        database.commit()
+        run = read_run(tmp_path)
+        assert (run.steps, run.metrics[1]["grad_norm"], run.metrics[2]["reward"]) == ((1,), 1.5, 0.5)
+        database.executemany("INSERT INTO metrics VALUES ('b', ?, ?)", cells)
+    run = read_run(tmp_path)
+    assert run.metrics == {}
+    assert "holds 2 runs" in run.source.quarantined.lost[0]
 
 
 def test_a_log_of_nothing_but_evaluation_is_refused(tmp_path: Path) -> None:
