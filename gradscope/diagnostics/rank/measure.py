@@ -41,7 +41,6 @@ from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges
 
 _NO_WEIGHTS = ("weights_missing", "first_weights_missing")
-_MAX_REASONS = 3  # steps that an error names; where no weights are on disk, no others are read
 MAX_TOKENS = 512
 """Tokens of a group that are rows where nothing else is asked for; of more, as many are drawn. Exact rows cost N^2 P
 operations: of a model of 97,344 parameters 512 rows take 2 CPU seconds and 4,032 take 98."""
