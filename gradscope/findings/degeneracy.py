@@ -125,17 +125,15 @@ def _no_gain(first: results.SideRewards, second: results.SideRewards) -> str:
     conflict, before = second.conflict, first.conflict
     shares = [run.frac_main_differs for run in (first, second)]
     dead = [run.frac_reward_zero_std.value or 0.0 for run in (first, second)]
-    more = conflict is not None and (conflict.frac_groups.value or 0.0) > (
-        (before.frac_groups.value or 0.0) if before else 0.0
-    )
-    if conflict is None or not more or dead[1] >= dead[0] or None in (shares[0].value, shares[1].value):
+    decided, decided_before = (0.0 if of is None else of.frac_groups.value or 0.0 for of in (conflict, before))
+    if conflict is None or decided <= decided_before or dead[1] >= dead[0]:
         return ""
-    if difference_of(*shares).side_of_zero > 0:
+    if any(share.value is None for share in shares) or difference_of(*shares).side_of_zero > 0:
         return ""
     return (
         f"{second.run} has fewer groups without a gradient than {first.run} ({percent(dead[1])} for "
         f"{percent(dead[0])}), which shows no improvement: '{conflict.deciding}' decides "
-        f"{percent(conflict.frac_groups.value or 0.0)} of them, and '{conflict.main}' differs in "
+        f"{percent(decided)} of them, and '{conflict.main}' differs in "
         f"{with_interval(shares[1], percent)}, in {first.run} in {with_interval(shares[0], percent)}."
     )
 

@@ -184,7 +184,7 @@ def train_grid(
         UsageError: ``resume`` and ``force`` together, or settings that do not go together.
         InputError: Cells failed; the others are finished.
     """
-    require_single_process("A grid is made")
+    require_single_process()
     if resume and force:
         raise UsageError("--resume goes on with a grid and --force replaces it.", hint="Give one of the two.")
     for cell in cells:

@@ -47,15 +47,15 @@ def end_group() -> None:
             distributed.destroy_process_group()
 
 
-def raise_once(error: GradscopeError) -> None:
-    """Raise an error that every process finds without looking at the disk.
+def refuse_once(message: str, *, hint: str) -> None:
+    """Refuse what every process can tell without looking at the disk.
 
     Raises:
-        GradscopeError: In the main process.
+        UsageError: In the main process.
         SystemExit: In the others.
     """
     if process_index() == 0:
-        raise error
+        raise UsageError(message, hint=hint)
     raise SystemExit(_USAGE)
 
 
@@ -74,36 +74,28 @@ def check_launch(num_rollouts: int, num_parts: int) -> None:
     """
     size = num_processes()
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        raise_once(
-            UsageError(
-                "DeepSpeed keeps weights and optimizer in checkpoints of its own form, which a run does not read.",
-                hint=f"Shard the model by FSDP: {shlex.join(SHARDED_LAUNCH)} -m gradscope train ...",
-            )
+        refuse_once(
+            "DeepSpeed keeps weights and optimizer in checkpoints of its own form, which a run does not read.",
+            hint=f"Shard the model by FSDP: {shlex.join(SHARDED_LAUNCH)} -m gradscope train ...",
         )
     if shards_model() and any(os.environ.get(name) != value for name, value in _FSDP.items()):
-        raise_once(
-            UsageError(
-                "FSDP is told to shard in its first version, or to save a piece of the model in each process.",
-                hint="Set fsdp_version: 2 and fsdp_state_dict_type: FULL_STATE_DICT in accelerate's configuration.",
-            )
+        refuse_once(
+            "FSDP is told to shard in its first version, or to save a piece of the model in each process.",
+            hint="Set fsdp_version: 2 and fsdp_state_dict_type: FULL_STATE_DICT in accelerate's configuration.",
         )
     if num_rollouts % (num_parts * size):
         parts = f" of {num_parts} parts" if num_parts > 1 else ""
-        raise_once(
-            UsageError(
-                f"{num_rollouts} rollouts a step do not divide among {size} processes{parts}.",
-                hint="Choose --num-prompts and --group-size so that the processes divide their product.",
-            )
+        refuse_once(
+            f"{num_rollouts} rollouts a step do not divide among {size} processes{parts}.",
+            hint="Choose --num-prompts and --group-size so that the processes divide their product.",
         )
 
 
-def require_single_process(subject: str) -> None:
-    """Refuse several processes for work of a single one: "A grid is made" is a ``subject``."""
+def require_single_process() -> None:
+    """Refuse a grid in several processes."""
     size = num_processes()
     if size > 1:
-        raise_once(
-            UsageError(f"{subject} by one process, and a launcher started {size}.", hint="Call gradscope itself.")
-        )
+        refuse_once(f"A grid is made by one process, and a launcher started {size}.", hint="Call gradscope itself.")
 
 
 def run_everywhere(work: Callable[[], Value]) -> Value:

@@ -23,7 +23,7 @@ from gradscope.errors import OutputExistsError, UsageError
 from gradscope.machine import num_processes
 from gradscope.rollouts.run_folder import RunManifest, manifest_path
 from gradscope.training.config import TrainConfig
-from gradscope.training.processes import raise_once, shards_model
+from gradscope.training.processes import refuse_once, shards_model
 from gradscope.training.tasks.task import Task
 
 _OF_STEPS = ("per_step", "per_token")  # formulations of the rewards of single steps of a completion
@@ -64,20 +64,16 @@ def check_settings(config: TrainConfig) -> None:
             hint=f"Give --group-size {2 * chosen.min_group_size} or more.",
         )
     if config.sampling != "fixed" and num_processes() > 1:
-        raise_once(
-            UsageError(
-                f"{config.sampling} sampling looks at all groups of a step in one process, and a launcher started "
-                f"{num_processes()}.",
-                hint="Call gradscope itself, or leave out --sampling.",
-            )
+        refuse_once(
+            f"{config.sampling} sampling looks at all groups of a step in one process, and a launcher started "
+            f"{num_processes()}.",
+            hint="Call gradscope itself, or leave out --sampling.",
         )
     if shards_model() and (config.reward == "answer_probability" or config.match_grad_norm is not None):
-        raise_once(
-            UsageError(
-                "--reward answer_probability and --match-grad-norm need the whole model in every process, and FSDP "
-                "shards it.",
-                hint="Leave them out, or launch plain data parallelism: accelerate launch --multi_gpu ...",
-            )
+        refuse_once(
+            "--reward answer_probability and --match-grad-norm need the whole model in every process, and FSDP "
+            "shards it.",
+            hint="Leave them out, or launch plain data parallelism: accelerate launch --multi_gpu ...",
         )
 
 

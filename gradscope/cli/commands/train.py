@@ -122,7 +122,7 @@ def train(
     """
     typed = {name: value for name, value in settings.items() if value is not None}
     if "vllm" in typed:
-        typed["vllm"] = _read_json("--vllm", typed["vllm"])
+        typed["vllm"] = _read_vllm(typed["vllm"])
     base = (read_config(config) if config is not None else _DEFAULTS).to_json()
     varied: dict[str, Any] = {
         "advantages": parse_names("--advantage", typed.pop("advantage", None)),
@@ -149,12 +149,12 @@ def train(
         _show_answer(folder, chosen)
 
 
-def _read_json(option: str, text: str) -> Any:
-    """The value of an option that is typed as JSON."""
+def _read_vllm(text: str) -> Any:
+    """The settings of vLLM, which are typed as JSON."""
     try:
         return parse_json(text)
     except ValueError as error:
-        raise UsageError(f"{option} is not JSON: {error}.", hint='For example: {"mode": "colocate"}') from error
+        raise UsageError(f"--vllm is not JSON: {error}.", hint='For example: {"mode": "colocate"}') from error
 
 
 def _say_done(folder: Path, config: TrainConfig) -> None:

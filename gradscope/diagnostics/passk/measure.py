@@ -68,16 +68,10 @@ def sample_files(path: str | Path, progress: ProgressCallback = no_progress) -> 
     return heldout or (folder,)
 
 
-def read_samples(
-    path: str | Path,
-    *,
-    success_threshold: float | None = None,
-    read: ReadOptions | None = None,
-    progress: ProgressCallback = no_progress,
-) -> Samples:
+def read_samples(path: str | Path, *, success_threshold: float | None = None) -> Samples:
     """The samples of one file of one policy, counted by prompt."""
     file = fetched(path)
-    run = _run_of(file, success_threshold, read or ReadOptions(), progress)
+    run = _run_of(file, success_threshold, ReadOptions(), no_progress)
     return samples_of_run(run, name=file.name, success_threshold=success_threshold)
 
 

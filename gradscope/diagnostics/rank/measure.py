@@ -41,7 +41,7 @@ from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges
 
 _NO_WEIGHTS = ("weights_missing", "first_weights_missing")
-_MAX_REASONS = 3  # steps that an error names; where no weights are on disk, no others are read
+_MAX_REASONS = 3  # steps that an error names; where no weights are on disk, no others are looked at
 MAX_TOKENS = 512
 """Tokens of a group that are rows where nothing else is asked for; of more, as many are drawn. Exact rows cost N^2 P
 operations: of a model of 97,344 parameters 512 rows take 2 CPU seconds and 4,032 take 98."""
@@ -94,7 +94,7 @@ def measure_rank(
         progress(len(chosen), len(chosen), "steps")
         return _report(run, request, collected, run.source)
     if steps is None:
-        chosen = computable_steps(run) or chosen
+        chosen = computable_steps(run) or (chosen if run.weights else chosen[:_MAX_REASONS])
     # step by step, as soon as each is measured
     question = row_question(request, options.tokens or MAX_TOKENS, options.sketch)
     if question is not None and rows == "token":
@@ -118,7 +118,7 @@ def measure_rank(
                 hint="Save checkpoints in the next run (docs/howto.md), or give weights with --initial; gradscope "
                 "degeneracy and report need none.",
             )
-        reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:3])
+        reasons = "; ".join(f"step {step}: {reason}" for step, reason in list(collected.skipped.items())[:_MAX_REASONS])
         raise InputError(f"No step of {run.source.path} could be computed: {reasons}.", hint=_instead(run, first))
     return _report(run, request, collected, with_damage(run, collected.skipped, wanted))
 

@@ -69,10 +69,8 @@ class PromptEffects(_Effects, frozen=True, kw_only=True):
         own = np.diag(self.effect)
         cross_effects = _without_each(self.effect - np.diag(own), counted)
         alone = own.sum() - np.concatenate([[0.0], own[counted]])
-        if alone[0] <= 0:
-            return Estimate.undefined_because(NO_OWN, num_units=num)
         if np.any(alone <= 0):
-            return Estimate.undefined_because(HANGS_ON_ONE, num_units=num)
+            return Estimate.undefined_because(NO_OWN if alone[0] <= 0 else HANGS_ON_ONE, num_units=num)
         return jackknifed(cross_effects / alone)
 
     def influences(self) -> list[Estimate]:
@@ -168,16 +166,15 @@ class HeldoutEffects(_Effects, frozen=True, kw_only=True):
         """
         if (few := self._too_few()) is not None:
             return few
+        num = sum(self.effect.shape)
         if self.own is None:
-            return Estimate.undefined_because(self.unknown, num_units=self._num_units)
+            return Estimate.undefined_because(self.unknown, num_units=num)
         # a left-out training prompt goes from both sides: its gradient, and its correct answers
         held, counts = left_out_sums(self.effect.mean(axis=1)), left_out_sums(self.is_solved)
         total, leaving = self.own.sum(), self.own.sum(axis=0) + self.own.sum(axis=1) - np.diag(self.own)
         own = np.concatenate([[total], total - leaving]) / np.maximum(counts, 1.0)
-        if own[0] <= 0:
-            return Estimate.undefined_because(NO_OWN, num_units=self._num_units)
         if np.any(own <= 0):
-            return Estimate.undefined_because(HANGS_ON_ONE, num_units=self._num_units)
+            return Estimate.undefined_because(NO_OWN if own[0] <= 0 else HANGS_ON_ONE, num_units=num)
         without_heldout = means_without(self.effect.sum(axis=0))[1:] / own[0]
         ratios = held / own
         return crossed_jackknife(float(ratios[0]), [ratios[1:], without_heldout], low=-np.inf, high=np.inf)
@@ -192,10 +189,6 @@ class HeldoutEffects(_Effects, frozen=True, kw_only=True):
         if unit <= 0:
             return [Estimate.undefined_because("no held-out answer has a gradient")] * len(self.effect)
         return [student_mean(row / unit) for row in self.effect]
-
-    @property
-    def _num_units(self) -> int:
-        return sum(self.effect.shape)
 
     def _too_few(self) -> Estimate | None:
         conditions = ("groups have a gradient", "held-out prompts have a correct answer")
@@ -231,10 +224,7 @@ def heldout_effects(
         own: Score vectors times the gradient of each correct rollout's log-probability, [R, R]; None where not known.
         unknown: Why it is not.
 
-    >>> scores = np.array([[1.0, 0.0], [0.0, 1.0]])
-    >>> effects = heldout_effects(
-    ...     np.eye(2), [1.0, -1.0], [0, 1], [True, False], scores @ [[3.0], [4.0]], [5.0], None
-    ... )
+    >>> effects = heldout_effects(np.eye(2), [1, -1], [0, 1], [True, False], [[3.0], [4.0]], [5.0], None)
     >>> effects.effect.tolist(), effects.cosine.round(2).tolist()
     ([[3.0], [-4.0]], [[0.6], [-0.8]])
     """

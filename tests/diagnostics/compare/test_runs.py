@@ -72,12 +72,7 @@ def write_log(path: Path, rewards: list[list[float]]) -> Path:
 
 @pytest.mark.parametrize(
     ("groups", "share"),
-    [
-        ([[1, 1], [1, 1], [1]], 1.0),
-        ([[1, 0], [1, 1], [0]], 0.5),
-        ([[1, 0, 1], [1], [0], [1]], 0.0),
-        ([[1], [0]], None),
-    ],
+    [([[1, 1], [1, 1], [1]], 1.0), ([[1, 0], [1, 1], [0]], 0.5), ([[1, 0, 1], [1], [0], [1]], 0.0), ([[1], [0]], None)],
 )
 def test_groups_of_one_rollout_have_no_part_in_the_share_of_dead_ones(
     tmp_path: Path, groups: list[list[int]], share: float | None

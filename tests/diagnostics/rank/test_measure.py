@@ -1,16 +1,19 @@
 """Ranks of a real run: the step's Gram adds up to the logged norm, and every question comes from it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from gradscope.diagnostics.rank.collected import examine_step
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError
 from gradscope.results.rank import GradientSpectrum, RankReport
 from gradscope.rollouts.read_options import ReadOptions
+from tests.rollouts.readers.lines import write_lines
 
 pytestmark = pytest.mark.slow  # a run of shared/data, recomputed
 
@@ -99,6 +102,20 @@ def test_steps_without_weights_are_left_out_and_named(shared_data: Path) -> None
     assert "not on disk" in partial.skipped[2]
     with pytest.raises(InputError, match=r"No step of .* could be computed: step 2: the weights after 1 update"):
         rank_full(shared_data, steps=[2])
+
+
+def test_of_a_log_without_weights_three_steps_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"step": step, "prompt": "2+2?", "completion": "4", "reward": at} for step in range(1, 6) for at in (0, 1)]
+    steps: list[int] = []
+
+    def examine(run: Any, measured: Any, *others: Any) -> None:
+        steps.append(measured.step)
+        examine_step(run, measured, *others)
+
+    monkeypatch.setattr("gradscope.diagnostics.rank.measure.examine_step", examine)
+    with pytest.raises(InputError, match=r"No weights of .* are on disk"):
+        measure_rank(write_lines(tmp_path / "log.jsonl", *rows))
+    assert steps == [1, 2, 3]
 
 
 def test_a_formulation_that_refuses_the_rewards_is_named(shared_data: Path) -> None:

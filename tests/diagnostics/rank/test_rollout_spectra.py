@@ -211,12 +211,7 @@ def tokens_of(group_id: str, rollouts: list[int], *, num_tokens: int | None = No
         logged_weights=-0.25 * np.where(np.array(rollouts) % 2, -1.0, 1.0) if logged else None,
         num_tokens=num_tokens or count,
     )
-    return TokenGram(
-        table=table,
-        gram=np.eye(count),
-        num_columns=50,
-        slow_parameters=(),
-    )
+    return TokenGram(table=table, gram=np.eye(count), num_columns=50, slow_parameters=())
 
 
 def rows_of(rewards: list[float], group_ids: list[str], *, advantages: bool = True) -> StepRows:

@@ -140,11 +140,7 @@ def test_everything_that_is_known_is_written(tmp_path: Path) -> None:
 
 
 def request(**fields: object) -> rank_rows.RankRequest:
-    defaults = {
-        "rows": "rollout",
-        "advantages": ("logged", "dr_grpo", "rloo"),
-        "group_sizes": (2, 4),
-    }
+    defaults = {"rows": "rollout", "advantages": ("logged", "dr_grpo", "rloo"), "group_sizes": (2, 4)}
     return rank_rows.RankRequest(**{**defaults, **fields})
 
 

@@ -80,10 +80,7 @@ def by_trl(table: torch.Tensor, aggregation: str, scale: str) -> tuple[torch.Ten
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize(
     ("aggregation", "scale"),
-    [
-        *(("sum_then_normalize", scale) for scale in ("group", "batch", "none")),
-        ("normalize_then_sum", "group"),
-    ],
+    [*(("sum_then_normalize", scale) for scale in ("group", "batch", "none")), ("normalize_then_sum", "group")],
 )
 def test_the_numbers_are_trls(aggregation, scale, gaps, seed):
     groups, table = random_groups(seed, gaps=gaps)

@@ -30,10 +30,7 @@ NORMS = (*(0.1, 0.12, 0.11) * 4, 9.0)
 
 def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
     run = metrics_alone(
-        frac_reward_zero_std=(1.0, 0.9),
-        completions__clipped_ratio=(1.0, 1.0),
-        grad_norm=NORMS,
-        reward=(0.1, 0.2),
+        frac_reward_zero_std=(1.0, 0.9), completions__clipped_ratio=(1.0, 1.0), grad_norm=NORMS, reward=(0.1, 0.2)
     )
     report, sections = report_of_metrics(run, "a run"), sections_of(run)
     assert list(sections) == ["signal", "generation", "norm", "courses", "rollouts"]

@@ -92,8 +92,7 @@ def test_large_steps_cost_no_digits() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("length", "correlation"),
-    [(3, 0.9), (5, 0.5), (5, 0.9), (12, 0.8), (12, 0.9), (30, 0.0), (40, 0.5), (40, 0.9)],
+    ("length", "correlation"), [(3, 0.9), (5, 0.5), (5, 0.9), (12, 0.8), (12, 0.9), (30, 0.0), (40, 0.5), (40, 0.9)]
 )
 def test_a_trend_of_noise_that_persists_is_seldom_taken_for_one(correlation: float, length: int) -> None:
     """Student's interval takes a fifth to a half of such courses for a trend; at most 5 % are here."""

@@ -37,8 +37,7 @@ def test_every_logged_number_is_reproduced(short_run: MakeRun, sampling: str) ->
 
 
 @pytest.mark.parametrize(
-    ("sampling", "name"),
-    [("dynamic", "compensation"), ("dynamic", "token_critic"), ("reallocated", "spo")],
+    ("sampling", "name"), [("dynamic", "compensation"), ("dynamic", "token_critic"), ("reallocated", "spo")]
 )
 def test_the_norm_is_reproduced_for_other_advantages(short_run: MakeRun, sampling: str, name: str) -> None:
     report = replay_run(short_run(sampling=sampling, advantage=name), steps=(1, 3))

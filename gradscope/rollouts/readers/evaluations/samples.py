@@ -344,12 +344,7 @@ def _prompts_alike(
 
 
 def _prompts_of(
-    row: Mapping[str, Any],
-    at: int,
-    location: str,
-    columns: ColumnNames,
-    step_key: str | None,
-    benchmark: str | None,
+    row: Mapping[str, Any], at: int, location: str, columns: ColumnNames, step_key: str | None, benchmark: str | None
 ) -> Iterator[_Prompt | str]:
     """The prompts of a row, and reasons why it, or a part of it, is set aside."""
     step = 0 if step_key is None else step_number(row.get(step_key))

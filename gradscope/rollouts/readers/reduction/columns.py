@@ -478,12 +478,7 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
                 texts = dict(zip(named, columns.texts(named), strict=True))
             fields["prompt"] = texts.get(at, "")
         record = Record(
-            step=steps[at],
-            group=groups[at],
-            prompt_id=prompts[at],
-            location=location,
-            count=counts[at],
-            **fields,
+            step=steps[at], group=groups[at], prompt_id=prompts[at], location=location, count=counts[at], **fields
         )
         yield at, record
 

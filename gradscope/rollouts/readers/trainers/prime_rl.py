@@ -208,10 +208,7 @@ def batches_in(files: Iterable[Path], *, with_tokens: bool) -> TrainedBatches:
             counted = (values.tolist() for values in episodes.count_tokens(rollouts))
             for rollout, num_tokens, advantage in zip(rollouts, *counted, strict=True):
                 trained[rollout.trace.id] = Trained(
-                    batch=batch,
-                    num_tokens=num_tokens,
-                    advantage=advantage,
-                    rollout=rollout if with_tokens else None,
+                    batch=batch, num_tokens=num_tokens, advantage=advantage, rollout=rollout if with_tokens else None
                 )
     return TrainedBatches(trained)
 
