@@ -17,16 +17,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.copies import as_named
-from gradscope.diagnostics.compare.runs import (
-    CourseMean,
-    CourseTrend,
-    GroupMean,
-    Means,
-    Number,
-    changes,
-    prompt_names,
-    unlike_levels,
-)
+from gradscope.diagnostics.compare import runs as compared_runs
 from gradscope.diagnostics.degeneracy.group_rewards import NoGroupError
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
@@ -230,9 +221,9 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
         )
     first, *rest = [(name, _numbers(run, steps)) for name, run in runs.items()]
     tables = {name: reward_table(run.groups) for name, run in runs.items()}
-    unlike = {name: unlike_levels(tables[first[0]], table) for name, table in tables.items()}
+    unlike = {name: compared_runs.unlike_levels(tables[first[0]], table) for name, table in tables.items()}
     rows = []
-    differences = {other: changes(first[1], numbers) for other, numbers in rest}
+    differences = {other: compared_runs.changes(first[1], numbers) for other, numbers in rest}
     for title, form in _titles([first[1], *(numbers for _, numbers in rest)]):
         for other, numbers in rest:
             difference = differences[other][title]
@@ -262,13 +253,13 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     )
 
 
-def _numbers(run: Run, steps: Sequence[int]) -> Means:
+def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
     """What a run is compared by, over these steps: title -> mean or trend, as far as they are logged."""
     table = reward_table(run.groups)
     table = table.select(table.is_complete & np.isin(table.step, list(steps)))
     means = mean_rewards(run)
     rewards = {step: means[step] for step in steps if step in means}
-    numbers: dict[str, Number] = {}
+    numbers: dict[str, compared_runs.Number] = {}
     if len(table):
         numbers[_REWARD] = _mean(table, table.sums(table.reward) / table.size)
         if len(steps) >= 4:
@@ -285,25 +276,25 @@ def _numbers(run: Run, steps: Sequence[int]) -> Means:
         chosen = tuple(step for step in steps if step in course)
         if chosen:
             at_steps = np.array([course[step] for step in chosen])
-            numbers[title] = CourseMean(chosen, at_steps, np.array(list(course.values())))
+            numbers[title] = compared_runs.CourseMean(chosen, at_steps, np.array(list(course.values())))
     if len(rewards) >= 3:
-        numbers[_TREND] = CourseTrend(tuple(rewards), np.array(list(rewards.values())))
+        numbers[_TREND] = compared_runs.CourseTrend(tuple(rewards), np.array(list(rewards.values())))
     return numbers
 
 
-def _mean(table: RewardTable, values: NDArray[np.float64]) -> GroupMean:
-    return GroupMean(table, values, np.ones(len(table)))
+def _mean(table: RewardTable, values: NDArray[np.float64]) -> compared_runs.GroupMean:
+    return compared_runs.GroupMean(table, values, np.ones(len(table)))
 
 
-def _estimate(number: Number) -> Estimate:
+def _estimate(number: compared_runs.Number) -> Estimate:
     """A run's own, with the interval of its prompts, or of its steps."""
-    if not isinstance(number, GroupMean):
+    if not isinstance(number, compared_runs.GroupMean):
         return number.estimate
     are_shares = bool(number.values.min() >= 0.0 and number.values.max() <= 1.0)
     return bootstrap_mean(number.values, number.table.prompt, share=are_shares)
 
 
-def _titles(numbers: Sequence[Means]) -> list[tuple[str, Callable[[float], str]]]:
+def _titles(numbers: Sequence[compared_runs.Means]) -> list[tuple[str, Callable[[float], str]]]:
     """What every run has, and how its differences read."""
     return [
         (title, points if title == _DEAD else lambda value: f"{value:+.3g}")
@@ -355,7 +346,7 @@ def _cautions(runs: Sequence[Run], steps: Sequence[int]) -> Iterator[str]:
     sizes = [", ".join(map(str, sizes_of(run.groups))) for run in runs]
     if len(set(sizes)) > 1:
         yield f"Groups differ in size ({'; '.join(sizes)}), and larger ones are less often without a gradient."
-    prompts = list(map(set, prompt_names([reward_table(run.groups) for run in runs])))
+    prompts = list(map(set, compared_runs.prompt_names([reward_table(run.groups) for run in runs])))
     shared, every = len(set.intersection(*prompts)), len(set.union(*prompts))
     yield f"{shared:,} of {every:,} prompts are in all of them."
 

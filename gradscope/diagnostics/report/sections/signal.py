@@ -12,14 +12,7 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.metrics_alone import dead_section
 from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, Unavailable, along_line, missing_section
 from gradscope.estimate import Estimate
-from gradscope.findings.degeneracy import (
-    conflict_advice,
-    conflict_sentence,
-    dead_group_advice,
-    moved_sentence,
-    signed_percent,
-    sudden_sentence,
-)
+from gradscope.findings import degeneracy
 from gradscope.metrics.uncertainty.steps import trend
 from gradscope.render.views.degeneracy import ENVIRONMENTS, REWARDS, prompts_view
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate, view_table
@@ -76,7 +69,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     if report.source.kind == "metrics":
         return dead_section(report.metrics, report.source)
     entry = metric("frac_reward_zero_std")
-    advice = dead_group_advice(report)
+    advice = degeneracy.dead_group_advice(report)
     caption = f"{counted(len(report.by_prompt), 'prompt')}, those never or always solved first, by number of rollouts"
     prompts = prompts_view(MAX_PROMPTS)
     findings = [text for text in report.findings if text != advice]
@@ -86,7 +79,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
         *("iid_prediction", "jensen_gap"),
     )
-    is_unusual = report.looks_filtered or report.num_faint > 0 or bool(sudden_sentence(report))
+    is_unusual = report.looks_filtered or report.num_faint > 0 or bool(degeneracy.sudden_sentence(report))
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
     return ReportSection(
         name="signal",
@@ -129,7 +122,7 @@ def _trend(report: DegeneracyReport) -> Iterator[str]:
     shares = list(zip(report.course.step, report.course.frac_reward_zero_std, strict=True))
     steps = [step for step, value in shares if value is not None]
     change = trend(steps, [value for _, value in shares if value is not None]).within(-1.0, 1.0)
-    if len({value for _, value in shares}) > 1 and not moved_sentence(report):
+    if len({value for _, value in shares}) > 1 and not degeneracy.moved_sentence(report):
         yield from along_line("the share", change, (steps[0], steps[-1]), points, " points")
 
 
@@ -192,7 +185,7 @@ def _rewards_severity(report: DegeneracyReport, functions: list[RewardFunction])
 
 
 def _findings(report: DegeneracyReport, functions: list[RewardFunction]) -> Iterator[str]:
-    conflict = () if report.reward_conflict is None else (conflict_sentence(report.reward_conflict),)
+    conflict = () if report.reward_conflict is None else (degeneracy.conflict_sentence(report.reward_conflict),)
     if report.is_in_conflict and report.reward_conflict is not None:  # the page begins with the conflict itself
         main = next(function for function in report.by_reward if function.name == report.reward_conflict.main)
         yield f"'{main.name}' is tied in {with_interval(main.frac_tied, percent)} of the groups."
@@ -208,8 +201,8 @@ def _findings(report: DegeneracyReport, functions: list[RewardFunction]) -> Iter
         if shares:
             top = max(shares, key=lambda name: shares[name].value or 0.0)
             whose = f", by {report.advantages_of}" if kind == "advantage_share" else ""
-            value = signed_percent(shares[top].value or 0.0)
-            yield f"'{top}' makes {value}{interval(shares[top], signed_percent)} of the {quantity}{whose}."
+            value = degeneracy.signed_percent(shares[top].value or 0.0)
+            yield f"'{top}' makes {value}{interval(shares[top], degeneracy.signed_percent)} of the {quantity}{whose}."
             break
     else:
         yield f"What each makes is not known: {report.by_reward[0].difference_share.undefined}."
@@ -227,7 +220,7 @@ def _findings(report: DegeneracyReport, functions: list[RewardFunction]) -> Iter
 
 def _next_step(report: DegeneracyReport, functions: list[RewardFunction]) -> str:
     if report.reward_conflict is not None:
-        return conflict_advice(report.reward_conflict)
+        return degeneracy.conflict_advice(report.reward_conflict)
     if report.frac_reward_conflict.undefined and len(functions) > 1:
         return f"Whether side rewards decide groups is undefined: {report.frac_reward_conflict.undefined}."
     return "If one makes more of the gradient than it should, change its weight (reward_weights in TRL)."

@@ -25,15 +25,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import MAX_ROW, allowed
 from gradscope.outside.plain_json import MAX_DEPTH
 from gradscope.rollouts.arrays import count_of, positions_of
-from gradscope.rollouts.readers.parsing.tables import (
-    BOM,
-    LIST,
-    MAX_FLAWED,
-    UNDECODED,
-    document_bytes,
-    open_bytes,
-    parse_line,
-)
+from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, Note
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 
@@ -117,14 +109,14 @@ class LineBlock(Struct, frozen=True, kw_only=True):
         num_flawed = 0
         for at in numbers:
             start, end = int(bounds[at]), int(bounds[at + 1])
-            row = parse_line(self.data[start:end])
+            row = tables.parse_line(self.data[start:end])
             is_next = bool(odd) and odd[-1].at + odd[-1].count == at
             num_flawed = 0 if isinstance(row, dict) else num_flawed + 1 if is_next else 1
             if is_next and isinstance(row, str) and odd[-1].row == row:
                 odd[-1] = replace(odd[-1], count=odd[-1].count + 1, end=self.offset + end)
             else:
                 odd.append(OddRow(at=at, row=row, start=self.offset + start, end=self.offset + end))
-            if num_flawed > allowed(MAX_FLAWED):
+            if num_flawed > allowed(tables.MAX_FLAWED):
                 break
         return odd
 
@@ -135,7 +127,7 @@ def blocks_in(
     """The lines that begin within a range of bytes of a file, in blocks of about the given sizes."""
     at, sizes = start, sizes or repeat(BLOCK)
     try:
-        with open_bytes(path) as stream:
+        with tables.open_bytes(path) as stream:
             if start:
                 at = _seek_line(stream, start, end)
             while end is None or at < end:
@@ -145,8 +137,8 @@ def blocks_in(
                     break
                 offset = at
                 at += len(data) + skipped
-                if not offset and data.startswith(BOM):
-                    data, offset = data[len(BOM) :], len(BOM)
+                if not offset and data.startswith(tables.BOM):
+                    data, offset = data[len(tables.BOM) :], len(tables.BOM)
                 cut = data.rfind(b"\n") + 1
                 if cut:
                     yield LineBlock(data=data[:cut] if data[cut:] else data, offset=offset, end=offset + cut)
@@ -188,9 +180,9 @@ def scan_small(
 def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool = False) -> list[Scanned] | None:
     """A document that is one list of usual rows; None for any other document."""
     try:
-        data = document_bytes(path)
-        elements = LIST.decode(data) if data is not None and is_text(data) else []
-    except (InputError, *UNDECODED):
+        data = tables.document_bytes(path)
+        elements = tables.LIST.decode(data) if data is not None and is_text(data) else []
+    except (InputError, *tables.UNDECODED):
         return None
     scanned: list[Scanned] = []
     end = path.stat().st_size
@@ -310,7 +302,7 @@ def _decoded(
         low, high = waiting.pop()
         try:
             decoded = decode(view[bounds[low] : bounds[high]])
-        except UNDECODED:
+        except tables.UNDECODED:
             decoded = []
         if len(decoded) == high - low:
             rows += decoded
