@@ -98,12 +98,12 @@ BENCHMARKS = (
     *("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset", "domain", "subject", "split"),
 )
 """Names of columns that, beside those of environments, say what a prompt's id counts within."""
-_EVALUATION = frozenset(("eval", "evaluation", "val", "validation"))
-_HELD_OUT = {
-    **dict.fromkeys(("split", "phase", "stage", "mode"), _EVALUATION | {"valid", "dev", "test", "held_out", "heldout"}),
+_EVALUATION = ("eval", "evaluation", "val", "validation")
+_HELD_OUT: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("split", "phase", "stage", "mode"), (*_EVALUATION, "valid", "dev", "test", "held_out", "heldout")),
     **dict.fromkeys(("type", "kind", "event"), _EVALUATION),
-    **dict.fromkeys(("is_eval", "is_val", "is_validation", "is_test"), frozenset(("true", "1"))),
-    **dict.fromkeys(("is_train", "is_training"), frozenset(("false", "0"))),
+    **dict.fromkeys(("is_eval", "is_val", "is_validation", "is_test"), ("true", "1")),
+    **dict.fromkeys(("is_train", "is_training"), ("false", "0")),
 }
 """Name of a column -> what it says of rows that are of an evaluation beside training."""
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")

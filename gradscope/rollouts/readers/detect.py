@@ -293,10 +293,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
 
 
 def _file_of_rollouts(request: ReadRequest) -> Path | None:
-    """The rollouts by step of a script in a folder whose metrics were recognized: one file, or several as a glob.
-
-    None where there are none, or where their names differ in more than numbers, as those of several runs do.
-    """
+    """The rollouts by step beside a script's metrics: one file, or a glob of those whose names differ in numbers."""
     are_named = request.options.metric_columns or request.options.metric_run or request.columns != ColumnNames()
     files = () if are_named or request.path.is_file() else expand(request.path)
     columns = {file: column_roles.columns_of_rows(peek(file), request.columns) for file in files}

@@ -223,7 +223,7 @@ LM_EVAL = RowFormat(
 )
 
 
-_are_new, _are_old = has_keys("doc", "model_response", "metric"), has_keys("full_prompt", "predictions", "metrics")
+_DETAILS, _OLDER_DETAILS = {"doc", "model_response", "metric"}, {"full_prompt", "predictions", "metrics"}
 
 
 def _lighteval_details(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
@@ -267,16 +267,11 @@ LIGHTEVAL = RowFormat(
     looks_for="details_*.parquet with doc, model_response and metric, or predictions and metrics (lighteval)",
     title="lighteval details",
     patterns=("details_*.parquet",),
-    recognizes_file=lambda file: _are_new(file) or _are_old(file),
+    recognizes_file=has_row(lambda row: row.keys() >= _DETAILS or row.keys() >= _OLDER_DETAILS),
     rows_of=_lighteval_details,
     survey=_lighteval_survey,
     columns=lambda reading, metric=None: (
-        None
-        if metric is None
-        else reading.log(
-            to_columns=partial(_lighteval_rows, metric=metric),
-            keys=() if _are_old(reading.files[0]) else ("doc", "metric", "model_response"),
-        )
+        None if metric is None else reading.log(to_columns=partial(_lighteval_rows, metric=metric))
     ),
     takes=frozenset({"reward_column"}),
 )
