@@ -36,8 +36,8 @@ def test_what_is_given_leaves_nothing_to_infer(shared_data: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "groups", "noted"),
     [
-        ("with_eval", {1: 4, 3: 4}, set()),
-        ("eval_logging_steps_3", {3: 4}, set()),
+        ("with_eval", {1: 4, 3: 4}, {2, 4}),  # overwritten by evaluations
+        ("eval_logging_steps_3", {3: 4}, {6}),
         ("logging_steps_3", {3: 4, 6: 4, 7: 4}, set()),
         ("duplicate_prompts", {1: 4, 2: 4, 3: 4}, set()),
         ("num_iterations_2", {1: 4, 3: 4}, {1, 3}),
