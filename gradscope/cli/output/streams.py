@@ -218,6 +218,7 @@ def _lines() -> ProgressCallback:
         starts = left is not None and not began_moving
         due = LINE_EVERY if left is None or starts else wait
         if starts:  # its pace is that of loading a model
+            left = left if done - first >= 1 else None  # and a part of a step may be next to nothing
             begun, first, began_moving = now, done, True
         if now - last_line < due:
             return

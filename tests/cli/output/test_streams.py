@@ -168,6 +168,20 @@ def test_less_than_an_hour_and_a_half_is_in_minutes(seconds: list[float], capsys
     assert capsys.readouterr().err == "about 9 min left: 1 of 10 steps\n"
 
 
+def test_the_first_part_of_a_step_tells_how_long_a_model_loads(
+    seconds: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with streams.progress_bar(quiet=False) as progress:
+        for done in (0, 1 / 64, 8 / 64, 16 / 64):
+            progress(done, 1, "steps")
+            seconds[0] += 31
+    assert capsys.readouterr().err.splitlines() == [
+        "0 of 1 steps",
+        "about 4 min left: 0 of 1 steps",
+        "about 3 min left: 0 of 1 steps",
+    ]
+
+
 @pytest.mark.parametrize("total", [10_000, 10**9])
 def test_under_a_second_is_no_estimate(total: int, seconds: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     """Work that has only begun, or is all but done, after a wait: neither is said to take no time."""
