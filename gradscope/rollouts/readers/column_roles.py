@@ -19,18 +19,11 @@ from numpy.typing import NDArray
 from gradscope.errors import UsageError
 from gradscope.rollouts.function_rewards import reward_terms
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.parsing.cells import (
-    CONVERSATION,
-    ENVIRONMENTS,
-    mapping_of,
-    parse_reward,
-    prompt_text_id,
-    text_of,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.records import list_names
 
 USUAL: dict[str, tuple[str, ...]] = {
-    "prompt": ("prompt", "question", "problem", "input", "query", "instruction", "prompt_ids", CONVERSATION),
+    "prompt": ("prompt", "question", "problem", "input", "query", "instruction", "prompt_ids", parse.CONVERSATION),
     "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
     "reward": (
         *("reward", "score", "total_reward", "reward_total", "final_reward", "episode_return"),
@@ -159,7 +152,7 @@ def with_entries(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows with the entries of their objects beside them, as ``object.entry``."""
     return [
         dict(row)
-        | {f"{of}.{name}": cell for of, cells in row.items() for name, cell in mapping_of(cells).items()}
+        | {f"{of}.{name}": cell for of, cells in row.items() for name, cell in parse.mapping_of(cells).items()}
         | dict(row)  # a key of the row's own wins
         for row in rows
     ]
@@ -212,7 +205,7 @@ def summed_columns(
 
 def as_number(cell: Any) -> float:
     """A cell as a number, text of CSV included; NaN where it is none."""
-    value = parse_reward(cell, from_text=isinstance(cell, str))
+    value = parse.parse_reward(cell, from_text=isinstance(cell, str))
     return math.nan if isinstance(value, str) else value
 
 
@@ -220,8 +213,8 @@ def run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tupl
     """The columns that tell runs apart: most of their texts stand in several rows of a group, as no sample's would."""
     counters = {name: Counter[tuple[str, ...]]() for name in (*RUNS, "method", "algorithm", "arm")}
     for row, (name, sizes) in product(rows, counters.items()):
-        if text := text_of(row.get(name)):
-            sizes[text_of(row.get(columns.step or "")), text_of(row.get(key_of(columns) or "")), text] += 1
+        if text := parse.text_of(row.get(name)):
+            sizes[parse.text_of(row.get(columns.step or "")), parse.text_of(row.get(key_of(columns) or "")), text] += 1
     return tuple(name for name, sizes in counters.items() if sum(size > 1 for size in sizes.values()) > len(sizes) / 2)
 
 
@@ -229,9 +222,10 @@ def setting_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *fu
     """The settings that differ within most prompts of an evaluation, so that their samples are of several policies."""
     by_prompt: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        by_prompt.setdefault(text_of(row.get(key_of(columns) or "")), []).append(row)
+        by_prompt.setdefault(parse.text_of(row.get(key_of(columns) or "")), []).append(row)
     groups = [group for group in by_prompt.values() if len(group) > 1]
-    num = {of: sum(len({text_of(row.get(of)) for row in group}) > 1 for group in groups) for of in (*ARMS, *further)}
+    arms = (*ARMS, *further)
+    num = {arm: sum(len({parse.text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in arms}
     return tuple(arm for arm in num if num[arm] > len(groups) / 2)
 
 
@@ -242,14 +236,14 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) ->
     prompts apart, it is the right answer that differs within a text, or what an environment was told, if that recurs.
     """
     key = columns.group or columns.prompt_id
-    names = _answers_in(rows, columns) if key is None else (*ENVIRONMENTS, *BENCHMARKS)
+    names = _answers_in(rows, columns) if key is None else (*parse.ENVIRONMENTS, *BENCHMARKS)
     for name in names if key or columns.prompt else ():
         prompts: dict[tuple[str, str], dict[str, str]] = {}
         sizes = Counter[tuple[str, str, str]]()
         for row in rows if name not in astuple(columns) else ():
-            if of := text_of(row.get(name)):
-                text = prompt_text_id(row.get(columns.prompt)) if columns.prompt else ""
-                prompt = text_of(row.get(columns.step or "")), text_of(row.get(key)) if key else text
+            if of := parse.text_of(row.get(name)):
+                text = parse.prompt_text_id(row.get(columns.prompt)) if columns.prompt else ""
+                prompt = parse.text_of(row.get(columns.step or "")), parse.text_of(row.get(key)) if key else text
                 prompts.setdefault(prompt, {}).setdefault(of, text if key else "")
                 sizes[*prompt, of] += 1
         several = [list(named.values()) for named in prompts.values() if len(named) > 1]

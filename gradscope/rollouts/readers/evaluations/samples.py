@@ -40,18 +40,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
 )
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
-from gradscope.rollouts.readers.parsing.cells import (
-    digest,
-    finite_or_none,
-    in_environment,
-    is_list_of_objects,
-    is_number,
-    parse_messages,
-    parse_reward,
-    prompt_text_id,
-    step_number,
-    text_of,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
@@ -177,7 +166,7 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
     present = roles.columns_in(roles.with_entries(rows))
     if set(present).issuperset(filter(None, astuple(request.columns))):
         flat = roles.resolve_columns(present, request.columns)
-        is_flat = roles.key_of(flat) and any(is_number(row.get(flat.reward or "")) for row in rows)
+        is_flat = roles.key_of(flat) and any(parse.is_number(row.get(flat.reward or "")) for row in rows)
         if is_flat or request.columns.num_correct is not None:
             return ()
     layout = layout_of(rows, request.columns) or ()
@@ -194,7 +183,7 @@ def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) ->
     """The name of the one list of a document whose objects are samples with a reward and a prompt each."""
     if len(rows) != 1 or len(expand(request.path)) != 1:
         return None
-    lists = ((name, cell) for name, cell in rows[0].items() if is_list_of_objects(cell))
+    lists = ((name, cell) for name, cell in rows[0].items() if parse.is_list_of_objects(cell))
     holding = [name for name, samples in lists if _are_samples(samples, request.columns)]
     return holding[0] if len(holding) == 1 else None
 
@@ -275,9 +264,9 @@ def _to_columns(rows: Cells, *, columns: ColumnNames, step_key: str | None, benc
         prompt, sample = prompts[of_prompt[at]], at - starts[of_prompt[at]]
         samples = prompt.samples
         return {
-            "completion": text_of(samples.texts[sample]) if samples.texts else "",
-            "rewards": {name: finite_or_none(cells[sample]) for name, cells in samples.further.items()},
-            "messages": parse_messages(prompt.cell),
+            "completion": parse.text_of(samples.texts[sample]) if samples.texts else "",
+            "rewards": {name: parse.finite_or_none(cells[sample]) for name, cells in samples.further.items()},
+            "messages": parse.parse_messages(prompt.cell),
             "policy": sampled_by[at],
         }
 
@@ -288,9 +277,9 @@ def _to_columns(rows: Cells, *, columns: ColumnNames, step_key: str | None, benc
         step=np.repeat(np.array([prompt.step for prompt in prompts], dtype=np.int64), sizes),
         group=np.repeat(np.array(groups, dtype=object), sizes).tolist(),
         prompts=lambda chosen: [prompts[of_prompt[at]].name for at in chosen],
-        texts=lambda chosen: [text_of(prompts[of_prompt[at]].cell) for at in chosen],
+        texts=lambda chosen: [parse.text_of(prompts[of_prompt[at]].cell) for at in chosen],
         numbers=numbers,
-        no_reward=lambda at: str(parse_reward(rewards[at])),
+        no_reward=lambda at: str(parse.parse_reward(rewards[at])),
         notes=[
             *(Fact("shape", shape) for shape in {prompt.samples.shape for prompt in prompts}),
             *(Fact("identity", how) for how in {prompt.how for prompt in prompts}),
@@ -330,8 +319,8 @@ def _prompts_alike(
         return []
     further = [key for key in keys if key == main or NUMBERS.issuperset(lists.get(key, {str}))]
     how = f"the text of {id_key}" if is_text else ", ".join(filter(None, (benchmark, id_key)))
-    names = map(prompt_text_id if is_text else text_of, by_key[id_key])
-    names = map(in_environment, by_key[benchmark], names) if benchmark in by_key else names
+    names = map(parse.prompt_text_id if is_text else parse.text_of, by_key[id_key])
+    names = map(parse.in_environment, by_key[benchmark], names) if benchmark in by_key else names
     prompts = by_key.get(prompt_key or "", [None] * len(rows))
     samples = [
         PromptSamples(shape="lists", rewards=row[main], further={name: row[name] for name in further}, texts=row[texts])
@@ -347,7 +336,7 @@ def _prompts_of(
     row: Mapping[str, Any], at: int, location: str, columns: ColumnNames, step_key: str | None, benchmark: str | None
 ) -> Iterator[_Prompt | str]:
     """The prompts of a row, and reasons why it, or a part of it, is set aside."""
-    step = 0 if step_key is None else step_number(row.get(step_key))
+    step = 0 if step_key is None else parse.step_number(row.get(step_key))
     if step is None:
         yield _NO_STEP
         return
@@ -362,7 +351,7 @@ def _prompts_of(
             yield samples
             continue
         own_step = roles.first_present(part, roles.USUAL["step"]) if step_key is None else None
-        step_of_part = step if own_step is None else step_number(part[own_step])
+        step_of_part = step if own_step is None else parse.step_number(part[own_step])
         if step_of_part is None:
             yield _NO_STEP
             continue
@@ -371,7 +360,7 @@ def _prompts_of(
             continue
         if benchmark is not None and benchmark in row:
             part = {benchmark: row[benchmark], **part}
-        name, how = _identify(part, location, keys, benchmark) if named is None else (text_of(part[named]), named)
+        name, how = _identify(part, location, keys, benchmark) if named is None else (parse.text_of(part[named]), named)
         if how in (_BY_KEYS, _BY_LINES) and not location:
             yield "the number of its line is not known"
             continue
@@ -382,7 +371,7 @@ def _prompts_of(
             how=how,
             cell=next((part[key] for key in prompt_keys if key in part), None),
             samples=samples,
-            policy=next((text_of(part[key]) for key in roles.POLICIES if isinstance(part.get(key), str)), None),
+            policy=next((parse.text_of(part[key]) for key in roles.POLICIES if isinstance(part.get(key), str)), None),
         )
 
 
@@ -395,7 +384,7 @@ def _without_repeats(parts: Iterable[PromptPart]) -> Iterator[PromptPart]:
     for listed in by_path.values():
         rows = [part for _, part, _ in listed] if len(by_path) > 1 else []
         are_named = not any(row.keys().isdisjoint(NAMES) for row in rows)
-        contents = {digest(dict(row)) for row in rows} if are_named else set()
+        contents = {parse.digest(dict(row)) for row in rows} if are_named else set()
         if not contents or not contents <= earlier:
             yield from listed
         earlier |= contents
@@ -409,17 +398,17 @@ def _identify(
         within = next((key for key in _WITHIN_DATASET if row.get(key) is not None), None)
         if within is not None:
             keys = [key for key in ("category", "dataset", within) if row.get(key) is not None]
-            return "/".join(text_of(row[key]) for key in keys), ", ".join(keys)
+            return "/".join(parse.text_of(row[key]) for key in keys), ", ".join(keys)
     for key in ROW_IDS:
         if row.get(key) is not None and row[key] != "":
             names = ", ".join(filter(None, (benchmark, key)))
-            return in_environment(row.get(benchmark or ""), text_of(row[key])), names
+            return parse.in_environment(row.get(benchmark or ""), parse.text_of(row[key])), names
     for key in roles.USUAL["prompt"]:
         if row.get(key):
-            return prompt_text_id(row[key]), f"the text of {key}"
+            return parse.prompt_text_id(row[key]), f"the text of {key}"
     if number := next(filter(roles.PROMPT_NUMBER.fullmatch, row), None):
-        name, names = text_of(row[number]), ", ".join(filter(None, (benchmark, number)))
-        return in_environment(row.get(benchmark or ""), name), names
+        name, names = parse.text_of(row[number]), ", ".join(filter(None, (benchmark, number)))
+        return parse.in_environment(row.get(benchmark or ""), name), names
     line = location.rpartition(":")[2]
     return ("/".join(outer_keys if line == "1" else (line, *outer_keys)), _BY_KEYS) if outer_keys else (line, _BY_LINES)
 
