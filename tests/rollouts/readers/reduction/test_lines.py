@@ -106,7 +106,7 @@ def test_lines_without_a_row_for_one_reason_are_told_together(tmp_path: Path) ->
 
 
 def test_a_file_is_given_up_where_no_row_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "MAX_FLAWED", 5)
+    monkeypatch.setattr(tables, "MAX_FLAWED", 5)
     assert odd(scanned(tmp_path / "a.jsonl", LINE + b"\n" * 100)) == [(1, "the line is blank", 6)]
 
 
