@@ -17,15 +17,23 @@ CompareVerdict = Literal["decides", "suggests", "differ", "open"]
 _NOT_JUDGED = Estimate.undefined_because("the pair is not judged yet")
 
 
+UNKNOWN = "unknown"  # the formulation of a run that does not state it: no difference, whatever that of the other is
+
+
 class ComparedCell(Struct, frozen=True, kw_only=True):
     """Runs with the same settings and different seeds."""
 
     name: str  # the formulation, with the other settings that vary
-    advantage: str  # the formulation
+    advantage: str  # the formulation; ``unknown`` where the runs do not state it
     settings: Mapping[str, str | int | float | bool | None]  # the other settings in which the compared runs differ
     seeds: tuple[int, ...]  # one run each
     runs: tuple[str, ...] = ()  # these runs, by the parts of their paths that distinguish all compared ones
     metrics: Mapping[str, Estimate]  # metric -> mean over the runs, interval by Student's t
+
+    @property
+    def states_advantage(self) -> bool:
+        """Whether its formulation is known."""
+        return self.advantage != UNKNOWN
 
 
 class ComparedPair(Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.compare import compare_findings
 from gradscope.metrics.uncertainty import paired
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
-from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, CompareVerdict, Comparison
+from gradscope.results.compare import UNKNOWN, ComparedCell, ComparedCurve, ComparedPair, CompareVerdict, Comparison
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
@@ -258,7 +258,7 @@ def _budgets(runs: Sequence[compared_runs.ComparedRun], ks: Sequence[int]) -> tu
 def _cell_name(cell: _Cell) -> str:
     advantage, settings = cell
     words = [f"{name} {value}" if name != "run" else str(value) for name, value in settings if value is not None]
-    return ", ".join([advantage, *words] if advantage != compared_runs.UNKNOWN else words) or compared_runs.UNKNOWN
+    return ", ".join([advantage, *words] if advantage != UNKNOWN else words) or UNKNOWN
 
 
 def _asked(cells: Collection[_Cell], only: str | None) -> list[tuple[_Cell, _Cell]]:
@@ -275,7 +275,7 @@ def _asked(cells: Collection[_Cell], only: str | None) -> list[tuple[_Cell, _Cel
 def _changed(first: _Cell, second: _Cell) -> list[str]:
     """The settings that both cells state and that differ; ``run`` where none does."""
     stated: dict[str, tuple[_Setting, _Setting]]
-    stated = {"advantage": (first[0], second[0])} if compared_runs.UNKNOWN not in (first[0], second[0]) else {}
+    stated = {"advantage": (first[0], second[0])} if UNKNOWN not in (first[0], second[0]) else {}
     stated |= {name: (before, after) for (name, before), (_, after) in zip(first[1], second[1], strict=True)}
     changed = [name for name, both in stated.items() if None not in both and both[0] != both[1]]
     return [name for name in changed if name != "run" or changed == ["run"]] or ["run"]
@@ -350,7 +350,7 @@ def _curves(cell: _Cell, runs: Sequence[compared_runs.ComparedRun]) -> Iterator[
         yield ComparedCurve(
             cell=_cell_name(cell),
             metric=metric,
-            steps=tuple(float(window.mean()) + 1 for window in windows),
+            steps=tuple(float(runs[0].steps[window].mean()) for window in windows),
             mean=tuple(table.mean(axis=0).tolist()),
             low=tuple(table.min(axis=0).tolist()),
             high=tuple(table.max(axis=0).tolist()),

@@ -33,7 +33,7 @@ from gradscope.metrics.uncertainty.bootstrap import (
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.results.compare import ComparedPair
+from gradscope.results.compare import UNKNOWN, ComparedPair
 from gradscope.results.degeneracy import SideRewards
 from gradscope.results.source import Source
 from gradscope.rollouts import run_folder
@@ -52,7 +52,6 @@ _NOT_SETTINGS_OF_TRAINERS = (
 )
 """The same of other trainers, by the last part of their names."""
 _IN_UNITS_OF_REWARDS = ("train_reward", "reward_trend")
-UNKNOWN = "unknown"  # the formulation of a run that does not state it: no difference, whatever that of the other is
 OF_SAMPLES = "gradscope passk compares samples."
 _DRAWDOWN_PARTS = 10
 _COUNTED = {"num_rewarded", "num_incoherent"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +13,7 @@ from gradscope.render.words import metric_title, pair_label
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
 _TITLES = {"reward": "mean reward", "frac_reward_zero_std": "degenerate groups"}
+_OVER_SEEDS = "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
 _MAX_CURVES = len(style.SERIES)
 _MAX_PAIRS = 12  # pairs of one metric that a reader can take in
 _COST = "kilotokens_per_step"
@@ -22,33 +23,45 @@ _GAP = 0.5  # inches between the panels of two metrics
 
 
 def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
-    """Learning curves, a figure for each choice of the settings that vary, and a forest plot of the pairs, if any."""
+    """Learning curves, a figure for each choice of the settings that vary, and a forest plot of the pairs, if any.
+
+    Runs that do not state their formulation are in one figure, by their names.
+    """
     by_settings: dict[str, list[ComparedCell]] = {}
     for cell in comparison.cells:
-        by_settings.setdefault(", ".join(f"{name} {value}" for name, value in cell.settings.items()), []).append(cell)
+        settings = cell.settings if cell.states_advantage else {}
+        by_settings.setdefault(", ".join(f"{name} {value}" for name, value in settings.items()), []).append(cell)
     figures = {}
-    for number, (settings, cells) in enumerate(by_settings.items(), start=1):
+    for number, (named, cells) in enumerate(by_settings.items(), start=1):
         stem = "compare_curves" if len(by_settings) == 1 else f"compare_curves_{number}"
-        figures[stem] = _curves(comparison, cells, settings)
+        if titles := _titles(comparison, cells[:_MAX_CURVES]):
+            figures[stem] = _curves(comparison, cells, named, titles)
     if comparison.pairs:
         figures["compare_forest"] = _forest(comparison)
     return figures
 
 
-def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str) -> Figure:
+def _titles(comparison: Comparison, cells: Sequence[ComparedCell]) -> dict[str, str]:
+    """The metrics that all of these cells have curves of, with their titles; metrics alone may lack one."""
+    names = {cell.name for cell in cells}
+    with_curves = {name: {curve.cell for curve in comparison.curves if curve.metric == name} for name in _TITLES}
+    return {name: title for name, title in _TITLES.items() if names <= with_curves[name]}
+
+
+def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str, titles: Mapping[str, str]) -> Figure:
     shown = cells[:_MAX_CURVES]
-    names = [style.name_of(cell.advantage) for cell in shown]
-    more = len(cells) - len(shown)
+    names = [style.name_of(_label(cell)) for cell in shown]
+    more, (first, *_) = len(cells) - len(shown), titles
     figure, panels = style.new_figure(
-        f"Mean reward at the end: {_ends(comparison, shown)}",
+        f"{titles[first].capitalize()} at the end: {_ends(comparison, shown, first)}",
         (f"{style.name_of(settings, limit=60)}. " if settings else "")
-        + "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
+        + (_OVER_SEEDS if any(len(cell.seeds) > 1 for cell in shown) else "Mean of each twentieth of a run")
         + (f"; {more} more cells in the tables" if more else ""),
-        height=5.4,
+        height=0.6 + 2.4 * len(titles),
         right=style.label_room(names),
-        panels=style.Panels(heights=(1, 1), gap=0.14),
+        panels=style.Panels(heights=[1] * len(titles), gap=0.14),
     )
-    for axes, (metric, title) in zip(panels, _TITLES.items(), strict=True):
+    for axes, (metric, title) in zip(panels, titles.items(), strict=True):
         labels = []
         for cell, name, (color, line, _) in zip(shown, names, style.SERIES, strict=False):
             curve = next(curve for curve in comparison.curves if (curve.cell, curve.metric) == (cell.name, metric))
@@ -63,11 +76,15 @@ def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str
     return figure
 
 
-def _ends(comparison: Comparison, cells: Sequence[ComparedCell]) -> str:
-    """Where the first and the last cell come out, by their reward."""
-    ends = {curve.cell: curve.mean[-1] for curve in comparison.curves if curve.metric == "reward"}
-    best, *rest = sorted(cells, key=lambda cell: -ends[cell.name])
-    return ", ".join(f"{ends[cell.name]:.2f} {style.name_of(cell.advantage, limit=16)}" for cell in (best, *rest[-1:]))
+def _label(cell: ComparedCell) -> str:
+    return cell.advantage if cell.states_advantage else cell.name
+
+
+def _ends(comparison: Comparison, cells: Sequence[ComparedCell], metric: str) -> str:
+    """Where the highest and the lowest cell come out."""
+    ends = {curve.cell: curve.mean[-1] for curve in comparison.curves if curve.metric == metric}
+    highest, *rest = sorted(cells, key=lambda cell: -ends[cell.name])
+    return ", ".join(f"{ends[cell.name]:.2f} {style.name_of(_label(cell), limit=16)}" for cell in (highest, *rest[-1:]))
 
 
 def _forest(comparison: Comparison) -> Figure:
@@ -79,7 +96,7 @@ def _forest(comparison: Comparison) -> Figure:
     labels = [_line(pair, comparison) for pairs in shown.values() for pair in pairs]
     height = len(shown) * (rows * _ROW + _GAP) + 1.2
     figure, panels = style.new_figure(
-        f"{sum(pair.verdict in ('decides', 'differ') for pair in tested)} of {len(tested)} differences are decided",
+        f"Decided: {sum(pair.verdict in ('decides', 'differ') for pair in tested)} of {len(tested)} differences",
         "Second minus first, with Student's 95 % interval over seeds, or that within two runs; filled: decided by sign "
         "flips, or beyond chance, corrected for all" + (f"; {more} more pairs in the tables" if more else ""),
         height=height,

@@ -1,5 +1,10 @@
+import json
+from pathlib import Path
+
+from matplotlib.text import Text
 from msgspec.structs import replace
 
+from gradscope.diagnostics.compare.measure import compare_runs
 from gradscope.render.registry import draw_figures
 from tests.render.examples import comparison
 
@@ -10,6 +15,22 @@ def test_what_a_step_costs_has_another_unit_than_the_forest() -> None:
     both = replace(report, metrics=(*report.metrics, "kilotokens_per_step"), pairs=(*report.pairs, *cost))
     titles = [axes.get_title(loc="left") for axes in draw_figures(both)["compare_forest"].axes]
     assert titles == ["pass@1", "mean train reward"]
+
+
+def write_metrics(path: Path, name: str, course: list[float]) -> Path:
+    path.write_text("".join(f"{json.dumps({'step': at, name: value})}\n" for at, value in enumerate(course, start=101)))
+    return path
+
+
+def test_runs_that_state_no_formulation_share_a_figure_with_what_they_log(tmp_path: Path) -> None:
+    courses = {"a": [0.1, 0.2, 0.3, 0.4], "b": [0.4, 0.3, 0.2, 0.15]}
+    for metric, title in (("reward", "mean reward"), ("frac_reward_zero_std", "degenerate groups")):
+        logs = [write_metrics(tmp_path / f"{name}.jsonl", metric, course) for name, course in courses.items()]
+        figure = draw_figures(compare_runs(*logs))["compare_curves"]
+        assert [axes.get_ylabel() for axes in figure.axes] == [title]
+        assert [line.get_xdata()[-1] for line in figure.axes[0].lines[:2]] == [104, 104]
+        words = " ".join(text.get_text() for text in figure.findobj(Text))
+        assert f"{title.capitalize()} at the end: 0.40 a.jsonl, 0.15 b.jsonl Mean of each twentieth" in words
 
 
 def test_steps_are_whole_numbers() -> None:
