@@ -307,9 +307,8 @@ def _is_off(run: Run, measured: MeasuredStep) -> bool:
     logged = run.metrics.get(measured.step, {}).get("grad_norm")
     if logged is None or (norm := measured.recomputed) is None or norm.norm is None:
         return False
-    return not (
-        meets_logged(norm.norm, logged, norm.floor) or (norm.trained is not None and norm.trained.meets(logged))
-    )
+    meets_reduced = norm.trained is not None and norm.trained.meets(logged)
+    return not meets_reduced and not meets_logged(norm.norm, logged, norm.floor)
 
 
 def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:

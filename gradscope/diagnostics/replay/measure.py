@@ -198,8 +198,8 @@ def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOp
     >>> equivalent_check("my-run", (1, 2, 3, 6), ReadOptions(), EngineOptions())
     "gradscope check my-run --require 'frac_replay_mismatch@1:3,6 == 0'"
     """
-    ranges = [] if steps is None else [as_ranges(steps)] * (1 + (len(steps) == 1))  # a bare number is a budget
-    selector = f"@{':'.join(ranges)}" if ranges else ""
+    ends = f":{steps[0]}" if steps is not None and len(steps) == 1 else ""  # a bare number is a budget
+    selector = "" if steps is None else f"@{as_ranges(steps)}{ends}"
     options = [word for flag, value in (*read.spelled(), *_spelled(engine)) for word in (flag, value)]
     return shlex.join(["gradscope", "check", str(path), *options, "--require", f"frac_replay_mismatch{selector} == 0"])
 

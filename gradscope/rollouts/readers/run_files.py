@@ -98,7 +98,7 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     run = replace(run, **saved_weights(request, _LAYOUT, [folder]))
     events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
     folders = sorted({str(file.parent) for file in events})
-    of_script = run.source.format == "generic" and not lines.is_file()
+    of_script = run.source.format == "generic" and not folders and not lines.is_file()
     tables = tables_of_metrics(folder, without=run.source.files) if of_script else []
     several = folders or list(map(str, tables))
     if len(several) > 1:

@@ -83,10 +83,11 @@ def _read(request: ReadRequest) -> Run:
     state = trl_files.read_state(run)
     events = event_files(run) if state.path is None else []
     tables = tables_of_metrics(run) if state.path is None and not events else []
+    tracked = tables[0] if len(tables) == 1 else None
     if events:
         state = state.with_scalars(scalar_metrics(events, {}, quarantine))
-    elif len(tables) == 1:
-        state = state.with_scalars(table_metrics(tables[0], quarantine))
+    elif tracked is not None:
+        state = state.with_scalars(table_metrics(tracked, quarantine))
     for file in state.damaged:
         quarantine.add_unreadable(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
     settings = with_card(read_trainer_settings(request.run_config), run)
@@ -123,7 +124,7 @@ def _read(request: ReadRequest) -> Run:
         return request.model or find_base(adapter, run)
 
     weights = with_initial(find_checkpoints(run, base_of, damaged_weights), request.initial, base_of)
-    read_files = (*paths, *events, *tables[: len(tables) == 1], state.path, request.run_config, request.completion_ids)
+    read_files = (*paths, *events, tracked, state.path, request.run_config, request.completion_ids)
     source = Source(
         path=str(request.path),
         format="trl",
