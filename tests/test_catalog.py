@@ -19,7 +19,7 @@ from gradscope.diagnostics.compare.runs import drawdown
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS
-from gradscope.diagnostics.logged.tokens import gathered
+from gradscope.diagnostics.logged.tokens import logged_part
 from gradscope.diagnostics.passk.measure import compare_samples
 from gradscope.diagnostics.rank import formulations
 from gradscope.diagnostics.rank.heldout import measure_heldout
@@ -326,11 +326,11 @@ def logged_values(seed: int) -> Iterator[Measured]:
                     )
                 )
             groups.append(tokens_of(*rollouts, step=step, prompt=f"p{prompt}"))
-    for part, make in PARTS.items():
-        result = gathered(make(), run_of(*groups), FEW)
+    for name_of_part, part in PARTS.items():
+        result = logged_part(part, run_of(*groups), FEW)
         for row in (result.overall, *result.by_step):
             for name in estimates_of(type(row)):
-                yield name if name == "logprob_gap" else f"{part}.{name}", getattr(row, name), 0
+                yield name if name == "logprob_gap" else f"{name_of_part}.{name}", getattr(row, name), 0
 
 
 def spike_values(seed: int) -> Iterator[Measured]:

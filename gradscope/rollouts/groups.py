@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import compress
+from itertools import compress, groupby, islice
+from operator import attrgetter
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -137,12 +138,20 @@ Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _AT_ONCE = 1 << 17  # groups of one size in a block, so that arrays made from it stay below a few dozen MB
-_OPTIONAL = ("advantage", "num_tokens", "seconds", "policy", "sample")
-UNKNOWN = -1  # a number of tokens that was not logged, and a rollout without a policy's name
+_OPTIONAL = ("advantage", "num_tokens", "seconds", "policy", "sample", "num_characters", "text_hash")
+UNKNOWN = -1  # a number or hash that is not known, and a rollout without a policy's name
 REWARD = "reward/"  # what stands before the name of a reward function in the name of its column
 
 
-def rollout_columns(rollouts: Sequence[Any]) -> dict[str, NDArray[Any]]:
+def completion_columns(completions: Sequence[str]) -> dict[str, Counts]:
+    """``num_characters`` and ``text_hash`` of completions, [N] each."""
+    return {
+        name: np.fromiter(map(of, completions), np.int64, len(completions))
+        for name, of in (("num_characters", len), ("text_hash", hash))
+    }
+
+
+def rollout_columns(rollouts: Sequence[Any], *, with_completions: bool = False) -> dict[str, NDArray[Any]]:
     """The numbers of rollouts, or of the records that become such, by name as in :meth:`RewardTable.of_columns`."""
     lengths = [UNKNOWN if (number := rollout.num_tokens) is None else number for rollout in rollouts]
     columns: dict[str, NDArray[Any]] = {
@@ -155,6 +164,8 @@ def rollout_columns(rollouts: Sequence[Any]) -> dict[str, NDArray[Any]]:
         "advantage": to_floats(rollout.advantage for rollout in rollouts),
         "num_tokens": np.array(lengths, dtype=np.int64),
     }
+    if with_completions:
+        columns |= completion_columns([rollout.completion for rollout in rollouts])
     return {name: values for name, values in columns.items() if name not in _OPTIONAL or _has_known(values)}
 
 
@@ -190,17 +201,19 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
     sample: NDArray[np.uint32] | None = None
     """A short hash that distinguishes a rollout within its group, [N]; 0 where there is nothing to hash, None where
     nothing was hashed."""
+    num_characters: Counts | None = None  # of the completion, [N]; -1 where unknown, None where no rollout's are known
+    text_hash: Counts | None = None  # Python's hash of the completion, [N], likewise; another in each process
 
     @classmethod
-    def of_groups(cls, groups: Iterable[RolloutGroup]) -> RewardTable:
-        """The table of groups that were read into objects."""
+    def of_groups(cls, groups: Iterable[RolloutGroup], *, with_completions: bool = False) -> RewardTable:
+        """The table of groups that were read into objects; with ``num_characters`` and ``text_hash`` if so."""
         groups = tuple(groups)
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         prompts = {name: at for at, name in enumerate(dict.fromkeys(group.prompt_id for group in groups))}
         texts = {group.prompt_id: group.rollouts[0].prompt for group in reversed(groups)}
         policies = dict.fromkeys(rollout.policy for rollout in rollouts if rollout.policy)
         numbers = {name: at for at, name in enumerate(policies)}
-        columns = rollout_columns(rollouts)
+        columns = rollout_columns(rollouts, with_completions=with_completions)
         if policies:
             columns["policy"] = np.array([numbers.get(rollout.policy or "", UNKNOWN) for rollout in rollouts])
         return cls.of_columns(
@@ -256,6 +269,12 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
                 values[begins[0] : end], begins - begins[0], dtype=sums.dtype
             )
         return sums
+
+    @property
+    def measures_completions(self) -> bool:
+        """Whether each completion was measured, and none has tokens."""
+        measured = self.num_characters
+        return self.num_tokens is None and measured is not None and not np.any(measured == UNKNOWN)
 
     @property
     def tokens(self) -> NDArray[Any] | None:
@@ -328,6 +347,9 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         )
 
 
+_MADE_AT_ONCE = 1 << 13  # groups that are made together, more where a step has more
+
+
 class GroupsOfTable(Sequence[RolloutGroup]):
     """Groups that are made on demand: with rewards, without text or location in the log."""
 
@@ -336,29 +358,36 @@ class GroupsOfTable(Sequence[RolloutGroup]):
 
     @cached_property
     def _groups(self) -> tuple[RolloutGroup, ...]:
-        table, rollout_of = self.table, _Rollouts(tuple(self.table.rewards), self.table.policies)
-        # A missing reward as infinity, which no reward is: unlike NaN it equals itself.
-        columns = [np.where(np.isnan(values), np.inf, values).tolist() for values in self._values()]
-        rows = list(zip(*columns, strict=True))
-        ids = zip(table.step.tolist(), table.ids(), table.prompt.tolist(), strict=True)
-        ends = zip(table.starts.tolist(), np.cumsum(table.size).tolist(), strict=True)
-        return tuple(
-            RolloutGroup(
-                step=step,
-                group_id=group,
-                prompt_id=table.prompts[prompt],
-                rollouts=tuple(rollout_of[row] for row in rows[start:end]),
-            )
-            for (step, group, prompt), (start, end) in zip(ids, ends, strict=True)
-        )
+        return tuple(self.made(0, len(self)))
 
-    def _values(self) -> Iterator[NDArray[Any]]:
-        table = self.table
-        yield table.reward
-        yield from table.rewards.values()
-        for values in (table.advantage, table.seconds):
-            yield np.full(len(table.reward), np.nan) if values is None else values
-        yield np.full(len(table.reward), UNKNOWN) if table.policy is None else table.policy
+    def made(self, first: int, last: int) -> Iterator[RolloutGroup]:
+        """Some groups, made from their numbers; rollouts of equal numbers are one object."""
+        table, rollout_of = self.table, _Rollouts(tuple(self.table.rewards), self.table.policies)
+        begin, end = (int(table.starts[at]) if at < len(table) else len(table.reward) for at in (first, last))
+        # A missing reward as infinity, which no reward is: unlike NaN it equals itself.
+        columns = [np.where(np.isnan(values), np.inf, values).tolist() for values in self._values(slice(begin, end))]
+        rows = zip(*columns, strict=True)
+        names = table.names[first:last]
+        steps, sizes, prompts = (values[first:last].tolist() for values in (table.step, table.size, table.prompt))
+        names = names if isinstance(names, tuple) else map(group_name, steps, to_texts(names))
+        for step, name, prompt, size in zip(steps, names, prompts, sizes, strict=True):
+            rollouts = tuple(map(rollout_of.__getitem__, islice(rows, size)))
+            yield RolloutGroup(step=step, group_id=name, prompt_id=table.prompts[prompt], rollouts=rollouts)
+
+    def made_by_step(self) -> Iterator[tuple[int, tuple[RolloutGroup, ...]]]:
+        """The groups of each step, ascending, made from their numbers some thousands at a time."""
+        ends = np.append(np.flatnonzero(np.diff(self.table.step)) + 1, len(self))
+        first = 0
+        while first < len(self):
+            last = int(ends[min(int(np.searchsorted(ends, first + _MADE_AT_ONCE)), len(ends) - 1)])
+            for step, groups in groupby(self.made(first, last), key=attrgetter("step")):
+                yield step, tuple(groups)
+            first = last
+
+    def _values(self, rows: slice) -> Iterator[NDArray[Any]]:
+        table, missing = self.table, np.full(rows.stop - rows.start, np.nan)
+        for values in (table.reward, *table.rewards.values(), table.advantage, table.seconds, table.policy):
+            yield missing if values is None else values[rows]
 
     def __len__(self) -> int:
         return len(self.table)
@@ -384,10 +413,12 @@ class GroupsOfTable(Sequence[RolloutGroup]):
 class GroupsOnDisk(GroupsOfTable):
     """Groups whose rollouts stay in the log until a step is asked for, and of which two steps at most are in memory."""
 
-    def __init__(self, table: RewardTable, read: Callable[[int], Sequence[RolloutGroup]]) -> None:
-        """Groups with these rewards; ``read`` reads all groups of a step back, in the order of the table."""
+    def __init__(
+        self, table: RewardTable, read: Callable[[int], Sequence[RolloutGroup]], *, reads_all: bool = False
+    ) -> None:
+        """Groups with these rewards; ``read`` reads those of a step back, in order, perhaps from the whole log."""
         super().__init__(table)
-        self.read = read
+        self.read, self.reads_all = read, reads_all
         self.at = lru_cache(maxsize=2)(self._read_back)
         """The groups of a step, empty where it has none; an InputError where they no longer match the table."""
 
@@ -454,7 +485,9 @@ def groups_of_steps(groups: Sequence[RolloutGroup], steps: Iterable[int]) -> Seq
     chosen = set(steps)
     if isinstance(groups, GroupsOfTable):
         table = groups.table.select(np.isin(groups.table.step, list(chosen)))
-        return GroupsOnDisk(table, groups.read) if isinstance(groups, GroupsOnDisk) else GroupsOfTable(table)
+        if isinstance(groups, GroupsOnDisk):
+            return GroupsOnDisk(table, groups.read, reads_all=groups.reads_all)
+        return GroupsOfTable(table)
     return tuple(group for group in groups if group.step in chosen)
 
 
@@ -471,7 +504,7 @@ class _Rollouts(dict[tuple[float, ...], Rollout]):
     def __init__(self, names: tuple[str, ...], policies: tuple[str, ...]) -> None:
         super().__init__()
         self._names = names
-        self._policies = dict(enumerate(policies))
+        self._policies: dict[float, str] = dict(enumerate(policies))
 
     def __missing__(self, row: tuple[float, ...]) -> Rollout:
         reward, *rewards, advantage, seconds = (value if math.isfinite(value) else None for value in row[:-1])
@@ -485,7 +518,7 @@ class _Rollouts(dict[tuple[float, ...], Rollout]):
             rewards=dict(zip(self._names, rewards, strict=True)),
             advantage=advantage,
             seconds=seconds,
-            policy=self._policies.get(int(row[-1])),
+            policy=self._policies.get(row[-1]),
         )
         self[row] = rollout
         return rollout

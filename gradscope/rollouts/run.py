@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gradscope.reason import Reason
 from gradscope.results.source import Source
-from gradscope.rollouts.groups import GroupsOnDisk, RolloutGroup, groups_at, steps_of
+from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, groups_at, steps_of
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -276,6 +276,16 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
         for group in self.groups:
             groups_of[group.step].append(group)
         yield from ((step, tuple(groups)) for step, groups in groups_of.items())
+
+    @cached_property
+    def measured(self) -> RewardTable | None:
+        """The table of a log on disk whose completions were measured and have no tokens: no rollout has more."""
+        table = self.groups.table if isinstance(self.groups, GroupsOnDisk) else None
+        return table if table is not None and table.measures_completions else None
+
+    def numbers_by_step(self) -> Iterator[tuple[int, tuple[RolloutGroup, ...]]]:
+        """As :meth:`by_step`, but without texts where the log is ``measured``, of which nothing is read back then."""
+        return self.by_step() if self.measured is None else GroupsOfTable(self.measured).made_by_step()
 
     def is_means(self, step: int) -> bool:
         """Whether the metrics of a step are not of its rollouts alone."""

@@ -135,6 +135,16 @@ def test_some_of_the_groups_keep_all_of_theirs(by_name: bool) -> None:
     assert table.select(np.ones(3, dtype=np.bool_)) is table
 
 
+def test_groups_of_a_table_are_made_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = groups.GroupsOfTable(groups.RewardTable.of_groups(three_groups()))
+    for at_once in (1, 2, 3):
+        monkeypatch.setattr(groups, "_MADE_AT_ONCE", at_once)
+        by_step = dict(made.made_by_step())
+        assert list(by_step) == list(groups.steps_of(made))
+        assert tuple(group for of_step in by_step.values() for group in of_step) == tuple(made)
+    assert not list(groups.GroupsOfTable(groups.RewardTable.of_groups(())).made_by_step())
+
+
 def test_groups_of_a_table_have_its_rewards_and_are_made_once() -> None:
     table = groups.RewardTable.of_groups(three_groups())
     made = groups.GroupsOfTable(table)

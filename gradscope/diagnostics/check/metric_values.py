@@ -24,7 +24,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
-from gradscope.diagnostics.logged.tokens import gathered
+from gradscope.diagnostics.logged.tokens import logged_part
 from gradscope.diagnostics.passk import measure as passk
 from gradscope.diagnostics.spike.measure import courses_of, metrics_at, outstanding_step
 from gradscope.errors import GradscopeError, MissingDependencyError
@@ -275,7 +275,7 @@ class MetricValues(Struct, kw_only=True):
     @computed_once
     def log_part(self, name: str) -> Any:
         """One part of what the log says of its policy."""
-        return gathered(PARTS[name](), self.run, self.resampling)
+        return logged_part(PARTS[name], self.run, self.resampling)
 
     def _log_course(self, metric: str) -> dict[int, Estimate]:
         name = CATALOG[metric].path.rpartition(".")[2]

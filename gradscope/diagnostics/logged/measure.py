@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from gradscope.diagnostics.logged import tokens
 from gradscope.estimate import Estimate
@@ -34,15 +34,14 @@ class _Rows(Struct, frozen=True, kw_only=True):
     times: list[tuple[int, str, float]]  # the step, the prompt, and the seconds
 
 
-class GatheredGeneration(Struct):
-    """How the completions of each step ended, and how long they took."""
+class GenerationPart:
+    """How completions ended, and how long they took."""
 
-    _steps: dict[int, _Rows] = {}
-
-    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        """Take in the rollouts of the next step."""
+    @staticmethod
+    def of_step(step: int, groups: Sequence[RolloutGroup]) -> _Rows:
+        """Those of a step."""
         rows = [(group.step, group.prompt_id, rollout) for group in groups for rollout in group.rollouts]
-        self._steps[step] = _Rows(
+        return _Rows(
             ends=[
                 (prompt, float(rollout.status == "truncated")) for _, prompt, rollout in rows if rollout.status in ENDED
             ],
@@ -53,17 +52,18 @@ class GatheredGeneration(Struct):
             ],
         )
 
-    def result(self, run: Run, resampling: Resampling) -> Generation:
+    @staticmethod
+    def result(steps: Mapping[int, _Rows], run: Run, resampling: Resampling) -> Generation:
         """The whole log and each step; of ends that are known nowhere what the trainer logged."""
-        reported = None if any(rows.ends for rows in self._steps.values()) else tokens.first_logged(run, TRUNCATED)
+        reported = None if any(rows.ends for rows in steps.values()) else tokens.first_logged(run, TRUNCATED)
         logged = {} if reported is None else reported[1]
-        numbers = [_numbers(step, rows, logged, resampling) for step, rows in self._steps.items()]
+        numbers = [_numbers(step, rows, logged, resampling) for step, rows in steps.items()]
         by_step = tuple(row for row in numbers if row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined)
         if not by_step:
             return Generation()
         all_rows = _Rows(
-            ends=[end for rows in self._steps.values() for end in rows.ends],
-            times=[time for rows in self._steps.values() for time in rows.times],
+            ends=[end for rows in steps.values() for end in rows.ends],
+            times=[time for rows in steps.values() for time in rows.times],
         )
         return Generation(overall=_numbers(None, all_rows, logged, resampling), by_step=by_step)
 
@@ -114,13 +114,13 @@ def _slowest(times: Sequence[tuple[int, str, float]]) -> Estimate:
     return mean_of_steps(ratios, ratios).within(1.0, np.inf)
 
 
-PARTS: Mapping[str, Callable[[], tokens.Gathered[Any]]] = {
-    "sampler": tokens.GatheredMismatch,
-    "entropy": tokens.GatheredEntropy,
-    "staleness": tokens.GatheredStaleness,
-    "generation": GatheredGeneration,
+PARTS: Mapping[str, tokens.LoggedPart[Any]] = {
+    "sampler": tokens.MismatchPart,
+    "entropy": tokens.EntropyPart,
+    "staleness": tokens.StalenessPart,
+    "generation": GenerationPart,
 }
-"""Part of :class:`LoggedPolicy` -> what takes in the rollouts for it."""
+"""Part of :class:`LoggedPolicy` -> how it is made."""
 
 _MISSING = {
     "sampler": "the log does not have the log-probabilities of both sampler and trainer",
@@ -137,21 +137,22 @@ _HINTS = {
 }
 
 
-class GatheredPolicy(Struct):
+class PolicyPart:
     """All parts, which look at a step together."""
 
-    _parts: dict[str, tokens.Gathered[Any]] = field(
-        default_factory=lambda: {name: make() for name, make in PARTS.items()}
-    )
+    @staticmethod
+    def of_step(step: int, groups: Sequence[RolloutGroup]) -> dict[str, Any]:
+        """What a step has for each."""
+        return {name: part.of_step(step, groups) for name, part in PARTS.items()}
 
-    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        """Take in the rollouts of the next step."""
-        for part in self._parts.values():
-            part.add(step, groups)
-
-    def result(self, run: Run, resampling: Resampling = RESAMPLING) -> LoggedPolicy:
+    @staticmethod
+    def result(steps: Mapping[int, dict[str, Any]], run: Run, resampling: Resampling = RESAMPLING) -> LoggedPolicy:
         """All parts, and why some have no numbers."""
-        parts = {name: part.result(run, resampling) for name, part in self._parts.items()}
+        of_parts = {
+            name: {step: of_step[name] for step, of_step in steps.items() if of_step[name] is not None}
+            for name in PARTS
+        }
+        parts = {name: part.result(of_parts[name], run, resampling) for name, part in PARTS.items()}
         missing = {name: absence_of(name, part)[0] for name, part in parts.items() if part.overall is None}
         return LoggedPolicy(**parts, missing=missing)
 

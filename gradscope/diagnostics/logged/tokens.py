@@ -10,10 +10,10 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
@@ -104,21 +104,22 @@ def metric_courses(run: Run) -> tuple[results.MetricCourse, ...]:
 Result_co = TypeVar("Result_co", covariant=True)
 
 
-class Gathered(Protocol[Result_co]):
-    """What a part of :class:`LoggedPolicy` needs of the steps so far."""
+class LoggedPart(Protocol[Result_co]):
+    """How a part of :class:`LoggedPolicy` is made of what each step has for it."""
 
-    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        """Take in the rollouts of the next step."""
+    @staticmethod
+    def of_step(step: int, groups: Sequence[RolloutGroup]) -> Any:
+        """What the rollouts of a step have for it, without their tokens; None for nothing."""
 
-    def result(self, run: Run, resampling: Resampling) -> Result_co:
-        """The part, when all steps of the run were taken in."""
+    @staticmethod
+    def result(steps: Mapping[int, Any], run: Run, resampling: Resampling) -> Result_co:
+        """The part, from what each step of the run has for it."""
 
 
-def gathered(part: Gathered[Result_co], run: Run, resampling: Resampling) -> Result_co:
+def logged_part(part: LoggedPart[Result_co], run: Run, resampling: Resampling) -> Result_co:
     """A part of a run, for which alone all its steps are read."""
-    for step, groups in run.by_step():
-        part.add(step, groups)
-    return part.result(run, resampling)
+    of_steps = {step: part.of_step(step, groups) for step, groups in run.numbers_by_step()}
+    return part.result({step: of for step, of in of_steps.items() if of is not None}, run, resampling)
 
 
 Array = NDArray[np.float64]
@@ -223,13 +224,12 @@ _GREATEST = 100.0  # the logarithm of any vocabulary is below
 _Row = tuple[float, int, str]  # sum and number of a sequence's entropies, or of its |log ratios|, and its prompt
 
 
-class GatheredEntropy(Struct):
-    """The entropies of each step's sequences."""
+class EntropyPart:
+    """The entropies of sequences."""
 
-    _steps: dict[int, list[_Row]] = {}
-
-    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        """Take in the rollouts of the next step."""
+    @staticmethod
+    def of_step(step: int, groups: Sequence[RolloutGroup]) -> list[_Row] | None:
+        """Those of a step."""
         rows = [
             (float(values.sum()), len(values), group.prompt_id)
             for group in groups
@@ -237,17 +237,17 @@ class GatheredEntropy(Struct):
             for sequence in filter(_counts_in_loss, rollout.sequences)
             if (values := _entropies(sequence)) is not None
         ]
-        if rows:
-            self._steps[step] = rows
+        return rows or None
 
-    def result(self, run: Run, resampling: Resampling) -> results.PolicyEntropy:
+    @staticmethod
+    def result(steps: Mapping[int, list[_Row]], run: Run, resampling: Resampling) -> results.PolicyEntropy:
         """The entropy of the tokens, else as the trainer logged it, else nothing."""
-        if not self._steps:
+        if not steps:
             return _as_logged(run)
-        every = [row for step_rows in self._steps.values() for row in step_rows]
+        every = [row for step_rows in steps.values() for row in step_rows]
         overall, *by_step = (
             results.EntropyNumbers(step=step, mean=_mean_of(rows, resampling).within(0.0, _GREATEST))
-            for step, rows in ((None, every), *self._steps.items())
+            for step, rows in ((None, every), *steps.items())
         )
         return results.PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
 
@@ -283,34 +283,44 @@ def _trend(by_step: Sequence[results.EntropyNumbers]) -> Estimate:
 NUM_WORST = 10  # tokens that are named
 
 
-class GatheredMismatch(Struct):
-    """Sums over the sequences of each step; a step's tokens are let go of once they are summed."""
+class _StepMismatch(Struct, frozen=True, kw_only=True):
+    """What is left of a step's tokens once they are summed."""
 
-    _set_aside: Counter[str] = field(default_factory=Counter)
-    _steps: list[tuple[int, sampler_metrics.SequenceSums, tuple[str, ...]]] = []
-    _worst: list[results.TokenMismatch] = []
+    sums: sampler_metrics.SequenceSums | None  # over its sequences; None where none can be compared
+    prompts: tuple[str, ...]
+    worst: list[results.TokenMismatch]
+    set_aside: Counter[str]
 
-    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        """Take in the rollouts of the next step."""
-        tokens = _step_tokens(groups, self._set_aside)
+
+class MismatchPart:
+    """Sums over sequences."""
+
+    @staticmethod
+    def of_step(step: int, groups: Sequence[RolloutGroup]) -> _StepMismatch:
+        """Those of a step."""
+        set_aside = Counter[str]()
+        tokens = _step_tokens(groups, set_aside)
         if not len(tokens.lengths):
-            return
+            return _StepMismatch(sums=None, prompts=(), worst=[], set_aside=set_aside)
         sums = sampler_metrics.sequence_sums(tokens.log_ratios, tokens.lengths, tokens.advantages)
-        self._steps.append((step, sums, tokens.prompts))
-        worst = [*self._worst, *_worst(step, tokens)]
-        self._worst = sorted(worst, key=lambda token: abs(token.trainer - token.sampler), reverse=True)[:NUM_WORST]
+        return _StepMismatch(sums=sums, prompts=tokens.prompts, worst=_worst(step, tokens), set_aside=set_aside)
 
-    def result(self, _: Run, resampling: Resampling) -> results.SamplerMismatch:
+    @staticmethod
+    def result(steps: Mapping[int, _StepMismatch], _: Run, resampling: Resampling) -> results.SamplerMismatch:
         """The whole log, each step and the worst tokens."""
-        if not self._steps:
-            return results.SamplerMismatch(set_aside=dict(self._set_aside))
-        joined = sampler_metrics.joined_sums([sums for _, sums, _ in self._steps])
-        prompts = [prompt for *_, of_step in self._steps for prompt in of_step]
+        set_aside = dict(sum((of_step.set_aside for of_step in steps.values()), Counter[str]()))
+        of_steps = [(step, of_step.sums, of_step.prompts) for step, of_step in steps.items() if of_step.sums]
+        if not of_steps:
+            return results.SamplerMismatch(set_aside=set_aside)
+        joined = sampler_metrics.joined_sums([sums for _, sums, _ in of_steps])
+        prompts = [prompt for *_, of_step in of_steps for prompt in of_step]
+        worst = [token for of_step in steps.values() for token in of_step.worst if token.sampler != token.trainer]
+        worst.sort(key=lambda token: abs(token.trainer - token.sampler), reverse=True)
         return results.SamplerMismatch(
             overall=_numbers(None, joined, prompts, resampling),
-            by_step=tuple(_numbers(step, sums, of_step, resampling) for step, sums, of_step in self._steps),
-            worst=tuple(token for token in self._worst if token.sampler != token.trainer),
-            set_aside=dict(self._set_aside),
+            by_step=tuple(_numbers(step, sums, of_step, resampling) for step, sums, of_step in of_steps),
+            worst=tuple(worst[:NUM_WORST]),
+            set_aside=set_aside,
             is_identical=not joined.distance.any(),
         )
 
@@ -359,15 +369,19 @@ _TokenAge = tuple[int, str, tuple[int, int]]
 """Step, prompt, and the versions that sampled a rollout's first and last token."""
 
 
-class GatheredStaleness(Struct):
-    """The versions that sampled the rollouts of each step."""
+class _StepAges(Struct, frozen=True, kw_only=True):
+    """The versions that sampled the rollouts of a step."""
 
-    _steps: dict[int, list[_TokenAge]] = {}
-    _gaps: dict[int, list[_Row]] = {}
-    """By the step minus the version that sampled the first token."""
+    rows: list[_TokenAge]
+    gaps: list[tuple[int, _Row]]  # each with the step minus the version that sampled the first token
 
-    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        """Take in the rollouts of the next step."""
+
+class StalenessPart:
+    """How old the weights were that sampled."""
+
+    @staticmethod
+    def of_step(step: int, groups: Sequence[RolloutGroup]) -> _StepAges | None:
+        """Those of a step."""
         rows = [
             (step, group.prompt_id, rollout.policy_versions)
             for group in groups
@@ -375,18 +389,23 @@ class GatheredStaleness(Struct):
             if rollout.policy_versions is not None and _counts_in_loss(rollout)
         ]
         if not rows:
-            return
-        self._steps[step] = rows
+            return None
         tokens = _step_tokens(groups, Counter())
         distances = np.split(np.abs(tokens.log_ratios), np.cumsum(tokens.lengths)[:-1])
-        for rollout, prompt, of_tokens in zip(tokens.rollouts, tokens.prompts, distances, strict=False):
-            if rollout.policy_versions is not None:
-                behind = step - rollout.policy_versions[0]
-                self._gaps.setdefault(behind, []).append((float(of_tokens.sum()), len(of_tokens), prompt))
+        gaps = [
+            (step - rollout.policy_versions[0], (float(of_tokens.sum()), len(of_tokens), prompt))
+            for rollout, prompt, of_tokens in zip(tokens.rollouts, tokens.prompts, distances, strict=False)
+            if rollout.policy_versions is not None
+        ]
+        return _StepAges(rows=rows, gaps=gaps)
 
-    def result(self, _: Run, resampling: Resampling) -> results.Staleness:
+    @staticmethod
+    def result(steps: Mapping[int, _StepAges], _: Run, resampling: Resampling) -> results.Staleness:
         """The lags of the whole log and of each step, and what lags did to log-probabilities."""
-        rows = [row for of_step in self._steps.values() for row in of_step]
+        rows = [row for of_step in steps.values() for row in of_step.rows]
+        gaps: dict[int, list[_Row]] = {}
+        for behind, gap in (gap for of_step in steps.values() for gap in of_step.gaps):
+            gaps.setdefault(behind, []).append(gap)
         if not rows:
             return results.Staleness()
         origin = sampler_metrics.first_step([step for step, *_ in rows], [versions[1] for *_, versions in rows])
@@ -396,15 +415,15 @@ class GatheredStaleness(Struct):
         return results.Staleness(
             overall=_staleness_numbers(None, rows, origin, resampling),
             by_step=tuple(
-                _staleness_numbers(step, of_step, origin, resampling) for step, of_step in self._steps.items()
+                _staleness_numbers(step, of_step.rows, origin, resampling) for step, of_step in steps.items()
             ),
             by_lag=tuple(
                 results.LagShare(
                     lag=lag,
                     num_rollouts=numbers[lag],
                     share=numbers[lag] / len(rows),
-                    logprob_gap=_mean_of(self._gaps[lag + origin], resampling)
-                    if lag + origin in self._gaps
+                    logprob_gap=_mean_of(gaps[lag + origin], resampling)
+                    if lag + origin in gaps
                     else Estimate.undefined_because(_NO_GAP),
                 )
                 for lag in sorted(numbers)

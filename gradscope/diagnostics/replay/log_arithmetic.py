@@ -321,8 +321,8 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
     value = batch.advantages if not named else _formulated(str(named), measured.groups, run.settings)
     if isinstance(value, Reason):
         return refused("advantage", value)
-    rounded = {id(rollout) for group in _rounded_alive(run, measured) for rollout in group.rollouts}
-    exact = np.array([id(rollout) not in rounded for rollout in rollouts])
+    rounded = {group.group_id for group in _rounded_alive(run, measured)}
+    exact = np.array([group.group_id not in rounded for group in measured.groups for _ in group.rollouts])
     off_by = np.abs(value - np.array(logged, dtype=np.float64))
     largest = float(np.max(off_by[exact], initial=0.0))
     size = float(np.mean(np.abs(value)))

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gradscope.advantages.registry import named_formulation
@@ -237,53 +237,46 @@ def replay_run(
         run = replace(run, settings=replace(run.settings, values=values))
     engine = engine or EngineOptions()
     chosen = tuple(sorted({*run.updates, *run.notes})) if steps is None else inputs.select_steps(run, steps)
-    replayed = ReplayedSteps(run, tolerance)
+    replayed: list[StepReplay] = []
+    described: list[Mapping[str, object]] = []
     for measured in inputs.measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True):
-        replayed.add(measured)
-    report = replayed.report()
+        replayed.append(replay_step(run, measured, tolerance))
+        described += [measured.recomputed.described] if measured.recomputed else []
+    report = replay_report(run, replayed, described, tolerance)
     if tolerance != GRAD_NORM_TOLERANCE:
         return report
     asked = None if steps is None else chosen
     return replace(report, equivalent_check=equivalent_check(path, asked, read or ReadOptions(), engine))
 
 
-class ReplayedSteps(Struct):
-    """The replay of the steps so far."""
-
-    run: Run
-    tolerance: float = GRAD_NORM_TOLERANCE
-    _steps: list[StepReplay] = []
-    _engine: dict[str, object] = {}
-
-    def add(self, measured: inputs.MeasuredStep) -> None:
-        """Replay the next step."""
-        self._steps.append(_replay_step(self.run, measured, self.tolerance))
-        if (step_norm := measured.recomputed) is not None:
-            self._engine = inputs.describe_engine(step_norm.described, self._engine)
-
-    def report(self) -> ReplayReport:
-        """A verdict per step and quantity."""
-        has_kl_term = self.run.courses.course("kl")[1].any()  # which no default has
-        steps = self._steps if has_kl_term else [_settled(step, self._steps) for step in self._steps]
-        verdicts = [step.verdict for step in steps]
-        unreadable = {
-            step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
-            for step in steps
-            if any(quantity.reason == "weights_unreadable" for quantity in step.quantities)
-        }
-        judged = [verdict for verdict in verdicts if verdict in ("match", "mismatch")]
-        return ReplayReport(
-            source=inputs.with_damage(self.run, unreadable, ()),
-            steps=tuple(steps),
-            verdict=_overall(verdicts),
-            headline=_headline(verdicts),
-            frac_replay_mismatch=Estimate.undefined_because("no step could be recomputed and judged")
-            if not judged
-            else Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged)),
-            tolerance=self.tolerance,
-            engine=self._engine,
-            findings=_findings(steps),
-        )
+def replay_report(
+    run: Run,
+    steps: Sequence[StepReplay],
+    described: Iterable[Mapping[str, object]] = (),
+    tolerance: float = GRAD_NORM_TOLERANCE,
+) -> ReplayReport:
+    """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
+    if not run.courses.course("kl")[1].any():  # a KL term is in no default
+        steps = [_settled(step, steps) for step in steps]
+    verdicts = [step.verdict for step in steps]
+    unreadable = {
+        step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
+        for step in steps
+        if any(quantity.reason == "weights_unreadable" for quantity in step.quantities)
+    }
+    judged = [verdict for verdict in verdicts if verdict in ("match", "mismatch")]
+    return ReplayReport(
+        source=inputs.with_damage(run, unreadable, ()),
+        steps=tuple(steps),
+        verdict=_overall(verdicts),
+        headline=_headline(verdicts),
+        frac_replay_mismatch=Estimate.undefined_because("no step could be recomputed and judged")
+        if not judged
+        else Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged)),
+        tolerance=tolerance,
+        engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
+        findings=_findings(steps),
+    )
 
 
 def _settled(step: StepReplay, steps: Sequence[StepReplay]) -> StepReplay:
@@ -316,7 +309,8 @@ def _headline(verdicts: Sequence[ReplayVerdict]) -> str:
     return f"{first} at {num_first} of {len(verdicts)} step{'' if len(verdicts) == 1 else 's'}{rest}"
 
 
-def _replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> StepReplay:
+def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> StepReplay:
+    """What the trainer logged of a step beside what its rollouts and weights give."""
     logged = dict(run.metrics.get(measured.step, {}))
     quantities, recomputed, errors = [], {}, {}
     batch = batch_of_step(run, measured)

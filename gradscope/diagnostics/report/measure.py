@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE
 from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps, with_damage
-from gradscope.diagnostics.logged.measure import GatheredPolicy
+from gradscope.diagnostics.logged.measure import PolicyPart
 from gradscope.diagnostics.logged.tokens import METRICS, first_logged
 from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
-from gradscope.diagnostics.replay.measure import ReplayedSteps
+from gradscope.diagnostics.replay.measure import replay_report, replay_step
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
 from gradscope.diagnostics.report.rollouts import read_groups
 from gradscope.diagnostics.report.sections import courses
@@ -39,11 +40,14 @@ from gradscope.gradients.engine_options import EngineOptions, missing_library
 from gradscope.metrics.gram.geometry import batch_norm, projection_shares
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
-from gradscope.results.norms import ReplayReport
+from gradscope.results.logged import LoggedPolicy
+from gradscope.results.norms import ReplayReport, StepReplay
 from gradscope.results.rank import RankCurvePoint
 from gradscope.results.report import KeyNumber, ReportSection, RunReport
+from gradscope.rollouts.groups import GroupsOnDisk, RolloutGroup, groups_at, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
+from gradscope.rollouts.readers.reduction.processes import in_processes
 from gradscope.rollouts.run import Run
 from gradscope.say import evenly
 
@@ -58,6 +62,8 @@ __all__ = ["report_run", "runs_below"]
 MAX_STEPS = 4
 """Steps whose gradients are recomputed where none are named: first, last, evenly between, and the largest logged."""
 MAX_TOKENS = 512  # token rows that are computed where no number is named
+_MIN_FORKED = 1 << 13  # rollouts of a log whose tokens several processes read, each some of its steps
+_CHUNKS = 64  # parts of its steps, which say how far they are
 
 
 # The modules of these sections are not even loaded where their data are missing.
@@ -148,7 +154,7 @@ def report_run(
     grams = tuple(step.gram for step in measured if step.gram is not None)
     if grams and not any(gram.policy_gram is not None and gram.policy_gram.sum() > 0 for gram in grams):
         absent = _without_gradient(grams)
-    replay, policy, lengths = _read_steps(run, _all_steps(run, measured, absent), progress)
+    replay, logged, lengths = _read_steps(run, measured, absent, progress)
     held_out = _or_unavailable(lambda: _samples(run, options.samples, success_threshold))
     curve: tuple[RankCurvePoint, ...] = ()
     if grams:
@@ -169,7 +175,7 @@ def report_run(
         passk=held_out
         if isinstance(held_out, Unavailable)
         else _or_unavailable(lambda: pass_at_k_of_samples(held_out)),
-        logged=policy.result(run),
+        logged=logged,
         lengths=lengths,
         options=dict(read.spelled())
         | ({} if success_threshold is None else {"--success-threshold": str(success_threshold)}),
@@ -247,33 +253,59 @@ def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
     return tuple(sorted({*chosen, spike}))
 
 
-def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Unavailable) -> Iterator[MeasuredStep]:
-    """Every step of the log; what is arithmetic is replayed at each of them, recomputed or not."""
-    done = {step.step: step for step in measured}
-    for step, groups in run.by_step():
-        if step in done:
-            yield done[step]
-            continue
-        weights, reason = run.weights_before(step), Reason("not_asked", "its gradient was not recomputed for this page")
-        if weights is None:
-            reason = missing_weights(run, step)
-        elif not done:
-            reason = Reason("unusable", absent.reason.rstrip("."), absent.hint)
-        yield MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=reason)
+class _ReadSteps(Struct):
+    """All that is asked of every rollout, of the steps so far."""
+
+    policy: dict[int, dict[str, Any]] = {}
+    lengths: Lengths = field(default_factory=Lengths)
+    replays: list[StepReplay | Unavailable] = []
 
 
 def _read_steps(
-    run: Run, steps: Iterable[MeasuredStep], progress: ProgressCallback
-) -> tuple[ReplayReport | Unavailable, GatheredPolicy, Lengths]:
-    """All that is asked of every rollout, step after step: those of a large log are read once and never all held."""
-    replayed, policy, lengths = ReplayedSteps(run), GatheredPolicy(), Lengths()
-    failed: Unavailable | None = None
-    for done, measured in enumerate(steps, start=1):
-        policy.add(measured.step, measured.groups)
-        lengths.add(measured.step, measured.groups)
-        failed = failed or _or_unavailable(partial(replayed.add, measured))
-        progress(done, len(run.steps), "steps read")
-    return _or_unavailable(replayed.report) if failed is None else failed, policy, lengths
+    run: Run, measured: Sequence[MeasuredStep], absent: Unavailable, progress: ProgressCallback
+) -> tuple[ReplayReport | Unavailable, LoggedPolicy, Lengths]:
+    """What is asked of every rollout: those of a large log are read once, a step at a time, and never all held."""
+    recomputed, num_steps, all_read = {step.step: step for step in measured}, len(run.steps), _ReadSteps()
+
+    def read(steps: Iterable[tuple[int, Sequence[RolloutGroup]]]) -> _ReadSteps:
+        of_steps = _ReadSteps()
+        for number, groups in steps:
+            step = recomputed.get(number) or _not_recomputed(run, number, groups, absent if not measured else None)
+            of_steps.policy[number] = PolicyPart.of_step(number, step.groups)
+            if run.measured is None:
+                of_steps.lengths.add_step(step.groups)
+            of_steps.replays.append(_or_unavailable(partial(replay_step, run, step, GRAD_NORM_TOLERANCE)))
+        return of_steps
+
+    if run.measured is not None:
+        all_read.lengths.add(run.measured)
+    parts: Iterable[_ReadSteps] = map(read, ([step] for step in run.numbers_by_step()))
+    groups = run.groups
+    # no processes beside threads and memory of PyTorch, which recomputed steps brought
+    is_apart = isinstance(groups, GroupsOnDisk) and not groups.reads_all and not measured
+    if is_apart and run.measured is None and len(reward_table(groups).reward) >= _MIN_FORKED:
+        chunks = np.array_split(run.steps, min(num_steps, _CHUNKS))
+        parts = in_processes(lambda steps: read((step, groups_at(groups, step)) for step in steps.tolist()), chunks)
+    for part in parts:
+        all_read.policy |= part.policy
+        all_read.lengths.join(part.lengths)
+        all_read.replays += part.replays
+        progress(len(all_read.policy), num_steps, "steps read")
+    failed = next((replay for replay in all_read.replays if isinstance(replay, Unavailable)), None)
+    replayed = [replay for replay in all_read.replays if not isinstance(replay, Unavailable)]
+    described = [step.recomputed.described for step in measured if step.recomputed]
+    replay = _or_unavailable(lambda: replay_report(run, replayed, described)) if failed is None else failed
+    return replay, PolicyPart.result(all_read.policy, run), all_read.lengths
+
+
+def _not_recomputed(run: Run, step: int, groups: Sequence[RolloutGroup], absent: Unavailable | None) -> MeasuredStep:
+    """A step whose gradient was not recomputed: what is arithmetic is replayed all the same."""
+    weights, reason = run.weights_before(step), Reason("not_asked", "its gradient was not recomputed for this page")
+    if weights is None:
+        reason = missing_weights(run, step)
+    elif absent is not None:
+        reason = Reason("unusable", absent.reason.rstrip("."), absent.hint)
+    return MeasuredStep(step=step, groups=tuple(groups), weights=weights, gram=None, reason=reason)
 
 
 def _samples(

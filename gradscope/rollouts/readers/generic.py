@@ -112,6 +112,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     held_out: tuple[str, ...] = ()  # those that may say that a row is of an evaluation and none of training
     times: tuple[str, ...] = ()  # those that ``generation_seconds`` looks at
     entries: frozenset[str] = frozenset()  # those that are entries of objects
+    measures_completions: bool = False  # whether completions are read, too, because rewards alone do not suffice
 
     @property
     def key(self) -> str:
@@ -185,6 +186,11 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
                 "tokens": _tokens(rows, at) if "completion_ids" in rows.keys else None,
             }
 
+        def completions() -> list[str]:
+            if names.completion is None:
+                return [details(at)["completion"] for at in range(len(rows))]
+            return list(map(text_of, rows.cells(names.completion)))
+
         return Columns(
             row=training,
             notes=() if training is None else (f"Rows of an evaluation beside training, by {marks}, are left out.",),
@@ -201,6 +207,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             samples=samples,
             policies=tuple(policies),
             has_all_functions=True,
+            completions=completions if self.measures_completions else None,
             details=details,
             flaw=lambda at: BROKEN_ADVANTAGE if is_not_finite(rows.cell(names.advantage, at)) else None,
         )
@@ -229,8 +236,9 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     """How the files of a log are read, in their order; what is set aside goes to the quarantine."""
     names = columns.names
     roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
-    further = (columns.sample, columns.environment, *columns.policies, *columns.rewards, *columns.times, names.prompt)
-    texts = () if names.prompt is None or names.prompt in columns.entries else (names.prompt,)
+    long = (names.prompt, names.completion if columns.measures_completions else None)
+    further = (columns.sample, columns.environment, *columns.policies, *columns.rewards, *columns.times, *long)
+    texts = tuple(name for name in long if name is not None and name not in columns.entries)
     read = [name for name in (*roles, *further, *columns.held_out) if name is not None and name not in texts]
     heads = [name.partition(".")[0] for name in read if name in columns.entries]
     wanted = dict.fromkeys([*heads, *(name for name in read if name not in columns.entries)])
@@ -311,6 +319,7 @@ def read_flat(
         apart=tuple(filter(None, (*(policies if is_evaluation else apart), benchmark))),
         times=times,
         entries=frozenset(names) - set(plain),
+        measures_completions=not request.rewards_only and "completion_ids" not in names,
     )
     log = column_log(files, flat, quarantine)
     title = f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"

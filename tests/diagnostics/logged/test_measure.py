@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from gradscope.diagnostics.logged.measure import PARTS, TRUNCATED, GatheredGeneration, GatheredPolicy, absence_of
-from gradscope.diagnostics.logged.tokens import gathered
+from gradscope.diagnostics.logged.measure import PARTS, TRUNCATED, GenerationPart, PolicyPart, absence_of
+from gradscope.diagnostics.logged.tokens import logged_part
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.envelope import to_jsonable
 from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
@@ -14,13 +14,13 @@ FEW = Resampling(num_resamples=100)
 
 
 def test_ends_and_times_are_those_of_rollouts_that_completed() -> None:
-    ends = gathered(GatheredGeneration(), drifting_run(), FEW)
+    ends = logged_part(GenerationPart, drifting_run(), FEW)
     assert ends.overall.frac_truncated.value == 0.5
     assert ends.overall.seconds.value == 1.5
     assert ends.overall.slowest_over_mean.value == pytest.approx(2 / 1.5)
     assert [row.step for row in ends.by_step] == [1, 2, 3]
     ends = ("truncated", "completed", "completed", "completed", "error")
-    generation = gathered(GatheredGeneration(), run_of(tokens_of(*({"status": end} for end in ends), {})), FEW)
+    generation = logged_part(GenerationPart, run_of(tokens_of(*({"status": end} for end in ends), {})), FEW)
     assert generation.overall.frac_truncated.value == 0.25
     assert generation.overall.seconds.undefined == "rollouts were not timed"
     assert generation.overall.slowest_over_mean.undefined == "rollouts were not timed"
@@ -30,30 +30,30 @@ def test_ends_and_times_are_those_of_rollouts_that_completed() -> None:
 def test_the_trainers_share_stands_in(name: str) -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2, 3)]
     metrics = {1: {name: 0.5}, 2: {"loss": 1.0}, 3: {name: 0.25}}
-    ends = gathered(GatheredGeneration(), run_of(*groups, metrics=metrics), FEW)
+    ends = logged_part(GenerationPart, run_of(*groups, metrics=metrics), FEW)
     assert ends.overall.frac_truncated.value == pytest.approx(0.375)
     assert [(row.step, row.frac_truncated.value) for row in ends.by_step] == [(1, 0.5), (3, 0.25)]
 
 
 def test_a_logged_nan_is_not_passed_over() -> None:
-    ends = gathered(GatheredGeneration(), run_of(group_of([1, 0], step=1), metrics={1: {TRUNCATED[0]: math.nan}}), FEW)
+    ends = logged_part(GenerationPart, run_of(group_of([1, 0], step=1), metrics={1: {TRUNCATED[0]: math.nan}}), FEW)
     assert ends.overall.frac_truncated.undefined == "the trainer logged NaN at step 1"
     assert ends.by_step[0].frac_truncated.undefined == "the trainer logged NaN"
 
 
 def test_times_alone_leave_truncation_unknown() -> None:
-    ends = gathered(GatheredGeneration(), run_of(tokens_of({"seconds": 2.0})), FEW)
+    ends = logged_part(GenerationPart, run_of(tokens_of({"seconds": 2.0})), FEW)
     assert ends.overall.frac_truncated.undefined == "the log does not say which completions were cut off"
     assert ends.overall.seconds.value == 2.0
     assert ends.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
-    zero = gathered(GatheredGeneration(), run_of(tokens_of({"seconds": 0.0}, {"seconds": 0.0})), FEW)
+    zero = logged_part(GenerationPart, run_of(tokens_of({"seconds": 0.0}, {"seconds": 0.0})), FEW)
     assert zero.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
     failed = run_of(tokens_of({"status": "error"}, {"seconds": 1e300}))
-    assert gathered(GatheredGeneration(), failed, FEW).overall is None
+    assert logged_part(GenerationPart, failed, FEW).overall is None
 
 
 def test_every_part_of_a_log_that_has_them_all() -> None:
-    policy = gathered(GatheredPolicy(), drifting_run(), RESAMPLING)
+    policy = logged_part(PolicyPart, drifting_run(), RESAMPLING)
     assert set(LoggedPolicy.__struct_fields__) == {*PARTS, "missing"}
     assert policy.missing == {}
     for name in PARTS:
@@ -65,7 +65,7 @@ def test_every_part_of_a_log_that_has_them_all() -> None:
 
 @pytest.mark.parametrize("name", sorted(PARTS))
 def test_a_missing_part_says_what_logs_it(name: str) -> None:
-    policy = gathered(GatheredPolicy(), run_of(group_of([1, 0])), RESAMPLING)
+    policy = logged_part(PolicyPart, run_of(group_of([1, 0])), RESAMPLING)
     part = getattr(policy, name)
     assert part.overall is None
     reason, hint = absence_of(name, part)

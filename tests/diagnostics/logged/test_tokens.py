@@ -1,6 +1,6 @@
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,19 +49,19 @@ def test_a_course_has_the_steps_that_logged_it_and_a_mean_of_numbers() -> None:
 
 
 class Sizes:
-    def __init__(self) -> None:
-        self.weighed: list[tuple[int, int]] = []
+    @staticmethod
+    def of_step(step: int, groups: Sequence[RolloutGroup]) -> int | None:
+        return len(groups) if step < 3 else None
 
-    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        self.weighed.append((step, len(groups)))
-
-    def result(self, run: Run, resampling: Resampling) -> tuple[str, list[tuple[int, int]]]:
-        return run.source.path, self.weighed
+    @staticmethod
+    def result(steps: Mapping[int, int], run: Run, resampling: Resampling) -> tuple[str, Mapping[int, int]]:
+        return run.source.path, steps
 
 
-def test_a_part_sees_each_step_once_and_then_the_run() -> None:
-    run = run_of(group_of([1], step=2, prompt="a"), group_of([1], step=1), group_of([0], step=2, prompt="b"))
-    assert tokens.gathered(Sizes(), run, RESAMPLING) == (run.source.path, [(1, 1), (2, 2)])
+def test_a_part_is_made_of_the_steps_that_have_something_for_it() -> None:
+    groups = [group_of([1], step=step, prompt=prompt) for step, prompt in ((2, "a"), (1, "a"), (2, "b"), (3, "a"))]
+    run = run_of(*groups)
+    assert tokens.logged_part(Sizes, run, RESAMPLING) == (run.source.path, {1: 1, 2: 2})
 
 
 def test_masked_tokens_are_left_out_and_positions_are_those_of_the_completion() -> None:
@@ -151,7 +151,7 @@ FEW = Resampling(num_resamples=100)
 
 
 def test_tokens_weigh_the_same_with_a_mean_each_step_and_a_trend() -> None:
-    entropy = tokens.gathered(tokens.GatheredEntropy(), drifting_run(), FEW)
+    entropy = tokens.logged_part(tokens.EntropyPart, drifting_run(), FEW)
     assert entropy.origin == "tokens"
     assert [row.mean.value for row in entropy.by_step] == pytest.approx([0.1, 0.2, 0.3])
     assert entropy.overall.mean.value == pytest.approx(0.2)
@@ -159,7 +159,7 @@ def test_tokens_weigh_the_same_with_a_mean_each_step_and_a_trend() -> None:
     group = tokens_of(
         {"entropies": (1.0, 9.0, 2.0), "mask": (True, False, True)}, {"entropies": (6.0,)}, {"entropies": (5.0,) * 2}
     )
-    entropy = tokens.gathered(tokens.GatheredEntropy(), run_of(group), FEW)
+    entropy = tokens.logged_part(tokens.EntropyPart, run_of(group), FEW)
     assert entropy.overall.mean.value == pytest.approx((1 + 2 + 6 + 5 + 5) / 5)
 
 
@@ -172,18 +172,16 @@ def test_tokens_weigh_the_same_with_a_mean_each_step_and_a_trend() -> None:
     ids=["nan", "negative", "large", "none", "mask of another length"],
 )
 def test_a_rollout_with_numbers_that_are_no_entropy_does_not_count(fields: dict[str, Any]) -> None:
-    entropy = tokens.gathered(
-        tokens.GatheredEntropy(), run_of(tokens_of(fields, {"entropies": (0.5, -1e-6, 1.0)})), FEW
-    )
+    entropy = tokens.logged_part(tokens.EntropyPart, run_of(tokens_of(fields, {"entropies": (0.5, -1e-6, 1.0)})), FEW)
     assert entropy.overall.mean.value == pytest.approx(0.5)  # rounding below zero is zero
-    assert tokens.gathered(tokens.GatheredEntropy(), run_of(tokens_of(fields)), FEW).overall is None
+    assert tokens.logged_part(tokens.EntropyPart, run_of(tokens_of(fields)), FEW).overall is None
 
 
 @pytest.mark.parametrize("name", tokens.METRICS)
 def test_the_trainers_own_metric_stands_in(name: str) -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2, 3, 4)]
     metrics = {1: {name: 0.4}, 3: {name: 0.2}, 4: {"loss": 1.0}, 9: {name: 7.0}}
-    entropy = tokens.gathered(tokens.GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
+    entropy = tokens.logged_part(tokens.EntropyPart, run_of(*groups, metrics=metrics), FEW)
     assert entropy.origin == name
     assert [(row.step, row.mean.value) for row in entropy.by_step] == [(1, 0.4), (3, 0.2)]
     assert entropy.overall.mean.value == pytest.approx(0.3)
@@ -191,26 +189,26 @@ def test_the_trainers_own_metric_stands_in(name: str) -> None:
 
 def test_a_logged_entropy_may_be_no_number_and_its_mean_stays_one() -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2)]
-    entropy = tokens.gathered(
-        tokens.GatheredEntropy(), run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW
+    entropy = tokens.logged_part(
+        tokens.EntropyPart, run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW
     )
     assert [row.mean.undefined for row in entropy.by_step] == [None, "the trainer logged NaN"]
     assert entropy.overall.mean.undefined == "the trainer logged NaN at step 2"
     groups = [group_of([1, 0], step=step) for step in range(1, 21)]
     metrics = {step: {"entropy": 0.5 - 0.02 * step} for step in range(1, 21)}
-    entropy = tokens.gathered(tokens.GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
+    entropy = tokens.logged_part(tokens.EntropyPart, run_of(*groups, metrics=metrics), FEW)
     assert entropy.overall.mean.low == 0.0
 
 
 def test_each_step_and_the_log_are_measured_unless_values_were_copied() -> None:
-    mismatch = tokens.gathered(tokens.GatheredMismatch(), drifting_run(), FEW)
+    mismatch = tokens.logged_part(tokens.MismatchPart, drifting_run(), FEW)
     assert [row.step for row in mismatch.by_step] == [1, 2, 3]
     assert [row.logprob_gap.value for row in mismatch.by_step] == pytest.approx([0.01, 0.02, 0.03])
     assert mismatch.overall.logprob_gap.value == pytest.approx(0.02)
     assert (mismatch.overall.num_tokens, mismatch.overall.num_sequences, mismatch.overall.step) == (72, 36, None)
     assert mismatch.overall.sequence_ess.value == pytest.approx(1.0)
     assert not mismatch.is_identical
-    mismatch = tokens.gathered(tokens.GatheredMismatch(), run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), FEW)
+    mismatch = tokens.logged_part(tokens.MismatchPart, run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), FEW)
     assert mismatch.is_identical
     assert mismatch.worst == ()
 
@@ -223,23 +221,23 @@ def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
         sampler, trainer = (-rng.exponential(1.0, (4, 9)) for _ in range(2))
         groups.append(tokens_of(*map(both, sampler, trainer), step=step))
         every += [(abs(trainer[row, at] - sampler[row, at]), step, row, at) for row in range(4) for at in range(9)]
-    first = tokens.gathered(tokens.GatheredMismatch(), run_of(tokens_of(both([-1.0] * 30, [-2.0] * 30))), FEW).worst
+    first = tokens.logged_part(tokens.MismatchPart, run_of(tokens_of(both([-1.0] * 30, [-2.0] * 30))), FEW).worst
     assert [token.position for token in first] == list(range(tokens.NUM_WORST))
-    worst = tokens.gathered(tokens.GatheredMismatch(), run_of(*groups), FEW).worst
+    worst = tokens.logged_part(tokens.MismatchPart, run_of(*groups), FEW).worst
     assert [(token.step, token.row, token.position) for token in worst] == [
         (step, row, at) for _, step, row, at in sorted(every, reverse=True)[: tokens.NUM_WORST]
     ]
 
 
-@pytest.mark.parametrize("part", [tokens.GatheredEntropy, tokens.GatheredMismatch, tokens.GatheredStaleness])
+@pytest.mark.parametrize("part", [tokens.EntropyPart, tokens.MismatchPart, tokens.StalenessPart])
 def test_a_log_without_any_has_no_numbers(part: Any) -> None:
-    empty = tokens.gathered(part(), run_of(group_of([1, 0])), FEW)
+    empty = tokens.logged_part(part, run_of(group_of([1, 0])), FEW)
     assert (empty.overall, empty.by_step, getattr(empty, "contradiction", "")) == (None, (), "")
 
 
 def test_steps_without_data_are_left_out_and_rows_counted() -> None:
     run = run_of(group_of([1, 0], step=1), tokens_of(both([-1.0], [-1.1]), both([-1.0], [math.nan]), step=2))
-    mismatch = tokens.gathered(tokens.GatheredMismatch(), run, FEW)
+    mismatch = tokens.logged_part(tokens.MismatchPart, run, FEW)
     assert [row.step for row in mismatch.by_step] == [2]
     assert mismatch.set_aside == {
         "no log-probabilities of the sampler": 2,
@@ -249,7 +247,7 @@ def test_steps_without_data_are_left_out_and_rows_counted() -> None:
 
 @pytest.mark.parametrize(("log", "num_tokens", "gap"), [("nemo_rl", 9, 0.01), ("prime_rl_tokens", 4, 0.005)])
 def test_logs_of_trainers_that_keep_both(log: str, num_tokens: int, gap: float) -> None:
-    mismatch = tokens.gathered(tokens.GatheredMismatch(), read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
+    mismatch = tokens.logged_part(tokens.MismatchPart, read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
     assert mismatch.overall.num_tokens == num_tokens
     assert mismatch.overall.logprob_gap.value == pytest.approx(gap)
 
@@ -268,32 +266,32 @@ def stale_run() -> object:
 
 
 def test_lags_are_those_of_the_first_token_with_share_and_gap() -> None:
-    staleness = tokens.gathered(tokens.GatheredStaleness(), stale_run(), FEW)
+    staleness = tokens.logged_part(tokens.StalenessPart, stale_run(), FEW)
     assert staleness.overall.num_rollouts == 5
     assert staleness.overall.mean_lag.value == pytest.approx((0 + 2 + 2 + 0 + 3) / 5)
     assert staleness.overall.max_lag.value == 3.0
     assert staleness.overall.frac_above_1.value == pytest.approx(3 / 5)
     assert staleness.overall.frac_mixed.value == pytest.approx(2 / 5)
     assert [(row.step, row.mean_lag.value) for row in staleness.by_step] == [(3, pytest.approx(4 / 3)), (4, 1.5)]
-    rows = tokens.gathered(tokens.GatheredStaleness(), stale_run(), FEW).by_lag
+    rows = tokens.logged_part(tokens.StalenessPart, stale_run(), FEW).by_lag
     assert [(row.lag, row.num_rollouts, row.share) for row in rows] == [(0, 2, 0.4), (2, 2, 0.4), (3, 1, 0.2)]
     assert [row.logprob_gap.value for row in rows] == pytest.approx([0.0, 0.2, 0.3])
 
 
 def test_lags_without_log_probabilities_updates_or_a_past_say_so() -> None:
-    (row,) = tokens.gathered(tokens.GatheredStaleness(), run_of(tokens_of({"policy_versions": (0, 0)})), FEW).by_lag
+    (row,) = tokens.logged_part(tokens.StalenessPart, run_of(tokens_of({"policy_versions": (0, 0)})), FEW).by_lag
     assert row.logprob_gap.undefined == "no rollout of this lag has log-probabilities of both sampler and trainer"
     unused = {"policy_versions": (0, 0), "mask": (False,)}
-    staleness = tokens.gathered(
-        tokens.GatheredStaleness(), run_of(tokens_of(unused, {"policy_versions": (1, 1)}, step=2)), FEW
+    staleness = tokens.logged_part(
+        tokens.StalenessPart, run_of(tokens_of(unused, {"policy_versions": (1, 1)}, step=2)), FEW
     )
     assert staleness.overall.num_rollouts == 1  # no update used the other
-    staleness = tokens.gathered(tokens.GatheredStaleness(), run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), FEW)
+    staleness = tokens.logged_part(tokens.StalenessPart, run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), FEW)
     assert staleness.overall is None
     assert "newer than its steps" in staleness.contradiction
 
 
 @pytest.mark.parametrize(("log", "rollouts"), [("prime_rl", 2), ("tinker", 8)])
 def test_logs_that_name_the_weights(log: str, rollouts: int) -> None:
-    staleness = tokens.gathered(tokens.GatheredStaleness(), read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
+    staleness = tokens.logged_part(tokens.StalenessPart, read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
     assert (staleness.overall.num_rollouts, staleness.overall.max_lag.value) == (rollouts, 0.0)

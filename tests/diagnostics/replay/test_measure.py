@@ -253,10 +253,8 @@ def replayed(*norms: tuple[float, float], provided: bool = True, **logged_too: f
         )
         for group, (_, norm) in zip(groups, norms, strict=True)
     ]
-    replayed = replay.ReplayedSteps(run)
-    for step in steps:
-        replayed.add(step)
-    return replayed.report()
+    replayed = [replay.replay_step(run, step, replay.GRAD_NORM_TOLERANCE) for step in steps]
+    return replay.replay_report(run, replayed)
 
 
 TEXTS = 3.0  # a norm of which a step's texts are of other ids

@@ -1,5 +1,6 @@
 """A report on runs whose answers are known: every section has an answer or says what to log."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,9 +26,12 @@ from gradscope.progress import no_progress
 from gradscope.results.logged import LoggedPolicy, SamplerMismatch
 from gradscope.results.report import KeyNumber, ReportSection, RunReport
 from gradscope.results.source import Source
-from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.groups import GroupsOnDisk, Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.reduction import processes as reduction_processes
 from gradscope.rollouts.run import Run, WeightsRef
+from tests.conftest import REPOSITORY
 from tests.diagnostics.made_up_runs import group_of, run_of, samples_run
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.diagnostics.rank.tokens.test_weighed import ON_CPU, plain_outputs, run_on, tokens_of
@@ -37,6 +41,7 @@ from tests.rollouts.readers.lines import write_lines
 
 pytestmark = pytest.mark.slow  # a run of shared/data, recomputed
 
+LOGS = REPOSITORY / "fixtures" / "logs"
 NAMES = [
     *("signal", "reward", "zero-loss", "replay", "rank", "contributions", "tokens", "length", "rewards", "dilution"),
     *("agreement", "staleness", "entropy", "generation", "coverage", "formulations", "claims"),
@@ -79,6 +84,55 @@ def test_a_plain_log_answers_what_it_can_and_says_what_it_lacks(log: Path) -> No
     assert "--no-gradients" in str(sections["formulations"].missing)
     with pytest.raises(InputError, match="has no rollouts of step 9"):
         report_run(log, steps=[9])
+
+
+ODD_ROWS = [
+    {"prompt_id": "a", "step": 1, "reward": reward, "completion": text}
+    for reward, text in (
+        (1, "yes"),
+        (0, "yes"),
+        (1, "yes"),
+        (0.5, ""),
+        (None, "no"),
+        ("high", "no"),
+        (1, ["a", "list"]),
+    )
+]
+
+
+@pytest.mark.parametrize("log", ["verl_v1", "verl_legacy", "ms_swift", "generic.csv", "messy.jsonl", "odd", "mixed"])
+def test_a_log_of_texts_says_the_same_where_no_rollout_is_read_back(
+    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = LOGS / log
+    if log in ("odd", "mixed"):
+        with_rewards = [row for row in ODD_ROWS if log == "mixed" or isinstance(row["reward"], int | float)]
+        path = write_lines(tmp_path / "log.jsonl", *with_rewards, *({**row, "prompt_id": "b"} for row in ODD_ROWS[:4]))
+    measured = report_run(path, gradients=False)
+    assert read_run(path).measured is not None
+    monkeypatch.setattr(Run, "measured", None)
+    assert measured == report_run(path, gradients=False)
+
+
+@pytest.mark.parametrize("log", ["trl", "open_instruct", "slime", "relax", "areal", "tinker"])
+def test_steps_with_tokens_are_read_by_several_processes(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_one = report_run(LOGS / log, gradients=False)
+    monkeypatch.setattr(report, "_MIN_FORKED", 0)
+    monkeypatch.setattr(reduction_processes, "num_cores", lambda: 2)
+    assert report_run(LOGS / log, gradients=False) == of_one
+
+
+def test_an_error_of_a_process_is_the_error_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(groups: GroupsOnDisk, step: int) -> tuple[RolloutGroup, ...]:
+        raise InputError(f"Step {step} is gone, in process {os.getpid()}.", hint="Read it again.")
+
+    monkeypatch.setattr(report, "_MIN_FORKED", 0)
+    monkeypatch.setattr(reduction_processes, "num_cores", lambda: 2)
+    monkeypatch.setattr(GroupsOnDisk, "_read_back", fails)
+    with pytest.raises(InputError, match="is gone") as error:
+        report_run(LOGS / "trl", gradients=False)
+    assert error.value.hint == "Read it again."
+    assert str(os.getpid()) not in error.value.message
 
 
 def test_lost_problems_are_named(tmp_path: Path, log: Path) -> None:

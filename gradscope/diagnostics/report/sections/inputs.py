@@ -20,7 +20,7 @@ from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankCurvePoint
 from gradscope.results.report import ReportSection
 from gradscope.results.tokens import EntropyChange, LogprobChange, TokenKl, TurnShare
-from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.groups import UNKNOWN, RewardTable, Rollout, RolloutGroup
 from gradscope.rollouts.run import Run
 from gradscope.say import interval, number
 
@@ -63,6 +63,13 @@ class Ends:
         if is_cut:
             self._of_cut.append(abs(rollout.advantage or 0.0))
 
+    def join(self, other: Ends) -> None:
+        """Take in those of further steps."""
+        self.num_judged += other.num_judged
+        self.num_cut += other.num_cut
+        self._sizes += other._sizes
+        self._of_cut += other._of_cut
+
     @property
     def frac_advantage(self) -> float | None:
         """Their share of the summed absolute advantages; None where it is not known, or is nothing of nothing."""
@@ -71,56 +78,66 @@ class Ends:
 
 
 class Lengths:
-    """How long each rollout is and what it is worth, of the groups whose rewards are all known, a step at a time."""
+    """How long each rollout is and what it is worth, of the groups whose rewards are all known."""
 
     def __init__(self) -> None:
-        self._letters, self._tokens, self._rewards = array("q"), array("q"), array("d")
-        self._steps, self._samples = array("q"), array("q")
-        self._groups, self._prompts = array("q"), array("q")
-        self._names: list[str] = []
-        self._numbers: dict[str, int] = {}
-        self._exact = True
+        self._tables: list[RewardTable] = []
         self.ends = Ends()
         self.num_texts = self.num_repeats = 0
         """Completions with a text, and those whose text an earlier one of their group has."""
         self.num_torn = 0  # groups in which one text has several rewards
 
-    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+    def add_step(self, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""
-        for group in groups:
-            for rollout in group.rollouts:
-                self.ends.add(rollout)
-            if None in group.rewards:
-                continue
-            texts = [rollout.completion for rollout in group.rollouts if rollout.completion]
-            distinct = set(texts)
-            self.num_texts += len(texts)
-            if len(distinct) < len(texts):
-                self.num_repeats += len(texts) - len(distinct)
-                rewarded = {(rollout.completion, rollout.reward) for rollout in group.rollouts if rollout.completion}
-                self.num_torn += len(rewarded) > len(distinct)
-            self._letters.extend(len(rollout.completion) for rollout in group.rollouts)
-            self._tokens.extend(rollout.num_tokens or 0 for rollout in group.rollouts)
-            self._exact &= all(rollout.completion_ids is not None for rollout in group.rollouts)
-            self._rewards.extend(reward for reward in group.rewards if reward is not None)
-            self._samples.extend(rollout.sample for rollout in group.rollouts)
-            self._steps.extend([step] * group.size)
-            self._groups.extend([len(self._names)] * group.size)
-            self._names.append(group.group_id)
-            self._prompts.extend([self._numbers.setdefault(group.prompt_id, len(self._numbers))] * group.size)
+        for rollout in (rollout for group in groups for rollout in group.rollouts):
+            self.ends.add(rollout)
+        self.add(RewardTable.of_groups(groups, with_completions=True))
+
+    def add(self, table: RewardTable) -> None:
+        """Take in further groups, whose completions are measured."""
+        table = table.select(table.is_complete)
+        if not len(table):
+            return
+        self._tables.append(table)
+        measured, hashes = np.asarray(table.num_characters), np.asarray(table.text_hash)
+        group, rows = np.repeat(np.arange(len(table)), table.size), np.flatnonzero(measured > 0)
+        order = rows[np.lexsort((table.reward[rows], hashes[rows], group[rows]))]
+        repeats = (np.diff(group[order]) == 0) & (np.diff(hashes[order]) == 0)
+        is_torn = repeats & (np.diff(table.reward[order]) != 0)
+        self.num_texts += len(rows)
+        self.num_repeats += int(repeats.sum())
+        self.num_torn += len(np.unique(group[order[1:][is_torn]]))
+
+    def join(self, other: Lengths) -> None:
+        """Take in those of further steps."""
+        self._tables += other._tables
+        self.num_texts += other.num_texts
+        self.num_repeats += other.num_repeats
+        self.num_torn += other.num_torn
+        self.ends.join(other.ends)
 
     def all_steps(self) -> RunLengths:
         """Those of all steps."""
-        exact = bool(self._names) and self._exact
+        tables = self._tables or [RewardTable.of_groups(())]
+        exact = all(table.num_tokens is not None and UNKNOWN not in table.num_tokens for table in self._tables)
+        names = [name for table in tables for name in table.ids()]
+        prompts = [table.prompts[at] for table in tables for at in table.prompt.tolist()]
+        numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
+        sizes = np.concatenate([table.size for table in tables])
+        unit = "tokens" if exact and self._tables else "characters"
+
+        def joined(name: str) -> NDArray[Any]:
+            return np.concatenate([getattr(table, name) for table in self._tables] or [np.zeros(0, dtype=np.int64)])
+
         return RunLengths(
-            unit="tokens" if exact else "characters",
-            values=np.array(self._tokens if exact else self._letters, dtype=np.int64),
-            rewards=np.array(self._rewards, dtype=np.float64),
-            steps=np.array(self._steps, dtype=np.int64),
-            samples=np.array(self._samples, dtype=np.int64),
-            groups=np.array(self._groups, dtype=np.int64),
-            prompts=np.array(self._prompts, dtype=np.int64),
-            names=self._names,
+            unit=unit,
+            values=joined(f"num_{unit}"),
+            rewards=joined("reward"),
+            steps=np.repeat(joined("step"), sizes),
+            samples=np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes),
+            groups=np.repeat(np.arange(len(names)), sizes),
+            prompts=np.repeat([numbers[prompt] for prompt in prompts], sizes).astype(np.int64),
+            names=names,
         )
 
 

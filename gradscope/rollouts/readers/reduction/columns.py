@@ -84,6 +84,8 @@ class Columns(Struct, frozen=True, kw_only=True):
     """Sentences about the log, each with the rows that give rise to it, [R]."""
     samples: Sequence[str | None] | None = None
     """An id of each rollout within its group, [R]; None: the log has none."""
+    completions: Callable[[], Sequence[str]] | None = None
+    """The texts of the completions, [R]; None where rewards alone are wanted, or ``details`` says more of rollouts."""
     details: Callable[[int], Mapping[str, Any]] = lambda _: {}
     """Further fields of a row's ``Record``; raises ``UnusableRowError`` where the row holds no rollout."""
     flaw: Callable[[int], str | None] = lambda _: None

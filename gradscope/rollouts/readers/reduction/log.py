@@ -259,23 +259,19 @@ def reduced_groups(log: ColumnLog, request: ReadRequest) -> GroupsOfTable | None
         yield from log.rows(file, quarantine)
         quarantine.raise_unreadable(log.quarantine)  # a scan of columns needs less memory than their rows
 
-    return GroupsOnDisk(table, read_back(spans, log.files, rows_again, groups_of))
+    return groups_on_disk(table, spans, log.files, rows_again, groups_of)
 
 
-def read_back(
+def groups_on_disk(
+    table: RewardTable,
     spans: StepSpans,
     files: Sequence[Path],
     rows: Callable[[Path, QuarantineLog], Iterable[tables.Row]],
     groups_of: Callable[[Sequence[FileRow], int | None], Sequence[RolloutGroup]],
-) -> Callable[[int], Sequence[RolloutGroup]]:
-    """How :class:`GroupsOnDisk` reads the groups of a step again.
-
-    Returns:
-        A function of the step. It reads only the stretches of the step where that is cheap; where steps are
-        interleaved, its first call reads and keeps all groups.
-    """
+) -> GroupsOnDisk:
+    """Groups that are read back from the stretches of their step; all at once where steps are interleaved."""
     if spans.is_cheap(files):
-        return lambda step: groups_of(list(spans.rows_around(step, files, rows)), step)
+        return GroupsOnDisk(table, lambda step: groups_of(list(spans.rows_around(step, files, rows)), step))
 
     @cache
     def by_step() -> dict[int, list[RolloutGroup]]:
@@ -285,7 +281,7 @@ def read_back(
             groups_by_step.setdefault(group.step, []).append(group)
         return groups_by_step
 
-    return lambda step: by_step().get(step, [])
+    return GroupsOnDisk(table, lambda step: by_step().get(step, []), reads_all=True)
 
 
 def _together(log: ColumnLog, rows: Sequence[FileRow]) -> Iterable[Record]:

@@ -19,14 +19,18 @@ from numpy.typing import NDArray
 
 from gradscope.machine import trim_heap
 from gradscope.rollouts.arrays import byte_counts, byte_offsets, run_starts, to_indices, to_numpy, to_strings
-from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, rollout_columns
+from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, completion_columns, rollout_columns
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, Columns, sample_hashes
 
 Counts = NDArray[np.int64]
 
 ROWS_A_FILE = 1 << 40  # row numbers that each file of a log has for itself
-COLUMN_TYPES: dict[str, Any] = {"num_tokens": np.int64, "policy": np.int64, "sample": np.uint32}
+_UNKNOWN: dict[str, Any] = {
+    **dict.fromkeys(("num_tokens", "policy", "num_characters", "text_hash"), np.int64(UNKNOWN)),
+    "sample": np.uint32(NOT_COMPARED),
+}
+COLUMN_TYPES: dict[str, Any] = {name: value.dtype for name, value in _UNKNOWN.items()}
 """Of the columns that are no float64."""
 
 
@@ -41,8 +45,8 @@ class Part(Struct, frozen=True, kw_only=True):
     size: Counts  # rollouts, [j]
     columns: Mapping[str, NDArray[Any]]
     """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
-    ``seconds``, ``advantage``, ``num_tokens``, ``sample`` (a short hash of what distinguishes the rollouts of a
-    group: two that collide are compared again). NaN where a reward is missing."""
+    ``seconds``, ``advantage``, ``num_tokens``, ``num_characters``, ``text_hash``, ``sample`` (a short hash of what
+    distinguishes the rollouts of a group: two that collide are compared again). NaN where a reward is missing."""
     policies: Sequence[str] = ()  # names of policies, of which the column ``policy`` has indices
     may_repeat: bool = False  # whether a group may be there more than once
 
@@ -53,8 +57,7 @@ class Part(Struct, frozen=True, kw_only=True):
 
 def unknown(column: str, length: int) -> NDArray[Any]:
     """A column of missing values, [length]."""
-    value = {"num_tokens": UNKNOWN, "policy": UNKNOWN, "sample": NOT_COMPARED}.get(column, math.nan)
-    return np.full(length, value, dtype=COLUMN_TYPES.get(column, np.float64))
+    return np.full(length, _UNKNOWN.get(column, math.nan))
 
 
 def part_of_rows(
@@ -94,6 +97,8 @@ def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[
     part, chosen, numbers = None, all_rollouts, dict(columns.numbers)
     if columns.samples is not None:
         numbers["sample"] = sample_hashes(columns.samples)
+    if columns.completions is not None:
+        numbers |= completion_columns(columns.completions())
     for _ in range(2):
         if is_odd.any():
             chosen = all_rollouts[~is_odd[row[all_rollouts]]]
@@ -128,7 +133,7 @@ def part_of_records(
     """The groups of records, by the numbers of their rows, merged with usual rows numbered ``at`` [n]."""
     records = [numbered_record for numbered_record in records for _ in range(numbered_record[1].count)]
     rows = [with_counted_tokens(record) for _, record in records]
-    columns = rollout_columns(rows)
+    columns = rollout_columns(rows, with_completions=usual is not None and "text_hash" in usual.columns)
     if any(record.sample_id is not None for record in rows):
         columns["sample"] = sample_hashes(record.sample_id for record in rows)
     policies = [record.policy or "" for record in rows]
@@ -182,7 +187,7 @@ def with_counted_tokens(record: Record) -> Record:
 def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Sequence[RolloutGroup]) -> RewardTable:
     """A table in which some groups [J] are replaced by those of the same names; their order stays."""
     made, old = {group.group_id: group for group in groups}, table.select(replaced)
-    new = RewardTable.of_groups(made[name] for name in old.ids())
+    new = RewardTable.of_groups((made[name] for name in old.ids()), with_completions=old.text_hash is not None)
     texts = None if table.prompt_texts is None else new.prompt_texts
     new = replace(new, names=old.names, first_row=old.first_row, prompt_texts=texts)
     return merge_parts(map(_as_part, (table.select(~replaced), new)))

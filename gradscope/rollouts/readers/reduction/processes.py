@@ -12,9 +12,9 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -308,28 +308,25 @@ Declared = Callable[[Path], FileColumns]
 Range = tuple[int, int, int | None]
 """A file by its number, and the range of bytes in which its lines begin; without an end, to that of the file."""
 Task = int | list[Range]  # a file for the row reader, or ranges of others
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
 
-_work: tuple[Sequence[Path], Declared, bool] = ((), lambda _: None, False)
-"""Files, how each is read, and whether texts of prompts are kept; forked processes inherit them."""
+_work: Callable[[Any], Any] = id  # what is done with a task; forked processes inherit it
 
 
 def scan_files(
     files: Sequence[Path], declared: Declared, ends: Mapping[int, int], *, with_texts: bool = False
 ) -> Iterator[Scanned | int]:
     """Blocks of rows in the order of files, from byte ``ends[file]`` on; a file for the row reader is its number."""
-    global _work
-    before, _work = _work, (files, declared, with_texts)
+    tasks = list(_tasks(files, declared, ends))
+    num_bytes = sum(map(expanded_size, files)) - sum(ends.values())
+    scan = partial(_scan, files, declared, with_texts)
     try:
-        tasks = list(_tasks(files, declared, ends))
-        num_bytes = sum(map(expanded_size, files)) - sum(ends.values())
-        num_processes = min(num_cores(), len(tasks))
-        if num_processes > 1 and num_bytes >= MIN_FORKED and _can_fork():
-            yield from _in_processes(tasks, num_processes)
+        if num_bytes >= MIN_FORKED:
+            yield from chain.from_iterable(in_processes(lambda task: list(scan(task)), tasks))
         else:
-            for task in tasks:
-                yield from [task] if isinstance(task, int) else _scan(task)
+            yield from chain.from_iterable(map(scan, tasks))
     finally:
-        _work = before
         trim_heap()  # freed blocks leave holes that the arrays of the statistics do not fit
 
 
@@ -360,9 +357,11 @@ def _tasks(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -
         yield waiting
 
 
-def _scan(ranges: Iterable[Range]) -> Iterator[Scanned | int]:
-    files, declared, with_texts = _work
-    for ranges_together in _with_small_together(ranges):
+def _scan(files: Sequence[Path], declared: Declared, with_texts: bool, task: Task) -> Iterator[Scanned | int]:
+    if isinstance(task, int):
+        yield task
+        return
+    for ranges_together in _with_small_together(files, declared, task):
         number, start, end = ranges_together[0]
         columns = declared(files[number])
         if len(ranges_together) > 1 and isinstance(columns, LineColumns):
@@ -377,9 +376,8 @@ def _scan(ranges: Iterable[Range]) -> Iterator[Scanned | int]:
             yield from scan_table(files[number], number, columns, with_texts=with_texts)
 
 
-def _with_small_together(ranges: Iterable[Range]) -> Iterator[list[Range]]:
+def _with_small_together(files: Sequence[Path], declared: Declared, ranges: Iterable[Range]) -> Iterator[list[Range]]:
     """Each range by itself, but adjacent small files of the same kind of lines together."""
-    files, declared, _ = _work
     small: list[Range] = []
     last_columns, size = None, 0
     for number, start, end in ranges:
@@ -398,32 +396,39 @@ def _with_small_together(ranges: Iterable[Range]) -> Iterator[list[Range]]:
         yield small
 
 
-def _scan_all(ranges: Iterable[Range]) -> list[Scanned | int]:
-    return list(_scan(ranges))
+def in_processes(work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+    """The results of tasks, in their order, from as many forked processes as there are cores; elsewhere from this one.
 
-
-def _in_processes(tasks: Iterable[Task], num_processes: int) -> Iterator[Scanned | int]:
+    Tasks and results are pickled; ``work``, and what it refers to, is inherited.
+    """
+    num_processes = min(num_cores(), len(tasks))
+    if num_processes < 2 or not _can_fork():
+        yield from map(work, tasks)
+        return
     from concurrent.futures import ProcessPoolExecutor  # takes 20 ms, which small logs need not pay
     from multiprocessing import get_context
 
+    global _work
+    before, _work = _work, work
     # the first process handles Ctrl-C and ends the others
     pool = ProcessPoolExecutor(num_processes, get_context("fork"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
-    waiting: deque[int | Future[list[Scanned | int]]] = deque()
+    waiting: deque[Future[_Result]] = deque()
     try:
         for task in tasks:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, which here take no lock
-                waiting.append(task if isinstance(task, int) else pool.submit(_scan_all, task))
+                waiting.append(pool.submit(_in_process, task))
             if len(waiting) > 2 * num_processes:
-                yield from _answer(waiting.popleft())
+                yield waiting.popleft().result()
         while waiting:
-            yield from _answer(waiting.popleft())
+            yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+        _work = before
 
 
-def _answer(task: int | Future[list[Scanned | int]]) -> list[Scanned | int]:
-    return [task] if isinstance(task, int) else task.result()
+def _in_process(task: Any) -> Any:
+    return _work(task)
 
 
 def _can_fork() -> bool:

@@ -27,7 +27,14 @@ from gradscope.errors import InputError
 from gradscope.machine import in_threads
 from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
-from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, num_used
+from gradscope.rollouts.groups import (
+    GroupsOfTable,
+    GroupsOnDisk,
+    RewardTable,
+    RolloutGroup,
+    completion_columns,
+    num_used,
+)
 from gradscope.rollouts.readers.format import Format, has_row
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import (
@@ -48,7 +55,7 @@ from gradscope.rollouts.readers.parsing.records import (
 from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, read_jsonl, read_parquet
 from gradscope.rollouts.readers.reduction.columns import numbers_of, step_numbers
 from gradscope.rollouts.readers.reduction.lines import Span
-from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, read_back
+from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, groups_on_disk
 from gradscope.rollouts.readers.run_files import scalar_metrics, table_metrics, tables_of_metrics
 from gradscope.rollouts.readers.trainers import trl_files, trl_groups
 from gradscope.rollouts.readers.trainers.trl_files import repeats
@@ -91,7 +98,9 @@ def _read(request: ReadRequest) -> Run:
     for file in state.damaged:
         quarantine.add_unreadable(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
     settings = with_card(read_trainer_settings(request.run_config), run)
-    training, evaluation = trl_files.split_training(_readable(paths, state, quarantine), state, settings)
+    training, evaluation = trl_files.split_training(
+        _readable(paths, state, quarantine, in_full=not request.rewards_only), state, settings
+    )
     if not training:
         text = f"Every file of completions in {request.path} holds evaluation rows."
         raise InputError(text, hint=trl_files.LOG_ELSEWHERE)
@@ -150,13 +159,15 @@ def _read(request: ReadRequest) -> Run:
     )
 
 
-def _readable(paths: Sequence[Path], state: trl_files.TrlState, quarantine: QuarantineLog) -> list[trl_files.StepFile]:
+def _readable(
+    paths: Sequence[Path], state: trl_files.TrlState, quarantine: QuarantineLog, *, in_full: bool
+) -> list[trl_files.StepFile]:
     """The readable files of completions; a damaged one is set aside and does not affect other steps."""
     functions = state.reward_names
 
     def read(path: Path) -> trl_files.StepFile | InputError:
         try:
-            return trl_files.read_step_file(path, functions)
+            return trl_files.read_step_file(path, functions, in_full=in_full)
         except InputError as error:
             return error
 
@@ -185,6 +196,7 @@ def _block(
         advantages=file.numbers["advantage"],
         logged_share=parse.finite_or_none(share) if state.window(file.step) == 1 else None,
         num_tokens=np.where(lengths, lengths, file.num_tokens),
+        completions=file.completions,
     )
 
 
@@ -333,7 +345,7 @@ def _read_swift(request: ReadRequest) -> Run:
                     lines.count_rollouts(-len(line.columns["step"]), num_lines=0)
                     continue
                 before = content
-                batches.append(_batch_of(line, weights))
+                batches.append(_batch_of(line, weights, in_full=not request.rewards_only))
                 spans.add(number, row.number - 1, (), [Span(step=line.step, start=row.start, end=row.end, line=0)])
     if weights is None:
         raise InputError(f"{request.path} has no line of completions.", hint="Train with --log_completions true.")
@@ -358,7 +370,6 @@ def _read_swift(request: ReadRequest) -> Run:
                 of_step.setdefault(line.step, []).extend(cells)
         return [group for step, rows in of_step.items() for group in trl_groups.groups_with_rows(table, step, rows, {})]
 
-    on_disk = None if request.rewards_only else read_back(spans, files, read_jsonl, groups_of)
     return assemble_groups(
         request,
         request.source(
@@ -371,7 +382,9 @@ def _read_swift(request: ReadRequest) -> Run:
             ),
             missing=(_SWIFT_FILTERED, TEXT_ONLY),
         ),
-        groups=GroupsOfTable(table) if on_disk is None else GroupsOnDisk(table, on_disk),
+        groups=GroupsOfTable(table)
+        if request.rewards_only
+        else groups_on_disk(table, spans, files, read_jsonl, groups_of),
         quarantine=quarantine,
     )
 
@@ -419,9 +432,10 @@ def _swift_weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, fl
     return trl_groups.named_reward_weights(names, settings), ()
 
 
-def _batch_of(line: _Line, weights: Mapping[str, float]) -> trl_groups.Block:
+def _batch_of(line: _Line, weights: Mapping[str, float], *, in_full: bool) -> trl_groups.Block:
     absent = (None,) * len(line.columns["step"])
     functions = {name: numbers_of(line.columns.get(name, absent)) for name in weights}
+    is_measured = in_full and trl_files.OF_TOKENS.isdisjoint(line.columns)
     return trl_groups.Block(
         location=line.location,
         step=line.step,
@@ -429,6 +443,7 @@ def _batch_of(line: _Line, weights: Mapping[str, float]) -> trl_groups.Block:
         rewards=trl_groups.scalar_rewards(functions, weights),
         functions=functions,
         advantages=numbers_of(line.columns["advantages"]),
+        completions=completion_columns(list(map(parse.text_of, line.columns["completion"]))) if is_measured else {},
     )
 
 

@@ -24,7 +24,7 @@ from gradscope.errors import InputError
 from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
 from gradscope.rollouts.arrays import to_numpy
-from gradscope.rollouts.groups import UNKNOWN
+from gradscope.rollouts.groups import UNKNOWN, completion_columns
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.tables import natural, open_parquet, read_parquet, table_in
 from gradscope.rollouts.readers.reduction.columns import arrow_numbers
@@ -32,6 +32,7 @@ from gradscope.rollouts.run import TrainerSettings
 
 _REQUIRED = ("step", "prompt", "completion", "advantage")
 _IDS = "completion_ids"
+OF_TOKENS = frozenset({_IDS, "old_per_token_logps"})  # columns for which rollouts are read back, one by one
 _EVAL_PREFIX = "eval_"
 
 
@@ -72,6 +73,7 @@ class StepFile(Struct, frozen=True, kw_only=True):
     is_broken: NDArray[np.bool_]  # where the advantage is a number but not a finite one, [N]
     num_tokens: NDArray[np.int64]  # tokens of each completion, -1 where its ids were not logged, [N]
     repeated_at: tuple[int, ...] = ()  # later steps at which the same batch was written again
+    completions: Mapping[str, NDArray[np.int64]] = {}  # what was measured of their texts, [N] each
 
     @property
     def size(self) -> int:
@@ -87,8 +89,12 @@ class StepFile(Struct, frozen=True, kw_only=True):
         return column not in self.numbers or column in self.lacking
 
 
-def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
-    """Read a file of completions; an InputError where it is damaged, lacks a column, or holds several steps."""
+def read_step_file(path: Path, functions: Sequence[str] = (), *, in_full: bool = False) -> StepFile:
+    """Read a file of completions, whose texts are measured ``in_full``.
+
+    Raises:
+        InputError: It is damaged, lacks a column, or holds several steps.
+    """
     with open_parquet(path) as file:
         types = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
         absent = [name for name in _REQUIRED if name not in types]
@@ -99,11 +105,14 @@ def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
             )
         doubles = tuple(name for name, kind in types.items() if pa.types.is_floating(kind))
         numeric = [name for name in types if name in ("advantage", *functions, *doubles)]
-        cells = table_in(path, file, without=types.keys() - {"step", "prompt", _IDS, *numeric})
+        is_measured = in_full and OF_TOKENS.isdisjoint(types)
+        read = {"step", "prompt", _IDS, *numeric, *(["completion"] if is_measured else [])}
+        cells = table_in(path, file, without=types.keys() - read)
     steps = cells["step"].unique().to_pylist() if pa.types.is_integer(types["step"]) else []
     if len(steps) != 1 or steps[0] is None:
         raise InputError(f"{path} does not hold one step, as TRL writes it.", hint="Use --reader generic.")
     numbers = {name: arrow_numbers(cells[name].combine_chunks()) for name in numeric}
+    texts = list(map(parse.text_of, cells["completion"].to_pylist())) if is_measured else []
     is_broken = np.isnan(numbers["advantage"])
     if is_broken.any():
         is_broken = np.array(list(map(parse.is_not_finite, cells["advantage"].to_pylist())), dtype=np.bool_)
@@ -117,6 +126,7 @@ def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
         lacking=frozenset(name for name in numeric if cells[name].null_count),
         is_broken=is_broken,
         num_tokens=_num_tokens(cells[_IDS]) if _IDS in types else np.full(len(cells), UNKNOWN),
+        completions=completion_columns(texts) if is_measured else {},
     )
 
 

@@ -49,6 +49,7 @@ class Block(Struct, frozen=True, kw_only=True):
     logged_share: float | None = None  # the trainer's ``frac_reward_zero_std``, where it was logged for this step alone
     num_tokens: NDArray[np.int64] | None = None
     """Tokens of completions, -1 where they were not logged; None where the log has none."""
+    completions: Mapping[str, NDArray[np.int64]] = {}  # what was measured of their texts
 
 
 def group_sizes(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[list[int], tuple[str, ...]]:
@@ -125,6 +126,10 @@ def table_of_blocks(blocks: Sequence[Block], sizes: Sequence[int]) -> RewardTabl
     columns["num_tokens"] = np.concatenate(
         [np.full(len(block.prompts), UNKNOWN) if (n := block.num_tokens) is None else n for block in blocks]
     )
+    if all(block.completions for block in blocks):
+        columns |= {
+            name: np.concatenate([block.completions[name] for block in blocks]) for name in blocks[0].completions
+        }
     return RewardTable.of_columns(
         columns,
         step=step.astype(np.int64),

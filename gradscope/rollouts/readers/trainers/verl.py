@@ -178,15 +178,17 @@ Uids = Literal["of outputs", "of groups"] | None
 """What uids name: each output, as ``<group>_<session>_<index>``, or its group; None: rows have none."""
 
 
-def dump_columns(first: Iterable[Mapping[str, Any]], uids: Uids, *, has_tokens: bool) -> LineColumns | None:
+def dump_columns(
+    first: Iterable[Mapping[str, Any]], uids: Uids, *, has_tokens: bool, in_full: bool = False
+) -> LineColumns | None:
     """The columns of a dump, by the keys of its first rows: a row with any other is odd, as it may hold a reward."""
     raw = ("input", "output", "gts", "reward", "request_id", *(sorted(COLUMNS) if has_tokens else ()))
     keys = dict.fromkeys([*sorted(NO_REWARDS - COLUMNS), *(name for row in first for name in row)])
     usual = [key for key in keys if key not in raw and key not in COLUMNS]
-    return line_columns(partial(_rows, uids), usual, raw, is_complete=True)
+    return line_columns(partial(_rows, uids, in_full=in_full and not has_tokens), usual, raw, is_complete=True)
 
 
-def _rows(uids: Uids, rows: Cells) -> Columns:
+def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
     """What rows hold, each output by itself."""
     rewards, cells = rows.numbers("score"), rows.column("uid")
     numbers: dict[str, NDArray[Any]] = {"reward": rewards, REWARD + "score": rewards}
@@ -234,6 +236,7 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         no_reward=partial(rows.no_reward, "score"),
         is_odd=is_odd,
         samples=samples,
+        completions=(lambda: list(map(parse.text_of, rows.cells("output")))) if in_full else None,
         details=details,
     )
 
@@ -382,7 +385,7 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
                 depend.add(location)
         return _rows(uids, rows)
 
-    lines = dump_columns(first, uids, has_tokens=has_tokens)
+    lines = dump_columns(first, uids, has_tokens=has_tokens, in_full=not request.rewards_only)
     if lines is None:
         return None
 

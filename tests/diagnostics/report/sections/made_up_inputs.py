@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gradscope.diagnostics.logged.measure import GatheredPolicy
-from gradscope.diagnostics.logged.tokens import gathered
+from gradscope.diagnostics.logged.measure import PolicyPart
+from gradscope.diagnostics.logged.tokens import logged_part
 from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, TokenParts, Unavailable
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.rollouts.run import Run
@@ -19,15 +19,15 @@ def inputs_of(run: Run, *, grams: Sequence[Any] = (), **parts: Any) -> ReportInp
     """A report's inputs with nothing but these parts, and what the run's log says of its policy."""
     nothing = dict.fromkeys(("degeneracy", "replay", "no_grams", "tokens", "passk"), NOT_READ)
     empty = {"samples": (), "curve": (), "parts": TokenParts(), "options": {}}
-    read = {"logged": gathered(GatheredPolicy(), run, RESAMPLING), "lengths": lengths_of(run)}
+    read = {"logged": logged_part(PolicyPart, run, RESAMPLING), "lengths": lengths_of(run)}
     return ReportInputs(run=run, grams=tuple(grams), **{**nothing, **empty, **read, **parts})
 
 
 def lengths_of(run: Run) -> Lengths:
     """The lengths of all rollouts of a run."""
     lengths = Lengths()
-    for step, groups in run.by_step():
-        lengths.add(step, groups)
+    for _, groups in run.by_step():
+        lengths.add_step(groups)
     return lengths
 
 
