@@ -234,6 +234,7 @@ class EntropyPart:
             (float(values.sum()), len(values), group.prompt_id)
             for group in groups
             for rollout in group.rollouts
+            if rollout.entropies or rollout.earlier
             for sequence in filter(_counts_in_loss, rollout.sequences)
             if (values := _entropies(sequence)) is not None
         ]

@@ -292,10 +292,10 @@ def _rounded_alive(run: Run, measured: MeasuredStep) -> list[RolloutGroup]:
     alive = []
     for group in measured.groups if run.trained_by_trl else ():
         rewards = [reward for reward in group.rewards if reward is not None]
-        bound = _UNITS * 2.0**-23 * max(map(abs, rewards), default=0.0) / (TRL_EPSILON if scales else 1.0)
-        advantages = [abs(rollout.advantage or 0.0) for rollout in group.rollouts]
-        if len(rewards) == group.size and all_equal(rewards) and 0.0 < max(advantages) <= bound:
-            alive.append(group)
+        if len(rewards) == group.size and all_equal(rewards):
+            bound = _UNITS * 2.0**-23 * max(map(abs, rewards)) / (TRL_EPSILON if scales else 1.0)
+            if 0.0 < max(abs(rollout.advantage or 0.0) for rollout in group.rollouts) <= bound:
+                alive.append(group)
     return alive
 
 

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.compare.runs import reward_change
 from gradscope.diagnostics.degeneracy.breakdowns import environments_of
+from gradscope.diagnostics.report.lengths import Ends, RunLengths
 from gradscope.diagnostics.report.sections.inputs import (
-    Ends,
     ReportInputs,
-    RunLengths,
     Unavailable,
     along_line,
     missing_part,

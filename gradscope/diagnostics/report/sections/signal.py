@@ -9,8 +9,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.report.lengths import Lengths
 from gradscope.diagnostics.report.metrics_alone import dead_section
-from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, Unavailable, along_line, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, along_line, missing_section
 from gradscope.estimate import Estimate
 from gradscope.findings import degeneracy
 from gradscope.metrics.uncertainty.steps import trend

@@ -6,14 +6,14 @@ import pytest
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.report.sections import courses
-from gradscope.diagnostics.report.sections.inputs import Ends, TokenParts
+from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.estimate import Estimate
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.groups import RolloutGroup, Status, Tokens
 from tests.diagnostics.logged.made_up_tokens import drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
-from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of, lengths_of
+from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 from tests.render.rank_examples import entropy_change
 
 
@@ -227,33 +227,6 @@ def test_the_trainers_share_alone() -> None:
     assert section.charts[0].series[0].values == pytest.approx((0.01, 0.01))
     assert section.next_step == "Nothing to do."
     assert section_with(0.0, 11).findings == ("No completion was cut off at the length limit.",)
-
-
-FIRST = with_fields(group_of([1, 0], step=2, prompt="a"), completion="x", prompt_ids=(), completion_ids=[(5, 6), (5,)])
-SECOND = with_fields(
-    group_of([0, None], step=1, prompt="b"), completion=["x", ""], prompt_ids=[(), None], completion_ids=[(5,), None]
-)
-
-
-def test_tokens_count_where_every_judged_rollout_has_them_and_else_characters() -> None:
-    lengths = lengths_of(run_of(FIRST, SECOND)).all_steps()
-    assert (lengths.unit, lengths.values.tolist(), lengths.rewards.tolist()) == ("tokens", [2, 1], [1, 0])
-    assert (lengths.steps.tolist(), lengths.samples.tolist(), lengths.names) == ([2, 2], [0, 1], [FIRST.group_id])
-    text = with_fields(group_of([1, 1], step=1, prompt="a"), completion=["abc", ""])
-    lengths = lengths_of(run_of(FIRST, text)).all_steps()
-    assert (lengths.unit, lengths.values.tolist(), lengths.steps.tolist()) == ("characters", [3, 0, 1, 1], [1, 1, 2, 2])
-    assert (lengths.groups.tolist(), lengths.prompts.tolist()) == ([0, 0, 1, 1], [0, 0, 0, 0])
-
-
-@pytest.mark.parametrize(
-    ("advantages", "share"), [((1.0, -3.0, None), 0.75), ((1.0, None, 1.0), None), ((0.0, 0.0, 0.0), None)]
-)
-def test_the_part_of_those_that_were_cut_off(advantages: tuple[float | None, ...], share: float | None) -> None:
-    ends = Ends()
-    for status, advantage in zip(("completed", "truncated", "unknown"), advantages, strict=True):
-        (rollout,) = with_fields(group_of([1]), status=status, advantage=advantage).rollouts
-        ends.add(rollout)
-    assert (ends.num_judged, ends.num_cut, ends.frac_advantage) == (2, 1, share)
 
 
 def group(lengths: tuple[int, ...], rewards: tuple[float, ...], *, step: int = 1, prompt: str = "p") -> RolloutGroup:
