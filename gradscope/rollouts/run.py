@@ -268,24 +268,21 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
         return groups if sampled == step else tuple(replace(group, step=step) for group in groups)
 
     def by_step(self) -> Iterator[tuple[int, tuple[RolloutGroup, ...]]]:
-        """The groups of each step that has any, ascending; of those on disk one step is in memory at a time."""
+        """The groups of each step that has any, ascending, a step at a time; of a ``measured`` log without texts."""
+        if self.measured is not None:
+            return GroupsOfTable(self.measured).made_by_step()
         if isinstance(self.groups, GroupsOnDisk):
-            yield from ((step, self.groups.at(step)) for step in self.steps)
-            return
+            return ((step, groups_at(self.groups, step)) for step in self.steps)
         groups_of: dict[int, list[RolloutGroup]] = {step: [] for step in self.steps}
         for group in self.groups:
             groups_of[group.step].append(group)
-        yield from ((step, tuple(groups)) for step, groups in groups_of.items())
+        return ((step, tuple(groups)) for step, groups in groups_of.items())
 
     @cached_property
     def measured(self) -> RewardTable | None:
         """The table of a log on disk whose completions were measured and have no tokens: no rollout has more."""
         table = self.groups.table if isinstance(self.groups, GroupsOnDisk) else None
         return table if table is not None and table.measures_completions else None
-
-    def numbers_by_step(self) -> Iterator[tuple[int, tuple[RolloutGroup, ...]]]:
-        """As :meth:`by_step`, but without texts where the log is ``measured``, of which nothing is read back then."""
-        return self.by_step() if self.measured is None else GroupsOfTable(self.measured).made_by_step()
 
     def is_means(self, step: int) -> bool:
         """Whether the metrics of a step are not of its rollouts alone."""

@@ -118,7 +118,7 @@ class LoggedPart(Protocol[Result_co]):
 
 def logged_part(part: LoggedPart[Result_co], run: Run, resampling: Resampling) -> Result_co:
     """A part of a run, for which alone all its steps are read."""
-    of_steps = {step: part.of_step(step, groups) for step, groups in run.numbers_by_step()}
+    of_steps = {step: part.of_step(step, groups) for step, groups in run.by_step()}
     return part.result({step: of for step, of in of_steps.items() if of is not None}, run, resampling)
 
 

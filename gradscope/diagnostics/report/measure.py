@@ -280,7 +280,7 @@ def _read_steps(
 
     if run.measured is not None:
         all_read.lengths.add(run.measured)
-    parts: Iterable[_ReadSteps] = map(read, ([step] for step in run.numbers_by_step()))
+    parts: Iterable[_ReadSteps] = map(read, ([step] for step in run.by_step()))
     groups = run.groups
     # no processes beside threads and memory of PyTorch, which recomputed steps brought
     is_apart = isinstance(groups, GroupsOnDisk) and not groups.reads_all and not measured
