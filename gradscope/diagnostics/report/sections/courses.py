@@ -31,6 +31,7 @@ from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.metrics.uncertainty.steps import LateChange, late_change
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
@@ -268,6 +269,34 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
     return _RewardCourse([f"{level:.3g}" for level in levels], changes, falls, bool(max(ends) < small and has_room))
 
 
+def _falling_prompts(table: RewardTable) -> str | None:
+    """That some prompts fall from the first half of the steps to the second, told by half of their visits alone.
+
+    Every other visit chooses the prompts that fall, and the visits between say by how much: so what chance chose does
+    not fall. What all prompts do together, as a policy that wanders does, is no fall of some.
+    """
+    steps, step = np.unique(table.step, return_inverse=True)
+    visits, visit = np.unique(table.prompt * len(steps) + step, return_inverse=True)
+    levels = np.bincount(visit, table.sums(table.reward) / table.size) / np.bincount(visit)
+    prompt, step = np.divmod(visits, len(steps))
+    half = 2 * prompt + (step >= len(steps) // 2)
+    cell = 2 * half + (np.arange(len(half)) - np.searchsorted(half, half)) % 2
+    counts = np.bincount(cell, minlength=4 * len(table.prompts))
+    means = (np.bincount(cell, levels, minlength=len(counts)) / np.maximum(counts, 1)).reshape(-1, 2, 2)
+    change = (means[:, 1] - means[:, 0])[np.all(counts.reshape(-1, 4), axis=1)]
+    small = _A_FALL * float(np.std(table.reward))
+    falls = change[:, 0] <= -small
+    if min(falls.sum(), (~falls).sum()) < _MIN_SHARED_PROMPTS:
+        return None
+    fall, rest = (bootstrap_mean(change[chosen, 1], share=False) for chosen in (falls, ~falls))
+    if fall.ends[1] >= min(0.0, rest.ends[0]) or (fall.value or 0.0) > -small:
+        return None
+    return (
+        f"Some prompts get worse: of {len(change)}, {falls.sum()} fall from the first half of the steps to the second "
+        f"by every other visit, and by the visits in between these change by {with_interval(fall, '+.3g')}."
+    )
+
+
 def reward_section(inputs: ReportInputs) -> ReportSection:
     """The mean reward of the first, the middle and the last fifth of the steps, and where it falls or stays."""
     table = reward_table(inputs.run.groups)
@@ -294,6 +323,8 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
         if part is not None and max(part.falls, default=0) >= _MIN_SHARED_PROMPTS:
             asides.append(f"In '{name}' the mean reward falls: {' to '.join(part.levels)}.")
+    some_fall = None if fallen or is_relative else _falling_prompts(table)
+    asides += [some_fall] if some_fall else []
     severity: Severity = "unknown" if is_relative else "fine"
     if fallen or is_flat or asides:
         severity = "problem" if is_lost and not fallen else "look"
@@ -314,12 +345,19 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         ),
         severity=severity,
         meaning="A fall on the same prompts is the policy's; between other prompts it may be theirs.",
-        next_step=_HACKED if is_lost else _FLAT if not fallen and severity == "look" else _after_fall(fallen),
+        next_step=_HACKED
+        if is_lost
+        else _FORGOTTEN
+        if some_fall
+        else _FLAT
+        if not fallen and severity == "look"
+        else _after_fall(fallen),
         charts=lines_over(list(by_step), "Mean reward", {"reward": list(by_step.values())}, y_label="mean reward"),
     )
 
 
 _HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
+_FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: what others gain seems to cost them."
 _FLAT = "Look at the learning rate, KL and dead groups, and whether the reward tells good completions from bad ones."
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
@@ -100,6 +101,33 @@ def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: s
     assert section.findings[0].endswith(", of other prompts.") == (other and verb != "is")
     assert section.next_step.startswith({"fine": "Nothing", "look": "Few prompts" if other else "Look at"}[severity])
     assert section.findings[1].endswith("; 0 prompts in both." if other else "; 12 prompts in both.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_visits", "change"),
+    [
+        ((-0.5, 0.3, 0.3), 8, "-0.271 [-0.328, -0.214]"),  # by 0.25 in truth
+        ((-0.5, 0.5, 0.0), 4, "-0.241 [-0.317, -0.147]"),
+        ((-0.5, 0.3, 0.3), 3, None),  # a half of the steps has one visit
+        ((0.0, 0.3, 0.3), 8, None),
+        ((-0.05, 0.3, 0.3), 8, None),  # small
+        ((0.0, 0.0, 0.0), 8, None),
+    ],
+)
+def test_prompts_that_fall_while_others_rise(changes: tuple[float, ...], num_visits: int, change: str | None) -> None:
+    rng = np.random.default_rng(0)
+    groups = []
+    for step in range(4 * num_visits):
+        for prompt in range(step % 4, 60, 4):
+            rate = 0.6 + changes[prompt % 3] * (step / (4 * num_visits) - 0.5 * (changes[prompt % 3] > 0))
+            groups.append(group_of((rng.random(16) < rate).astype(float).tolist(), step=step, prompt=str(prompt)))
+    section = courses.reward_section(inputs_of(run_of(*groups)))
+    if change is None:
+        assert not section.findings[0].startswith("Some prompts")
+        return
+    assert section.findings[0].startswith("Some prompts get worse: of 60, ")
+    assert f"these change by {change}." in section.findings[0]
+    assert (section.severity, section.next_step[:22]) == ("look", "Sample the prompts tha")
 
 
 def test_a_main_reward_that_falls_while_the_sum_rises_is_a_problem_and_ranks_are_no_measure() -> None:
