@@ -257,7 +257,8 @@ def replay_report(
 ) -> ReplayReport:
     """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
     if not run.courses.course("kl")[1].any():  # a KL term is in no default
-        steps = [_settled(step, steps) for step in steps]
+        fits = next((step.step for step in steps if step.verdict == "match"), None)
+        steps = [_settled(step, fits) for step in steps]
     verdicts = [step.verdict for step in steps]
     unreadable = {
         step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
@@ -279,12 +280,12 @@ def replay_report(
     )
 
 
-def _settled(step: StepReplay, steps: Sequence[StepReplay]) -> StepReplay:
+def _settled(step: StepReplay, fits: int | None) -> StepReplay:
     """A step whose norm is off with the trainer's defaults differs where the same defaults gave another step's norm."""
-    norm, fits = step.quantities[-1], [other.step for other in steps if other.verdict == "match"]
-    if norm.reason != "settings_unknown" or norm.name not in step.relative_error or not fits:
+    norm = step.quantities[-1]
+    if norm.reason != "settings_unknown" or norm.name not in step.relative_error or fits is None:
         return step
-    differs = Reason("differs", f"{norm.cause}; but with the same defaults step {fits[0]} matches")
+    differs = Reason("differs", f"{norm.cause}; but with the same defaults step {fits} matches")
     quantity = refused(norm.name, differs)[0]
     quantities = (*step.quantities[:-1], quantity)
     return replace(step, verdict="mismatch", cause=quantity.cause, quantities=quantities)
