@@ -85,6 +85,7 @@ RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "e
 ARMS = (
     *("condition", "method", "strategy", "variant", "setting", "approach", "baseline", "arm", "algorithm", "framework"),
     *("prompt_type", "prompt_style", "effort", "budget", "mode", "model_id", "checkpoint", "temperature"),
+    *("phase", "stage", "version", "adapter", "agent", "system"),
 )
 """Names of columns that set policies apart where they differ within a prompt of an evaluation."""
 BENCHMARKS = (
@@ -94,7 +95,7 @@ BENCHMARKS = (
 _EVALUATION = ("eval", "evaluation", "val", "validation")
 _HELD_OUT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("split", "phase", "stage", "mode"), (*_EVALUATION, "valid", "dev", "test", "held_out", "heldout")),
-    **dict.fromkeys(("type", "kind", "event"), _EVALUATION),
+    **dict.fromkeys(("type", "kind", "event", "log_type", "event_type", "record_type", "row_type"), _EVALUATION),
     **dict.fromkeys(("is_eval", "is_val", "is_validation", "is_test"), ("true", "1")),
     **dict.fromkeys(("is_train", "is_training"), ("false", "0")),
 }

@@ -465,7 +465,7 @@ def test_copies_are_refused(tmp_path: Path) -> None:
     assert len(read_run(write(tmp_path / "alike.jsonl", *alike)).groups) == 40
 
 
-@pytest.mark.parametrize("setting", ["condition", "temperature", "strategy"])
+@pytest.mark.parametrize("setting", ["condition", "temperature", "strategy", "phase"])
 def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) -> None:
     rows = [
         {"task_id": task, setting: arm, "sample_idx": sample, "passed": arm == 0.5}
@@ -554,7 +554,12 @@ def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
     ("name", "training", "held_out"),
     [
         *(("split", "train", word) for word in ("eval", "Test", "validation")),
-        *(("phase", None, "val"), ("mode", "rollout", "dev"), ("event", "train", "eval")),
+        *(
+            ("phase", None, "val"),
+            ("mode", "rollout", "dev"),
+            ("event", "train", "eval"),
+            ("log_type", "train", "eval"),
+        ),
         *(("is_eval", False, True), ("is_training", True, False), ("isValidation", 0, 1)),
     ],
 )

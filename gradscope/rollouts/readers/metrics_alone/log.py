@@ -210,7 +210,9 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
         )
     if not steps:
         first = [table for table in tables[:1] if len(table.at) > 1]
-        ascending = [key for table in first for key in table.columns if _rises(first, key)]
+        ascending = [
+            key for table in first for key in table.columns if _rises(first, key) and "seed" not in key.lower()
+        ]
         named_step = f"Name it: --step-column {shlex.quote(ascending[0])}" if ascending else ""
         raise InputError(
             f"{file} has metrics ({named}) and no column that is known to be the step.",

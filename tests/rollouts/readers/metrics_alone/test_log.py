@@ -239,6 +239,9 @@ def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> N
     with pytest.raises(InputError, match="no column that is known to be the step") as caught:
         read(series(tmp_path, *rows))
     assert caught.value.hint == "Name it: --step-column episode"
+    with pytest.raises(InputError, match="no column that is known to be the step") as caught:
+        read(series(tmp_path, *({"seed": at, "train_loss": 0.5} for at in (42, 123, 456))))
+    assert caught.value.hint == "Add a column `step` with the number of the update."
     for key in ("policy_loss", "grad_norm", "lr"):
         run = read(series(tmp_path, *({**row, key: 0.5} for row in rows)))
         assert run.every_step == (1, 2)
