@@ -91,6 +91,8 @@ def format_named(name: str) -> Format | RowFormat:
     raise UsageError(f"There is no format {name!r}.", hint=f"Did you mean {near[0]!r}? {choices}" if near else choices)
 
 
+_NUMBER = re.compile("[0-9]+")
+_EVALUATION = re.compile("eval|valid|test", re.IGNORECASE)
 _LARGEST_REWARD = 1e60  # absolute: intervals need fourth powers, which overflow for larger rewards
 
 
@@ -135,8 +137,13 @@ def read_run(
     _require_input(request.path)
     name = request.options.reader
     reader = _recognize(request) if name is None else METRICS if name == METRICS.name else format_named(name)
-    if reader is METRICS and name is None and (file := _file_of_rollouts(request)):
-        reader, request = generic.FORMAT, replace(request, path=file)
+    of_script = name is None and reader in (METRICS, generic.FORMAT)
+    rollouts = _file_of_rollouts(request, beside_metrics=reader is METRICS) if of_script else None
+    if isinstance(rollouts, Path):
+        reader, request = generic.FORMAT, replace(request, path=rollouts)
+    elif rollouts is not None and reader is generic.FORMAT:
+        files = shlex.quote(f"{request.path}/*{expand(request.path)[0].suffix}")
+        raise InputError(f"{request.path}: {rollouts}", hint=f"If all are of one run, name them so: {files}")
     if reader is METRICS and not metrics_alone:
         raise InputError(
             f"{request.path} holds metrics and no rollouts.",
@@ -152,6 +159,7 @@ def read_run(
             run = replace(run, weights=tuple(weights))
         run = as_named_run(_naming_non_finite(run))
     run = _naming_other_logs(run, reader, request)
+    run = run.with_missing(rollouts) if isinstance(rollouts, str) else run
     if rewards_only:
         trim_heap()  # merging leaves holes that the arrays of the statistics do not fit
     if request.options.strict:
@@ -292,15 +300,35 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     )
 
 
-def _file_of_rollouts(request: ReadRequest) -> Path | None:
-    """The rollouts by step beside a script's metrics: one file, or a glob of those whose names differ in numbers."""
+def _file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | str | None:
+    """The rollouts by step in a script's folder: one file, or a glob of those whose names differ in numbers.
+
+    Returns:
+        None where no file has any, or the folder is to be read as it is; a sentence where files of several names have
+        them, beside metrics or of the same groups, or where one is called an evaluation.
+    """
     are_named = request.options.metric_columns or request.options.metric_run or request.columns != ColumnNames()
     files = () if are_named or request.path.is_file() else expand(request.path)
-    columns = {file: column_roles.columns_of_rows(peek(file), request.columns) for file in files}
-    of_steps = [file for file, of in columns.items() if None not in (of.reward, of.step, column_roles.key_of(of))]
+    first = {_NUMBER.sub("", file.name): file for file in reversed(files)}
+    if not beside_metrics and (len(first) < 2 or not request.path.is_dir()):
+        return None
+    looked_at = files if beside_metrics else [*first.values()]
+    columns = {file: column_roles.columns_of_rows(peek(file), request.columns) for file in looked_at}
+    keys = {file: (of.step, column_roles.key_of(of)) for file, of in columns.items() if of.reward and of.step}
+    with_steps = [file for file in looked_at if None not in keys.get(file, (None,))]
+    names = {_NUMBER.sub("", file.name): file for file in reversed(with_steps)}
+    if len(names) > 1:
+        groups = [{tuple(str(row.get(key or "")) for key in keys[of]) for row in peek(of)} for of in names.values()]
+        are_apart = len(set().union(*groups)) == sum(map(len, groups))
+        are_held_out = {_EVALUATION.search(name) is not None for name in names}
+        if are_apart and len(are_held_out) == 1 and not beside_metrics:
+            return None
+        listed = list_names(sorted(file.name for file in names.values()))
+        return f"Rollouts by step lie in files of several names, {listed}, which are not pooled: name one of them."
+    of_steps = with_steps if beside_metrics else [file for file in files if _NUMBER.sub("", file.name) in names]
     if len(of_steps) < 2:
         return next(iter(of_steps), None)
-    alike = Path(glob.escape(str(request.path)), re.sub("[0-9]+", "[0-9]*", of_steps[0].name))
+    alike = Path(glob.escape(str(request.path)), _NUMBER.sub("[0-9]*", of_steps[0].name))
     return alike if expand(alike) == tuple(of_steps) else None
 
 

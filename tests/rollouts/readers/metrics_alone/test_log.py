@@ -234,6 +234,15 @@ def test_lists_of_rewards_beside_metrics_are_named(tmp_path: Path, cells: list[A
             read(tmp_path / "log.jsonl", columns=ColumnNames(reward=f"{column}x"))
 
 
+@pytest.mark.parametrize("header", ["a,b", "prompt,reward", '"x y",loss', "RUN - loss,RUN - reward"])
+def test_a_table_without_a_step_is_not_read_for_metrics(
+    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text(f"{header}\n1,2\n")
+    monkeypatch.setattr(log, "_first_look", None)
+    assert not holds_metrics(tmp_path / "a.csv", ReadOptions())
+
+
 def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> None:
     rows = [{"episode": step, "total_reward": step / 4} for step in (1, 2)]
     with pytest.raises(InputError, match="no column that is known to be the step") as caught:
