@@ -117,7 +117,7 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
                 f"There is no column {name!r} to take as {role.replace('_', ' ')}.",
                 hint=f"The columns are {list_names(present)}.",
             )
-    present = [name for name in present if not _is_of_call(name, present)]
+    present = [name for name in present if not is_of_call(name, present)]
     entries = [name for name in present if "." in name]
     rewards = [name for name in entries if _entry(name) in USUAL["reward"] or reward_columns([name], "")]
     # Of several functions or objects, which reward the trainer's is, or what sum of them, is not known, but a score and
@@ -143,7 +143,8 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
     return ColumnNames(**{role: columns_of_roles[role] or guessed[role] for role in USUAL})
 
 
-def _is_of_call(name: str, present: Collection[str]) -> bool:
+def is_of_call(name: str, present: Collection[str]) -> bool:
+    """Whether a column says that a call succeeded, as of an API, by what stands beside it."""
     of, dot, entry = name.rpartition(".")
     return entry == "success" and any(f"{of}{dot}{other}" in present for other in _OF_CALLS)
 

@@ -7,7 +7,6 @@ of weights, archives and text; and of logs that exist only as pickles, since ope
 from __future__ import annotations
 
 import difflib
-import glob
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ from gradscope.rollouts.readers.evaluations.shapes import refuse_lone_list
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import bare
-from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, list_names, peek
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_like, suffix_of
@@ -91,8 +90,6 @@ def format_named(name: str) -> Format | RowFormat:
     raise UsageError(f"There is no format {name!r}.", hint=f"Did you mean {near[0]!r}? {choices}" if near else choices)
 
 
-_NUMBER = re.compile("[0-9]+")
-_EVALUATION = re.compile("eval|valid|test", re.IGNORECASE)
 _LARGEST_REWARD = 1e60  # absolute: intervals need fourth powers, which overflow for larger rewards
 
 
@@ -138,7 +135,7 @@ def read_run(
     name = request.options.reader
     reader = _recognize(request) if name is None else METRICS if name == METRICS.name else format_named(name)
     of_script = name is None and reader in (METRICS, generic.FORMAT)
-    rollouts = _file_of_rollouts(request, beside_metrics=reader is METRICS) if of_script else None
+    rollouts = generic.file_of_rollouts(request, beside_metrics=reader is METRICS) if of_script else None
     if isinstance(rollouts, Path):
         reader, request = generic.FORMAT, replace(request, path=rollouts)
     elif rollouts is not None and reader is generic.FORMAT:
@@ -278,7 +275,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     refuse_lone_list(request.path, rows)
     entries = column_roles.columns_in(column_roles.with_entries(rows))
     scores = [name for name in entries if "." in name and ("reward" in name or "score" in name)]
-    candidates = scores or _like_rewards(rows)
+    candidates = scores or [name for name in _like_rewards(rows) if not column_roles.is_of_call(name, entries)]
     columns = [name for name in entries if "." not in name or name in scores]  # others are many
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
     seen = f"{of} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
@@ -289,6 +286,14 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     listed, _, entry = named.partition(".")
     if len(rows) == len({of.partition(".")[0] for of in candidates}) == 1 and is_list_of_objects(rows[0].get(listed)):
         named = f"{entry} --prompt-column NAME, a column of {listed!r} that tells prompts apart"
+    keys = _keys_of_rows(rows[0]) if len(rows) == 1 and not candidates else ()
+    if len(keys) > 1:
+        column = "step: $p[-1]" if step_number(keys[-1]) is not None else 'setting: ($p | join("/"))'
+        program = shlex.quote(f"paths(arrays) as $p | getpath($p)[] | objects + {{{column}}}")
+        raise InputError(
+            f"{request.path} has rows below its keys {list_names(keys)}, and what the keys are is not known.",
+            hint=f"Write a row a line, with its keys: jq -c {program} {shlex.quote(str(request.path))} > rows.jsonl",
+        )
     alternatives = f"; others are {list_names(candidates[1:])}" if candidates[1:] else ""
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(
@@ -298,38 +303,6 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
         else "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
         "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them.",
     )
-
-
-def _file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | str | None:
-    """The rollouts by step in a script's folder: one file, or a glob of those whose names differ in numbers.
-
-    Returns:
-        None where no file has any, or the folder is to be read as it is; a sentence where files of several names have
-        them, beside metrics or of the same groups, or where one is called an evaluation.
-    """
-    are_named = request.options.metric_columns or request.options.metric_run or request.columns != ColumnNames()
-    files = () if are_named or request.path.is_file() else expand(request.path)
-    first = {_NUMBER.sub("", file.name): file for file in reversed(files)}
-    if not beside_metrics and (len(first) < 2 or not request.path.is_dir()):
-        return None
-    looked_at = files if beside_metrics else [*first.values()]
-    columns = {file: column_roles.columns_of_rows(peek(file), request.columns) for file in looked_at}
-    keys = {file: (of.step, column_roles.key_of(of)) for file, of in columns.items() if of.reward and of.step}
-    with_steps = [file for file in looked_at if None not in keys.get(file, (None,))]
-    names = {_NUMBER.sub("", file.name): file for file in reversed(with_steps)}
-    if len(names) > 1:
-        groups = [{tuple(str(row.get(key or "")) for key in keys[of]) for row in peek(of)} for of in names.values()]
-        are_apart = len(set().union(*groups)) == sum(map(len, groups))
-        are_held_out = {_EVALUATION.search(name) is not None for name in names}
-        if are_apart and len(are_held_out) == 1 and not beside_metrics:
-            return None
-        listed = list_names(sorted(file.name for file in names.values()))
-        return f"Rollouts by step lie in files of several names, {listed}, which are not pooled: name one of them."
-    of_steps = with_steps if beside_metrics else [file for file in files if _NUMBER.sub("", file.name) in names]
-    if len(of_steps) < 2:
-        return next(iter(of_steps), None)
-    alike = Path(glob.escape(str(request.path)), _NUMBER.sub("[0-9]*", of_steps[0].name))
-    return alike if expand(alike) == tuple(of_steps) else None
 
 
 def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -346,6 +319,16 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 _REWARD_WORD = re.compile(
     r"reward|score|correct|success|passed|grade|accura|rating|solved|verdict|quality", re.IGNORECASE
 )
+
+
+def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:
+    """The keys below which the first list of rows with a reward lies in objects; none where there is none."""
+    for key, cell in node.items() if depth else ():
+        if is_list_of_objects(cell) and column_roles.resolve_columns(list(cell[0]), ColumnNames()).reward:
+            return (key,)
+        if isinstance(cell, dict) and (below := _keys_of_rows(cell, depth - 1)):
+            return (key, *below)
+    return ()
 
 
 def _folders_with_rows(path: Path) -> list[Path]:

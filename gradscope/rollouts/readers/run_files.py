@@ -100,7 +100,9 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     folders = sorted({str(file.parent) for file in events})
     of_script = run.source.format == "generic" and not folders and not lines.is_file()
     tables = tables_of_metrics(folder, without=run.source.files) if of_script else []
-    if several := several_places("TensorBoard's files", "folder", folders) or several_places("Metrics", "file", tables):
+    if several := several_sources("TensorBoard's files", "folder", folders) or several_sources(
+        "Metrics", "file", tables
+    ):
         return run.with_missing(*several)
     if folders:
         return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
@@ -109,11 +111,11 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     return _with(run, [lines], metric_lines([lines], {}, quarantine), quarantine) if lines.is_file() else run
 
 
-def several_places(kind: str, noun: str, places: Sequence[Path | str]) -> tuple[str, ...]:
-    """A sentence on metrics that lie in several places, and are therefore not read; nothing of one place."""
-    named = f"{counted(len(places), noun)} ({', '.join(map(str, places[:3]))}{', ...' if len(places) > 3 else ''})"
+def several_sources(kind: str, noun: str, paths: Sequence[Path | str]) -> tuple[str, ...]:
+    """A sentence on metrics in several files or folders, which are therefore not read; nothing of one."""
+    named = f"{counted(len(paths), noun)} ({', '.join(map(str, paths[:3]))}{', ...' if len(paths) > 3 else ''})"
     sentence = f"{kind} lie in {named}: which are of this run is not known, and none were read."
-    return (sentence,) if len(places) > 1 else ()
+    return (sentence,) if len(paths) > 1 else ()
 
 
 def tables_of_metrics(folder: Path, without: Sequence[str] = ()) -> list[Path]:

@@ -225,6 +225,7 @@ def test_rollouts_beside_the_metrics_of_a_script_are_read_with_them(tmp_path: Pa
         ("train.jsonl", "validation.jsonl", "p", False),
         ("rank_0.jsonl", "rank_1.jsonl", "q", True),
         ("code.jsonl", "math.jsonl", "p", True),
+        ("first.jsonl", "latest.jsonl", "p", True),
     ],
 )
 def test_rollouts_of_the_same_groups_in_files_of_other_names_are_not_pooled(
@@ -242,6 +243,27 @@ def test_rollouts_of_the_same_groups_in_files_of_other_names_are_not_pooled(
             read_run(tmp_path)
         assert caught.value.hint == f"If all are of one run, name them so: '{tmp_path}/*.jsonl'"
         assert sum(group.size for group in read_run(f"{tmp_path}/*.jsonl").groups) == 16
+
+
+@pytest.mark.parametrize(
+    ("document", "keys", "column"),
+    [
+        ({"results": {"step_10": "rows", "step_20": "rows"}}, "'results', 'step_10'", "step: $p[-1]"),
+        (
+            {"zero_shot": {"a": "rows", "b": "rows"}, "few_shot": {"a": "rows"}},
+            "'zero_shot', 'a'",
+            "setting: ($p | join",
+        ),
+    ],
+)
+def test_rows_below_keys_are_refused_with_what_makes_them_lines(
+    document: dict[str, Any], keys: str, column: str, tmp_path: Path
+) -> None:
+    rows = json.dumps([{"question": f"q{at}", "correct": at % 2 == 0} for at in range(4)])
+    (tmp_path / "a.json").write_text(json.dumps(document).replace('"rows"', rows))
+    with pytest.raises(InputError, match=f"has rows below its keys {keys}, and what the keys are") as caught:
+        read_run(tmp_path / "a.json")
+    assert f"objects + {{{column}" in (caught.value.hint or "")
 
 
 def test_what_a_reader_has_no_use_for_is_refused() -> None:

@@ -49,7 +49,7 @@ from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, 
 from gradscope.rollouts.readers.reduction.columns import numbers_of, step_numbers
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, read_back
-from gradscope.rollouts.readers.run_files import scalar_metrics, several_places, table_metrics, tables_of_metrics
+from gradscope.rollouts.readers.run_files import scalar_metrics, several_sources, table_metrics, tables_of_metrics
 from gradscope.rollouts.readers.trainers import trl_files, trl_groups
 from gradscope.rollouts.readers.trainers.trl_files import repeats
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
@@ -134,7 +134,7 @@ def _read(request: ReadRequest) -> Run:
         inferred=(*functions.inferred, *cut, *_left_out(training, evaluation)),
         missing=(
             *functions.missing,
-            *several_places("Metrics", "file", tables),
+            *several_sources("Metrics", "file", tables),
             *_missing(state, settings.origin, table, weights),
         ),
         quarantined=quarantine.result(),
