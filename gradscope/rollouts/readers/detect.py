@@ -288,8 +288,9 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
         named = f"{entry} --prompt-column NAME, a column of {listed!r} that tells prompts apart"
     keys = _keys_of_rows(rows[0]) if len(rows) == 1 and not candidates else ()
     if len(keys) > 1:
-        column = "step: $p[-1]" if step_number(keys[-1]) is not None else 'setting: ($p | join("/"))'
-        program = shlex.quote(f"paths(arrays) as $p | getpath($p)[] | objects + {{{column}}}")
+        is_step = step_number(keys[-1]) is not None and not keys[-1].isdecimal()
+        column = "step: $p[-1]" if is_step else 'setting: ($p | join("/"))'
+        program = shlex.quote(f"paths(arrays) as $p | getpath($p)[] | objects | {{{column}}} + .")
         raise InputError(
             f"{request.path} has rows below its keys {list_names(keys)}, and what the keys are is not known.",
             hint=f"Write a row a line, with its keys: jq -c {program} {shlex.quote(str(request.path))} > rows.jsonl",
@@ -322,9 +323,10 @@ _REWARD_WORD = re.compile(
 
 
 def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:
-    """The keys below which the first list of rows with a reward lies in objects; none where there is none."""
+    """The keys below which the first list of rows with a reward and a prompt lies in objects; none without one."""
     for key, cell in node.items() if depth else ():
-        if is_list_of_objects(cell) and column_roles.resolve_columns(list(cell[0]), ColumnNames()).reward:
+        columns = column_roles.resolve_columns(cell[0], ColumnNames()) if is_list_of_objects(cell) else ColumnNames()
+        if None not in (columns.reward, column_roles.key_of(columns)):
             return (key,)
         if isinstance(cell, dict) and (below := _keys_of_rows(cell, depth - 1)):
             return (key, *below)

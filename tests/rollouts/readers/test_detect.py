@@ -249,6 +249,7 @@ def test_rollouts_of_the_same_groups_in_files_of_other_names_are_not_pooled(
     ("document", "keys", "column"),
     [
         ({"results": {"step_10": "rows", "step_20": "rows"}}, "'results', 'step_10'", "step: $p[-1]"),
+        ({"curves": {"0": "rows", "1": "rows"}}, "'curves', '0'", "setting: ($p | join"),
         (
             {"zero_shot": {"a": "rows", "b": "rows"}, "few_shot": {"a": "rows"}},
             "'zero_shot', 'a'",
@@ -263,7 +264,7 @@ def test_rows_below_keys_are_refused_with_what_makes_them_lines(
     (tmp_path / "a.json").write_text(json.dumps(document).replace('"rows"', rows))
     with pytest.raises(InputError, match=f"has rows below its keys {keys}, and what the keys are") as caught:
         read_run(tmp_path / "a.json")
-    assert f"objects + {{{column}" in (caught.value.hint or "")
+    assert f"objects | {{{column}" in (caught.value.hint or "")
 
 
 def test_what_a_reader_has_no_use_for_is_refused() -> None:
