@@ -619,7 +619,7 @@ def test_filters_that_an_older_harness_does_not_name_are_refused(tmp_path: Path)
         read_run(write(tmp_path / "b.jsonl", *rows, *rows))
 
 
-@pytest.mark.parametrize("mark", [{"done": False}, {"terminated": 0}, {"next_obs": "a room"}])
+@pytest.mark.parametrize("mark", [{"done": False}, {"terminated": 0}, {"is_terminal": False}, {"next_obs": "a room"}])
 def test_steps_of_episodes_are_refused(mark: dict[str, Any], tmp_path: Path) -> None:
     rows = [{"task_id": task, "step": step, "reward": 0.1, **mark} for task in "ab" for step in range(3)]
     with pytest.raises(InputError, match="has a row for each step of an episode"):
