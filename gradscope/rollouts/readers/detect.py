@@ -292,7 +292,8 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
         column = "step: $p[-1]" if is_step else 'setting: ($p | join("/"))'
         program = shlex.quote(f"paths(arrays) as $p | getpath($p)[] | objects | {{{column}}} + .")
         raise InputError(
-            f"{request.path} has rows below its keys {list_names(keys)}, and what the keys are is not known.",
+            f"{request.path} is not a log that gradscope knows. Its rows lie below the keys {list_names(keys)}, and "
+            "what these are is not known.",
             hint=f"Write a row a line, with its keys: jq -c {program} {shlex.quote(str(request.path))} > rows.jsonl",
         )
     alternatives = f"; others are {list_names(candidates[1:])}" if candidates[1:] else ""

@@ -262,7 +262,7 @@ def test_rows_below_keys_are_refused_with_what_makes_them_lines(
 ) -> None:
     rows = json.dumps([{"question": f"q{at}", "correct": at % 2 == 0} for at in range(4)])
     (tmp_path / "a.json").write_text(json.dumps(document).replace('"rows"', rows))
-    with pytest.raises(InputError, match=f"has rows below its keys {keys}, and what the keys are") as caught:
+    with pytest.raises(InputError, match=f"Its rows lie below the keys {keys}, and what these are") as caught:
         read_run(tmp_path / "a.json")
     assert f"objects | {{{column}" in (caught.value.hint or "")
 

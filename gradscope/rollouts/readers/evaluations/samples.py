@@ -21,7 +21,7 @@ from gradscope.outside.plain_json import beginning
 from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
-from gradscope.rollouts.readers import generic
+from gradscope.rollouts.readers import generic, nested
 from gradscope.rollouts.readers.evaluations.shapes import (
     COUNTS,
     MAX_DEPTH,
@@ -39,14 +39,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     refuse_lone_list,
 )
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.nested import (
-    NUM_LISTED,
-    Layout,
-    Level,
-    are_turns_of_one,
-    first_rows_within,
-    layout_of,
-)
+from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
@@ -190,9 +183,9 @@ def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) ->
     """The name of the one list of a document whose objects are samples with a reward and a prompt each."""
     if len(rows) != 1 or len(expand(request.path)) != 1:
         return None
-    objects = ((name, cell) for name, cell in rows[0].items() if parse.is_list_of_objects(cell))
-    lists = ((name, cell) for name, cell in objects if not are_turns_of_one(name, cell[:NUM_LISTED]))
-    holding = [name for name, samples in lists if _are_samples(samples, request.columns)]
+    lists = ((name, cell) for name, cell in rows[0].items() if parse.is_list_of_objects(cell))
+    are_turns = nested.are_turns_of_one
+    holding = [name for name, of in lists if not are_turns(name, of) and _are_samples(of, request.columns)]
     return holding[0] if len(holding) == 1 else None
 
 

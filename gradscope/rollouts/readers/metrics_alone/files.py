@@ -257,11 +257,8 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         return [dict(zip(renamed, row, strict=True)) for row in zip(*map(by_key.__getitem__, names), strict=True)]
     lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
     if not document.keys().isdisjoint((*USUAL["prompt"], *USUAL["prompt_id"])):  # an episode, unless something learns
-        lists = {
-            name: cell
-            for name, cell in lists.items()
-            if not are_turns_of_one(name, cell) or any("loss" in key for key in cell[0])
-        }
+        learns = {name for name, cell in lists.items() if any("loss" in key for key in cell[0])}
+        lists = {name: cell for name, cell in lists.items() if name in learns or not are_turns_of_one(name, cell)}
     quarantine.lists.update(name for name, cells in lists.items() if _are_metrics(cells))
     if lists:
         return [{"run": name, **row} for name in lists if name in quarantine.lists for row in lists[name]]

@@ -83,7 +83,7 @@ def _read(request: ReadRequest) -> Run:
     state = trl_files.read_state(run)
     events = event_files(run) if state.path is None else []
     tables = tables_of_metrics(run) if state.path is None and not events else []
-    tracked = tables[0] if len(tables) == 1 else None
+    tracked, several = tables[0] if len(tables) == 1 else None, several_sources("Metrics", "file", tables)
     if events:
         state = state.with_scalars(scalar_metrics(events, {}, quarantine))
     elif tracked is not None:
@@ -132,11 +132,7 @@ def _read(request: ReadRequest) -> Run:
         files=tuple(str(path) for path in read_files if path is not None),
         num_rows=num_used(groups),
         inferred=(*functions.inferred, *cut, *_left_out(training, evaluation)),
-        missing=(
-            *functions.missing,
-            *several_sources("Metrics", "file", tables),
-            *_missing(state, settings.origin, table, weights),
-        ),
+        missing=(*functions.missing, *several, *_missing(state, settings.origin, table, weights)),
         quarantined=quarantine.result(),
     )
     return Run(
