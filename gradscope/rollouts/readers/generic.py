@@ -78,38 +78,41 @@ _STEP_IN_NAME = re.compile(
     re.IGNORECASE,
 )
 _HELD_OUT = re.compile(r"(?<![a-z])(eval|valid|val(?![a-z])|test)", re.IGNORECASE)
-_NUMBER = re.compile("[0-9]+")
+
+
+def _word_of(file: Path) -> str:
+    """The letters in the name of a file, where they may be a word."""
+    letters = re.sub("[^a-z]+", "", stem_of(file).lower())
+    return letters if len(letters) > 2 else ""
 
 
 def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | str | None:
-    """The rollouts by step in a script's folder: one file, or a glob of those whose names differ in numbers.
+    """The rollouts by step beside a script's metrics: one file, or a glob of those whose names differ in numbers.
 
     Returns:
-        None where no file has any, or the folder is to be read as it is; a sentence where files of several names have
-        them, beside metrics or of the same groups, or where one is called an evaluation.
+        A sentence where files of several names have them, beside metrics or, in a folder without, of the same groups or
+        under a name of an evaluation and another; else None where there is no such file or are no metrics.
     """
     are_named = request.options.metric_columns or request.options.metric_run or request.columns != ColumnNames()
     files = () if are_named or request.path.is_file() else expand(request.path)
-    first = {_NUMBER.sub("", file.name): file for file in reversed(files)}
+    first = list({word: file for file in reversed(files) if (word := _word_of(file))}.values())
     if not beside_metrics and (len(first) < 2 or not request.path.is_dir()):
         return None
-    looked_at = files if beside_metrics else [*first.values()]
-    columns = ((file, columns_of_rows(peek(file), request.columns)) for file in looked_at)
+    columns = ((file, columns_of_rows(peek(file), request.columns)) for file in (files if beside_metrics else first))
     keys = {file: (of.step, key_of(of)) for file, of in columns if None not in (of.reward, of.step, key_of(of))}
-    names = {_NUMBER.sub("", file.name): file for file in reversed(keys)}
+    names = {word: file for file in reversed(keys) if (word := _word_of(file))}
     if len(names) > 1:
         groups = [{tuple(str(row.get(key or "")) for key in keys[of]) for row in peek(of)} for of in names.values()]
         are_apart = len(set().union(*groups)) == sum(map(len, groups))
-        are_held_out = {_HELD_OUT.search(name) is not None for name in names}
+        are_held_out = {_HELD_OUT.search(file.name) is not None for file in names.values()}
         if are_apart and len(are_held_out) == 1 and not beside_metrics:
             return None
         listed = list_names(sorted(file.name for file in names.values()))
         return f"Rollouts by step lie in files of several names, {listed}, which are not pooled: name one of them."
-    of_steps = [*keys] if beside_metrics else [file for file in files if _NUMBER.sub("", file.name) in names]
-    if len(of_steps) < 2:
-        return next(iter(of_steps), None)
-    alike = Path(glob.escape(str(request.path)), _NUMBER.sub("[0-9]*", of_steps[0].name))
-    return alike if expand(alike) == tuple(of_steps) else None
+    if len(keys) < 2 or not beside_metrics:
+        return next(iter(keys), None) if beside_metrics else None
+    alike = Path(glob.escape(str(request.path)), re.sub("[0-9]+", "[0-9]*", next(iter(keys)).name))
+    return alike if expand(alike) == tuple(keys) else None
 
 
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
