@@ -130,7 +130,8 @@ class MetricsLog(WatchedLog):
 _MAX_DEPTH = 3  # objects around the rows of a document
 _OF_STEPS = re.compile(r"mean|avg|average|history|curve|grad_?norm|^lr|learning_?rate", re.IGNORECASE)
 """Names of lists with an element a step, and not one for each rollout of a batch."""
-_OF_EPISODES = re.compile(r"episode|rollout|traj|turn|game|sample", re.IGNORECASE)  # whose steps are turns
+_OF_EPISODES = re.compile(r"episode|rollout|traj|turn|game|sample|scaling|budget", re.IGNORECASE)
+"""Names of objects whose steps are turns, or budgets of inference."""
 Rows = Iterator[MetricRow | Row | Piece]
 _FEW, _MANY = 1 << 8, 1 << 14  # rows in a piece, at first and later
 _SMALL, _LARGE = 1 << 16, 8 << 20  # the same in bytes

@@ -67,6 +67,7 @@ STEP_6 = {"run": "of", "step": "step_6", "kl": 2}
         ({"step": [1], "loss": [3], "a": [{"step": 5}]}, [{"step": 1, "loss": 3}]),
         ({"total_reward": 0.5, "turns": [{"step": 1, "action": "a", "reward": 0.5}]}, []),
         ({"task_id": "t", "steps": [{"step": 1, "reward": 0.5}]}, []),
+        ({"inference_scaling": {"50": {"reward": 0.5}, "100": {"reward": 0.75}}, "of": "m"}, []),
         ({"task_id": "t", "steps": [{"step": 1, "loss": 0.5}]}, [{"step": 1, "loss": 0.5, "run": "steps"}]),
         ({"run": {"history": [{"step": 1}]}, "seed": 3}, [{"run": "run", "step": 1}]),
         ({"a": {"b": {"c": {"step": [1], "loss": [2]}}}}, [{"run": "a/b/c", "step": 1, "loss": 2}]),
