@@ -77,6 +77,8 @@ _OF_RESPONSE = re.compile(
     re.IGNORECASE,
 )
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
+_OF_CALLS = ("status_code", "http_status", "retry_count", "request_id", "call_id", "request_time", "cached")
+"""What stands beside a ``success`` that is a call's, which came back, and not its answer's."""
 _OF_SEVERAL = re.compile(r"reward[_/]|(mean|avg|average|median|max|min|best|std|sum|group|batch|baseline|expected)_")
 """Rewards by their names that are none of a rollout alone: of reward functions, or of several rollouts."""
 POLICIES = ("policy", "model", "model_name")
@@ -85,6 +87,7 @@ RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "e
 ARMS = (
     *("condition", "method", "strategy", "variant", "setting", "approach", "baseline", "arm", "algorithm", "framework"),
     *("prompt_type", "prompt_style", "effort", "budget", "mode", "model_id", "checkpoint", "temperature"),
+    *("phase", "stage", "version", "adapter", "agent", "system"),
 )
 """Names of columns that set policies apart where they differ within a prompt of an evaluation."""
 BENCHMARKS = (
@@ -94,7 +97,7 @@ BENCHMARKS = (
 _EVALUATION = ("eval", "evaluation", "val", "validation")
 _HELD_OUT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("split", "phase", "stage", "mode"), (*_EVALUATION, "valid", "dev", "test", "held_out", "heldout")),
-    **dict.fromkeys(("type", "kind", "event"), _EVALUATION),
+    **dict.fromkeys(("type", "kind", "event", "log_type", "event_type", "record_type", "row_type"), _EVALUATION),
     **dict.fromkeys(("is_eval", "is_val", "is_validation", "is_test"), ("true", "1")),
     **dict.fromkeys(("is_train", "is_training"), ("false", "0")),
 }
@@ -114,6 +117,7 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
                 f"There is no column {name!r} to take as {role.replace('_', ' ')}.",
                 hint=f"The columns are {list_names(present)}.",
             )
+    present = [name for name in present if not is_of_call(name, present)]
     entries = [name for name in present if "." in name]
     rewards = [name for name in entries if _entry(name) in USUAL["reward"] or reward_columns([name], "")]
     # Of several functions or objects, which reward the trainer's is, or what sum of them, is not known, but a score and
@@ -137,6 +141,12 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
     if named_by_user.prompt is not None or named_by_user.prompt_id is not None:
         guessed["group"] = None
     return ColumnNames(**{role: columns_of_roles[role] or guessed[role] for role in USUAL})
+
+
+def is_of_call(name: str, present: Collection[str]) -> bool:
+    """Whether a column says that a call succeeded, as of an API, by what stands beside it."""
+    of, dot, entry = name.rpartition(".")
+    return entry == "success" and any(f"{of}{dot}{other}" in present for other in _OF_CALLS)
 
 
 def _usual_spelling(name: str) -> str:

@@ -7,7 +7,6 @@ of weights, archives and text; and of logs that exist only as pickles, since ope
 from __future__ import annotations
 
 import difflib
-import glob
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ from gradscope.rollouts.readers.evaluations.shapes import refuse_lone_list
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import bare
-from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, list_names, peek
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_like, suffix_of
@@ -135,8 +134,13 @@ def read_run(
     _require_input(request.path)
     name = request.options.reader
     reader = _recognize(request) if name is None else METRICS if name == METRICS.name else format_named(name)
-    if reader is METRICS and name is None and (file := _file_of_rollouts(request)):
-        reader, request = generic.FORMAT, replace(request, path=file)
+    of_script = name is None and reader in (METRICS, generic.FORMAT)
+    rollouts = generic.file_of_rollouts(request, beside_metrics=reader is METRICS) if of_script else None
+    if isinstance(rollouts, Path):
+        reader, request = generic.FORMAT, replace(request, path=rollouts)
+    elif rollouts is not None and reader is generic.FORMAT:
+        files = shlex.quote(f"{request.path}/*{expand(request.path)[0].suffix}")
+        raise InputError(f"{request.path}: {rollouts}", hint=f"If all are of one run, name them so: {files}")
     if reader is METRICS and not metrics_alone:
         raise InputError(
             f"{request.path} holds metrics and no rollouts.",
@@ -152,6 +156,7 @@ def read_run(
             run = replace(run, weights=tuple(weights))
         run = as_named_run(_naming_non_finite(run))
     run = _naming_other_logs(run, reader, request)
+    run = run.with_missing(rollouts) if isinstance(rollouts, str) else run
     if rewards_only:
         trim_heap()  # merging leaves holes that the arrays of the statistics do not fit
     if request.options.strict:
@@ -270,7 +275,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     refuse_lone_list(request.path, rows)
     entries = column_roles.columns_in(column_roles.with_entries(rows))
     scores = [name for name in entries if "." in name and ("reward" in name or "score" in name)]
-    candidates = scores or _like_rewards(rows)
+    candidates = scores or [name for name in _like_rewards(rows) if not column_roles.is_of_call(name, entries)]
     columns = [name for name in entries if "." not in name or name in scores]  # others are many
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
     seen = f"{of} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
@@ -281,6 +286,16 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     listed, _, entry = named.partition(".")
     if len(rows) == len({of.partition(".")[0] for of in candidates}) == 1 and is_list_of_objects(rows[0].get(listed)):
         named = f"{entry} --prompt-column NAME, a column of {listed!r} that tells prompts apart"
+    keys = _keys_of_rows(rows[0]) if len(rows) == 1 and not candidates else ()
+    if len(keys) > 1:
+        is_step = step_number(keys[-1]) is not None and not keys[-1].isdecimal()
+        column = "step: $p[-1]" if is_step else 'setting: ($p | join("/"))'
+        program = shlex.quote(f"paths(arrays) as $p | getpath($p)[] | objects | {{{column}}} + .")
+        raise InputError(
+            f"{request.path} is not a log that gradscope knows. Its rows lie below the keys {list_names(keys)}, and "
+            "what these are is not known.",
+            hint=f"Write a row a line, with its keys: jq -c {program} {shlex.quote(str(request.path))} > rows.jsonl",
+        )
     alternatives = f"; others are {list_names(candidates[1:])}" if candidates[1:] else ""
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(
@@ -290,18 +305,6 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
         else "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
         "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them.",
     )
-
-
-def _file_of_rollouts(request: ReadRequest) -> Path | None:
-    """The rollouts by step beside a script's metrics: one file, or a glob of those whose names differ in numbers."""
-    are_named = request.options.metric_columns or request.options.metric_run or request.columns != ColumnNames()
-    files = () if are_named or request.path.is_file() else expand(request.path)
-    columns = {file: column_roles.columns_of_rows(peek(file), request.columns) for file in files}
-    of_steps = [file for file, of in columns.items() if None not in (of.reward, of.step, column_roles.key_of(of))]
-    if len(of_steps) < 2:
-        return next(iter(of_steps), None)
-    alike = Path(glob.escape(str(request.path)), re.sub("[0-9]+", "[0-9]*", of_steps[0].name))
-    return alike if expand(alike) == tuple(of_steps) else None
 
 
 def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -318,6 +321,17 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 _REWARD_WORD = re.compile(
     r"reward|score|correct|success|passed|grade|accura|rating|solved|verdict|quality", re.IGNORECASE
 )
+
+
+def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:
+    """The keys below which the first list of rows with a reward and a prompt lies in objects; none without one."""
+    for key, cell in node.items() if depth else ():
+        columns = column_roles.resolve_columns(cell[0], ColumnNames()) if is_list_of_objects(cell) else ColumnNames()
+        if None not in (columns.reward, column_roles.key_of(columns)):
+            return (key,)
+        if isinstance(cell, dict) and (below := _keys_of_rows(cell, depth - 1)):
+            return (key, *below)
+    return ()
 
 
 def _folders_with_rows(path: Path) -> list[Path]:

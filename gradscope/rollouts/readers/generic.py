@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import re
 from collections import Counter
@@ -76,7 +77,42 @@ _STEP_IN_NAME = re.compile(
     r"(?P<before>.*?)(?:step|steps|iter|iteration|update)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?|(?P<bare>[0-9]+)",
     re.IGNORECASE,
 )
-_HELD_OUT = re.compile(r"eval|valid|test", re.IGNORECASE)
+_HELD_OUT = re.compile(r"(?<![a-z])(eval|valid|val(?![a-z])|test)", re.IGNORECASE)
+
+
+def _word_of(file: Path) -> str:
+    """The letters in the name of a file, where they may be a word."""
+    letters = re.sub("[^a-z]+", "", stem_of(file).lower())
+    return letters if len(letters) > 2 else ""
+
+
+def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | str | None:
+    """The rollouts by step beside a script's metrics: one file, or a glob of those whose names differ in numbers.
+
+    Returns:
+        A sentence where files of several names have them, beside metrics or, in a folder without, of the same groups or
+        under a name of an evaluation and another; else None where there is no such file or are no metrics.
+    """
+    are_named = request.options.metric_columns or request.options.metric_run or request.columns != ColumnNames()
+    files = () if are_named or request.path.is_file() else expand(request.path)
+    first = list({word: file for file in reversed(files) if (word := _word_of(file))}.values())
+    if not beside_metrics and (len(first) < 2 or not request.path.is_dir()):
+        return None
+    columns = ((file, columns_of_rows(peek(file), request.columns)) for file in (files if beside_metrics else first))
+    keys = {file: (of.step, key_of(of)) for file, of in columns if None not in (of.reward, of.step, key_of(of))}
+    names = {word: file for file in reversed(keys) if (word := _word_of(file))}
+    if len(names) > 1:
+        groups = [{tuple(str(row.get(key or "")) for key in keys[of]) for row in peek(of)} for of in names.values()]
+        are_apart = len(set().union(*groups)) == sum(map(len, groups))
+        are_held_out = {_HELD_OUT.search(file.name) is not None for file in names.values()}
+        if are_apart and len(are_held_out) == 1 and not beside_metrics:
+            return None
+        listed = list_names(sorted(file.name for file in names.values()))
+        return f"Rollouts by step lie in files of several names, {listed}, which are not pooled: name one of them."
+    if len(keys) < 2 or not beside_metrics:
+        return next(iter(keys), None) if beside_metrics else None
+    alike = Path(glob.escape(str(request.path)), re.sub("[0-9]+", "[0-9]*", next(iter(keys)).name))
+    return alike if expand(alike) == tuple(keys) else None
 
 
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:

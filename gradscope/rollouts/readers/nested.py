@@ -19,12 +19,14 @@ from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.records import list_names
 
 _OF_A_ROLLOUT = frozenset((*roles.TRIALS, *roles.ANSWER_KEYS, *roles.USUAL["completion"]))
+_TURNS = r"turn|step|message|histor|action|transition|dialog(ue)?$|conversation$|tool|trajectory$"
 _NO_ROLLOUTS = re.compile(
-    r"turn|step|message|histor|action|transition|dialog|conversation|tool|trajectory$|segment|sentence|token|criteri"
-    r"|rubric|test|check|metric|judg",
-    re.IGNORECASE,
+    rf"{_TURNS}|dialog|conversation|segment|sentence|token|criteri|rubric|test|check|metric|judg", re.IGNORECASE
 )
 """How lists are called whose elements are parts of one rollout, or verdicts on it."""
+_OF_A_PROMPT = frozenset((*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], *roles.USUAL["group"])) - {
+    parse.CONVERSATION
+}
 _SINGULAR = {f"{name}s": name for names in roles.USUAL.values() for name in names}
 _MAX_LEVELS = 3
 _SHARED = 0.1  # of the prompts under several keys: benchmarks have none in common, policies asked for some of each do
@@ -116,6 +118,11 @@ def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
         )
         if is_of_batch or has_texts:
             yield Level(columns=aligned)
+
+
+def are_turns_of_one(name: str, elements: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a list, by its name, holds the turns of one episode, which name no prompt of their own."""
+    return re.search(_TURNS, name, re.IGNORECASE) is not None and _OF_A_PROMPT.isdisjoint(chain.from_iterable(elements))
 
 
 def rows_under(cell: Any) -> Sequence[Mapping[str, Any]]:

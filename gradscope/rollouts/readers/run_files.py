@@ -100,16 +100,22 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     folders = sorted({str(file.parent) for file in events})
     of_script = run.source.format == "generic" and not folders and not lines.is_file()
     tables = tables_of_metrics(folder, without=run.source.files) if of_script else []
-    several = folders or list(map(str, tables))
-    if len(several) > 1:
-        kind, noun = ("TensorBoard's files", "folder") if folders else ("Metrics", "file")
-        named = f"{counted(len(several), noun)} ({', '.join(several[:3])}{', ...' if len(several) > 3 else ''})"
-        return run.with_missing(f"{kind} lie in {named}: which are of this run is not known, and none were read.")
+    if several := several_sources("TensorBoard's files", "folder", folders) or several_sources(
+        "Metrics", "file", tables
+    ):
+        return run.with_missing(*several)
     if folders:
         return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
     if tables:
         return _with(run, tables, table_metrics(tables[0], quarantine), quarantine)
     return _with(run, [lines], metric_lines([lines], {}, quarantine), quarantine) if lines.is_file() else run
+
+
+def several_sources(kind: str, noun: str, paths: Sequence[Path | str]) -> tuple[str, ...]:
+    """A sentence on metrics in several files or folders, which are therefore not read; nothing of one."""
+    named = f"{counted(len(paths), noun)} ({', '.join(map(str, paths[:3]))}{', ...' if len(paths) > 3 else ''})"
+    sentence = f"{kind} lie in {named}: which are of this run is not known, and none were read."
+    return (sentence,) if len(paths) > 1 else ()
 
 
 def tables_of_metrics(folder: Path, without: Sequence[str] = ()) -> list[Path]:

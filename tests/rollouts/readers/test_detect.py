@@ -212,6 +212,59 @@ def test_rollouts_beside_the_metrics_of_a_script_are_read_with_them(tmp_path: Pa
     with pytest.raises(InputError, match="holds metrics and no rollouts") as caught:
         read_run(tmp_path)
     assert "Name the file of rollouts" in (caught.value.hint or "")
+    names = "'others.jsonl', 'rollouts_1.jsonl'"
+    sentence = f"Rollouts by step lie in files of several names, {names}, which are not pooled: name one of them."
+    assert read_run(tmp_path, metrics_alone=True).source.missing[-1] == sentence
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "prompts", "are_pooled"),
+    [
+        ("code.jsonl", "math.jsonl", "q", False),
+        ("code_1.jsonl", "math_1.jsonl", "q", False),
+        ("train.jsonl", "validation.jsonl", "p", False),
+        ("rank_0.jsonl", "rank_1.jsonl", "q", True),
+        ("code.jsonl", "math.jsonl", "p", True),
+        ("first.jsonl", "latest.jsonl", "p", True),
+    ],
+)
+def test_rollouts_of_the_same_groups_in_files_of_other_names_are_not_pooled(
+    first: str, second: str, prompts: str, are_pooled: bool, tmp_path: Path
+) -> None:
+    for name, letter in ((first, "q"), (second, prompts)):
+        rows = ({"step": at // 4, "prompt": f"{letter}{at // 2}", "reward": at % 2, "in": name} for at in range(8))
+        write_lines(tmp_path / name, *rows)
+    if are_pooled:
+        assert sum(group.size for group in read_run(tmp_path).groups) == 16
+        write_lines(tmp_path / "z.jsonl", {"step": 0, "loss": 0.5})
+        assert sum(group.size for group in read_run(tmp_path).groups) == 16
+    else:
+        with pytest.raises(InputError, match="in files of several names") as caught:
+            read_run(tmp_path)
+        assert caught.value.hint == f"If all are of one run, name them so: '{tmp_path}/*.jsonl'"
+        assert sum(group.size for group in read_run(f"{tmp_path}/*.jsonl").groups) == 16
+
+
+@pytest.mark.parametrize(
+    ("document", "keys", "column"),
+    [
+        ({"results": {"step_10": "rows", "step_20": "rows"}}, "'results', 'step_10'", "step: $p[-1]"),
+        ({"curves": {"0": "rows", "1": "rows"}}, "'curves', '0'", "setting: ($p | join"),
+        (
+            {"zero_shot": {"a": "rows", "b": "rows"}, "few_shot": {"a": "rows"}},
+            "'zero_shot', 'a'",
+            "setting: ($p | join",
+        ),
+    ],
+)
+def test_rows_below_keys_are_refused_with_what_makes_them_lines(
+    document: dict[str, Any], keys: str, column: str, tmp_path: Path
+) -> None:
+    rows = json.dumps([{"question": f"q{at}", "correct": at % 2 == 0} for at in range(4)])
+    (tmp_path / "a.json").write_text(json.dumps(document).replace('"rows"', rows))
+    with pytest.raises(InputError, match=f"Its rows lie below the keys {keys}, and what these are") as caught:
+        read_run(tmp_path / "a.json")
+    assert f"objects | {{{column}" in (caught.value.hint or "")
 
 
 def test_what_a_reader_has_no_use_for_is_refused() -> None:

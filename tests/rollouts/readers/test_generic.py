@@ -465,7 +465,7 @@ def test_copies_are_refused(tmp_path: Path) -> None:
     assert len(read_run(write(tmp_path / "alike.jsonl", *alike)).groups) == 40
 
 
-@pytest.mark.parametrize("setting", ["condition", "temperature", "strategy"])
+@pytest.mark.parametrize("setting", ["condition", "temperature", "strategy", "phase"])
 def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) -> None:
     rows = [
         {"task_id": task, setting: arm, "sample_idx": sample, "passed": arm == 0.5}
@@ -554,7 +554,12 @@ def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
     ("name", "training", "held_out"),
     [
         *(("split", "train", word) for word in ("eval", "Test", "validation")),
-        *(("phase", None, "val"), ("mode", "rollout", "dev"), ("event", "train", "eval")),
+        *(
+            ("phase", None, "val"),
+            ("mode", "rollout", "dev"),
+            ("event", "train", "eval"),
+            ("log_type", "train", "eval"),
+        ),
         *(("is_eval", False, True), ("is_training", True, False), ("isValidation", 0, 1)),
     ],
 )
@@ -614,7 +619,7 @@ def test_filters_that_an_older_harness_does_not_name_are_refused(tmp_path: Path)
         read_run(write(tmp_path / "b.jsonl", *rows, *rows))
 
 
-@pytest.mark.parametrize("mark", [{"done": False}, {"terminated": 0}, {"next_obs": "a room"}])
+@pytest.mark.parametrize("mark", [{"done": False}, {"terminated": 0}, {"is_terminal": False}, {"next_obs": "a room"}])
 def test_steps_of_episodes_are_refused(mark: dict[str, Any], tmp_path: Path) -> None:
     rows = [{"task_id": task, "step": step, "reward": 0.1, **mark} for task in "ab" for step in range(3)]
     with pytest.raises(InputError, match="has a row for each step of an episode"):

@@ -21,7 +21,7 @@ from gradscope.outside.plain_json import beginning
 from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
-from gradscope.rollouts.readers import generic
+from gradscope.rollouts.readers import generic, nested
 from gradscope.rollouts.readers.evaluations.shapes import (
     COUNTS,
     MAX_DEPTH,
@@ -184,7 +184,8 @@ def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) ->
     if len(rows) != 1 or len(expand(request.path)) != 1:
         return None
     lists = ((name, cell) for name, cell in rows[0].items() if parse.is_list_of_objects(cell))
-    holding = [name for name, samples in lists if _are_samples(samples, request.columns)]
+    are_turns = nested.are_turns_of_one
+    holding = [name for name, of in lists if not are_turns(name, of) and _are_samples(of, request.columns)]
     return holding[0] if len(holding) == 1 else None
 
 

@@ -24,7 +24,7 @@ from gradscope.rollouts.readers.column_roles import (
     USUAL,
     first_present,
 )
-from gradscope.rollouts.readers.nested import key_column, rows_under
+from gradscope.rollouts.readers.nested import are_turns_of_one, key_column, rows_under
 from gradscope.rollouts.readers.parsing.cells import (
     ENVIRONMENTS,
     digest,
@@ -96,8 +96,9 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = NO_COLUMNS) -> Pro
 
 def _listed_prompts(row: Mapping[str, Any], reward: str | None) -> list[dict[str, Any]]:
     """The rollouts of several prompts or steps that a row lists, in a policy's evaluation those with texts as ids."""
-    for cell in row.values():
-        if is_list_of_objects(cell) and not cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
+    for name, cell in row.items():
+        is_of_rewards = is_list_of_objects(cell) and not cell[0].keys().isdisjoint((reward, *USUAL["reward"]))
+        if is_of_rewards and not are_turns_of_one(name, cell):
             keys = _TELLS_APART & set().union(*cell)
             is_of_policy = any(isinstance(row.get(key), str) for key in POLICIES) and row.keys().isdisjoint(NAMES)
             has_ids = is_of_policy and isinstance(cell[0].get("id"), str)  # numbers may be those of samples
@@ -225,7 +226,8 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     entries = {
         name: value[0].keys()
         for name, value in row.items()
-        if is_list_of_objects(value) and (reward or not (_NO_SAMPLES.match(name) or _have_several_answers(value)))
+        if is_list_of_objects(value)
+        and (reward or not (_NO_SAMPLES.match(name) or _have_several_answers(value) or are_turns_of_one(name, value)))
     }
     named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
     of_named = [name for name, keys in entries.items() if named[name] in keys]
@@ -240,6 +242,8 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
             aligned |= set(objects) if name in answered else set()
         elif isinstance(value, list):
             columns.setdefault(name, list(map(unwrapped, value)) if list in set(map(type, value)) else value)
+    if reward in row and reward not in columns:
+        return None
     if reward is not None and reward not in columns and first_present(columns, REWARD_LISTS):
         raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
     sizes = {len(columns[name]) for name in (*ANSWER_KEYS, *TEXT_LISTS) if name in columns}

@@ -33,6 +33,7 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import BLANK, CUT_OFF
 from gradscope.rollouts.arrays import to_filled, to_numpy
 from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
+from gradscope.rollouts.readers.column_roles import USUAL
 from gradscope.rollouts.readers.metrics_alone.published import (
     MLFLOW_LINE,
     SAVED_SCALARS,
@@ -58,6 +59,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     hold_rollouts,
     is_step,
 )
+from gradscope.rollouts.readers.nested import are_turns_of_one
 from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.tables import (
@@ -128,7 +130,8 @@ class MetricsLog(WatchedLog):
 _MAX_DEPTH = 3  # objects around the rows of a document
 _OF_STEPS = re.compile(r"mean|avg|average|history|curve|grad_?norm|^lr|learning_?rate", re.IGNORECASE)
 """Names of lists with an element a step, and not one for each rollout of a batch."""
-_OF_EPISODES = re.compile(r"episode|rollout|traj|turn|game|sample", re.IGNORECASE)  # whose steps are turns
+_OF_EPISODES = re.compile(r"episode|rollout|traj|turn|game|sample|scaling|budget", re.IGNORECASE)
+"""Names of objects whose steps are turns, or budgets of inference."""
 Rows = Iterator[MetricRow | Row | Piece]
 _FEW, _MANY = 1 << 8, 1 << 14  # rows in a piece, at first and later
 _SMALL, _LARGE = 1 << 16, 8 << 20  # the same in bytes
@@ -254,6 +257,9 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         renamed = [key.removesuffix("s") if key == step else key for key in names]
         return [dict(zip(renamed, row, strict=True)) for row in zip(*map(by_key.__getitem__, names), strict=True)]
     lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
+    if not document.keys().isdisjoint((*USUAL["prompt"], *USUAL["prompt_id"])):  # an episode, unless something learns
+        learns = {name for name, cell in lists.items() if any("loss" in key for key in cell[0])}
+        lists = {name: cell for name, cell in lists.items() if name in learns or not are_turns_of_one(name, cell)}
     quarantine.lists.update(name for name, cells in lists.items() if _are_metrics(cells))
     if lists:
         return [{"run": name, **row} for name in lists if name in quarantine.lists for row in lists[name]]

@@ -54,6 +54,8 @@ _EPISODE = "episode"
 _INSTEAD_OF_STEPS = ("iter", "epoch", "round", _EPISODE)  # columns that count as steps where no other does
 _LEARNS = {"loss", "grad_norm", "learning_rate"}  # of which an update has one, and an episode that is only played none
 _REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
+_MAY_COUNT_STEPS = re.compile(rb"step|iter|epoch|round|episode|update|batch|\0", re.IGNORECASE)  # in a table's header
+_LONGEST_HEADER = 1 << 20
 _NUM_PEEKED = 200
 _MAX_NAMED = 6
 _ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "wandb", "parquet", "log", "txt", "out", "ipynb")
@@ -182,6 +184,10 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
 
 def _is_metrics(file: Path, options: ReadOptions) -> bool:
     """Whether the first rows of a file have steps and a metric, and are no rollouts."""
+    if file.suffix in (".csv", ".tsv") and options.columns.step is None:
+        with file.open("rb") as table:
+            if not _MAY_COUNT_STEPS.search(table.readline(_LONGEST_HEADER)):
+                return False
     tables, rows, logs = _first_look(file, options)
     steps = sum(map(len, logs))
     if not steps or any(hold_rollouts(table.columns) for table in tables) or rows.num_conflicts > steps:
@@ -210,7 +216,9 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
         )
     if not steps:
         first = [table for table in tables[:1] if len(table.at) > 1]
-        ascending = [key for table in first for key in table.columns if _rises(first, key)]
+        ascending = [
+            key for table in first for key in table.columns if _rises(first, key) and "seed" not in key.lower()
+        ]
         named_step = f"Name it: --step-column {shlex.quote(ascending[0])}" if ascending else ""
         raise InputError(
             f"{file} has metrics ({named}) and no column that is known to be the step.",

@@ -35,13 +35,16 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _STEP_FIRST = re.compile(
-    r"(?<!\()\b(?:(?:global_|training_)?step|iter(?:ation)?)(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b(?!\s?/)",
+    r"(?<!\()\b(?:(?:global_|training_)?step|iter(?:ation)?|update)(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b(?!\s?/)",
     re.IGNORECASE,
 )
 _PIPED = re.compile(
     r"\|\s{0,9}(?P<key>[a-z_][\w/@.-]{0,200}(?: [a-z][\w/]{0,40}){0,2})\s{1,9}"
     rf"(?P<value>{_NUMBER})(?=\s?[|±(]|$)",
     re.IGNORECASE,
+)
+_SPACED = re.compile(
+    rf"[\s,;:|-]*\b(?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,9}}(?P<value>{_NUMBER})(?=[\s,;|]|$)", re.IGNORECASE
 )
 _BOXED = re.compile(
     rf"│ (?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,200}}│\s{{1,9}}(?P<value>{_NUMBER})\s{{1,9}}(?=│)", re.IGNORECASE
@@ -53,6 +56,7 @@ _STEP_OF_ALL = re.compile(
     r"^(?!.*\b(?:epoch|eval\w*|val\w*|test\w*)\b)[^/]{0,100}?\b(?P<step>[0-9]{1,15})/[0-9]{1,15}\b\]?\s?[|:,-]?\s+",
     re.IGNORECASE,
 )
+_EPISODE_FIRST = re.compile(r"^\W*episode[\s:=#]{1,9}(?P<number>[0-9]{1,15})\b", re.IGNORECASE)
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _DASHED = re.compile(r" - [^\s:]+:\S+ - ")
@@ -68,6 +72,7 @@ _MARKS = (
 _LONGEST_LINE, _LONGEST_ROW = 1 << 20, 1 << 12
 _MAX_PARTS = 64  # lines of one dictionary
 _REWARD = re.compile(r"(^|[_/])(reward|score)s?$")
+_REWARD_OR_LOSS = re.compile(r"(^|[_/])(reward|return|loss|kl)(_mean|s)?$")
 CUT_DICTIONARY = "the dictionary of metrics is cut off"
 
 
@@ -115,9 +120,10 @@ class PrintedLines:
     verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value``, prime-rl
     ``Step N | Name: value``, slime ``rollout N: {...}``, NeMo-RL a heading ``Step N/M`` with lines ``• Name: value``
     below it, AReaL ``Train step N/M done.`` and a box ``│ name │ value │`` below it, others ``step=N name=value``,
-    ``N/M | name=value``, ``Iter N | name value``, or columns below a line of names with ``step``, as pandas prints
-    them. The dictionaries of TRL and its relatives do not name their step: it is that in the line before them, else the
-    count of the progress bar before, where each has one.
+    ``N/M | name=value``, ``Iter N | name value``, ``Step N: reward 0.5, loss 0.1``, or columns below a line of names
+    with ``step``, as pandas prints them; ``Episode N`` numbers an episode, which may count as a step. The dictionaries
+    of TRL and its relatives do not name their step: it is that in the line before them, else the count of the progress
+    bar before, where each has one.
     """
 
     def __init__(self) -> None:
@@ -182,6 +188,8 @@ class PrintedLines:
             return {**_named(text[of_all.end() :]), "step": int(of_all["step"])}
         elif self._above is not None and ("•" in text or "│" in text) and (values := _named(text)):
             return {**values, "step": self._above}
+        elif (episode := _EPISODE_FIRST.match(text)) is not None and (values := _named(text[episode.end() :])):
+            return {**values, "episode": int(episode["number"])}
         return self._row(text.rstrip("\\ ").split()) if len(text) < _LONGEST_ROW else {}
 
     def _row(self, cells: list[str]) -> Values:
@@ -232,7 +240,10 @@ def _named(text: str) -> Values:
     named = {plain_name(key): number for key, number in usual.items() if _COLUMN.fullmatch(key)}
     if not named or len(named) < len(usual):
         pattern = _BOXED if "│" in text else _PIPED if "|" in text and not _NAMED.search(text) else _NAMED
-        matches = pattern.finditer(text)
+        matches = list(pattern.finditer(text))
+        if not matches and not _SPACED.sub("", text).strip(" .\t"):  # nothing but names and numbers
+            matches = list(_SPACED.finditer(text))
+            matches = matches if any(_REWARD_OR_LOSS.search(pair["key"].lower()) for pair in matches) else []
         pairs = ((plain_name(pair["key"]), pair["value"]) for pair in matches)
         named = {key: number_or_text(cell) if cell[0] != "[" else _mean_or_text(cell) for key, cell in pairs}
     return {} if all(key.endswith("step") for key in named) else named

@@ -469,12 +469,13 @@ class _CountedLog(QuarantineLog):
         self.num_bytes += num_bytes
 
 
+_ENDS = ("done", "is_done", "terminated", "terminal", "is_terminal")
 _NEXT = {"next_obs", "next_state", "next_observation"}
 
 
 def are_turns(columns: Mapping[str, Sequence[Any]]) -> bool:
     """Whether rows with a step are those of episodes in an environment: most of them do not end one."""
-    ends = columns.get("done", columns.get("terminated", ()))
+    ends = next((columns[name] for name in _ENDS if name in columns), ())
     num_within = sum(text_of(cell).lower() in ("false", "0", "0.0") for cell in ends)
     return num_within > len(ends) / 2 or not _NEXT.isdisjoint(columns)
 

@@ -56,7 +56,7 @@ from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, 
 from gradscope.rollouts.readers.reduction.columns import numbers_of, step_numbers
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, groups_on_disk
-from gradscope.rollouts.readers.run_files import scalar_metrics, table_metrics, tables_of_metrics
+from gradscope.rollouts.readers.run_files import scalar_metrics, several_sources, table_metrics, tables_of_metrics
 from gradscope.rollouts.readers.trainers import trl_files, trl_groups
 from gradscope.rollouts.readers.trainers.trl_files import repeats
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
@@ -90,7 +90,7 @@ def _read(request: ReadRequest) -> Run:
     state = trl_files.read_state(run)
     events = event_files(run) if state.path is None else []
     tables = tables_of_metrics(run) if state.path is None and not events else []
-    tracked = tables[0] if len(tables) == 1 else None
+    tracked, several = tables[0] if len(tables) == 1 else None, several_sources("Metrics", "file", tables)
     if events:
         state = state.with_scalars(scalar_metrics(events, {}, quarantine))
     elif tracked is not None:
@@ -141,7 +141,7 @@ def _read(request: ReadRequest) -> Run:
         files=tuple(str(path) for path in read_files if path is not None),
         num_rows=num_used(groups),
         inferred=(*functions.inferred, *cut, *_left_out(training, evaluation)),
-        missing=(*functions.missing, *_missing(state, settings.origin, table, weights)),
+        missing=(*functions.missing, *several, *_missing(state, settings.origin, table, weights)),
         quarantined=quarantine.result(),
     )
     return Run(

@@ -368,6 +368,21 @@ def test_criteria_of_one_response_are_not_its_samples(tmp_path: Path) -> None:
     assert [group.rewards for group in read(tmp_path, *rows).groups] == [(1.0, 1.0)]
 
 
+@pytest.mark.parametrize("name", ["steps", "turns", "trajectory", "messages", "tool_calls"])
+@pytest.mark.parametrize("of_policy", [{}, {"policy": "a"}])
+@pytest.mark.parametrize("cells", [{}, {"content": "x"}, {"messages": [{"role": "user", "content": "x"}]}])
+def test_turns_of_an_episode_are_not_its_samples(
+    name: str, of_policy: dict[str, Any], cells: dict[str, Any], tmp_path: Path
+) -> None:
+    turns = [{"step": turn, "action": "go", "reward": 0.1 * turn, "success": True, **cells} for turn in (1, 2, 3)]
+    rows = [{"task_id": "t", "total_reward": reward, "solved": 1, name: turns} | of_policy for reward in (1.0, 0.0)]
+    assert [group.rewards for group in read(tmp_path, *rows).groups] == [(1.0, 0.0)]
+    named = read(tmp_path, *rows, columns=ColumnNames(reward="solved"))
+    assert [group.rewards for group in named.groups] == [(1.0, 1.0)]
+    (tmp_path / "one.json").write_text(json.dumps(rows[0]))
+    assert [group.rewards for group in read_run(tmp_path / "one.json").groups] == [(1.0,)]
+
+
 def test_numbered_verdicts_are_rows_and_not_counts(tmp_path: Path) -> None:
     rows = [{"task_id": task, "n": n, "correct": int(n > task)} for task in (1, 2) for n in (1, 2, 3, 4)]
     run = read(tmp_path, *rows)

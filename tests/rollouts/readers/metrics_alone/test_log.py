@@ -234,11 +234,23 @@ def test_lists_of_rewards_beside_metrics_are_named(tmp_path: Path, cells: list[A
             read(tmp_path / "log.jsonl", columns=ColumnNames(reward=f"{column}x"))
 
 
+@pytest.mark.parametrize("header", ["a,b", "prompt,reward", '"x y",loss', "RUN - loss,RUN - reward"])
+def test_a_table_without_a_step_is_not_read_for_metrics(
+    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text(f"{header}\n1,2\n")
+    monkeypatch.setattr(log, "_first_look", None)
+    assert not holds_metrics(tmp_path / "a.csv", ReadOptions())
+
+
 def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> None:
     rows = [{"episode": step, "total_reward": step / 4} for step in (1, 2)]
     with pytest.raises(InputError, match="no column that is known to be the step") as caught:
         read(series(tmp_path, *rows))
     assert caught.value.hint == "Name it: --step-column episode"
+    with pytest.raises(InputError, match="no column that is known to be the step") as caught:
+        read(series(tmp_path, *({"seed": at, "train_loss": 0.5} for at in (42, 123, 456))))
+    assert caught.value.hint == "Add a column `step` with the number of the update."
     for key in ("policy_loss", "grad_norm", "lr"):
         run = read(series(tmp_path, *({**row, key: 0.5} for row in rows)))
         assert run.every_step == (1, 2)

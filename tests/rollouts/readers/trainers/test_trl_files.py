@@ -95,6 +95,11 @@ def test_a_log_on_tensorboard_alone_is_the_trainers_log(tmp_path: Path) -> None:
     run = read_run(tmp_path)
     assert run.metrics == {}
     assert "holds 2 runs" in run.source.quarantined.lost[0]
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("step,loss\n1,0.5\n")
+    tables = ", ".join(str(tmp_path / name) for name in ("a.csv", "b.csv", "project.db"))
+    sentence = f"Metrics lie in 3 files ({tables}): which are of this run is not known, and none were read."
+    assert sentence in read_run(tmp_path).source.missing
 
 
 def test_a_log_of_nothing_but_evaluation_is_refused(tmp_path: Path) -> None:
