@@ -10,6 +10,7 @@ Shapes: N rows of the step, B rows of a batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -191,16 +192,28 @@ def _require_different_tokens(prepared: PreparedStep, batch: PaddedBatch) -> Non
 
 
 def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit: float) -> None:
-    """Blame the model where it is the cause: a rollout's outputs may depend on other rows and on padding."""
-    model, temperature = prepared.policy.model, prepared.plan.objective.temperature
-    with torch.no_grad():
-        together = completion_logprobs(model, batch, temperature)
-        alone = [completion_logprobs(model, prepared.batch([row]), temperature)[0] for row in batch.rows]
-    change = max(float((one - other).abs().max()) for one, other in zip(together, alone, strict=True))
-    if change > limit * max(1.0, *(float(row.abs().max()) for row in alone)):
+    """Blame the model where it is the cause: a rollout's gradient may depend on other rows and on padding."""
+
+    def gradient(batch: PaddedBatch) -> dict[str, torch.Tensor]:
+        grads: dict[str, torch.Tensor] = {}
+        rows = [prepared.plan.rows[row] for row in batch.rows]
+
+        def weigh(position: int, logprobs: torch.Tensor) -> torch.Tensor:
+            return prepared.plan.cotangent(rows[position], logprobs)
+
+        prepared.backward(batch, weigh, lambda name, grad: grads.update({name: grad.clone()}))
+        return grads
+
+    rest, squares = gradient(batch), 0.0
+    for row in batch.rows:
+        for name, grad in gradient(prepared.batch([row])).items():
+            rest[name] -= grad
+            squares += float(sum_of_squares(grad))
+    change = math.sqrt(sum(float(sum_of_squares(grad)) for grad in rest.values()) / squares) if squares else 0.0
+    if change > limit:
         raise InputError(
-            f"A rollout's log-probabilities change by {change:.0e} with the rows and the padding beside it, so it has "
-            "no gradient of its own.",
+            f"A rollout's gradient changes by {change:.0e} with the rows and the padding beside it, so it has none of "
+            "its own.",
             hint="The model or its adapter mixes the rows of a batch; only gradients of whole batches are defined.",
             cause="model_unsupported",
         )
