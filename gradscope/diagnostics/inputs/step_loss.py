@@ -53,9 +53,21 @@ def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
 
     Others follow where training may have been resumed: TRL then samples at once and copies its reference anew.
     """
+    objective = _of_one_micro_batch(run, objective, step)
     references = _synced_after(run, step) if objective.has_reference else [range(0)]
     for number, (sampled_at, synced_after) in enumerate(product(_batch_starts(run, step), references)):
         yield replace(_loss(run, objective, step, sampled_at, synced_after), resumed=number > 0)
+
+
+def _of_one_micro_batch(run: Run, objective: Objective, step: int) -> Objective:
+    """The objective of a step whose rollouts are one micro-batch, where the arguments alone do not tell."""
+    settings, num_rows = run.settings, sum(group.size for group in run.groups_at(step))
+    arguments = {"generation_batch_size": None, "gradient_accumulation_steps": 1, "per_device_train_batch_size": None}
+    known = tuple(settings.get(name, default) for name, default in arguments.items())
+    if objective.cannot is None or objective.declared is not None or known != (None, 1, num_rows):
+        return objective
+    values = {**settings.values, "generation_batch_size": num_rows}
+    return type(objective).from_settings(replace(settings, values=values))
 
 
 def _loss(run: Run, objective: Objective, step: int, sampled_at: int, synced_after: range) -> StepLoss:
