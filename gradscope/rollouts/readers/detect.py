@@ -293,15 +293,24 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
 
 
 def _file_of_rollouts(request: ReadRequest) -> Path | None:
-    """The rollouts by step beside a script's metrics: one file, or a glob of those whose names differ in numbers."""
+    """The rollouts by step beside a script's metrics: one file, or a glob of those whose names differ in numbers.
+
+    They are in the folder itself, else in the only one below that has such and is no checkpoint or evaluation.
+    """
     are_named = request.options.metric_columns or request.options.metric_run or request.columns != ColumnNames()
-    files = () if are_named or request.path.is_file() else expand(request.path)
-    columns = {file: column_roles.columns_of_rows(peek(file), request.columns) for file in files}
-    of_steps = [file for file, of in columns.items() if None not in (of.reward, of.step, column_roles.key_of(of))]
-    if len(of_steps) < 2:
-        return next(iter(of_steps), None)
-    alike = Path(glob.escape(str(request.path)), re.sub("[0-9]+", "[0-9]*", of_steps[0].name))
-    return alike if expand(alike) == tuple(of_steps) else None
+    if are_named or request.path.is_file():
+        return None
+    below = [of for of in _folders(request.path) if not (_is_checkpoint(of) or generic.HELD_OUT.search(of.name))]
+    files = _files_of_steps(request.path, request.columns)
+    files = files or [file for folder in below for file in _files_of_steps(folder, request.columns)]
+    return files[0] if len(files) == 1 else None
+
+
+def _files_of_steps(folder: Path, names: ColumnNames) -> list[Path]:
+    columns = {file: column_roles.columns_of_rows(peek(file), names) for file in expand(folder)}
+    files = [file for file, of in columns.items() if None not in (of.reward, of.step, column_roles.key_of(of))]
+    alike = Path(glob.escape(str(folder)), re.sub("[0-9]+", "[0-9]*", files[0].name)) if len(files) > 1 else None
+    return [alike] if alike is not None and expand(alike) == tuple(files) else files
 
 
 def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:

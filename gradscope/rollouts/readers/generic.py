@@ -76,7 +76,8 @@ _STEP_IN_NAME = re.compile(
     r"(?P<before>.*?)(?:step|steps|iter|iteration|update)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?|(?P<bare>[0-9]+)",
     re.IGNORECASE,
 )
-_HELD_OUT = re.compile(r"eval|valid|test", re.IGNORECASE)
+HELD_OUT = re.compile(r"eval|valid|test", re.IGNORECASE)
+"""What names files and folders of evaluations."""
 
 
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
@@ -90,7 +91,7 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
     files = expand(path)
     matches = [match for file in files if (match := _STEP_IN_NAME.fullmatch(stem_of(file)))]
     rests = {f"{match['before'] or ''}*{re.sub('[0-9]+', '', match['after'] or '')}" for match in matches}
-    if len(files) < 2 or len(matches) < len(files) or len(rests) > 1 or any(map(_HELD_OUT.search, rests)):
+    if len(files) < 2 or len(matches) < len(files) or len(rests) > 1 or any(map(HELD_OUT.search, rests)):
         return {}
     if matches[0]["bare"] is not None:
         first, second = (Counter(text_of(row.get(names.group or "")) for row in peek(file)) for file in files[:2])
