@@ -138,11 +138,12 @@ def read_run(
     if reader is METRICS and name is None and (file := _file_of_rollouts(request)):
         reader, request = generic.FORMAT, replace(request, path=file)
     if reader is METRICS and not metrics_alone:
-        raise InputError(
-            f"{request.path} holds metrics and no rollouts.",
-            hint="Name the file of rollouts, where there is one; gradscope degeneracy, spike, check, compare and "
-            "report answer from metrics alone.",
-        )
+        text, hint = f"{request.path} holds metrics and no rollouts.", "Name the file of rollouts, where there is one."
+        if name is None and request.path.is_dir() and trl.FORMAT.recognizes(request):
+            why = trl.without_completions(request.path)
+            text, hint = f"{text} {why.message}", why.hint or ""
+        alone = "gradscope degeneracy, spike, check, compare and report answer from metrics alone."
+        raise InputError(text, hint=f"{hint} {alone}")
     _refuse_unused(reader, request)
     refuse_several(request.path, reader.name, request.options)
     with without_collection():

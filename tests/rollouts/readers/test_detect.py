@@ -214,6 +214,26 @@ def test_rollouts_beside_the_metrics_of_a_script_are_read_with_them(tmp_path: Pa
     assert "Name the file of rollouts" in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize(
+    ("card", "text", "hint"),
+    [
+        ("", "holds no completions/completions_", "log_completions=True"),
+        (
+            "This model was trained with RLOO, a method.\n",
+            "was trained with RLOO, as its README.md says",
+            "Log rollouts",
+        ),
+    ],
+)
+def test_a_folder_of_trls_without_completions_says_what_to_log(tmp_path: Path, card: str, text: str, hint: str) -> None:
+    shutil.copy(LOGS / "metrics" / "trainer_state.json", tmp_path)
+    (tmp_path / "README.md").write_text(card)
+    with pytest.raises(InputError, match=f"holds metrics and no rollouts.*{text}") as caught:
+        read_run(tmp_path)
+    assert hint in (caught.value.hint or "")
+    assert "answer from metrics alone" in (caught.value.hint or "")
+
+
 def test_rollouts_in_a_folder_below_the_metrics_of_a_script_are_read_with_them(tmp_path: Path) -> None:
     rows = [{"step": at // 4, "prompt": f"q{at // 2}", "reward": at % 2} for at in range(8)]
     (tmp_path / "log.csv").write_text("step,loss,grad_norm\n0,0.5,1.0\n1,0.5,2.0\n")
