@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.plan.objective import Objective
 
 _COPY_AGAIN = "Copy the checkpoint again."
-_SAME_POLICY_KL = 1e-6  # largest mean KL that float32 makes of a policy and itself
+SAME_POLICY_KL = 1e-6  # largest mean KL that float32 makes of a policy and itself
 
 
 class StepLoss(Struct, frozen=True, kw_only=True):
@@ -63,8 +63,8 @@ def _of_one_micro_batch(run: Run, objective: Objective, step: int) -> Objective:
     """The objective of a step whose rollouts are one micro-batch, where the arguments alone do not tell."""
     settings, num_rows = run.settings, sum(group.size for group in run.groups_at(step))
     arguments = {"generation_batch_size": None, "gradient_accumulation_steps": 1, "per_device_train_batch_size": None}
-    known = tuple(settings.get(name, default) for name, default in arguments.items())
-    if objective.cannot is None or objective.declared is not None or known != (None, 1, num_rows):
+    given = tuple(settings.get(name, default) for name, default in arguments.items())
+    if objective.cannot is None or objective.declared is not None or given != (None, 1, num_rows):
         return objective
     values = {**settings.values, "generation_batch_size": num_rows}
     return type(objective).from_settings(replace(settings, values=values))
@@ -104,7 +104,7 @@ def _reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Liter
         return "base"
     if kl_at_start is None or not math.isfinite(kl_at_start):
         return None
-    return "start" if abs(kl_at_start) <= _SAME_POLICY_KL else "base"
+    return "start" if abs(kl_at_start) <= SAME_POLICY_KL else "base"
 
 
 def _with_reference(run: Run, loss: StepLoss, synced_after: range) -> StepLoss:
