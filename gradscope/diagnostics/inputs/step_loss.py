@@ -62,9 +62,9 @@ def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
 def _of_one_micro_batch(run: Run, objective: Objective, step: int) -> Objective:
     """The objective of a step whose rollouts are one micro-batch, where the arguments alone do not tell."""
     settings, num_rows = run.settings, sum(group.size for group in run.groups_at(step))
-    arguments = {"generation_batch_size": None, "gradient_accumulation_steps": 1, "per_device_train_batch_size": None}
-    given = tuple(settings.get(name, default) for name, default in arguments.items())
-    if objective.cannot is None or objective.declared is not None or given != (None, 1, num_rows):
+    sizes = [settings.get(name) for name in ("per_device_train_batch_size", "generation_batch_size")]
+    accumulates = settings.get("gradient_accumulation_steps", 1) > 1
+    if objective.cannot is None or objective.declared is not None or accumulates or sizes != [num_rows, None]:
         return objective
     values = {**settings.values, "generation_batch_size": num_rows}
     return type(objective).from_settings(replace(settings, values=values))

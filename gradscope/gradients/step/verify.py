@@ -193,13 +193,13 @@ def _require_different_tokens(prepared: PreparedStep, batch: PaddedBatch) -> Non
 
 def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit: float) -> None:
     """Blame the model where it is the cause: a rollout's gradient may depend on other rows and on padding."""
+    plan = prepared.plan
 
     def gradient(batch: PaddedBatch) -> dict[str, torch.Tensor]:
         grads: dict[str, torch.Tensor] = {}
-        rows = [prepared.plan.rows[row] for row in batch.rows]
 
         def weigh(position: int, logprobs: torch.Tensor) -> torch.Tensor:
-            return prepared.plan.cotangent(rows[position], logprobs)
+            return plan.cotangent(plan.rows[batch.rows[position]], logprobs)
 
         prepared.backward(batch, weigh, lambda name, grad: grads.update({name: grad.clone()}))
         return grads

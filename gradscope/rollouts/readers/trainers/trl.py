@@ -68,13 +68,11 @@ SideIds = Mapping[tuple[int, int], tuple[int, ...]]
 
 def without_completions(path: Path) -> InputError:
     """Why a folder of TRL's has no table of completions, with what to do in the next run."""
-    trainer = trainer_of(trl_files.run_of(path))
+    trainer, text = trainer_of(trl_files.run_of(path)), f"{path} holds no completions/completions_*.parquet"
     if trainer in (None, "GRPO"):
-        wanted = "Train with GRPOConfig(log_completions=True), TRL 0.28 or newer."
-        return InputError(f"{path} holds no completions/completions_*.parquet.", hint=wanted)
+        return InputError(f"{text}.", hint="Train with GRPOConfig(log_completions=True), TRL 0.28 or newer.")
     return InputError(
-        f"{path} was trained with {trainer}, as its README.md says, and holds no completions/completions_*.parquet, "
-        "which GRPOTrainer writes.",
+        f"{text}, which GRPOTrainer writes: it was trained with {trainer}, as its README.md says.",
         hint="Log rollouts as JSON lines from a reward function in the next run; see the docs on logs.",
     )
 
