@@ -108,10 +108,13 @@ def verify_gram(
             f"No gradient reaches any of the {len(names)} trainable parameters, {names[0]} the first: the forward pass "
             "does not use them."
         )
-    # the two largest rows that fit a batch together, else the largest of the first: small ones may be rounding
+    # the two largest rows that fit a batch together, else the largest of the first: small ones may be rounding.
+    # They are of two rollouts where there are such: a rollout beside itself shows no model that mixes rows.
     most = max(batch.input_ids.numel() for batch in batches)
     fitting = [row for row, length in enumerate(prepared.plan.lengths) if 2 * length <= most]
-    pair = tuple(sorted(fitting if len(fitting) > 1 else batches[0].rows, key=lambda row: -float(gram[row, row]))[:2])
+    ranked = sorted(fitting if len(fitting) > 1 else batches[0].rows, key=lambda row: -float(gram[row, row]))
+    others = [row for row in ranked if plan.rows[row].sequence != plan.rows[ranked[0]].sequence]
+    pair = (ranked[0], *(others or ranked[1:])[:1])
     checked = [pair] if verify == "first" else [batch.rows for batch in batches]
     if not any(set(pair) <= set(rows) for rows in checked):
         checked.append(pair)
