@@ -56,7 +56,7 @@ CAUSES: Mapping[str, Cause] = {
     "code_not_named": Cause("cannot", "Name the file, which then runs: --advantage FILE.py:NAME."),
     "code_changed": Cause("cannot", "Restore the file as it was when the run began."),
     # the forward pass
-    "dropout": Cause("cannot", "Train with disable_dropout = True, and without jitter in the model's configuration."),
+    "dropout": Cause("cannot", "Train with disable_dropout = True, and no jitter or noise in model and adapter."),
     "lengths_unknown": Cause("cannot", "Log the completions of every step from the first on: logging_steps = 1."),
     "model_unsupported": Cause("cannot", "Report it with the model's config.json."),
     "overflow": Cause("cannot", "Look at the updates before it: these weights give no finite loss."),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.plan.objective import Objective
 
 _COPY_AGAIN = "Copy the checkpoint again."
-_SAME_POLICY_KL = 1e-6  # largest mean KL that float32 makes of a policy and itself
+SAME_POLICY_KL = 1e-6  # largest mean KL that float32 makes of a policy and itself
 
 
 class StepLoss(Struct, frozen=True, kw_only=True):
@@ -53,9 +53,21 @@ def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
 
     Others follow where training may have been resumed: TRL then samples at once and copies its reference anew.
     """
+    objective = _of_one_micro_batch(run, objective, step)
     references = _synced_after(run, step) if objective.has_reference else [range(0)]
     for number, (sampled_at, synced_after) in enumerate(product(_batch_starts(run, step), references)):
         yield replace(_loss(run, objective, step, sampled_at, synced_after), resumed=number > 0)
+
+
+def _of_one_micro_batch(run: Run, objective: Objective, step: int) -> Objective:
+    """The objective of a step whose rollouts are one micro-batch, where the arguments alone do not tell."""
+    settings, num_rows = run.settings, sum(group.size for group in run.groups_at(step))
+    sizes = [settings.get(name) for name in ("per_device_train_batch_size", "generation_batch_size")]
+    accumulates = settings.get("gradient_accumulation_steps", 1) > 1
+    if objective.cannot is None or objective.declared is not None or accumulates or sizes != [num_rows, None]:
+        return objective
+    values = {**settings.values, "generation_batch_size": num_rows}
+    return type(objective).from_settings(replace(settings, values=values))
 
 
 def _loss(run: Run, objective: Objective, step: int, sampled_at: int, synced_after: range) -> StepLoss:
@@ -92,7 +104,7 @@ def _reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Liter
         return "base"
     if kl_at_start is None or not math.isfinite(kl_at_start):
         return None
-    return "start" if abs(kl_at_start) <= _SAME_POLICY_KL else "base"
+    return "start" if abs(kl_at_start) <= SAME_POLICY_KL else "base"
 
 
 def _with_reference(run: Run, loss: StepLoss, synced_after: range) -> StepLoss:

@@ -335,6 +335,10 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
         text = f"the advantage formula is not in the folder, and the trainer's default is {off} off"
         return refused("advantage", Reason("settings_unknown", text), size, largest)
     name = f"{named} of its group" if named else batch.name
+    if math.isinf(run.metrics.get(measured.step, {}).get("reward", 0.0)):
+        text = f"an advantage differs from {name} by {off}: a reward was infinite, as the logged mean is"
+        hint = "Look at the reward functions: advantages of an infinite reward are no numbers."
+        return refused("advantage", Reason("not_finite", text, hint=hint), size, largest)
     return refused("advantage", Reason("log_differs", f"an advantage differs from {name} by {off}"), size, largest)
 
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from gradscope.advantages.registry import named_formulation
 from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE
+from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
     Outcome,
@@ -147,6 +148,9 @@ def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
     if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
         text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
         return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")
+    if other := _other_reference(run, step_norm):
+        hint = "TRL loads it by the model's name: save a model that you change after loading, and train from there."
+        return Reason("reference_missing", f"{off}; {other}", hint=hint)
     if inferred := _inferred(step_norm):
         return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries")
     rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
@@ -156,6 +160,17 @@ def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
         return Reason("prompt_unknown", f"{off}; {why}")
     return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
+
+
+def _other_reference(run: Run, norm: StepNorm) -> str | None:
+    """That the KL reference was not the model that training began with, as the kl before any update tells."""
+    kl, first = run.metrics.get(1, {}).get("kl", 0.0), run.weights_before(1)
+    is_exact = norm.trained is None or norm.trained.dtype == "float32"
+    if not run.trained_by_trl or first is None or first.kind != "full" or 1 in run.windows or not is_exact:
+        return None
+    if not SAME_POLICY_KL < abs(kl) < math.inf:
+        return None
+    return f"the log has a kl of {kl:.2g} at step 1, before any update: the KL reference was another model"
 
 
 def _inferred(norm: StepNorm) -> str | None:

@@ -10,9 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
+from torch.nn.functional import one_hot
 
 from gradscope.errors import UsageError
-from gradscope.gradients.layers.factors import OuterProduct, PaddedProduct, Part, Scatter, looked_up_ids, renumbered
+from gradscope.gradients.layers.factors import (
+    OuterProduct,
+    PaddedProduct,
+    Part,
+    Routed,
+    Scatter,
+    looked_up_ids,
+    renumbered,
+)
 from gradscope.gradients.model.calls import without_tf32
 from gradscope.gradients.model.passes import add_gradients, gradients_on, row_buffers
 from gradscope.gradients.plan.prepared_step import PreparedStep
@@ -80,8 +89,34 @@ class GramAccumulator:
             # rows of a table that were never looked up have no gradient, whichever way the parameter holds its rows
             seen, width = looked_up_ids(tables), tables[0].grads[0].shape[1]
             parts, length = renumbered(parts, seen), max(1, len(seen))
-        self.add_slices((length, width), dtype, parts)
+        if not self._add_routed(shape, parts):
+            self.add_slices((length, width), dtype, parts)
         self.num_parameters += shape.numel()
+
+    def _add_routed(self, shape: torch.Size, parts: Sequence[Part]) -> bool:
+        """Add the inner products of experts' matrices [E, O, I] by their factors; False where that is more work.
+
+        Rows meet only where they share an expert: <left right^T, left' right'^T> = <left, left'> <right, right'>.
+        """
+        calls = [(row, of, local) for rows, factors in parts for local, row in enumerate(rows) for of in factors]
+        routed = [(row, of.experts[at], of.left[at], of.right[at]) for row, of, at in calls if isinstance(of, Routed)]
+        if not routed or len(routed) < len(calls):
+            return False
+        of_call, *factors = zip(*routed, strict=True)
+        experts, left, right = (torch.cat(tensors).to(self.device) for tensors in factors)
+        counts, num_rows = torch.bincount(experts).tolist(), self.num_rows
+        if sum(count**2 for count in counts) * (sum(shape[1:]) + num_rows) > num_rows**2 * shape.numel():
+            return False
+        targets = torch.tensor([row if self._row_targets is None else self._row_targets[row] for row in of_call])
+        rows = targets.repeat_interleave(torch.tensor([len(ids) for ids in factors[0]])).to(self.device)
+        for pairs in torch.split(torch.argsort(experts), counts):
+            first, second, of_rows = (
+                left[pairs].double(),
+                right[pairs].double(),
+                one_hot(rows[pairs], num_rows).double(),
+            )
+            self._lower += of_rows.t() @ ((first @ first.t()) * (second @ second.t())) @ of_rows
+        return True
 
     def add_slices(self, shape: tuple[int, int], dtype: torch.dtype, parts: Sequence[Part]) -> None:
         """Add matrices that have a parameter's inner products, or a part of them, and are not counted as one."""

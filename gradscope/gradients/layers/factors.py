@@ -133,10 +133,9 @@ class Routed(Struct, frozen=True, kw_only=True):
         """Add the matrices of experts ``start:start + len(out)`` to ``out``, [slice, O * I]."""
         experts = self.experts[row].to(out.device)
         left, right = self.left[row].to(out), self.right[row].to(out)
-        for expert in torch.unique(experts).tolist():
-            if start <= expert < start + out.shape[0]:
-                chosen = experts == expert
-                out[expert - start].view(left.shape[1], right.shape[1]).addmm_(left[chosen].t(), right[chosen])
+        for expert in torch.unique(experts[(experts >= start) & (experts < start + out.shape[0])]).tolist():
+            chosen = experts == expert
+            out[expert - start].view(left.shape[1], right.shape[1]).addmm_(left[chosen].t(), right[chosen])
 
 
 class Summed(Struct, frozen=True, kw_only=True):

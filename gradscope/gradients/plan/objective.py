@@ -74,9 +74,10 @@ def _of_batches(settings: TrainerSettings) -> Iterator[Reason]:
     if masked and bonus and loss is not None and loss.by_all_tokens and not has_version:
         text = "what the entropy bonus is divided by depends on TRL's version, which is not known"
         yield Reason("settings_unknown", text, hint=VERSION_HINT)
-    rows = get("generation_batch_size")
-    if rows is not None and rows == get("per_device_train_batch_size"):  # one micro-batch
+    rows, at_once = get("generation_batch_size"), get("per_device_train_batch_size")
+    if rows is not None and rows == at_once:  # one micro-batch
         return
+    hint = "" if at_once else "Give per_device_train_batch_size with --run-config; of a whole step, it is exact."
     for applies, text in (
         (loss is not None and loss.by_micro_batch, f"{get('loss_type')} averages"),
         (masked, "top_entropy_quantile masks tokens by their entropy"),
@@ -84,7 +85,7 @@ def _of_batches(settings: TrainerSettings) -> Iterator[Reason]:
     ):
         if applies:
             text += " within micro-batches, and which rollouts shared one is not logged"
-            yield Reason("micro_batches_unknown", text)
+            yield Reason("micro_batches_unknown", text, hint)
 
 
 def _of_old_luspo(settings: TrainerSettings) -> Iterator[Reason]:

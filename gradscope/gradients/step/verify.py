@@ -10,6 +10,7 @@ Shapes: N rows of the step, B rows of a batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -107,10 +108,13 @@ def verify_gram(
             f"No gradient reaches any of the {len(names)} trainable parameters, {names[0]} the first: the forward pass "
             "does not use them."
         )
-    # the two largest rows that fit a batch together, else the largest of the first: small ones may be rounding
+    # the two largest rows that fit a batch together, else the largest of the first: small ones may be rounding.
+    # They are of two rollouts where there are such: a rollout beside itself shows no model that mixes rows.
     most = max(batch.input_ids.numel() for batch in batches)
     fitting = [row for row, length in enumerate(prepared.plan.lengths) if 2 * length <= most]
-    pair = tuple(sorted(fitting if len(fitting) > 1 else batches[0].rows, key=lambda row: -float(gram[row, row]))[:2])
+    ranked = sorted(fitting if len(fitting) > 1 else batches[0].rows, key=lambda row: -float(gram[row, row]))
+    elsewhere = [row for row in ranked if plan.rows[row].sequence != plan.rows[ranked[0]].sequence]
+    pair = (ranked[0], *(elsewhere or ranked[1:])[:1])
     checked = [pair] if verify == "first" else [batch.rows for batch in batches]
     if not any(set(pair) <= set(rows) for rows in checked):
         checked.append(pair)
@@ -191,16 +195,28 @@ def _require_different_tokens(prepared: PreparedStep, batch: PaddedBatch) -> Non
 
 
 def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit: float) -> None:
-    """Blame the model where it is the cause: a rollout's outputs may depend on other rows and on padding."""
-    model, temperature = prepared.policy.model, prepared.plan.objective.temperature
-    with torch.no_grad():
-        together = completion_logprobs(model, batch, temperature)
-        alone = [completion_logprobs(model, prepared.batch([row]), temperature)[0] for row in batch.rows]
-    change = max(float((one - other).abs().max()) for one, other in zip(together, alone, strict=True))
-    if change > limit * max(1.0, *(float(row.abs().max()) for row in alone)):
+    """Blame the model where it is the cause: a rollout's gradient may depend on other rows and on padding."""
+    plan = prepared.plan
+
+    def gradient(batch: PaddedBatch) -> dict[str, torch.Tensor]:
+        grads: dict[str, torch.Tensor] = {}
+
+        def weigh(position: int, logprobs: torch.Tensor) -> torch.Tensor:
+            return plan.cotangent(plan.rows[batch.rows[position]], logprobs)
+
+        prepared.backward(batch, weigh, lambda name, grad: grads.update({name: grad.clone()}))
+        return grads
+
+    rest, squares = gradient(batch), 0.0
+    for row in batch.rows:
+        for name, grad in gradient(prepared.batch([row])).items():
+            rest[name] -= grad
+            squares += float(sum_of_squares(grad))
+    change = math.sqrt(sum(float(sum_of_squares(grad)) for grad in rest.values()) / squares) if squares else 0.0
+    if change > limit:
         raise InputError(
-            f"A rollout's log-probabilities change by {change:.0e} with the rows and the padding beside it, so it has "
-            "no gradient of its own.",
+            f"A rollout's gradient changes by {change:.0e} with the rows and the padding beside it, so it has none of "
+            "its own.",
             hint="The model or its adapter mixes the rows of a batch; only gradients of whole batches are defined.",
             cause="model_unsupported",
         )

@@ -46,7 +46,8 @@ def fused_head(model: Any, *, in_float32: bool = False) -> Iterator[None]:
     With ``in_float32`` its logits are not rounded either (``cast_lm_head_to_fp32``).
     """
     head = model.get_output_embeddings()
-    if original_type(head) is not nn.Linear:
+    saved = hasattr(head, "modules_to_save")  # PEFT's wrapper around the layer and its copies
+    if original_type(head.original_module if saved else head) is not nn.Linear:
         yield
         return
     least = torch.float32 if in_float32 else None
@@ -463,6 +464,7 @@ def _scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:
 
 _MAX_TOKENS = 16
 """Tokens of a prompt, and of a completion, that the model is probed with: random numbers are drawn for each."""
+_SAME_GRADIENT = 1e-5  # relative difference of two gradients that the order of a GPU's sums explains
 
 
 def is_random(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropout: bool) -> bool:
@@ -479,13 +481,21 @@ def is_random(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropou
 
 
 def takes_random_numbers(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropout: bool) -> bool:
-    """Whether a forward pass of training draws anything at all, which rarely may have changed something."""
-    batch = pad_batch([0], [_piece(sequence)], policy.device)
+    """Whether a pass of training draws anything at all, which rarely may have changed something.
+
+    Noise that was drawn before and meets weights of zero, those of a new adapter, shows in the gradient alone.
+    """
+    batch, trainable = pad_batch([0], [_piece(sequence)], policy.device), list(policy.trainable.values())
     state = torch.cuda.get_rng_state if policy.device.type == "cuda" else torch.get_rng_state
-    with torch.no_grad(), _training(policy.model, without_dropout=without_dropout):
-        before = state()
-        completion_logprobs(policy.model, batch, 1.0)
-        return not torch.equal(state(), before)
+
+    def gradient() -> torch.Tensor:
+        (logprobs,) = completion_logprobs(policy.model, batch, 1.0)
+        grads = torch.autograd.grad(logprobs.sum(), trainable, allow_unused=True)
+        return torch.cat([grad.flatten() for grad in grads if grad is not None])
+
+    with own_gradients(policy.trainable), _training(policy.model, without_dropout=without_dropout):
+        before, first, second = state(), gradient(), gradient()
+        return not torch.equal(state(), before) or bool((first - second).norm() > _SAME_GRADIENT * first.norm())
 
 
 def _piece(sequence: TokenSequence) -> TokenSequence:

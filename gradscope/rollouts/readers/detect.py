@@ -135,18 +135,19 @@ def read_run(
     name = request.options.reader
     reader = _recognize(request) if name is None else METRICS if name == METRICS.name else format_named(name)
     of_script = name is None and reader in (METRICS, generic.FORMAT)
-    rollouts = generic.file_of_rollouts(request, beside_metrics=reader is METRICS) if of_script else None
+    rollouts = _rollouts_of_script(request, beside_metrics=reader is METRICS) if of_script else None
     if isinstance(rollouts, Path):
         reader, request = generic.FORMAT, replace(request, path=rollouts)
     elif rollouts is not None and reader is generic.FORMAT:
         files = shlex.quote(f"{request.path}/*{expand(request.path)[0].suffix}")
         raise InputError(f"{request.path}: {rollouts}", hint=f"If all are of one run, name them so: {files}")
     if reader is METRICS and not metrics_alone:
-        raise InputError(
-            f"{request.path} holds metrics and no rollouts.",
-            hint="Name the file of rollouts, where there is one; gradscope degeneracy, spike, check, compare and "
-            "report answer from metrics alone.",
-        )
+        text, hint = f"{request.path} holds metrics and no rollouts.", "Name the file of rollouts, where there is one."
+        if name is None and request.path.is_dir() and trl.FORMAT.recognizes(request):
+            why = trl.without_completions(request.path)
+            text, hint = f"{text} {why.message}", why.hint or ""
+        alone = "gradscope degeneracy, spike, check, compare and report answer from metrics alone."
+        raise InputError(text, hint=f"{hint} {alone}")
     _refuse_unused(reader, request)
     refuse_several(request.path, reader.name, request.options)
     with without_collection():
@@ -305,6 +306,17 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
         else "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
         "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them.",
     )
+
+
+def _rollouts_of_script(request: ReadRequest, *, beside_metrics: bool) -> Path | str | None:
+    """Those in a folder itself, else beside metrics in the only one below that has such and is no evaluation."""
+    rollouts = generic.file_of_rollouts(request, beside_metrics=beside_metrics)
+    if rollouts is not None or not beside_metrics:
+        return rollouts
+    folders = [of for of in _folders(request.path) if not (_is_checkpoint(of) or generic.HELD_OUT.search(of.name))]
+    below = (generic.file_of_rollouts(replace(request, path=of), beside_metrics=True) for of in folders)
+    rollouts_below = [of for of in below if of is not None]
+    return rollouts_below[0] if len(rollouts_below) == 1 else None
 
 
 def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -77,7 +77,8 @@ _STEP_IN_NAME = re.compile(
     r"(?P<before>.*?)(?:step|steps|iter|iteration|update)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?|(?P<bare>[0-9]+)",
     re.IGNORECASE,
 )
-_HELD_OUT = re.compile(r"(?<![a-z])(eval|valid|val(?![a-z])|test)", re.IGNORECASE)
+HELD_OUT = re.compile(r"(?<![a-z])(eval|valid|val(?![a-z])|test)", re.IGNORECASE)
+"""What names files and folders of evaluations."""
 
 
 def _word_of(file: Path) -> str:
@@ -104,7 +105,7 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     if len(names) > 1:
         groups = [{tuple(str(row.get(key or "")) for key in keys[of]) for row in peek(of)} for of in names.values()]
         are_apart = len(set().union(*groups)) == sum(map(len, groups))
-        are_held_out = {_HELD_OUT.search(file.name) is not None for file in names.values()}
+        are_held_out = {HELD_OUT.search(file.name) is not None for file in names.values()}
         if are_apart and len(are_held_out) == 1 and not beside_metrics:
             return None
         listed = list_names(sorted(file.name for file in names.values()))
@@ -126,7 +127,7 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
     files = expand(path)
     matches = [match for file in files if (match := _STEP_IN_NAME.fullmatch(stem_of(file)))]
     rests = {f"{match['before'] or ''}*{re.sub('[0-9]+', '', match['after'] or '')}" for match in matches}
-    if len(files) < 2 or len(matches) < len(files) or len(rests) > 1 or any(map(_HELD_OUT.search, rests)):
+    if len(files) < 2 or len(matches) < len(files) or len(rests) > 1 or any(map(HELD_OUT.search, rests)):
         return {}
     if matches[0]["bare"] is not None:
         first, second = (Counter(text_of(row.get(names.group or "")) for row in peek(file)) for file in files[:2])

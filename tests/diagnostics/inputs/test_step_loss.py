@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from gradscope.diagnostics.inputs.step_loss import _batch_starts, _reference_of, losses_at
 from gradscope.gradients.plan.objective import Objective
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
-from tests.diagnostics.made_up_runs import run_of
+from tests.diagnostics.made_up_runs import group_of, run_of
 
 KL = {"beta": 0.1}
 ADAPTIVE = {"use_adaptive_entropy": True, "entropy_coef": 0.1, "entropy_target": 2.0}
@@ -49,6 +49,27 @@ def test_a_resumed_run_samples_at_once_whatever_the_arguments_say():
     assert [_batch_starts(resumed, step)[0] for step in range(1, 7)] == [1, 1, 1, 4, 4, 6]
     assert loss_of(resumed, 5).sampled_with == full(3)
     assert not loss_of(resumed, 4).objective.importance_ratio
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"per_device_train_batch_size": 4}, None),
+        ({"per_device_train_batch_size": 2}, "micro_batches_unknown"),
+        ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}, "micro_batches_unknown"),
+        ({"per_device_train_batch_size": 4, "generation_batch_size": 8}, "micro_batches_unknown"),
+        ({}, "micro_batches_unknown"),
+    ],
+)
+def test_a_step_whose_rollouts_fit_one_micro_batch_has_its_entropy_bonus(settings, cause):
+    run = replace(
+        run_with(full(0), settings={"entropy_coef": 0.1, **settings}), groups=(group_of([0, 1, 0, 1], step=1),)
+    )
+    objective = loss_of(run, 1).objective
+    assert (objective.cannot and objective.cannot.cause) == cause
+    assert objective.entropy_coef == 0.1
+    if not settings:
+        assert objective.cannot.advice.startswith("Give per_device_train_batch_size with --run-config")
 
 
 def test_a_run_that_may_have_been_resumed_has_several_losses():

@@ -223,6 +223,13 @@ def test_advantages_of_the_stated_formulation_match() -> None:
         assert (quantity.verdict, error) == ("match", pytest.approx(0.0, abs=1e-9)), settings
 
 
+def test_advantages_of_an_infinite_reward_are_blamed_on_it() -> None:
+    for logged, reason in ((math.inf, "not_finite"), (0.75, "log_differs")):
+        quantity, *_ = replayed(replay_advantages, one_step({"scale_rewards": "group"}, reward=logged))
+        assert (quantity.verdict, quantity.reason) == ("mismatch", reason)
+        assert quantity.cause.startswith("an advantage differs from grpo of its group by 0.21")
+
+
 def test_dead_groups_of_unequal_size_count_by_rollout_but_for_our_own_reallocated_runs() -> None:
     groups = group_of([1.0, 0.0, 0.0], step=1, prompt="a"), group_of([1.0], step=1, prompt="b")
     for settings, logged in (({}, 0.25), ({"sampling": "dynamic"}, 0.25), ({"sampling": "reallocated"}, 0.5)):

@@ -19,7 +19,7 @@ from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.reason import Reason
 from gradscope.results.norms import ReplayReport, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.run import Run, TrainerSettings
+from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 
 STATED = TrainerSettings(values={"loss_type": "dapo"}, origin="args.json")
@@ -130,6 +130,24 @@ def test_conversations_of_another_tokenizer_are_in_doubt(tmp_path: Path, tokeniz
     index = root / tokenizer if tokenizer == "checkpoint-1" else tmp_path / tokenizer
     run = replace(run, groups=(replace(group, rollouts=talked),), path=root, tokenizer=index)
     assert replay.replay_grad_norm(run, step_of(2.4), 1e-5)[0].reason == reason
+
+
+@pytest.mark.parametrize(
+    ("kl", "changes", "reason"),
+    [
+        (6e-3, {}, "reference_missing"),
+        (1e-9, {}, "differs"),
+        (math.nan, {}, "differs"),
+        (6e-3, {"weights": (WeightsRef(num_updates=0, path=Path("W0"), kind="adapter"),)}, "differs"),
+        (6e-3, {"windows": {1: 2}}, "differs"),
+    ],
+)
+def test_a_kl_before_any_update_is_of_a_reference_that_is_another_model(kl: float, changes: Any, reason: str) -> None:
+    run = replace(run_with(2.0), metrics={1: {"grad_norm": 2.0, "kl": kl}})
+    first = WeightsRef(num_updates=0, path=Path("W0"), kind="full")
+    run = replace(run, **{"source": replace(run.source, format="trl"), "weights": (first,), **changes})
+    quantity, _, _ = replay.replay_grad_norm(run, step_of(2.4), 1e-5)
+    assert (quantity.reason, "a kl of 0.006 at step 1" in quantity.cause) == (reason, reason != "differs")
 
 
 def difference_of(logged, recomputed, masks=None):

@@ -35,6 +35,7 @@ ONCE = {**CHECKS, "down: gradients/step/step_gram.on_cpu": 1}  # and all log-pro
 OF_THE_STORE = {f"{way}: gradients/layers/factors.<lambda>" for way in ("down", "up")}
 """Pairs of several batches go to the CPU and come back: there they may wait for hours of other batches, or on disk."""
 OF_EXPERTS = {
+    *(f"{wait}: gradients/engines/loop._add_routed" for wait in ("asked", "down")),  # once a parameter
     *("asked: gradients/layers/rules._pairs", "down: gradients/layers/rules._pairs"),
     *("asked: gradients/layers/factors.add_to", "down: gradients/layers/factors.add_to"),
 }

@@ -3,7 +3,7 @@ import torch
 
 from gradscope.errors import UsageError
 from gradscope.gradients.engines.loop import GramAccumulator
-from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
+from gradscope.gradients.layers.factors import OuterProduct, Routed, Scatter, Summed
 from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
 from tests.gradients.other_device import REMOTE
 
@@ -36,6 +36,30 @@ def test_an_untied_table_costs_only_the_ids_that_occur():
     scatter = Scatter(ids=(torch.tensor([10**9, 5, 5]),), grads=(torch.tensor([[1.0], [2.0], [3.0]]),))
     accumulator.add_parameter(torch.Size([2 * 10**9, 1]), torch.float32, [((0,), [scatter])])
     assert accumulator.gram.tolist() == [[26.0]]
+
+
+@pytest.mark.parametrize("num_pairs", [2, 40])
+@pytest.mark.parametrize("targets", [None, (1, 0, 1, 2)])
+def test_experts_meet_by_their_factors_or_by_their_matrices(num_pairs, targets, monkeypatch):
+    """By the factors where few pairs of a token and an expert are fewer numbers than the matrices of all experts."""
+    torch.manual_seed(0)
+    add, slices = GramAccumulator.add_slices, []
+    monkeypatch.setattr(
+        GramAccumulator, "add_slices", lambda self, shape, *rest: (slices.append(shape), add(self, shape, *rest))
+    )
+    parts, rows = [], torch.zeros(4, 9, 7, 5, dtype=torch.float64)
+    for batch in ((3, 0), (1, 2)):
+        experts = tuple(torch.randint(0, 9, (num_pairs,)) for _ in batch)
+        left, right = (tuple(torch.randn(num_pairs, width) for _ in batch) for width in (7, 5))
+        parts.append((batch, [Routed(experts=experts, left=left, right=right)]))
+        for row, ids, first, second in zip(batch, experts, left, right, strict=True):
+            rows[row if targets is None else targets[row]].index_add_(
+                0, ids, torch.einsum("po,pi->poi", first, second).double()
+            )
+    accumulator = GramAccumulator(4, CPU, 200, targets)
+    accumulator.add_parameter(torch.Size([9, 7, 5]), torch.float32, parts)
+    torch.testing.assert_close(accumulator.gram, rows.flatten(1) @ rows.flatten(1).t(), rtol=1e-5, atol=1e-4)
+    assert (accumulator.num_parameters, slices) == (315, [(9, 35)] if num_pairs == 40 else [])
 
 
 def test_planted_small_directions_survive_the_sum():

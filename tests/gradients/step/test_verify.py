@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.layers.factors import HeadProduct
+from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.verify import verify_gram
 from tests.gradients.models import (
@@ -188,6 +189,8 @@ DEPENDENCES = {
     "rows": lambda output: output + output.mean(dim=0),
     "width": lambda output: output * (1 + 0.01 * output.shape[1]),
     "padding": lambda output: output + output.flip(1),
+    # as of LILY, which averages its router over a batch, before its first update
+    "rows, by their gradients alone": lambda output: output + output.mean((0, 1)) - output.mean((0, 1)).detach(),
 }
 
 
@@ -205,8 +208,22 @@ def test_a_model_whose_rows_depend_on_their_neighbors_is_blamed_itself(size, dep
     policy = tiny_policy("llama_untied_biases")
     change = DEPENDENCES[dependence]
     policy.model.model.layers[0].register_forward_hook(lambda module, inputs, output: change(output))
-    with pytest.raises(InputError, match=r"change by .* with the rows and the padding beside it"):
+    with pytest.raises(InputError, match=r"changes by .* with the rows and the padding beside it"):
         measured_step(policy, tiny_groups(1, size), DAPO, engine=engine)
+
+
+def test_the_pair_that_is_checked_is_of_two_rollouts_where_each_has_several_rows(monkeypatch):
+    """The rows of one rollout, alike where its ratio is near 1, together say nothing of neighbors."""
+    policy, groups, checked = tiny_policy("llama_untied_biases"), tiny_groups(), []
+    old = [torch.zeros(len(rollout.completion_ids)) for group in groups for rollout in group.rollouts]
+    step = prepare_step(policy, groups, replace(DAPO, importance_ratio=True), old=old)
+    monkeypatch.setattr(
+        "gradscope.gradients.step.verify._error", lambda prepared, gram, batch: checked.append(batch.rows) or 0.0
+    )
+    largest, alike = (row for row, of in enumerate(step.plan.rows) if of.sequence == 1)
+    gram = np.diag([3.0 if row == largest else 2.0 if row == alike else 1.0 for row in range(len(step.plan.rows))])
+    verify_gram(step, gram, step.batches(range(len(step.plan.rows)), 4096), "first")
+    assert [{step.plan.rows[row].sequence for row in rows} for rows in checked] == [{0, 1}]
 
 
 @pytest.mark.parametrize("lora", [False, True])

@@ -1,3 +1,5 @@
+from itertools import count
+
 import numpy as np
 import pytest
 import torch
@@ -253,6 +255,20 @@ def test_in_float32_a_fused_head_is_the_layer_itself(bias: bool, in_float32: boo
         assert "forward" not in vars(adapted_model.get_output_embeddings())  # no plain layer
 
 
+def test_the_copy_of_a_saved_head_is_fused_and_under_the_reference_the_head_itself() -> None:
+    model = adapt(tiny_model("llama_untied_biases"), {"modules_to_save": ["lm_head"]})
+    head, hidden = model.get_output_embeddings(), torch.randn(2, 16)
+    with torch.no_grad():
+        head.weight.add_(1.0)
+    with torch.autocast("cpu", torch.bfloat16), fused_head(model):
+        assert head(hidden).dtype == torch.float32
+        torch.testing.assert_close(head(hidden), (hidden.bfloat16() @ head.weight.bfloat16().t()).float())
+        with model.disable_adapter():
+            torch.testing.assert_close(
+                head(hidden), (hidden.bfloat16() @ head.original_module.weight.bfloat16().t()).float()
+            )
+
+
 def test_in_autocast_logits_and_their_cotangents_are_rounded_and_their_products_are_not() -> None:
     model, hidden = Model(bias=True), torch.randn(2, 5, 8, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16), fused_head(model):
@@ -408,6 +424,20 @@ def test_dropout_that_a_layer_hands_to_a_function_and_noise_of_a_router_stay_on(
         layer_of_experts.mlp.jitter_noise = 0.5
     assert asked(model, without_dropout=True)
     assert asked(mixture, without_dropout=True)
+
+
+def test_noise_that_meets_zeros_shows_in_the_gradient_alone() -> None:
+    """As MonteCLoRA's, which draws its numbers in advance, in an adapter that starts at zero."""
+    model = tiny_model("qwen3_gqa_norms")
+    draws, scale = count(1), torch.nn.Parameter(torch.zeros(()))
+    model.noisy_scale = scale
+    model.model.norm.register_forward_hook(
+        lambda module, inputs, output: output + scale * next(draws) * output.detach()
+    )
+    policy = policy_of(model)
+    sequence = prepare_step(policy, tiny_groups(), DAPO).shortest
+    assert not is_random(policy, sequence, without_dropout=False)
+    assert takes_random_numbers(policy, sequence, without_dropout=False)
 
 
 def test_a_few_tokens_are_enough() -> None:

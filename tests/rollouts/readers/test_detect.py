@@ -267,6 +267,42 @@ def test_rows_below_keys_are_refused_with_what_makes_them_lines(
     assert f"objects | {{{column}" in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize(
+    ("card", "text", "hint"),
+    [
+        ("", "holds no completions/completions_", "log_completions=True"),
+        (
+            "This model was trained with RLOO, a method.\n",
+            "was trained with RLOO, as its README.md says",
+            "Log rollouts",
+        ),
+    ],
+)
+def test_a_folder_of_trls_without_completions_says_what_to_log(tmp_path: Path, card: str, text: str, hint: str) -> None:
+    shutil.copy(LOGS / "metrics" / "trainer_state.json", tmp_path)
+    (tmp_path / "README.md").write_text(card)
+    with pytest.raises(InputError, match=f"holds metrics and no rollouts.*{text}") as caught:
+        read_run(tmp_path)
+    assert hint in (caught.value.hint or "")
+    assert "answer from metrics alone" in (caught.value.hint or "")
+
+
+def test_rollouts_in_a_folder_below_the_metrics_of_a_script_are_read_with_them(tmp_path: Path) -> None:
+    rows = [{"step": at // 4, "prompt": f"q{at // 2}", "reward": at % 2} for at in range(8)]
+    (tmp_path / "log.csv").write_text("step,loss,grad_norm\n0,0.5,1.0\n1,0.5,2.0\n")
+    for folder in ("rollouts", "eval", "checkpoint-1"):
+        for step in range(2):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            write_lines(tmp_path / folder / f"step_{step}.jsonl", *rows[4 * step : 4 * step + 4])
+    (tmp_path / "checkpoint-1" / "config.json").write_text("{}")
+    run = read_run(tmp_path)
+    assert (len(run.groups), run.metrics[1]["grad_norm"]) == (4, 2.0)
+    assert [Path(file).parent.name for file in run.source.files[:2]] == ["rollouts", "rollouts"]
+    (tmp_path / "eval").rename(tmp_path / "samples")
+    with pytest.raises(InputError, match="holds metrics and no rollouts"):
+        read_run(tmp_path)
+
+
 def test_what_a_reader_has_no_use_for_is_refused() -> None:
     with pytest.raises(UsageError, match=r"is read as trl, whose columns are known"):
         read_run(LOGS / "trl", ReadOptions(columns=ColumnNames(reward="neat")))

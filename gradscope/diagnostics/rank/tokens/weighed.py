@@ -240,7 +240,6 @@ def token_changes(
 def _outputs(run: Run, step: int, weights: WeightsRef, options: EngineOptions, tokens: CountedTokens) -> Array:
     """Log pi of the tokens and the entropies there, under some weights at the trainer's temperature, [2, N]."""
     from gradscope.diagnostics.inputs.recomputed import policy_of
-    from gradscope.diagnostics.inputs.step_loss import losses_at
     from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens, names_out_of_memory
     from gradscope.gradients.plan.prepared_step import step_logprobs
     from gradscope.gradients.plan.trainers import objective_of
@@ -249,8 +248,7 @@ def _outputs(run: Run, step: int, weights: WeightsRef, options: EngineOptions, t
         policy = policy_of(run, weights, options)
         asked, fixed = options.batch_tokens or first_batch_tokens(policy), options.batch_tokens is not None
         budget = TokenBudget(asked, fixed=fixed, notice=options.notice)
-        objective = next(losses_at(run, objective_of(run.settings), step)).objective
-        rows = step_logprobs(policy, run.groups_at(step), objective, budget, entropies=True)
+        rows = step_logprobs(policy, run.groups_at(step), objective_of(run.settings), budget, entropies=True)
     both = [row.double().cpu().numpy().reshape(2, -1) for row in rows]
     starts = np.cumsum([0, *(row.shape[1] for row in both)])
     indices = starts[tokens.rollouts] + tokens.positions

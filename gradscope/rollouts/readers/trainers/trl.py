@@ -73,19 +73,23 @@ TRAINER = "trl_trainer"  # the setting with the name of the trainer, such as ``G
 SideIds = Mapping[tuple[int, int], tuple[int, ...]]
 
 
+def without_completions(path: Path) -> InputError:
+    """Why a folder of TRL's has no table of completions, with what to do in the next run."""
+    trainer, text = trainer_of(trl_files.run_of(path)), f"{path} holds no completions/completions_*.parquet"
+    if trainer in (None, "GRPO"):
+        return InputError(f"{text}.", hint="Train with GRPOConfig(log_completions=True), TRL 0.28 or newer.")
+    return InputError(
+        f"{text}, which GRPOTrainer writes: it was trained with {trainer}, as its README.md says.",
+        hint="Log rollouts as JSON lines from a reward function in the next run; see the docs on logs.",
+    )
+
+
 def _read(request: ReadRequest) -> Run:
     """Read a TRL run."""
     run = trl_files.run_of(request.path)
     paths = trl_files.completion_files(request.path)
     if not paths:
-        trainer, wanted = trainer_of(run), "Train with GRPOConfig(log_completions=True), TRL 0.28 or newer."
-        if trainer not in (None, "GRPO"):
-            raise InputError(
-                f"{request.path} was trained with {trainer}, as its README.md says, and holds no "
-                "completions/completions_*.parquet, which GRPOTrainer writes.",
-                hint="Log rollouts as JSON lines from a reward function in the next run; see the docs on logs.",
-            )
-        raise InputError(f"{request.path} holds no completions/completions_*.parquet.", hint=wanted)
+        raise without_completions(request.path)
     quarantine = QuarantineLog()
     state = trl_files.read_state(run)
     events = event_files(run) if state.path is None else []

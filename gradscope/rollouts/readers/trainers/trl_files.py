@@ -8,6 +8,7 @@ Shapes: N rows of a file.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -34,6 +35,7 @@ _REQUIRED = ("step", "prompt", "completion", "advantage")
 _IDS = "completion_ids"
 OF_TOKENS = frozenset({_IDS, "old_per_token_logps"})  # columns for which rollouts are read back, one by one
 _EVAL_PREFIX = "eval_"
+_FUNCTION_MEAN = re.compile("rewards/(.*)/mean")
 
 
 class RowPrompts(Struct, frozen=True, kw_only=True):
@@ -181,12 +183,8 @@ class TrlState(Struct, frozen=True, kw_only=True):
     @property
     def reward_names(self) -> tuple[str, ...]:
         """Names of the reward functions, as the trainer logged their means."""
-        keys = {key: None for metrics in self.metrics.values() for key in metrics}
-        return tuple(
-            key.removeprefix("rewards/").removesuffix("/mean")
-            for key in keys
-            if key.startswith("rewards/") and key.endswith("/mean")
-        )
+        keys = dict.fromkeys(key for metrics in self.metrics.values() for key in metrics)
+        return tuple(mean[1] for mean in map(_FUNCTION_MEAN.fullmatch, keys) if mean)
 
     def with_scalars(self, scalars: Mapping[int, Mapping[str, float]]) -> TrlState:
         """The state with what the trainer wrote for TensorBoard or trackio, step -> tag -> value."""
@@ -241,6 +239,8 @@ def _metrics_of(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
             continue
         step, logged = _step_of(entry, "step"), parse.logged_numbers(entry)
         logged.pop("step", None)
+        # null where the function scored no rollout
+        logged |= {name: math.nan for name, cell in entry.items() if cell is None and _FUNCTION_MEAN.fullmatch(name)}
         metrics[step] = {**logged, **metrics.get(step, {})}
     return metrics
 

@@ -219,6 +219,14 @@ def test_functions_that_share_a_name_leave_every_row_without_a_reward(tmp_path: 
     assert (reason.reason, reason.num_rows) == (SHARED_NAME, 4)
 
 
+def test_a_function_that_scored_no_rollout_is_one_all_the_same(tmp_path: Path) -> None:
+    write_file(tmp_path / "run", 1, [row | {"judge": math.nan} for row in rows(AABB, [1, 0, 0, 0])])
+    write_state(tmp_path / "run", entry(1, **{"rewards/judge/mean": None}))
+    (tmp_path / "RUN.json").write_text(json.dumps({"reward_weights": [1.0, 0.5]}))
+    run = read_run(tmp_path / "run", ReadOptions(trainer_args=tmp_path / "RUN.json"))
+    assert (run.source.quarantined.reasons, rewards_of(run)) == ((), {"1:0": (1.0, 0.0), "1:1": (0.0, 0.0)})
+
+
 CARD = "# A model\n\n### Framework versions\n\n- TRL: {}\n- Transformers: 5.23.0\n"
 
 
