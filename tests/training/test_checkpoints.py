@@ -10,7 +10,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.run_folder import checkpoint_path, find_weights
 from gradscope.training.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, rewind
 from gradscope.training.train import train
-from tests.training.conftest import MakeRun
+from tests.trained import MakeRun
 from tests.training.interrupted import config_for, interrupted
 
 

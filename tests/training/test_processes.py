@@ -15,7 +15,8 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.grid import train_grid
 from gradscope.training.train import resume_command, train
 from tests.launched import by_two, finish, start_processes
-from tests.training.conftest import MakeRun, short_config
+from tests.trained import MakeRun
+from tests.training.conftest import short_config
 from tests.training.interrupted import assert_same_run
 from tests.training.recording.recorded import assert_reproduced
 

@@ -12,7 +12,8 @@ import pytest
 from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.rollouts.run_folder import manifest_path, read_metrics, step_path
 from gradscope.training.train import train
-from tests.training.conftest import MakeRun, short_config
+from tests.trained import MakeRun
+from tests.training.conftest import short_config
 from tests.training.interrupted import LONG, config_for, interrupted
 
 
@@ -20,9 +21,8 @@ def test_another_seed_is_another_run(short_run: MakeRun) -> None:
     assert step_path(short_run(), 1).read_bytes() != step_path(short_run(seed=1), 1).read_bytes()
 
 
-@pytest.mark.slow
-def test_force_replaces_a_run(tmp_path: Path) -> None:
-    run = train(short_config(tmp_path / "run", steps=2))
+def test_force_replaces_a_run(short_run: MakeRun, tmp_path: Path) -> None:
+    run = shutil.copytree(short_run(), tmp_path / "run")
     train(short_config(tmp_path / "run", steps=1), force=True)
     assert list(read_metrics(run)) == [1]
     assert not step_path(run, 2).exists()

@@ -28,15 +28,8 @@ from gradscope.training.tasks.running_sums import ANSWER_MARK, grade_answer, gra
 from gradscope.training.tasks.task import AnswerMark, Problem, incoherence_sentence
 from gradscope.training.train import train
 from tests.gradients.models import plain_logprobs
-from tests.training.conftest import (
-    HELD_OUT,
-    MakeRun,
-    build_tokenizer,
-    model_before,
-    rollouts_at,
-    save_model,
-    short_config,
-)
+from tests.trained import HELD_OUT, MakeRun
+from tests.training.conftest import build_tokenizer, model_before, rollouts_at, save_model, short_config
 
 HELLO = Problem(prompt_id="hello", prompt="How many?", answer="5")
 
@@ -207,7 +200,9 @@ def test_by_hand() -> None:
     assert cold(problems[:1], completions[:1]) == [round(of_a * of_b * of_end, 6)]
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "lora_rank": 2}, {"sampling": "reallocated"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [HELD_OUT, {"temperature": 0.7, "lora_rank": 2}, {"sampling": "reallocated"}], ids=str
+)
 def test_recorded_rewards_are_of_the_weights_before_the_step(short_run: MakeRun, settings: dict[str, Any]) -> None:
     run = short_run(**DENSE, **settings)
     policy = load_trained_policy("embedded", dtype="float32", chat=False)
