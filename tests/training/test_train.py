@@ -17,10 +17,6 @@ from tests.training.conftest import short_config
 from tests.training.interrupted import LONG, config_for, interrupted
 
 
-def test_another_seed_is_another_run(short_run: MakeRun) -> None:
-    assert step_path(short_run(), 1).read_bytes() != step_path(short_run(seed=1), 1).read_bytes()
-
-
 def test_force_replaces_a_run(short_run: MakeRun, tmp_path: Path) -> None:
     run = shutil.copytree(short_run(), tmp_path / "run")
     train(short_config(tmp_path / "run", steps=1), force=True)
