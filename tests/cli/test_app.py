@@ -60,11 +60,6 @@ def test_the_help_names_the_exit_codes(cli: Cli) -> None:
         assert part in text
 
 
-def test_brackets_in_help_are_not_markup(cli: Cli) -> None:
-    assert "[tool.gradscope.check]" in " ".join(cli("check", "--help-all").out.split())
-    assert "[default: grpo]" in " ".join(cli("train", "--help-all").out.split())
-
-
 PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((REPOSITORY / "docs").rglob("*.md"))
 
 
@@ -113,13 +108,6 @@ def test_h_is_help(cli: Cli, name: list[str]) -> None:
     assert cli(*name, "-h") == cli(*name, "--help")
 
 
-def test_everything_has_every_option_and_the_names_that_options_take(cli: Cli) -> None:
-    text = " ".join(cli("rank", "--help-all").out.split())
-    assert all(one.opts[0] in text for one in COMMANDS["rank"].params if one.param_type_name == "option")
-    assert f"--advantage: {', '.join(ALL_FORMULATIONS)}" in text
-    assert f"--reader: {', '.join(reader.name for reader in FORMATS)}" in text
-
-
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_option_is_whole_with_its_names_choices_and_default(cli: Cli, name: str) -> None:
     done = cli(name, "--help-all")
@@ -136,9 +124,13 @@ def test_every_option_is_whole_with_its_names_choices_and_default(cli: Cli, name
         assert all(word in reported for word in (first.metavar or "").split("|"))
         assert first.help or first.param_type_name == "argument"
         assert " ".join((first.help or "").replace("\\[", "[").split()) in reported
+    of_one_command = {"check": "[tool.gradscope.check]", "train": "[default: grpo]"}  # brackets are no markup
+    assert of_one_command.get(name, "") in reported
     if name == "rank":
         assert reported.count("[default: auto]") == 4
         assert "[default: None]" not in reported
+        assert f"--advantage: {', '.join(ALL_FORMULATIONS)}" in reported
+        assert f"--reader: {', '.join(reader.name for reader in FORMATS)}" in reported
 
 
 def test_a_long_example_goes_on_behind_a_backslash() -> None:

@@ -250,15 +250,17 @@ def test_a_task_from_a_file(tmp_path: Path, gsm8k_file: Path, chat_model: Path) 
 
 
 @pytest.mark.slow
-def test_the_answer_must_fit_the_models_positions(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"steps": 1, **DENSE}
-    problems = load_task(short_config(tmp_path, **settings)).train
+def test_the_answer_must_fit_the_models_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[Path] = []
+    monkeypatch.setattr("gradscope.training.run_training.fit", lambda run, *_, **__: trained.append(run))
+    problems = load_task(short_config(tmp_path, **DENSE)).train
     answer = 1 + max(len(problem.answer) for problem in problems) + 1  # the mark, digits, the end
     room = 64 - max(len(problem.prompt) for problem in problems) - answer
-    train(short_config(tmp_path / "fits", max_completion_length=room, **settings))
+    train(short_config(tmp_path / "fits", max_completion_length=room, **DENSE))
     with pytest.raises(InputError, match="does not fit the model's 64 positions"):
-        train(short_config(tmp_path / "long", max_completion_length=room + 1, **settings))
-    train(short_config(tmp_path / "plain", max_completion_length=room + 1, steps=1))
+        train(short_config(tmp_path / "long", max_completion_length=room + 1, **DENSE))
+    train(short_config(tmp_path / "plain", max_completion_length=room + 1))
+    assert trained == [tmp_path / "fits", tmp_path / "plain"]
 
 
 @pytest.mark.parametrize(
