@@ -18,7 +18,7 @@ from tests.launched import by_two, finish, start_processes
 from tests.trained import MakeRun
 from tests.training.conftest import short_config
 from tests.training.interrupted import assert_same_run
-from tests.training.recording.recorded import assert_reproduced
+from tests.training.stock import assert_reproduced
 
 SIZES = ["--num-prompts", "4", "--group-size", "4", "--train-prompts", "8", "--heldout-prompts", "2", "--steps", "6"]
 SETTINGS = [*SIZES, "--heldout-samples", "4", "--checkpoint-every", "2", "--device", "cpu"]

@@ -11,8 +11,7 @@ from gradscope.errors import GradscopeError
 from gradscope.rollouts.run_folder import read_metrics
 from gradscope.rollouts.store import read_steps
 from tests.launched import by_two
-from tests.training.recording.recorded import record
-from tests.training.stock import answer
+from tests.training.stock import answer, record
 
 SCRIPT = """
 import sys
