@@ -6,20 +6,19 @@ import importlib.metadata
 import os
 import random
 import re
-import shutil
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.sources import cache, memory, web
+from tests.trained import short_run, tiny_run
 
-__all__ = ["cache", "memory", "web"]
+__all__ = ["cache", "memory", "short_run", "tiny_run", "web"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRAINED = {"short_run", "tiny_run"}  # fixtures that train; a test that asks for one is slow
@@ -146,21 +145,6 @@ def pytest_runtest_setup() -> None:
         torch.default_generator.manual_seed(0)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(0)
-
-
-def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that only the first worker who asks for it makes; the others wait for it, and all read it."""
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent  # where the folders of all workers lie
-    folder, finished = root / "shared" / name, root / "shared" / f"{name}.finished"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{folder.name}.lock")):
-        if not finished.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            make(folder)
-            finished.touch()
-    return folder
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import pytest
 
 from gradscope.__main__ import main
-from tests.conftest import made_once
 from tests.render.examples import HOSTILE
 from tests.rollouts.readers.lines import write_lines
 
@@ -68,16 +67,3 @@ def samples(tmp_path: Path) -> tuple[Path, Path]:
         )
         for name, shift in (("before", 3), ("after", 1))
     )
-
-
-@pytest.fixture(scope="session")
-def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two updates of the embedded model, made by the command itself."""
-    sizes = ("--steps", "2", "--num-prompts", "4", "--group-size", "4", "--max-completion-length", "16")
-    heldout = ("--heldout-prompts", "4", "--heldout-samples", "4")
-    more = ("--checkpoint-every", "1", "--learning-rate", "0.001")
-
-    def make(folder: Path) -> None:
-        assert main(["train", "--output", str(folder), "--quiet", *sizes, *heldout, *more]) == 0
-
-    return made_once(tmp_path_factory, "cli/tiny", make)

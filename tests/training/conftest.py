@@ -1,38 +1,22 @@
-"""Tiny models of other kinds than the embedded one, and short runs that several tests look at."""
+"""Tiny models of other kinds than the embedded one, and what short runs are made of and hold."""
 
-import hashlib
-import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict, replace
 
 from gradscope.rollouts.groups import Rollout
 from gradscope.rollouts.run_folder import checkpoint_path
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
-from tests.conftest import made_once
 from tests.rollouts.readers.lines import write_lines
+from tests.trained import SHORT, made_once
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<eos>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-SHORT: dict[str, Any] = {
-    "steps": 3,
-    "num_prompts": 4,
-    "group_size": 4,
-    "checkpoint_every": 2,
-    "heldout_prompts": 0,
-    "train_prompts": 8,
-    "max_completion_length": 16,
-    "device": "cpu",
-}
-HELD_OUT = {"heldout_prompts": 4, "heldout_samples": 4}  # a quarter of the time of a short run
-MakeRun = Callable[..., Path]
 
 
 def short_config(output: Path, **settings: Any) -> TrainConfig:
@@ -50,19 +34,6 @@ def model_before(run: Path, step: int, **options: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(checkpoint_path(run, step - 1), **options)
-
-
-@pytest.fixture(scope="session")
-def short_run(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
-    """A run of three steps, made once for each choice of settings; nobody may write into it."""
-    from gradscope.training.train import train
-
-    def make(**settings: Any) -> Path:
-        config = TrainConfig.from_json(SHORT | settings)
-        key = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:16]
-        return made_once(tmp_path_factory, f"{key}/run", lambda folder: train(replace(config, output=str(folder))))
-
-    return make
 
 
 def build_tokenizer(texts: list[str], *, eos: bool = True, pad: bool = True, chat: bool = True) -> Any:

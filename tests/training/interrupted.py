@@ -11,7 +11,8 @@ from gradscope.rollouts.run_folder import metrics_path
 from gradscope.rollouts.store import step_files
 from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
-from tests.training.conftest import HELD_OUT, short_config
+from tests.trained import HELD_OUT
+from tests.training.conftest import short_config
 
 LONG = {"steps": 5, "checkpoint_every": 2, **HELD_OUT}
 

@@ -1,8 +1,10 @@
-"""Somebody's own script: a stock GRPOTrainer on the embedded model, as small as can be."""
+"""Somebody's own script: a stock GRPOTrainer on the embedded model, as small as can be, and what is recorded of it."""
 
 from pathlib import Path
 from typing import Any
 
+from gradscope.results.norms import ReplayReport
+from gradscope.training import RolloutRecorder
 from gradscope.training.grpo.policy import EMBEDDED_FOLDER
 from gradscope.training.libraries import own_random_state, quiet_libraries
 from gradscope.training.tasks.running_sums import grade_answer, make_problems
@@ -71,3 +73,19 @@ def train(trainer: Any, **arguments: Any) -> dict[str, Any]:
         set_seed(trainer.args.seed, device_specific=True)
         trainer.train(**arguments)
     return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def record(tmp_path: Path, *, weights_every: int | None = 1, **arguments: Any) -> tuple[Any, Path]:
+    """A stock trainer that was trained under the recorder, and the run."""
+    remaining = {name: arguments.pop(name) for name in ("gradients_every", "success_threshold") if name in arguments}
+    trainer = stock_trainer(tmp_path / "trl", **arguments)
+    RolloutRecorder(trainer, tmp_path / "run", weights_every=weights_every, **remaining)
+    train(trainer)
+    return trainer, tmp_path / "run"
+
+
+def assert_reproduced(report: ReplayReport, steps: tuple[int, ...] = (1, 2, 3)) -> None:
+    assert tuple(step.step for step in report.steps) == steps
+    assert report.verdict == "match"
+    assert all(step.logged["grad_norm"] > 0.001 for step in report.steps)
+    assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)

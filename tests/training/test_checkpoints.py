@@ -10,7 +10,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.run_folder import checkpoint_path, find_weights
 from gradscope.training.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, rewind
 from gradscope.training.train import train
-from tests.training.conftest import MakeRun
+from tests.trained import MakeRun
 from tests.training.interrupted import config_for, interrupted
 
 
@@ -50,10 +50,10 @@ def test_resume_without_what_a_formulation_remembers(stopped: MakeRun, tmp_path:
 
 @pytest.mark.slow
 def test_resume_without_the_optimizers_state(stopped: MakeRun, tmp_path: Path) -> None:
-    run = shutil.copytree(stopped("grpo"), tmp_path / "run")
+    run = shutil.copytree(stopped("spo"), tmp_path / "run")
     (checkpoint_path(run, 2) / "optimizer.pt").unlink()
     with pytest.raises(InputError, match=r"checkpoint-2 lacks optimizer\.pt"):
-        train(config_for(run), resume=True)
+        train(config_for(run, advantage="spo"), resume=True)
 
 
 def test_checkpoints_begin_before_the_first_update(short_run: MakeRun) -> None:

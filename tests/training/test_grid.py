@@ -14,7 +14,8 @@ from gradscope.training import grid as grid_module
 from gradscope.training.config import TrainConfig
 from gradscope.training.grid import _cell_command, _context, _start_cell, _stop_cells, make_cells, train_grid
 from gradscope.training.train import train
-from tests.training.conftest import short_config
+from tests.trained import MakeRun
+from tests.training.conftest import rollouts_at, short_config
 from tests.training.interrupted import assert_same_run
 
 pytestmark = pytest.mark.slow  # each cell is a process that imports TRL
@@ -63,13 +64,16 @@ def test_manifests_differ_in_the_one_changed_field(grid: tuple[Path, ...]) -> No
     assert [different(other, "trainer_arguments") for other in rest] == [{"learning_rate"}, set(), {"learning_rate"}]
 
 
-def test_cells_share_weights_prompts_and_first_rollouts(grid: tuple[Path, ...]) -> None:
+def test_cells_share_weights_prompts_and_first_rollouts(grid: tuple[Path, ...], short_run: MakeRun) -> None:
     weights = {(checkpoint_path(run, 0) / "model.safetensors").read_bytes() for run in grid}
     assert len(weights) == 1
     orders = [[group.prompt_id for group in read_steps(run)] for run in grid]
     assert all(order == orders[0] for order in orders)
-    first = [[(r.completion_ids, r.logprobs) for g in read_steps(run)[:4] for r in g.rollouts] for run in grid]
+    *first, of_another_seed = (
+        [(r.completion_ids, r.logprobs) for r in rollouts_at(run, 1)] for run in (*grid, short_run())
+    )
     assert all(rollouts == first[0] for rollouts in first)
+    assert of_another_seed != first[0]
 
 
 def test_a_cell_is_the_run_made_alone(grid: tuple[Path, ...], tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 from gradscope.training.config import TrainConfig
 from gradscope.training.libraries import grpo_config, lora_config, quiet_libraries, trainer_arguments
 from gradscope.training.train import train
-from tests.training.conftest import HELD_OUT, short_config
+from tests.trained import HELD_OUT
+from tests.training.conftest import short_config
 
 
 def arguments(num_processes: int = 1, **settings: Any) -> dict[str, Any]:

@@ -15,22 +15,14 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.grid import train_grid
 from gradscope.training.train import resume_command, train
 from tests.launched import by_two, finish, start_processes
-from tests.training.conftest import MakeRun, short_config
+from tests.trained import MakeRun
+from tests.training.conftest import short_config
 from tests.training.interrupted import assert_same_run
-from tests.training.recording.recorded import assert_reproduced
+from tests.training.stock import assert_reproduced
 
 SIZES = ["--num-prompts", "4", "--group-size", "4", "--train-prompts", "8", "--heldout-prompts", "2", "--steps", "6"]
 SETTINGS = [*SIZES, "--heldout-samples", "4", "--checkpoint-every", "2", "--device", "cpu"]
 TRAIN = ["-m", "gradscope", "train", "--output", "run"]
-RECORDED = """
-import sys
-from pathlib import Path
-from gradscope.training import RolloutRecorder
-from tests.training.stock import stock_trainer, train
-trainer = stock_trainer(Path("trl"), per_device_train_batch_size=8)
-RolloutRecorder(trainer, "run", weights_every=1)
-train(trainer)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -88,19 +80,6 @@ def test_what_is_wrong_is_told_once_and_ends_both(finished_run: Path) -> None:
     code, output = by_two(finished_run.parent, *TRAIN, *SETTINGS)
     assert code == 2
     assert output.count("error: run already exists.") == 1
-
-
-@pytest.mark.slow
-def test_a_script_of_ones_own_is_recorded_by_its_main_process(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(RECORDED)
-    code, output = by_two(tmp_path, "script.py")
-    assert code == 0, output
-    groups = read_steps(tmp_path / "run")
-    assert [group.group_id for group in groups[:4]] == [f"00001-{index:03d}" for index in range(4)]
-    assert all(len({rollout.prompt_ids for rollout in group.rollouts}) == 1 for group in groups)
-    report = replay_run(tmp_path / "run")
-    assert report.verdict == "match"
-    assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
 
 
 @pytest.fixture

@@ -12,17 +12,13 @@ import pytest
 from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.rollouts.run_folder import manifest_path, read_metrics, step_path
 from gradscope.training.train import train
-from tests.training.conftest import MakeRun, short_config
-from tests.training.interrupted import LONG, config_for, interrupted
+from tests.trained import MakeRun
+from tests.training.conftest import short_config
+from tests.training.interrupted import LONG, config_for
 
 
-def test_another_seed_is_another_run(short_run: MakeRun) -> None:
-    assert step_path(short_run(), 1).read_bytes() != step_path(short_run(seed=1), 1).read_bytes()
-
-
-@pytest.mark.slow
-def test_force_replaces_a_run(tmp_path: Path) -> None:
-    run = train(short_config(tmp_path / "run", steps=2))
+def test_force_replaces_a_run(short_run: MakeRun, tmp_path: Path) -> None:
+    run = shutil.copytree(short_run(), tmp_path / "run")
     train(short_config(tmp_path / "run", steps=1), force=True)
     assert list(read_metrics(run)) == [1]
     assert not step_path(run, 2).exists()
@@ -81,13 +77,11 @@ def test_resume_without_a_run_or_with_other_settings(short_run: MakeRun, tmp_pat
     assert caught.value.hint == f"gradscope train --resume --config {run}/manifest.json --output {run}"
 
 
-@pytest.mark.slow
-def test_a_setting_that_an_older_manifest_lacks_means_its_default(tmp_path: Path) -> None:
-    config = interrupted(tmp_path / "run", (3, "steps"))
-    manifest = manifest_path(tmp_path / "run")
-    document = json.loads(manifest.read_text())
+def test_a_setting_that_an_older_manifest_lacks_means_its_default(short_run: MakeRun, tmp_path: Path) -> None:
+    run = shutil.copytree(short_run(**LONG), tmp_path / "run")
+    document = json.loads(manifest_path(run).read_text())
     del document["config"]["match_grad_norm"]
-    manifest.write_text(json.dumps(document))
-    train(config, resume=True)
+    manifest_path(run).write_text(json.dumps(document))
+    train(config_for(run), resume=True)
     with pytest.raises(UsageError, match=r"other settings: match_grad_norm \(None, now 1.0\)"):
-        train(config_for(tmp_path / "run", match_grad_norm=1.0), resume=True)
+        train(config_for(run, match_grad_norm=1.0), resume=True)

@@ -10,9 +10,11 @@ GATE = "$ gradscope check "
 
 
 def test_a_run_replays_from_its_own_folder(cli: Cli, tiny_run: Path) -> None:
-    done = cli("replay", tiny_run, "--json", "--quiet")
+    done = cli("replay", tiny_run, "--precision", "high", "--json", "--quiet")
     assert (done.code, done.err) == (0, "")
     document = json.loads(done.out)
+    engine = document["result"]["engine"]
+    assert (engine["precision"], engine["dtype"], engine["tf32"]) == ("high", "float32", False)
     assert document["schema"] == "gradscope/replay"
     assert document["result"]["verdict"] == "match"
     assert [step["verdict"] for step in document["result"]["steps"]] == ["match", "match"]

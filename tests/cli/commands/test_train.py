@@ -8,6 +8,7 @@ import pytest
 
 from gradscope.training.config import TrainConfig
 from tests.cli.conftest import Cli
+from tests.training.interrupted import assert_same_run
 
 
 @pytest.fixture
@@ -105,5 +106,4 @@ def test_a_run_repeats_from_its_manifest(cli: Cli, tiny_run: Path, tmp_path: Pat
     commands = [line.removeprefix("$ gradscope ") for line in lines if line.startswith("$ ")]
     assert [command.split()[0] for command in commands] == ["degeneracy"]
     assert cli(*shlex.split(commands[0])).code == 0
-    first, again = (folder / "rollouts" / "step_00002.parquet" for folder in (tiny_run, tmp_path / "again"))
-    assert first.read_bytes() == again.read_bytes()
+    assert_same_run(tmp_path / "again", tiny_run)

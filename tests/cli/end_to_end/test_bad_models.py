@@ -98,12 +98,6 @@ def test_batches_are_halved_until_they_fit(cli: Cli, tiny_run: Path, monkeypatch
     assert "Use --batch-tokens auto, or a number below " in fixed.err
 
 
-def test_high_precision_is_said(cli: Cli, tiny_run: Path) -> None:
-    done = cli("replay", tiny_run, "--step", "1", "--precision", "high", "--json", "--quiet")
-    engine = json.loads(done.out)["result"]["engine"]
-    assert (engine["precision"], engine["dtype"], engine["tf32"]) == ("high", "float32", False)
-
-
 @pytest.mark.parametrize("command", ["rank", "replay", "check", "report"])
 def test_options_of_the_engine_are_checked_before_anything_is_read(cli: Cli, tmp_path: Path, command: str) -> None:
     more = ("--require", "effective_rank >= 1") if command == "check" else ()

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,7 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.diagnostics.compared_runs import write_run
-
-RUN = ("--steps", "2", "--num-prompts", "4", "--group-size", "2", "--heldout-prompts", "2", "--heldout-samples", "2")
+from tests.trained import MakeRun
 
 
 def refused(cli: Cli, *arguments: str | Path) -> str:
@@ -93,12 +93,10 @@ def test_a_command_that_is_corrected_as_its_hint_says_works(
     assert not done.err.startswith("error: ")
 
 
-@pytest.mark.slow
-def test_a_step_without_weights_names_those_that_have_them(cli: Cli, tmp_path: Path) -> None:
-    run = tmp_path / "my run"
-    assert cli("train", "--output", run, "--quiet", *RUN, "--checkpoint-every", "2").code == 0
+def test_a_step_without_weights_names_those_that_have_them(cli: Cli, short_run: MakeRun, tmp_path: Path) -> None:
+    run = shutil.copytree(short_run(), tmp_path / "my run")
     command = shlex.split(refused(cli, "rank", run, "--step", "2").partition("Now: ")[2])
-    assert command == ["gradscope", "rank", str(run), "--step", "1"]
+    assert command == ["gradscope", "rank", str(run), "--step", "1,3"]
     assert cli(*command[1:]).code == 0
 
 

@@ -7,7 +7,7 @@ import pytest
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.rollouts.store import read_steps
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, without_figures
 
 pytestmark = pytest.mark.slow  # a run is trained for it
 
@@ -26,7 +26,8 @@ def test_a_run_measured_by_tokens(cli: Cli, tiny_run: Path, tmp_path: Path) -> N
     assert moved["difference"]["value"] == pytest.approx(moved["positive"]["value"] - moved["negative"]["value"])
     assert (tmp_path / "out" / "rank_logprob_changes.csv").is_file()
     assert (tmp_path / "out" / "rank_spectrum.png").is_file()
-    sketched = cli("rank", tiny_run, *arguments, "--sketch", "512", "--show", "engine", "--output", tmp_path / "b")
+    with without_figures():
+        sketched = cli("rank", tiny_run, *arguments, "--sketch", "512", "--show", "engine", "--output", tmp_path / "b")
     assert "A matrix row is the gradient of one token of a group" in sketched.out
     assert "Rows were sketched" in sketched.out
     spectra = json.loads((tmp_path / "b" / "rank.json").read_text())["result"]["spectra"]

@@ -1,4 +1,5 @@
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,10 @@ from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.results.verdicts import Baseline, BaselineMetric, CheckReport, Verdict
-from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.run_folder import checkpoint_path
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.rollouts.readers.lines import write_lines
+from tests.trained import MakeRun
 
 
 @pytest.fixture
@@ -81,16 +83,13 @@ def test_nothing_required_is_refused(samples: Path) -> None:
         check_run(samples, requirements=[])
 
 
-@pytest.mark.slow
-def test_real_run_with_gradients(shared_data: Path) -> None:
-    runs = shared_data / "runs" / "trl_full"
-    report = check_run(
-        runs / "run",
-        requirements=[parse_requirement("replay_grad_norm_error <= 1e-5"), parse_requirement("stable_rank >= 1")],
-        read=ReadOptions(trainer_args=runs / "RUN.json", completion_ids=runs / "true_completion_ids.parquet"),
-    )
+def test_gradients_are_those_of_the_last_step_that_has_weights(short_run: MakeRun, tmp_path: Path) -> None:
+    run = shutil.copytree(short_run(), tmp_path / "run")
+    shutil.rmtree(checkpoint_path(run, 2))
+    requirements = [parse_requirement("replay_grad_norm_error <= 1e-5"), parse_requirement("stable_rank >= 1")]
+    report = check_run(run, requirements=requirements)
     assert report.outcome == "pass"
-    assert "at step 16" in report.verdicts[0].meaning
+    assert "at step 1" in report.verdicts[0].meaning
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +12,8 @@ from gradscope.errors import InputError
 from gradscope.metrics.uncertainty.paired import paired_t_p_value, sign_flip_p_value, student_mean
 from gradscope.results.compare import ComparedPair, Comparison
 from gradscope.rollouts.run_folder import checkpoint_path, heldout_path
-from gradscope.training.config import TrainConfig
-from gradscope.training.train import train
 from tests.diagnostics.compared_runs import write_run
-from tests.training.conftest import SHORT
+from tests.trained import MakeRun
 
 
 def pair_of(differences: Sequence[float]) -> ComparedPair:
@@ -88,18 +85,12 @@ def test_the_least_detectable_difference_is_detected_as_often_as_stated() -> Non
     assert np.mean(decided) == pytest.approx(0.8, abs=0.1)
 
 
-def make(folder: Path, **settings: Any) -> Path:
-    return train(TrainConfig.from_json(SHORT | {"heldout_prompts": 0} | settings | {"output": str(folder)}))
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+@pytest.fixture
+def runs(short_run: MakeRun) -> tuple[Path, Path]:
     """A run with the weights of steps 1 and 3, and one with those of all three."""
-    folder = tmp_path_factory.mktemp("runs")
-    return make(folder / "a", checkpoint_every=2), make(folder / "b", advantage="sign", checkpoint_every=1)
+    return short_run(), short_run(advantage="sign", checkpoint_every=1)
 
 
-@pytest.mark.slow
 def test_gradients_are_those_of_the_common_steps(runs: tuple[Path, Path]) -> None:
     comparison = compare_runs(*runs, gradients=True)
     assert comparison.metrics[-2:] == ("effective_rank", "signal_to_noise")
@@ -115,7 +106,6 @@ def test_gradients_are_those_of_the_common_steps(runs: tuple[Path, Path]) -> Non
     assert pairs["effective_rank"].difference.value == pytest.approx(second - first)
 
 
-@pytest.mark.slow
 def test_runs_without_a_common_step(runs: tuple[Path, Path], tmp_path: Path) -> None:
     late = shutil.copytree(runs[0], tmp_path / "late")
     shutil.rmtree(checkpoint_path(late, 0))

@@ -1,8 +1,10 @@
 """Runs of TRL through the front door: what the loss looks at beside the step's own rollouts and weights is found."""
 
+import functools
 import json
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ COMPLETE = {
         "multi_objective_aggregation": "normalize_then_sum",
         "reward_weights": [1.0, 0.3],
     },
+    "scaled by the batch": {"scale_rewards": "batch"},
     "gaps": {"rewards": now_and_then},
     "gaps, scaled one by one": {"rewards": [now_and_then, length], "multi_objective_aggregation": "normalize_then_sum"},
     "masked truncation": {"mask_truncated_completions": True},
@@ -54,27 +57,30 @@ COMPLETE = {
 }
 
 
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a case, trained once; nobody may write into it."""
+
+    @functools.cache
+    def make(case: str) -> Path:
+        return trl_output(tmp_path_factory.mktemp("case"), **{"max_steps": 3, **COMPLETE[case]})
+
+    return make
+
+
 @pytest.mark.parametrize("case", COMPLETE)
-def test_every_number_of_a_run_is_reproduced(case: str, tmp_path: Path) -> None:
-    report = replayed(trl_output(tmp_path, **{"max_steps": 3, **COMPLETE[case]}))
+def test_every_number_of_a_run_is_reproduced(case: str, output: Callable[[str], Path]) -> None:
+    report = replayed(output(case))
     assert {step.verdict for step in report.steps} == {"match"}
     assert len(report.steps) >= 3
     assert max(step.relative_error["grad_norm"] for step in report.steps) < 2e-6
 
 
-FORMULATED = {
-    "batch_std": {"scale_rewards": "batch"},
-    "gdpo": {
-        "rewards": [digit_sum, length],
-        "multi_objective_aggregation": "normalize_then_sum",
-        "reward_weights": [1.0, 0.3],
-    },
-}
-
-
-@pytest.mark.parametrize("name", FORMULATED)
-def test_our_formulation_is_what_the_trainer_logs(name: str, tmp_path: Path) -> None:
-    folder = trl_output(tmp_path, **FORMULATED[name], max_steps=2)
+@pytest.mark.parametrize(
+    ("name", "case"), [("batch_std", "scaled by the batch"), ("gdpo", "the mean of two functions, scaled one by one")]
+)
+def test_our_formulation_is_what_the_trainer_logs(name: str, case: str, output: Callable[[str], Path]) -> None:
+    folder = output(case)
     run = read_run(folder / "run", ReadOptions(trainer_args=folder / "args.json"))
     for step in run.steps:
         groups = run.groups_at(step)
@@ -143,8 +149,10 @@ def test_rollouts_of_another_batch_are_no_mismatch(values: dict, cause: str, tmp
     assert set(verdicts(report, "reward")) == {"cannot" if cause == "rollouts_missing" else "match"}
 
 
-def test_without_a_model_card_what_depends_on_the_version_is_refused(tmp_path: Path) -> None:
-    folder = trl_output(tmp_path, mask_truncated_completions=True)
+def test_without_a_model_card_what_depends_on_the_version_is_refused(
+    output: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(output("masked truncation"), tmp_path / "copy")
     (folder / "run" / "README.md").unlink()
     report = replayed(folder)
     assert {of.reason for step in report.steps for of in step.quantities if of.name == "grad_norm"} <= {

@@ -1,5 +1,5 @@
+import io
 import re
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +14,14 @@ PAPER = "#ffffff"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("result", ["degeneracy", "rank", "weights", "replay"])
-def test_no_color_stays_light_on_a_dark_page(result: str, tmp_path: Path) -> None:
+def test_no_color_stays_light_on_a_dark_page(result: str) -> None:
     for stem, figure in draw_figures(EXPECTED[result][0]).items():
-        _, drawing = style.save_figure(figure, tmp_path / stem)
-        colors = set(re.findall(r'style="[^"]*?(#[0-9a-f]{6})', drawing.read_text(encoding="utf-8")))
-        colors |= set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", drawing.read_text(encoding="utf-8")))
+        drawing = io.StringIO()
+        with style.figure_style():
+            figure.savefig(drawing, format="svg")
+        colors = set(re.findall(r'style="[^"]*?(#[0-9a-f]{6})', drawing.getvalue()))
+        colors |= set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", drawing.getvalue()))
+        assert colors
         assert colors <= set(style.DARK), stem
 
 

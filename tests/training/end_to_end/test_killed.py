@@ -12,7 +12,7 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.grid import _cell_command
 from gradscope.training.train import train
 from tests.forked import ForkedPython
-from tests.training.conftest import MakeRun
+from tests.trained import MakeRun
 from tests.training.interrupted import LONG, assert_same_run, config_for
 
 pytestmark = pytest.mark.slow  # whole runs of TRL

@@ -13,7 +13,8 @@ from gradscope.rollouts.store import read_steps
 from gradscope.training.tasks.load import INSTRUCTION
 from gradscope.training.train import train
 from tests.rollouts.readers.lines import write_lines
-from tests.training.conftest import MakeRun, short_config
+from tests.trained import MakeRun
+from tests.training.conftest import short_config
 from tests.training.grpo.test_trainer import assert_logprobs
 
 pytestmark = pytest.mark.slow  # whole runs of TRL

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gradscope import replay_run
-from tests.training.conftest import MakeRun
+from tests.trained import MakeRun
 
 pytestmark = pytest.mark.slow  # whole runs of TRL, replayed
 
@@ -32,7 +32,7 @@ def test_every_logged_number_is_reproduced(short_run: MakeRun, settings: dict[st
 
 BEYOND_REWARDS: tuple[dict[str, Any], ...] = (
     *({"advantage": name} for name in ("running_mean", "per_step", "per_token")),
-    {"advantage": "token_critic", "lora_rank": 2, "gradient_accumulation_steps": 4},
+    {"advantage": "token_critic", "lora_rank": 2, "gradient_accumulation_steps": 4, "checkpoint_every": 1},
 )
 
 

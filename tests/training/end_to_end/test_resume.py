@@ -8,7 +8,7 @@ from gradscope.rollouts.run_folder import metrics_path, read_metrics
 from gradscope.rollouts.store import step_files
 from gradscope.training.checkpoints import complete_checkpoints
 from gradscope.training.train import train
-from tests.training.conftest import MakeRun
+from tests.trained import MakeRun
 from tests.training.interrupted import LONG, assert_same_run, interrupted
 
 pytestmark = pytest.mark.slow  # whole runs of TRL

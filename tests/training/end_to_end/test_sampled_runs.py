@@ -11,7 +11,7 @@ from gradscope.advantages.registry import compute_step_advantages
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run_folder import read_manifest, read_metrics
 from gradscope.rollouts.store import read_steps
-from tests.training.conftest import MakeRun
+from tests.trained import MakeRun
 
 pytestmark = pytest.mark.slow  # whole runs of TRL
 
@@ -118,9 +118,7 @@ def test_the_manifest_and_the_report_say_how_groups_came_about(short_run: MakeRu
 
 
 def test_ranks_of_ragged_groups(short_run: MakeRun) -> None:
-    report = measure_rank(
-        short_run(sampling="reallocated", advantage="batch_mean"), steps=[1], advantages=["logged", "all"]
-    )
+    report = measure_rank(short_run(sampling="reallocated", advantage="spo"), steps=[1], advantages=["logged", "all"])
     full = {s.label.advantage: s.ranks.effective_rank.value for s in report.spectra if s.label.group_id is None}
     assert full["logged"] is not None
     assert len({point.group_size for point in report.curve if point.advantage == "sign"}) > 1

@@ -17,7 +17,7 @@ from gradscope.training.tasks.load import load_task
 from gradscope.training.train import resume_command
 from tests.launched import by_two
 from tests.training.interrupted import assert_same_run
-from tests.training.recording.recorded import assert_reproduced
+from tests.training.stock import assert_reproduced
 
 SCRIPT = """
 import os, sys

@@ -11,7 +11,7 @@ from gradscope.errors import UsageError
 from gradscope.rollouts.run_folder import read_manifest
 from gradscope.rollouts.store import read_steps, step_files
 from gradscope.training.train import resume_command, train
-from tests.training.conftest import MakeRun
+from tests.trained import MakeRun
 from tests.training.interrupted import interrupted
 
 pytestmark = pytest.mark.slow  # whole runs of TRL

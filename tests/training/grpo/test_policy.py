@@ -28,15 +28,8 @@ from gradscope.training.tasks.running_sums import ANSWER_MARK, grade_answer, gra
 from gradscope.training.tasks.task import AnswerMark, Problem, incoherence_sentence
 from gradscope.training.train import train
 from tests.gradients.models import plain_logprobs
-from tests.training.conftest import (
-    HELD_OUT,
-    MakeRun,
-    build_tokenizer,
-    model_before,
-    rollouts_at,
-    save_model,
-    short_config,
-)
+from tests.trained import HELD_OUT, MakeRun
+from tests.training.conftest import build_tokenizer, model_before, rollouts_at, save_model, short_config
 
 HELLO = Problem(prompt_id="hello", prompt="How many?", answer="5")
 
@@ -207,7 +200,9 @@ def test_by_hand() -> None:
     assert cold(problems[:1], completions[:1]) == [round(of_a * of_b * of_end, 6)]
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "lora_rank": 2}, {"sampling": "reallocated"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [HELD_OUT, {"temperature": 0.7, "lora_rank": 2}, {"sampling": "reallocated"}], ids=str
+)
 def test_recorded_rewards_are_of_the_weights_before_the_step(short_run: MakeRun, settings: dict[str, Any]) -> None:
     run = short_run(**DENSE, **settings)
     policy = load_trained_policy("embedded", dtype="float32", chat=False)
@@ -255,15 +250,17 @@ def test_a_task_from_a_file(tmp_path: Path, gsm8k_file: Path, chat_model: Path) 
 
 
 @pytest.mark.slow
-def test_the_answer_must_fit_the_models_positions(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"steps": 1, **DENSE}
-    problems = load_task(short_config(tmp_path, **settings)).train
+def test_the_answer_must_fit_the_models_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[Path] = []
+    monkeypatch.setattr("gradscope.training.run_training.fit", lambda run, *_, **__: trained.append(run))
+    problems = load_task(short_config(tmp_path, **DENSE)).train
     answer = 1 + max(len(problem.answer) for problem in problems) + 1  # the mark, digits, the end
     room = 64 - max(len(problem.prompt) for problem in problems) - answer
-    train(short_config(tmp_path / "fits", max_completion_length=room, **settings))
+    train(short_config(tmp_path / "fits", max_completion_length=room, **DENSE))
     with pytest.raises(InputError, match="does not fit the model's 64 positions"):
-        train(short_config(tmp_path / "long", max_completion_length=room + 1, **settings))
-    train(short_config(tmp_path / "plain", max_completion_length=room + 1, steps=1))
+        train(short_config(tmp_path / "long", max_completion_length=room + 1, **DENSE))
+    train(short_config(tmp_path / "plain", max_completion_length=room + 1))
+    assert trained == [tmp_path / "fits", tmp_path / "plain"]
 
 
 @pytest.mark.parametrize(

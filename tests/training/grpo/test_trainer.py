@@ -19,7 +19,8 @@ from gradscope.training.grpo.trainer import HEADS, NormMatch, TokenCritic, _batc
 from gradscope.training.run_training import _trained_advantage
 from gradscope.training.train import train
 from tests.gradients.models import plain_logprobs
-from tests.training.conftest import MakeRun, model_before, rollouts_at, short_config
+from tests.trained import MakeRun
+from tests.training.conftest import model_before, rollouts_at, short_config
 
 
 def test_every_step_has_its_groups_whose_ids_and_texts_belong_together(short_run: MakeRun) -> None:
@@ -233,7 +234,7 @@ def norms() -> Iterator[list[float]]:
 
 
 def test_each_update_has_the_norm_of_the_log(short_run: MakeRun, tmp_path: Path, norms: list[float]) -> None:
-    settings = {"advantage": "sign", "gradient_accumulation_steps": 2}
+    settings = {"advantage": "batch_mean", "gradient_accumulation_steps": 4}
     run, plain = train(short_config(tmp_path / "run", match_grad_norm=2.5, **settings)), short_run(**settings)
     assert norms[:3] == pytest.approx([2.5] * 3, rel=1e-5)
     assert read_metrics(run)[1]["grad_norm"] == read_metrics(plain)[1]["grad_norm"]

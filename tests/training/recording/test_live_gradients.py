@@ -11,8 +11,7 @@ from gradscope.errors import GradscopeError
 from gradscope.rollouts.run_folder import read_metrics
 from gradscope.rollouts.store import read_steps
 from tests.launched import by_two
-from tests.training.recording.recorded import record
-from tests.training.stock import answer
+from tests.training.stock import answer, record
 
 SCRIPT = """
 import sys
@@ -96,6 +95,9 @@ def test_several_processes_measure_what_they_update_and_do_not_notice(way: str, 
     assert ends[0].keys() == ends[1].keys()
     assert all(torch.equal(ends[0][tensor], ends[1][tensor]) for tensor in ends[0])
     assert [path.name for path in run.iterdir() if path.name.startswith(".")] == []
+    groups = read_steps(run)
+    assert [group.group_id for group in groups[:4]] == [f"00001-{index:03d}" for index in range(4)]
+    assert all(len({rollout.prompt_ids for rollout in group.rollouts}) == 1 for group in groups)
     if trained == "full":
         report = replay_run(run)
         assert report.verdict == "match"

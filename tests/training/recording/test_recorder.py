@@ -23,8 +23,7 @@ from gradscope.training.libraries import quiet_libraries
 from tests.conftest import REPOSITORY
 from tests.training.conftest import save_model
 from tests.training.interrupted import assert_same_run
-from tests.training.recording.recorded import assert_reproduced, record
-from tests.training.stock import answer, graded, short, stock_trainer, train
+from tests.training.stock import answer, assert_reproduced, graded, record, short, stock_trainer, train
 
 SLOW = pytest.mark.slow  # whole runs of TRL
 

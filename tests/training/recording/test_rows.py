@@ -8,8 +8,7 @@ from gradscope import replay_run
 from gradscope.rollouts.run_folder import read_manifest
 from gradscope.rollouts.store import read_steps
 from gradscope.training.recording.rows import local_rows
-from tests.training.recording.recorded import assert_reproduced, record
-from tests.training.stock import answer, short
+from tests.training.stock import answer, assert_reproduced, record, short
 
 
 def _spread(completions: list[Any], **_: Any) -> list[float]:

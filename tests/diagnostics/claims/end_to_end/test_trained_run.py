@@ -10,33 +10,15 @@ from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.results.verdicts import ClaimRow, ClaimsReport
-from gradscope.training.config import TrainConfig
-from gradscope.training.train import train
 
-pytestmark = pytest.mark.slow  # trains
+pytestmark = pytest.mark.slow  # a run is trained for it
 
-STEP, SIZE = 2, 4
+STEP, SIZE = 2, 4  # the last step of the run, and its groups
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two steps of groups of four, every checkpoint kept."""
-    settings = {
-        "output": str(tmp_path_factory.mktemp("claims") / "run"),
-        "steps": STEP,
-        "num_prompts": 4,
-        "group_size": SIZE,
-        "checkpoint_every": 1,
-        "heldout_prompts": 4,
-        "heldout_samples": 4,
-        "device": "cpu",
-    }
-    return train(TrainConfig.from_json(settings))
-
-
-@pytest.fixture(scope="module")
-def report(run: Path) -> ClaimsReport:
-    return measure_claims(run)
+def report(tiny_run: Path) -> ClaimsReport:
+    return measure_claims(tiny_run)
 
 
 def row_of(report: ClaimsReport, name: str) -> ClaimRow:
@@ -66,10 +48,12 @@ def test_every_claim_has_a_verdict_and_a_sentence(report: ClaimsReport) -> None:
         ("output_head", "weight", "weight_curve"),
     ],
 )
-def test_each_matrix_is_the_one_of_rank(run: Path, report: ClaimsReport, name: str, rows: str, sequence: str) -> None:
+def test_each_matrix_is_the_one_of_rank(
+    tiny_run: Path, report: ClaimsReport, name: str, rows: str, sequence: str
+) -> None:
     tokens = MAX_TOKENS if rows in ("hidden", "logit") else None
     options = RankOptions(group_sizes=[2], pair_groups=True, tokens=tokens)
-    of_rank = measure_rank(run, steps=[STEP], rows=rows, advantages=[ADVANTAGE], options=options)
+    of_rank = measure_rank(tiny_run, steps=[STEP], rows=rows, advantages=[ADVANTAGE], options=options)
     tensor = "lm_head.weight" if name == "output_head" else None
     points = [point for point in getattr(of_rank, sequence) if getattr(point, "tensor", None) == tensor]
     points.sort(key=lambda point: point.group_size)
@@ -80,8 +64,8 @@ def test_each_matrix_is_the_one_of_rank(run: Path, report: ClaimsReport, name: s
     assert all(f"{point.effective_rank.value:.2f} at R = {point.group_size}" in row.why for point in points)
 
 
-def test_without_gradients_only_claims_about_them_are_open(run: Path, report: ClaimsReport) -> None:
-    without = measure_claims(run, gradients=False)
+def test_without_gradients_only_claims_about_them_are_open(tiny_run: Path, report: ClaimsReport) -> None:
+    without = measure_claims(tiny_run, gradients=False)
     assert (without.steps, without.engine) == ((), {})
     asked = "Gradients were not recomputed, as asked (--no-gradients)."
     refused = {row.name for row in without.claims if row.why == asked}
@@ -95,11 +79,11 @@ def test_without_gradients_only_claims_about_them_are_open(run: Path, report: Cl
             assert row == row_of(report, row.name)
 
 
-def test_a_metric_of_ones_own_is_recomputed_where_gradients_are(run: Path, tmp_path: Path) -> None:
+def test_a_metric_of_ones_own_is_recomputed_where_gradients_are(tiny_run: Path, tmp_path: Path) -> None:
     texts = "".join(f'{key} = "it"\n' for key in ("name", "source", "claim", "settle"))
     (tmp_path / "mine.toml").write_text(f'[[claims]]\n{texts}metric = "effective_rank"\nbetween = [1, 8]\n')
     mine = read_claims(tmp_path / "mine.toml")
-    (row,) = measure_claims(run, claims=mine).claims
+    (row,) = measure_claims(tiny_run, claims=mine).claims
     assert 1 <= row.estimate.value <= 8
-    (row,) = measure_claims(run, claims=mine, gradients=False).claims
+    (row,) = measure_claims(tiny_run, claims=mine, gradients=False).claims
     assert row.why == "Gradients were not recomputed, as asked (--no-gradients)."

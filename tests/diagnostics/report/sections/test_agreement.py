@@ -195,6 +195,7 @@ def test_steps_that_match_need_nothing_and_the_others_a_checkpoint() -> None:
     assert section.charts == ()
     assert section.findings[0] == "Replay: match at 1 of 1 step."
     assert section.next_step.startswith("Nothing to do")
+    assert section.severity == "fine"
     report = replace(REPORT, verdict="match", headline="match at 3 of 19 steps; 16 cannot")
     section = replay_section(inputs_of(RUN, replay=report))
     assert section.next_step == "Save a checkpoint before each step that matters."
@@ -217,3 +218,4 @@ def test_what_to_do_follows_from_the_causes(verdict: ReplayVerdict, cause: str, 
     steps = (replace(REPORT.steps[0], verdict=verdict, cause=cause, quantities=(quantity,)),)
     section = replay_section(inputs_of(RUN, replay=replace(REPORT, steps=steps, verdict=verdict, headline="so")))
     assert section.next_step.startswith(f"{advice[:1].upper()}{advice[1:]}")
+    assert section.severity == {"mismatch": "problem", "cannot": "unknown"}[verdict]

@@ -202,10 +202,7 @@ def test_advantages_come_from_annotations_and_what_no_batch_held_is_in_no_loss()
     assert (first.completion_ids, first.token_advantages, first.logprobs) == ((11, 2), (0.5, 0.5), (-0.1054, -0.0101))
     assert (first.advantage, second.advantage) == (0.5, -0.5)
     assert (dropped.mask, dropped.token_advantages) == ((False, False), (0.0, 0.0))
-
-
-def test_the_trainers_log_probabilities_and_entropies_come_from_its_annotations() -> None:
-    (first, second), (dropped, _) = (group.rollouts for group in read_run(LOG).groups_at(1))
+    # so do the trainer's log-probabilities and entropies
     assert (first.trainer_logprobs, first.entropies) == ((-0.1053, -0.0102), (0.3, 0.1))
     assert (second.trainer_logprobs, second.entropies) == ((-0.1, -0.0101), None)  # one entropy is null
     assert (dropped.trainer_logprobs, dropped.entropies) == (None, None)

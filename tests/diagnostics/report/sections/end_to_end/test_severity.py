@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.report.sections import agreement, courses, coverage, loss, signal
-from gradscope.diagnostics.report.sections.agreement import replay_section
 from gradscope.diagnostics.report.sections.courses import length_section
 from gradscope.diagnostics.report.sections.gradient import contributions_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section
@@ -19,7 +18,7 @@ from gradscope.results.logged import EntropyNumbers, GenerationNumbers, Mismatch
 from gradscope.results.passk import PassAtKComparison
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
-from tests.render.examples import degeneracy_report, passk_report, replay_report, run_report
+from tests.render.examples import degeneracy_report, passk_report, run_report
 
 NONE = Estimate.undefined_because("there is none")
 
@@ -87,12 +86,6 @@ UNREAD = inputs_of(run_of(group_of([1, 0])))
 )
 def test_numbers_decide(judge: Callable[..., Any], numbers: list[Any], severity: str) -> None:
     assert severity in (verdict := judge(*numbers), verdict[0])  # alone, or with its advice
-
-
-@pytest.mark.parametrize(("verdict", "severity"), [("mismatch", "problem"), ("match", "fine"), ("cannot", "unknown")])
-def test_replays(verdict: Any, severity: str) -> None:
-    section = replay_section(inputs_of(run_of(group_of([1, 0])), replay=replace(replay_report(), verdict=verdict)))
-    assert section.severity == severity
 
 
 @pytest.mark.parametrize(("scale", "severity"), [(1.0, "look"), (0.2, "fine")])
