@@ -43,9 +43,8 @@ _PIPED = re.compile(
     rf"(?P<value>{_NUMBER})(?=\s?[|±(]|$)",
     re.IGNORECASE,
 )
-_SPACED = re.compile(
-    rf"[\s,;:|-]*\b(?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,9}}(?P<value>{_NUMBER})(?=[\s,;|]|$)", re.IGNORECASE
-)
+_SPACED = re.compile(rf"\b(?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,9}}(?P<value>{_NUMBER})(?=[\s,;|]|$)", re.IGNORECASE)
+_BETWEEN = frozenset(" \t,;:|-.")  # what may stand between such names and numbers
 _BOXED = re.compile(
     rf"│ (?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,200}}│\s{{1,9}}(?P<value>{_NUMBER})\s{{1,9}}(?=│)", re.IGNORECASE
 )
@@ -241,7 +240,7 @@ def _named(text: str) -> Values:
     if not named or len(named) < len(usual):
         pattern = _BOXED if "│" in text else _PIPED if "|" in text and not _NAMED.search(text) else _NAMED
         matches = list(pattern.finditer(text))
-        if not matches and not _SPACED.sub("", text).strip(" .\t"):  # nothing but names and numbers
+        if not matches and _BETWEEN.issuperset(_SPACED.sub("", text)):  # nothing but names and numbers
             matches = list(_SPACED.finditer(text))
             matches = matches if any(_REWARD_OR_LOSS.search(pair["key"].lower()) for pair in matches) else []
         pairs = ((plain_name(pair["key"]), pair["value"]) for pair in matches)
