@@ -226,7 +226,7 @@ def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: s
         ("Episode #11: total_reward=2, loss=1", {"total_reward": 2.0, "loss": 1.0, "episode": 11}),
         ("Step 1: Add 5", None),
         ("step 2 reward 0.5 for the best", None),
-        ("step 3 " + "- " * 100_000, None),  # in time that grows with the line
+        pytest.param("step 3 " + "- " * 100_000, None, id="in time that grows with the line"),
         ("In episode 3, reward=1", None),
         ("(User provided step: 7 is less than current step: 8. Dropping entry: {'x': 1})", None),
         ("(User provided step: 7 is less. Dropping: {'loss': 1, 'kl': 2})", {"loss": 1.0, "kl": 2.0, "step": 7}),
