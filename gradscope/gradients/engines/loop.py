@@ -107,8 +107,9 @@ class GramAccumulator:
         counts, num_rows = torch.bincount(experts).tolist(), self.num_rows
         if sum(count**2 for count in counts) * (sum(shape[1:]) + num_rows) > num_rows**2 * shape.numel():
             return False
-        targets = torch.tensor([row if self._row_targets is None else self._row_targets[row] for row in of_call])
-        rows = targets.repeat_interleave(torch.tensor([len(ids) for ids in factors[0]])).to(self.device)
+        targets = of_call if self._row_targets is None else [self._row_targets[row] for row in of_call]
+        of_tokens = [row for row, ids in zip(targets, factors[0], strict=True) for _ in range(len(ids))]
+        rows = torch.tensor(of_tokens, device=self.device)
         for pairs in torch.split(torch.argsort(experts), counts):
             first, second, of_rows = (
                 left[pairs].double(),

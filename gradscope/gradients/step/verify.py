@@ -11,7 +11,7 @@ Shapes: N rows of the step, B rows of a batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -196,22 +196,19 @@ def _require_different_tokens(prepared: PreparedStep, batch: PaddedBatch) -> Non
 
 def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit: float) -> None:
     """Blame the model where it is the cause: a rollout's gradient may depend on other rows and on padding."""
-    plan = prepared.plan
+    plan, rest, squares = prepared.plan, dict[str, Any](), 0.0
 
-    def gradient(batch: PaddedBatch) -> dict[str, torch.Tensor]:
-        grads: dict[str, torch.Tensor] = {}
+    def add(part: PaddedBatch, consume: Callable[[str, torch.Tensor], None]) -> None:
+        prepared.backward(part, lambda at, logprobs: plan.cotangent(plan.rows[part.rows[at]], logprobs), consume)
 
-        def weigh(position: int, logprobs: torch.Tensor) -> torch.Tensor:
-            return plan.cotangent(plan.rows[batch.rows[position]], logprobs)
+    def take_away(name: str, grad: torch.Tensor) -> None:
+        nonlocal squares
+        rest[name] = rest.get(name, 0.0) - grad
+        squares += float(sum_of_squares(grad))
 
-        prepared.backward(batch, weigh, lambda name, grad: grads.update({name: grad.clone()}))
-        return grads
-
-    rest, squares = gradient(batch), 0.0
+    add(batch, rest.__setitem__)
     for row in batch.rows:
-        for name, grad in gradient(prepared.batch([row])).items():
-            rest[name] -= grad
-            squares += float(sum_of_squares(grad))
+        add(prepared.batch([row]), take_away)
     change = math.sqrt(sum(float(sum_of_squares(grad)) for grad in rest.values()) / squares) if squares else 0.0
     if change > limit:
         raise InputError(

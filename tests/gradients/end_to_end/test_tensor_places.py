@@ -48,6 +48,7 @@ INNER = (
 WAITS = {"all", "any", "cpu", "item", "numpy", "tolist"}
 """Methods that a GPU is waited for; ``any`` and ``all`` where they decide."""
 ASKED = {
+    "engines/loop._add_routed": "how many tokens each expert has, once a parameter",
     "engines/stream._bytes": "what goes to disk is on the CPU by then",
     "engines/stream._write": "what goes to disk goes through the CPU",
     "layers/trace.settle": "whether rules fit, once a batch",
