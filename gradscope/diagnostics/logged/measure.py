@@ -148,11 +148,10 @@ class PolicyPart:
     @staticmethod
     def result(steps: Mapping[int, dict[str, Any]], run: Run, resampling: Resampling = RESAMPLING) -> LoggedPolicy:
         """All parts, and why some have no numbers."""
-        of_parts = {
-            name: {step: of_step[name] for step, of_step in steps.items() if of_step[name] is not None}
-            for name in PARTS
+        parts = {
+            name: part.result({step: of[name] for step, of in steps.items() if of[name] is not None}, run, resampling)
+            for name, part in PARTS.items()
         }
-        parts = {name: part.result(of_parts[name], run, resampling) for name, part in PARTS.items()}
         missing = {name: absence_of(name, part)[0] for name, part in parts.items() if part.overall is None}
         return LoggedPolicy(**parts, missing=missing)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.logged.measure import ENDED
@@ -81,7 +82,7 @@ class Lengths:
         table = table.select(table.is_complete)
         if not len(table):
             return
-        self._tables.append(table)
+        self._tables.append(replace(table, prompt_texts=None, rewards={}))  # which all steps together need not hold
         measured, hashes = np.asarray(table.num_characters), np.asarray(table.text_hash)
         group, rows = np.repeat(np.arange(len(table)), table.size), np.flatnonzero(measured > 0)
         order = rows[np.lexsort((table.reward[rows], hashes[rows], group[rows]))]
