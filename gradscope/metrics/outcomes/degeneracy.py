@@ -47,7 +47,7 @@ class GroupTable(Struct, frozen=True, kw_only=True, dict=True):
     def draws(self) -> Draws:
         """The groups with their pass rates, where a success threshold is known."""
         rate = np.zeros(len(self.size)) if self.num_passing is None else self.num_passing / self.size
-        return Draws(step=self.step, prompt=self.prompt, size=self.size, equal=self.dead.astype(np.float64), rate=rate)
+        return Draws(step=self.step, prompt=self.prompt, size=self.size, equal=self.dead, rate=rate)
 
     def take(self, rows: NDArray[np.int64] | slice) -> GroupTable:
         """The groups of these rows."""

@@ -17,6 +17,7 @@ how many groups have c passes so far matters, so a deal costs the square of the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -133,26 +134,32 @@ def estimate_rate_parts(
     Each group has its step, its prompt, n (at least 2) and c, [J] each; prompts are resampled. Undefined where no
     prompt is seen at two steps with other prompts.
     """
-    n = np.asarray(num_samples, dtype=np.float64)
-    rate = np.asarray(num_passing, dtype=np.float64) / n
-    at, who = bootstrap.cluster_numbers(step), bootstrap.cluster_numbers(prompts)
-    num_prompts, num_other = int(who.max(initial=-1)) + 1, np.bincount(at) - 1
-    comparable = num_other[at] > 0
-    n, rate, at, who = n[comparable], rate[comparable], at[comparable], who[comparable]
-    rest = (np.bincount(at, weights=rate)[at] - rate) / num_other[at]
-    covariance = rate * (n * rate - 1) / (n - 1) - rate * rest
-    visits, index = np.unique(who * len(num_other) + at, return_inverse=True)
-    prompt_of, groups = visits // len(num_other), np.bincount(index)
-    off, covariance = (np.bincount(index, weights=values) / groups for values in (rate - rest, covariance))
-    again = np.bincount(prompt_of)
-    if not np.any(again > 1):
+    n, at, who = np.asarray(num_samples), bootstrap.cluster_numbers(step), bootstrap.cluster_numbers(prompts)
+    rate, num_other, num_prompts = np.asarray(num_passing) / n, np.bincount(at) - 1, int(who.max(initial=-1)) + 1
+    totals = np.bincount(at, weights=rate)
+
+    def units_of(rows: Counts) -> Array:
+        """Of all groups of some prompts, what each prompt that returns adds, and its visits, [prompts, 3]."""
+        size, x, other = n[rows], rate[rows], num_other[at[rows]]
+        off = x - (totals[at[rows]] - x) / other
+        covariance = x * ((size * x - 1) / (size - 1) - x + off)
+        visits, index = np.unique(who[rows] * len(num_other) + at[rows], return_inverse=True)
+        prompt_of, groups = visits // len(num_other), np.bincount(index)
+        off, covariance = (np.bincount(index, weights=values) / groups for values in (off, covariance))
+        again = np.bincount(prompt_of)
+        back = np.flatnonzero(again > 1)
+        sums, squares, covariances = (
+            np.bincount(prompt_of, weights=values)[back] for values in (off, off**2, covariance)
+        )
+        return np.column_stack([(sums**2 - squares) / (again[back] - 1), covariances, again[back]])
+
+    bounds = np.linspace(0, num_prompts, 2 + min(len(n) >> 18, 14)).astype(np.int64)  # of a long log in small arrays
+    blocks = (np.flatnonzero((who >= low) & (who < high) & (num_other[at] > 0)) for low, high in pairwise(bounds))
+    units = np.concatenate([units_of(rows) for rows in blocks])
+    if not len(units):
         reason = "no prompt is seen at two steps, so what stays with it is not known"
         undefined = Estimate.undefined_because(reason, num_units=num_prompts)
         return undefined, undefined
-    back = np.flatnonzero(again > 1)
-    sums, squares, covariances = (np.bincount(prompt_of, weights=values)[back] for values in (off, off**2, covariance))
-    num = again[back].astype(np.float64)
-    units = np.column_stack([(sums**2 - squares) / (num - 1), covariances, num])
 
     def parts(totals: Array) -> Array:
         stays, both, count = np.moveaxis(totals, -1, 0)

@@ -15,7 +15,7 @@ that is as likely to have any number of passes. ``docs/research/validation_cover
 from __future__ import annotations
 
 from functools import cached_property, lru_cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -43,7 +43,7 @@ class Draws(Struct, frozen=True, kw_only=True, dict=True):
     step: NDArray[np.int64]  # the trainer's step, [J]
     prompt: NDArray[np.generic]  # the prompt, the unit of resampling: a number or a text, [J]
     size: NDArray[np.int64]  # group size, [J]
-    equal: Array  # chance that a group of this size has equal rewards, [J]; 0 or 1 at the logged size
+    equal: NDArray[Any]  # chance that a group of this size has equal rewards, [J]; whether it has, at the logged size
     rate: Array  # pass rate, [J]
 
     @cached_property

@@ -102,6 +102,7 @@ def read_run(
     so_far: EarlierLooks | None = None,
     metrics_alone: bool = False,
     parts_answer: bool = False,
+    samples: bool = False,
 ) -> Run:
     """Read a run, whatever wrote it.
 
@@ -114,6 +115,7 @@ def read_run(
         so_far: State of earlier readings of a log that is still being written; updated by this one.
         metrics_alone: Whether a log of metrics without rollouts is accepted; else it is an error.
         parts_answer: Whether parts of a log that was reduced to its rewards are accepted, as ``rewards_only`` does.
+        samples: Whether ``rewards_only`` keeps what distinguishes the rollouts of a group, for a part of a log.
 
     Returns:
         The run, with what was recognized, inferred, missing and set aside in ``source``; ``source.missing`` also names
@@ -128,6 +130,7 @@ def read_run(
         options=(options or ReadOptions()).for_run(path),
         rewards_only=rewards_only,
         parts_answer=rewards_only or parts_answer,
+        samples=samples,
         progress=progress,
         so_far=so_far,
     )

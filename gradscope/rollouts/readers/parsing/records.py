@@ -131,6 +131,7 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
     options: ReadOptions = field(default_factory=ReadOptions)
     rewards_only: bool = False
     """Whether the caller uses nothing but rewards: rollouts are then neither stored nor read back."""
+    samples: bool = False  # whether hashes of what distinguishes the rollouts of a group are kept
     parts_answer: bool = False  # whether parts of a log, reduced to their rewards, are accepted
     progress: ProgressCallback = no_progress  # called during a long reading
     so_far: EarlierLooks | None = None  # the state of earlier readings of a log that is still being written

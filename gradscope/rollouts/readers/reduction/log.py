@@ -245,7 +245,9 @@ def reduced_groups(log: ColumnLog, request: ReadRequest) -> GroupsOfTable | None
         table = log.validate(reduce_log(log, request.progress, request.so_far))
         if table is None and request.so_far is not None:
             request.so_far.forget()  # a later read has to see all rows again to come to the same judgement
-        return None if table is None else GroupsOfTable(table)
+        if table is None:
+            return None
+        return GroupsOfTable(table if request.samples else replace(table, sample=None))
     spans = StepSpans()
     table = log.validate(reduce_log(log, request.progress, spans=spans))
     if table is None:
