@@ -103,7 +103,7 @@ class _Manifest(Struct, frozen=True, kw_only=True):
 
 
 def write_part(run: Run, folder: Path) -> Path:
-    """Write the table of a run, read for its rewards alone, as a part of a log, whose name its inputs determine.
+    """Write the table of a run, read for its rewards and samples, as a part of a log, whose name its inputs determine.
 
     Raises:
         OutputExistsError: It exists.
