@@ -7,7 +7,6 @@ row reader, which refuses them.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, repeat
@@ -94,11 +93,7 @@ class LineBlock(Struct, frozen=True, kw_only=True):
         data = self.data + b"\n" if self.is_open else self.data
         letters = np.frombuffer(data, dtype=np.uint8)
         is_long = data.find(b"\n") >= _LONG
-        ends = (
-            np.fromiter(map(re.Match.start, re.finditer(b"\n", data)), np.int64)
-            if is_long
-            else positions_of(letters, _END)
-        )
+        ends = np.fromiter(_ends_in(data), np.int64) if is_long else positions_of(letters, _END)
         bounds = np.concatenate([[0], ends + 1])
         rows, at = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds))
         return rows, at, bounds
@@ -119,6 +114,12 @@ class LineBlock(Struct, frozen=True, kw_only=True):
             if num_flawed > allowed(tables.MAX_FLAWED):
                 break
         return odd
+
+
+def _ends_in(data: bytes) -> Iterator[int]:
+    at = -1
+    while (at := data.find(b"\n", at + 1)) >= 0:
+        yield at
 
 
 def blocks_in(
@@ -321,15 +322,39 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
     if returned.any():
         last = np.where(returned, letters[lasts - 1], last)
     is_doubtful = (letters[starts] != _OPEN) | (last != _CLOSE) | (np.diff(bounds) > allowed(MAX_ROW))
-    if count_of(letters, _BRACKET, bits=0x20) > MAX_DEPTH + len(starts):
-        brackets = positions_of(letters, _BRACKET, bits=0x20)
-        is_doubtful |= np.diff(np.searchsorted(brackets, bounds)) > MAX_DEPTH
+    num_brackets = count_of(letters, _BRACKET, bits=0x20)
+    may_be_deep = ~is_doubtful
+    if num_brackets >= MAX_DEPTH + np.count_nonzero(may_be_deep):  # of which each line opens one
+        if num_brackets < MAX_DEPTH * len(starts):  # else most lines have that many, and counting them costs more
+            brackets = positions_of(letters, _BRACKET, bits=0x20)
+            may_be_deep &= np.diff(np.searchsorted(brackets, bounds)) > MAX_DEPTH
+        for number in np.flatnonzero(may_be_deep).tolist():
+            is_doubtful[number] = _may_be_deeper(memoryview(data)[bounds[number] : bounds[number + 1]], MAX_DEPTH)
     for position in _long_numbers(data, letters):
         is_doubtful[np.searchsorted(bounds, position, side="right") - 1] = True
     if not is_text(data):
         for number in np.flatnonzero(~is_doubtful).tolist():
             is_doubtful[number] = not is_text(data[bounds[number] : bounds[number + 1]])
     return np.flatnonzero(is_doubtful)
+
+
+_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgspec.Raw])
+_OPENS = frozenset(b"{[")
+
+
+def _may_be_deeper(document: memoryview, depth: int) -> bool:
+    """Whether an object or a list is nested on more levels than that, or is no JSON; brackets of texts do not count."""
+    try:
+        parts = _PARTS.decode(document)
+    except tables.UNDECODED:
+        return True
+    views = (memoryview(part) for part in (parts.values() if isinstance(parts, dict) else parts))
+    return any(
+        count_of(np.frombuffer(view, dtype=np.uint8), _BRACKET, bits=0x20) >= depth
+        and (depth == 1 or _may_be_deeper(view, depth - 1))
+        for view in views
+        if view[0] in _OPENS
+    )
 
 
 def is_text(data: bytes) -> bool:

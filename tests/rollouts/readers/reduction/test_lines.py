@@ -100,6 +100,25 @@ def test_an_odd_line_is_what_the_row_reader_makes_of_it(tmp_path: Path, bad: byt
     assert int(scan.part.size.sum()) == 18 + is_usual
 
 
+@pytest.mark.parametrize("times", [1, 40])
+@pytest.mark.parametrize(
+    ("value", "is_usual"),
+    [
+        (b'"\\"' + b"{[" * 99 + b'"', True),
+        (b'["' + b"[" * 200 + b'", {"a": [' + b"[], " * 200 + b"[]]}]", True),
+        (b"[" * 99 + b'"]"' + b"]" * 99, True),
+        (b"[" * 100 + b'"]"' + b"]" * 100, False),
+        (b'{"a": ' * 100 + b"1" + b"}" * 100, False),
+        (b'"' + b"[" * 200 + b'", "y": ' + b"[" * 100 + b"]" * 100, False),
+    ],
+)
+def test_brackets_count_where_they_nest(tmp_path: Path, value: bytes, is_usual: bool, times: int) -> None:
+    bad = LINE.replace(b'"x": 0', b'"x": ' + value)
+    (scan,) = scanned(tmp_path / "a.jsonl", bad * times + b"\n" + LINE * 9)
+    assert isinstance(parse_line(bad), dict) is is_usual
+    assert sum(row.count for row in scan.odd) == 1 + (0 if is_usual else times)
+
+
 def test_lines_without_a_row_for_one_reason_are_told_together(tmp_path: Path) -> None:
     scans = scanned(tmp_path / "a.jsonl", b"\n" * 3 + LINE + b"{\n\n" + b"\n")
     assert odd(scans) == [(0, "the line is blank", 3), (4, "the line is not JSON", 1), (5, "the line is blank", 2)]
