@@ -348,13 +348,15 @@ def _may_be_deeper(document: memoryview, depth: int) -> bool:
         parts = _PARTS.decode(document)
     except tables.UNDECODED:
         return True
-    views = (memoryview(part) for part in (parts.values() if isinstance(parts, dict) else parts))
-    return any(
-        count_of(np.frombuffer(view, dtype=np.uint8), _BRACKET, bits=0x20) >= depth
-        and (depth == 1 or _may_be_deeper(view, depth - 1))
-        for view in views
-        if view[0] in _OPENS
-    )
+    for part in parts.values() if isinstance(parts, dict) else parts:
+        view = memoryview(part)
+        if view[0] not in _OPENS or len(view) < 2 * depth:
+            continue
+        is_object = view[0] == _BRACKET  # a list may have a million elements, which are first counted as letters
+        if is_object or (text := bytes(view)).count(b"[") + text.count(b"{") >= depth:
+            if depth == 1 or _may_be_deeper(view, depth - 1):
+                return True
+    return False
 
 
 def is_text(data: bytes) -> bool:
