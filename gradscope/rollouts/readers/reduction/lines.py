@@ -353,9 +353,9 @@ def _may_be_deeper(document: memoryview, depth: int) -> bool:
         if view[0] not in _OPENS or len(view) < 2 * depth:
             continue
         is_object = view[0] == _BRACKET  # a list may have a million elements, which are first counted as letters
-        if is_object or (text := bytes(view)).count(b"[") + text.count(b"{") >= depth:
-            if depth == 1 or _may_be_deeper(view, depth - 1):
-                return True
+        opens_enough = is_object or (text := bytes(view)).count(b"[") + text.count(b"{") >= depth
+        if opens_enough and (depth == 1 or _may_be_deeper(view, depth - 1)):
+            return True
     return False
 
 
