@@ -250,13 +250,20 @@ def _seek_line(stream: IO[bytes], start: int, end: int | None) -> int:
 
 def _whole_lines(stream: IO[bytes], size: int) -> tuple[bytes, int]:
     """The next whole lines, and how many bytes of an overlong last line were skipped."""
-    data, skipped = stream.read(size), 0
-    if data and not data.endswith(b"\n"):
-        longest = allowed(MAX_ROW) + 1
-        data += (rest := stream.readline(longest))
-        while len(rest) == longest and not rest.endswith(b"\n"):
-            rest = stream.readline(longest)
-            skipped += len(rest)
+    longest, skipped = allowed(MAX_ROW) + 1, 0
+    if stream.seekable():  # the end of the last line is looked for first: adding it to the rest would copy all of it
+        at = stream.tell()
+        stream.seek(at + size - 1)
+        rest = stream.readline(longest)
+        stream.seek(at)
+        data = stream.read(size - 1 + len(rest))
+    else:
+        data = stream.read(size)
+        rest = stream.readline(longest) if data and not data.endswith(b"\n") else b""
+        data += rest
+    while len(rest) == longest and not rest.endswith(b"\n"):
+        rest = stream.readline(longest)
+        skipped += len(rest)
     return data, skipped
 
 
