@@ -28,8 +28,8 @@ from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, Note
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 
-BLOCK = 8 << 20
-"""Bytes of a block: so many rows that its overhead is small, and so few that their objects fit in memory."""
+BLOCK = 4 << 20
+"""Bytes of a block: so many that its overhead is small, and so few that a processor's cache holds most of them."""
 _END, _OPEN, _CLOSE, _RETURN = map(ord, "\n{}\r")
 _BRACKET = ord("{")
 """``{``, which ``[`` becomes where bit 0x20 is set."""

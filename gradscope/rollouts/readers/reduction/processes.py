@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
-BLOCK = 8 << 20  # bytes of a block of CSV
+BLOCK = 4 << 20  # bytes of a block of CSV
 _AT_ONCE = 1 << 13  # rows of the row reader that are held as objects at a time
 _END, _RETURN, _QUOTE = map(ord, '\n\r"')
 
