@@ -504,7 +504,7 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
     times, num_bytes = times_of(rows), len(str(rows[:_NUM_PEEKED])) / _NUM_PEEKED
     may_be_shuffled = NUM_SEARCHED <= len(rows) > len(times)
     if may_be_shuffled and likest[0][0] < _NUM_SHUFFLED * num_bytes:  # of more rows, copies would lie too far apart
-        more = (islice(read_rows(file, QuarantineLog()), _NUM_SHUFFLED) for _, file in likest)
+        more = (islice(read_rows(file, QuarantineLog(), keys), _NUM_SHUFFLED) for _, file in likest)
         times = times_of(row for rows in more for _, row in rows)
     groups = {content[:2] for content in times}
     ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]

@@ -432,12 +432,17 @@ def _delimiter_of(path: Path, first: bytes) -> str:
     return ";" if b";" in outside and b"," not in outside else ","
 
 
-def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The rows of a file, by default JSON lines, each with its ``file:line``, counted from 1."""
-    readers = {".parquet": read_parquet_rows, ".csv": read_csv, ".tsv": read_csv, ".json": read_json_rows}
-    reader = readers.get(suffix_of(path) or "", read_jsonl)
+def read_rows(path: Path, quarantine: QuarantineLog, columns: Collection[str] | None = None) -> Iterator[Row]:
+    """The rows of a file, by default JSON lines, each with its ``file:line``, counted from 1.
+
+    Of Parquet's, ``columns`` names the cells that are made.
+    """
+    readers = {".csv": read_csv, ".tsv": read_csv, ".json": read_json_rows}
     try:
-        yield from reader(path, quarantine)
+        if suffix_of(path) == ".parquet":
+            yield from read_parquet_rows(path, quarantine, columns)
+        else:
+            yield from readers.get(suffix_of(path) or "", read_jsonl)(path, quarantine)
     except InputError as error:
         quarantine.add_unreadable(error)
 
@@ -485,12 +490,12 @@ def parquet_batches(
             yield batch, size * done // rows_of, twice
 
 
-def read_parquet_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The rows of a Parquet file, each with its ``file:row``."""
+def read_parquet_rows(path: Path, quarantine: QuarantineLog, columns: Collection[str] | None = None) -> Iterator[Row]:
+    """The rows of a Parquet file, each with its ``file:row`` and all cells or those of ``columns``."""
     with open_parquet(path) as file:
-        twice = first_duplicate(file.schema_arrow.names)
+        twice = first_duplicate(names := file.schema_arrow.names)
         number, size = 0, path.stat().st_size
-        for batch in _batches(path, file):
+        for batch in _batches(path, file, None if columns is None else [name for name in names if name in columns]):
             quarantine.count_read(size * batch.num_rows // max(file.metadata.num_rows, 1), batch.num_rows)
             for row in batch.to_pylist():
                 number += 1

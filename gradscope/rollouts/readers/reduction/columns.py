@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from itertools import chain, islice, repeat
+from itertools import chain, compress, islice, repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -488,9 +488,11 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
 def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
     """The different cells of a column, and which of them each row has; -1 for null, [R]."""
     if not pa.types.is_dictionary(column.type):
-        if pa.types.is_nested(column.type):
+        if pa.types.is_nested(column.type):  # which Arrow does not encode; equal cells mostly stand side by side
             cells = arrays.to_cells(column)
-            return cells, np.where([cell is None for cell in cells], -1, np.arange(len(cells)))
+            starts = arrays.run_starts(cells)
+            codes = np.where([cell is None for cell in cells], -1, np.cumsum(starts) - 1)
+            return list(compress(cells, starts)), codes
         column = column.dictionary_encode()
     return arrays.to_cells(column.dictionary), arrays.dictionary_codes(column)
 
