@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, repeat
+from itertools import compress, pairwise, repeat
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +30,7 @@ from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part
 
 BLOCK = 4 << 20
 """Bytes of a block: so many that its overhead is small, and so few that a processor's cache holds most of them."""
-_END, _OPEN, _CLOSE, _RETURN = map(ord, "\n{}\r")
+_END, _OPEN, _CLOSE, _RETURN, _QUOTE = map(ord, '\n{}\r"')
 _BRACKET = ord("{")
 """``{``, which ``[`` becomes where bit 0x20 is set."""
 _STRIDE = (
@@ -93,7 +93,7 @@ class LineBlock(Struct, frozen=True, kw_only=True):
         data = self.data + b"\n" if self.is_open else self.data
         letters = np.frombuffer(data, dtype=np.uint8)
         is_long = data.find(b"\n") >= _LONG
-        ends = np.fromiter(_ends_in(data), np.int64) if is_long else positions_of(letters, _END)
+        ends = np.fromiter(_positions_in(data, b"\n"), np.int64) if is_long else positions_of(letters, _END)
         bounds = np.concatenate([[0], ends + 1])
         rows, at = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds))
         return rows, at, bounds
@@ -116,9 +116,9 @@ class LineBlock(Struct, frozen=True, kw_only=True):
         return odd
 
 
-def _ends_in(data: bytes) -> Iterator[int]:
+def _positions_in(data: bytes, text: bytes) -> Iterator[int]:
     at = -1
-    while (at := data.find(b"\n", at + 1)) >= 0:
+    while (at := data.find(text, at + 1)) >= 0:
         yield at
 
 
@@ -306,6 +306,7 @@ def _decoded(
     waiting = [(low + 1, high) for low, high in pairwise(edges) if low + 1 < high][::-1]
     rows: list[Any] = []
     at: list[Counts] = [np.zeros(0, dtype=np.int64)]
+    is_patched: NDArray[np.bool_] | None = None
     while waiting:
         low, high = waiting.pop()
         try:
@@ -315,10 +316,41 @@ def _decoded(
         if len(decoded) == high - low:
             rows += decoded
             at.append(np.arange(low, high))
+        elif is_patched is None:
+            patched, is_patched = _without_nan(data, bounds)
+            view = memoryview(patched)
+            waiting.append((low, high))
         elif high - low > 1:
             middle = (low + high) // 2
             waiting += [(middle, high), (low, middle)]
-    return rows, np.concatenate(at)
+    numbers = np.concatenate(at)
+    if is_patched is None or not is_patched.any():
+        return rows, numbers
+    may_be_read = zip(rows, is_patched[numbers].tolist(), strict=True)
+    is_usual = [not (was_patched and _PATCH in msgspec.json.encode(row)) for row, was_patched in may_be_read]
+    return list(compress(rows, is_usual)), numbers[is_usual]
+
+
+_NOT_JSON = (b"NaN", b"Infinity", b"-Infinity")
+_PATCH = b"{}"
+
+
+def _without_nan(data: bytes, bounds: Counts) -> tuple[bytes, NDArray[np.bool_]]:
+    """Lines with an empty object for each NaN and infinity outside of texts, which Python writes and JSON lacks.
+
+    Also which lines have one: where such a cell is read, only the row reader knows what it means.
+    """
+    unescaped = data.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+    quotes = positions_of(np.frombuffer(unescaped, dtype=np.uint8), _QUOTE)
+    patched, is_patched = np.frombuffer(data, dtype=np.uint8).copy(), np.zeros(len(bounds) - 1, dtype=np.bool_)
+    for text in _NOT_JSON:
+        starts = np.fromiter(_positions_in(data, text), np.int64)
+        line = np.searchsorted(bounds, starts, side="right") - 1
+        is_outside = (np.searchsorted(quotes, starts) - np.searchsorted(quotes, bounds[line])) % 2 == 0
+        is_patched[line[is_outside]] = True
+        patch = np.frombuffer(_PATCH.ljust(len(text)), dtype=np.uint8)
+        patched[starts[is_outside, None] + np.arange(len(text))] = patch
+    return patched.tobytes(), is_patched
 
 
 def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts:

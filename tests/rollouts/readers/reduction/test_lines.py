@@ -100,6 +100,30 @@ def test_an_odd_line_is_what_the_row_reader_makes_of_it(tmp_path: Path, bad: byt
     assert int(scan.part.size.sum()) == 18 + is_usual
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "is_usual"),
+    [
+        (b'"x": 0', b'"x": NaN', True),
+        (b'"x": 0', b'"x": [-Infinity, {"y": Infinity}]', True),
+        (b'"x": 0', rb'"x": "\\\" NaN", "y": NaN', True),
+        (b'"a"', b'"NaN, Infinity"', True),
+        (b"0.5", b"NaN", False),
+        (b'"a"', b"Infinity", False),
+        (b'"x": 0', b'"x": NaNN', False),
+        (b'"x": 0', b'"x": --Infinity', False),
+    ],
+)
+def test_only_numbers_that_are_none_and_not_read_are_usual(
+    tmp_path: Path, old: bytes, new: bytes, is_usual: bool
+) -> None:
+    line = LINE.replace(old, new)
+    (scan,) = scanned(tmp_path / "a.jsonl", LINE + line * 3 + LINE.replace(b'"a"', b'"NaN"'))
+    assert scan.part is not None
+    assert set(scan.part.group.to_pylist()) == {"a", "NaN"} | ({"NaN, Infinity"} if b'"NaN, ' in line else set())
+    assert sum(row.count for row in scan.odd) == (0 if is_usual else 3)
+    assert all(row.row == parse_line(line) for row in scan.odd)
+
+
 @pytest.mark.parametrize("times", [1, 40])
 @pytest.mark.parametrize(
     ("value", "is_usual"),
