@@ -7,9 +7,9 @@ JSON does not have: whoever uses a number checks that it is finite.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def parse_json(text: bytes | str) -> Any:
     except ValueError:  # only int() is left to raise, over a number's length
         raise RefusedJsonError("has a number of more than 4300 digits") from None
     # A text with fewer brackets than that needs no second look, which is nearly every one.
-    if _num_opened(text) > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
+    if _num_opened(text) > MAX_DEPTH and is_deeper(value, MAX_DEPTH, is_tree=True):
         raise RefusedJsonError(_TOO_DEEP)
     return value
 
@@ -78,15 +78,16 @@ def _decoder() -> tuple[Callable[[bytes | str], Any], type[Exception]]:
     return msgspec.json.Decoder().decode, msgspec.MsgspecError
 
 
-def read_json(path: Path) -> Any:
-    """The value of a small file of JSON, a configuration or a manifest.
+def read_json(path: Path, named: Iterable[bytes] = ()) -> Any:
+    """The value of a file of JSON, a configuration or a manifest; None where ``named`` has a text that it lacks.
 
     Raises:
         InputError: It is no regular file, or too large.
         OSError: It cannot be read.
         ValueError: It is no JSON: see :func:`parse_json`.
     """
-    return parse_json(read_limited(path).removeprefix(b"\xef\xbb\xbf"))
+    data = read_limited(path).removeprefix(b"\xef\xbb\xbf")
+    return parse_json(data) if all(name in data for name in named) else None
 
 
 def beginning(node: Any, depth: int, num_parts: int) -> Any:
@@ -98,12 +99,17 @@ def beginning(node: Any, depth: int, num_parts: int) -> Any:
     return [beginning(item, depth - 1, num_parts) for item in node[:num_parts]] if isinstance(node, list) else node
 
 
-def is_deeper(value: Any, depth: int) -> bool:
-    """Whether lists and objects are nested on more levels than that; parts that occur several times count once."""
+def is_deeper(value: Any, depth: int, *, is_tree: bool = False) -> bool:
+    """Whether lists and objects are nested on more levels than that; parts that occur several times count once.
+
+    In a tree, as JSON makes one, none does, and looking for them costs most of the time.
+    """
     level: list[Any] = [value] if type(value) in _OUTER else []
     for _ in range(depth if level else 0):
-        parts = [part for outer in level for part in (outer.values() if type(outer) is dict else outer)]
-        level = list({id(part): part for part in parts if type(part) in _OUTER}.values())
+        parts = chain.from_iterable(outer.values() if type(outer) is dict else outer for outer in level)
+        level = [part for part in parts if type(part) in _OUTER]
+        if not is_tree:
+            level = list({id(part): part for part in level}.values())
         if not level:
             break
     return bool(level)

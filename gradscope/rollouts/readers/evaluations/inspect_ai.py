@@ -173,7 +173,7 @@ def is_log(path: Path) -> bool:
     if path.suffix == SUFFIX:
         with open_file(path) as stream:
             return is_zip(stream)
-    document = _document(path)
+    document = _document(path, named=(b'"eval"', b'"samples"'))
     return isinstance(document, dict) and isinstance(document.get("samples"), list) and "eval" in document
 
 
@@ -243,12 +243,12 @@ def _read_header(path: Path) -> Header:
     )
 
 
-def _document(path: Path) -> Any:
-    """A log as a whole; None for a file that is no JSON, or a list, which may be large and is no log."""
+def _document(path: Path, named: tuple[bytes, ...] = ()) -> Any:
+    """A log as a whole; None for a file that is no JSON, lacks a key, or is a list, which may be large."""
     try:
         with open_file(path) as stream:
             is_object = stream.read(_OPENING).lstrip(BOM + b" \t\r\n").startswith(b"{")
-        return read_json(path) if is_object else None
+        return read_json(path, named) if is_object else None
     except (InputError, OSError, ValueError):
         return None
 
