@@ -178,16 +178,18 @@ class PrintedLines:
         return None
 
     def _line(self, text: str) -> Values:
-        first, above = _STEP_FIRST.search(text), _STEP_ABOVE.search(text) if "step " in text.lower() else None
+        lowered = text.lower()  # searched for words first, as most lines have none, and patterns take longer
+        first = _STEP_FIRST.search(text) if any(word in lowered for word in ("step", "iter", "update")) else None
+        above = _STEP_ABOVE.search(text) if "step " in lowered else None
         if above is not None:
             self._above = int(above["step"])
         elif first is not None and (values := _named(text[first.end() :])):
             return {**values, "step": int(first["step"])}
-        elif (of_all := _STEP_OF_ALL.match(text)) is not None and _NAMED.match(text, of_all.end()):
+        elif "/" in text and (of_all := _STEP_OF_ALL.match(text)) is not None and _NAMED.match(text, of_all.end()):
             return {**_named(text[of_all.end() :]), "step": int(of_all["step"])}
         elif self._above is not None and ("•" in text or "│" in text) and (values := _named(text)):
             return {**values, "step": self._above}
-        elif (episode := _EPISODE_FIRST.match(text)) is not None and (values := _named(text[episode.end() :])):
+        elif "episode" in lowered and (episode := _EPISODE_FIRST.match(text)) and (values := _named(text[episode.end() :])):
             return {**values, "episode": int(episode["number"])}
         return self._row(text.rstrip("\\ ").split()) if len(text) < _LONGEST_ROW else {}
 
