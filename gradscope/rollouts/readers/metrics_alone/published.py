@@ -189,8 +189,8 @@ class PrintedLines:
             return {**_named(text[of_all.end() :]), "step": int(of_all["step"])}
         elif self._above is not None and ("•" in text or "│" in text) and (values := _named(text)):
             return {**values, "step": self._above}
-        elif "episode" in lowered and (episode := _EPISODE_FIRST.match(text)) and (values := _named(text[episode.end() :])):
-            return {**values, "episode": int(episode["number"])}
+        elif "episode" in lowered and (begun := _EPISODE_FIRST.match(text)) and (values := _named(text[begun.end() :])):
+            return {**values, "episode": int(begun["number"])}
         return self._row(text.rstrip("\\ ").split()) if len(text) < _LONGEST_ROW else {}
 
     def _row(self, cells: list[str]) -> Values:
