@@ -103,14 +103,29 @@ def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
 
 
 def _reward_falls(courses: Sequence[MetricCourse]) -> bool:
-    """Whether the last fifth of steps has less reward than an earlier one by a quarter of its range, beyond noise."""
     course = course_named(courses, "reward")
-    if course is None or course.mean.value is None or len(course.steps) < 20:  # a fifth is a handful
+    return course is not None and _falls(course)
+
+
+def _falls(course: MetricCourse, least_steps: int = 20) -> bool:  # with fewer a fifth is not even a handful
+    """Whether the last fifth of steps has less than an earlier one by a quarter of its range, beyond noise."""
+    if course.mean.value is None or len(course.steps) < least_steps:
         return False
     noise = math.sqrt(fmean((after - before) ** 2 for before, after in pairwise(course.values)))
     least = max((max(course.values) - min(course.values)) / 4, 4 * noise / math.sqrt(len(course.steps) // 5))
     first, middle, last = (mean for mean, _ in _fifths(course))
     return max(first, middle) - last > least
+
+
+def lost_sentence(verdicts: Sequence[MetricCourse]) -> str:
+    """What else says how good answers are and falls; evaluations come every few steps, and ten of them do."""
+    lost = [(course.name, _fifths(course)) for course in verdicts if _falls(course, least_steps=10)]
+    if not lost:
+        return ""
+    name, means = lost[0]
+    more = f"; likewise {', '.join(name for name, _ in lost[1:3])}" if lost[1:] else ""
+    more += f" and {len(lost) - 3} more" if lost[3:] else ""
+    return f"{name} falls: {', '.join(f'{mean:.3g} {where}' for mean, where in means)}{more}."
 
 
 def reward_sentence(courses: Sequence[MetricCourse]) -> str:
@@ -135,11 +150,14 @@ def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
             yield f"{course.name} is {'no share' if is_no_share else word} at step {broken[0]}{more}."
 
 
-def metric_findings(courses: Sequence[MetricCourse], spikes: Sequence[str] = ()) -> tuple[str, ...]:
-    """All sentences, the verdict first, then what is wrong, with those on ``spikes``."""
+def metric_findings(
+    courses: Sequence[MetricCourse], spikes: Sequence[str] = (), verdicts: Sequence[MetricCourse] = ()
+) -> tuple[str, ...]:
+    """All sentences, the verdict first, then what is wrong, with those on ``spikes`` and on what judges answers."""
     sentences = (
         dead_sentence(courses),
         *broken_sentences(courses),
+        lost_sentence(verdicts),
         clipped_sentence(courses),
         *spikes,
         *level_sentences(courses),

@@ -54,6 +54,19 @@ def course(name: str, *values: float) -> MetricCourse:
     )
 
 
+def test_a_held_out_score_that_falls_is_told_and_one_that_wavers_is_not() -> None:
+    falls = [0.5 + 0.01 * (index % 2) - 0.02 * max(index - 4, 0) for index in range(15)]
+    wavers = [0.5 + 0.03 * (index % 3) for index in range(15)]
+    held, level = course("val/acc", *falls), course("val-core/pass@1", *wavers)
+    assert logged.lost_sentence([level]) == ""
+    assert logged.lost_sentence([held]) == (
+        "val/acc falls: 0.503 at steps 10 to 30, 0.443 at steps 70 to 90, 0.323 at steps 130 to 150."
+    )
+    several = [held, *(replace(held, name=name) for name in "abcd"), level]
+    assert logged.lost_sentence(several).endswith("; likewise a, b and 2 more.")
+    assert logged.metric_findings([course("reward", *falls[::-1])], verdicts=[held])[1].startswith("val/acc falls: ")
+
+
 DEAD = "of a step's groups gave no gradient, by the trainer's log of"
 
 

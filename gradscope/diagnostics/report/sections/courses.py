@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.compare.runs import reward_change
 from gradscope.diagnostics.degeneracy.breakdowns import environments_of
+from gradscope.diagnostics.logged.tokens import verdict_courses
 from gradscope.diagnostics.report.lengths import Ends, RunLengths
 from gradscope.diagnostics.report.sections.inputs import (
     ReportInputs,
@@ -26,7 +27,7 @@ from gradscope.diagnostics.report.sections.inputs import (
     missing_section,
 )
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import late_sentence
+from gradscope.findings.logged import late_sentence, lost_sentence
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
@@ -349,6 +350,9 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     if of_main is not None and (is_lost or (of_main.is_flat and rises)):
         apart = "" if fallen else f" while the mean reward {goes}"
         asides = [f"'{main}' {'falls' if is_lost else 'hardly rises'}{apart}: {' to '.join(of_main.levels)}."]
+    lost = "" if fallen or is_lost else lost_sentence(verdict_courses(inputs.run))
+    is_lost |= bool(lost)
+    asides += [lost] if lost else []
     named = np.array(environments_of(table.prompts))
     for name in np.unique(named).tolist():
         part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
