@@ -90,15 +90,23 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
 
 def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
     """Which numbers end on another level than they had."""
-    from gradscope.metrics.uncertainty.steps import late_change  # behind it lies scipy
+    from gradscope.metrics.uncertainty.steps import MIN_STEPS_OF_LEVELS, late_change  # behind it lies scipy
 
+    reward = course_named(courses, "reward")
+    if reward is not None and len(reward.steps) >= MIN_STEPS_OF_LEVELS and min(reward.values) == max(reward.values):
+        yield (
+            f"The mean reward is logged as {amount(reward.values[0])} at all {len(reward.steps):,} steps: it is "
+            "rounded, relative to its group, or tells no answers apart."
+        )
     if _reward_falls(courses):
         yield reward_sentence(courses)
-    for name in ("entropy", "completions/mean_length"):
+    dead = course_named(courses, "frac_reward_zero_std")
+    for name in ("entropy", "completions/mean_length", *(() if dead else ("reward_std",))):
         course = course_named(courses, name)
         values = {} if course is None else dict(zip(course.steps, course.values, strict=True))
-        change = late_change(values, factor=5.0, share_before=0.05) or late_change(values, factor=2.0)
-        if course is not None and change is not None:
+        change = late_change(values, factor=5.0, share_before=0.05)
+        change = change or (None if name == "reward_std" else late_change(values, factor=2.0))
+        if course is not None and change is not None and (change.side < 0 or name != "reward_std"):
             yield late_sentence(f"The {course.title.strip()}", change)
 
 

@@ -67,6 +67,15 @@ def test_a_held_out_score_that_falls_is_told_and_one_that_wavers_is_not() -> Non
     assert logged.metric_findings([course("reward", *falls[::-1])], verdicts=[held])[1].startswith("val/acc falls: ")
 
 
+def test_a_reward_that_never_changes_and_a_spread_that_vanishes_are_told_without_the_share_of_dead_groups() -> None:
+    constant, spread = course("reward", *[0.5] * 20), course("reward_std", *(0.4 * 0.7**step for step in range(20)))
+    sentences = list(logged.level_sentences([constant, spread]))
+    assert sentences[0].startswith("The mean reward is logged as 0.5 at all 20 steps: ")
+    assert sentences[1].startswith("The reward_std falls from 0.4, its median up to step 10, to 0.000")
+    assert len(list(logged.level_sentences([spread, course("frac_reward_zero_std", *[0.5] * 20)]))) == 0
+    assert not list(logged.level_sentences([replace(spread, values=spread.values[::-1]), course("reward", *[0.5] * 9)]))
+
+
 DEAD = "of a step's groups gave no gradient, by the trainer's log of"
 
 

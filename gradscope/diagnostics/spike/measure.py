@@ -49,6 +49,8 @@ _RISES = ((_NAMES[0], 3.0), (_NAMES[1], 10.0))
 """Times its level before from which on a late norm or KL is named. A KL grows by the square where weights drift evenly,
 and then has 7.3."""
 
+_FALL = 10.0  # times below its level before from which on a late norm is named: next to nothing is learned any more
+
 _DEAD = "frac_reward_zero_std"
 _RATES = ("learning_rate", "lr")
 _FEW_IDLE = 0.05  # share of steps of a warm-up and a decay that may have a learning rate of 0
@@ -162,11 +164,12 @@ def _spans(steps: Sequence[int]) -> str:
 
 
 def level_changes(courses: Courses) -> Iterator[str]:
-    """A sentence for each norm or KL that has risen for good, which no single step shows."""
+    """A sentence for each norm or KL that has risen for good, or norm that vanishes, which no single step shows."""
     for name, course in courses.items():
         factor = next((rise for names, rise in _RISES if name.rpartition("/")[2] in names), None)
         change = late_change(course, factor=factor) if factor else None
-        if change is not None and change.side > 0:
+        is_norm = name.rpartition("/")[2] in _NAMES[0]
+        if change is not None and (change.side > 0 or (is_norm and change.before >= _FALL * change.late)):
             yield late_sentence(name, change)
 
 

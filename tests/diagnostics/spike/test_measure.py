@@ -183,6 +183,11 @@ def test_a_kl_that_runs_away_is_told_beside_a_quiet_norm(monkeypatch: pytest.Mon
     assert report.findings[0].startswith("Step 20 stands out: kl 123, 6.14e+03 times")
     assert report.findings[1] == "2 more steps with kl beyond chance: 18, 19."
     assert report.findings[2] == "kl rises from 0.02, its median up to step 13, to 5.44 at steps 17 to 20."
+    vanishing = {
+        step: {**QUIET[step], "grad_norm": QUIET[step]["grad_norm"] * 0.4 ** max(step - 10, 0)} for step in QUIET
+    }
+    run_with(monkeypatch, vanishing)
+    assert any(finding.startswith("grad_norm falls from 1.") for finding in measure_spike("run").findings)
     run_with(monkeypatch, QUIET | {6: {"grad_norm": math.nan}, 9: {"kl": math.inf}})
     assert measure_spike("run").findings[1] == "1 more step with a number that is not finite: 9."
     assert not any("more step" in finding for finding in measure_spike("run", step=6).findings)
