@@ -380,6 +380,7 @@ def degeneracy_of_run(
         num_faint=int(faint.sum()),
         faint_spread=float(spread[faint].max(initial=0.0)),
         num_contradicting=_num_contradicting(chosen.table),
+        num_moved=_num_moved(chosen.table),
     )
     return report
 
@@ -391,6 +392,18 @@ def _num_contradicting(groups: RewardTable) -> int:
     deviation = groups.reward - np.repeat(groups.sums(groups.reward) / groups.size, groups.size)
     along = groups.sums(np.nan_to_num(groups.advantage * deviation))
     return int(np.sum(along < -EQUAL_REWARDS))
+
+
+_SOME = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
+
+
+def _num_moved(groups: RewardTable) -> int:
+    """Groups of equal rewards whose logged advantages are not zero, as by another baseline than the group's mean."""
+    if groups.advantage is None:
+        return 0
+    sizes = np.sqrt(groups.sums(np.nan_to_num(groups.advantage) ** 2) / groups.size)
+    is_dead = groups.spread(groups.reward) <= EQUAL_REWARDS
+    return int(np.sum(is_dead & (sizes > _SOME * np.sqrt(np.mean(sizes**2)))))
 
 
 def _predictions(

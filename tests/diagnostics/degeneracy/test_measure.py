@@ -97,9 +97,13 @@ def test_what_hides_dead_groups_is_said() -> None:
         "the logged advantages fall where the rewards rise": hidden(
             lambda n: [1.0, 0.0] * 4, advantages=lambda n: [-1.0, 1.0] * 4
         ),
+        "In 200 groups of equal rewards the logged advantages are not zero": hidden(
+            lambda n: [float(n % 2)] * 4 + [1.0] * 4, advantages=lambda n: [n % 2 + 0.5] * 8
+        ),
         "A pass is one of 'correct': 3,200 rollouts reach 1 without it": hidden(
             lambda n: [1.0] * 8, functions=lambda n: {"format": [1.0] * 8, "correct": [0.0] * 8}
         ),
+        "or the log leaves out what fails, before": hidden(lambda n: [1.0] * 8),
         "Every rollout fails: look at the reward function": hidden(lambda n: [0.0] * 8),
         "Every rollout has one and the same reward": hidden(lambda n: [0.5] * 8),
         "Whether that is luck so few rollouts of a prompt do not tell": hidden(lambda n: [float(n % 2)] * 2, visits=1),

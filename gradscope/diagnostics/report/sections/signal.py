@@ -80,7 +80,12 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
         *("iid_prediction", "jensen_gap"),
     )
-    is_unusual = report.looks_filtered or report.num_faint > 0 or bool(degeneracy.sudden_sentence(report))
+    is_unusual = (
+        report.has_other_baseline
+        or report.looks_filtered
+        or report.num_faint > 0
+        or bool(degeneracy.sudden_sentence(report))
+    )
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
     return ReportSection(
         name="signal",
