@@ -394,7 +394,7 @@ def _num_contradicting(groups: RewardTable) -> int:
     return int(np.sum(along < -EQUAL_REWARDS))
 
 
-_SOME = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
+_NOT_ROUNDING = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
 
 
 def _num_moved(groups: RewardTable) -> int:
@@ -403,7 +403,7 @@ def _num_moved(groups: RewardTable) -> int:
         return 0
     sizes = np.sqrt(groups.sums(np.nan_to_num(groups.advantage) ** 2) / groups.size)
     is_dead = groups.spread(groups.reward) <= EQUAL_REWARDS
-    return int(np.sum(is_dead & (sizes > _SOME * np.sqrt(np.mean(sizes**2)))))
+    return int(np.sum(is_dead & (sizes > _NOT_ROUNDING * np.sqrt(np.mean(sizes**2)))))
 
 
 def _predictions(
