@@ -229,6 +229,7 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     num_singletons: int  # groups left out because they have a single rollout
     num_incomplete: int  # groups left out because a reward is missing
     resampled: bool  # whether dead groups were replaced before they reached the log
+    doubled_steps: Sequence[int] = ()  # steps with twice the rollouts that most steps have
     num_without_main: int = 0  # rollouts that reach the threshold without the main reward, and so count as failing
 
 
@@ -249,6 +250,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         *_filtered(report, log),
         _disagreement(report, log.num_levels)[0],
         _left_out(log),
+        _doubled(log.doubled_steps),
         _levels(report, log),
         cost_finding(report),
         "" if moved else advice,
@@ -382,6 +384,12 @@ def _gap(report: results.DegeneracyReport) -> str:
         f"{text}: {with_interval(parts.between_prompts, points)} from groups that differ within a step and "
         f"{with_interval(parts.over_time, points)} from a pass rate that moves between steps."
     )
+
+
+def _doubled(steps: Sequence[int]) -> str:
+    if not steps:
+        return ""
+    return f"There are twice the usual rollouts at {named_steps(steps)}: did a resumed run log them again?"
 
 
 def _levels(report: results.DegeneracyReport, log: LoggedGroups) -> str:

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +110,15 @@ def test_what_hides_dead_groups_is_said() -> None:
     }.items():
         assert sentence in log
         assert sentence not in quiet
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps"), [((4, 4, 8, 8, 4), " at steps 3,4:"), ((4, 4, 4), ""), ((4, 4, 8, 6), ""), ((4, 8, 8), "")]
+)
+def test_steps_that_were_logged_twice_are_named(sizes: Sequence[int], steps: str) -> None:
+    groups = [group_of([0.0, 1.0], step=at, prompt=str(n)) for at, size in enumerate(sizes, 1) for n in range(size)]
+    text = findings_of(degeneracy_of_run(run_of(*groups)))
+    assert (f"There are twice the usual rollouts{steps}" in text) == bool(steps)
 
 
 def test_a_gap_is_no_multiple_of_a_prediction_that_large_groups_make_next_to_nothing() -> None:

@@ -46,7 +46,8 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     answer, repeats = signal_answer(report, inputs.command("degeneracy")), tuple(_repeats(inputs.lengths))
     severity = max(answer.severity, "look" if repeats else "fine", key=_ORDER.index)
     first, *rest = answer.findings
-    ordered = (*repeats, first) if answer.severity == "fine" else (first, *repeats)
+    lead = answer.severity == "fine" or inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts
+    ordered = (*repeats, first) if lead else (first, *repeats)
     return replace(answer, findings=(*ordered, *rest), severity=severity)
 
 
