@@ -9,6 +9,7 @@ from statistics import fmean
 from msgspec import Struct
 
 from gradscope.estimate import Estimate
+from gradscope.findings.logged import gap_sentence
 from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
 from gradscope.results import degeneracy as results
 from gradscope.say import amount, chance, named_steps, number, percent, points, with_interval
@@ -251,6 +252,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         _disagreement(report, log.num_levels)[0],
         _left_out(log),
         _doubled(log.doubled_steps),
+        gap_sentence(report.course.step if report.course.step == report.course.last_step else ()),
         _levels(report, log),
         cost_finding(report),
         "" if moved else advice,

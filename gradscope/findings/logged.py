@@ -98,6 +98,8 @@ def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
             f"The mean reward is logged as {amount(reward.values[0])} at all {len(reward.steps):,} steps: it is "
             "rounded, relative to its group, or tells no answers apart."
         )
+    if reward is not None and (outlier := _outlier(reward)):
+        yield outlier
     if _reward_falls(courses):
         yield reward_sentence(courses)
     dead = course_named(courses, "frac_reward_zero_std")
@@ -148,6 +150,30 @@ def reward_sentence(courses: Sequence[MetricCourse]) -> str:
     return f"The mean reward {'falls:' if _reward_falls(courses) else 'was'} {', '.join(parts)}."
 
 
+def gap_sentence(steps: Sequence[int]) -> str:
+    """Where a log that has steps at an even distance has none; empty where it is uneven throughout."""
+    apart = [after - before for before, after in pairwise(steps)]
+    usual = median(apart) if apart else 0
+    gaps = [(step + 1, step + far - 1) for step, far in zip(steps, apart, strict=False) if far >= _GAP * usual]
+    if len(steps) < 20 or not 0 < len(gaps) <= 3:
+        return ""
+    return f"Nothing was logged at {_listed([f'steps {first} to {last}' for first, last in gaps])}."
+
+
+_GAP = 10  # times the usual distance of steps
+_FAR = 25.0  # standard deviations, by the median absolute one: what heavy tails of a mean over a batch do not reach
+
+
+def _outlier(course: MetricCourse) -> str:
+    """The step whose mean reward is of another order than all; empty where there is none."""
+    middle = median(course.values)
+    spread = 1.4826 * median([abs(value - middle) for value in course.values])
+    step = max((course.largest_step, course.smallest_step), key=lambda step: abs(course.at(step) - middle))
+    if not 0 < _FAR * spread < abs(course.at(step) - middle) < math.inf:
+        return ""
+    return f"The mean reward is {course.at(step):.4g} at step {step}, far from its median of {middle:.3g}."
+
+
 def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
     """What was logged as no finite number, and where first."""
     for course in courses:
@@ -166,6 +192,7 @@ def metric_findings(
         dead_sentence(courses),
         *broken_sentences(courses),
         lost_sentence(verdicts),
+        gap_sentence(max((course.steps for course in courses), key=len, default=())),
         clipped_sentence(courses),
         *spikes,
         *level_sentences(courses),

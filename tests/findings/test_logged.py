@@ -76,6 +76,27 @@ def test_a_reward_that_never_changes_and_a_spread_that_vanishes_are_told_without
     assert not list(logged.level_sentences([replace(spread, values=spread.values[::-1]), course("reward", *[0.5] * 9)]))
 
 
+@pytest.mark.parametrize(
+    ("steps", "gaps"),
+    [
+        ([*range(1, 21), *range(41, 61)], "steps 21 to 40"),
+        ([*range(0, 200, 10), *range(400, 600, 10)], "steps 191 to 399"),
+        ([*range(1, 21), *range(29, 61)], ""),  # as where a few were lost
+        ([step * step for step in range(40)], ""),
+        ([1, *range(50, 60)], ""),  # few
+    ],
+)
+def test_a_gap_in_even_steps_is_named(steps: list[int], gaps: str) -> None:
+    assert logged.gap_sentence(steps) == (f"Nothing was logged at {gaps}." if gaps else "")
+
+
+@pytest.mark.parametrize(("value", "is_told"), [(1000.0, True), (-1000.0, True), (2.0, False), (math.inf, False)])
+def test_a_reward_of_another_order_is_named(value: float, is_told: bool) -> None:
+    rewards = [0.5 + 0.05 * (index % 5) for index in range(30)]
+    (sentence,) = list(logged.level_sentences([course("reward", *rewards[:7], value, *rewards[8:])])) or ("",)
+    assert sentence == f"The mean reward is {value:.4g} at step 80, far from its median of 0.6." * is_told
+
+
 DEAD = "of a step's groups gave no gradient, by the trainer's log of"
 
 

@@ -104,12 +104,16 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
         levels, reward = tuple(findings.level_sentences(courses)), findings.reward_sentence(courses)
         titles = ", ".join(course.title.strip() for course in other_courses or courses)
         lost = findings.lost_sentence(verdict_courses(run))
-        severity: Severity = "problem" if lost else "look" if broken_courses or spikes or levels else "unknown"
+        gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
+        is_odd = broken_courses or spikes or levels or gap
+        severity: Severity = "problem" if lost else "look" if is_odd else "unknown"
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",
             findings=tuple(
-                dict.fromkeys(filter(None, (lost, *broken_courses, *spikes, *levels, reward or f"Logged: {titles}.")))
+                dict.fromkeys(
+                    filter(None, (lost, gap, *broken_courses, *spikes, *levels, reward or f"Logged: {titles}."))
+                )
             ),
             severity=severity,
             next_step=_LOST if lost else "",

@@ -119,6 +119,8 @@ def test_steps_that_were_logged_twice_are_named(sizes: Sequence[int], steps: str
     groups = [group_of([0.0, 1.0], step=at, prompt=str(n)) for at, size in enumerate(sizes, 1) for n in range(size)]
     text = findings_of(degeneracy_of_run(run_of(*groups)))
     assert (f"There are twice the usual rollouts{steps}" in text) == bool(steps)
+    gap = [group_of([0.0, 1.0], step=at + 20 * (at > 10)) for at in range(30)]
+    assert "Nothing was logged at steps 11 to 30." in findings_of(degeneracy_of_run(run_of(*gap)))
 
 
 def test_a_gap_is_no_multiple_of_a_prediction_that_large_groups_make_next_to_nothing() -> None:

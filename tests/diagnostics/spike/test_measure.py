@@ -211,6 +211,13 @@ def test_a_number_that_is_always_zero_may_be_rounded(name: str) -> None:
     assert not any(module.spike_sentences(run_of(metrics={step: {name: 0.0} for step in range(1, 3)})))
 
 
+@pytest.mark.parametrize(("jump", "is_told"), [(30, True), (5, False), (None, False)])
+def test_a_learning_rate_that_jumps_after_its_warm_up_is_told(jump: int | None, is_told: bool) -> None:
+    rates = {step: {"lr": 1e-6 * (0.98**step if jump is None or step < jump else 100)} for step in range(60)}
+    sentences = list(module.spike_sentences(run_of(metrics=rates)))
+    assert [sentence.split(" from ")[0] for sentence in sentences] == ["The learning rate rises"] * is_told
+
+
 @pytest.mark.parametrize(
     ("num_live", "of_the_kl", "step"),
     [(12, 1e-6, None), (8, 1e-6, 0), (12, 90.0, 19), (0, 1e-6, None)],
