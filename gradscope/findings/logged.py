@@ -98,7 +98,7 @@ def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
             f"The mean reward is logged as {amount(reward.values[0])} at all {len(reward.steps):,} steps: it is "
             "rounded, relative to its group, or tells no answers apart."
         )
-    if reward is not None and (outlier := _outlier(reward)):
+    if reward is not None and reward.mean.is_defined and (outlier := _outlier(reward)):
         yield outlier
     if _reward_falls(courses):
         yield reward_sentence(courses)
@@ -161,17 +161,17 @@ def gap_sentence(steps: Sequence[int]) -> str:
 
 
 _GAP = 10  # times the usual distance of steps
-_FAR = 25.0  # standard deviations, by the median absolute one: what heavy tails of a mean over a batch do not reach
+_FAR = 3.0  # times the range of all other steps, what no heavy tail of a mean over a batch reaches
 
 
 def _outlier(course: MetricCourse) -> str:
-    """The step whose mean reward is of another order than all; empty where there is none."""
-    middle = median(course.values)
-    spread = 1.4826 * median([abs(value - middle) for value in course.values])
-    step = max((course.largest_step, course.smallest_step), key=lambda step: abs(course.at(step) - middle))
-    if not 0 < _FAR * spread < abs(course.at(step) - middle) < math.inf:
+    """The step whose mean reward is of another order than those of all other steps; empty where there is none."""
+    lowest, *others, highest = sorted(course.values) if len(course.values) > _GAP else (0.0, 0.0)
+    below, above = (others[0] - lowest, highest - others[-1]) if others else (0.0, 0.0)
+    if not others or not _FAR * (others[-1] - others[0]) < max(below, above) < math.inf or others[0] == others[-1]:
         return ""
-    return f"The mean reward is {course.at(step):.4g} at step {step}, far from its median of {middle:.3g}."
+    step = course.largest_step if above > below else course.smallest_step
+    return f"The mean reward is {course.at(step):.4g} at step {step}, far from its median of {median(others):.3g}."
 
 
 def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
