@@ -166,12 +166,12 @@ _FAR = 3.0  # times the range of all other steps, what no heavy tail of a mean o
 
 def _outlier(course: MetricCourse) -> str:
     """The step whose mean reward is of another order than those of all other steps; empty where there is none."""
-    lowest, *others, highest = sorted(course.values) if len(course.values) > _GAP else (0.0, 0.0)
-    below, above = (others[0] - lowest, highest - others[-1]) if others else (0.0, 0.0)
-    if not others or not _FAR * (others[-1] - others[0]) < max(below, above) < math.inf or others[0] == others[-1]:
+    lowest, *between, highest = sorted(course.values) if len(course.values) > _GAP else (0.0, 0.0)
+    below, above = (between[0] - lowest, highest - between[-1]) if between else (0.0, 0.0)
+    if not between or not _FAR * (between[-1] - between[0]) < max(below, above) < math.inf or between[0] == between[-1]:
         return ""
     step = course.largest_step if above > below else course.smallest_step
-    return f"The mean reward is {course.at(step):.4g} at step {step}, far from its median of {median(others):.3g}."
+    return f"The mean reward is {course.at(step):.4g} at step {step}, far from its median of {median(between):.3g}."
 
 
 def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
