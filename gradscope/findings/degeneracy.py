@@ -9,6 +9,7 @@ from statistics import fmean
 from msgspec import Struct
 
 from gradscope.estimate import Estimate
+from gradscope.findings.logged import gap_sentence
 from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
 from gradscope.results import degeneracy as results
 from gradscope.say import amount, chance, named_steps, number, percent, points, with_interval
@@ -21,7 +22,7 @@ def cost_finding(report: results.DegeneracyReport) -> str:
     """What share of the training signal was lost; empty where every group is alive."""
     cost = report.starvation
     is_part = report.reward_conflict is not None and report.reward == report.reward_conflict.main
-    if not cost.frac_rollouts.value or cost.dilution.value is None or is_part:
+    if not cost.frac_rollouts.value or cost.dilution.value is None or is_part or report.has_other_baseline:
         return ""
     shares = (
         (cost.frac_rollouts.value, "rollouts"),
@@ -229,6 +230,7 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     num_singletons: int  # groups left out because they have a single rollout
     num_incomplete: int  # groups left out because a reward is missing
     resampled: bool  # whether dead groups were replaced before they reached the log
+    doubled_steps: Sequence[int] = ()  # steps with twice the rollouts that most steps have
     num_without_main: int = 0  # rollouts that reach the threshold without the main reward, and so count as failing
 
 
@@ -240,6 +242,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     advice = "" if log.resampled else _advice(report, log)
     sentences = [
         _contradiction(report),
+        _other_baseline(report),
         *(conflict if leads else ()),
         _share(report),
         *((moved, advice) if moved else ()),
@@ -248,6 +251,8 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         *_filtered(report, log),
         _disagreement(report, log.num_levels)[0],
         _left_out(log),
+        _doubled(log.doubled_steps),
+        gap_sentence(report.course.step if report.course.step == report.course.last_step else ()),
         _levels(report, log),
         cost_finding(report),
         "" if moved else advice,
@@ -292,6 +297,16 @@ def _contradiction(report: results.DegeneracyReport) -> str:
     return (
         f"In {report.num_contradicting:,} of {num_live:,} groups with unequal rewards the logged advantages fall where "
         "the rewards rise: their sign is wrong, or they are those of other rollouts."
+    )
+
+
+def _other_baseline(report: results.DegeneracyReport) -> str:
+    """That groups of equal rewards have a gradient all the same; empty where they have none."""
+    if not report.has_other_baseline:
+        return ""
+    return (
+        f"In {report.num_moved:,} groups of equal rewards the logged advantages are not zero: the baseline is not the "
+        "mean of the group (but of a batch, a critic or a KL term), and these groups move the policy."
     )
 
 
@@ -373,6 +388,12 @@ def _gap(report: results.DegeneracyReport) -> str:
     )
 
 
+def _doubled(steps: Sequence[int]) -> str:
+    if not steps:
+        return ""
+    return f"There are twice the usual rollouts at {named_steps(steps)}: did a resumed run log them again?"
+
+
 def _levels(report: results.DegeneracyReport, log: LoggedGroups) -> str:
     if log.num_without_main and report.success_threshold is not None:
         main, threshold = report.prompts.reward, report.success_threshold
@@ -404,6 +425,10 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return conflict_advice(report.reward_conflict)
     if report.contradicts_rewards:
         return "Look at how advantages are made and which rollouts they are written beside."
+    if report.has_other_baseline:
+        return (
+            "Look at how advantages are made: whether groups that tell no rollouts apart are meant to move the policy."
+        )
     if report.looks_filtered:
         return "Log groups before they are filtered: what the filter drops costs rollouts too."
     if not dead and report.num_faint:
@@ -433,7 +458,7 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         verb = (
             "fails: look at the reward function, and at completions that were cut off,"
             if hard
-            else ("passes: see whether the reward can fail,")
+            else "passes: see whether the reward can fail, or the log leaves out what fails,"
         )
         return f"Every rollout {verb} before the prompts."
     lost = (report.prompts.never_groups or 0) + (report.prompts.always_groups or 0)
@@ -443,8 +468,8 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return "Whether that is luck so few rollouts of a prompt do not tell: try more rollouts a group."
     if is_luck and _is_of_visits(report.overdispersion):
         return (
-            "Rollouts of a group agree more than their prompt explains: look at what they share (a cached or shared "
-            "verdict, one seed, an environment that failed)."
+            "Rollouts of a group agree more than their prompt explains: look at what they share (equal completions, a "
+            "cached or shared verdict, one seed, an environment that failed)."
         )
     if is_luck and not report.frac_all_fail.is_defined:
         return _LUCK
@@ -552,9 +577,21 @@ def _disagreement(report: results.DegeneracyReport, num_levels: int) -> tuple[st
     step, logged, own = different[0]
     text = (
         f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "
-        f"{step}: {number(logged, '.4f')}, here {own:.4f}. {_why_different(own - logged, num_levels)}"
+        f"{step}: {number(logged, '.4f')}, here {own:.4f}. {_shift(course) or _why_different(own - logged, num_levels)}"
     )
     return text, ""
+
+
+def _shift(course: results.DegeneracyCourse) -> str:
+    """That the trainer's shares are those of the step before or after; empty where they are not."""
+    for name, logged, own in (
+        ("before", course.logged[1:], course.frac_reward_zero_std[:-1]),
+        ("after", course.logged[:-1], course.frac_reward_zero_std[1:]),
+    ):
+        pairs = [(a, b) for a, b in zip(logged, own, strict=True) if a is not None and b is not None]
+        if len({share for _, share in pairs}) > 2 and all(abs(a - b) <= _SAME for a, b in pairs):
+            return f"They are those of the rollouts one step {name}: the trainer counts its steps otherwise."
+    return ""
 
 
 def _why_different(excess: float, num_levels: int) -> str:

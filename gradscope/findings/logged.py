@@ -90,27 +90,52 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
 
 def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
     """Which numbers end on another level than they had."""
-    from gradscope.metrics.uncertainty.steps import late_change  # behind it lies scipy
+    from gradscope.metrics.uncertainty.steps import MIN_STEPS_OF_LEVELS, late_change  # behind it lies scipy
 
+    reward = course_named(courses, "reward")
+    if reward is not None and len(reward.steps) >= MIN_STEPS_OF_LEVELS and min(reward.values) == max(reward.values):
+        yield (
+            f"The mean reward is logged as {amount(reward.values[0])} at all {len(reward.steps):,} steps: it is "
+            "rounded, relative to its group, or tells no answers apart."
+        )
+    if reward is not None and reward.mean.is_defined and (outlier := _outlier(reward)):
+        yield outlier
     if _reward_falls(courses):
         yield reward_sentence(courses)
-    for name in ("entropy", "completions/mean_length"):
+    dead = course_named(courses, "frac_reward_zero_std")
+    for name in ("entropy", "completions/mean_length", *(() if dead else ("reward_std",))):
         course = course_named(courses, name)
         values = {} if course is None else dict(zip(course.steps, course.values, strict=True))
-        change = late_change(values, factor=5.0, share_before=0.05) or late_change(values, factor=2.0)
-        if course is not None and change is not None:
+        change = late_change(values, factor=5.0, share_before=0.05)
+        change = change or (None if name == "reward_std" else late_change(values, factor=2.0))
+        if course is not None and change is not None and (change.side < 0 or name != "reward_std"):
             yield late_sentence(f"The {course.title.strip()}", change)
 
 
 def _reward_falls(courses: Sequence[MetricCourse]) -> bool:
-    """Whether the last fifth of steps has less reward than an earlier one by a quarter of its range, beyond noise."""
     course = course_named(courses, "reward")
-    if course is None or course.mean.value is None or len(course.steps) < 20:  # a fifth is a handful
+    return course is not None and _falls(course)
+
+
+def _falls(course: MetricCourse, least_steps: int = 20) -> bool:  # with fewer a fifth is not even a handful
+    """Whether the last fifth of steps has less than an earlier one by a quarter of its range, beyond noise."""
+    if course.mean.value is None or len(course.steps) < least_steps:
         return False
     noise = math.sqrt(fmean((after - before) ** 2 for before, after in pairwise(course.values)))
     least = max((max(course.values) - min(course.values)) / 4, 4 * noise / math.sqrt(len(course.steps) // 5))
     first, middle, last = (mean for mean, _ in _fifths(course))
     return max(first, middle) - last > least
+
+
+def lost_sentence(verdicts: Sequence[MetricCourse]) -> str:
+    """What else says how good answers are and falls; evaluations come every few steps, and ten of them do."""
+    lost = [(course.name, _fifths(course)) for course in verdicts if _falls(course, least_steps=10)]
+    if not lost:
+        return ""
+    name, means = lost[0]
+    more = f"; likewise {', '.join(name for name, _ in lost[1:3])}" if lost[1:] else ""
+    more += f" and {len(lost) - 3} more" if lost[3:] else ""
+    return f"{name} falls: {', '.join(f'{mean:.3g} {where}' for mean, where in means)}{more}."
 
 
 def reward_sentence(courses: Sequence[MetricCourse]) -> str:
@@ -125,6 +150,30 @@ def reward_sentence(courses: Sequence[MetricCourse]) -> str:
     return f"The mean reward {'falls:' if _reward_falls(courses) else 'was'} {', '.join(parts)}."
 
 
+def gap_sentence(steps: Sequence[int]) -> str:
+    """Where a log that has steps at an even distance has none; empty where it is uneven throughout."""
+    apart = [after - before for before, after in pairwise(steps)]
+    usual = median(apart) if apart else 0
+    gaps = [(step + 1, step + far - 1) for step, far in zip(steps, apart, strict=False) if far >= _GAP * usual]
+    if len(steps) < 20 or not 0 < len(gaps) <= 3:
+        return ""
+    return f"Nothing was logged at {_listed([f'steps {first} to {last}' for first, last in gaps])}."
+
+
+_GAP = 10  # times the usual distance of steps
+_FAR = 3.0  # times the range of all other steps, what no heavy tail of a mean over a batch reaches
+
+
+def _outlier(course: MetricCourse) -> str:
+    """The step whose mean reward is of another order than those of all other steps; empty where there is none."""
+    lowest, *between, highest = sorted(course.values) if len(course.values) > _GAP else (0.0, 0.0)
+    below, above = (between[0] - lowest, highest - between[-1]) if between else (0.0, 0.0)
+    if not between or not _FAR * (between[-1] - between[0]) < max(below, above) < math.inf or between[0] == between[-1]:
+        return ""
+    step = course.largest_step if above > below else course.smallest_step
+    return f"The mean reward is {course.at(step):.4g} at step {step}, far from its median of {median(between):.3g}."
+
+
 def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
     """What was logged as no finite number, and where first."""
     for course in courses:
@@ -135,11 +184,15 @@ def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
             yield f"{course.name} is {'no share' if is_no_share else word} at step {broken[0]}{more}."
 
 
-def metric_findings(courses: Sequence[MetricCourse], spikes: Sequence[str] = ()) -> tuple[str, ...]:
-    """All sentences, the verdict first, then what is wrong, with those on ``spikes``."""
+def metric_findings(
+    courses: Sequence[MetricCourse], spikes: Sequence[str] = (), verdicts: Sequence[MetricCourse] = ()
+) -> tuple[str, ...]:
+    """All sentences, the verdict first, then what is wrong, with those on ``spikes`` and on what judges answers."""
     sentences = (
         dead_sentence(courses),
         *broken_sentences(courses),
+        lost_sentence(verdicts),
+        gap_sentence(max((course.steps for course in courses), key=len, default=())),
         clipped_sentence(courses),
         *spikes,
         *level_sentences(courses),

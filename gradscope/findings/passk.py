@@ -25,9 +25,7 @@ def passk_findings(
         if missing
     ]
     sentences += [
-        sentence
-        for comparison in comparisons
-        for sentence in (_unpaired(comparison), _compression(comparison), _caution(comparison))
+        sentence for comparison in comparisons for sentence in (_compression(comparison), _caution(comparison))
     ]
     sentences += [sentence for table in tables for sentence in (_copies(table), _forecast(table))]
     sentences += [_reach(table) for table in tables] if comparisons else []
@@ -65,7 +63,9 @@ _UNDECIDED: dict[tuple[int, int], str] = {
 
 def reach_finding(comparison: PassAtKComparison) -> str:
     """The verdict on two policies with its evidence: the differences at the smallest and the largest budget."""
-    pair = f"{comparison.second} against {comparison.first}"
+    common = counted(comparison.num_prompts, "prompt")
+    only = f", over {common} in both and without {comparison.num_unpaired:,} in one" * (comparison.num_unpaired > 0)
+    pair = f"{comparison.second} against {comparison.first}{only}"
     defined = [row for row in comparison.rows if row.difference.value is not None]
     if not defined:
         return f"{comparison.first} and {comparison.second} have no budget in common."
@@ -119,12 +119,3 @@ def _compression(comparison: PassAtKComparison) -> str:
     if row.compression_at_least is not None:
         return f"{comparison.first} needs at least {row.compression_at_least:.2f} {times}; its own set no upper end."
     return ""
-
-
-def _unpaired(comparison: PassAtKComparison) -> str:
-    if not comparison.num_unpaired:
-        return ""
-    return (
-        f"{counted(comparison.num_unpaired, 'prompt')} in only one of {comparison.first} and {comparison.second}: left "
-        "out of their comparison."
-    )

@@ -286,7 +286,15 @@ class BehindFilter(Struct, frozen=True, kw_only=True):
 class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     """How many groups give no gradient, of which kind, against coin flips; fields that no screen shows are deferred."""
 
-    not_in_document = ("course", "summary", "min_num_filtered", "num_faint", "faint_spread", "num_contradicting")
+    not_in_document = (
+        "course",
+        "summary",
+        "min_num_filtered",
+        "num_faint",
+        "faint_spread",
+        "num_contradicting",
+        "num_moved",
+    )
 
     source: Source  # where the rollouts came from
     reward: str  # which reward was used: ``reward`` (the trainer's scalar) or the name of one reward function
@@ -350,12 +358,18 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     num_faint: int = 0  # groups whose rewards differ by next to nothing beside those of other groups
     faint_spread: float = 0.0  # the most that these differ by
     num_contradicting: int = 0  # groups whose logged advantages fall where the rewards rise
+    num_moved: int = 0  # groups of equal rewards whose logged advantages are not zero
 
     @property
     def contradicts_rewards(self) -> bool:
         """Whether the logged advantages are not those of these rewards, whatever their formula."""
         num_live = self.num_groups * (1 - (self.frac_reward_zero_std.value or 0.0))
         return self.num_contradicting > max(_MANY_CONTRADICTING * num_live, 1)
+
+    @property
+    def has_other_baseline(self) -> bool:
+        """Whether groups of equal rewards have a gradient by the logged advantages, as they have not by their mean."""
+        return self.num_moved > 0.5 * self.num_groups * (self.frac_reward_zero_std.value or 1.0)
 
     @property
     def looks_filtered(self) -> bool:

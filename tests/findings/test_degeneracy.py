@@ -459,6 +459,11 @@ def test_the_trainers_own_share_is_compared_where_it_was_logged() -> None:
     broken = shown(with_steps(report, (replace(first, logged=float("nan")), *rest)))
     assert "first at step 1: NaN, here" in broken
     assert "the trainer's own number is broken" in broken
+    own_shares = [row.frac_reward_zero_std.value for row in report.by_step]
+    for shift, side in ((1, "before"), (-1, "after")):
+        shares = own_shares[-shift:] + own_shares[:-shift]
+        shifted = [replace(row, logged=share) for row, share in zip(report.by_step, shares, strict=True)]
+        assert f"They are those of the rollouts one step {side}" in shown(with_steps(report, shifted))
     silent = with_steps(report, [replace(row, logged=None) for row in report.by_step])
     assert "trainer" not in shown(silent)
 

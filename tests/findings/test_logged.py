@@ -54,6 +54,51 @@ def course(name: str, *values: float) -> MetricCourse:
     )
 
 
+def test_a_held_out_score_that_falls_is_told_and_one_that_wavers_is_not() -> None:
+    falls = [0.5 + 0.01 * (index % 2) - 0.02 * max(index - 4, 0) for index in range(15)]
+    wavers = [0.5 + 0.03 * (index % 3) for index in range(15)]
+    held, level = course("val/acc", *falls), course("val-core/pass@1", *wavers)
+    assert logged.lost_sentence([level]) == ""
+    assert logged.lost_sentence([held]) == (
+        "val/acc falls: 0.503 at steps 10 to 30, 0.443 at steps 70 to 90, 0.323 at steps 130 to 150."
+    )
+    several = [held, *(replace(held, name=name) for name in "abcd"), level]
+    assert logged.lost_sentence(several).endswith("; likewise a, b and 2 more.")
+    assert logged.metric_findings([course("reward", *falls[::-1])], verdicts=[held])[1].startswith("val/acc falls: ")
+
+
+def test_a_reward_that_never_changes_and_a_spread_that_vanishes_are_told_without_the_share_of_dead_groups() -> None:
+    constant, spread = course("reward", *[0.5] * 20), course("reward_std", *(0.4 * 0.7**step for step in range(20)))
+    sentences = list(logged.level_sentences([constant, spread]))
+    assert sentences[0].startswith("The mean reward is logged as 0.5 at all 20 steps: ")
+    assert sentences[1].startswith("The reward_std falls from 0.4, its median up to step 10, to 0.000")
+    assert len(list(logged.level_sentences([spread, course("frac_reward_zero_std", *[0.5] * 20)]))) == 0
+    assert not list(logged.level_sentences([replace(spread, values=spread.values[::-1]), course("reward", *[0.5] * 9)]))
+
+
+@pytest.mark.parametrize(
+    ("steps", "gaps"),
+    [
+        ([*range(1, 21), *range(41, 61)], "steps 21 to 40"),
+        ([*range(0, 200, 10), *range(400, 600, 10)], "steps 191 to 399"),
+        ([*range(1, 21), *range(29, 61)], ""),  # as where a few were lost
+        ([step * step for step in range(40)], ""),
+        ([1, *range(50, 60)], ""),  # few
+    ],
+)
+def test_a_gap_in_even_steps_is_named(steps: list[int], gaps: str) -> None:
+    assert logged.gap_sentence(steps) == (f"Nothing was logged at {gaps}." if gaps else "")
+
+
+@pytest.mark.parametrize(("value", "is_told"), [(1000.0, True), (-1000.0, True), (1.2, False), (math.inf, False)])
+def test_a_reward_of_another_order_is_named(value: float, is_told: bool) -> None:
+    rewards = [0.5 + 0.05 * (index % 5) for index in range(30)]
+    (sentence,) = list(logged.level_sentences([course("reward", *rewards[:7], value, *rewards[8:])])) or ("",)
+    assert sentence == f"The mean reward is {value:.4g} at step 80, far from its median of 0.6." * is_told
+    saturating = [0.95 - 0.5 * 0.8**index + 0.001 * (index % 2) for index in range(60)]
+    assert not list(logged.level_sentences([course("reward", *saturating)]))
+
+
 DEAD = "of a step's groups gave no gradient, by the trainer's log of"
 
 

@@ -33,14 +33,16 @@ def test_a_single_budget_is_named_once_and_none_is_explained() -> None:
 
 
 def test_a_comparison_is_its_verdict_its_factor_and_what_is_left_out() -> None:
-    verdict, unpaired, factor, caution = compared(COMPARISON)
+    verdict, factor, caution = compared(COMPARISON)
     assert verdict == (
-        "after against before: a gain at the smallest budget, no certain difference at the largest; the sign turns at "
-        "k = 16. Verdict: undecided whether it solves more or needs fewer samples."
+        "after against before, over 64 prompts in both and without 1 in one: a gain at the smallest budget, no certain "
+        "difference at the largest; the sign turns at k = 16. Verdict: undecided whether it solves more "
+        "or needs fewer samples."
     )
     assert caution.startswith("A verifier that passes 1.0 % of wrong samples counts")
     assert factor == "before needs 6.30 [4.80, 8.20] times the samples of after for the same pass@1."
-    assert unpaired == "1 prompt in only one of before and after: left out of their comparison."
+    whole = compared(replace(COMPARISON, num_unpaired=0))
+    assert whole[0].startswith("after against before: a gain at the smallest budget, ")
 
 
 def test_samples_that_agree_are_called_copies_unless_all_prompts_pass_or_fail() -> None:
@@ -65,7 +67,7 @@ def test_a_single_common_budget_has_no_course() -> None:
 
 def test_a_factor_beyond_the_samples_is_a_lower_bound() -> None:
     open_upwards = replace(COMPARISON, rows=COMPARISON.rows[3:])
-    assert compared(open_upwards)[2] == (
+    assert compared(open_upwards)[1] == (
         "before needs at least 1.40 times the samples of after for the same pass@8; its own set no upper end."
     )
     unknown = replace(COMPARISON.rows[3], compression_at_least=None)
@@ -74,7 +76,7 @@ def test_a_factor_beyond_the_samples_is_a_lower_bound() -> None:
 
 def test_the_verdict_on_two_files_comes_first_and_what_each_reaches_last() -> None:
     sentences = passk_findings([TABLE, SECOND], [COMPARISON], [0, 3])
-    assert sentences[0].startswith("after against before: ")
+    assert sentences[0].startswith("after against before, over 64 prompts in both ")
     assert sentences[1] == f"{SECOND.name}: 3 samples have no reward and are not counted."
     assert [
         sentence.startswith(f"{table.name}: pass@1 = ")

@@ -24,7 +24,7 @@ from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.compare import compare_findings
+from gradscope.findings.compare import OTHER_PROMPTS, compare_findings
 from gradscope.metrics.uncertainty import paired
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.results.compare import UNKNOWN, ComparedCell, ComparedCurve, ComparedPair, CompareVerdict, Comparison
@@ -231,7 +231,7 @@ def _cautions(first: compared_runs.ComparedRun, second: compared_runs.ComparedRu
             set(names) for names in compared_runs.prompt_names([first.rewards, second.rewards])
         )
         shared = first_prompts & second_prompts
-        caution = "" if shared else ": a difference may be that of the prompts"
+        caution = "" if shared else OTHER_PROMPTS
         yield f"{len(shared):,} of {len(first_prompts | second_prompts):,} prompts are in both{caution}."
         if unlike := compared_runs.unlike_rewards(first, second):
             yield unlike

@@ -15,7 +15,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.group_rewards import NUM_WINDOWS, TRAINER_REWARD, DegeneracyOptions
-from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, logged_estimate, logged_value, metric_courses
+from gradscope.diagnostics.logged.tokens import (
+    NO_ROLLOUTS,
+    logged_estimate,
+    logged_value,
+    metric_courses,
+    verdict_courses,
+)
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.logged import course_named, metric_findings
@@ -46,7 +52,7 @@ def degeneracy_as_logged(
     dead, passed, failed = (course_named(courses, name) for name in _SHARES)
     from gradscope.diagnostics.spike.measure import spike_sentences  # not loaded with every log
 
-    findings = metric_findings(courses, spike_sentences(run))
+    findings = metric_findings(courses, spike_sentences(run), verdict_courses(run))
     steps = () if dead is None else dead.steps
     shares = [_aligned(course, steps) for course in (dead, passed, failed)]
     target, is_by_window = options.target_degeneracy, options.by == "window"

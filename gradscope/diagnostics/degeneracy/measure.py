@@ -338,6 +338,7 @@ def degeneracy_of_run(
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,
         resampled=run.settings.get("sampling") == "dynamic",
+        doubled_steps=_doubled_steps(chosen.table),
         num_without_main=num_reaching - (0 if table.num_passing is None else int(table.num_passing.sum())),
     )
     report = results.DegeneracyReport(
@@ -380,6 +381,7 @@ def degeneracy_of_run(
         num_faint=int(faint.sum()),
         faint_spread=float(spread[faint].max(initial=0.0)),
         num_contradicting=_num_contradicting(chosen.table),
+        num_moved=_num_moved(chosen.table),
     )
     return report
 
@@ -391,6 +393,27 @@ def _num_contradicting(groups: RewardTable) -> int:
     deviation = groups.reward - np.repeat(groups.sums(groups.reward) / groups.size, groups.size)
     along = groups.sums(np.nan_to_num(groups.advantage * deviation))
     return int(np.sum(along < -EQUAL_REWARDS))
+
+
+def _doubled_steps(groups: RewardTable) -> Sequence[int]:
+    """Steps with exactly twice the rollouts that most steps have; none where steps are of many sizes."""
+    steps, step = np.unique(groups.step, return_inverse=True)
+    sizes = np.bincount(step, weights=groups.size)
+    usual = np.median(sizes)
+    is_usual, is_doubled = sizes == usual, sizes == 2 * usual
+    return steps[is_doubled].tolist() if np.all(is_usual | is_doubled) and is_usual.sum() > is_doubled.sum() else ()
+
+
+_NOT_ROUNDING = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
+
+
+def _num_moved(groups: RewardTable) -> int:
+    """Groups of equal rewards whose logged advantages are not zero, as by another baseline than the group's mean."""
+    if groups.advantage is None:
+        return 0
+    sizes = np.sqrt(groups.sums(np.nan_to_num(groups.advantage) ** 2) / groups.size)
+    is_dead = groups.spread(groups.reward) <= EQUAL_REWARDS
+    return int(np.sum(is_dead & (sizes > _NOT_ROUNDING * np.sqrt(np.mean(sizes**2)))))
 
 
 def _predictions(

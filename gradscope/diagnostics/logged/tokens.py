@@ -23,7 +23,7 @@ from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.results import logged as results
 from gradscope.rollouts.groups import Rollout, RolloutGroup
-from gradscope.rollouts.readers.metrics_alone.naming import COMMON
+from gradscope.rollouts.readers.metrics_alone.naming import COMMON, CommonMetric, is_verdict
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
@@ -77,28 +77,32 @@ NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts
 
 def metric_courses(run: Run) -> tuple[results.MetricCourse, ...]:
     """The common metrics of a run, in the order of reading; those that no step has are left out."""
-    courses = []
-    for metric in COMMON:
-        steps, values = run.courses.course(metric.name)
-        if len(steps):
-            is_finite = np.isfinite(values)
-            chosen = is_finite if is_finite.any() else ~is_finite
-            unusable = np.flatnonzero(~(np.abs(values) < _LARGEST))[:1]
-            first = dict(zip(steps[unusable].tolist(), values[unusable].tolist(), strict=True))
-            broken = _first_undefined(first, is_share=metric.name not in run.courses.not_shares)
-            courses.append(
-                results.MetricCourse(
-                    name=metric.name,
-                    title=metric.title,
-                    style=metric.style,
-                    mean=broken or Estimate.exact(fmean(values.tolist()), num_units=len(steps)),
-                    largest_step=int(steps[chosen][np.argmax(values[chosen])]),
-                    smallest_step=int(steps[chosen][np.argmin(values[chosen])]),
-                    steps=array("q", steps.tobytes()),
-                    values=array("d", values.tobytes()),
-                )
-            )
-    return tuple(courses)
+    return tuple(_course(run, metric) for metric in COMMON if len(run.courses.course(metric.name)[0]))
+
+
+def verdict_courses(run: Run) -> tuple[results.MetricCourse, ...]:
+    """What else says how good answers are, by its trainer's name: held-out evaluations, shares of correct answers."""
+    names = [name for name in run.courses.columns if is_verdict(name)]
+    return tuple(_course(run, CommonMetric(name=name, title=name, style="norm", keys=(name,))) for name in names)
+
+
+def _course(run: Run, metric: CommonMetric) -> results.MetricCourse:
+    steps, values = run.courses.course(metric.name)
+    is_finite = np.isfinite(values)
+    chosen = is_finite if is_finite.any() else ~is_finite
+    unusable = np.flatnonzero(~(np.abs(values) < _LARGEST))[:1]
+    first = dict(zip(steps[unusable].tolist(), values[unusable].tolist(), strict=True))
+    broken = _first_undefined(first, is_share=metric.name not in run.courses.not_shares)
+    return results.MetricCourse(
+        name=metric.name,
+        title=metric.title,
+        style=metric.style,
+        mean=broken or Estimate.exact(fmean(values.tolist()), num_units=len(steps)),
+        largest_step=int(steps[chosen][np.argmax(values[chosen])]),
+        smallest_step=int(steps[chosen][np.argmin(values[chosen])]),
+        steps=array("q", steps.tobytes()),
+        values=array("d", values.tobytes()),
+    )
 
 
 Result_co = TypeVar("Result_co", covariant=True)

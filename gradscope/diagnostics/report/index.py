@@ -21,11 +21,12 @@ from gradscope.diagnostics.compare import runs as compared_runs
 from gradscope.diagnostics.degeneracy.group_rewards import NoGroupError
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
+from gradscope.diagnostics.logged.tokens import metric_courses
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.compare import effect_over_interval
+from gradscope.findings.compare import OTHER_PROMPTS, effect_over_interval
 from gradscope.findings.degeneracy import conflicts_of_runs
-from gradscope.findings.logged import late_sentence
+from gradscope.findings.logged import broken_sentences, late_sentence
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.metrics.uncertainty.steps import late_change, trend
@@ -233,11 +234,13 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     same_steps = {name: replace(run, groups=groups_of_steps(run.groups, steps)) for name, run in runs.items()}
     sides = [side for name, run in same_steps.items() if (side := side_rewards(run, name)) is not None]
     beyond = [row for row in rows if _beyond_chance(row[5], len(rows))]
+    broken = [f"{name}: {text}" for name, run in runs.items() for text in broken_sentences(metric_courses(run))]
     return ReportSection(
         name=name,
         question=question,
-        severity="look" if beyond or any(side.conflict for side in sides) else "fine",
+        severity="problem" if broken else "look" if beyond or any(side.conflict for side in sides) else "fine",
         findings=(
+            *broken,
             *_sentences(first[0], [other for other, _ in rest], rows),
             *conflicts_of_runs(sides),
             *filter(None, dict.fromkeys(unlike.values())),
@@ -348,7 +351,7 @@ def _cautions(runs: Sequence[Run], steps: Sequence[int]) -> Iterator[str]:
         yield f"Groups differ in size ({'; '.join(sizes)}), and larger ones are less often without a gradient."
     prompts = list(map(set, compared_runs.prompt_names([reward_table(run.groups) for run in runs])))
     shared, every = len(set.intersection(*prompts)), len(set.union(*prompts))
-    yield f"{shared:,} of {every:,} prompts are in all of them."
+    yield f"{shared:,} of {every:,} prompts are in all of them{'' if shared else OTHER_PROMPTS}."
 
 
 def _table(first: str, rows: Sequence[_Row], steps: Sequence[int]) -> tuple[ReportTable, ...]:

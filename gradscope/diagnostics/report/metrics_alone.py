@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.logged.tokens import metric_courses
+from gradscope.diagnostics.logged.tokens import metric_courses, verdict_courses
 from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.findings import logged as findings
 from gradscope.render.views.view import Column, lines_over, tabulate
@@ -20,6 +20,7 @@ from gradscope.say import counted
 _DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_norm"
 _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
 _HALF, _MANY = 0.5, 0.1
+_LOST = "Read completions of late steps that score high, and compare with a checkpoint before the fall."
 
 
 def report_of_metrics(run: Run, name: str) -> RunReport:
@@ -102,12 +103,20 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
         spikes = spike_sentences(run) if norm is None else ()
         levels, reward = tuple(findings.level_sentences(courses)), findings.reward_sentence(courses)
         titles = ", ".join(course.title.strip() for course in other_courses or courses)
-        severity: Severity = "look" if broken_courses or spikes or levels else "unknown"
+        lost = findings.lost_sentence(verdict_courses(run))
+        gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
+        is_odd = broken_courses or spikes or levels or gap
+        severity: Severity = "problem" if lost else "look" if is_odd else "unknown"
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",
-            findings=tuple(dict.fromkeys((*broken_courses, *spikes, *levels, reward or f"Logged: {titles}."))),
+            findings=tuple(
+                dict.fromkeys(
+                    filter(None, (lost, gap, *broken_courses, *spikes, *levels, reward or f"Logged: {titles}."))
+                )
+            ),
             severity=severity,
+            next_step=_LOST if lost else "",
             charts=tuple(
                 chart
                 for course in other_courses

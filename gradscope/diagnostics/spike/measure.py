@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -49,8 +50,11 @@ _RISES = ((_NAMES[0], 3.0), (_NAMES[1], 10.0))
 """Times its level before from which on a late norm or KL is named. A KL grows by the square where weights drift evenly,
 and then has 7.3."""
 
+_FALL = 10.0  # times below its level before from which on a late norm is named: next to nothing is learned any more
+
 _DEAD = "frac_reward_zero_std"
 _RATES = ("learning_rate", "lr")
+_WARM_UP, _JUMP = 0.2, 5.0  # share of steps that may raise the rate, and times that no schedule raises it later
 _FEW_IDLE = 0.05  # share of steps of a warm-up and a decay that may have a learning rate of 0
 
 Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
@@ -148,6 +152,11 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
         yield f"The learning rate is logged as 0 at all {len(rates):,} steps: it is rounded, or they change nothing."
     elif len(idle) > max(2, _FEW_IDLE * len(rates)):
         yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({_spans(idle)}): they change nothing."
+    warm = sorted(rates.items())[math.ceil(_WARM_UP * len(rates)) :]
+    for (_, before), (step, after) in pairwise(warm):
+        if after > _JUMP * before > 0:
+            yield f"The learning rate rises from {before:.3g} to {after:.3g} at step {step}."
+            break
     name = next((name for name in courses if name.endswith(_NAMES[0])), "")
     norms = list(run.courses.by_step(name).values()) or [0.0]
     number = norms.count(max(norms))
@@ -162,11 +171,12 @@ def _spans(steps: Sequence[int]) -> str:
 
 
 def level_changes(courses: Courses) -> Iterator[str]:
-    """A sentence for each norm or KL that has risen for good, which no single step shows."""
+    """A sentence for each norm or KL that has risen for good, or norm that vanishes, which no single step shows."""
     for name, course in courses.items():
         factor = next((rise for names, rise in _RISES if name.rpartition("/")[2] in names), None)
         change = late_change(course, factor=factor) if factor else None
-        if change is not None and change.side > 0:
+        is_norm = name.rpartition("/")[2] in _NAMES[0]
+        if change is not None and (change.side > 0 or (is_norm and change.before >= _FALL * change.late)):
             yield late_sentence(name, change)
 
 

@@ -304,16 +304,17 @@ def _deviations(
 
 MIN_STEPS_OF_LEVELS = 20  # steps below which the last fifth is a handful
 _QUARTILES = (0.25, 0.75)
+_LEAST_LATE, _STRICTER = 5, 1.5  # steps of a collapse just before the end, and how much more it has to change by
 
 
 class LateChange(Struct, frozen=True, kw_only=True):
-    """A course whose last fifth of steps lies on another level than its first two thirds, or another share."""
+    """A course whose last fifth or twentieth of steps lies on another level than its first two thirds, or a share."""
 
     before: float  # median of the first steps
-    late: float  # median of the last fifth
+    late: float  # median of the last steps
     before_until: int  # last of the first steps
-    since: int  # first step of the last fifth
-    until: int  # its last
+    since: int  # the first of these
+    until: int  # the last
 
     @property
     def side(self) -> Literal[-1, 1]:
@@ -325,7 +326,7 @@ def late_change(values: Mapping[int, float], *, factor: float, share_before: flo
     """Where a course without negative numbers ends, if that is this many times its level before, or one over it.
 
     No test of a trend, which a course that bends or jumps at its end fails: the medians are facts, and the quartiles of
-    both parts have to be apart. None otherwise, and with fewer than twenty steps.
+    both parts have to be apart. Of the last twentieth more is asked. None otherwise, and with fewer than twenty steps.
 
     >>> late_change({step: 1.0 if step < 30 else 5.0 for step in range(40)}, factor=3.0)
     LateChange(before=1.0, late=5.0, before_until=25, since=32, until=39)
@@ -334,13 +335,14 @@ def late_change(values: Mapping[int, float], *, factor: float, share_before: flo
     numbers = np.array([values[step] for step in steps])
     if len(steps) < MIN_STEPS_OF_LEVELS or numbers.min() < 0:
         return None
-    num_before, first_late = int(share_before * len(steps)), len(steps) - len(steps) // 5
-    parts = numbers[:num_before], numbers[first_late:]
-    before, late = (float(np.median(part)) for part in parts)
-    low, high = sorted(parts, key=np.median)
-    is_apart = np.quantile(low, _QUARTILES[1]) < np.quantile(high, _QUARTILES[0])
-    if max(before, late) < factor * min(before, late) or not is_apart:
-        return None
-    return LateChange(
-        before=before, late=late, before_until=steps[num_before - 1], since=steps[first_late], until=steps[-1]
-    )
+    num_before = int(share_before * len(steps))
+    for num_late, times in ((len(steps) // 5, factor), (max(len(steps) // 20, _LEAST_LATE), _STRICTER * factor)):
+        parts = numbers[:num_before], numbers[-num_late:]
+        before, late = (float(np.median(part)) for part in parts)
+        low, high = sorted(parts, key=np.median)
+        is_apart = np.quantile(low, _QUARTILES[1]) < np.quantile(high, _QUARTILES[0])
+        if is_apart and max(before, late) >= times * min(before, late):
+            return LateChange(
+                before=before, late=late, before_until=steps[num_before - 1], since=steps[-num_late], until=steps[-1]
+            )
+    return None

@@ -295,6 +295,14 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
         assert rising.startswith("d.jsonl beside c.jsonl: trend of the mean reward +0.1") == is_told
 
 
+def test_a_difference_may_be_that_of_other_prompts(tmp_path: Path) -> None:
+    rewards = [[0.0, 0.0, 0.0, 1.0]] * 20, [[0.0, 1.0, 1.0, 1.0]] * 20
+    low, high = (write_log(tmp_path / f"{n}.jsonl", groups) for n, groups in enumerate(rewards))
+    assert compare_runs(low, high).findings[0].endswith("[+0.500, +0.500], which is beyond chance.")
+    high.write_text(high.read_text().replace(': "p', ': "q'))
+    assert compare_runs(low, high).findings[0].endswith(", but may be that of other prompts.")
+
+
 def test_mean_rewards_of_other_functions_are_no_difference(tmp_path: Path, shared_data: Path) -> None:
     runs = shared_data / "runs"
     report = compare_runs(runs / "verl_sample" / "v1" / "rollout", runs / "verl_sample" / "legacy" / "rollout")

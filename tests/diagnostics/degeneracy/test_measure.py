@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -97,15 +97,30 @@ def test_what_hides_dead_groups_is_said() -> None:
         "the logged advantages fall where the rewards rise": hidden(
             lambda n: [1.0, 0.0] * 4, advantages=lambda n: [-1.0, 1.0] * 4
         ),
+        "In 200 groups of equal rewards the logged advantages are not zero": hidden(
+            lambda n: [float(n % 2)] * 4 + [1.0] * 4, advantages=lambda n: [n % 2 + 0.5] * 8
+        ),
         "A pass is one of 'correct': 3,200 rollouts reach 1 without it": hidden(
             lambda n: [1.0] * 8, functions=lambda n: {"format": [1.0] * 8, "correct": [0.0] * 8}
         ),
+        "or the log leaves out what fails, before": hidden(lambda n: [1.0] * 8),
         "Every rollout fails: look at the reward function": hidden(lambda n: [0.0] * 8),
         "Every rollout has one and the same reward": hidden(lambda n: [0.5] * 8),
         "Whether that is luck so few rollouts of a prompt do not tell": hidden(lambda n: [float(n % 2)] * 2, visits=1),
     }.items():
         assert sentence in log
         assert sentence not in quiet
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps"), [((4, 4, 8, 8, 4), " at steps 3,4:"), ((4, 4, 4), ""), ((4, 4, 8, 6), ""), ((4, 8, 8), "")]
+)
+def test_steps_that_were_logged_twice_are_named(sizes: Sequence[int], steps: str) -> None:
+    groups = [group_of([0.0, 1.0], step=at, prompt=str(n)) for at, size in enumerate(sizes, 1) for n in range(size)]
+    text = findings_of(degeneracy_of_run(run_of(*groups)))
+    assert (f"There are twice the usual rollouts{steps}" in text) == bool(steps)
+    gap = [group_of([0.0, 1.0], step=at + 20 * (at > 10)) for at in range(30)]
+    assert "Nothing was logged at steps 11 to 30." in findings_of(degeneracy_of_run(run_of(*gap)))
 
 
 def test_a_gap_is_no_multiple_of_a_prediction_that_large_groups_make_next_to_nothing() -> None:

@@ -38,11 +38,12 @@ def test_second_file_is_paired_by_prompt() -> None:
     assert comparison.crossover_k == 4
     assert (comparison.solved.both, comparison.solved.first_only) == (2, 0)
     assert (comparison.solved.second_only, comparison.solved.neither) == (1, 0)
-    verdict, unpaired, factor, verifier, *reach = report.findings
+    verdict, factor, verifier, *reach = report.findings
     assert verifier.startswith("A verifier that passes 1.0 % of wrong samples")
-    assert verdict.startswith("second against first: the intervals allow a gain and a loss: -0.250")
+    assert verdict.startswith(
+        "second against first, over 3 prompts in both and without 1 in one: the intervals allow a gain and a loss: -0.2"
+    )
     assert "; the sign turns at k = 4. Verdict: undecided whether " in verdict
-    assert unpaired.startswith("1 prompt in only one of first and second: left out")
     assert factor == "first needs 0.50 times the samples of second for the same pass@1."
     assert [sentence.partition(":")[0] for sentence in reach] == ["first", "second"]
 

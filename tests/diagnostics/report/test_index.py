@@ -179,6 +179,9 @@ def test_other_group_sizes_and_shared_prompts_are_reported() -> None:
     section, *_ = sections_of(run_with(0.5, size=4), run_with(0.5, size=8))
     assert any("Groups differ in size (4; 8)" in finding for finding in section.findings)
     assert section.findings[-1] == "96 of 96 prompts are in all of them."
+    others = run_of(*(group_of([0.0, 1.0], step=step, prompt=f"other {step}") for step in range(1, 13)))
+    apart, *_ = sections_of(run_with(0.5), others)
+    assert apart.findings[-1] == "0 of 108 prompts are in all of them: a difference may be that of the prompts."
     assert rows_of(section)["groups without a gradient"][2].endswith("points")
 
 
@@ -213,6 +216,7 @@ def test_the_trainers_own_metrics_are_compared_where_both_logged_them() -> None:
     metrics = {**broken.metrics, 3: {"grad_norm": float("nan")}}
     section, *_ = sections_of(replace(broken, metrics=metrics), run_with(0.5, norm=1.0))
     assert "nan" not in str(section.tables)
+    assert (section.findings[0], section.severity) == ("A: grad_norm is NaN at step 3.", "problem")
 
 
 @pytest.mark.parametrize(

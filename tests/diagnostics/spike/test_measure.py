@@ -183,6 +183,11 @@ def test_a_kl_that_runs_away_is_told_beside_a_quiet_norm(monkeypatch: pytest.Mon
     assert report.findings[0].startswith("Step 20 stands out: kl 123, 6.14e+03 times")
     assert report.findings[1] == "2 more steps with kl beyond chance: 18, 19."
     assert report.findings[2] == "kl rises from 0.02, its median up to step 13, to 5.44 at steps 17 to 20."
+    vanishing = {
+        step: {**QUIET[step], "grad_norm": QUIET[step]["grad_norm"] * 0.4 ** max(step - 10, 0)} for step in QUIET
+    }
+    run_with(monkeypatch, vanishing)
+    assert any(finding.startswith("grad_norm falls from 1.") for finding in measure_spike("run").findings)
     run_with(monkeypatch, QUIET | {6: {"grad_norm": math.nan}, 9: {"kl": math.inf}})
     assert measure_spike("run").findings[1] == "1 more step with a number that is not finite: 9."
     assert not any("more step" in finding for finding in measure_spike("run", step=6).findings)
@@ -204,6 +209,13 @@ def test_a_number_that_is_always_zero_may_be_rounded(name: str) -> None:
     (sentence,) = module.spike_sentences(run_of(metrics={step: {name: 0.0} for step in range(1, 5)}))
     assert "is logged as 0 at all 4 steps: it is rounded, or " in sentence
     assert not any(module.spike_sentences(run_of(metrics={step: {name: 0.0} for step in range(1, 3)})))
+
+
+@pytest.mark.parametrize(("jump", "is_told"), [(30, True), (5, False), (None, False)])
+def test_a_learning_rate_that_jumps_after_its_warm_up_is_told(jump: int | None, is_told: bool) -> None:
+    rates = {step: {"lr": 1e-6 * (0.98**step if jump is None or step < jump else 100)} for step in range(60)}
+    sentences = list(module.spike_sentences(run_of(metrics=rates)))
+    assert [sentence.split(" from ")[0] for sentence in sentences] == ["The learning rate rises"] * is_told
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,12 @@ def test_where_a_course_ends_on_another_level(values: np.ndarray, factor: float,
     assert change is None or (change.since, change.until) == (49, 60)
 
 
+@pytest.mark.parametrize(("num_late", "level", "since"), [(6, 0.3, 96), (6, 0.4, None), (3, 0.3, None)])
+def test_a_collapse_just_before_the_end(num_late: int, level: float, since: int | None) -> None:
+    change = late_change(dict(enumerate([1.0] * (100 - num_late) + [level] * num_late, start=1)), factor=2.0)
+    assert (change and change.since) == since
+
+
 def test_the_level_of_correlated_steps_seldom_doubles_by_chance() -> None:
     rng = np.random.default_rng(0)
     alarms = 0

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.compare.runs import reward_change
 from gradscope.diagnostics.degeneracy.breakdowns import environments_of
+from gradscope.diagnostics.logged.tokens import verdict_courses
 from gradscope.diagnostics.report.lengths import Ends, RunLengths
 from gradscope.diagnostics.report.sections.inputs import (
     ReportInputs,
@@ -26,7 +27,7 @@ from gradscope.diagnostics.report.sections.inputs import (
     missing_section,
 )
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import late_sentence
+from gradscope.findings.logged import late_sentence, lost_sentence
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
@@ -247,8 +248,10 @@ class _RewardCourse(Struct, frozen=True):
     """A reward over the first, the middle and the last fifth of the steps."""
 
     levels: list[str]  # its mean in each
-    changes: list[tuple[Estimate, int]]  # from the others to the last, each with the number of prompts of both
-    falls: list[int]  # these numbers of prompts, of falls alone
+    changes: list[tuple[Estimate, Estimate, int]]
+    """From the others to the last: of the mean, of the prompts of both, and the number of these."""
+    falls: list[int]  # these numbers of prompts, of falls alone; 0 where it is unknown whether these prompts fall
+    hidden: str  # that prompts that return fall, though the mean does not; empty where they do not
     is_flat: bool  # whether any rise on prompts that return is surely small, though there is room for one
 
 
@@ -258,15 +261,44 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
     if np.isnan(table.reward).any() or not all(map(len, parts)):
         return None
     changes = [
-        (bonferroni(reward_change(part, parts[-1]), num_tests), len(np.intersect1d(part.prompt, parts[-1].prompt)))
-        for part in parts[:-1]
+        (bonferroni(reward_change(part, parts[-1]), num_tests), *_on_shared(part, parts[-1])) for part in parts[:-1]
     ]
     levels = [np.mean(part.sums(part.reward) / part.size) for part in parts]
     small = _A_FALL * float(np.std(table.reward))
-    falls = [shared for change, shared in changes if change.side_of_zero < 0 and (change.value or 0.0) <= -small]
-    ends = [change.ends[1] if shared >= _MIN_SHARED_PROMPTS else np.inf for change, shared in changes]
+    falls = [
+        0 if same.is_defined and same.ends[1] >= 0 else shared
+        for change, same, shared in changes
+        if change.side_of_zero < 0
+        and (change.value or 0.0) <= -small
+        # what returning prompts surely do not do is not the policy's, but that of others in their place
+        and not (same.is_defined and same.ends[0] > -small)
+    ]
+    ends = [max(same.ends[1], change.ends[1]) if same.is_defined else np.inf for change, same, _ in changes]
     has_room = table.reward.max() - levels[0] > 2.5 * small  # half a deviation; of 0 and 1, a pass rate below 0.8
-    return _RewardCourse([f"{level:.3g}" for level in levels], changes, falls, bool(max(ends) < small and has_room))
+    hidden = [
+        f"Easier prompts hide a fall: on {shared} that return the mean reward changes by {with_interval(same, '+.3g')}."
+        for change, same, shared in changes
+        if same.is_defined
+        and bonferroni(same, 2 * num_tests).ends[1] < 0
+        and (same.value or 0.0) <= -small
+        and not falls
+        and (change.value or 0.0) > (same.value or 0.0) + small
+    ]
+    is_flat = bool(max(ends) < small and has_room)
+    return _RewardCourse([f"{level:.3g}" for level in levels], changes, falls, "".join(hidden[:1]), is_flat)
+
+
+def _on_shared(first: RewardTable, second: RewardTable) -> tuple[Estimate, int]:
+    """How much higher the mean reward of the prompts of both is in the second, undefined of few; and their number."""
+    shared = np.intersect1d(first.prompt, second.prompt)
+    if len(shared) < _MIN_SHARED_PROMPTS:
+        return Estimate.undefined_because(f"{len(shared)} prompts are in both"), len(shared)
+    means = [
+        np.bincount(table.prompt, table.sums(table.reward) / table.size, minlength=shared[-1] + 1)[shared]
+        / np.bincount(table.prompt, minlength=shared[-1] + 1)[shared]
+        for table in (first, second)
+    ]
+    return bootstrap_mean(means[1] - means[0], share=False), len(shared)
 
 
 def _falling_prompts(table: RewardTable) -> str | None:
@@ -310,7 +342,7 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     main = "" if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy.prompts.reward
     has_others = main in table.rewards and not np.array_equal(table.rewards[main], table.reward)
     of_main = _reward_course(replace(table, reward=table.rewards[main]), fifths) if has_others else None
-    means, (first, shared), fallen = table.sums(table.reward) / table.size, course.changes[0], course.falls
+    means, (first, _, shared), fallen = table.sums(table.reward) / table.size, course.changes[0], course.falls
     is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
     is_flat, rises = course.is_flat and not fallen and not is_relative, first.side_of_zero > 0 and not fallen
     goes = "falls" if fallen else "rises" if rises else "hardly rises" if is_flat else "is"
@@ -318,11 +350,15 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     if of_main is not None and (is_lost or (of_main.is_flat and rises)):
         apart = "" if fallen else f" while the mean reward {goes}"
         asides = [f"'{main}' {'falls' if is_lost else 'hardly rises'}{apart}: {' to '.join(of_main.levels)}."]
+    lost = "" if fallen or is_lost else lost_sentence(verdict_courses(inputs.run))
+    is_lost |= bool(lost)
+    asides += [lost] if lost else []
     named = np.array(environments_of(table.prompts))
     for name in np.unique(named).tolist():
         part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
         if part is not None and max(part.falls, default=0) >= _MIN_SHARED_PROMPTS:
             asides.append(f"In '{name}' the mean reward falls: {' to '.join(part.levels)}.")
+    asides += [course.hidden] if course.hidden else []
     some_fall = None if fallen or is_relative else _falling_prompts(table)
     asides += [some_fall] if some_fall else []
     severity: Severity = "unknown" if is_relative else "fine"
@@ -339,14 +375,21 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
             f"The mean reward {goes}{':' * (goes != 'is')} {', '.join(levels)}{', of other prompts' * is_other}.",
             *(
                 f"The last fifth against the {which}: {with_interval(change, '+.3g')}; "
-                f"{counted(shared, 'prompt')} in both."
-                for which, (change, shared) in zip(("first", "middle one"), course.changes, strict=True)
+                f"{counted(shared, 'prompt')} in both"
+                + (
+                    f", by {with_interval(same, '+.3g')}."
+                    if same.is_defined and change.side_of_zero < 0 <= same.ends[1]
+                    else "."
+                )
+                for which, (change, same, shared) in zip(("first", "middle one"), course.changes, strict=True)
             ),
         ),
         severity=severity,
         meaning="A fall on the same prompts is the policy's; between other prompts it may be theirs.",
         next_step=_HACKED
         if is_lost
+        else _after_fall([_MIN_SHARED_PROMPTS])
+        if course.hidden
         else _FORGOTTEN
         if some_fall
         else _FLAT
@@ -366,7 +409,7 @@ def _after_fall(fallen: Sequence[int]) -> str:
     if not fallen:
         return "Nothing to do."
     if max(fallen) < _MIN_SHARED_PROMPTS:
-        return "Few prompts return: sample some of the first ones again to tell a worse policy from harder prompts."
+        return "Few prompts tell: sample some of the first ones again to tell a worse policy from harder prompts."
     return "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
 
 

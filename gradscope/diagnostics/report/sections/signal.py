@@ -46,7 +46,8 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     answer, repeats = signal_answer(report, inputs.command("degeneracy")), tuple(_repeats(inputs.lengths))
     severity = max(answer.severity, "look" if repeats else "fine", key=_ORDER.index)
     first, *rest = answer.findings
-    ordered = (*repeats, first) if answer.severity == "fine" else (first, *repeats)
+    lead = answer.severity == "fine" or inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts
+    ordered = (*repeats, first) if lead else (first, *repeats)
     return replace(answer, findings=(*ordered, *rest), severity=severity)
 
 
@@ -80,7 +81,12 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
         *("iid_prediction", "jensen_gap"),
     )
-    is_unusual = report.looks_filtered or report.num_faint > 0 or bool(degeneracy.sudden_sentence(report))
+    is_unusual = (
+        report.has_other_baseline
+        or report.looks_filtered
+        or report.num_faint > 0
+        or bool(degeneracy.sudden_sentence(report))
+    )
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
     return ReportSection(
         name="signal",

@@ -194,7 +194,24 @@ _SHARES = ({"frac"}, {"fraction"}, {"rate"}, {"ratio"}, {"share"})
 _PERCENTAGES = ({"pct"}, {"percent"}, {"percentage"})
 _COUNT = {"count", "n", "num", "number", "of", "total"}
 _PREFIXES = {"", "train", "training", "rollout", "batch", "grpo", "reward", "rewards"}
-_EVALUATIONS = {"eval", "evaluation", "val", "validation", "test"}
+_EVALUATIONS = {"eval", "evaluation", "val", "validation", "test", "heldout"}
+_CORRECT = {"acc", "accuracy", "correct", "correctness", "solved", "success"}
+_SCORES = _CORRECT | {"avg", "maj", "pass", "reward", "rewards", "score"}
+_NO_SCORES = {
+    "std",
+    "min",
+    "max",
+    "len",
+    "length",
+    "lengths",
+    "loss",
+    "kl",
+    "time",
+    "token",
+    "tokens",
+    "truncated",
+    "zero",
+}
 
 _PREFIX = "train/"
 _ROUNDING = 1e-6  # tolerance for a sum of shares above 1
@@ -252,6 +269,16 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
     if parts.keys() >= {"frac_all_fail", "frac_all_pass"}:
         parts = {"frac_reward_zero_std": _sum(parts["frac_all_fail"], parts["frac_all_pass"])} | parts
     return Naming(parts)
+
+
+def is_verdict(key: str) -> bool:
+    """Whether a metric says how good answers are: a share of correct ones, or any score of an evaluation.
+
+    >>> [is_verdict(key) for key in ("val-core/gsm8k/acc/mean@1", "rewards/accuracy/mean", "reward", "eval_reward_std")]
+    [True, True, False, False]
+    """
+    words = set(_BETWEEN.split(key.lower()))
+    return not words & _NO_SCORES and bool(words & (_CORRECT if words.isdisjoint(_EVALUATIONS) else _SCORES))
 
 
 def _of_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:

@@ -169,6 +169,51 @@ def test_a_fall_in_one_environment_is_told_beside_a_mean_that_stays() -> None:
     assert section.severity == "look"
 
 
+@pytest.mark.parametrize(
+    ("drift", "verb", "tells", "severity"),
+    [
+        (1, "is", "20 prompts in both, by +0.125.", "fine"),
+        (0, "hardly rises:", "20 prompts in both, by +0.", "look"),
+        (-1, "falls:", "20 prompts in both.", "look"),
+    ],
+)
+def test_a_mean_falls_as_hard_prompts_take_over_and_the_policy_only_if_those_of_both_do(
+    drift: int, verb: str, tells: str, severity: str
+) -> None:
+    groups = [
+        group_of([float(n < level + drift * late) for n in range(8)], step=step, prompt=f"{level}/{prompt}")
+        for step in range(20)
+        for late in [step >= 10]
+        for level in (7, 1)
+        for prompt in range(30 if late == (level == 1) else 10)
+    ]
+    section = courses.reward_section(inputs_of(run_of(*groups)))
+    assert section.findings[0].startswith(f"The mean reward {verb} ")
+    assert section.findings[1].endswith(tells)
+    assert section.severity == severity
+
+
+def test_a_held_out_score_beside_the_rollouts_that_falls_while_their_reward_rises_is_a_problem() -> None:
+    groups = [group_of([0, 1, step > 9], step=step, prompt=str(n)) for step in range(20) for n in range(12)]
+    run = run_of(*groups, metrics={step: {"val-core/acc/mean@1": 0.5 - 0.02 * step} for step in range(20)})
+    section = courses.reward_section(inputs_of(run))
+    assert section.findings[0].startswith("val-core/acc/mean@1 falls: 0.47 at steps 0 to 3, ")
+    assert (section.severity, section.next_step[:26]) == ("problem", "Read completions of late s")
+
+
+def test_easier_prompts_hide_a_fall_of_those_that_return() -> None:
+    groups = [
+        group_of([float(n < level - 2 * late) for n in range(8)], step=step, prompt=f"{level}/{prompt}")
+        for step in range(20)
+        for late in [step >= 10]
+        for level in (8, 3)
+        for prompt in range(30 if late == (level == 8) else 10)
+    ]
+    section = courses.reward_section(inputs_of(run_of(*groups)))
+    assert section.findings[0] == "Easier prompts hide a fall: on 20 that return the mean reward changes by -0.25."
+    assert (section.severity, section.next_step[:20]) == ("look", "Look at what changed")
+
+
 def test_a_course_of_few_steps_or_of_one_prompt_is_not_judged() -> None:
     few = courses.reward_section(inputs_of(run_of(*(group_of([0, 1], step=step) for step in range(9)))))
     assert few.missing == "A course needs 10 steps, there are 9."

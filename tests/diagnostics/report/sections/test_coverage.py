@@ -48,7 +48,7 @@ def test_the_verdict_stands_first_and_a_certain_loss_is_advised_on() -> None:
     comparison = replace(REPORT.comparison, second="after")
     report = replace(REPORT, comparison=comparison, findings=("Something else.", "3 samples have no reward."))
     findings = coverage_section(inputs_of(RUN, passk=report)).findings
-    assert findings[0].startswith("after against before.jsonl: a gain ")
+    assert findings[0].startswith("after against before.jsonl, over 64 prompts in both and without 1 in one: a gain ")
     assert findings[1:3] == report.findings
     section = coverage_section(inputs_of(RUN, passk=passk_report(num_files=1), samples=(samples("before", 1),)))
     assert "one file alone has no direction" in section.next_step

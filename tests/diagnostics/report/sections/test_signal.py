@@ -48,7 +48,12 @@ def test_rollouts_that_are_one_text_are_told_with_what_it_does() -> None:
     """Eight copies of one answer, half of them right by the log, were "fine": their gradients cancel."""
     same = [with_fields(group_of([1, 0, 0, 1], step=step), completion=["seven"] * 4) for step in range(3)]
     other = [with_fields(group_of([1, 0, 0, 1], step=step), completion=list("abcd")) for step in range(3)]
-    for groups, severity, first in ((same, "look", "75.0 % of completions repeat"), (other, "fine", "0 of 3 groups")):
+    dead = [with_fields(group_of([1] * 4, step=step, prompt=str(step)), completion=["seven"] * 4) for step in range(30)]
+    for groups, severity, first in (
+        (same, "look", "75.0 % of completions repeat"),
+        (dead, "problem", "75.0 % of completions repeat"),  # what makes them dead
+        (other, "fine", "0 of 3 groups"),
+    ):
         run = run_of(*groups)
         section = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
         assert (section.severity, section.findings[0].startswith(first)) == (severity, True)

@@ -229,12 +229,13 @@ def test_the_state_that_reaches_furthest_counts(tmp_path: Path) -> None:
 
 def test_evaluation_and_summary_do_not_replace_what_training_logged(tmp_path: Path) -> None:
     write_state(
-        tmp_path, entry(2, loss=0.1), {"step": 2, "eval_loss": 9.0}, {"step": 2, "loss": 7.0, "train_runtime": 1.0}
-    )
+        tmp_path, entry(2, loss=0.1), {"step": 2, "eval_loss": 9.0}, {"step": 2, "loss": 7.0, "train_runtime": 1.0},
+        {"step": 3, "eval_reward": 0.5},
+    )  # fmt: skip
     read = read_state(tmp_path)
-    assert read.metrics[2]["loss"] == 0.1
+    assert (read.metrics[2]["loss"], read.metrics[2]["eval_loss"], list(read.metrics)) == (0.1, 9.0, [2])
     assert read.metrics[2]["train_runtime"] == 1.0
-    assert read.eval_steps == {2}
+    assert read.eval_steps == {2, 3}
 
 
 def test_windows_run_from_entry_to_entry(tmp_path: Path) -> None:
