@@ -409,7 +409,7 @@ def _after_fall(fallen: Sequence[int]) -> str:
     if not fallen:
         return "Nothing to do."
     if max(fallen) < _MIN_SHARED_PROMPTS:
-        return "Few prompts tell: sample some of the first ones again to tell a worse policy from harder prompts."
+        return "Too few prompts return: sample some of the first ones again to tell a worse policy from harder prompts."
     return "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
 
 
