@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gradscope.errors import GradscopeError, InputError
 from gradscope.rollouts.groups import reward_table
@@ -66,6 +67,12 @@ def test_exact_tokens_have_the_names_of_trls_columns() -> None:
     named_otherwise = {"env_mask": IDS["completion_mask"], "sampling_logprobs": IDS["logprobs"]}
     rest = {name: cell for name, cell in IDS.items() if name.endswith("_ids")}
     assert read(USUAL | rest | named_otherwise, columns(**NAMES))[0][0].tokens == tokens
+    other_names = dict(zip(("prompt_token_ids", "response_ids", "loss_mask", "logprobs"), IDS.values(), strict=True))
+    whole = other_names | {"loss_mask": [0, 0, *IDS["completion_mask"]], "advantages": [0.5, 0, -0.5]}
+    for row in (other_names, whole):
+        (record,), _ = read(USUAL | row, columns(**NAMES | {"advantage": "advantages"}))
+        assert replace(record.tokens, token_advantages=None) == tokens
+    assert record.tokens.token_advantages == (0.5, 0.0, -0.5)
     for other in ({"completion_ids": "7 11 2"}, {"completion_mask": [1, 0]}, {"prompt_ids": None}):
         (record,), reasons = read(USUAL | IDS | other, columns(**NAMES))
         assert record.tokens is None
