@@ -331,15 +331,20 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
         text = None if noise <= LOG_TOLERANCE else _noise(int(np.sum(~exact)), noise, most)
         return Quantity(name="advantage", verdict="match", cause=text), size, largest
     off = f"{largest:.2g}"
-    if run.settings.origin is None:
+    is_named = not {"scale_rewards", "advantage", "trainer"}.isdisjoint(run.settings.values)
+    if run.settings.origin is None or not (run.trained_by_trl or is_named):
         text = f"the advantage formula is not in the folder, and the trainer's default is {off} off"
-        return refused("advantage", Reason("settings_unknown", text), size, largest)
+        hint = "" if run.settings.origin is None else _NAME_FORMULA
+        return refused("advantage", Reason("settings_unknown", text, hint=hint), size, largest)
     name = f"{named} of its group" if named else batch.name
     if math.isinf(run.metrics.get(measured.step, {}).get("reward", 0.0)):
         text = f"an advantage differs from {name} by {off}: a reward was infinite, as the logged mean is"
         hint = "Look at the reward functions: advantages of an infinite reward are no numbers."
         return refused("advantage", Reason("not_finite", text, hint=hint), size, largest)
     return refused("advantage", Reason("log_differs", f"an advantage differs from {name} by {off}"), size, largest)
+
+
+_NAME_FORMULA = "Give scale_rewards with --run-config, or the formula with --advantage, to have them compared."
 
 
 def _noise(num_rollouts: int, noise: float, most: float) -> str:

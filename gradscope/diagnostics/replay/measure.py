@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from gradscope.advantages.registry import named_formulation
 from gradscope.diagnostics.inputs import steps as inputs
-from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE
+from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE, NEAR
 from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
@@ -271,9 +271,10 @@ def replay_report(
     tolerance: float = GRAD_NORM_TOLERANCE,
 ) -> ReplayReport:
     """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
-    if not run.courses.course("kl")[1].any():  # a KL term is in no default
-        fits = next((step.step for step in steps if step.verdict == "match"), None)
-        steps = [_settled(step, fits) for step in steps]
+    no_kl = not run.courses.course("kl")[1].any()  # a KL term is in no default
+    for name in ("advantage", _NAME) if no_kl else ("advantage",):
+        fits = next((of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)), None)
+        steps = steps if fits is None else [_settled(step, name, fits) for step in steps]
     verdicts = [step.verdict for step in steps]
     unreadable = {
         step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
@@ -295,15 +296,16 @@ def replay_report(
     )
 
 
-def _settled(step: StepReplay, fits: int | None) -> StepReplay:
-    """A step whose norm is off with the trainer's defaults differs where the same defaults gave another step's norm."""
-    norm = step.quantities[-1]
-    if norm.reason != "settings_unknown" or norm.name not in step.relative_error or fits is None:
+def _settled(step: StepReplay, name: str, fits: int) -> StepReplay:
+    """A step where a number is off with the trainer's defaults differs where the same defaults gave another step's."""
+    off = next((of for of in step.quantities if of.name == name and of.reason == "settings_unknown"), None)
+    if off is None or step.relative_error.get(name, 0.0) <= (0.0 if name == _NAME else NEAR * LOG_TOLERANCE):
         return step
-    differs = Reason("differs", f"{norm.cause}; but with the same defaults step {fits} matches")
-    quantity = refused(norm.name, differs)[0]
-    quantities = (*step.quantities[:-1], quantity)
-    return replace(step, verdict="mismatch", cause=quantity.cause, quantities=quantities)
+    cause = "differs" if name == _NAME else "log_differs"
+    quantity = refused(name, Reason(cause, f"{off.cause}; but with the same defaults step {fits} matches"))[0]
+    quantities = tuple(quantity if of is off else of for of in step.quantities)
+    said = step.cause if step.verdict == "mismatch" else quantity.cause
+    return replace(step, verdict="mismatch", cause=said, quantities=quantities)
 
 
 def _overall(verdicts: Sequence[ReplayVerdict]) -> ReplayVerdict:

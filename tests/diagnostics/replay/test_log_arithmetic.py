@@ -280,8 +280,11 @@ def test_other_advantages_are_a_mismatch_where_the_settings_are_stated() -> None
     assert quantity.verdict == "mismatch"
     assert "differs from grpo of its group by 0.21" in str(quantity.cause)
     assert error == pytest.approx(0.5 / (0.5**0.5 + 1e-4) - 0.5)
-    quantity, _, _ = replayed(replay_advantages, one_step())
-    assert (quantity.verdict, quantity.reason) == ("cannot", "settings_unknown")
+    script = replace(one_step(settings={"loss_type": "grpo"}), path=Path("rollouts.jsonl"))
+    for run in (one_step(), script):  # a script's formula is its own
+        quantity, _, _ = replayed(replay_advantages, run)
+        assert (quantity.verdict, quantity.reason) == ("cannot", "settings_unknown")
+    assert "scale_rewards" in str(quantity.advice)
 
 
 @pytest.mark.parametrize(

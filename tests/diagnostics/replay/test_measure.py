@@ -1,6 +1,7 @@
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from gradscope.gradients.step.step_gram import StepNorm
 from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.reason import Reason
 from gradscope.results.norms import ReplayReport, StepReplay
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
@@ -247,9 +249,11 @@ def test_batches_that_do_not_stand_for_their_step_say_cannot(shared_data: Path, 
     assert report.verdict != "mismatch"
 
 
-def replayed(*norms: tuple[float, float], provided: bool = True, **logged_too: float) -> ReplayReport:
+def replayed(
+    *norms: tuple[float, float], provided: bool = True, groups: Sequence[RolloutGroup] = (), **logged_too: float
+) -> ReplayReport:
     """Steps from their logged and recomputed norms."""
-    groups = [group_of([1, 0], step=step) for step in range(1, len(norms) + 1)]
+    groups = groups or [group_of([1, 0], step=step) for step in range(1, len(norms) + 1)]
     metrics = {step: {"grad_norm": logged, **logged_too} for step, (logged, _) in enumerate(norms, start=1)}
     run = run_of(*groups, metrics=metrics, settings={} if provided else None)
     steps = [
@@ -319,6 +323,11 @@ def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -
     assert "with the same defaults step 2 matches" in str(off.cause)
     (alone,) = replayed((2.0, 2.4), provided=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
+    of_default = 0.5 / (0.5**0.5 + 1e-4)
+    for made, verdict in ((0.5, "mismatch"), (of_default + 1e-4, "match")):  # 1e-4: another constant in the formula
+        groups = [group_of([1, 0], step=step, advantages=[a, -a]) for step, a in ((1, made), (2, of_default))]
+        edited, _ = replayed((2.0, 2.0), (3.0, 3.0), groups=groups).steps
+        assert (edited.verdict, "step 2 matches" in str(edited.cause)) == (verdict, verdict == "mismatch")
     # The first step of a run has no KL gradient, so that it fits whatever beta is.
     (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, kl=0.01).steps
     assert (off.verdict, first.verdict) == ("cannot", "match")
