@@ -247,6 +247,11 @@ def _logged_at(run: Run, step: int, name: str, words: str) -> float | Reason:
 
 def not_logged(run: Run, step: int, words: str) -> Reason:
     """Why there is no number that the trainer logged at a step."""
+    several = next(
+        (sentence for sentence in run.source.missing if "which are of this run is not known" in sentence), ""
+    )
+    if not run.metrics and several:
+        return Reason("not_logged", several.rstrip("."), hint="Keep one of them beside the rollouts.")
     if not run.metrics:
         hint = "Keep the trainer's log with the run: trainer_state.json (TRL: trainer.save_state()) or metrics.jsonl."
         return Reason("not_logged", f"the trainer's log is not in the folder: its {words} is not known", hint=hint)

@@ -98,6 +98,36 @@ def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(tmp_path
     assert run.source.missing[-1].startswith(f"Metrics lie in 2 files ({tmp_path}/log.csv, {tmp_path}/log2.csv): which")
 
 
+LOGGED = {"step": 1, "loss": 0.5, "gnorm": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("train_log.jsonl", json.dumps(LOGGED)),
+        ("logs.json", json.dumps([LOGGED])),
+        ("trainer_state.json", json.dumps({"log_history": [LOGGED]})),
+        ("logs/metrics.jsonl", json.dumps(LOGGED)),
+        ("wandb/run-1/history.json", json.dumps([{"_step": 0, "train/global_step": 1, "train/gnorm": 0.25}])),
+        ("train.log", "12:00 INFO step=1 loss=0.5 grad_norm=0.25"),
+    ],
+)
+@pytest.mark.parametrize("rollouts", ["rollouts.jsonl", "samples/all.jsonl"])
+def test_a_scripts_log_may_have_any_name_that_a_log_has(tmp_path: Path, rollouts: str, file: str, content: str) -> None:
+    rows = [{"step": 1, "group": "g", "prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, 1)]
+    for name, text in (
+        (rollouts, "\n".join(map(json.dumps, rows))),
+        (file, content),
+        ("eval.json", '[{"step": 1, "reward": 0.5}]'),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    model_folder(tmp_path / "epoch_0" / "step_1")
+    run = read_run(tmp_path / rollouts)
+    assert [weights.num_updates for weights in run.weights] == [1]
+    assert run.metrics[1].get("grad_norm") == 0.25
+
+
 @pytest.mark.parametrize(
     ("cells", "reason", "is_kept"),
     [
