@@ -259,7 +259,8 @@ class Recomputer:
             self._require_trainers_tokens(prepared)
         measured = measure_norm(prepared, self.progress)
         for norm in (measured.norm, measured.as_clipped):
-            if norm is not None and math.isfinite(norm) and (logged is None or meets_logged(norm, logged)):
+            is_finite = norm is not None and math.isfinite(norm)
+            if norm is not None and is_finite and (logged is None or self._meets(prepared.step, norm, logged)):
                 return replace(measured, norm=norm)
         return None
 
@@ -311,7 +312,11 @@ class Recomputer:
         logged, matrix = self._logged(step), gram.logged_gram
         if logged is None or not math.isfinite(logged) or matrix is None:
             return None
-        return None if meets_logged(batch_norm(matrix), logged, rounding_floor(gram.score_gram)) else logged
+        return None if self._meets(step, batch_norm(matrix), logged, rounding_floor(gram.score_gram)) else logged
+
+    def _meets(self, step: int, norm: float, logged: float, floor: float = 0.0) -> bool:
+        """:func:`meets_logged`, or to the digits that were logged."""
+        return meets_logged(norm, logged, max(floor, self._run.half_unit(step, "grad_norm")))
 
     def _rounding(self, prepared: PreparedStep, gram: StepGram, logged: float) -> TrainedNorms | None:
         """How precisely a norm in float32 can be reproduced, where its error may be rounding."""
@@ -331,9 +336,7 @@ class Recomputer:
         alternatives = other_assumptions(prepared, self._frozen, start)
         if not arithmetic.router_coefficient:
             norms_of = dict(norm_under(prepared, alternatives))
-            fitted = next(
-                (assumption for assumption in alternatives if meets_logged(norms_of[assumption], logged)), None
-            )
+            fitted = next((each for each in alternatives if self._meets(prepared.step, norms_of[each], logged)), None)
             if fitted is not None:
                 return fitted, None
         if not (arithmetic.router_coefficient or self.closely or alternatives):

@@ -308,7 +308,8 @@ def _is_off(run: Run, measured: MeasuredStep) -> bool:
     if logged is None or (norm := measured.recomputed) is None or norm.norm is None:
         return False
     meets_reduced = norm.trained is not None and norm.trained.meets(logged)
-    return not meets_reduced and not meets_logged(norm.norm, logged, norm.floor)
+    floor = max(norm.floor, run.half_unit(measured.step, "grad_norm"))
+    return not meets_reduced and not meets_logged(norm.norm, logged, floor)
 
 
 def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:

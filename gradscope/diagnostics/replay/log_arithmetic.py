@@ -204,13 +204,13 @@ def refused(name: str, reason: Reason, value: float | None = None, error: float 
     return quantity, value, error
 
 
-def _compare(name: str, value: float, logged: float) -> Outcome:
-    """A recomputed number against the logged one; there is no error where that is NaN or infinity."""
+def _compare(name: str, value: float, logged: float, half_unit: float = 0.0) -> Outcome:
+    """A recomputed number against the logged one, rounded as it may be; no error where that is NaN or infinity."""
     if not math.isfinite(logged):
         cause = f"the log says {non_finite_word(logged)}, its rollouts say {value:.6g}"
         return refused(name, Reason("not_finite", cause), value)
     error = abs(value - logged) / abs(logged) if logged else abs(value)
-    if error <= LOG_TOLERANCE:
+    if error <= LOG_TOLERANCE or abs(value - logged) <= half_unit * (1 + LOG_TOLERANCE):
         return Quantity(name=name, verdict="match", cause=None), value, error
     return refused(
         name, Reason("log_differs", f"the log says {logged:.6g}, its rollouts say {value:.6g}"), value, error
@@ -266,7 +266,7 @@ def replay_rewards(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) 
         return refused("reward", batch)
     if isinstance(logged, Reason):
         return refused("reward", logged)
-    return _compare("reward", batch.reward, logged)
+    return _compare("reward", batch.reward, logged, run.half_unit(measured.step, "reward"))
 
 
 def replay_zero_std(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) -> Outcome:
@@ -288,7 +288,7 @@ def replay_zero_std(run: Run, measured: MeasuredStep, batch: StepBatch | Reason)
             f"{logged:.6g}: {_ROUNDED}"
         )
         return Quantity(name=name, verdict="match", cause=text), batch.frac_zero_std, abs(batch.frac_zero_std - logged)
-    return _compare(name, batch.frac_zero_std, logged)
+    return _compare(name, batch.frac_zero_std, logged, run.half_unit(measured.step, name))
 
 
 def _rounded_alive(run: Run, measured: MeasuredStep) -> list[RolloutGroup]:

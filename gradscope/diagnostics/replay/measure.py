@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from gradscope.advantages.registry import named_formulation
 from gradscope.diagnostics.inputs import steps as inputs
-from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE, NEAR
+from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR
 from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
@@ -80,11 +80,40 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
     )
     if max(value, abs(logged)) <= step_norm.floor:
         return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value, error)
-    if abs(value - logged) <= max(tolerance * abs(logged), step_norm.floor):
+    off_by, within = abs(value - logged), max(tolerance * abs(logged), step_norm.floor)
+    if off_by <= within:
         return Quantity(name=_NAME, verdict="match", cause=_caveats(run, measured, step_norm)), value, error
+    half_unit = run.half_unit(measured.step, _NAME)
+    if off_by <= within + half_unit:
+        rounded = f"the log has the norm to {_per_cent(half_unit / abs(logged))}, as it was rounded"
+        if half_unit > _COARSE * abs(logged):
+            return refused(_NAME, Reason("precision", rounded, hint=_LOG_DIGITS), value, error)
+        notes = [rounded, _caveats(run, measured, step_norm)]
+        return Quantity(name=_NAME, verdict="match", cause="; ".join(filter(None, notes))), value, error
+    if rounded_advantages := _rounded_advantages(measured, step_norm, off_by):
+        return refused(_NAME, Reason("precision", rounded_advantages, hint=_LOG_DIGITS), value, error)
     if step_norm.trained is not None:
         return _judge_reduced(run, measured, step_norm, step_norm.trained, logged, error)
     return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
+
+
+_COARSE = 1e-3  # relative rounding of a logged norm up to which one within it is met
+_LOG_DIGITS = "Log norms and advantages with all their digits in the next run."
+
+
+def _rounded_advantages(measured: inputs.MeasuredStep, step_norm: StepNorm, off: float) -> str | None:
+    """That a norm is off by no more than the rounding of the logged advantages may be."""
+    advantages = [rollout.advantage for group in measured.groups for rollout in group.rollouts]
+    written = [repr(abs(advantage)) for advantage in advantages if advantage and not (1024 * advantage).is_integer()]
+    if not written or max(map(len, written)) > _LONGEST_ROUNDED or any("e" in number for number in written):
+        return None
+    half = 0.5 * 10.0 ** -max(len(number.partition(".")[2]) for number in written)
+    if off > half * step_norm.floor / ROUNDING_FLOOR:
+        return None
+    return f"the logged advantages are rounded to {2 * half:g}, which may move the norm further than it is off"
+
+
+_LONGEST_ROUNDED = 8  # characters of a rounded advantage: six decimals
 
 
 def replay_texts(norm: StepNorm) -> Outcome:

@@ -250,7 +250,11 @@ def test_batches_that_do_not_stand_for_their_step_say_cannot(shared_data: Path, 
 
 
 def replayed(
-    *norms: tuple[float, float], provided: bool = True, groups: Sequence[RolloutGroup] = (), **logged_too: float
+    *norms: tuple[float, float],
+    provided: bool = True,
+    groups: Sequence[RolloutGroup] = (),
+    floor: float = 1e-6,
+    **logged_too: float,
 ) -> ReplayReport:
     """Steps from their logged and recomputed norms."""
     groups = groups or [group_of([1, 0], step=step) for step in range(1, len(norms) + 1)]
@@ -265,7 +269,7 @@ def replayed(
             reason=None,
             norm=StepNorm(
                 norm=norm,
-                floor=1e-6,
+                floor=floor,
                 frac_kl=None,
                 logprobs=(np.zeros(1), np.zeros(1)),
                 num_inferred_ids=0,
@@ -314,6 +318,35 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
 def test_what_norms_that_are_off_have_in_common(norms: list, finding: str | None) -> None:
     findings = " ".join(replayed(*norms).findings)
     assert (finding in findings) if finding else not {"times", "clipping"} & set(re.findall(r"\w+", findings))
+
+
+@pytest.mark.parametrize(
+    ("norms", "verdicts"),
+    [
+        ([(1.9025, 1.90252), (0.353, 0.35304)], ["match", "match"]),
+        ([(1.9025, 1.90258), (0.353, 0.353)], ["mismatch", "match"]),
+        ([(0.353, 0.3527), (0.41, 0.412)], ["cannot", "mismatch"]),
+        ([(1.9025, 1.90252), (0.353, 0.353), (0.12345678, 0.12346)], ["mismatch", "match", "mismatch"]),
+    ],
+)
+def test_a_norm_that_was_rounded_for_the_log_is_met_to_its_digits(norms: list, verdicts: list) -> None:
+    report = replayed(*norms)
+    assert [step.verdict for step in report.steps] == verdicts
+    assert verdicts[0] == "mismatch" or "as it was rounded" in str(report.steps[0].cause)
+
+
+@pytest.mark.parametrize(
+    ("advantages", "norm", "reason"),
+    [
+        ([0.7071, -0.7071], 2.00008, "precision"),
+        ([0.7071, -0.7071], 2.0004, "differs"),
+        ([0.70710678, -0.70710678], 2.00008, "differs"),
+        ([0.75, -0.75], 2.00008, "differs"),
+    ],
+)
+def test_advantages_that_were_rounded_for_the_log_move_the_norm(advantages: list, norm: float, reason: str) -> None:
+    step = replayed((2.0, norm), groups=[group_of([1, 0], step=1, advantages=advantages)], floor=3e-6).steps[0]
+    assert step.quantities[-1].reason == reason
 
 
 def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -> None:
