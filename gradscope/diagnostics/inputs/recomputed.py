@@ -167,6 +167,9 @@ _ROUNDED = (
 )
 
 
+_EXACTLY = 1e-6  # relative: float32 gives 1e-7, bfloat16 1e-4
+
+
 class Recomputer:
     """Measures the steps of a run, one after the other.
 
@@ -181,6 +184,7 @@ class Recomputer:
         self.progress: ProgressCallback = no_progress
         self._fitted: Assumption | None = None
         self._by_trls_output = False
+        self._met_exactly = False  # whether a norm was met as no arithmetic of less than float32 would meet it
 
     def measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None
@@ -241,7 +245,9 @@ class Recomputer:
                     )
                 if unknown and not self._is_known_pass(base):
                     return None
-                trained = self._rounding(prepared, gram, logged) or trained
+                rounding = self._rounding(prepared, gram, logged)
+                if rounding and (self._names_precision or rounding.num_ties or rounding.meets(logged)):
+                    trained = rounding
         rounded = self._is_reduced and trained is None and self._unmet(step, gram) is not None
         notes = (*gram.notes, *start.describe(stated), *self._undecided_assumptions(base, stated), *self._altered())
         notes = (*notes, _ROUNDED) if rounded else notes
@@ -316,6 +322,7 @@ class Recomputer:
 
     def _meets(self, step: int, norm: float, logged: float, floor: float = 0.0) -> bool:
         """:func:`meets_logged`, or to the digits that were logged."""
+        self._met_exactly |= abs(norm - logged) <= _EXACTLY * abs(logged) and logged > 0
         return meets_logged(norm, logged, max(floor, self._run.half_unit(step, "grad_norm")))
 
     def _rounding(self, prepared: PreparedStep, gram: StepGram, logged: float) -> TrainedNorms | None:
@@ -333,6 +340,7 @@ class Recomputer:
     ) -> tuple[Assumption, TrainedNorms | None]:
         """The assumption that fits, else the first, and the norms in the trainer's arithmetic where needed."""
         arithmetic = TrainerArithmetic.from_settings(self._run.settings, prepared.policy.model)
+        arithmetic = replace(arithmetic, autocast=None) if self._met_exactly else arithmetic
         alternatives = other_assumptions(prepared, self._frozen, start)
         if not arithmetic.router_coefficient:
             norms_of = dict(norm_under(prepared, alternatives))
@@ -378,6 +386,11 @@ class Recomputer:
 
     def _logged(self, step: int) -> float | None:
         return self._run.metrics.get(step, {}).get("grad_norm")
+
+    @property
+    def _names_precision(self) -> bool:
+        """Whether the arguments, or a norm in float32 that was met, tell the trainer's precision."""
+        return self._met_exactly or any(self._run.settings.get(name) is not None for name in ("bf16", "fp16"))
 
     @property
     def _is_reduced(self) -> bool:

@@ -136,6 +136,9 @@ def _judge_reduced(
         )
         return refused(_NAME, Reason("entropy_ties", ties), value, error)
     spread = f"the spread of {trained.dtype} over orders of the rollouts, {_per_cent(within)}"
+    unnamed = [name for name in ("bf16", "per_device_train_batch_size") if run.settings.get(name) is None]
+    is_guess = trained.dtype != "float32" and "bf16" in unnamed and run.settings.origin is not None
+    spread += " (whether it computed so is not in the arguments)" if is_guess else ""
     if error <= within:
         notes = [f"within {spread}", _caveats(run, measured, step_norm)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
@@ -143,6 +146,7 @@ def _judge_reduced(
     close = max(WELL_BEYOND * within, _HALF_ROUNDING.get(trained.dtype, 0.0))
     if error <= close and run.settings.origin is not None:
         hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
+        hint = f"Give {' and '.join(unnamed)} with --run-config." if unnamed and not hint else hint
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)
         return refused(_NAME, closer, value, error)
     return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
@@ -163,6 +167,8 @@ def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> st
     notes = [_inferred(step_norm)]
     if measured.loss is not None and measured.loss.resumed:
         notes.append("training was resumed before this step, as no file says and the norm shows")
+    if measured.loss is not None and measured.loss.by_logged:
+        notes.append("the ratio is to the logged log-probabilities, as no argument says and the norm shows")
     if run.settings.origin is None:
         notes.append("the loss settings were not given and the trainer's defaults fit")
     return "; ".join(note for note in notes if note) or None

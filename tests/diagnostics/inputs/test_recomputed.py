@@ -408,6 +408,18 @@ def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Pa
     assert (trained.dtype, trained.num_ties) == ("float32", 0)
     assert trained.mean == pytest.approx(norm_of(), rel=1e-5)
     assert 0 < trained.told_within < 2e-5
+    run = weights_run(weights, (1 + 3e-4) * norm_of(), bf16=None)
+    metrics = {1: run.metrics[1], 2: {"grad_norm": norm_of()}}
+    run = replace(run, metrics=metrics, groups=tuple(replace(of, step=at) for at in (1, 2) for of in run.groups))
+    both = replace(run, weights=(*weights, replace(weights[0], num_updates=1)))
+    options = EngineOptions(device="cpu")
+    recomputer = Recomputer(both, options, closely=True, norms_alone=True)
+    losses = [next(losses_at(both, Objective.from_settings(run.settings), step)) for step in (1, 2)]
+    dtypes = []
+    for step in (1, 2, 1):  # the arguments do not say in what it computed, a norm that is met exactly does
+        result = recomputer.measure(step, both.weights[step - 1], losses[step - 1], None)[0]
+        dtypes.append(result.trained.dtype if result.trained else None)
+    assert dtypes == ["bfloat16", None, "float32"]
 
 
 def test_rollouts_that_are_alike_tie_at_the_entropy_quantile(tmp_path: Path) -> None:

@@ -98,18 +98,19 @@ def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(tmp_path
     assert run.source.missing[-1].startswith(f"Metrics lie in 2 files ({tmp_path}/log.csv, {tmp_path}/log2.csv): which")
 
 
-LOGGED = {"step": 1, "loss": 0.5, "gnorm": 0.25}
+LOGGED = [{"step": step, "loss": 0.5, "gnorm": 0.25 / step} for step in (1, 2)]
+LINES = "\n".join(map(json.dumps, LOGGED))
 
 
 @pytest.mark.parametrize(
     ("file", "content"),
     [
-        ("train_log.jsonl", json.dumps(LOGGED)),
-        ("logs.json", json.dumps([LOGGED])),
-        ("trainer_state.json", json.dumps({"log_history": [LOGGED]})),
-        ("logs/metrics.jsonl", json.dumps(LOGGED)),
-        ("wandb/run-1/history.json", json.dumps([{"_step": 0, "train/global_step": 1, "train/gnorm": 0.25}])),
-        ("train.log", "12:00 INFO step=1 loss=0.5 grad_norm=0.25"),
+        ("train_log.jsonl", LINES),
+        ("logs.json", json.dumps(LOGGED)),
+        ("trainer_state.json", json.dumps({"log_history": LOGGED})),
+        ("logs/metrics.jsonl", LINES),
+        ("wandb/run-1/history.json", json.dumps([{f"train/{key}": of[key] for key in of} for of in LOGGED])),
+        ("train.log", "INFO step=1 loss=0.5 grad_norm=0.25\nINFO step=2 loss=0.5 grad_norm=0.125"),
     ],
 )
 @pytest.mark.parametrize("rollouts", ["rollouts.jsonl", "samples/all.jsonl"])
@@ -123,8 +124,9 @@ def test_a_scripts_log_may_have_any_name_that_a_log_has(tmp_path: Path, rollouts
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     model_folder(tmp_path / "epoch_0" / "step_1")
-    run = read_run(tmp_path / rollouts)
-    assert [weights.num_updates for weights in run.weights] == [1]
+    (tmp_path / "run.toml").write_text("num_iterations = 2")
+    run = read_run(tmp_path / rollouts, ReadOptions(trainer_args=tmp_path / "run.toml"))
+    assert ([weights.num_updates for weights in run.weights], run.repeats) == ([1], {2: 1})
     assert run.metrics[1].get("grad_norm") == 0.25
 
 
