@@ -104,7 +104,7 @@ def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Re
 def other_texts(rollouts: Sequence[Rollout], tokenizer: Any) -> tuple[int, ...]:
     """Rows whose text differs from their logged ids, by a tokenizer that reproduces most of the other rows."""
     comparable = [
-        rollout for rollout in rollouts if rollout.completion_ids and rollout.completion and rollout.mask is None
+        rollout for rollout in rollouts if rollout.completion_ids and rollout.completion and all(rollout.mask or ())
     ]
     if tokenizer is None or not comparable:
         return ()

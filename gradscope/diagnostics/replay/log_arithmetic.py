@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.advantages.formulation import is_in_file
@@ -337,10 +338,11 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
         return Quantity(name="advantage", verdict="match", cause=text), size, largest
     off = f"{largest:.2g}"
     is_named = not {"scale_rewards", "advantage", "trainer"}.isdisjoint(run.settings.values)
-    if run.settings.origin is None or not (run.trained_by_trl or is_named):
+    if run.settings.origin is not None and not (run.trained_by_trl or is_named):
+        return _of_a_script(run, measured.groups, batch, np.array(logged, dtype=np.float64), largest)
+    if run.settings.origin is None:
         text = f"the advantage formula is not in the folder, and the trainer's default is {off} off"
-        hint = "" if run.settings.origin is None else _NAME_FORMULA
-        return refused("advantage", Reason("settings_unknown", text, hint=hint), size, largest)
+        return refused("advantage", Reason("settings_unknown", text), size, largest)
     name = f"{named} of its group" if named else batch.name
     if math.isinf(run.metrics.get(measured.step, {}).get("reward", 0.0)):
         text = f"an advantage differs from {name} by {off}: a reward was infinite, as the logged mean is"
@@ -350,6 +352,26 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
 
 
 _NAME_FORMULA = "Give scale_rewards with --run-config, or the formula with --advantage, to have them compared."
+
+
+_OPPOSED = -0.8  # cosine of advantages with those of TRL below which their sign is the other one
+
+
+def _of_a_script(run: Run, groups: Sequence[RolloutGroup], batch: StepBatch, logged: Array, off_by: float) -> Outcome:
+    """Advantages of a formula that no argument names: that of another scale, or none that is known."""
+    size = float(np.mean(np.abs(batch.advantages)))
+    for scale in ("none", "batch"):
+        other = _trl_batch(groups, replace(run.settings, values={**run.settings.values, "scale_rewards": scale}))
+        if isinstance(other, StepBatch) and (off := float(np.max(np.abs(other.advantages - logged)))) <= LOG_TOLERANCE:
+            text = f"they are those of scale_rewards = {scale}, which the arguments do not name"
+            return Quantity(name="advantage", verdict="match", cause=text), float(np.mean(np.abs(logged))), off
+    parts = np.split(logged, np.cumsum([group.size for group in groups])[:-1])
+    centred = np.concatenate([part - part.mean() for part in parts])
+    if batch.advantages @ centred < _OPPOSED * np.linalg.norm(batch.advantages) * np.linalg.norm(centred):
+        text = "advantages fall where rewards rise: they have the sign of a loss, or are not of these rewards"
+        return refused("advantage", Reason("log_differs", text), size, off_by)
+    text = f"the advantage formula is not in the folder, and the trainer's default is {off_by:.2g} off"
+    return refused("advantage", Reason("settings_unknown", text, hint=_NAME_FORMULA), size, off_by)
 
 
 def _noise(num_rollouts: int, noise: float, most: float) -> str:

@@ -45,7 +45,7 @@ from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.say import as_ranges, named_steps, non_finite_word
+from gradscope.say import as_ranges, counted, named_steps, non_finite_word
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepNorm
@@ -327,8 +327,20 @@ def replay_report(
         else Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged)),
         tolerance=tolerance,
         engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
-        findings=_findings(steps),
+        findings=(*_findings(steps), *_without_rollouts(run)),
     )
+
+
+def _without_rollouts(run: Run) -> Iterator[str]:
+    """A sentence on steps of a script with a norm that no rollouts of the log belong to."""
+    steps = {*run.courses.course(_NAME)[0].tolist()} - {*run.updates, *run.notes}
+    if steps and run.source.format == "generic":
+        again = (
+            "; if their updates used a batch again, num_iterations says so"
+            if run.settings.updates_per_batch == 1
+            else ""
+        )
+        yield f"The log has a grad_norm at {counted(len(steps), 'further step')} without rollouts{again}."
 
 
 def _settled(step: StepReplay, name: str, fits: int) -> StepReplay:

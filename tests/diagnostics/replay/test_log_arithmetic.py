@@ -280,11 +280,27 @@ def test_other_advantages_are_a_mismatch_where_the_settings_are_stated() -> None
     assert quantity.verdict == "mismatch"
     assert "differs from grpo of its group by 0.21" in str(quantity.cause)
     assert error == pytest.approx(0.5 / (0.5**0.5 + 1e-4) - 0.5)
-    script = replace(one_step(settings={"loss_type": "grpo"}), path=Path("rollouts.jsonl"))
-    for run in (one_step(), script):  # a script's formula is its own
-        quantity, _, _ = replayed(replay_advantages, run)
-        assert (quantity.verdict, quantity.reason) == ("cannot", "settings_unknown")
-    assert "scale_rewards" in str(quantity.advice)
+    quantity, _, _ = replayed(replay_advantages, one_step())
+    assert (quantity.verdict, quantity.reason) == ("cannot", "settings_unknown")
+
+
+@pytest.mark.parametrize(
+    ("advantages", "verdict", "words"),
+    [
+        ([0.5, -0.5, 0.0, 0.0], "match", "scale_rewards = none"),
+        ([0.5 / (1 / 3 + 1e-8) ** 0.5, -0.5 / (1 / 3 + 1e-8) ** 0.5, 0.0, 0.0], "cannot", "default is 0.16 off"),
+        ([-0.5, 0.5, 0.0, 0.0], "mismatch", "advantages fall where rewards rise"),
+        ([0.25, 1.0, 0.5, 0.5], "mismatch", "advantages fall where rewards rise"),
+        ([0.1, 0.2, 0.9, -0.9], "cannot", "default is"),
+    ],
+)
+def test_a_scripts_advantages_may_be_of_another_scale_but_not_of_the_other_sign(
+    advantages: list[float], verdict: str, words: str
+) -> None:
+    parts = zip("ab", ([1.0, 0.0], [1.0, 1.0]), (advantages[:2], advantages[2:]), strict=True)
+    groups = [group_of(rewards, step=1, prompt=name, advantages=of) for name, rewards, of in parts]
+    quantity, *_ = replayed(replay_advantages, run_of(*groups, settings={"loss_type": "grpo"}))
+    assert (quantity.verdict, words in str(quantity.cause)) == (verdict, True)
 
 
 @pytest.mark.parametrize(

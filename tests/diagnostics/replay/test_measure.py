@@ -304,6 +304,13 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
         assert "grad_norm is zero in the log and here at step" in report.findings[0]
 
 
+def test_norms_without_rollouts_are_counted_in_a_script() -> None:
+    run = run_of(group_of([1, 0], step=1), metrics={step: {"grad_norm": 1.0} for step in (1, 2, 3)}, settings={})
+    assert not replay.replay_report(run, []).findings[1:]
+    script = replace(run, source=replace(run.source, format="generic"))
+    assert "grad_norm at 2 further steps without rollouts; if their" in replay.replay_report(script, []).findings[-1]
+
+
 @pytest.mark.parametrize(
     ("norms", "finding"),
     [
@@ -357,7 +364,7 @@ def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -
     (alone,) = replayed((2.0, 2.4), provided=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
     of_default = 0.5 / (0.5**0.5 + 1e-4)
-    for made, verdict in ((0.5, "mismatch"), (of_default + 1e-4, "match")):  # 1e-4: another constant in the formula
+    for made, verdict in ((0.6, "mismatch"), (of_default + 1e-4, "match")):  # 1e-4: another constant in the formula
         groups = [group_of([1, 0], step=step, advantages=[a, -a]) for step, a in ((1, made), (2, of_default))]
         edited, _ = replayed((2.0, 2.0), (3.0, 3.0), groups=groups).steps
         assert (edited.verdict, "step 2 matches" in str(edited.cause)) == (verdict, verdict == "mismatch")
