@@ -183,6 +183,8 @@ def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
     if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
         text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
         return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")
+    if run.source.format == "generic" and (unclear := _of_other_steps(run)) is not None:
+        return Reason(unclear.cause, f"{off}; {unclear}", hint=unclear.hint)
     if other := _other_reference(run, step_norm):
         hint = "TRL loads it by the model's name: save a model that you change after loading, and train from there."
         return Reason("reference_missing", f"{off}; {other}", hint=hint)
@@ -195,6 +197,24 @@ def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
         return Reason("prompt_unknown", f"{off}; {why}")
     return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
+
+
+def _of_other_steps(run: Run) -> Reason | None:
+    """Why the steps of a script may not be updates that start from the weights of that number."""
+    if 0 in run.steps:
+        text = "the log counts its steps from 0, so a checkpoint of the same number may be the one before or after"
+        hint = "Count steps from 1, and name a checkpoint by the number of updates that it has had."
+        return Reason("step_unknown", text, hint=hint)
+    updates = run.settings.updates_per_batch
+    if updates > 1 and any(step - (step - 1) % updates != step for step in run.steps):
+        text = (
+            f"the arguments make {updates} updates of a batch, and every step has rollouts of its own: its norm may be "
+        )
+        return Reason("several_updates", f"{text}that of several updates", hint=_EACH_UPDATE)
+    return None
+
+
+_EACH_UPDATE = "Log each update as a step of its own, with the rollouts of a batch at its first, or one update a batch."
 
 
 def _other_reference(run: Run, norm: StepNorm) -> str | None:

@@ -304,6 +304,19 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
         assert "grad_norm is zero in the log and here at step" in report.findings[0]
 
 
+@pytest.mark.parametrize(
+    ("steps", "values", "reason"),
+    [((0, 1), {}, "step_unknown"), ((1, 2), {"num_iterations": 2}, "several_updates"), ((1, 2), {}, "differs")],
+)
+def test_a_scripts_steps_may_be_no_single_updates(steps: tuple, values: dict, reason: str) -> None:
+    run = run_of(*(group_of([1, 0], step=step) for step in steps), metrics={1: {"grad_norm": 2.0}}, settings=values)
+    for format, cause in (("generic", reason), ("made-up", "differs")):
+        quantity = replay.replay_grad_norm(replace(run, source=replace(run.source, format=format)), step_of(2.4), 1e-5)[
+            0
+        ]
+        assert quantity.reason == cause
+
+
 def test_norms_without_rollouts_are_counted_in_a_script() -> None:
     run = run_of(group_of([1, 0], step=1), metrics={step: {"grad_norm": 1.0} for step in (1, 2, 3)}, settings={})
     assert not replay.replay_report(run, []).findings[1:]
