@@ -189,7 +189,8 @@ def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
         hint = "TRL loads it by the model's name: save a model that you change after loading, and train from there."
         return Reason("reference_missing", f"{off}; {other}", hint=hint)
     if inferred := _inferred(step_norm):
-        return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries")
+        hint = _IDS_OF_SCRIPT if run.source.format == "generic" else ""
+        return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries", hint)
     rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
     rendered = any(rollout.prompt_ids is None and rollout.messages is not None for rollout in rollouts)
     root = run.path if run.path.is_dir() else run.path.parent
@@ -214,6 +215,7 @@ def _of_other_steps(run: Run) -> Reason | None:
     return None
 
 
+_IDS_OF_SCRIPT = "Log prompt_ids and completion_ids, and beside them masks and log-probabilities of the same length."
 _EACH_UPDATE = "Log each update as a step of its own, with the rollouts of a batch at its first, or one update a batch."
 
 
