@@ -370,11 +370,12 @@ def _settled(step: StepReplay, name: str, fits: int) -> StepReplay:
     off = next((of for of in step.quantities if of.name == name and of.reason == "settings_unknown"), None)
     if off is None or step.relative_error.get(name, 0.0) <= (0.0 if name == _NAME else NEAR * LOG_TOLERANCE):
         return step
-    cause = "differs" if name == _NAME else "log_differs"
-    quantity = refused(name, Reason(cause, f"{off.cause}; but with the same defaults step {fits} matches"))[0]
+    text = f"{off.cause}; but with the same defaults step {fits} matches"
+    quantity = refused(name, Reason("differs" if name == _NAME else "log_differs", text))[0]
     quantities = tuple(quantity if of is off else of for of in step.quantities)
-    said = step.cause if step.verdict == "mismatch" else quantity.cause
-    return replace(step, verdict="mismatch", cause=said, quantities=quantities)
+    return replace(
+        step, verdict="mismatch", cause=step.cause if step.verdict == "mismatch" else text, quantities=quantities
+    )
 
 
 def _overall(verdicts: Sequence[ReplayVerdict]) -> ReplayVerdict:
