@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import lru_cache
 from itertools import chain, compress, product
@@ -58,6 +59,8 @@ _MAY_COUNT_STEPS = re.compile(rb"step|iter|epoch|round|episode|update|batch|\0",
 _LONGEST_HEADER = 1 << 20
 _NUM_PEEKED = 200
 _MAX_NAMED = 6
+_MOST_ALIKE = 8  # files of metrics in a folder whose names differ in numbers alone
+_DIGITS = re.compile("[0-9]+")
 _ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "wandb", "parquet", "log", "txt", "out", "ipynb")
 
 
@@ -189,7 +192,9 @@ def logs_with(name: str, folders: Iterable[Path], rollouts: Sequence[str]) -> li
     """
     metrics: list[Path] = []
     for folder, ending in product(folders, _ENDINGS):
-        files = (file for file in sorted(folder.glob(f"*.{ending}")) if file.is_file())
+        named = [(_DIGITS.sub("", file.name), file) for file in sorted(folder.glob(f"*.{ending}")) if file.is_file()]
+        alike = Counter(name for name, _ in named)
+        files = (file for name, file in named if alike[name] <= _MOST_ALIKE)  # the others are of steps
         names_in = {file: _names_in(file, ReadOptions()) for file in files}
         if having := [file for file, names in names_in.items() if name in names]:
             return having
