@@ -169,6 +169,10 @@ def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> st
         notes.append("training was resumed before this step, as no file says and the norm shows")
     if measured.loss is not None and measured.loss.by_logged:
         notes.append("the ratio is to the logged log-probabilities, as no argument says and the norm shows")
+    if inputs.counts_from_0(run) and measured.weights != run.weights_before(measured.step):
+        notes.append(
+            "steps are counted from 0, and a checkpoint is that before the step of its number, as the norm shows"
+        )
     if run.settings.origin is None:
         notes.append("the loss settings were not given and the trainer's defaults fit")
     return "; ".join(note for note in notes if note) or None
@@ -202,7 +206,7 @@ def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
 
 def _of_other_steps(run: Run) -> Reason | None:
     """Why the steps of a script may not be updates that start from the weights of that number."""
-    if 0 in run.steps:
+    if inputs.counts_from_0(run):
         text = "the log counts its steps from 0, so a checkpoint of the same number may be the one before or after"
         hint = "Count steps from 1, and name a checkpoint by the number of updates that it has had."
         return Reason("step_unknown", text, hint=hint)
