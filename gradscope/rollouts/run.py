@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +23,8 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12  # steps that are made into dictionaries at once
+_AROUND = 32  # steps before and after one whose digits tell how a metric was rounded
+_LEAST_DIGITS, _FLOAT32_DIGITS = 3, 8  # of fewer digits a number may be whole, of as many it was not rounded
 
 
 class Numbers(Struct, frozen=True):
@@ -235,6 +239,26 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
     def courses(self) -> StepMetrics:
         """The metrics as columns, so that reading one does not walk over all steps."""
         return StepMetrics.of(self.metrics)
+
+    def half_unit(self, step: int, name: str) -> float:
+        """Half of the last digit in which a metric was logged, by the steps around; 0.0 where it has those of float32.
+
+        Example:
+            >>> metrics = {1: {"grad_norm": 1.9025}, 2: {"grad_norm": 0.18}}
+            >>> source = Source(path="a", format="generic", recognized="a log")
+            >>> Run(path=Path("a"), source=source, groups=(), metrics=metrics).half_unit(2, "grad_norm")
+            5e-05
+        """
+        steps, values = self.courses.course(name)
+        at = int(np.searchsorted(steps, step))
+        near = filter(math.isfinite, values[max(0, at - _AROUND) : at + _AROUND].tolist())
+        parts = [Decimal(repr(value)).normalize().as_tuple() for value in near if value]
+        most = max((len(part.digits) for part in parts), default=0)
+        value = self.metrics.get(step, {}).get(name)
+        if not (value and math.isfinite(value) and _LEAST_DIGITS <= most < _FLOAT32_DIGITS):
+            return 0.0
+        last = min(int(part.exponent) for part in parts)
+        return 0.5 * 10.0 ** max(last, math.floor(math.log10(abs(value))) + 1 - most)
 
     def with_missing(self, *sentences: str) -> Run:
         """The same with further sentences on what is missing."""

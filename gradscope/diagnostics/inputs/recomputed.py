@@ -104,7 +104,7 @@ def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Re
 def other_texts(rollouts: Sequence[Rollout], tokenizer: Any) -> tuple[int, ...]:
     """Rows whose text differs from their logged ids, by a tokenizer that reproduces most of the other rows."""
     comparable = [
-        rollout for rollout in rollouts if rollout.completion_ids and rollout.completion and rollout.mask is None
+        rollout for rollout in rollouts if rollout.completion_ids and rollout.completion and all(rollout.mask or ())
     ]
     if tokenizer is None or not comparable:
         return ()
@@ -167,6 +167,9 @@ _ROUNDED = (
 )
 
 
+_EXACTLY = 1e-6  # relative: float32 gives 1e-7, bfloat16 1e-4
+
+
 class Recomputer:
     """Measures the steps of a run, one after the other.
 
@@ -181,6 +184,7 @@ class Recomputer:
         self.progress: ProgressCallback = no_progress
         self._fitted: Assumption | None = None
         self._by_trls_output = False
+        self._met_exactly = False  # whether a norm was met as no arithmetic of less than float32 would meet it
 
     def measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None
@@ -241,7 +245,9 @@ class Recomputer:
                     )
                 if unknown and not self._is_known_pass(base):
                     return None
-                trained = self._rounding(prepared, gram, logged) or trained
+                rounding = self._rounding(prepared, gram, logged)
+                if rounding and (self._names_precision or rounding.num_ties or rounding.meets(logged)):
+                    trained = rounding
         rounded = self._is_reduced and trained is None and self._unmet(step, gram) is not None
         notes = (*gram.notes, *start.describe(stated), *self._undecided_assumptions(base, stated), *self._altered())
         notes = (*notes, _ROUNDED) if rounded else notes
@@ -259,7 +265,8 @@ class Recomputer:
             self._require_trainers_tokens(prepared)
         measured = measure_norm(prepared, self.progress)
         for norm in (measured.norm, measured.as_clipped):
-            if norm is not None and math.isfinite(norm) and (logged is None or meets_logged(norm, logged)):
+            is_finite = norm is not None and math.isfinite(norm)
+            if norm is not None and is_finite and (logged is None or self._meets(prepared.step, norm, logged)):
                 return replace(measured, norm=norm)
         return None
 
@@ -311,7 +318,12 @@ class Recomputer:
         logged, matrix = self._logged(step), gram.logged_gram
         if logged is None or not math.isfinite(logged) or matrix is None:
             return None
-        return None if meets_logged(batch_norm(matrix), logged, rounding_floor(gram.score_gram)) else logged
+        return None if self._meets(step, batch_norm(matrix), logged, rounding_floor(gram.score_gram)) else logged
+
+    def _meets(self, step: int, norm: float, logged: float, floor: float = 0.0) -> bool:
+        """:func:`meets_logged`, or to the digits that were logged."""
+        self._met_exactly |= abs(norm - logged) <= _EXACTLY * abs(logged) and logged > 0
+        return meets_logged(norm, logged, max(floor, self._run.half_unit(step, "grad_norm")))
 
     def _rounding(self, prepared: PreparedStep, gram: StepGram, logged: float) -> TrainedNorms | None:
         """How precisely a norm in float32 can be reproduced, where its error may be rounding."""
@@ -328,12 +340,11 @@ class Recomputer:
     ) -> tuple[Assumption, TrainedNorms | None]:
         """The assumption that fits, else the first, and the norms in the trainer's arithmetic where needed."""
         arithmetic = TrainerArithmetic.from_settings(self._run.settings, prepared.policy.model)
+        arithmetic = replace(arithmetic, autocast=None) if self._met_exactly else arithmetic
         alternatives = other_assumptions(prepared, self._frozen, start)
         if not arithmetic.router_coefficient:
             norms_of = dict(norm_under(prepared, alternatives))
-            fitted = next(
-                (assumption for assumption in alternatives if meets_logged(norms_of[assumption], logged)), None
-            )
+            fitted = next((each for each in alternatives if self._meets(prepared.step, norms_of[each], logged)), None)
             if fitted is not None:
                 return fitted, None
         if not (arithmetic.router_coefficient or self.closely or alternatives):
@@ -375,6 +386,11 @@ class Recomputer:
 
     def _logged(self, step: int) -> float | None:
         return self._run.metrics.get(step, {}).get("grad_norm")
+
+    @property
+    def _names_precision(self) -> bool:
+        """Whether the arguments, or a norm in float32 that was met, tell the trainer's precision."""
+        return self._met_exactly or any(self._run.settings.get(name) is not None for name in ("bf16", "fp16"))
 
     @property
     def _is_reduced(self) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.plan.objective import Objective
 
 _COPY_AGAIN = "Copy the checkpoint again."
+_LOG_KL = "Log kl from the first step on in the next run."
 SAME_POLICY_KL = 1e-6  # largest mean KL that float32 makes of a policy and itself
 
 
@@ -40,6 +41,7 @@ class StepLoss(Struct, frozen=True, kw_only=True):
     far; empty without one, and where it is the base under an adapter."""
     reason: Reason | None = None  # why it is not known
     resumed: bool = False  # whether it is the step's only where training was resumed before it, which no file says
+    by_logged: bool = False  # whether it is the step's only where the ratio is to what a script logged of its sampler
 
     @property
     def weights(self) -> tuple[WeightsRef, ...]:
@@ -51,12 +53,16 @@ class StepLoss(Struct, frozen=True, kw_only=True):
 def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
     """The loss that a step's update minimized, or the reason why the run does not determine it.
 
-    Others follow where training may have been resumed: TRL then samples at once and copies its reference anew.
+    Others follow where training may have been resumed: TRL then samples at once and copies its reference anew. Of a
+    script the ratio may be to the log-probabilities that it logged, for which TRL's arguments have no name.
     """
     objective = _of_one_micro_batch(run, objective, step)
     references = _synced_after(run, step) if objective.has_reference else [range(0)]
     for number, (sampled_at, synced_after) in enumerate(product(_batch_starts(run, step), references)):
         yield replace(_loss(run, objective, step, sampled_at, synced_after), resumed=number > 0)
+    if run.source.format == "generic" and not (objective.needs_sampler or objective.ratio_to_logged):
+        objective = replace(objective, importance_ratio=True, ratio_to_logged=True)
+        yield replace(_loss(run, objective, step, step, references[0]), by_logged=True)
 
 
 def _of_one_micro_batch(run: Run, objective: Objective, step: int) -> Objective:
@@ -158,7 +164,7 @@ def _with_adapters_reference(
             "the adapter did not start at zero, and whether the KL reference is its base alone or the adapter that it "
             "started from shows in the kl of step 1, which was not logged"
         )
-        return replace(loss, reason=loss.reason or Reason("reference_missing", text))
+        return replace(loss, reason=loss.reason or Reason("reference_missing", text, hint=_LOG_KL))
     return _with(loss, first if reference == "start" else None)
 
 

@@ -22,7 +22,7 @@ from gradscope.diagnostics.inputs.row_questions import RowQuestion, meets_logged
 from gradscope.diagnostics.inputs.step_loss import StepLoss, losses_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions, require_libraries
-from gradscope.progress import NoticeCallback, ProgressCallback, part
+from gradscope.progress import NoticeCallback, ProgressCallback, no_progress, part
 from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
 from gradscope.results.source import Source
@@ -257,8 +257,19 @@ def measure_steps(
                 if _is_off(run, measured):
                     resumed = (measure(loss) for loss in possible if _reason_against(run, step, loss) is None)
                     measured = next((each for each in resumed if each.recomputed and not _is_off(run, each)), measured)
+            if counts_from_0(run) and (measured.recomputed is None or _is_off(run, measured)):
+                own = replace(run, weights=tuple(replace(of, num_updates=of.num_updates - 1) for of in run.weights))
+                asked = {"closely": closely, "norms_alone": norms_alone}
+                again = next(measure_steps(own, [step], options, no_progress, question, **asked))
+                logged = "grad_norm" in run.metrics.get(step, {})
+                measured = again if logged and again.recomputed and not _is_off(run, again) else measured
             yield measured
     progress(len(steps), len(steps), "steps")
+
+
+def counts_from_0(run: Run) -> bool:
+    """Whether a script counts its steps from 0: its checkpoints may be those before the step of their number."""
+    return run.source.format == "generic" and 0 in run.steps and all(of.num_updates >= 0 for of in run.weights)
 
 
 def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
@@ -308,7 +319,8 @@ def _is_off(run: Run, measured: MeasuredStep) -> bool:
     if logged is None or (norm := measured.recomputed) is None or norm.norm is None:
         return False
     meets_reduced = norm.trained is not None and norm.trained.meets(logged)
-    return not meets_reduced and not meets_logged(norm.norm, logged, norm.floor)
+    floor = max(norm.floor, run.half_unit(measured.step, "grad_norm"))
+    return not meets_reduced and not meets_logged(norm.norm, logged, floor)
 
 
 def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:

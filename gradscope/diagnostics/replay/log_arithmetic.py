@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.advantages.formulation import is_in_file
@@ -204,13 +205,13 @@ def refused(name: str, reason: Reason, value: float | None = None, error: float 
     return quantity, value, error
 
 
-def _compare(name: str, value: float, logged: float) -> Outcome:
-    """A recomputed number against the logged one; there is no error where that is NaN or infinity."""
+def _compare(name: str, value: float, logged: float, half_unit: float = 0.0) -> Outcome:
+    """A recomputed number against the logged one, rounded as it may be; no error where that is NaN or infinity."""
     if not math.isfinite(logged):
         cause = f"the log says {non_finite_word(logged)}, its rollouts say {value:.6g}"
         return refused(name, Reason("not_finite", cause), value)
     error = abs(value - logged) / abs(logged) if logged else abs(value)
-    if error <= LOG_TOLERANCE:
+    if error <= LOG_TOLERANCE or abs(value - logged) <= half_unit * (1 + LOG_TOLERANCE):
         return Quantity(name=name, verdict="match", cause=None), value, error
     return refused(
         name, Reason("log_differs", f"the log says {logged:.6g}, its rollouts say {value:.6g}"), value, error
@@ -247,6 +248,11 @@ def _logged_at(run: Run, step: int, name: str, words: str) -> float | Reason:
 
 def not_logged(run: Run, step: int, words: str) -> Reason:
     """Why there is no number that the trainer logged at a step."""
+    several = next(
+        (sentence for sentence in run.source.missing if "which are of this run is not known" in sentence), ""
+    )
+    if not run.metrics and several:
+        return Reason("not_logged", several.rstrip("."), hint="Keep one of them beside the rollouts.")
     if not run.metrics:
         hint = "Keep the trainer's log with the run: trainer_state.json (TRL: trainer.save_state()) or metrics.jsonl."
         return Reason("not_logged", f"the trainer's log is not in the folder: its {words} is not known", hint=hint)
@@ -261,7 +267,7 @@ def replay_rewards(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) 
         return refused("reward", batch)
     if isinstance(logged, Reason):
         return refused("reward", logged)
-    return _compare("reward", batch.reward, logged)
+    return _compare("reward", batch.reward, logged, run.half_unit(measured.step, "reward"))
 
 
 def replay_zero_std(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) -> Outcome:
@@ -283,7 +289,7 @@ def replay_zero_std(run: Run, measured: MeasuredStep, batch: StepBatch | Reason)
             f"{logged:.6g}: {_ROUNDED}"
         )
         return Quantity(name=name, verdict="match", cause=text), batch.frac_zero_std, abs(batch.frac_zero_std - logged)
-    return _compare(name, batch.frac_zero_std, logged)
+    return _compare(name, batch.frac_zero_std, logged, run.half_unit(measured.step, name))
 
 
 def _rounded_alive(run: Run, measured: MeasuredStep) -> list[RolloutGroup]:
@@ -331,6 +337,9 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
         text = None if noise <= LOG_TOLERANCE else _noise(int(np.sum(~exact)), noise, most)
         return Quantity(name="advantage", verdict="match", cause=text), size, largest
     off = f"{largest:.2g}"
+    is_named = not {"scale_rewards", "advantage", "trainer"}.isdisjoint(run.settings.values)
+    if run.settings.origin is not None and not (run.trained_by_trl or is_named):
+        return _of_a_script(run, measured.groups, batch, np.array(logged, dtype=np.float64), largest)
     if run.settings.origin is None:
         text = f"the advantage formula is not in the folder, and the trainer's default is {off} off"
         return refused("advantage", Reason("settings_unknown", text), size, largest)
@@ -340,6 +349,29 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
         hint = "Look at the reward functions: advantages of an infinite reward are no numbers."
         return refused("advantage", Reason("not_finite", text, hint=hint), size, largest)
     return refused("advantage", Reason("log_differs", f"an advantage differs from {name} by {off}"), size, largest)
+
+
+_NAME_FORMULA = "Give scale_rewards with --run-config, or the formula with --advantage, to have them compared."
+
+
+_OPPOSED = -0.8  # cosine of advantages with those of TRL below which their sign is the other one
+
+
+def _of_a_script(run: Run, groups: Sequence[RolloutGroup], batch: StepBatch, logged: Array, off_by: float) -> Outcome:
+    """Advantages of a formula that no argument names: that of another scale, or none that is known."""
+    size = float(np.mean(np.abs(batch.advantages)))
+    for scale in ("none", "batch"):
+        other = _trl_batch(groups, replace(run.settings, values={**run.settings.values, "scale_rewards": scale}))
+        if isinstance(other, StepBatch) and (off := float(np.max(np.abs(other.advantages - logged)))) <= LOG_TOLERANCE:
+            text = f"they are those of scale_rewards = {scale}, which the arguments do not name"
+            return Quantity(name="advantage", verdict="match", cause=text), float(np.mean(np.abs(logged))), off
+    parts = np.split(logged, np.cumsum([group.size for group in groups])[:-1])
+    centred = np.concatenate([part - part.mean() for part in parts])
+    if batch.advantages @ centred < _OPPOSED * np.linalg.norm(batch.advantages) * np.linalg.norm(centred):
+        text = "advantages fall where rewards rise: they have the sign of a loss, or are not of these rewards"
+        return refused("advantage", Reason("log_differs", text), size, off_by)
+    text = f"the advantage formula is not in the folder, and the trainer's default is {off_by:.2g} off"
+    return refused("advantage", Reason("settings_unknown", text, hint=_NAME_FORMULA), size, off_by)
 
 
 def _noise(num_rollouts: int, noise: float, most: float) -> str:

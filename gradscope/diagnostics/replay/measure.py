@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from gradscope.advantages.registry import named_formulation
 from gradscope.diagnostics.inputs import steps as inputs
-from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE
+from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR
 from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
@@ -45,7 +45,7 @@ from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.say import as_ranges, named_steps, non_finite_word
+from gradscope.say import as_ranges, counted, named_steps, non_finite_word
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepNorm
@@ -80,11 +80,40 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
     )
     if max(value, abs(logged)) <= step_norm.floor:
         return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value, error)
-    if abs(value - logged) <= max(tolerance * abs(logged), step_norm.floor):
+    off_by, within = abs(value - logged), max(tolerance * abs(logged), step_norm.floor)
+    if off_by <= within:
         return Quantity(name=_NAME, verdict="match", cause=_caveats(run, measured, step_norm)), value, error
+    half_unit = run.half_unit(measured.step, _NAME)
+    if off_by <= within + half_unit:
+        rounded = f"the log has the norm to {_per_cent(half_unit / abs(logged))}, as it was rounded"
+        if half_unit > _COARSE * abs(logged):
+            return refused(_NAME, Reason("precision", rounded, hint=_LOG_DIGITS), value, error)
+        notes = [rounded, _caveats(run, measured, step_norm)]
+        return Quantity(name=_NAME, verdict="match", cause="; ".join(filter(None, notes))), value, error
+    if rounded_advantages := _rounded_advantages(measured, step_norm, off_by):
+        return refused(_NAME, Reason("precision", rounded_advantages, hint=_LOG_DIGITS), value, error)
     if step_norm.trained is not None:
         return _judge_reduced(run, measured, step_norm, step_norm.trained, logged, error)
     return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
+
+
+_COARSE = 1e-3  # relative rounding of a logged norm up to which one within it is met
+_LOG_DIGITS = "Log norms and advantages with all their digits in the next run."
+
+
+def _rounded_advantages(measured: inputs.MeasuredStep, step_norm: StepNorm, off: float) -> str | None:
+    """That a norm is off by no more than the rounding of the logged advantages may be."""
+    advantages = [rollout.advantage for group in measured.groups for rollout in group.rollouts]
+    written = [repr(abs(advantage)) for advantage in advantages if advantage and not (1024 * advantage).is_integer()]
+    if not written or max(map(len, written)) > _LONGEST_ROUNDED or any("e" in number for number in written):
+        return None
+    half = 0.5 * 10.0 ** -max(len(number.partition(".")[2]) for number in written)
+    if off > half * step_norm.floor / ROUNDING_FLOOR:
+        return None
+    return f"the logged advantages are rounded to {2 * half:g}, which may move the norm further than it is off"
+
+
+_LONGEST_ROUNDED = 8  # characters of a rounded advantage: six decimals
 
 
 def replay_texts(norm: StepNorm) -> Outcome:
@@ -107,6 +136,9 @@ def _judge_reduced(
         )
         return refused(_NAME, Reason("entropy_ties", ties), value, error)
     spread = f"the spread of {trained.dtype} over orders of the rollouts, {_per_cent(within)}"
+    unnamed = [name for name in ("bf16", "per_device_train_batch_size") if run.settings.get(name) is None]
+    is_guess = trained.dtype != "float32" and "bf16" in unnamed and run.settings.origin is not None
+    spread += " (whether it computed so is not in the arguments)" if is_guess else ""
     if error <= within:
         notes = [f"within {spread}", _caveats(run, measured, step_norm)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
@@ -114,6 +146,7 @@ def _judge_reduced(
     close = max(WELL_BEYOND * within, _HALF_ROUNDING.get(trained.dtype, 0.0))
     if error <= close and run.settings.origin is not None:
         hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
+        hint = f"Give {' and '.join(unnamed)} with --run-config." if unnamed and not hint else hint
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)
         return refused(_NAME, closer, value, error)
     return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
@@ -134,6 +167,12 @@ def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> st
     notes = [_inferred(step_norm)]
     if measured.loss is not None and measured.loss.resumed:
         notes.append("training was resumed before this step, as no file says and the norm shows")
+    if measured.loss is not None and measured.loss.by_logged:
+        notes.append("the ratio is to the logged log-probabilities, as no argument says and the norm shows")
+    if inputs.counts_from_0(run) and measured.weights != run.weights_before(measured.step):
+        notes.append(
+            "steps are counted from 0, and a checkpoint is that before the step of its number, as the norm shows"
+        )
     if run.settings.origin is None:
         notes.append("the loss settings were not given and the trainer's defaults fit")
     return "; ".join(note for note in notes if note) or None
@@ -148,11 +187,14 @@ def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
     if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
         text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
         return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")
+    if run.source.format == "generic" and (unclear := _of_other_steps(run)) is not None:
+        return Reason(unclear.cause, f"{off}; {unclear}", hint=unclear.hint)
     if other := _other_reference(run, step_norm):
         hint = "TRL loads it by the model's name: save a model that you change after loading, and train from there."
         return Reason("reference_missing", f"{off}; {other}", hint=hint)
     if inferred := _inferred(step_norm):
-        return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries")
+        hint = _IDS_OF_SCRIPT if run.source.format == "generic" else ""
+        return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries", hint)
     rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
     rendered = any(rollout.prompt_ids is None and rollout.messages is not None for rollout in rollouts)
     root = run.path if run.path.is_dir() else run.path.parent
@@ -160,6 +202,25 @@ def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
         return Reason("prompt_unknown", f"{off}; {why}")
     return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
+
+
+def _of_other_steps(run: Run) -> Reason | None:
+    """Why the steps of a script may not be updates that start from the weights of that number."""
+    if inputs.counts_from_0(run):
+        text = "the log counts its steps from 0, so a checkpoint of the same number may be the one before or after"
+        hint = "Count steps from 1, and name a checkpoint by the number of updates that it has had."
+        return Reason("step_unknown", text, hint=hint)
+    updates = run.settings.updates_per_batch
+    if updates > 1 and any(step - (step - 1) % updates != step for step in run.steps):
+        text = (
+            f"the arguments make {updates} updates of a batch, and every step has rollouts of its own: its norm may be "
+        )
+        return Reason("several_updates", f"{text}that of several updates", hint=_EACH_UPDATE)
+    return None
+
+
+_IDS_OF_SCRIPT = "Log prompt_ids and completion_ids, and beside them masks and log-probabilities of the same length."
+_EACH_UPDATE = "Log each update as a step of its own, with the rollouts of a batch at its first, or one update a batch."
 
 
 def _other_reference(run: Run, norm: StepNorm) -> str | None:
@@ -271,9 +332,10 @@ def replay_report(
     tolerance: float = GRAD_NORM_TOLERANCE,
 ) -> ReplayReport:
     """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
-    if not run.courses.course("kl")[1].any():  # a KL term is in no default
-        fits = next((step.step for step in steps if step.verdict == "match"), None)
-        steps = [_settled(step, fits) for step in steps]
+    no_kl = not run.courses.course("kl")[1].any()  # a KL term is in no default
+    for name in ("advantage", _NAME) if no_kl else ("advantage",):
+        fits = next((of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)), None)
+        steps = steps if fits is None else [_settled(step, name, fits) for step in steps]
     verdicts = [step.verdict for step in steps]
     unreadable = {
         step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
@@ -291,19 +353,33 @@ def replay_report(
         else Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged)),
         tolerance=tolerance,
         engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
-        findings=_findings(steps),
+        findings=(*_findings(steps), *_without_rollouts(run)),
     )
 
 
-def _settled(step: StepReplay, fits: int | None) -> StepReplay:
-    """A step whose norm is off with the trainer's defaults differs where the same defaults gave another step's norm."""
-    norm = step.quantities[-1]
-    if norm.reason != "settings_unknown" or norm.name not in step.relative_error or fits is None:
+def _without_rollouts(run: Run) -> Iterator[str]:
+    """A sentence on steps of a script with a norm that no rollouts of the log belong to."""
+    steps = {*run.courses.course(_NAME)[0].tolist()} - {*run.updates, *run.notes}
+    if steps and run.source.format == "generic":
+        again = (
+            "; if their updates used a batch again, num_iterations says so"
+            if run.settings.updates_per_batch == 1
+            else ""
+        )
+        yield f"The log has a grad_norm at {counted(len(steps), 'further step')} without rollouts{again}."
+
+
+def _settled(step: StepReplay, name: str, fits: int) -> StepReplay:
+    """A step where a number is off with the trainer's defaults differs where the same defaults gave another step's."""
+    off = next((of for of in step.quantities if of.name == name and of.reason == "settings_unknown"), None)
+    if off is None or step.relative_error.get(name, 0.0) <= (0.0 if name == _NAME else NEAR * LOG_TOLERANCE):
         return step
-    differs = Reason("differs", f"{norm.cause}; but with the same defaults step {fits} matches")
-    quantity = refused(norm.name, differs)[0]
-    quantities = (*step.quantities[:-1], quantity)
-    return replace(step, verdict="mismatch", cause=quantity.cause, quantities=quantities)
+    text = f"{off.cause}; but with the same defaults step {fits} matches"
+    quantity = refused(name, Reason("differs" if name == _NAME else "log_differs", text))[0]
+    quantities = tuple(quantity if of is off else of for of in step.quantities)
+    return replace(
+        step, verdict="mismatch", cause=step.cause if step.verdict == "mismatch" else text, quantities=quantities
+    )
 
 
 def _overall(verdicts: Sequence[ReplayVerdict]) -> ReplayVerdict:

@@ -39,7 +39,7 @@ USUAL: dict[str, tuple[str, ...]] = {
         *("prompt_id", "task_id", "problem_id", "question_id", "example_id", "doc_id", "instance_id"),
         *("prompt_idx", "prompt_index", "qid", "query_id"),
     ),
-    "advantage": ("advantage", "advantages"),
+    "advantage": ("advantage", "advantages", "adv"),
 }
 """Role -> column names, most telling first. Entries of objects, as ``info.reward``, come after all of them."""
 PROMPT_NUMBER = re.compile(r"(problem|puzzle|task|question|example|case|item|scenario|exercise)_?(id|idx|index|number)")

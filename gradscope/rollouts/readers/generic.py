@@ -211,6 +211,8 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
                     ids = [prompt_id or other for prompt_id, other in zip(ids, texts_in(ids_in(name)), strict=True)]
             return list(map(in_environment, texts_in(cells.names(self.environment)), ids)) if self.environment else ids
 
+        has_ids = not set(_TOKENS["responses"]).isdisjoint(rows.keys)
+
         def details(at: int) -> dict[str, Any]:
             asked = rows.cell(names.prompt, at)
             is_cut = self.holds_answers and isinstance(asked, list) and asked
@@ -220,7 +222,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
                 "completion": text_of(completion),
                 "messages": parse_messages(asked),
                 "policy": (sampled_by[at] or None) if sampled_by else None,
-                "tokens": _tokens(rows, at) if "completion_ids" in rows.keys else None,
+                "tokens": _tokens(rows, at, names) if has_ids else None,
             }
 
         def completions() -> list[str]:
@@ -250,19 +252,24 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         )
 
 
-def _tokens(rows: Cells, at: int) -> Tokens | None:
-    """The exact tokens of a row, under TRL's names of their columns; None where it has none."""
-    cells = {role: [rows.cell(name, at) for name in names] for role, names in _TOKENS.items()}
+def _tokens(rows: Cells, at: int, names: ColumnNames) -> Tokens | None:
+    """The exact tokens of a row, under TRL's names of their columns or other usual ones; None where it has none."""
+    cells = {role: [rows.cell(name, at) for name in names_of] for role, names_of in _TOKENS.items()}
+    row = {role: next((cell for cell in of if cell is not None), None) for role, of in cells.items()}
+    prompt, response, mask = (row[role] or () for role in ("prompts", "responses", "response_mask"))
+    if isinstance(mask, list) and len(mask) == len(prompt) + len(response):  # of the whole sequence
+        row["response_mask"] = mask[len(prompt) :]
+    advantages = rows.cell(names.advantage, at)
     with suppress(UnusableRowError):  # such columns are of something else
-        return row_tokens({role: next((cell for cell in of if cell is not None), None) for role, of in cells.items()})
+        return row_tokens(row | {"advantages": advantages if isinstance(advantages, list) else None})
     return None
 
 
 _TOKENS = {
-    "prompts": ("prompt_ids",),
-    "responses": ("completion_ids",),
-    "response_mask": MASKS,
-    "rollout_log_probs": ("sampling_logprobs", "logprobs"),
+    "prompts": ("prompt_ids", "prompt_token_ids"),
+    "responses": ("completion_ids", "completion_token_ids", "response_ids", "response_token_ids"),
+    "response_mask": (*MASKS, "response_mask", "loss_mask", "action_mask", "assistant_mask", "assistant_masks"),
+    "rollout_log_probs": ("sampling_logprobs", "logprobs", "rollout_log_probs"),
 }
 
 

@@ -18,7 +18,7 @@ from gradscope.reason import Reason
 from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.groups import RolloutGroup, reward_table
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
+from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, logs_with, read_metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import Naming, naming_of
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
@@ -87,28 +87,40 @@ def _renamed(metrics: Mapping[str, float], names: Mapping[str, str]) -> dict[str
 
 
 def with_run_files(request: ReadRequest, run: Run) -> Run:
-    """The run with the checkpoints and metrics in its folder: TensorBoard's files, ``metrics.jsonl``, a script's table.
+    """The run with the checkpoints and metrics in its folder, or in the one above a folder of rollouts.
+
+    Metrics are TensorBoard's files, ``metrics.jsonl``, or the file of any name that a script wrote.
 
     Returns:
-        The run; without metrics, but with a note, where they are in several folders or tables, which may be several
+        The run; without metrics, but with a note, where they are in several folders or files, which may be several
         runs.
     """
     folder = request.path if request.path.is_dir() else request.path.parent
-    folder = folder.parent if folder.name in ("rollouts", "rollout_data") else folder
-    run = replace(run, **saved_weights(request, _LAYOUT, [folder]))
-    events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
-    folders = sorted({str(file.parent) for file in events})
-    of_script = run.source.format == "generic" and not folders and not lines.is_file()
-    tables = tables_of_metrics(folder, without=run.source.files) if of_script else []
-    if several := several_sources("TensorBoard's files", "folder", folders) or several_sources(
-        "Metrics", "file", tables
-    ):
-        return run.with_missing(*several)
-    if folders:
-        return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
-    if tables:
-        return _with(run, tables, table_metrics(tables[0], quarantine), quarantine)
-    return _with(run, [lines], metric_lines([lines], {}, quarantine), quarantine) if lines.is_file() else run
+    folders = [folder, folder.parent] if _OF_ROLLOUTS.fullmatch(folder.name) else [folder]
+    run = replace(run, **saved_weights(request, _LAYOUT, folders))
+    for folder in folders:
+        events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
+        if several := several_sources("TensorBoard's files", "folder", sorted({str(file.parent) for file in events})):
+            return run.with_missing(*several)
+        if events:
+            return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
+        metrics, of_script = metric_lines(filter(Path.is_file, [lines]), {}, quarantine), run.source.format == "generic"
+        if metrics or (lines.is_file() and (not of_script or quarantine.result().lost)):
+            return _with(run, [lines], metrics, quarantine)
+        if not of_script:
+            continue
+        below = [inner for pattern in _BELOW for inner in sorted(folder.glob(pattern)) if inner.is_dir()]
+        tables = logs_with("grad_norm", [folder, *below], run.source.files)
+        if several := several_sources("Metrics", "file", tables):
+            return run.with_missing(*several)
+        if tables:
+            return _with(run, tables, table_metrics(tables[0], quarantine), quarantine)
+    return run
+
+
+_OF_ROLLOUTS = re.compile(r"(train_?)?(rollout|sample|completion|generation|trajectorie|trace)s?(_data)?")
+"""What names folders of rollouts, in a folder with the run's checkpoints and metrics."""
+_BELOW = ("*log*", "*metric*", "wandb/run-*")  # folders in which scripts keep their metrics
 
 
 def several_sources(kind: str, noun: str, paths: Sequence[Path | str]) -> tuple[str, ...]:
@@ -118,10 +130,10 @@ def several_sources(kind: str, noun: str, paths: Sequence[Path | str]) -> tuple[
     return (sentence,) if len(paths) > 1 else ()
 
 
-def tables_of_metrics(folder: Path, without: Sequence[str] = ()) -> list[Path]:
+def tables_of_metrics(folder: Path) -> list[Path]:
     """The CSV files and databases of trackio's in a folder that hold metrics by step."""
     files = sorted([*folder.glob("*.csv"), *folder.glob("*.db")])
-    return [file for file in files if str(file) not in without and holds_metrics(file, ReadOptions())]
+    return [file for file in files if holds_metrics(file, ReadOptions())]
 
 
 def table_metrics(file: Path, quarantine: QuarantineLog) -> Mapping[int, Mapping[str, float]]:
@@ -138,7 +150,10 @@ def _with(run: Run, files: list[Path], metrics: Mapping[int, Mapping[str, float]
     logged = StepMetrics.of(metrics)
     # not the reward, which open-instruct and slime log of more rollouts than these, as they filter afterwards
     norms = {name: key for name, key in naming_of(logged.columns, {}).parts.items() if name == "grad_norm"}
-    return replace(run, source=with_set_aside(source, quarantine), metrics=Naming(norms).apply(logged))
+    named, every = Naming(norms).apply(logged), run.settings.updates_per_batch
+    starts = {step: step - (step - 1) % every for step in named.by_step("grad_norm") if step not in run.steps}
+    repeats = {step: start for step, start in starts.items() if start in run.steps}
+    return replace(run, source=with_set_aside(source, quarantine), metrics=named, repeats={**run.repeats, **repeats})
 
 
 def scalar_metrics(files: Iterable[Path], names: Mapping[str, str], quarantine: QuarantineLog) -> Metrics:
@@ -160,8 +175,13 @@ class CheckpointLayout(Struct, frozen=True, kw_only=True):
     merge: Callable[[Path], str]  # the sentence that says what to run for a checkpoint that holds no model yet
 
 
+_NAMES = ("checkpoint-*", "step_*", "global_step_*", "step-*", "iter_*", "ckpt_*", "ckpt-*")
+_ABOVE = ("", "epoch*/", "ckpt*/", "weights/")
 _LAYOUT = CheckpointLayout(
-    patterns=("checkpoint-*", "step_*", "global_step_*", "checkpoints/*"),
+    patterns=(
+        *(f"{above}{name}" for above in _ABOVE for name in _NAMES),
+        "checkpoints/*",
+    ),
     inside=(),
     merge=lambda _: "Save it with save_pretrained() in the next run.",
 )

@@ -19,6 +19,7 @@ from gradscope.diagnostics.inputs.recomputed import (
 )
 from gradscope.diagnostics.inputs.recomputed import policy_of as policy_of_run
 from gradscope.diagnostics.inputs.step_loss import losses_at
+from gradscope.diagnostics.inputs.steps import measure_steps
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.batches import TokenSequence, TrainerPadding
@@ -28,6 +29,7 @@ from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram, StepNorm
 from gradscope.gradients.trained.norms import TrainerArithmetic, trained_norms, trl_output
 from gradscope.metrics.gram.geometry import batch_norm
+from gradscope.progress import no_progress
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.gradients.adapters import adapt
@@ -408,6 +410,18 @@ def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Pa
     assert (trained.dtype, trained.num_ties) == ("float32", 0)
     assert trained.mean == pytest.approx(norm_of(), rel=1e-5)
     assert 0 < trained.told_within < 2e-5
+    run = weights_run(weights, (1 + 3e-4) * norm_of(), bf16=None)
+    metrics = {1: run.metrics[1], 2: {"grad_norm": norm_of()}}
+    run = replace(run, metrics=metrics, groups=tuple(replace(of, step=at) for at in (1, 2) for of in run.groups))
+    both = replace(run, weights=(*weights, replace(weights[0], num_updates=1)))
+    options = EngineOptions(device="cpu")
+    recomputer = Recomputer(both, options, closely=True, norms_alone=True)
+    losses = [next(losses_at(both, Objective.from_settings(run.settings), step)) for step in (1, 2)]
+    dtypes = []
+    for step in (1, 2, 1):  # the arguments do not say in what it computed, a norm that is met exactly does
+        result = recomputer.measure(step, both.weights[step - 1], losses[step - 1], None)[0]
+        dtypes.append(result.trained.dtype if result.trained else None)
+    assert dtypes == ["bfloat16", None, "float32"]
 
 
 def test_rollouts_that_are_alike_tie_at_the_entropy_quantile(tmp_path: Path) -> None:
@@ -433,3 +447,17 @@ def test_frequencies_of_a_batch_that_was_not_logged_are_a_cause(tmp_path: Path) 
     with pytest.raises(InputError, match="step 1 is not in the log") as caught:
         recompute(run, 2, closely=True)
     assert caught.value.cause == "lengths_unknown"
+
+
+@pytest.mark.slow
+def test_the_checkpoint_of_a_step_0_may_be_the_one_before_it(tmp_path: Path) -> None:
+    run = weights_run((saved(tmp_path),), None)
+    groups = tuple(replace(group, step=0) for group in run.groups)
+    script = replace(run, groups=groups, source=replace(run.source, format="generic"))
+    for factor in (1.0, 1.5):
+        logged = replace(script, metrics={0: {"grad_norm": factor * norm_of()}})
+        (measured,) = measure_steps(logged, [0], EngineOptions(device="cpu"), no_progress, norms_alone=True)
+        if factor == 1.0:
+            assert measured.recomputed.norm == pytest.approx(norm_of(), rel=1e-6)
+        else:
+            assert measured.reason.cause == "step_unknown"

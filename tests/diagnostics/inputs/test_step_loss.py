@@ -86,6 +86,15 @@ def test_a_run_that_may_have_been_resumed_has_several_losses():
     assert [loss.reference for loss in losses] == [(*all_of(full(0)), *mixed[at:]) for at in range(3)]
 
 
+@pytest.mark.parametrize(("values", "number"), [({}, 2), ({"use_vllm": True}, 1)])
+def test_the_ratio_of_a_script_may_be_to_what_it_logged_of_its_sampler(values, number):
+    run = run_with(full(0), settings=values)
+    script = replace(run, source=replace(run.source, format="generic"))
+    losses = list(losses_at(script, Objective.from_settings(run.settings), 1))
+    assert [loss.by_logged for loss in losses] == [False, True][:number]
+    assert losses[-1].objective.ratio_to_logged == (number == 2)
+
+
 @pytest.mark.parametrize("per_generation", [1, 4])
 def test_split_or_joined_batches_have_no_start(per_generation):
     settings = {"num_iterations": 2, "gradient_accumulation_steps": 2, "steps_per_generation": per_generation}

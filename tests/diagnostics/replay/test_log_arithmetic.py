@@ -285,6 +285,25 @@ def test_other_advantages_are_a_mismatch_where_the_settings_are_stated() -> None
 
 
 @pytest.mark.parametrize(
+    ("advantages", "verdict", "words"),
+    [
+        ([0.5, -0.5, 0.0, 0.0], "match", "scale_rewards = none"),
+        ([0.5 / (1 / 3 + 1e-8) ** 0.5, -0.5 / (1 / 3 + 1e-8) ** 0.5, 0.0, 0.0], "cannot", "default is 0.16 off"),
+        ([-0.5, 0.5, 0.0, 0.0], "mismatch", "advantages fall where rewards rise"),
+        ([0.25, 1.0, 0.5, 0.5], "mismatch", "advantages fall where rewards rise"),
+        ([0.1, 0.2, 0.9, -0.9], "cannot", "default is"),
+    ],
+)
+def test_a_scripts_advantages_may_be_of_another_scale_but_not_of_the_other_sign(
+    advantages: list[float], verdict: str, words: str
+) -> None:
+    parts = zip("ab", ([1.0, 0.0], [1.0, 1.0]), (advantages[:2], advantages[2:]), strict=True)
+    groups = [group_of(rewards, step=1, prompt=name, advantages=of) for name, rewards, of in parts]
+    quantity, *_ = replayed(replay_advantages, run_of(*groups, settings={"loss_type": "grpo"}))
+    assert (quantity.verdict, words in str(quantity.cause)) == (verdict, True)
+
+
+@pytest.mark.parametrize(
     ("run", "replay", "cause"),
     [
         (run_of(group_of([1.0, None], step=1, prompt="a"), metrics={1: {"reward": 1.0}}), replay_rewards, "no reward"),

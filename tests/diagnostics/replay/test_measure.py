@@ -1,6 +1,7 @@
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from gradscope.gradients.step.step_gram import StepNorm
 from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.reason import Reason
 from gradscope.results.norms import ReplayReport, StepReplay
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
@@ -247,9 +249,15 @@ def test_batches_that_do_not_stand_for_their_step_say_cannot(shared_data: Path, 
     assert report.verdict != "mismatch"
 
 
-def replayed(*norms: tuple[float, float], provided: bool = True, **logged_too: float) -> ReplayReport:
+def replayed(
+    *norms: tuple[float, float],
+    provided: bool = True,
+    groups: Sequence[RolloutGroup] = (),
+    floor: float = 1e-6,
+    **logged_too: float,
+) -> ReplayReport:
     """Steps from their logged and recomputed norms."""
-    groups = [group_of([1, 0], step=step) for step in range(1, len(norms) + 1)]
+    groups = groups or [group_of([1, 0], step=step) for step in range(1, len(norms) + 1)]
     metrics = {step: {"grad_norm": logged, **logged_too} for step, (logged, _) in enumerate(norms, start=1)}
     run = run_of(*groups, metrics=metrics, settings={} if provided else None)
     steps = [
@@ -261,7 +269,7 @@ def replayed(*norms: tuple[float, float], provided: bool = True, **logged_too: f
             reason=None,
             norm=StepNorm(
                 norm=norm,
-                floor=1e-6,
+                floor=floor,
                 frac_kl=None,
                 logprobs=(np.zeros(1), np.zeros(1)),
                 num_inferred_ids=0,
@@ -297,6 +305,26 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
 
 
 @pytest.mark.parametrize(
+    ("steps", "values", "reason"),
+    [((0, 1), {}, "step_unknown"), ((1, 2), {"num_iterations": 2}, "several_updates"), ((1, 2), {}, "differs")],
+)
+def test_a_scripts_steps_may_be_no_single_updates(steps: tuple, values: dict, reason: str) -> None:
+    run = run_of(*(group_of([1, 0], step=step) for step in steps), metrics={1: {"grad_norm": 2.0}}, settings=values)
+    for format, cause in (("generic", reason), ("made-up", "differs")):
+        quantity = replay.replay_grad_norm(replace(run, source=replace(run.source, format=format)), step_of(2.4), 1e-5)[
+            0
+        ]
+        assert quantity.reason == cause
+
+
+def test_norms_without_rollouts_are_counted_in_a_script() -> None:
+    run = run_of(group_of([1, 0], step=1), metrics={step: {"grad_norm": 1.0} for step in (1, 2, 3)}, settings={})
+    assert not replay.replay_report(run, []).findings[1:]
+    script = replace(run, source=replace(run.source, format="generic"))
+    assert "grad_norm at 2 further steps without rollouts; if their" in replay.replay_report(script, []).findings[-1]
+
+
+@pytest.mark.parametrize(
     ("norms", "finding"),
     [
         ([(3.0, 2.0), (6.0, 4.0)], "The logged norms are 1.5 times the recomputed ones at all 2 steps"),
@@ -312,6 +340,35 @@ def test_what_norms_that_are_off_have_in_common(norms: list, finding: str | None
     assert (finding in findings) if finding else not {"times", "clipping"} & set(re.findall(r"\w+", findings))
 
 
+@pytest.mark.parametrize(
+    ("norms", "verdicts"),
+    [
+        ([(1.9025, 1.90252), (0.353, 0.35304)], ["match", "match"]),
+        ([(1.9025, 1.90258), (0.353, 0.353)], ["mismatch", "match"]),
+        ([(0.353, 0.3527), (0.41, 0.412)], ["cannot", "mismatch"]),
+        ([(1.9025, 1.90252), (0.353, 0.353), (0.12345678, 0.12346)], ["mismatch", "match", "mismatch"]),
+    ],
+)
+def test_a_norm_that_was_rounded_for_the_log_is_met_to_its_digits(norms: list, verdicts: list) -> None:
+    report = replayed(*norms)
+    assert [step.verdict for step in report.steps] == verdicts
+    assert verdicts[0] == "mismatch" or "as it was rounded" in str(report.steps[0].cause)
+
+
+@pytest.mark.parametrize(
+    ("advantages", "norm", "reason"),
+    [
+        ([0.7071, -0.7071], 2.00008, "precision"),
+        ([0.7071, -0.7071], 2.0004, "differs"),
+        ([0.70710678, -0.70710678], 2.00008, "differs"),
+        ([0.75, -0.75], 2.00008, "differs"),
+    ],
+)
+def test_advantages_that_were_rounded_for_the_log_move_the_norm(advantages: list, norm: float, reason: str) -> None:
+    step = replayed((2.0, norm), groups=[group_of([1, 0], step=1, advantages=advantages)], floor=3e-6).steps[0]
+    assert step.quantities[-1].reason == reason
+
+
 def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -> None:
     (off, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False).steps
     (quantity,) = [one for one in off.quantities if one.name == "grad_norm"]
@@ -319,6 +376,11 @@ def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -
     assert "with the same defaults step 2 matches" in str(off.cause)
     (alone,) = replayed((2.0, 2.4), provided=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
+    of_default = 0.5 / (0.5**0.5 + 1e-4)
+    for made, verdict in ((0.6, "mismatch"), (of_default + 1e-4, "match")):  # 1e-4: another constant in the formula
+        groups = [group_of([1, 0], step=step, advantages=[a, -a]) for step, a in ((1, made), (2, of_default))]
+        edited, _ = replayed((2.0, 2.0), (3.0, 3.0), groups=groups).steps
+        assert (edited.verdict, "step 2 matches" in str(edited.cause)) == (verdict, verdict == "mismatch")
     # The first step of a run has no KL gradient, so that it fits whatever beta is.
     (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, kl=0.01).steps
     assert (off.verdict, first.verdict) == ("cannot", "match")

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gradscope.errors import GradscopeError, InputError
 from gradscope.rollouts.groups import reward_table
@@ -66,6 +67,12 @@ def test_exact_tokens_have_the_names_of_trls_columns() -> None:
     named_otherwise = {"env_mask": IDS["completion_mask"], "sampling_logprobs": IDS["logprobs"]}
     rest = {name: cell for name, cell in IDS.items() if name.endswith("_ids")}
     assert read(USUAL | rest | named_otherwise, columns(**NAMES))[0][0].tokens == tokens
+    other_names = dict(zip(("prompt_token_ids", "response_ids", "loss_mask", "logprobs"), IDS.values(), strict=True))
+    whole = other_names | {"loss_mask": [0, 0, *IDS["completion_mask"]], "advantages": [0.5, 0, -0.5]}
+    for row in (other_names, whole):
+        (record,), _ = read(USUAL | row, columns(**NAMES | {"advantage": "advantages"}))
+        assert replace(record.tokens, token_advantages=None) == tokens
+    assert record.tokens.token_advantages == (0.5, 0.0, -0.5)
     for other in ({"completion_ids": "7 11 2"}, {"completion_mask": [1, 0]}, {"prompt_ids": None}):
         (record,), reasons = read(USUAL | IDS | other, columns(**NAMES))
         assert record.tokens is None
@@ -89,6 +96,38 @@ def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(tmp_path
         run = read_run(tmp_path / "rollouts")
         assert run.metrics.get(1, {}).get("grad_norm") == (0.25 if name == "log.csv" else None)
     assert run.source.missing[-1].startswith(f"Metrics lie in 2 files ({tmp_path}/log.csv, {tmp_path}/log2.csv): which")
+
+
+LOGGED = [{"step": step, "loss": 0.5, "gnorm": 0.25 / step} for step in (1, 2)]
+LINES = "\n".join(map(json.dumps, LOGGED))
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("train_log.jsonl", LINES),
+        ("logs.json", json.dumps(LOGGED)),
+        ("trainer_state.json", json.dumps({"log_history": LOGGED})),
+        ("logs/metrics.jsonl", LINES),
+        ("wandb/run-1/history.json", json.dumps([{f"train/{key}": of[key] for key in of} for of in LOGGED])),
+        ("train.log", "INFO step=1 loss=0.5 grad_norm=0.25\nINFO step=2 loss=0.5 grad_norm=0.125"),
+    ],
+)
+@pytest.mark.parametrize("rollouts", ["rollouts.jsonl", "samples/all.jsonl"])
+def test_a_scripts_log_may_have_any_name_that_a_log_has(tmp_path: Path, rollouts: str, file: str, content: str) -> None:
+    rows = [{"step": 1, "group": "g", "prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, 1)]
+    for name, text in (
+        (rollouts, "\n".join(map(json.dumps, rows))),
+        (file, content),
+        ("eval.json", '[{"step": 1, "reward": 0.5}]'),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    model_folder(tmp_path / "epoch_0" / "step_1")
+    (tmp_path / "run.toml").write_text("num_iterations = 2")
+    run = read_run(tmp_path / rollouts, ReadOptions(trainer_args=tmp_path / "run.toml"))
+    assert ([weights.num_updates for weights in run.weights], run.repeats) == ([1], {2: 1})
+    assert run.metrics[1].get("grad_norm") == 0.25
 
 
 @pytest.mark.parametrize(

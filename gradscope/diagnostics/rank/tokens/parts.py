@@ -256,7 +256,12 @@ def sequence_corrections(run: Run, gram: StepGram) -> tuple[results.CorrectionEf
     from gradscope.gradients.tokens.sums import sequence_factors
 
     objective, matrix = objective_of(run.settings), gram.policy_gram
-    if objective.looks_at_logged or objective.ratio_to_logged or matrix is None or not matrix.sum() > 0:
+    is_weighed = objective.looks_at_logged or objective.ratio_to_logged
+    if (
+        run.source.format == "generic"
+    ):  # a script's ratio may be to its sampler's, as its norm shows and no argument says
+        is_weighed |= any(row.channel == "logged" for row in gram.rows)
+    if is_weighed or matrix is None or not matrix.sum() > 0:
         return ()
     gaps = sampler_gaps(run, gram)
     if gaps is None:

@@ -6,9 +6,10 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import lru_cache
-from itertools import chain, compress
+from itertools import chain, compress, product
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,8 @@ _MAY_COUNT_STEPS = re.compile(rb"step|iter|epoch|round|episode|update|batch|\0",
 _LONGEST_HEADER = 1 << 20
 _NUM_PEEKED = 200
 _MAX_NAMED = 6
+_MOST_ALIKE = 8  # files of metrics in a folder whose names differ in numbers alone
+_DIGITS = re.compile("[0-9]+")
 _ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "wandb", "parquet", "log", "txt", "out", "ipynb")
 
 
@@ -182,19 +185,41 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
             return
 
 
+def logs_with(name: str, folders: Iterable[Path], rollouts: Sequence[str]) -> list[Path]:
+    """The files of metrics in folders: of the first kind in the first folder with the metric of a name, else all.
+
+    Of the files that were read for ``rollouts``, which may be all of a folder, one without that metric is none.
+    """
+    metrics: list[Path] = []
+    for folder, ending in product(folders, _ENDINGS):
+        named = [(_DIGITS.sub("", file.name), file) for file in sorted(folder.glob(f"*.{ending}")) if file.is_file()]
+        alike = Counter(name for name, _ in named)
+        files = (file for name, file in named if alike[name] <= _MOST_ALIKE)  # the others are of steps
+        names_in = {file: _names_in(file, ReadOptions()) for file in files}
+        if having := [file for file, names in names_in.items() if name in names]:
+            return having
+        metrics += [file for file, names in names_in.items() if names and str(file) not in rollouts]
+    return metrics
+
+
 def _is_metrics(file: Path, options: ReadOptions) -> bool:
     """Whether the first rows of a file have steps and a metric, and are no rollouts."""
+    return bool(_names_in(file, options))
+
+
+def _names_in(file: Path, options: ReadOptions) -> Set[str]:
+    """The metrics that the first rows of a file have, by their common names; none without steps, or of rollouts."""
     if file.suffix in (".csv", ".tsv") and options.columns.step is None:
         with file.open("rb") as table:
             if not _MAY_COUNT_STEPS.search(table.readline(_LONGEST_HEADER)):
-                return False
+                return frozenset()
     tables, rows, logs = _first_look(file, options)
     steps = sum(map(len, logs))
     if not steps or any(hold_rollouts(table.columns) for table in tables) or rows.num_conflicts > steps:
-        return False
+        return frozenset()
     keys = {key for log in logs for key in log.columns}
     named = parse_metric_columns(options.metric_columns)
-    return bool(naming_of(keys, {}).parts or keys.intersection(named.values()))
+    return naming_of(keys, {}).parts.keys() | {name for name, key in named.items() if key in keys}
 
 
 def refuse_metrics(file: Path, options: ReadOptions) -> None:

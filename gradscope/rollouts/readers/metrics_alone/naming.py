@@ -136,7 +136,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "mean_gen_tokens_per_sample completion_len/all/mean mean_generation_length seq_length generate/avg_num_tokens "
         "ppo_actor/seq_len/avg",
     ),
-    _common("grad_norm", "gradient norm", "norm", "actor/grad_norm optim/grad_norm policy/grad_norm"),
+    _common("grad_norm", "gradient norm", "norm", "actor/grad_norm optim/grad_norm policy/grad_norm gnorm total_norm"),
     _common(
         "entropy",
         "entropy",

@@ -11,6 +11,7 @@ from gradscope.diagnostics.rank import collected
 from gradscope.diagnostics.rank.tokens import parts as token_parts
 from gradscope.diagnostics.rank.tokens.weighed import TokenChange
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.gradients.plan.rows import Row
 from gradscope.reason import Reason
 from gradscope.results.tokens import TokenKind
 from gradscope.rollouts.run import Run, TrainerSettings
@@ -287,3 +288,7 @@ def test_without_what_it_takes_there_is_none() -> None:
     assert token_parts.sequence_corrections(run, replaced(gram, policy_gram=np.zeros((8, 8)))) == ()
     vllm = TrainerSettings(values={"use_vllm": True}, origin="args.json")
     assert token_parts.sequence_corrections(replace(run, settings=vllm), gram) == ()
+    script = replace(run, source=replace(run.source, format="generic"))
+    for channel, number in (("score", 5), ("logged", 0)):
+        weighed = replaced(gram, rows=(Row(sequence=0, channel=channel),))
+        assert len(token_parts.sequence_corrections(script, weighed)) == number
