@@ -99,7 +99,8 @@ def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: s
     assert section.findings[0].startswith(f"The mean reward {verb} ")
     assert section.severity == severity
     assert section.findings[0].endswith(", of other prompts.") == (other and verb != "is")
-    assert section.next_step.startswith({"fine": "Nothing", "look": "Too few prompts" if other else "Look at"}[severity])
+    steps = {"fine": "Nothing", "look": "Too few prompts" if other else "Look at"}
+    assert section.next_step.startswith(steps[severity])
     assert section.findings[1].endswith("; 0 prompts in both." if other else "; 12 prompts in both.")
 
 
