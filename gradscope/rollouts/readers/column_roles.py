@@ -79,7 +79,9 @@ _OF_RESPONSE = re.compile(
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
 _OF_CALLS = ("status_code", "http_status", "retry_count", "request_id", "call_id", "request_time", "cached")
 """What stands beside a ``success`` that is a call's, which came back, and not its answer's."""
-_OF_SEVERAL = re.compile(r"reward[_/]|(mean|avg|average|median|max|min|best|std|sum|group|batch|baseline|expected)_")
+_OF_SEVERAL = re.compile(
+    r"reward[_/]|(mean|avg|average|median|max|min|best|peak|top|std|sum|group|batch|baseline|expected|(last|first)_?\d*)_"
+)
 """Rewards by their names that are none of a rollout alone: of reward functions, or of several rollouts."""
 POLICIES = ("policy", "model", "model_name")
 RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")

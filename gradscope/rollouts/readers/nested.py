@@ -31,6 +31,7 @@ _SINGULAR = {f"{name}s": name for names in roles.USUAL.values() for name in name
 _MAX_LEVELS = 3
 _SHARED = 0.1  # of the prompts under several keys: benchmarks have none in common, policies asked for some of each do
 NUM_LISTED = 200  # rollouts by which columns are known
+_MAX_SEARCHED = 100 * NUM_LISTED
 
 
 class Level(Struct, frozen=True, kw_only=True):
@@ -98,6 +99,13 @@ def title_of(layout: Layout) -> str:
 def first_rows_within(rows: Iterable[Mapping[str, Any]], layout: Layout) -> list[dict[str, Any]]:
     """The innermost rows of the first rows of a log."""
     return list(islice((inner for row in rows for inner in rows_within(row, layout)), NUM_LISTED))
+
+
+def first_rows_of_lists(rows: Iterable[Mapping[str, Any]], layout: Layout) -> list[dict[str, Any]]:
+    """The first rows of every innermost list, in which what is the same throughout a list is seen to differ."""
+    around = chain.from_iterable(rows_within(row, layout[:-1]) for row in rows)
+    lists = (islice(rows_within(of, layout[-1:]), NUM_LISTED) for of in around)
+    return list(islice(chain.from_iterable(lists), _MAX_SEARCHED))
 
 
 def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:

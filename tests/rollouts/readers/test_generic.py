@@ -349,6 +349,12 @@ def test_entries_of_objects_and_conversations_have_roles_by_usual_names(
         ([{"prompt": "p", "reward": word} for word in ("good", "bad")], "the reward is text, 'good', 'bad'"),
         ([{"task": "gsm8k", "prompt": "You are", "accuracy": 1.0}], "'accuracy' is that of a whole evaluation"),
         ([{"task_id": "gsm8k", "metrics": {"exact_match": 1.0}}], "'metrics.exact_match' is that of a whole"),
+        ([{"task_id": "1", "add_len_reward": False}], "one row, without a response: whether its 'add_len_reward' is"),
+        (
+            [{"id": 1, "responses": ["4", text], "correct": True} for text in "45"],
+            "one 'correct' for several responses",
+        ),
+        ([{"id": 1, "success": True, "error": None, "usage": at} for at in (7, 9)], "whether calls or answers succ"),
     ],
 )
 @pytest.mark.parametrize("kind", ["json", "jsonl"])

@@ -37,6 +37,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     objects_as_lists,
     prompt_rows,
     refuse_lone_list,
+    samples_of,
 )
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
@@ -194,7 +195,12 @@ def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bo
     names = roles.columns_in(first)
     are_named = set(names).issuperset(filter(None, astuple(named)))
     columns = roles.resolve_columns(names, named) if are_named else NO_COLUMNS
-    has_lists = isinstance(first[0].get(columns.reward or ""), list)
+    # A verdict beside several responses is one on all of them.
+    has_lists = isinstance(first[0].get(columns.reward or ""), list) or (
+        columns.completion is None
+        and isinstance(samples_of(samples[0], named), PromptSamples)
+        and any(len(parse.list_of(samples[0].get(name))) > 1 for name in roles.TEXT_LISTS)
+    )
     return None not in (columns.reward, roles.key_of(columns)) and not has_lists
 
 

@@ -50,6 +50,7 @@ COUNTS = "counts"  # the shape of a row with n and c
 NO_COLUMNS, _NO_TOTAL = ColumnNames(), "the number of samples is missing"
 _MAX_COUNT = 1_000_000
 MAX_DEPTH = 12
+_MANY_TOKENS = 20
 _MANY_PROMPTS = 10  # keys of an object whose lists of 0 and 1 are verdicts on as many prompts, and no columns
 NUMBERS = frozenset({bool, int, float})
 ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
@@ -308,6 +309,8 @@ def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples |
     total = columns.num_samples or first_present(row, _TOTALS) or next(lists, None)
     if total is None or right is None or total not in row or right not in row:
         return None
+    if columns == NO_COLUMNS and len(row) > _MANY_TOKENS and set(map(type, row.values())) == {int}:
+        return None  # the numbers of tokens, or of letters, n and c among them
     is_list = total not in _TOTALS and isinstance(row[total], list)  # of the samples themselves
     n, c = len(row[total]) if is_list else whole_number(row[total]), whole_number(row[right])
     if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:

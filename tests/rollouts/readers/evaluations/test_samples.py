@@ -242,6 +242,11 @@ def test_the_one_list_of_samples_in_a_document_is_read(
     assert "of a document" in run.source.recognized
 
 
+def test_a_verdict_beside_the_samples_of_a_prompt_is_none_of_one(tmp_path: Path) -> None:
+    prompts = [{"id": at, "correct": True, "num_correct": at, "generations": [{"pred": 4}] * 3} for at in (1, 3)]
+    assert [group.rewards for group in read(tmp_path, {"results": prompts}).groups] == [(1, 0, 0), (1, 1, 1)]
+
+
 @pytest.mark.parametrize(
     "document",
     [
