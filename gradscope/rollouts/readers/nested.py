@@ -24,6 +24,12 @@ _NO_ROLLOUTS = re.compile(
     rf"{_TURNS}|dialog|conversation|segment|sentence|token|criteri|rubric|test|check|metric|judg", re.IGNORECASE
 )
 """How lists are called whose elements are parts of one rollout, or verdicts on it."""
+_POLICY = re.compile(
+    r"(?<![a-z])(base(line)?|(fine_?)?tuned|(un)?trained|sft|rl(vr|hf)?|grpo|ppo|dpo|lora|ckpt|checkpoint|before|after"
+    r"|adapter|teacher|student|greedy|model)(?![a-z])",
+    re.IGNORECASE,
+)
+"""What keys of policies say whose prompts are numbered alike, as those of benchmarks may be as well."""
 _OF_A_PROMPT = frozenset((*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], *roles.USUAL["group"])) - {
     parse.CONVERSATION
 }
@@ -152,7 +158,15 @@ def key_column(cell: Any) -> str | None:
     lists = list(by_key.values())
     names = (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], "id")
     prompt = roles.first_present(roles.columns_in(rows[0] for rows in lists), names) or ""
-    cells = ([of for row in rows if (of := row.get(prompt)) and not parse.text_of(of).isdecimal()] for rows in lists)
+    cells = [[of for row in rows if (of := row.get(prompt)) and not parse.text_of(of).isdecimal()] for rows in lists]
+    numbers = [frozenset(parse.text_of(row.get(prompt)) for row in rows) for rows in lists]
+    if (
+        not any(cells)
+        and len(lists) > 1
+        and len(set(numbers)) == 1 < len(numbers[0])
+        and any(map(_POLICY.search, by_key))
+    ):
+        return "policy"
     num_keys = Counter(chain.from_iterable(set(map(parse.prompt_text_id, of_list)) for of_list in cells))
     num_shared = sum(num > 1 for num in num_keys.values())
     contents = [{parse.digest(dict(row)) for row in rows} for rows in lists] if num_shared else []

@@ -102,6 +102,7 @@ COUNTS_OF = {of: [{"question": f"q{at}", "n": 2, "c": int(of[at % 3] > "e")} for
                 of: [{"task_id": r["question"], "by": of, "passed": r["em"]} for r in ROWS_OF[of]] for of in ROWS_OF
             }
         },
+        {"results": {of: [{"id": at, "answer": of, "passed": at % 2} for at in range(9)] for of in PROMPTS_OF}},
         {"results": {of: [{"prompt": MESSAGES, "n": 2, "c": at}] for at, of in enumerate(PROMPTS_OF)}},
         COUNTS_OF,
         {"seed": 0, "config": {"n": 2}} | COUNTS_OF,

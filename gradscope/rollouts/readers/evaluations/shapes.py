@@ -61,6 +61,10 @@ _NO_SAMPLES = re.compile(
     rf"ref|reference|gold|canonical|expected|ground_truth|few_shot|demo|{OFFERED.pattern}", re.IGNORECASE
 )
 """How lists are called of solutions that are not the policy's, or of the answers that a question offers."""
+_LISTS_OF_PROMPTS = re.compile(
+    r"(\w+_)?(results|details|cases|items|questions|problems|tasks|examples|records)|per_\w+"
+)
+"""How lists are called that hold prompts, where they number them, and no samples of one."""
 
 
 class PromptSamples(Struct, kw_only=True):
@@ -228,7 +232,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
         name: value[0].keys()
         for name, value in row.items()
         if is_list_of_objects(value)
-        and (reward or not (_NO_SAMPLES.match(name) or _have_several_answers(value) or are_turns_of_one(name, value)))
+        and (reward or not (_NO_SAMPLES.match(name) or _are_of_prompts(name, row) or are_turns_of_one(name, value)))
     }
     named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
     of_named = [name for name, keys in entries.items() if named[name] in keys]
@@ -295,10 +299,16 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
     return [of_row | dict(own) for of_row, own in zip(around, lists, strict=True)]
 
 
-def _have_several_answers(objects: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether objects name right answers that differ, so that they are no samples of one prompt."""
-    keys = [key for key, cell in objects[0].items() if isinstance(cell, str) and RIGHT_ANSWER.fullmatch(key)]
-    return any(of.get(key) != objects[0][key] for of in objects for key in keys)
+def _are_of_prompts(name: str, row: Mapping[str, Any]) -> bool:
+    """Whether objects have right answers that differ, or responses or numbers of their own, as no samples of one do."""
+    objects, first = row[name], row[name][0]
+    keys = [key for key, cell in first.items() if isinstance(cell, str) and RIGHT_ANSWER.fullmatch(key)]
+    have_several = any(
+        isinstance(first.get(key), list) and len(first[key]) > 1 for key in TEXT_LISTS if key != "content"
+    )
+    ids = [of.get(first_present(first, ROW_IDS) or "") for of in objects]
+    are_numbered = row.keys().isdisjoint(NAMES) and _LISTS_OF_PROMPTS.fullmatch(name) and 1 < len(set(ids)) == len(ids)
+    return have_several or bool(are_numbered) or any(of.get(key) != first[key] for of in objects for key in keys)
 
 
 def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:

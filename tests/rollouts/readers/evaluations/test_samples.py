@@ -247,6 +247,15 @@ def test_a_verdict_beside_the_samples_of_a_prompt_is_none_of_one(tmp_path: Path)
     assert [group.rewards for group in read(tmp_path, {"results": prompts}).groups] == [(1, 0, 0), (1, 1, 1)]
 
 
+@pytest.mark.parametrize("name", ["results", "eval_results", "details", "per_item"])
+def test_numbered_results_under_the_keys_of_settings_are_no_samples_of_one_prompt(tmp_path: Path, name: str) -> None:
+    numbered = [{"id": at, "response": "4", "correct": at > 1} for at in range(3)]
+    with pytest.raises(InputError, match="rows lie below the keys 'greedy'"):
+        read(tmp_path, {key: {"base": {name: numbered}, "tuned": {name: numbered}} for key in ("greedy", "sampled")})
+    of_one = {"a": {"samples": numbered}, "b": {"samples": numbered}}
+    assert [group.rewards for group in read(tmp_path, of_one).groups] == [(0, 0, 1)] * 2
+
+
 @pytest.mark.parametrize(
     "document",
     [
