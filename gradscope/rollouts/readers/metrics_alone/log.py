@@ -49,7 +49,8 @@ NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
 
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
-_NAMES = ("Name", "name", "model", "model_name", "method", "algorithm", "variant")  # columns that may name the run
+_NAMES = ("Name", "name", "model", "model_name", "method", "algorithm", "algo", "arm", "condition", "variant")
+"""Columns that may name the run."""
 _EPISODE = "episode"
 _INSTEAD_OF_STEPS = ("iter", "epoch", "round", _EPISODE)  # columns that count as steps where no other does
 _LEARNS = {"loss", "grad_norm", "learning_rate"}  # of which an update has one, and an episode that is only played none

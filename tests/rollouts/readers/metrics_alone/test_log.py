@@ -257,7 +257,7 @@ def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> N
         assert "No column is called a step: 'episode' counts as one." in run.source.inferred
 
 
-@pytest.mark.parametrize("column", ["Name", "name", "model", "method", "variant"])
+@pytest.mark.parametrize("column", ["Name", "name", "model", "method", "algo", "condition", "variant"])
 @pytest.mark.parametrize(
     ("cells", "runs"),
     [
