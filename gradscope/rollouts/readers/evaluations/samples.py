@@ -6,6 +6,7 @@ two steps are two groups. Other files have step 0 throughout.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, islice, repeat
@@ -63,6 +64,12 @@ from gradscope.rollouts.run import Run
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
 _ROUNDED = 0.001  # how far a share that is written beside its counts may be from them
 _MANY = 20  # counts of so many times more samples than there are counts are totals, with or without a share
+_EVALUATION = re.compile(
+    r"(pre|post|before|after|base|baseline|first|initial|last|final|best|held_?out)_?(eval\w*|test|training|rl|sft)"
+    r"|(eval\w*|test)_?(pre|post|before|after|base|baseline|initial|final)|overall|summary|totals?",
+    re.IGNORECASE,
+)
+"""Keys of whole evaluations, whose counts are their totals."""
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _TOLD_BY_CELLS = frozenset(("n", "dataset", *roles.POLICIES))  # keys that mean one thing or another, as their cells are
 _NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
@@ -135,7 +142,14 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> N
     sizes = [len(samples) for _, samples in counts]
     has_shares = sum(_has_share(part, samples) for part, samples in counts) > len(counts) / 2
     are_slices = has_shares and max(sizes) > 2 * min(sizes)  # of one evaluation, by category and the like
-    if num_pairs > 1 and not are_slices and sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY):
+    names = [next((key for key in reversed(keys) if not key.isdecimal()), "") for keys, _, _ in first]
+    are_whole = has_shares and sum(map(bool, map(_EVALUATION.fullmatch, names))) > len(names) / 2
+    if (
+        num_pairs > 1
+        and not are_slices
+        and not are_whole
+        and sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY)
+    ):
         return
     pairs = f"{num_pairs} pairs of counts" if num_pairs > 1 else "one pair of counts"
     raise InputError(
