@@ -191,7 +191,7 @@ def _is_metrics(file: Path, options: ReadOptions) -> bool:
                 return False
     tables, rows, logs = _first_look(file, options)
     steps = sum(map(len, logs))
-    if not steps or any(hold_rollouts(table.columns) for table in tables) or rows.num_conflicts > steps:
+    if not steps or any(hold_rollouts(table.columns) for table in tables) or 2 * rows.num_conflicts > steps:
         return False
     keys = {key for log in logs for key in log.columns}
     named = parse_metric_columns(options.metric_columns)
@@ -208,7 +208,7 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
     if not metrics or any(hold_rollouts(table.columns) for table in tables):
         return
     named = ", ".join(metrics[:_MAX_NAMED])
-    if rows.num_conflicts > steps:
+    if 2 * rows.num_conflicts > steps:
         raise InputError(
             f"{file} has several rows a step with different values ({named}): neither the metrics of a run, a row a "
             "step, nor rollouts, of which a column says which share a prompt.",
