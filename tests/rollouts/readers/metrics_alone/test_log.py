@@ -311,7 +311,7 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
     ("rows", "options", "message", "hint"),
     [
         *(
-            ([{"step": at // num, "mean_reward": at / 9} for at in range(8)], {}, r"several rows .*\(reward\)", "--group")
+            ([{"step": at // num, "mean_reward": at / 9} for at in range(8)], {}, r"several rows .*\(rew", "--group")
             for num in (2, 4)
         ),
         ([{"batch": 8, "ep": at, "avg_reward": 0.5} for at in (1, 2)], {}, r"\(reward\) and", "--step-column ep"),
