@@ -32,6 +32,7 @@ from gradscope.rollouts.readers.column_roles import (
     benchmark_column,
     columns_in,
     columns_of_rows,
+    first_present,
     held_out_columns,
     key_of,
     resolve_columns,
@@ -80,6 +81,7 @@ _STEP_IN_NAME = re.compile(
     r"(?P<before>.*?)(?:step|steps|iter|iteration|update)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?|(?P<bare>[0-9]+)",
     re.IGNORECASE,
 )
+_BEGINNING = 40  # characters of a question: the answers it offers may be in another order each time
 HELD_OUT = re.compile(r"(?<![a-z])(eval|valid|val(?![a-z])|test)", re.IGNORECASE)
 """What names files and folders of evaluations."""
 
@@ -337,15 +339,19 @@ def read_flat(
     is_evaluation = not (columns.step or columns.group or steps)
     searched = of_lists or peek(request.path, num_rows=NUM_SEARCHED)
     names_of_lists = ("name",) if layout else ()
-    apart = setting_columns(searched, columns, *names_of_lists) if is_evaluation else run_columns(searched, columns)
+    is_key_named = key_of(request.columns) is not None
+    apart, benchmark = _apart(searched, columns, is_key_named, is_evaluation, names_of_lists)
+    numbered, within = columns.prompt_id, filter(None, (*apart, benchmark))
+    question = None if is_key_named else _question_of_several(searched, columns, *within)
+    if question is not None:
+        columns = replace(columns, prompt_id=None, prompt=question)
+        apart, benchmark = _apart(searched, columns, is_key_named, is_evaluation, names_of_lists)
     policies = (*apart, *policies)
     sample = sample_column(first, columns)
     numeric = [name for name in names if not any(isinstance(row.get(name), (dict, list)) for row in first)]
     named = reward_columns(numeric, columns.reward or "")
     total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
     roles = set(astuple(columns))
-    is_key_named = key_of(request.columns) is not None
-    benchmark = None if is_key_named else benchmark_column(with_entries(searched), columns)
     environment = benchmark or next((name for name in ENVIRONMENTS if name in names and name not in roles), None)
     rewards = tuple(dict.fromkeys([*named, *terms]))
     times = tuple(name for name in _TIMES if name in names)
@@ -370,6 +376,8 @@ def read_flat(
     inferred = list(_inferred(flat, request.columns, total, terms))
     if ids_recur:
         inferred.append("The column of groups has the same ids with several prompts, so it tells no groups apart.")
+    if question is not None:
+        inferred.append(f"Under most ids in {numbered!r} questions differ: {question!r} tells prompts apart.")
     episodes = step_numbers([row.get("episode") for row in searched])
     if is_evaluation and len(episodes) > 1 and (np.diff(episodes, prepend=-1) > 0).all():
         inferred.append("'episode' rises from row to row, and counts no steps: of training, --step-column episode.")
@@ -384,6 +392,29 @@ def read_flat(
         groups=groups,
         quarantine=quarantine,
     )
+
+
+def _apart(
+    rows: Sequence[Mapping[str, Any]],
+    columns: ColumnNames,
+    is_key_named: bool,
+    is_evaluation: bool,
+    further: Sequence[str],
+) -> tuple[tuple[str, ...], str | None]:
+    """The columns of policies or runs, and that of the benchmarks within which ids count."""
+    apart = setting_columns(rows, columns, *further) if is_evaluation else run_columns(rows, columns)
+    return apart, None if is_key_named else benchmark_column(with_entries(rows), columns)
+
+
+def _question_of_several(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *within: str) -> str | None:
+    """The column of questions that begin otherwise under most ids with several rows, as where each seed has its own."""
+    question = first_present(columns_in(rows), ("question", "problem"))
+    begins: dict[tuple[str, ...], list[str]] = {}
+    for row in rows if question and columns.prompt_id and columns.group is None else ():
+        key = tuple(text_of(row.get(name or "")) for name in (columns.step, columns.prompt_id, *within))
+        begins.setdefault(key, []).append(text_of(row.get(question or ""))[:_BEGINNING])
+    several = [of for of in begins.values() if len(of) > 1]
+    return question if sum(len(set(of)) > 1 for of in several) > len(several) / 2 else None
 
 
 def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> bool:

@@ -490,6 +490,39 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
         assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
 
 
+@pytest.mark.parametrize(
+    ("name", "question", "num_prompts"),
+    [
+        ("question", lambda seed, at: f"What is {seed} + {at}?", 12),
+        ("problem", lambda seed, at: f"{at} and {seed // 2} are how many?", 8),
+        (
+            "question",
+            lambda seed, at: f"Which of these is the number {at} in words, as in a book? {seed} {3 - seed}",
+            4,
+        ),
+        ("prompt", lambda seed, at: f"{seed} is an example. What is {at}?", 4),
+        ("question", lambda seed, at: f"{at}?", 4),
+    ],
+)
+def test_ids_under_which_questions_differ_are_those_of_no_prompt(
+    name: str, question: Callable[[int, int], str], num_prompts: int, tmp_path: Path
+) -> None:
+    rows = [
+        {"seed": seed, "condition": arm, "example_id": at, name: question(seed, at), "correct": arm == "b"}
+        for seed in range(3)
+        for arm in "ab"
+        for at in range(4)
+    ]
+    log = write(tmp_path / "a.jsonl", *rows)
+    run = read_run(log)
+    assert len({group.prompt_id for group in run.groups}) == num_prompts
+    assert {group.rewards for group in run.groups} == {
+        (c,) * len(group.rewards) for group in run.groups for c in (0, 1)
+    }
+    assert (num_prompts > 4) == any("Under most ids in 'example_id'" in said for said in run.source.inferred)
+    assert len(read_run(log, ReadOptions(columns=ColumnNames(prompt_id="example_id"))).groups) == 8
+
+
 @pytest.mark.parametrize("name", ["dataset", "env", "agent", "benchmark", "task", "domain", "split"])
 @pytest.mark.parametrize("more", [{}, {"step": 3}])
 def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, more: dict[str, Any], tmp_path: Path) -> None:

@@ -137,19 +137,15 @@ def _read(request: ReadRequest) -> Run:
 def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> None:
     """Refuse counts without a prompt's name that are totals, say one for each checkpoint or benchmark."""
     # A pair alone, several that mostly have their share beside them and differ in size or each count more samples than
-    # there are pairs, or several that count many times as many.
+    # there are pairs, several of as many sizes, as by category, or several that count many times as many.
     counts = [(part, samples) for _, part, samples in first if isinstance(samples, PromptSamples)]
     sizes = [len(samples) for _, samples in counts]
     has_shares = sum(_has_share(part, samples) for part, samples in counts) > len(counts) / 2
-    are_slices = has_shares and max(sizes) > 2 * min(sizes)  # of one evaluation, by category and the like
+    are_uneven = max(sizes) > 2 * min(sizes) and (has_shares or 2 * len(set(sizes)) > len(sizes) > 2)
     names = [next((key for key in reversed(keys) if not key.isdecimal()), "") for keys, _, _ in first]
     are_whole = has_shares and sum(map(bool, map(_EVALUATION.fullmatch, names))) > len(names) / 2
-    if (
-        num_pairs > 1
-        and not are_slices
-        and not are_whole
-        and sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY)
-    ):
+    are_few = sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY)
+    if num_pairs > 1 and are_few and not (are_uneven or are_whole):
         return
     pairs = f"{num_pairs} pairs of counts" if num_pairs > 1 else "one pair of counts"
     raise InputError(

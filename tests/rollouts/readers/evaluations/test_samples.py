@@ -188,6 +188,8 @@ def test_the_totals_of_an_evaluation_are_not_the_counts_of_one_prompt(tmp_path: 
         read(tmp_path, {"by_level": slices})
     with pytest.raises(InputError, match="holds 10 pairs of counts and names no prompt"):
         read(tmp_path, {"runs": [dict.fromkeys(("pre_eval", "eval_after"), slices[0])] * 5})
+    with pytest.raises(InputError, match="holds 5 pairs of counts and names no prompt"):
+        read(tmp_path, {"by_repository": {of: {"passed": 1, "total": at} for at, of in enumerate("abcde", start=1)}})
     problems = [{"problem_idx": at, **counts} for at, counts in enumerate(slices)]
     assert read(tmp_path, *problems).source.inferred[0] == "Prompts are told apart by problem_idx."
     assert read(tmp_path, {**TOTALS, "task_id": "x"}).groups[0].size == 3
