@@ -342,7 +342,7 @@ def read_flat(
     is_key_named = key_of(request.columns) is not None
     apart, benchmark = _apart(searched, columns, is_key_named, is_evaluation, names_of_lists)
     numbered, within = columns.prompt_id, filter(None, (*apart, benchmark))
-    question = None if is_key_named else _question_of_several(searched, columns, *within)
+    question = None if is_key_named else question_of_several(searched, columns, *within)
     if question is not None:
         columns = replace(columns, prompt_id=None, prompt=question)
         apart, benchmark = _apart(searched, columns, is_key_named, is_evaluation, names_of_lists)
@@ -406,7 +406,7 @@ def _apart(
     return apart, None if is_key_named else benchmark_column(with_entries(rows), columns)
 
 
-def _question_of_several(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *within: str) -> str | None:
+def question_of_several(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *within: str) -> str | None:
     """The column of questions that begin otherwise under most ids with several rows, as where each seed has its own."""
     question = first_present(columns_in(rows), ("question", "problem"))
     begins: dict[tuple[str, ...], list[str]] = {}

@@ -14,6 +14,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import (
     ANSWER_KEYS,
+    ARMS,
     BENCHMARKS,
     OFFERED,
     POLICIES,
@@ -168,7 +169,7 @@ def _by_name(rows: Sequence[Any]) -> dict[str, Any]:
 
 def cells_around(node: Mapping[str, Any]) -> dict[str, Any]:
     """What an object says of all prompts within it."""
-    return {name: cell for name, cell in node.items() if name in _AROUND}
+    return {name: cell for name, cell in node.items() if name in _AROUND or (name in ARMS and isinstance(cell, str))}
 
 
 def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:

@@ -251,6 +251,23 @@ def test_a_verdict_beside_the_samples_of_a_prompt_is_none_of_one(tmp_path: Path)
     assert [group.rewards for group in read(tmp_path, {"results": prompts}).groups] == [(1, 0, 0), (1, 1, 1)]
 
 
+@pytest.mark.parametrize("samples", [{"n": 2, "c": 1}, {"responses": ["a", "b"], "scores": [1.0, 0.0]}])
+@pytest.mark.parametrize(
+    ("name", "question", "num_prompts", "policies"),
+    [("task", "", 600, {None}), ("seed", "", 600, {None}), ("checkpoint", "same", 300, {"a", "b"})],
+)
+def test_the_same_ids_far_below_are_those_of_another_benchmark_policy_or_question(
+    samples: dict[str, Any], name: str, question: str, num_prompts: int, policies: set[str | None], tmp_path: Path
+) -> None:
+    rows = [
+        {"idx": at, name: of, "question": f"{question or of} {at} what?"} | samples for of in "ab" for at in range(300)
+    ]
+    run = read(tmp_path, *rows)
+    assert {tuple(sorted(group.rewards)) for group in run.groups} == {(0.0, 1.0)}
+    assert len({group.prompt_id for group in run.groups}) == num_prompts
+    assert {group.rollouts[0].policy for group in run.groups} == policies
+
+
 @pytest.mark.parametrize("name", ["results", "eval_results", "details", "per_item"])
 def test_numbered_results_under_the_keys_of_settings_are_no_samples_of_one_prompt(tmp_path: Path, name: str) -> None:
     numbered = [{"id": at, "response": "4", "correct": at > 1} for at in range(3)]
