@@ -338,14 +338,18 @@ def read_flat(
     policies = tuple(name for name in POLICIES if any(isinstance(row.get(name), str) for row in rows))[:1]
     is_evaluation = not (columns.step or columns.group or steps)
     searched = of_lists or peek(request.path, num_rows=NUM_SEARCHED)
-    names_of_lists = ("name",) if layout else ()
-    is_key_named = key_of(request.columns) is not None
-    apart, benchmark = _apart(searched, columns, is_key_named, is_evaluation, names_of_lists)
-    numbered, within = columns.prompt_id, filter(None, (*apart, benchmark))
+    of_list, is_key_named = ("name",) if layout else (), key_of(request.columns) is not None
+
+    def keep_apart(names: ColumnNames) -> tuple[tuple[str, ...], str | None]:
+        settings = setting_columns(searched, names, *of_list) if is_evaluation else run_columns(searched, names)
+        return settings, None if is_key_named else benchmark_column(with_entries(searched), names)
+
+    (apart, benchmark), numbered = keep_apart(columns), columns.prompt_id
+    within = filter(None, (*apart, benchmark))
     question = None if is_key_named else question_of_several(searched, columns, *within)
     if question is not None:
         columns = replace(columns, prompt_id=None, prompt=question)
-        apart, benchmark = _apart(searched, columns, is_key_named, is_evaluation, names_of_lists)
+        apart, benchmark = keep_apart(columns)
     policies = (*apart, *policies)
     sample = sample_column(first, columns)
     numeric = [name for name in names if not any(isinstance(row.get(name), (dict, list)) for row in first)]
@@ -392,18 +396,6 @@ def read_flat(
         groups=groups,
         quarantine=quarantine,
     )
-
-
-def _apart(
-    rows: Sequence[Mapping[str, Any]],
-    columns: ColumnNames,
-    is_key_named: bool,
-    is_evaluation: bool,
-    further: Sequence[str],
-) -> tuple[tuple[str, ...], str | None]:
-    """The columns of policies or runs, and that of the benchmarks within which ids count."""
-    apart = setting_columns(rows, columns, *further) if is_evaluation else run_columns(rows, columns)
-    return apart, None if is_key_named else benchmark_column(with_entries(rows), columns)
 
 
 def question_of_several(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *within: str) -> str | None:

@@ -129,6 +129,7 @@ def _number(cell: Any) -> float | None:
 _OF_ROLLOUTS = (
     *("prompt", "prompts", "completion", "completions", "response", "responses"),
     *("output", "messages", "question", "text", "action", "answer", "generation", "solution", "reasoning"),
+    *("observation", "thought", "tool", "tool_name", "tool_call"),
 )
 """Columns that hold text where a row is a rollout, or a turn of one."""
 
@@ -396,9 +397,8 @@ def _across_epochs(steps: Counts, numbers: Mapping[str, Numbers]) -> Counts:
     goes_back = np.diff(steps) <= 0
     if not rises.any() or (rises != (goes_back & ~begins)).any():
         return steps
-    places = np.arange(len(steps))
     starts = np.flatnonzero(np.append(True, begins))
-    return places - starts[np.searchsorted(starts, places, "right") - 1] + 1
+    return np.arange(1, 1 + len(steps)) - np.repeat(starts, np.diff(starts, append=len(steps)))
 
 
 def _in_order(parts: list[tuple[Counts, Values]]) -> tuple[Counts, Values]:

@@ -172,7 +172,7 @@ def test_the_first_column_of_steps_that_a_row_has_counts() -> None:
     metrics = MetricTable(at=np.arange(3), columns={"a": sparse, "b": [1, 2, None]})
     assert steps_in(metrics, ["a", "b"]).tolist() == [1, 7, NO_STEP]
     assert (hold_rollouts(metrics.columns), hold_rollouts({"text": ["x"]})) == (False, True)
-    assert hold_rollouts({"answer": ["(b)"], "step": [1.0]})
+    assert all(hold_rollouts({name: ["(b)"], "step": [1.0]}) for name in ("answer", "tool", "observation", "thought"))
 
 
 def test_a_long_table_becomes_rows_of_its_metrics() -> None:
