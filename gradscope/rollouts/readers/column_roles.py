@@ -230,15 +230,22 @@ def run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tupl
     return tuple(name for name, sizes in counters.items() if sum(size > 1 for size in sizes.values()) > len(sizes) / 2)
 
 
-def setting_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *further: str) -> tuple[str, ...]:
-    """The settings that differ within most prompts of an evaluation, so that their samples are of several policies."""
+def setting_columns(
+    rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *further: str, are_first: bool = False
+) -> tuple[str, ...]:
+    """The settings that differ within most prompts of an evaluation, so that their samples are of several policies.
+
+    Of rows that are only the first of a log, also those that have been the same so far: another may follow.
+    """
     by_prompt: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         by_prompt.setdefault(parse.text_of(row.get(key_of(columns) or "")), []).append(row)
     groups = [group for group in by_prompt.values() if len(group) > 1]
     arms = (*ARMS, *further)
     num = {arm: sum(len({parse.text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in arms}
-    return tuple(arm for arm in num if num[arm] > len(groups) / 2)
+    texts = {arm: {parse.text_of(row.get(arm)) for row in rows} if are_first else set() for arm in arms}
+    so_far = [arm for arm in arms if len(texts[arm]) == 1 and "" not in texts[arm]]
+    return tuple(arm for arm in num if num[arm] > len(groups) / 2 or arm in so_far)
 
 
 def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:

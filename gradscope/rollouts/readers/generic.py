@@ -64,6 +64,7 @@ from gradscope.rollouts.readers.parsing.records import (
     ReadRequest,
     are_turns,
     assemble_groups,
+    has_more_rows,
     list_names,
     peek,
     refuse_copies,
@@ -339,9 +340,12 @@ def read_flat(
     is_evaluation = not (columns.step or columns.group or steps)
     searched = of_lists or peek(request.path, num_rows=NUM_SEARCHED)
     of_list, is_key_named = ("name",) if layout else (), key_of(request.columns) is not None
+    are_first = not layout and has_more_rows(request.path, searched)
 
     def keep_apart(names: ColumnNames) -> tuple[tuple[str, ...], str | None]:
-        settings = setting_columns(searched, names, *of_list) if is_evaluation else run_columns(searched, names)
+        settings = run_columns(searched, names)
+        if is_evaluation:
+            settings = setting_columns(searched, names, *of_list, are_first=are_first)
         return settings, None if is_key_named else benchmark_column(with_entries(searched), names)
 
     (apart, benchmark), numbered = keep_apart(columns), columns.prompt_id

@@ -19,7 +19,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.generic import FlatColumns, column_log
 from gradscope.rollouts.readers.parsing.cells import prompt_text_id
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
-from gradscope.rollouts.readers.parsing.records import Record
+from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, Record
 from gradscope.rollouts.readers.reduction import lines
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, TableColumns, records_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
@@ -488,6 +488,12 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
     of_task = [row | {setting: row["task_id"] % 3} for row in rows]  # an attribute of the prompt
     for other in (of_task, [row | {"step": 1} for row in rows]):
         assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
+
+
+def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_well(tmp_path: Path) -> None:
+    rows = [{"task_id": at, "condition": arm, "passed": arm == "b"} for arm in "ab" for at in range(NUM_SEARCHED)]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert {(group.rollouts[0].policy, group.rewards) for group in run.groups} == {("a", (0.0,)), ("b", (1.0,))}
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
-from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, has_more_rows, peek
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -104,11 +104,12 @@ def _read(request: ReadRequest) -> Run:
     if not is_named:
         benchmark = roles.benchmark_column(first, names)
     has_steps = step_key is not None or not set(roles.USUAL["step"]).isdisjoint(roles.columns_in(first))
-    apart = () if has_steps else roles.setting_columns(first, names)
+    settings = partial(roles.setting_columns, first, are_first=len(first) > 1 and has_more_rows(request.path, first))
+    apart = () if has_steps else settings(names)
     within = filter(None, (*apart, benchmark))
     if not is_named and (question := generic.question_of_several(first, names, *within)) is not None:
         columns = replace(columns, prompt=question)
-        apart = () if has_steps else roles.setting_columns(first, columns)
+        apart = () if has_steps else settings(columns)
     to_columns = partial(_to_columns, columns=columns, step_key=step_key, benchmark=benchmark, apart=apart)
     files = expand(request.path)
     decoded = LineColumns(row=dict[str, Any], to_columns=lambda rows, path: to_columns(Cells.of_rows(rows, path)))
