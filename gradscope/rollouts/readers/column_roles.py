@@ -248,11 +248,12 @@ def setting_columns(
     return tuple(arm for arm in num if num[arm] > len(groups) / 2 or arm in so_far)
 
 
-def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:
+def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *, are_first: bool = False) -> str | None:
     """The column within whose names ids count, as of files in which several benchmarks number their prompts from 0.
 
     Where each value of a column has the same prompt, its id needs no more to name it. Where only their texts tell
     prompts apart, it is the right answer that differs within a text, or what an environment was told, if that recurs.
+    Of rows that are only the first of a log, it may have been the same so far.
     """
     key = columns.group or columns.prompt_id
     names = _answers_in(rows, columns) if key is None else (*parse.ENVIRONMENTS, *BENCHMARKS)
@@ -269,7 +270,8 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) ->
         recurs = not name.startswith("info.") or min(sizes.values(), default=0) > 1
         if recurs and sum(texts[0] == "" or len(set(texts)) > 1 for texts in several) > len(several) / 2:
             return name
-    return None
+    so_far = {name: {parse.text_of(row.get(name)) for row in rows} for name in names if key and are_first}
+    return next((name for name, of in so_far.items() if len(of) == 1 and "" not in of), None)
 
 
 def _answers_in(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> list[str]:

@@ -346,7 +346,8 @@ def read_flat(
         settings = run_columns(searched, names)
         if is_evaluation:
             settings = setting_columns(searched, names, *of_list, are_first=are_first)
-        return settings, None if is_key_named else benchmark_column(with_entries(searched), names)
+        is_part = are_first and is_evaluation
+        return settings, None if is_key_named else benchmark_column(with_entries(searched), names, are_first=is_part)
 
     (apart, benchmark), numbered = keep_apart(columns), columns.prompt_id
     within = filter(None, (*apart, benchmark))

@@ -494,6 +494,8 @@ def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_w
     rows = [{"task_id": at, "condition": arm, "passed": arm == "b"} for arm in "ab" for at in range(NUM_SEARCHED)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert {(group.rollouts[0].policy, group.rewards) for group in run.groups} == {("a", (0.0,)), ("b", (1.0,))}
+    of_tasks = [{"subset" if name == "condition" else name: cell for name, cell in row.items()} for row in rows]
+    assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *of_tasks)).groups} == {1}
 
 
 @pytest.mark.parametrize(

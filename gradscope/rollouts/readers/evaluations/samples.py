@@ -101,15 +101,15 @@ def _read(request: ReadRequest) -> Run:
     first, columns, benchmark = _first_parts(request), request.columns, None
     is_named = roles.key_of(columns) is not None
     names = columns if is_named else replace(_names_in(first), step=step_key)
-    if not is_named:
-        benchmark = roles.benchmark_column(first, names)
     has_steps = step_key is not None or not set(roles.USUAL["step"]).isdisjoint(roles.columns_in(first))
-    settings = partial(roles.setting_columns, first, are_first=len(first) > 1 and has_more_rows(request.path, first))
-    apart = () if has_steps else settings(names)
+    are_first = not has_steps and len(first) > 1 and has_more_rows(request.path, first)
+    if not is_named:
+        benchmark = roles.benchmark_column(first, names, are_first=are_first)
+    apart = () if has_steps else roles.setting_columns(first, names, are_first=are_first)
     within = filter(None, (*apart, benchmark))
     if not is_named and (question := generic.question_of_several(first, names, *within)) is not None:
         columns = replace(columns, prompt=question)
-        apart = () if has_steps else settings(columns)
+        apart = () if has_steps else roles.setting_columns(first, columns, are_first=are_first)
     to_columns = partial(_to_columns, columns=columns, step_key=step_key, benchmark=benchmark, apart=apart)
     files = expand(request.path)
     decoded = LineColumns(row=dict[str, Any], to_columns=lambda rows, path: to_columns(Cells.of_rows(rows, path)))
