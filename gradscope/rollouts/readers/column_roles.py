@@ -79,7 +79,9 @@ _OF_RESPONSE = re.compile(
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
 _OF_CALLS = ("status_code", "http_status", "retry_count", "request_id", "call_id", "request_time", "cached")
 """What stands beside a ``success`` that is a call's, which came back, and not its answer's."""
-_OF_SEVERAL = re.compile(r"reward[_/]|(mean|avg|average|median|max|min|best|std|sum|group|batch|baseline|expected)_")
+_OF_SEVERAL = re.compile(
+    r"reward[_/]|(mean|avg|average|median|max|min|best|peak|top|std|sum|group|batch|baseline|expected|(last|first)_?\d*)_"
+)
 """Rewards by their names that are none of a rollout alone: of reward functions, or of several rollouts."""
 POLICIES = ("policy", "model", "model_name")
 RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
@@ -228,22 +230,30 @@ def run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tupl
     return tuple(name for name, sizes in counters.items() if sum(size > 1 for size in sizes.values()) > len(sizes) / 2)
 
 
-def setting_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *further: str) -> tuple[str, ...]:
-    """The settings that differ within most prompts of an evaluation, so that their samples are of several policies."""
+def setting_columns(
+    rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *further: str, are_first: bool = False
+) -> tuple[str, ...]:
+    """The settings that differ within most prompts of an evaluation, so that their samples are of several policies.
+
+    Of rows that are only the first of a log, also those that have been the same so far: another may follow.
+    """
     by_prompt: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         by_prompt.setdefault(parse.text_of(row.get(key_of(columns) or "")), []).append(row)
     groups = [group for group in by_prompt.values() if len(group) > 1]
     arms = (*ARMS, *further)
     num = {arm: sum(len({parse.text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in arms}
-    return tuple(arm for arm in num if num[arm] > len(groups) / 2)
+    texts = {arm: {parse.text_of(row.get(arm)) for row in rows} if are_first else set() for arm in arms}
+    so_far = [arm for arm in arms if len(texts[arm]) == 1 and "" not in texts[arm]]
+    return tuple(arm for arm in num if num[arm] > len(groups) / 2 or arm in so_far)
 
 
-def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> str | None:
+def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *, are_first: bool = False) -> str | None:
     """The column within whose names ids count, as of files in which several benchmarks number their prompts from 0.
 
     Where each value of a column has the same prompt, its id needs no more to name it. Where only their texts tell
     prompts apart, it is the right answer that differs within a text, or what an environment was told, if that recurs.
+    Of rows that are only the first of a log, it may have been the same so far.
     """
     key = columns.group or columns.prompt_id
     names = _answers_in(rows, columns) if key is None else (*parse.ENVIRONMENTS, *BENCHMARKS)
@@ -260,7 +270,8 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) ->
         recurs = not name.startswith("info.") or min(sizes.values(), default=0) > 1
         if recurs and sum(texts[0] == "" or len(set(texts)) > 1 for texts in several) > len(several) / 2:
             return name
-    return None
+    so_far = {name: {parse.text_of(row.get(name)) for row in rows} for name in names if key and are_first}
+    return next((name for name, of in so_far.items() if len(of) == 1 and "" not in of), None)
 
 
 def _answers_in(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> list[str]:

@@ -25,11 +25,14 @@ from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import (
     POLICIES,
     SAMPLE_IDS,
+    TEXT_LISTS,
+    USUAL,
     are_held_out,
     as_number,
     benchmark_column,
     columns_in,
     columns_of_rows,
+    first_present,
     held_out_columns,
     key_of,
     resolve_columns,
@@ -41,7 +44,7 @@ from gradscope.rollouts.readers.column_roles import (
     with_entries,
 )
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.nested import Layout, first_rows_within, rows_within, title_of
+from gradscope.rollouts.readers.nested import Layout, first_rows_of_lists, first_rows_within, rows_within, title_of
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     ENVIRONMENTS,
@@ -49,6 +52,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     generation_seconds,
     in_environment,
     is_not_finite,
+    list_of,
     mapping_of,
     parse_messages,
     prompt_text_id,
@@ -60,6 +64,7 @@ from gradscope.rollouts.readers.parsing.records import (
     ReadRequest,
     are_turns,
     assemble_groups,
+    has_more_rows,
     list_names,
     peek,
     refuse_copies,
@@ -77,6 +82,7 @@ _STEP_IN_NAME = re.compile(
     r"(?P<before>.*?)(?:step|steps|iter|iteration|update)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?|(?P<bare>[0-9]+)",
     re.IGNORECASE,
 )
+_BEGINNING = 40  # characters of a question: the answers it offers may be in another order each time
 HELD_OUT = re.compile(r"(?<![a-z])(eval|valid|val(?![a-z])|test)", re.IGNORECASE)
 """What names files and folders of evaluations."""
 
@@ -309,11 +315,12 @@ def read_flat(
     """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
     rows = peek(request.path)
     outer = "a document" if len(rows) == 1 else "each row"
+    of_lists = first_rows_of_lists(rows, layout) if layout else ()
     rows = first_rows_within(rows, layout) if layout else rows
     plain, first = columns_in(rows), with_entries(rows)
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
-    _require_numbers(request.path, rows, columns)
+    _require_numbers(request, rows, columns)
     is_guess = columns.step is not None and request.columns.step is None
     if is_guess and are_turns({name: [row.get(name) for row in rows] for name in plain}):
         raise InputError(
@@ -338,17 +345,29 @@ def read_flat(
     quarantine = WatchedLog(request.progress, files)
     policies = tuple(name for name in POLICIES if any(isinstance(row.get(name), str) for row in rows))[:1]
     is_evaluation = not (columns.step or columns.group or steps)
-    searched = first if layout else peek(request.path, num_rows=NUM_SEARCHED)
-    of_lists = ("name",) if layout else ()
-    apart = setting_columns(searched, columns, *of_lists) if is_evaluation else run_columns(searched, columns)
+    searched = of_lists or peek(request.path, num_rows=NUM_SEARCHED)
+    of_list, is_key_named = ("name",) if layout else (), key_of(request.columns) is not None
+    are_first = not layout and has_more_rows(request.path, searched)
+
+    def keep_apart(names: ColumnNames) -> tuple[tuple[str, ...], str | None]:
+        settings = run_columns(searched, names)
+        if is_evaluation:
+            settings = setting_columns(searched, names, *of_list, are_first=are_first)
+        is_part = are_first and is_evaluation
+        return settings, None if is_key_named else benchmark_column(with_entries(searched), names, are_first=is_part)
+
+    (apart, benchmark), numbered = keep_apart(columns), columns.prompt_id
+    within = filter(None, (*apart, benchmark))
+    question = None if is_key_named else question_of_several(searched, columns, *within)
+    if question is not None:
+        columns = replace(columns, prompt_id=None, prompt=question)
+        apart, benchmark = keep_apart(columns)
     policies = (*apart, *policies)
     sample = sample_column(first, columns)
     numeric = [name for name in names if not any(isinstance(row.get(name), (dict, list)) for row in first)]
     named = reward_columns(numeric, columns.reward or "")
     total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
     roles = set(astuple(columns))
-    is_key_named = key_of(request.columns) is not None
-    benchmark = None if is_key_named else benchmark_column(with_entries(searched), columns)
     environment = benchmark or next((name for name in ENVIRONMENTS if name in names and name not in roles), None)
     rewards = tuple(dict.fromkeys([*named, *terms]))
     times = tuple(name for name in _TIMES if name in names)
@@ -373,6 +392,8 @@ def read_flat(
     inferred = list(_inferred(flat, request.columns, total, terms))
     if ids_recur:
         inferred.append("The column of groups has the same ids with several prompts, so it tells no groups apart.")
+    if question is not None:
+        inferred.append(f"Under most ids in {numbered!r} questions differ: {question!r} tells prompts apart.")
     episodes = step_numbers([row.get("episode") for row in searched])
     if is_evaluation and len(episodes) > 1 and (np.diff(episodes, prepend=-1) > 0).all():
         inferred.append("'episode' rises from row to row, and counts no steps: of training, --step-column episode.")
@@ -387,6 +408,17 @@ def read_flat(
         groups=groups,
         quarantine=quarantine,
     )
+
+
+def question_of_several(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *within: str) -> str | None:
+    """The column of questions that begin otherwise under most ids with several rows, as where each seed has its own."""
+    question = first_present(columns_in(rows), ("question", "problem"))
+    begins: dict[tuple[str, ...], list[str]] = {}
+    for row in rows if question and columns.prompt_id and columns.group is None else ():
+        key = tuple(text_of(row.get(name or "")) for name in (columns.step, columns.prompt_id, *within))
+        begins.setdefault(key, []).append(text_of(row.get(question or ""))[:_BEGINNING])
+    several = [of for of in begins.values() if len(of) > 1]
+    return question if sum(len(set(of)) > 1 for of in several) > len(several) / 2 else None
 
 
 def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> bool:
@@ -443,12 +475,17 @@ def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> Column
 
 
 _OF_MANY = frozenset(("acc", "accuracy", "exact_match", "em"))  # rewards that are also names of shares
+_VERDICTS = frozenset(USUAL["reward"][USUAL["reward"].index("passed") :])
 
 
-def _require_numbers(path: Path, rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> None:
-    """Refuse rewards that are objects or texts in all first rows, and the share of a whole evaluation."""
-    name = columns.reward or ""
+def _require_numbers(request: ReadRequest, rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> None:
+    """Refuse rewards that are objects or texts in all first rows, and a verdict on no single response."""
+    path, name = request.path, columns.reward or ""
     rewards: list[Any] = [row.get(name) for row in rows]
+    is_named, is_answered = request.columns.reward is not None, columns.completion is not None
+    is_one = len(rows) == len(expand(path)) == 1 and not is_answered
+    is_sure = is_named or is_answered
+    as_it_is = f"or say that it is one's: --reward-column {name}."
     hint = "Name a column of numbers, as in --reward-column NAME, or write verdicts as 1 and 0."
     if all(map(mapping_of, rewards)):
         entries = list(dict.fromkeys(f"{name}.{entry}" for reward in rewards for entry in reward))
@@ -456,12 +493,37 @@ def _require_numbers(path: Path, rows: Sequence[Mapping[str, Any]], columns: Col
         hint = f"Name the number that the trainer used, as in --reward-column {entries[0]}."
     elif all(isinstance(reward, str) and reward and math.isnan(as_number(reward)) for reward in rewards):
         message = f"has no numbers as {name!r}: the reward is text, {list_names(dict.fromkeys(rewards))}."
-    elif len(rows) == len(expand(path)) == 1 and columns.completion is None and name.rpartition(".")[2] in _OF_MANY:
+    elif is_one and name.rpartition(".")[2] in _OF_MANY:
         message = f"has one row, without a response: its {name!r} is that of a whole evaluation."
         hint = "Give the file with a row for each sample or prompt."
+    elif is_one and not is_named and name.endswith("_reward") and name not in USUAL["reward"]:
+        message = f"has one row, without a response: whether its {name!r} is a rollout's reward is not known."
+        hint = f"Give the file with a row for each sample or prompt, {as_it_is}"
+    elif not is_sure and name in _VERDICTS and (of := _list_of_responses(rows)):
+        message = (
+            f"has one {name!r} for several responses, {of!r}: whether of their vote, or of the best, is not known."
+        )
+        hint = f"Write a list of as many verdicts as responses, {as_it_is}"
+    elif not is_named and name == "success" and len(rows) > 1 and rewards == [True] * len(rows) and _are_calls(rows):
+        message = "has 'success' and no 'error' in every row: whether calls or answers succeeded is not known."
+        hint = f"Name the verdict on the answer, {as_it_is}"
     else:
         return
     raise InputError(f"{path} {message}", hint=hint)
+
+
+def _are_calls(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether rows name an error and have none, and what was asked of a model, as a record of calls does."""
+    tokens = ("prompt_tokens", "completion_tokens", "usage", "finish_reason", "latency", "latency_ms")
+    return all("error" in row and not row["error"] and not row.keys().isdisjoint(tokens) for row in rows)
+
+
+def _list_of_responses(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """The list of as many responses in every row, as turns of an episode seldom are."""
+    sizes = {name: {len(list_of(row.get(name))) for row in rows} for name in TEXT_LISTS if name != "content"}
+    return next(
+        (name for name, of_rows in sizes.items() if len(rows) > 1 and len(of_rows) == 1 and max(of_rows) > 1), None
+    )
 
 
 def _inferred(

@@ -24,6 +24,12 @@ _NO_ROLLOUTS = re.compile(
     rf"{_TURNS}|dialog|conversation|segment|sentence|token|criteri|rubric|test|check|metric|judg", re.IGNORECASE
 )
 """How lists are called whose elements are parts of one rollout, or verdicts on it."""
+_POLICY = re.compile(
+    r"(?<![a-z])(base(line)?|(fine_?)?tuned|(un)?trained|sft|rl(vr|hf)?|grpo|ppo|dpo|lora|ckpt|checkpoint|before|after"
+    r"|adapter|teacher|student|greedy|model)(?![a-z])",
+    re.IGNORECASE,
+)
+"""What keys of policies say whose prompts are numbered alike, as those of benchmarks may be as well."""
 _OF_A_PROMPT = frozenset((*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], *roles.USUAL["group"])) - {
     parse.CONVERSATION
 }
@@ -31,6 +37,7 @@ _SINGULAR = {f"{name}s": name for names in roles.USUAL.values() for name in name
 _MAX_LEVELS = 3
 _SHARED = 0.1  # of the prompts under several keys: benchmarks have none in common, policies asked for some of each do
 NUM_LISTED = 200  # rollouts by which columns are known
+_MAX_SEARCHED = 100 * NUM_LISTED
 
 
 class Level(Struct, frozen=True, kw_only=True):
@@ -100,6 +107,13 @@ def first_rows_within(rows: Iterable[Mapping[str, Any]], layout: Layout) -> list
     return list(islice((inner for row in rows for inner in rows_within(row, layout)), NUM_LISTED))
 
 
+def first_rows_of_lists(rows: Iterable[Mapping[str, Any]], layout: Layout) -> list[dict[str, Any]]:
+    """The first rows of every innermost list, in which what is the same throughout a list is seen to differ."""
+    around = chain.from_iterable(rows_within(row, layout[:-1]) for row in rows)
+    lists = (islice(rows_within(of, layout[-1:]), NUM_LISTED) for of in around)
+    return list(islice(chain.from_iterable(lists), _MAX_SEARCHED))
+
+
 def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
     if (of_keys := key_column(row)) in ("step", "policy"):
         yield Level(key_column=of_keys)
@@ -144,7 +158,15 @@ def key_column(cell: Any) -> str | None:
     lists = list(by_key.values())
     names = (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], "id")
     prompt = roles.first_present(roles.columns_in(rows[0] for rows in lists), names) or ""
-    cells = ([of for row in rows if (of := row.get(prompt)) and not parse.text_of(of).isdecimal()] for rows in lists)
+    cells = [[of for row in rows if (of := row.get(prompt)) and not parse.text_of(of).isdecimal()] for rows in lists]
+    numbers = [frozenset(parse.text_of(row.get(prompt)) for row in rows) for rows in lists]
+    if (
+        not any(cells)
+        and len(lists) > 1
+        and len(set(numbers)) == 1 < len(numbers[0])
+        and any(map(_POLICY.search, by_key))
+    ):
+        return "policy"
     num_keys = Counter(chain.from_iterable(set(map(parse.prompt_text_id, of_list)) for of_list in cells))
     num_shared = sum(num > 1 for num in num_keys.values())
     contents = [{parse.digest(dict(row)) for row in rows} for rows in lists] if num_shared else []

@@ -86,6 +86,7 @@ def test_a_score_counts_in_an_object_that_is_of_the_response(name: str, is_rewar
         (["task_id", "verifier_reward", "length"], "verifier_reward"),
         (["task_id", "mean_reward", "reward/format"], None),
         (["task_id", "format_reward", "answer_reward"], None),
+        *((["task_id", f"{of}_reward"], None) for of in ("peak", "last10", "first_5", "best")),  # of a run
         (["task_id", "success", "latency_ms", "error"], "success"),
         (["task_id", "success", "retry_count"], None),  # of a call
         (["task_id", "result.success", "result.request_time", "result.cached"], None),

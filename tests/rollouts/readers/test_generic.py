@@ -20,7 +20,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.generic import FlatColumns, column_log
 from gradscope.rollouts.readers.parsing.cells import prompt_text_id
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
-from gradscope.rollouts.readers.parsing.records import Record
+from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, Record
 from gradscope.rollouts.readers.reduction import lines
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, TableColumns, records_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
@@ -388,6 +388,12 @@ def test_entries_of_objects_and_conversations_have_roles_by_usual_names(
         ([{"prompt": "p", "reward": word} for word in ("good", "bad")], "the reward is text, 'good', 'bad'"),
         ([{"task": "gsm8k", "prompt": "You are", "accuracy": 1.0}], "'accuracy' is that of a whole evaluation"),
         ([{"task_id": "gsm8k", "metrics": {"exact_match": 1.0}}], "'metrics.exact_match' is that of a whole"),
+        ([{"task_id": "1", "add_len_reward": False}], "one row, without a response: whether its 'add_len_reward' is"),
+        (
+            [{"id": 1, "responses": ["4", text], "correct": True} for text in "45"],
+            "one 'correct' for several responses",
+        ),
+        ([{"id": 1, "success": True, "error": None, "usage": at} for at in (7, 9)], "whether calls or answers succ"),
     ],
 )
 @pytest.mark.parametrize("kind", ["json", "jsonl"])
@@ -521,6 +527,47 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
     of_task = [row | {setting: row["task_id"] % 3} for row in rows]  # an attribute of the prompt
     for other in (of_task, [row | {"step": 1} for row in rows]):
         assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
+
+
+def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_well(tmp_path: Path) -> None:
+    rows = [{"task_id": at, "condition": arm, "passed": arm == "b"} for arm in "ab" for at in range(NUM_SEARCHED)]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert {(group.rollouts[0].policy, group.rewards) for group in run.groups} == {("a", (0.0,)), ("b", (1.0,))}
+    of_tasks = [{"subset" if name == "condition" else name: cell for name, cell in row.items()} for row in rows]
+    assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *of_tasks)).groups} == {1}
+
+
+@pytest.mark.parametrize(
+    ("name", "question", "num_prompts"),
+    [
+        ("question", lambda seed, at: f"What is {seed} + {at}?", 12),
+        ("problem", lambda seed, at: f"{at} and {seed // 2} are how many?", 8),
+        (
+            "question",
+            lambda seed, at: f"Which of these is the number {at} in words, as in a book? {seed} {3 - seed}",
+            4,
+        ),
+        ("prompt", lambda seed, at: f"{seed} is an example. What is {at}?", 4),
+        ("question", lambda seed, at: f"{at}?", 4),
+    ],
+)
+def test_ids_under_which_questions_differ_are_those_of_no_prompt(
+    name: str, question: Callable[[int, int], str], num_prompts: int, tmp_path: Path
+) -> None:
+    rows = [
+        {"seed": seed, "condition": arm, "example_id": at, name: question(seed, at), "correct": arm == "b"}
+        for seed in range(3)
+        for arm in "ab"
+        for at in range(4)
+    ]
+    log = write(tmp_path / "a.jsonl", *rows)
+    run = read_run(log)
+    assert len({group.prompt_id for group in run.groups}) == num_prompts
+    assert {group.rewards for group in run.groups} == {
+        (c,) * len(group.rewards) for group in run.groups for c in (0, 1)
+    }
+    assert (num_prompts > 4) == any("Under most ids in 'example_id'" in said for said in run.source.inferred)
+    assert len(read_run(log, ReadOptions(columns=ColumnNames(prompt_id="example_id"))).groups) == 8
 
 
 @pytest.mark.parametrize("name", ["dataset", "env", "agent", "benchmark", "task", "domain", "split"])

@@ -7,7 +7,7 @@ import pytest
 from gradscope.errors import UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.nested import Level, layout_of, rows_within, title_of
+from gradscope.rollouts.readers.nested import NUM_LISTED, Level, layout_of, rows_within, title_of
 
 REWARDS = {(step, prompt): (float(step > 1), float(prompt == "p")) for step in (1, 2) for prompt in "pq"}
 """(Step, prompt) -> the rewards of its two samples."""
@@ -102,6 +102,7 @@ COUNTS_OF = {of: [{"question": f"q{at}", "n": 2, "c": int(of[at % 3] > "e")} for
                 of: [{"task_id": r["question"], "by": of, "passed": r["em"]} for r in ROWS_OF[of]] for of in ROWS_OF
             }
         },
+        {"results": {of: [{"id": at, "answer": of, "passed": at % 2} for at in range(9)] for of in PROMPTS_OF}},
         {"results": {of: [{"prompt": MESSAGES, "n": 2, "c": at}] for at, of in enumerate(PROMPTS_OF)}},
         COUNTS_OF,
         {"seed": 0, "config": {"n": 2}} | COUNTS_OF,
@@ -114,6 +115,12 @@ def test_lists_of_the_same_prompts_are_those_of_policies(tmp_path: Path, documen
     assert {rollout.policy for group in run.groups for rollout in group.rollouts}.issubset(PROMPTS_OF)
     assert len({(group.prompt_id, group.rollouts[0].policy) for group in run.groups}) == len(run.groups)
     assert len({group.size for group in run.groups}) == 1
+
+
+def test_what_is_the_same_throughout_a_long_list_tells_policies_apart(tmp_path: Path) -> None:
+    lists = [{"checkpoint": of, "cases": [{"idx": at, "correct": of} for at in range(NUM_LISTED + 9)]} for of in (0, 1)]
+    (tmp_path / "a.json").write_text(json.dumps({"results": lists}))
+    assert {group.rewards for group in read_run(tmp_path / "a.json").groups} == {(0.0,), (1.0,)}
 
 
 @pytest.mark.parametrize("key", ["results", "lists"])

@@ -6,6 +6,7 @@ two steps are two groups. Other files have step 0 throughout.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, islice, repeat
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import allowed
@@ -37,12 +38,13 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     objects_as_lists,
     prompt_rows,
     refuse_lone_list,
+    samples_of,
 )
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, has_more_rows, peek
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -62,6 +64,12 @@ from gradscope.rollouts.run import Run
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
 _ROUNDED = 0.001  # how far a share that is written beside its counts may be from them
 _MANY = 20  # counts of so many times more samples than there are counts are totals, with or without a share
+_EVALUATION = re.compile(
+    r"(pre|post|before|after|base|baseline|first|initial|last|final|best|held_?out)_?(eval\w*|test|training|rl|sft)"
+    r"|(eval\w*|test)_?(pre|post|before|after|base|baseline|initial|final)|overall|summary|totals?",
+    re.IGNORECASE,
+)
+"""Keys of whole evaluations, whose counts are their totals."""
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _TOLD_BY_CELLS = frozenset(("n", "dataset", *roles.POLICIES))  # keys that mean one thing or another, as their cells are
 _NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
@@ -90,10 +98,19 @@ def _read(request: ReadRequest) -> Run:
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return generic.read_flat(request, format="samples", with_steps=False)
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
-    parts = ((row, part) for row in rows for _, part, _ in islice(prompt_rows(row, request.columns), _NUM_PARTS))
-    first = (cells_around(row) | dict(part) for row, part in parts)
-    benchmark = _benchmark_of(first) if roles.key_of(request.columns) is None else None
-    to_columns = partial(_to_columns, columns=request.columns, step_key=step_key, benchmark=benchmark)
+    first, columns, benchmark = _first_parts(request), request.columns, None
+    is_named = roles.key_of(columns) is not None
+    names = columns if is_named else replace(_names_in(first), step=step_key)
+    has_steps = step_key is not None or not set(roles.USUAL["step"]).isdisjoint(roles.columns_in(first))
+    are_first = not has_steps and len(first) > 1 and has_more_rows(request.path, first)
+    if not is_named:
+        benchmark = roles.benchmark_column(first, names, are_first=are_first)
+    apart = () if has_steps else roles.setting_columns(first, names, are_first=are_first)
+    within = filter(None, (*apart, benchmark))
+    if not is_named and (question := generic.question_of_several(first, names, *within)) is not None:
+        columns = replace(columns, prompt=question)
+        apart = () if has_steps else roles.setting_columns(first, columns, are_first=are_first)
+    to_columns = partial(_to_columns, columns=columns, step_key=step_key, benchmark=benchmark, apart=apart)
     files = expand(request.path)
     decoded = LineColumns(row=dict[str, Any], to_columns=lambda rows, path: to_columns(Cells.of_rows(rows, path)))
     table = TableColumns(names=None, to_columns=to_columns)
@@ -119,7 +136,10 @@ def _read(request: ReadRequest) -> Run:
         request.source(
             "samples",
             f"samples of prompts as {' and '.join(shapes)}",
-            inferred=[f"Prompts are told apart by {' and '.join(identities)}."],
+            inferred=[
+                f"Prompts are told apart by {' and '.join(identities)}.",
+                *([f"Rows of one group have the same {' and '.join(map(repr, apart))}."] if apart else ()),
+            ],
         ),
         groups=groups,
         quarantine=quarantine,
@@ -129,12 +149,15 @@ def _read(request: ReadRequest) -> Run:
 def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> None:
     """Refuse counts without a prompt's name that are totals, say one for each checkpoint or benchmark."""
     # A pair alone, several that mostly have their share beside them and differ in size or each count more samples than
-    # there are pairs, or several that count many times as many.
+    # there are pairs, several of as many sizes, as by category, or several that count many times as many.
     counts = [(part, samples) for _, part, samples in first if isinstance(samples, PromptSamples)]
     sizes = [len(samples) for _, samples in counts]
     has_shares = sum(_has_share(part, samples) for part, samples in counts) > len(counts) / 2
-    are_slices = has_shares and max(sizes) > 2 * min(sizes)  # of one evaluation, by category and the like
-    if num_pairs > 1 and not are_slices and sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY):
+    are_uneven = max(sizes) > 2 * min(sizes) and (has_shares or 2 * len(set(sizes)) > len(sizes) > 2)
+    names = [next((key for key in reversed(keys) if not key.isdecimal()), "") for keys, _, _ in first]
+    are_whole = has_shares and sum(map(bool, map(_EVALUATION.fullmatch, names))) > len(names) / 2
+    are_few = sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY)
+    if num_pairs > 1 and are_few and not (are_uneven or are_whole):
         return
     pairs = f"{num_pairs} pairs of counts" if num_pairs > 1 else "one pair of counts"
     raise InputError(
@@ -194,7 +217,12 @@ def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bo
     names = roles.columns_in(first)
     are_named = set(names).issuperset(filter(None, astuple(named)))
     columns = roles.resolve_columns(names, named) if are_named else NO_COLUMNS
-    has_lists = isinstance(first[0].get(columns.reward or ""), list)
+    # A verdict beside several responses is one on all of them.
+    has_lists = isinstance(first[0].get(columns.reward or ""), list) or (
+        columns.completion is None
+        and isinstance(samples_of(samples[0], named), PromptSamples)
+        and any(len(parse.list_of(samples[0].get(name))) > 1 for name in roles.TEXT_LISTS)
+    )
     return None not in (columns.reward, roles.key_of(columns)) and not has_lists
 
 
@@ -203,20 +231,27 @@ def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     first = (beginning(row, MAX_DEPTH, _NUM_PARTS) for row in rows)
     parts = [(row, samples) for row in first for _, _, samples in islice(prompt_rows(row, columns), 1)]
     counts = [row for row, samples in parts if isinstance(samples, PromptSamples) and samples.shape == COUNTS]
-    benchmark = _benchmark_of(counts)
+    benchmark = roles.benchmark_column(counts, _names_in(counts))
     prompts = {_identify(row, str(index), benchmark=benchmark)[0] for index, row in enumerate(counts)}
     is_named = columns.num_samples is not None or columns.num_correct is not None
     # Where most prompts have several rows, what looks like counts are single samples numbered n.
     return len(parts) > len(rows) / 2 and (is_named or len(counts) < 2 or len(prompts) > len(counts) / 2)
 
 
-def _benchmark_of(parts: Iterable[Mapping[str, Any]]) -> str | None:
-    """The column within whose names the ids of prompts count, by some rows or parts that hold samples."""
-    rows = list(parts)
-    keys = roles.columns_in(rows)
+def _first_parts(request: ReadRequest) -> list[dict[str, Any]]:
+    """The first parts that hold samples, with what stands around them: so many that ids are seen to recur."""
+    rows = peek(request.path, num_rows=NUM_SEARCHED)
+    num_parts = _NUM_PARTS if len(rows) > 1 else 20 * _NUM_PARTS
+    parts = ((row, part) for row in rows for _, part, _ in islice(prompt_rows(row, request.columns), num_parts))
+    return [cells_around(row) | dict(part) for row, part in parts]
+
+
+def _names_in(parts: Iterable[Mapping[str, Any]]) -> ColumnNames:
+    """The columns of ids and texts of prompts in some rows or parts that hold samples."""
+    keys = roles.columns_in(parts)
     named = roles.first_present(keys, ROW_IDS) or next(filter(roles.PROMPT_NUMBER.fullmatch, keys), None)
     prompt = roles.first_present(keys, roles.USUAL["prompt"])
-    return roles.benchmark_column(rows, ColumnNames(prompt_id=named, prompt=prompt if named else None))
+    return ColumnNames(prompt_id=named, prompt=prompt if named else None)
 
 
 class _Prompt(NamedTuple):
@@ -231,12 +266,15 @@ class _Prompt(NamedTuple):
     policy: str | None  # the policy of all its samples, where the row names one
 
 
-def _to_columns(rows: Cells, *, columns: ColumnNames, step_key: str | None, benchmark: str | None) -> Columns:
+def _to_columns(
+    rows: Cells, *, columns: ColumnNames, step_key: str | None, benchmark: str | None, apart: tuple[str, ...] = ()
+) -> Columns:
     """The samples of the prompts of rows; a prompt that has a name by its line alone is left to the row reader."""
-    prompts, flaws = _prompts_alike(rows.rows, columns, step_key, benchmark), list[tuple[int, str]]()
+    alike = [] if apart else _prompts_alike(rows.rows, columns, step_key, benchmark)
+    prompts, flaws = alike, list[tuple[int, str]]()
     for at, row in () if prompts else enumerate(rows.rows):
         location = rows.locations[at] if rows.locations else ""
-        for prompt in _prompts_of(row, at, location, columns, step_key, benchmark):
+        for prompt in _prompts_of(row, at, location, columns, step_key, benchmark, apart):
             if isinstance(prompt, str):
                 flaws.append((at, prompt))
             else:
@@ -334,7 +372,13 @@ def _prompts_alike(
 
 
 def _prompts_of(
-    row: Mapping[str, Any], at: int, location: str, columns: ColumnNames, step_key: str | None, benchmark: str | None
+    row: Mapping[str, Any],
+    at: int,
+    location: str,
+    columns: ColumnNames,
+    step_key: str | None,
+    benchmark: str | None,
+    apart: tuple[str, ...] = (),
 ) -> Iterator[_Prompt | str]:
     """The prompts of a row, and reasons why it, or a part of it, is set aside."""
     step = 0 if step_key is None else parse.step_number(row.get(step_key))
@@ -365,6 +409,8 @@ def _prompts_of(
         if how in (_BY_KEYS, _BY_LINES) and not location:
             yield "the number of its line is not known"
             continue
+        policies = [parse.text_of(part.get(name)) for name in apart]
+        policies += [part[key] for key in roles.POLICIES if isinstance(part.get(key), str)][:1]
         yield _Prompt(
             row=at,
             step=step_of_part,
@@ -372,7 +418,7 @@ def _prompts_of(
             how=how,
             cell=next((part[key] for key in prompt_keys if key in part), None),
             samples=samples,
-            policy=next((parse.text_of(part[key]) for key in roles.POLICIES if isinstance(part.get(key), str)), None),
+            policy="/".join(filter(None, policies)) or None,
         )
 
 

@@ -14,6 +14,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import (
     ANSWER_KEYS,
+    ARMS,
     BENCHMARKS,
     OFFERED,
     POLICIES,
@@ -50,6 +51,7 @@ COUNTS = "counts"  # the shape of a row with n and c
 NO_COLUMNS, _NO_TOTAL = ColumnNames(), "the number of samples is missing"
 _MAX_COUNT = 1_000_000
 MAX_DEPTH = 12
+_MANY_TOKENS = 20
 _MANY_PROMPTS = 10  # keys of an object whose lists of 0 and 1 are verdicts on as many prompts, and no columns
 NUMBERS = frozenset({bool, int, float})
 ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
@@ -60,6 +62,10 @@ _NO_SAMPLES = re.compile(
     rf"ref|reference|gold|canonical|expected|ground_truth|few_shot|demo|{OFFERED.pattern}", re.IGNORECASE
 )
 """How lists are called of solutions that are not the policy's, or of the answers that a question offers."""
+_LISTS_OF_PROMPTS = re.compile(
+    r"(\w+_)?(results|details|cases|items|questions|problems|tasks|examples|records)|per_\w+"
+)
+"""How lists are called that hold prompts, where they number them, and no samples of one."""
 
 
 class PromptSamples(Struct, kw_only=True):
@@ -163,7 +169,7 @@ def _by_name(rows: Sequence[Any]) -> dict[str, Any]:
 
 def cells_around(node: Mapping[str, Any]) -> dict[str, Any]:
     """What an object says of all prompts within it."""
-    return {name: cell for name, cell in node.items() if name in _AROUND}
+    return {name: cell for name, cell in node.items() if name in _AROUND or (name in ARMS and isinstance(cell, str))}
 
 
 def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
@@ -227,7 +233,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
         name: value[0].keys()
         for name, value in row.items()
         if is_list_of_objects(value)
-        and (reward or not (_NO_SAMPLES.match(name) or _have_several_answers(value) or are_turns_of_one(name, value)))
+        and (reward or not (_NO_SAMPLES.match(name) or _are_of_prompts(name, row) or are_turns_of_one(name, value)))
     }
     named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
     of_named = [name for name, keys in entries.items() if named[name] in keys]
@@ -294,10 +300,16 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
     return [of_row | dict(own) for of_row, own in zip(around, lists, strict=True)]
 
 
-def _have_several_answers(objects: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether objects name right answers that differ, so that they are no samples of one prompt."""
-    keys = [key for key, cell in objects[0].items() if isinstance(cell, str) and RIGHT_ANSWER.fullmatch(key)]
-    return any(of.get(key) != objects[0][key] for of in objects for key in keys)
+def _are_of_prompts(name: str, row: Mapping[str, Any]) -> bool:
+    """Whether objects have right answers that differ, or responses or numbers of their own, as no samples of one do."""
+    objects, first = row[name], row[name][0]
+    keys = [key for key, cell in first.items() if isinstance(cell, str) and RIGHT_ANSWER.fullmatch(key)]
+    have_several = any(
+        isinstance(first.get(key), list) and len(first[key]) > 1 for key in TEXT_LISTS if key != "content"
+    )
+    ids = [of.get(first_present(first, ROW_IDS) or "") for of in objects]
+    are_numbered = row.keys().isdisjoint(NAMES) and _LISTS_OF_PROMPTS.fullmatch(name) and 1 < len(set(ids)) == len(ids)
+    return have_several or bool(are_numbered) or any(of.get(key) != first[key] for of in objects for key in keys)
 
 
 def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
@@ -308,6 +320,8 @@ def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples |
     total = columns.num_samples or first_present(row, _TOTALS) or next(lists, None)
     if total is None or right is None or total not in row or right not in row:
         return None
+    if columns == NO_COLUMNS and len(row) > _MANY_TOKENS and set(map(type, row.values())) == {int}:
+        return None  # the numbers of tokens, or of letters, n and c among them
     is_list = total not in _TOTALS and isinstance(row[total], list)  # of the samples themselves
     n, c = len(row[total]) if is_list else whole_number(row[total]), whole_number(row[right])
     if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:

@@ -50,7 +50,8 @@ NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
 
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
-_NAMES = ("Name", "name", "model", "model_name", "method", "algorithm", "variant")  # columns that may name the run
+_NAMES = ("Name", "name", "model", "model_name", "method", "algorithm", "algo", "arm", "condition", "variant")
+"""Columns that may name the run."""
 _EPISODE = "episode"
 _INSTEAD_OF_STEPS = ("iter", "epoch", "round", _EPISODE)  # columns that count as steps where no other does
 _LEARNS = {"loss", "grad_norm", "learning_rate"}  # of which an update has one, and an episode that is only played none
@@ -215,7 +216,7 @@ def _names_in(file: Path, options: ReadOptions) -> Set[str]:
                 return frozenset()
     tables, rows, logs = _first_look(file, options)
     steps = sum(map(len, logs))
-    if not steps or any(hold_rollouts(table.columns) for table in tables) or rows.num_conflicts > steps:
+    if not steps or any(hold_rollouts(table.columns) for table in tables) or 2 * rows.num_conflicts > steps:
         return frozenset()
     keys = {key for log in logs for key in log.columns}
     named = parse_metric_columns(options.metric_columns)
@@ -232,7 +233,7 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
     if not metrics or any(hold_rollouts(table.columns) for table in tables):
         return
     named = ", ".join(metrics[:_MAX_NAMED])
-    if rows.num_conflicts > steps:
+    if 2 * rows.num_conflicts > steps:
         raise InputError(
             f"{file} has several rows a step with different values ({named}): neither the metrics of a run, a row a "
             "step, nor rollouts, of which a column says which share a prompt.",

@@ -55,6 +55,11 @@ _STEP_OF_ALL = re.compile(
     r"^(?!.*\b(?:epoch|eval\w*|val\w*|test\w*)\b)[^/]{0,100}?\b(?P<step>[0-9]{1,15})/[0-9]{1,15}\b\]?\s?[|:,-]?\s+",
     re.IGNORECASE,
 )
+_STEP_OF_EPOCH = re.compile(
+    r"\bepoch\W{0,3}(?P<epoch>[0-9]{1,9})(?:/[0-9]{1,9})?\W{1,4}"
+    r"(?:step|batch|iter(?:ation)?)\W{0,3}(?P<step>[0-9]{1,15})\b(?:/[0-9]{1,15})?",
+    re.IGNORECASE,
+)
 _EPISODE_FIRST = re.compile(r"^\W*episode[\s:=#]{1,9}(?P<number>[0-9]{1,15})\b", re.IGNORECASE)
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
@@ -119,10 +124,10 @@ class PrintedLines:
     verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value``, prime-rl
     ``Step N | Name: value``, slime ``rollout N: {...}``, NeMo-RL a heading ``Step N/M`` with lines ``• Name: value``
     below it, AReaL ``Train step N/M done.`` and a box ``│ name │ value │`` below it, others ``step=N name=value``,
-    ``N/M | name=value``, ``Iter N | name value``, ``Step N: reward 0.5, loss 0.1``, or columns below a line of names
-    with ``step``, as pandas prints them; ``Episode N`` numbers an episode, which may count as a step. The dictionaries
-    of TRL and its relatives do not name their step: it is that in the line before them, else the count of the progress
-    bar before, where each has one.
+    ``N/M | name=value``, ``Iter N | name value``, ``Epoch [E/F], Step [N/M], name: value``, ``Step N: reward 0.5, loss
+    0.1``, or columns below a line of names with ``step``, as pandas prints them; ``Episode N`` numbers an episode,
+    which may count as a step. The dictionaries of TRL and its relatives do not name their step: it is that in the line
+    before them, else the count of the progress bar before, where each has one.
     """
 
     def __init__(self) -> None:
@@ -179,6 +184,9 @@ class PrintedLines:
 
     def _line(self, text: str) -> Values:
         lowered = text.lower()  # searched for words first, as most lines have none, and patterns take longer
+        of_epoch = _STEP_OF_EPOCH.search(text) if "epoch" in lowered else None
+        if of_epoch is not None and (values := _named(text[of_epoch.end() :])):
+            return {**values, "epoch": int(of_epoch["epoch"]), "step": int(of_epoch["step"])}
         first = _STEP_FIRST.search(text) if any(word in lowered for word in ("step", "iter", "update")) else None
         above = _STEP_ABOVE.search(text) if "step " in lowered else None
         if above is not None:

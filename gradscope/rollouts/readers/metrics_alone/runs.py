@@ -129,6 +129,7 @@ def _number(cell: Any) -> float | None:
 _OF_ROLLOUTS = (
     *("prompt", "prompts", "completion", "completions", "response", "responses"),
     *("output", "messages", "question", "text", "action", "answer", "generation", "solution", "reasoning"),
+    *("observation", "thought", "tool", "tool_name", "tool_call"),
 )
 """Columns that hold text where a row is a rollout, or a turn of one."""
 
@@ -323,14 +324,17 @@ class RunRows:
             is_last = np.append(np.diff(names) > 0, True)
             indices = None if np.count_nonzero(is_last) == len(at) else np.searchsorted(at, names[is_last])
             numbers[key] = Numbers(indices, values[is_last])
+        within_epochs, steps = steps, _across_epochs(steps, numbers)
         parts = self._parts(steps, numbers)
+        of_epochs = () if steps is within_epochs else (_BEGINS_AGAIN,)
         for order, part in enumerate(parts, start=1):
             run = OneRun(
                 name=f"{label}/{order}".removeprefix("/") if len(parts) > 1 or not label else label,
                 metrics=partial(_metrics_of, part, steps, numbers),
                 num_rows=part.stop - part.start,
                 first=self._location(at[part.start]),
-                sentences=tuple(
+                sentences=of_epochs
+                + tuple(
                     f"Resumed at step {steps[row]} ({self._location(at[row])}): "
                     "what was logged of later steps before counts no more."
                     for row in part.resumed
@@ -379,6 +383,22 @@ class RunRows:
     def _location(self, number: int) -> str:
         piece = bisect_right(self._starts, number) - 1
         return self._pieces[piece].location(number - self._starts[piece])
+
+
+_BEGINS_AGAIN = "Steps begin again with each epoch: a step is the place of its row among all."
+
+
+def _across_epochs(steps: Counts, numbers: Mapping[str, Numbers]) -> Counts:
+    """The places of rows in their run, from 1, where steps begin again with each epoch and nowhere else; else steps."""
+    epochs = next((numbers[key].values for key in ("epoch", "Epoch", "train/epoch") if key in numbers), steps[:0])
+    if len(epochs) != len(steps) or (epochs != np.floor(epochs)).any():
+        return steps
+    rises, begins = np.diff(epochs) > 0, np.diff(epochs) < 0
+    goes_back = np.diff(steps) <= 0
+    if not rises.any() or (rises != (goes_back & ~begins)).any():
+        return steps
+    starts = np.flatnonzero(np.append(True, begins))
+    return np.arange(1, 1 + len(steps)) - np.repeat(starts, np.diff(starts, append=len(steps)))
 
 
 def _in_order(parts: list[tuple[Counts, Values]]) -> tuple[Counts, Values]:

@@ -444,6 +444,11 @@ def peek(path: Path, quarantine: QuarantineLog | None = None, *, num_rows: int =
     return []
 
 
+def has_more_rows(path: Path, searched: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a log may go on below the rows that were searched, with other settings, say."""
+    return len(searched) >= NUM_SEARCHED or max(file.stat().st_size for file in expand(path)[:1]) >= _MAX_PEEKED
+
+
 @lru_cache(maxsize=4)
 def _first_rows(file: Path, size: int, written: int, num_rows: int) -> tuple[tuple[dict[str, Any], ...], QuarantineLog]:
     """The first rows of a file and the rows set aside before them, cached since every format asks for them."""

@@ -186,6 +186,10 @@ def test_the_totals_of_an_evaluation_are_not_the_counts_of_one_prompt(tmp_path: 
     slices = [{"total": 4 * n, "correct": n, "accuracy": 0.25} for n in range(1, 20)]
     with pytest.raises(InputError, match="holds 19 pairs of counts and names no prompt"):
         read(tmp_path, {"by_level": slices})
+    with pytest.raises(InputError, match="holds 10 pairs of counts and names no prompt"):
+        read(tmp_path, {"runs": [dict.fromkeys(("pre_eval", "eval_after"), slices[0])] * 5})
+    with pytest.raises(InputError, match="holds 5 pairs of counts and names no prompt"):
+        read(tmp_path, {"by_repository": {of: {"passed": 1, "total": at} for at, of in enumerate("abcde", start=1)}})
     problems = [{"problem_idx": at, **counts} for at, counts in enumerate(slices)]
     assert read(tmp_path, *problems).source.inferred[0] == "Prompts are told apart by problem_idx."
     assert read(tmp_path, {**TOTALS, "task_id": "x"}).groups[0].size == 3
@@ -240,6 +244,37 @@ def test_the_one_list_of_samples_in_a_document_is_read(
         of_prompts.setdefault(group.rollouts[0].prompt, []).extend(group.rewards)
     assert of_prompts == rewards
     assert "of a document" in run.source.recognized
+
+
+def test_a_verdict_beside_the_samples_of_a_prompt_is_none_of_one(tmp_path: Path) -> None:
+    prompts = [{"id": at, "correct": True, "num_correct": at, "generations": [{"pred": 4}] * 3} for at in (1, 3)]
+    assert [group.rewards for group in read(tmp_path, {"results": prompts}).groups] == [(1, 0, 0), (1, 1, 1)]
+
+
+@pytest.mark.parametrize("samples", [{"n": 2, "c": 1}, {"responses": ["a", "b"], "scores": [1.0, 0.0]}])
+@pytest.mark.parametrize(
+    ("name", "question", "num_prompts", "policies"),
+    [("task", "", 600, {None}), ("seed", "", 600, {None}), ("checkpoint", "same", 300, {"a", "b"})],
+)
+def test_the_same_ids_far_below_are_those_of_another_benchmark_policy_or_question(
+    samples: dict[str, Any], name: str, question: str, num_prompts: int, policies: set[str | None], tmp_path: Path
+) -> None:
+    rows = [
+        {"idx": at, name: of, "question": f"{question or of} {at} what?"} | samples for of in "ab" for at in range(300)
+    ]
+    run = read(tmp_path, *rows)
+    assert {tuple(sorted(group.rewards)) for group in run.groups} == {(0.0, 1.0)}
+    assert len({group.prompt_id for group in run.groups}) == num_prompts
+    assert {group.rollouts[0].policy for group in run.groups} == policies
+
+
+@pytest.mark.parametrize("name", ["results", "eval_results", "details", "per_item"])
+def test_numbered_results_under_the_keys_of_settings_are_no_samples_of_one_prompt(tmp_path: Path, name: str) -> None:
+    numbered = [{"id": at, "response": "4", "correct": at > 1} for at in range(3)]
+    with pytest.raises(InputError, match="rows lie below the keys 'greedy'"):
+        read(tmp_path, {key: {"base": {name: numbered}, "tuned": {name: numbered}} for key in ("greedy", "sampled")})
+    of_one = {"a": {"samples": numbered}, "b": {"samples": numbered}}
+    assert [group.rewards for group in read(tmp_path, of_one).groups] == [(0, 0, 1)] * 2
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,10 @@ def test_counts_that_cannot_be_say_so(counts: tuple[Any, Any]) -> None:
     assert samples_of({"n": counts[0], "c": counts[1]}) == "n and c are not counts with 0 <= c <= n and n >= 1"
 
 
+def test_the_numbers_of_many_tokens_are_no_counts() -> None:
+    assert samples_of({chr(97 + at): 40 - at for at in range(26)} | {"n": 9, "c": 3}) is None
+
+
 def test_one_policy_a_key_is_a_sample_of_each() -> None:
     samples = shape({"id": 1, "big": {"output": "4", "correct": True}, "small": {"output": "5", "correct": False}})
     assert samples.shape == "one sample of each of 2 policies (big, small)"

@@ -257,7 +257,7 @@ def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> N
         assert "No column is called a step: 'episode' counts as one." in run.source.inferred
 
 
-@pytest.mark.parametrize("column", ["Name", "name", "model", "method", "variant"])
+@pytest.mark.parametrize("column", ["Name", "name", "model", "method", "algo", "condition", "variant"])
 @pytest.mark.parametrize(
     ("cells", "runs"),
     [
@@ -310,7 +310,10 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
 @pytest.mark.parametrize(
     ("rows", "options", "message", "hint"),
     [
-        ([{"step": at // 4, "mean_reward": at / 9} for at in range(8)], {}, r"several rows .*\(reward\)", "--group"),
+        *(
+            ([{"step": at // num, "mean_reward": at / 9} for at in range(8)], {}, r"several rows .*\(rew", "--group")
+            for num in (2, 4)
+        ),
         ([{"batch": 8, "ep": at, "avg_reward": 0.5} for at in (1, 2)], {}, r"\(reward\) and", "--step-column ep"),
         ([{"epoch": at // 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
         ([{"epoch": at / 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),

@@ -80,6 +80,15 @@ def test_runs_and_resumed_runs_are_those_of_a_walk() -> None:
     assert len(seen) == 8
 
 
+def test_steps_that_begin_again_with_each_epoch_count_on() -> None:
+    rows = [{"epoch": epoch, "step": step, "loss": epoch} for epoch in range(3) for step in (0, 5)]
+    runs, _ = read([*rows, *({**row, "loss": 9} for row in rows)], 4)
+    assert [(list(metrics), first, num) for metrics, _, first, num in runs] == [
+        ([1, 2, 3, 4, 5, 6], "f:1", 1),
+        ([1, 2, 3, 4, 5, 6], "f:7", 1),
+    ]
+
+
 def test_names_of_runs_and_of_their_parts() -> None:
     rows = RunRows()
     cells = [{"step": step, "run": name, "a": value} for name, step, value in (("x", 1, 1), ("y", 1, 1), ("x", 2, 1))]
@@ -163,7 +172,7 @@ def test_the_first_column_of_steps_that_a_row_has_counts() -> None:
     metrics = MetricTable(at=np.arange(3), columns={"a": sparse, "b": [1, 2, None]})
     assert steps_in(metrics, ["a", "b"]).tolist() == [1, 7, NO_STEP]
     assert (hold_rollouts(metrics.columns), hold_rollouts({"text": ["x"]})) == (False, True)
-    assert hold_rollouts({"answer": ["(b)"], "step": [1.0]})
+    assert all(hold_rollouts({name: ["(b)"], "step": [1.0]}) for name in ("answer", "tool", "observation", "thought"))
 
 
 def test_a_long_table_becomes_rows_of_its_metrics() -> None:
