@@ -245,7 +245,7 @@ def setting_columns(
     num = {arm: sum(len({parse.text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in arms}
     texts = {arm: {parse.text_of(row.get(arm)) for row in rows} if are_first else set() for arm in arms}
     so_far = [arm for arm in arms if len(texts[arm]) == 1 and "" not in texts[arm]]
-    return tuple(arm for arm in num if num[arm] > len(groups) / 2 or arm in so_far)
+    return (*so_far, *(arm for arm in num if num[arm] > len(groups) / 2))
 
 
 def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *, are_first: bool = False) -> str | None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.rollouts.arrays import to_floats
-from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
+from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, Tokens
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import (
     POLICIES,
@@ -385,6 +385,8 @@ def read_flat(
         measures_completions=not request.rewards_only and "completion_ids" not in names,
     )
     log = column_log(files, flat, quarantine)
+    if are_first and request.rewards_only:
+        log = replace(log, validate=partial(without_constants, rows=searched, settings=apart, benchmark=benchmark))
     title = f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
     if layout:
         log = replace(log, rows=partial(_rows_within, layout=layout), keys=(), raw=())
@@ -408,6 +410,30 @@ def read_flat(
         groups=groups,
         quarantine=quarantine,
     )
+
+
+def without_constants(
+    table: RewardTable, rows: Sequence[Mapping[str, Any]], settings: Sequence[str], benchmark: str | None
+) -> RewardTable:
+    """The table without the settings and the benchmark of its first rows where no others came.
+
+    They were read as labels in case others follow; a shorter log of the same rows has none, nor is it to differ.
+    """
+
+    def without(name: str, labels: Sequence[str]) -> Sequence[str]:
+        same = {text_of(row.get(name)) for row in rows}
+        label = same.pop() if len(same) == 1 else ""
+        is_alone = bool(label) and (set(labels) == {label} or all(of.startswith(f"{label}/") for of in labels))
+        return tuple(of.removeprefix(label).removeprefix("/") for of in labels) if is_alone else labels
+
+    policies, prompts = table.policies, table.prompts
+    for name in settings:
+        policies = tuple(without(name, policies))
+    if benchmark is not None and benchmark not in ENVIRONMENTS:
+        prompts = without(benchmark, prompts)
+    if not any(policies):
+        table = replace(table, policy=None)
+    return replace(table, policies=policies if any(policies) else (), prompts=prompts)
 
 
 def question_of_several(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *within: str) -> str | None:

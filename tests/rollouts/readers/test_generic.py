@@ -537,6 +537,15 @@ def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_w
     assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *of_tasks)).groups} == {1}
 
 
+def test_settings_that_never_change_name_neither_policies_nor_prompts(tmp_path: Path) -> None:
+    rows = [{"task_id": at, "condition": "a", "subset": "s", "passed": True} for at in range(NUM_SEARCHED + 1)]
+    table = reward_table(read_run(write(tmp_path / "a.jsonl", *rows), rewards_only=True).groups)
+    assert (table.prompts[1], table.policies, table.policy) == ("1", (), None)
+    lists = [{"idx": at, "checkpoint": "a", "subset": "s", "n": 2, "c": 1} for at in range(NUM_SEARCHED + 1)]
+    table = reward_table(read_run(write(tmp_path / "b.jsonl", *lists), rewards_only=True).groups)
+    assert (table.prompts[1], table.policies, table.policy) == ("1", (), None)
+
+
 @pytest.mark.parametrize(
     ("name", "question", "num_prompts"),
     [

@@ -126,6 +126,9 @@ def _read(request: ReadRequest) -> Run:
         lines_hold_many=True,
         max_rollouts=allowed(MAX_SAMPLES),
     )
+    if are_first and request.rewards_only:
+        same = partial(generic.without_constants, rows=first, settings=apart, benchmark=benchmark)
+        log = replace(log, validate=same)
     groups = reduced_groups(log, request) or ()
     shapes, identities = facts_in(notes, "shape"), facts_in(notes, "identity")
     is_named = request.columns.num_samples is not None or not {_BY_KEYS, _BY_LINES}.issuperset(identities)
