@@ -235,41 +235,56 @@ def measure_steps(
         MissingDependencyError: PyTorch, transformers or peft are not installed.
     """
     require_libraries()
+    measure = partial(_measure_steps, options=options, question=question, closely=closely, norms_alone=norms_alone)
+    with _arithmetic(options):
+        for measured in measure(run, steps, progress=progress):
+            logged = "grad_norm" in run.metrics.get(measured.step, {})
+            if logged and counts_from_0(run) and (measured.recomputed is None or _is_off(run, measured)):
+                weights = tuple(replace(of, num_updates=of.num_updates - 1) for of in run.weights)
+                again = next(measure(replace(run, weights=weights), [measured.step], progress=no_progress))
+                measured = again if again.recomputed and not _is_off(run, again) else measured
+            yield measured
+
+
+def _measure_steps(
+    run: Run,
+    steps: Sequence[int],
+    options: EngineOptions,
+    progress: ProgressCallback,
+    question: RowQuestion | None,
+    *,
+    closely: bool,
+    norms_alone: bool,
+) -> Iterator[MeasuredStep]:
+    """The same with the steps and checkpoints as they are numbered."""
     from gradscope.gradients.plan.trainers import objective_of
 
     objective = objective_of(run.settings)
     recomputer: Recomputer | None = None
-    with _arithmetic(options):
-        for done, step in enumerate(steps):
-            label = f"steps, now step {step}"
-            progress(done, len(steps), label)
-            groups, weights, possible = run.groups_at(step), run.weights_before(step), losses_at(run, objective, step)
-            loss = next(possible)
-            reason = _reason_against(run, step, loss)
-            measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=reason, loss=loss)
-            if reason is None and weights is not None:
-                from gradscope.diagnostics.inputs.recomputed import Recomputer  # seconds that a log alone need not wait
+    for done, step in enumerate(steps):
+        label = f"steps, now step {step}"
+        progress(done, len(steps), label)
+        groups, weights, possible = run.groups_at(step), run.weights_before(step), losses_at(run, objective, step)
+        loss = next(possible)
+        reason = _reason_against(run, step, loss)
+        measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=None, reason=reason, loss=loss)
+        if reason is None and weights is not None:
+            from gradscope.diagnostics.inputs.recomputed import Recomputer  # seconds that a log alone need not wait
 
-                recomputer = recomputer or Recomputer(run, options, closely=closely, norms_alone=norms_alone)
-                recomputer.progress = part(progress, done, len(steps), label)
-                measure = partial(_measure, run, measured, weights, recomputer, options, question)
-                measured = measure(loss)
-                if _is_off(run, measured):
-                    resumed = (measure(loss) for loss in possible if _reason_against(run, step, loss) is None)
-                    measured = next((each for each in resumed if each.recomputed and not _is_off(run, each)), measured)
-            if counts_from_0(run) and (measured.recomputed is None or _is_off(run, measured)):
-                own = replace(run, weights=tuple(replace(of, num_updates=of.num_updates - 1) for of in run.weights))
-                asked = {"closely": closely, "norms_alone": norms_alone}
-                again = next(measure_steps(own, [step], options, no_progress, question, **asked))
-                logged = "grad_norm" in run.metrics.get(step, {})
-                measured = again if logged and again.recomputed and not _is_off(run, again) else measured
-            yield measured
+            recomputer = recomputer or Recomputer(run, options, closely=closely, norms_alone=norms_alone)
+            recomputer.progress = part(progress, done, len(steps), label)
+            measure = partial(_measure, run, measured, weights, recomputer, options, question)
+            measured = measure(loss)
+            if _is_off(run, measured):
+                resumed = (measure(loss) for loss in possible if _reason_against(run, step, loss) is None)
+                measured = next((each for each in resumed if each.recomputed and not _is_off(run, each)), measured)
+        yield measured
     progress(len(steps), len(steps), "steps")
 
 
 def counts_from_0(run: Run) -> bool:
     """Whether a script counts its steps from 0: its checkpoints may be those before the step of their number."""
-    return run.source.format == "generic" and 0 in run.steps and all(of.num_updates >= 0 for of in run.weights)
+    return run.source.format == "generic" and 0 in run.steps
 
 
 def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
