@@ -185,10 +185,8 @@ def _products_of_parts(rows: torch.Tensor) -> torch.Tensor:
     """Inner products of float32 rows, [N, N]: of a few columns in float32, their sum in float64."""
     num_parts = rows.shape[1] // FLOAT32_COLUMNS
     num_aligned = num_parts * FLOAT32_COLUMNS
-    parts = (
-        rows[:, :num_aligned].view(len(rows), num_parts, FLOAT32_COLUMNS).transpose(0, 1),
-        rows[:, num_aligned:].unsqueeze(0),
-    )
+    aligned = rows[:, :num_aligned].view(len(rows), num_parts, FLOAT32_COLUMNS).transpose(0, 1)
+    parts = (aligned, rows[:, num_aligned:].unsqueeze(0))
     with without_tf32():
         products = [torch.bmm(part, part.transpose(1, 2)).sum(0, dtype=torch.float64) for part in parts]
     return products[0] + products[1]

@@ -140,22 +140,20 @@ def estimate_rate_parts(
 
     def units_of(rows: Counts) -> Array:
         """Of all groups of some prompts, what each prompt that returns adds, and its visits, [prompts, 3]."""
-        size, x, other = n[rows], rate[rows], num_other[at[rows]]
-        off = x - (totals[at[rows]] - x) / other
+        size, x = n[rows], rate[rows]
+        off = x - (totals[at[rows]] - x) / num_other[at[rows]]
         covariance = x * ((size * x - 1) / (size - 1) - x + off)
         visits, index = np.unique(who[rows] * len(num_other) + at[rows], return_inverse=True)
         prompt_of, groups = visits // len(num_other), np.bincount(index)
         off, covariance = (np.bincount(index, weights=values) / groups for values in (off, covariance))
         again = np.bincount(prompt_of)
         back = np.flatnonzero(again > 1)
-        sums, squares, covariances = (
-            np.bincount(prompt_of, weights=values)[back] for values in (off, off**2, covariance)
-        )
+        sums, squares, covariances = (np.bincount(prompt_of, values)[back] for values in (off, off**2, covariance))
         return np.column_stack([(sums**2 - squares) / (again[back] - 1), covariances, again[back]])
 
     bounds = np.linspace(0, num_prompts, 2 + min(len(n) >> 18, 14)).astype(np.int64)  # of a long log in small arrays
-    blocks = (np.flatnonzero((who >= low) & (who < high) & (num_other[at] > 0)) for low, high in pairwise(bounds))
-    units = np.concatenate([units_of(rows) for rows in blocks])
+    of_blocks = ((who >= low) & (who < high) & (num_other[at] > 0) for low, high in pairwise(bounds))
+    units = np.concatenate([units_of(np.flatnonzero(is_of_block)) for is_of_block in of_blocks])
     if not len(units):
         reason = "no prompt is seen at two steps, so what stays with it is not known"
         undefined = Estimate.undefined_because(reason, num_units=num_prompts)
@@ -236,8 +234,7 @@ def _deal_by_column(rng: np.random.Generator, strata: list[tuple[Counts, int]], 
         width = np.sum(counts[:, distinct > column], axis=1, keepdims=True)
         cells = cells - width
         hits = rng.hypergeometric(width, cells, left)
-        left = left - hits
-        remaining = np.broadcast_to(width, shape)
+        left, remaining = left - hits, np.broadcast_to(width, shape)
         for size, passed in sorted(key for key in tally if key[0] > column)[::-1]:
             groups = tally[size, passed]
             remaining = remaining - groups
