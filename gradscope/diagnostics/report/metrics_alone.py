@@ -105,8 +105,7 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
         titles = ", ".join(course.title.strip() for course in other_courses or courses)
         lost = findings.lost_sentence(verdict_courses(run))
         gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
-        is_odd = broken_courses or spikes or levels or gap
-        severity: Severity = "problem" if lost else "look" if is_odd else "unknown"
+        severity: Severity = "look" if lost or broken_courses or spikes or levels or gap else "unknown"
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",

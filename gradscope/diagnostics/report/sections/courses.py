@@ -351,7 +351,6 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         apart = "" if fallen else f" while the mean reward {goes}"
         asides = [f"'{main}' {'falls' if is_lost else 'hardly rises'}{apart}: {' to '.join(of_main.levels)}."]
     lost = "" if fallen or is_lost else lost_sentence(verdict_courses(inputs.run))
-    is_lost |= bool(lost)
     asides += [lost] if lost else []
     named = np.array(environments_of(table.prompts))
     for name in np.unique(named).tolist():
@@ -387,7 +386,7 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         severity=severity,
         meaning="A fall on the same prompts is the policy's; between other prompts it may be theirs.",
         next_step=_HACKED
-        if is_lost
+        if is_lost or lost
         else _after_fall([_MIN_SHARED_PROMPTS])
         if course.hidden
         else _FORGOTTEN

@@ -194,12 +194,12 @@ def test_a_mean_falls_as_hard_prompts_take_over_and_the_policy_only_if_those_of_
     assert section.severity == severity
 
 
-def test_a_held_out_score_beside_the_rollouts_that_falls_while_their_reward_rises_is_a_problem() -> None:
+def test_a_held_out_score_beside_the_rollouts_that_falls_while_their_reward_rises_asks_for_a_look() -> None:
     groups = [group_of([0, 1, step > 9], step=step, prompt=str(n)) for step in range(20) for n in range(12)]
     run = run_of(*groups, metrics={step: {"val-core/acc/mean@1": 0.5 - 0.02 * step} for step in range(20)})
     section = courses.reward_section(inputs_of(run))
     assert section.findings[0].startswith("val-core/acc/mean@1 falls: 0.47 at steps 0 to 3, ")
-    assert (section.severity, section.next_step[:26]) == ("problem", "Read completions of late s")
+    assert (section.severity, section.next_step[:26]) == ("look", "Read completions of late s")
 
 
 def test_easier_prompts_hide_a_fall_of_those_that_return() -> None:
