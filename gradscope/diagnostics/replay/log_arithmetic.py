@@ -20,6 +20,7 @@ from gradscope.reason import Reason
 from gradscope.results.norms import Quantity
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.groups import RolloutGroup
+from gradscope.rollouts.readers.run_files import SEVERAL
 from gradscope.rollouts.run import VERSION_HINT, Run, TrainerSettings, TrlVersion
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
 from gradscope.say import non_finite_word
@@ -248,9 +249,7 @@ def _logged_at(run: Run, step: int, name: str, words: str) -> float | Reason:
 
 def not_logged(run: Run, step: int, words: str) -> Reason:
     """Why there is no number that the trainer logged at a step."""
-    several = next(
-        (sentence for sentence in run.source.missing if "which are of this run is not known" in sentence), ""
-    )
+    several = next((sentence for sentence in run.source.missing if SEVERAL in sentence), "")
     if not run.metrics and several:
         return Reason("not_logged", several.rstrip("."), hint="Keep one of them beside the rollouts.")
     if not run.metrics:
@@ -352,8 +351,6 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
 
 
 _NAME_FORMULA = "Give scale_rewards with --run-config, or the formula with --advantage, to have them compared."
-
-
 _OPPOSED = -0.8  # cosine of advantages with those of TRL below which their sign is the other one
 
 

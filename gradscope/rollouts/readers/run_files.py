@@ -123,10 +123,13 @@ _OF_ROLLOUTS = re.compile(r"(train_?)?(rollout|sample|completion|generation|traj
 _BELOW = ("*log*", "*metric*", "wandb/run-*")  # folders in which scripts keep their metrics
 
 
+SEVERAL = "which are of this run is not known"  # of the sentence on metrics in several places
+
+
 def several_sources(kind: str, noun: str, paths: Sequence[Path | str]) -> tuple[str, ...]:
     """A sentence on metrics in several files or folders, which are therefore not read; nothing of one."""
     named = f"{counted(len(paths), noun)} ({', '.join(map(str, paths[:3]))}{', ...' if len(paths) > 3 else ''})"
-    sentence = f"{kind} lie in {named}: which are of this run is not known, and none were read."
+    sentence = f"{kind} lie in {named}: {SEVERAL}, and none were read."
     return (sentence,) if len(paths) > 1 else ()
 
 

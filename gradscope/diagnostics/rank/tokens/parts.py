@@ -251,16 +251,13 @@ def _correction_effect(
 def sequence_corrections(run: Run, gram: StepGram) -> tuple[results.CorrectionEffect, ...]:
     """Every correction by sequence compared with none."""
     # None where the step has no gradient, a rollout has no log-probabilities of its own ids, or the trainer's loss
-    # looked at those of the sampler: its rows are then weighed already.
+    # looked at those of the sampler: its rows are then weighed already, as a script's may be that no argument says.
     from gradscope.gradients.plan.trainers import objective_of
     from gradscope.gradients.tokens.sums import sequence_factors
 
     objective, matrix = objective_of(run.settings), gram.policy_gram
     is_weighed = objective.looks_at_logged or objective.ratio_to_logged
-    if (
-        run.source.format == "generic"
-    ):  # a script's ratio may be to its sampler's, as its norm shows and no argument says
-        is_weighed |= any(row.channel == "logged" for row in gram.rows)
+    is_weighed |= run.source.format == "generic" and any(row.channel == "logged" for row in gram.rows)
     if is_weighed or matrix is None or not matrix.sum() > 0:
         return ()
     gaps = sampler_gaps(run, gram)
