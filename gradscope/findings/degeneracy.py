@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from msgspec import Struct
 
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import gap_sentence
+from gradscope.findings.logged import disagreement, gap_sentence
 from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
 from gradscope.results import degeneracy as results
-from gradscope.say import amount, chance, named_steps, number, percent, points, with_interval
+from gradscope.say import amount, chance, named_steps, percent, points, with_interval
 
 _SIGNIFICANT = 0.05
 _NO_RATIO = 1e-4  # predicted share of groups below which a ratio to it has no end
@@ -215,7 +214,6 @@ def _tokens(plan: results.TargetPlan) -> list[str]:
     return [] if tokens is None else [f"{tokens:,.0f} tokens a group"]
 
 
-_SAME = 1e-6  # shares closer than this are the same: trainers log float32
 _RESAMPLED = (
     "Dead groups were replaced before they reached this log: these are shares of the batches that were trained on, and "
     "the policy's own share of dead groups is no smaller."
@@ -249,7 +247,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         *(() if leads else conflict),
         target_finding(report),
         *_filtered(report, log),
-        _disagreement(report, log.num_levels)[0],
+        disagreement(report.course, log.num_levels)[0],
         _left_out(log),
         _doubled(log.doubled_steps),
         gap_sentence(report.course.step if report.course.step == report.course.last_step else ()),
@@ -274,7 +272,7 @@ def degeneracy_findings(
         dispersion_finding(report),
         *reward_findings(report),
         *((_gap(report),) if is_undefined else ()),
-        _disagreement(report, log.num_levels)[1],
+        disagreement(report.course, log.num_levels)[1],
     ]
     return tuple(filter(None, sentences))
 
@@ -559,53 +557,6 @@ def _too_hard_and_too_easy(report: results.DegeneracyReport) -> tuple[float, flo
         return fail, solve
     hard, easy = report.prompts.never_groups, report.prompts.always_groups
     return None if hard is None or easy is None else (hard / report.num_groups, easy / report.num_groups)
-
-
-def _disagreement(report: results.DegeneracyReport, num_levels: int) -> tuple[str, str]:
-    """A problem where the trainer's own share differs, and else a closing remark that it is the same."""
-    course = report.course
-    compared = [
-        (step, logged, own)
-        for step, logged, own in zip(course.step, course.logged, course.frac_reward_zero_std, strict=True)
-        if logged is not None and own is not None
-    ]
-    different = [(step, logged, own) for step, logged, own in compared if not abs(logged - own) <= _SAME]  # NaN differs
-    if not compared:
-        return "", ""
-    if not different:
-        return "", f"The trainer's own frac_reward_zero_std is the same at each of the {len(compared)} steps compared."
-    step, logged, own = different[0]
-    text = (
-        f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "
-        f"{step}: {number(logged, '.4f')}, here {own:.4f}. {_shift(course) or _why_different(own - logged, num_levels)}"
-    )
-    return text, ""
-
-
-def _shift(course: results.DegeneracyCourse) -> str:
-    """That the trainer's shares are those of the step before or after; empty where they are not."""
-    for name, logged, own in (
-        ("before", course.logged[1:], course.frac_reward_zero_std[:-1]),
-        ("after", course.logged[:-1], course.frac_reward_zero_std[1:]),
-    ):
-        pairs = [(a, b) for a, b in zip(logged, own, strict=True) if a is not None and b is not None]
-        if len({share for _, share in pairs}) > 2 and all(abs(a - b) <= _SAME for a, b in pairs):
-            return f"They are those of the rollouts one step {name}: the trainer counts its steps otherwise."
-    return ""
-
-
-def _why_different(excess: float, num_levels: int) -> str:
-    if not math.isfinite(excess):
-        return "No batch of rollouts has such a share: the trainer's own number is broken."
-    if excess > 0 and num_levels > 2:
-        return (
-            "Here a group is dead when its rewards lie within 1e-8. A trainer that tests the standard deviation in "
-            "float32 misses groups of equal fractional rewards, whose std is not exactly zero."
-        )
-    return (
-        "The log may lack rows of the groups that differed, the trainer's groups may have another size, or the "
-        "trainer's scalar may be another sum of rewards."
-    )
 
 
 def _left_out(log: LoggedGroups) -> str:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gradscope.say import amount, counted, non_finite_word, percent
+from gradscope.say import amount, counted, non_finite_word, number, percent
 
 if TYPE_CHECKING:  # what only names a type is not loaded with every log
     from gradscope.metrics.uncertainty.steps import LateChange
+    from gradscope.results.degeneracy import DegeneracyCourse
     from gradscope.results.logged import MetricCourse
     from gradscope.results.norms import SpikeMetric, SpikeReport, StepReplay
     from gradscope.results.rank import StepGeometry
@@ -160,6 +161,7 @@ def gap_sentence(steps: Sequence[int]) -> str:
     return f"Nothing was logged at {_listed([f'steps {first} to {last}' for first, last in gaps])}."
 
 
+_SAME = 1e-6  # shares closer than this are the same: trainers log float32
 _GAP = 10  # times the usual distance of steps
 _FAR = 3.0  # times the range of all other steps, what no heavy tail of a mean over a batch reaches
 
@@ -318,3 +320,48 @@ def _tensors(report: SpikeReport) -> Iterator[str]:
 
 def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def disagreement(course: DegeneracyCourse, num_levels: int) -> tuple[str, str]:
+    """A problem where the trainer's own share differs, and else a closing remark that it is the same."""
+    compared = [
+        (step, logged, own)
+        for step, logged, own in zip(course.step, course.logged, course.frac_reward_zero_std, strict=True)
+        if logged is not None and own is not None
+    ]
+    different = [(step, logged, own) for step, logged, own in compared if not abs(logged - own) <= _SAME]  # NaN differs
+    if not compared:
+        return "", ""
+    if not different:
+        return "", f"The trainer's own frac_reward_zero_std is the same at each of the {len(compared)} steps compared."
+    step, logged, own = different[0]
+    return (
+        f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "
+        f"{step}: {number(logged, '.4f')}, here {own:.4f}. {_shift(course) or _why_different(own - logged, num_levels)}"
+    ), ""
+
+
+def _shift(course: DegeneracyCourse) -> str:
+    """That the trainer's shares are those of the step before or after; empty where they are not."""
+    for name, logged, own in (
+        ("before", course.logged[1:], course.frac_reward_zero_std[:-1]),
+        ("after", course.logged[:-1], course.frac_reward_zero_std[1:]),
+    ):
+        pairs = [(a, b) for a, b in zip(logged, own, strict=True) if a is not None and b is not None]
+        if len({share for _, share in pairs}) > 2 and all(abs(a - b) <= _SAME for a, b in pairs):
+            return f"They are those of the rollouts one step {name}: the trainer counts its steps otherwise."
+    return ""
+
+
+def _why_different(excess: float, num_levels: int) -> str:
+    if not math.isfinite(excess):
+        return "No batch of rollouts has such a share: the trainer's own number is broken."
+    if excess > 0 and num_levels > 2:
+        return (
+            "Here a group is dead when its rewards lie within 1e-8. A trainer that tests the standard deviation in "
+            "float32 misses groups of equal fractional rewards, whose std is not exactly zero."
+        )
+    return (
+        "The log may lack rows of the groups that differed, the trainer's groups may have another size, or the "
+        "trainer's scalar may be another sum of rewards."
+    )

@@ -412,8 +412,7 @@ def _num_moved(groups: RewardTable) -> int:
     if groups.advantage is None:
         return 0
     sizes = np.sqrt(groups.sums(np.nan_to_num(groups.advantage) ** 2) / groups.size)
-    is_dead = groups.spread(groups.reward) <= EQUAL_REWARDS
-    return int(np.sum(is_dead & (sizes > _NOT_ROUNDING * np.sqrt(np.mean(sizes**2)))))
+    return int(np.sum(groups.is_dead & (sizes > _NOT_ROUNDING * np.sqrt(np.mean(sizes**2)))))
 
 
 def _predictions(

@@ -230,6 +230,12 @@ def run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tupl
     return tuple(name for name, sizes in counters.items() if sum(size > 1 for size in sizes.values()) > len(sizes) / 2)
 
 
+def only_text(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """The text that a column has in every row; empty where rows differ, or one lacks it."""
+    texts = {parse.text_of(row.get(name)) for row in rows}
+    return texts.pop() if len(texts) == 1 else ""
+
+
 def setting_columns(
     rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *further: str, are_first: bool = False
 ) -> tuple[str, ...]:
@@ -243,8 +249,7 @@ def setting_columns(
     groups = [group for group in by_prompt.values() if len(group) > 1]
     arms = (*ARMS, *further)
     num = {arm: sum(len({parse.text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in arms}
-    texts = {arm: {parse.text_of(row.get(arm)) for row in rows} if are_first else set() for arm in arms}
-    so_far = [arm for arm in arms if len(texts[arm]) == 1 and "" not in texts[arm]]
+    so_far = [arm for arm in arms if are_first and only_text(rows, arm)]
     return (*so_far, *(arm for arm in num if num[arm] > len(groups) / 2))
 
 
@@ -270,8 +275,7 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *,
         recurs = not name.startswith("info.") or min(sizes.values(), default=0) > 1
         if recurs and sum(texts[0] == "" or len(set(texts)) > 1 for texts in several) > len(several) / 2:
             return name
-    so_far = {name: {parse.text_of(row.get(name)) for row in rows} for name in names if key and are_first}
-    return next((name for name, of in so_far.items() if len(of) == 1 and "" not in of), None)
+    return next((name for name in names if key and are_first and only_text(rows, name)), None)
 
 
 def _answers_in(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> list[str]:

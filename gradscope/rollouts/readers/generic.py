@@ -35,6 +35,7 @@ from gradscope.rollouts.readers.column_roles import (
     first_present,
     held_out_columns,
     key_of,
+    only_text,
     resolve_columns,
     reward_columns,
     run_columns,
@@ -350,11 +351,11 @@ def read_flat(
     are_first = not layout and has_more_rows(request.path, searched)
 
     def keep_apart(names: ColumnNames) -> tuple[tuple[str, ...], str | None]:
-        settings = run_columns(searched, names)
-        if is_evaluation:
-            settings = setting_columns(searched, names, *of_list, are_first=are_first)
         is_part = are_first and is_evaluation
-        return settings, None if is_key_named else benchmark_column(with_entries(searched), names, are_first=is_part)
+        benchmark = None if is_key_named else benchmark_column(with_entries(searched), names, are_first=is_part)
+        if not is_evaluation:
+            return run_columns(searched, names), benchmark
+        return setting_columns(searched, names, *of_list, are_first=are_first), benchmark
 
     (apart, benchmark), numbered = keep_apart(columns), columns.prompt_id
     within = filter(None, (*apart, benchmark))
@@ -421,8 +422,7 @@ def without_constants(
     """
 
     def without(name: str, labels: Sequence[str]) -> Sequence[str]:
-        same = {text_of(row.get(name)) for row in rows}
-        label = same.pop() if len(same) == 1 else ""
+        label = only_text(rows, name)
         is_alone = bool(label) and (set(labels) == {label} or all(of.startswith(f"{label}/") for of in labels))
         return tuple(of.removeprefix(label).removeprefix("/") for of in labels) if is_alone else labels
 

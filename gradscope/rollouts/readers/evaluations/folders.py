@@ -72,7 +72,11 @@ def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
 def are_of_one(format: str, files: Sequence[Path]) -> bool:
     """Whether files may be of one log: those of evaluations only if their names say that they are parts."""
     is_evaluation = format in {reader.name for reader in _FORMATS}
-    return not is_evaluation or len(files) < 2 or all(_PART.fullmatch(stem_of(file)) for file in files)
+    return not is_evaluation or len(files) < 2 or _are_parts(files)
+
+
+def _are_parts(files: Sequence[Path]) -> bool:
+    return len(files) > 1 and all(_PART.fullmatch(stem_of(file)) for file in files)
 
 
 def _folders(path: Path, depth: int) -> Iterator[Path]:
@@ -96,13 +100,13 @@ def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
         yield EvaluationLog(path=path, format=_INSPECT, task=header.task or name, model=header.model)
     inspect_files = {file for files in by_name.values() for file in files}
     rows = [file for file in (expand(folder)) if file not in inspect_files and suffix_of(file)]
-    are_parts = len(rows) > 1 and all(_PART.fullmatch(stem_of(file)) for file in rows)
-    if are_parts and _format_of(rows[0], options) is samples.FORMAT:  # as are the others, each of which takes 10 ms
+    # the first of numbered parts is like the others, each of which takes 10 ms
+    if _are_parts(rows) and _format_of(rows[0], options) is samples.FORMAT:
         yield _about(samples.FORMAT, folder)
         return
     logs = {file: _about(format, file) for file in rows if (format := _format_of(file, options)) is not None}
     parts = [file for file, log in logs.items() if log.format == samples.FORMAT.name]
-    if len(parts) > 1 and all(_PART.fullmatch(stem_of(file)) for file in parts):
+    if _are_parts(parts):
         logs = {file: log for file, log in logs.items() if file not in parts}
         logs[folder] = _about(samples.FORMAT, folder)
     yield from logs.values()
