@@ -66,7 +66,7 @@ def widened(values: Sequence[float]) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
-    """At most so many multiples of 1, 2, 2.5 or 5 times a power of ten between two ends, ascending.
+    """At most so many multiples of 1, 2, 2.5 or 5 times a power of ten between two ends, ascending, of 12 digits each.
 
     >>> ticks(0.0, 1.0), ticks(1.0, 60.0)
     ([0.0, 0.25, 0.5, 0.75, 1.0], [20.0, 40.0, 60.0])
@@ -77,7 +77,7 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in _STEPS if power * factor >= rough * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [float(f"{multiple * step:.12g}") for multiple in range(first, last + 1)]
+    return [mark for n in range(first, last + 1) if abs((mark := float(f"{n * step:.12g}")) - n * step) <= 1e-8 * step]
 
 
 def rounded(value: float) -> str:
