@@ -27,10 +27,11 @@ GROUP_METRICS: dict[str, Metric] = {
     ),
     "frac_set_aside": _lower_is_better(
         title="rollouts set aside",
-        formula="(rollouts of rows that cannot be used) / (all rollouts)",
+        formula="(rollouts of rows that cannot be used as they are) / (all rollouts)",
         meaning="Share of the log's rollouts that no number is made of: lines that are no JSON, rewards that are "
-        "missing or not finite, rows that contradict each other. A row is a rollout; where a line holds many, one that "
-        "cannot be read counts as many as the others hold. A gate fails beyond 0.1 unless it names another limit.",
+        "missing or not finite, rows that contradict each other; and of those whose logged advantage is not finite. A "
+        "row is a rollout; where a line holds many, one that cannot be read counts as many as the others hold. A gate "
+        "fails beyond 0.1 unless it names another limit.",
         moved_by="Logs that were cut off, copied badly or written by two programs, and reward functions that fail.",
         source="gradscope's own reading of the log.",
     ),

@@ -11,7 +11,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.logged import disagreement, gap_sentence
 from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
 from gradscope.results import degeneracy as results
-from gradscope.say import amount, chance, named_steps, percent, points, with_interval
+from gradscope.say import amount, chance, counted, named_steps, percent, points, with_interval
 
 _SIGNIFICANT = 0.05
 _NO_RATIO = 1e-4  # predicted share of groups below which a ratio to it has no end
@@ -239,6 +239,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     moved = " ".join(filter(None, (sudden_sentence(report), moved_sentence(report))))
     advice = "" if log.resampled else _advice(report, log)
     sentences = [
+        _broken_advantages(report),
         _contradiction(report),
         _other_baseline(report),
         *(conflict if leads else ()),
@@ -285,6 +286,17 @@ def _environments(report: results.DegeneracyReport) -> str:
         return ""
     least, most = (f"{with_interval(rate, percent)} in '{name}'" for _, name, rate in (rated[0], rated[-1]))
     return f"The log pools {len(rated)} environments, which pass from {least} to {most}: judge each by its own row."
+
+
+def _broken_advantages(report: results.DegeneracyReport) -> str:
+    """That logged advantages are no numbers; empty where all are."""
+    broken = report.source.broken_advantages
+    if broken is None:
+        return ""
+    return (
+        f"The logged advantage of {counted(broken.num_rollouts, 'rollout')} is NaN or infinite ({broken.where}): "
+        "a loss that counts them is no number either."
+    )
 
 
 def _contradiction(report: results.DegeneracyReport) -> str:
@@ -421,6 +433,8 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     dead = report.frac_reward_zero_std.value
     if report.reward_conflict and (report.is_in_conflict or not dead):
         return conflict_advice(report.reward_conflict)
+    if report.source.broken_advantages:
+        return "Look at the rewards and the standard deviations that these advantages were made of."
     if report.contradicts_rewards:
         return "Look at how advantages are made and which rollouts they are written beside."
     if report.has_other_baseline:

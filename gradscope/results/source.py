@@ -15,6 +15,8 @@ from gradscope.say import counted
 
 CUT_OFF, BLANK = "the last line is cut off", "the line is blank"
 """Reasons of lines that may be complete a moment later, and that hold nothing."""
+BROKEN_ADVANTAGE = "the advantage is not finite, and only the reward is used"
+"""The reason of a row that stays in its group."""
 TWICE = "two columns have the name {!r}"
 """The reason for setting aside a row, or a table, whose cells have an unknown meaning."""
 
@@ -129,9 +131,16 @@ class Source(Struct, frozen=True, kw_only=True):
         return tuple(sentence for sentence in self.missing if sentence.endswith(LOWER_BOUND))
 
     @property
+    def broken_advantages(self) -> QuarantineReason | None:
+        """The rows whose logged advantage is NaN or infinite; None where no such row was set aside."""
+        return next((entry for entry in self.quarantined.reasons if entry.reason == BROKEN_ADVANTAGE), None)
+
+    @property
     def frac_set_aside(self) -> Estimate:
         """Share of the rollouts that were set aside; undefined where files could not be read to their end."""
         if self.quarantined.lost:
             return Estimate.undefined_because(f"parts of the log could not be read: {self.quarantined.lost[0]}")
-        number = self.num_rows + self.quarantined.num_rollouts
+        broken = self.broken_advantages  # these rows are used, too, several of them perhaps as one rollout
+        number = self.num_rows + self.quarantined.num_rollouts - (broken.num_rollouts if broken else 0)
+        number = max(number, self.quarantined.num_rollouts)
         return Estimate.exact(self.quarantined.num_rollouts / max(1, number), num_units=number)

@@ -25,6 +25,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import open_file, read_limited
 from gradscope.outside.plain_json import parse_json
 from gradscope.results.envelope import sha256_of
+from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run_folder import SetAside, rollouts_path, step_path
 from gradscope.writing import atomic_write
@@ -317,9 +318,12 @@ def _from_row(row: Mapping[str, Any], location: str, quarantine: SetAside | None
         if name.startswith(_REWARD_PREFIX)
     }
     fields: dict[str, Any] = {name: row[name] for name in _AS_IS}
+    flaw = None
+    if not math.isfinite(row["advantage"] or 0.0):
+        flaw, fields["advantage"] = BROKEN_ADVANTAGE, None
     if row["reward"] is None or not math.isfinite(row["reward"]):
-        fields["reward"] = None
-        if quarantine is not None:
-            quarantine.add(f"the reward is {'null' if row['reward'] is None else 'not finite'}", location)
+        flaw, fields["reward"] = f"the reward is {'null' if row['reward'] is None else 'not finite'}", None
+    if flaw is not None and quarantine is not None:
+        quarantine.add(flaw, location)
     fields |= {name: None if row.get(name) is None else tuple(row[name]) for name in _AS_TUPLE}
     return Rollout(messages=messages, rewards=rewards, **fields)

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gradscope.errors import InputError
+from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts import store
 from gradscope.rollouts.groups import Rollout, RolloutGroup, Tokens
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.run_folder import step_path
 from tests.rollouts.build import group
 
@@ -79,6 +81,15 @@ def test_steps_are_read_in_order(tmp_path: Path) -> None:
 def test_logprobs_are_float32(tmp_path: Path) -> None:
     path = store.write_step_rollouts(tmp_path, 1, [group(logprobs=(-0.1,))])
     assert store.read_step_rollouts(path)[0].rollouts[0].logprobs == (float(np.float32(-0.1)),)
+
+
+def test_an_advantage_that_is_not_finite_leaves_its_rollout_the_reward(tmp_path: Path) -> None:
+    written = group(1, "a")
+    first = replace(written.rollouts[0], advantage=float("nan"))
+    store.write_step_rollouts(tmp_path, 1, [replace(written, rollouts=(first, *written.rollouts[1:]))])
+    quarantine = QuarantineLog()
+    assert store.read_steps(tmp_path, quarantine)[0].rollouts[0] == replace(first, advantage=None)
+    assert [reason.reason for reason in quarantine.result().reasons] == [BROKEN_ADVANTAGE]
 
 
 def test_the_trainers_log_probabilities_take_a_column_only_where_there_are_some(tmp_path: Path) -> None:

@@ -52,14 +52,13 @@ from gradscope.rollouts.readers.parsing.cells import (
     before_answers,
     generation_seconds,
     in_environment,
-    is_not_finite,
     list_of,
     mapping_of,
     parse_messages,
     prompt_text_id,
     text_of,
 )
-from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, UnusableRowError, WatchedLog
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, WatchedLog
 from gradscope.rollouts.readers.parsing.records import (
     NUM_SEARCHED,
     ReadRequest,
@@ -255,7 +254,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             has_all_functions=True,
             completions=completions if self.measures_completions else None,
             details=details,
-            flaw=lambda at: BROKEN_ADVANTAGE if is_not_finite(rows.cell(names.advantage, at)) else None,
+            flaw=partial(rows.flaw_of_advantage, names.advantage),
         )
 
 

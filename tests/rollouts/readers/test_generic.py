@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gradscope.errors import GradscopeError, InputError
+from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.column_roles import key_of
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.generic import FlatColumns, column_log
 from gradscope.rollouts.readers.parsing.cells import prompt_text_id
-from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, Record
 from gradscope.rollouts.readers.reduction import lines
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, TableColumns, records_in

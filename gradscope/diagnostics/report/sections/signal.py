@@ -46,7 +46,9 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     answer, repeats = signal_answer(report, inputs.command("degeneracy")), tuple(_repeats(inputs.lengths))
     severity = max(answer.severity, "look" if repeats else "fine", key=_ORDER.index)
     first, *rest = answer.findings
-    lead = answer.severity == "fine" or inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts
+    lead = answer.severity == "fine" or (
+        inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts and not report.source.broken_advantages
+    )
     ordered = (*repeats, first) if lead else (first, *repeats)
     return replace(answer, findings=(*ordered, *rest), severity=severity)
 
@@ -81,6 +83,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
         *("iid_prediction", "jensen_gap"),
     )
+    is_wrong = report.contradicts_rewards or report.source.broken_advantages is not None
     is_unusual = (
         report.has_other_baseline
         or report.looks_filtered
@@ -93,7 +96,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         findings=tuple(findings),
         severity=max(
             *map(_severity, (report.frac_reward_zero_std, report.frac_reward_conflict)),
-            "problem" if report.contradicts_rewards else "look" if is_unusual else "fine",
+            "problem" if is_wrong else "look" if is_unusual else "fine",
             key=_ORDER.index,
         ),
         meaning=entry.meaning,

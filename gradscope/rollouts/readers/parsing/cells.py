@@ -76,7 +76,9 @@ def finite_or_none(value: Any) -> float | None:
 
 
 def is_not_finite(value: Any) -> bool:
-    """Whether a cell is NaN or an infinity, as a number."""
+    """Whether a cell is NaN or an infinity, as a number, or a list with one."""
+    if isinstance(value, list):
+        return any(map(is_not_finite, value))
     return isinstance(value, float) and not math.isfinite(value)
 
 
@@ -337,6 +339,7 @@ def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:
 
 NOT_IDS = "the token ids are not a list of whole numbers"
 NOT_ALIGNED = "the lists of tokens differ in length"
+NOT_FINITE = "a number of a token is missing or not finite"
 NOTHING_SAMPLED = "no token of the row was sampled"
 
 

@@ -16,8 +16,6 @@ from gradscope.progress import ProgressCallback
 from gradscope.results import source as sources
 from gradscope.say import counted
 
-BROKEN_ADVANTAGE = "the advantage is not finite"  # of a row whose reward is usable; it stays in its group
-
 
 class UnusableRowError(Exception):
     """A row holds no rollout; the message is the reason for the quarantine."""

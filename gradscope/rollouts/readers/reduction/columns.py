@@ -22,6 +22,7 @@ import pyarrow as pa
 from msgspec import UNSET, Raw, Struct
 from numpy.typing import NDArray
 
+from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts import arrays
 from gradscope.rollouts.groups import REWARD
 from gradscope.rollouts.readers.parsing import cells as parse
@@ -252,6 +253,10 @@ class Cells:
         if not isinstance(column, pa.Array) or not pa.types.is_floating(column.type):
             return None
         return np.asarray(~np.isfinite(arrays.to_filled(column.cast(pa.float64()), 0.0)))
+
+    def flaw_of_advantage(self, key: str | None, at: int) -> str | None:
+        """A ``Columns.flaw`` for the advantage of a row or of its tokens."""
+        return BROKEN_ADVANTAGE if parse.is_not_finite(self.cell(key, at)) else None
 
     def names(self, key: str | None) -> list[str] | pa.Array:
         """Cells as text; "" for null, [R]."""

@@ -158,6 +158,7 @@ def _rows(rows: Cells) -> Columns:
             _FILTERED: np.array([cell is not UNSET for cell in filtered]),
         },
         details=details,
+        flaw=partial(rows.flaw_of_advantage, "advantages"),
     )
 
 

@@ -414,6 +414,7 @@ def _trackio_rows(traces: Cells, *, run: str) -> Columns:
             **functions,
         },
         no_reward=partial(rows.no_reward, "metadata.reward"),
+        flaw=partial(rows.flaw_of_advantage, "metadata.advantage"),
         **conversations,
     )
 
@@ -533,6 +534,7 @@ def _open_instruct_rows(
         | (is_logged & (parse.flat_lengths(logprobs) != lengths))
         | [not prompt for prompt in of_row],
         details=details,
+        flaw=partial(rows.flaw_of_advantage, "advantage"),
     )
 
 

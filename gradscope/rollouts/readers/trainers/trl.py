@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.machine import in_threads
-from gradscope.results.source import Source
+from gradscope.results.source import BROKEN_ADVANTAGE, Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.groups import (
     GroupsOfTable,
@@ -38,7 +38,6 @@ from gradscope.rollouts.groups import (
 from gradscope.rollouts.readers.format import Format, has_row
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import (
-    BROKEN_ADVANTAGE,
     TEXT_ONLY,
     LinesLog,
     QuarantineLog,
@@ -350,15 +349,11 @@ def _read_swift(request: ReadRequest) -> Run:
                     continue
                 before = content
                 batches.append(_batch_of(line, weights, in_full=not request.rewards_only))
+                _set_aside_of(line, batches[-1], quarantine)
                 spans.add(number, row.number - 1, (), [Span(step=line.step, start=row.start, end=row.end, line=0)])
     if weights is None:
         raise InputError(f"{request.path} has no line of completions.", hint="Train with --log_completions true.")
     sizes, cut = trl_groups.group_sizes(batches, settings)
-    for batch in batches:  # rows to which no function applies, or whose sum is too large, stay in their groups
-        for at in np.flatnonzero(~np.isfinite(batch.rewards)).tolist():
-            quarantine.add(
-                str(parse.parse_reward(parse.ABSENT if np.isnan(batch.rewards[at]) else math.inf)), batch.location
-            )
     sized = sorted(zip(batches, sizes, strict=True), key=lambda pair: pair[0].step)
     table = trl_groups.table_of_blocks(*zip(*sized, strict=True))
     counted_lines = {(batch.location, batch.step) for batch in batches}
@@ -449,6 +444,17 @@ def _batch_of(line: _Line, weights: Mapping[str, float], *, in_full: bool) -> tr
         advantages=numbers_of(line.columns["advantages"]),
         completions=completion_columns(list(map(parse.text_of, line.columns["completion"]))) if is_measured else {},
     )
+
+
+def _set_aside_of(line: _Line, batch: trl_groups.Block, quarantine: QuarantineLog) -> None:
+    """Count rows to which no function applies, or whose sum or advantage is not finite; they stay in their groups."""
+    for at in np.flatnonzero(~np.isfinite(batch.rewards + batch.advantages)).tolist():
+        reward = batch.rewards[at]
+        if not math.isfinite(reward):
+            why = str(parse.parse_reward(parse.ABSENT if math.isnan(reward) else math.inf))
+            quarantine.add(why, line.location)
+        elif parse.is_not_finite(line.columns["advantages"][at]):
+            quarantine.add(BROKEN_ADVANTAGE, line.location)
 
 
 def _swift_prompts(prompts: Sequence[Any]) -> trl_files.RowPrompts:

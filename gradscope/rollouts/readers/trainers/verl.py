@@ -84,7 +84,7 @@ def row_tokens(row: Mapping[str, Any]) -> Tokens | None:
         completion_ids=completion_ids,
         mask=(True,) * len(completion_ids) if mask is None else tuple(map(bool, mask)),
         logprobs=_aligned(row.get("rollout_log_probs"), is_attended),
-        token_advantages=_aligned(advantages, is_attended),
+        token_advantages=None if parse.is_not_finite(advantages) else _aligned(advantages, is_attended),
         trainer_logprobs=_where_logged(row.get("old_log_probs"), is_attended),
         entropies=_where_logged(row.get("entropys"), is_attended),
     )
@@ -95,7 +95,8 @@ def _aligned(values: Any, is_attended: list[Any]) -> tuple[float, ...] | None:
         return None
     parsed = numbers(values, len(is_attended))
     if parsed is None:
-        raise UnusableRowError(parse.NOT_ALIGNED)
+        is_long_enough = isinstance(values, list) and len(values) == len(is_attended)
+        raise UnusableRowError(parse.NOT_FINITE if is_long_enough else parse.NOT_ALIGNED)
     return tuple(compress(parsed, is_attended))
 
 
@@ -238,6 +239,7 @@ def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
         samples=samples,
         completions=(lambda: list(map(parse.text_of, rows.cells("output")))) if in_full else None,
         details=details,
+        flaw=partial(rows.flaw_of_advantage, "advantages") if has_tokens else lambda _: None,
     )
 
 

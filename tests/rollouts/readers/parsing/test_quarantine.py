@@ -1,6 +1,9 @@
 import gzip
 import json
+import math
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,6 +11,7 @@ import pytest
 
 from gradscope.errors import InputError
 from gradscope.results.source import BLANK
+from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import quarantine as quarantine_module
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog, refuse_quarantined
 from tests.conftest import REPOSITORY
@@ -140,3 +144,28 @@ def test_a_file_that_is_read_twice_is_done_once(tmp_path: Path) -> None:
     for _ in range(3):
         log.count_read(3000)
     assert reports == [(2, 4, "MB read, 1 rows"), (4, 4, "MB read, 2 rows"), (4, 4, "MB read, 3 rows")]
+
+
+def all_nan(cell: Any) -> Any:
+    return list(map(all_nan, cell)) if isinstance(cell, list) else math.nan
+
+
+@pytest.mark.parametrize(
+    ("log", "num_rows"), [("ms_swift", 8), ("nemo_rl", 4), ("open_instruct", 6), ("verl_v1_tokens", 5)]
+)
+def test_rollouts_whose_advantages_are_no_numbers_count_by_their_rewards(
+    tmp_path: Path, log: str, num_rows: int
+) -> None:
+    folder = shutil.copytree(REPOSITORY / "fixtures/logs" / log, tmp_path / log)
+    rewards = [group.rewards for group in read_run(folder).groups]
+    for file in folder.rglob("*.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for row in rows:
+            row |= {name: all_nan(row[name]) for name in ("advantage", "advantages") if name in row}
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = read_run(folder)
+    assert run.source.broken_advantages is not None
+    assert run.source.broken_advantages.num_rows == num_rows
+    assert run.source.frac_set_aside.value == 1
+    assert [group.rewards for group in run.groups] == rewards
+    assert {rollout.advantage for group in run.groups for rollout in group.rollouts} == {None}

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradscope.errors import InputError
+from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.cells import digest
-from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE
 from gradscope.rollouts.readers.trainers.trl import NO_REWARD, SHARED_NAME, trainer_of, trl_version, with_card
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.conftest import REPOSITORY
@@ -80,7 +80,8 @@ def test_a_row_without_reward_stays_in_its_group_and_is_counted(tmp_path: Path) 
     assert run.source.num_rows == 2
     reason = run.source.quarantined.reasons[0]
     assert (reason.num_rows, reason.first) == (2, f"{path}:2")
-    assert run.source.quarantined.reasons[1].reason == "the advantage is not finite"
+    assert run.source.broken_advantages == run.source.quarantined.reasons[1]
+    assert run.source.frac_set_aside.value == 3 / 4
     with pytest.raises(InputError, match="Rows that cannot be used: 3; first"):
         read_run(tmp_path, ReadOptions(strict=True))
 

@@ -108,7 +108,9 @@ def test_tokens_of_any_kind_stay_on_disk(tmp_path: Path, cells: dict[str, Any]) 
     assert_reduced(tmp_path)
 
 
-@pytest.mark.parametrize("cells", [{"responses": "x"}, {"response_mask": [1]}, {"advantages": float("nan")}])
+@pytest.mark.parametrize(
+    "cells", [{"responses": "x"}, {"response_mask": [1]}, {"rollout_log_probs": [float("nan"), 0, 0, 0]}]
+)
 @pytest.mark.parametrize("named", [True, False])
 def test_tokens_that_contradict_each_other_cost_their_row(tmp_path: Path, cells: dict[str, Any], named: bool) -> None:
     rows = [row(f"u_{number}_0" if named else None, **TOKENS) for number in range(3)]
