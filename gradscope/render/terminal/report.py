@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rich.console import Group
@@ -31,8 +30,7 @@ _KINDS: Mapping[Severity, str] = {
 def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     """How many questions are answered and how, the numbers on top of the page, and the answers that ask for most."""
     answered = [section for section in report.by_severity if section.missing is None]
-    counts = Counter(section.severity for section in answered)
-    kinds = ", ".join(f"{counts[kind]} {word}" for kind, word in _KINDS.items() if counts[kind])
+    kinds = "; ".join(filter(None, (_of_kind(answered, kind) for kind in _KINDS)))
     summary = f"Of {len(report.sections)} questions this log answers {len(answered)}{f' ({kinds})' if kinds else ''}."
     verdict = f"{answered[0].headline} {summary}" if answered else f"{summary} The page says what to log."
     fine = [section.name for section in answered[1:] if section.severity == "fine"]
@@ -51,6 +49,13 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
         views={"sections": lambda notes: map(_paragraph, report.by_severity)},
         tone=answered[0].severity if answered else "unknown",
     ).screen(show)
+
+
+def _of_kind(answered: Sequence[ReportSection], kind: Severity) -> str:
+    """How many answers are of a kind, and which of these ask for something: a screen has no room for all of them."""
+    names = [section.name for section in answered if section.severity == kind]
+    named = f": {', '.join(names)}" if kind in ("problem", "look") else ""
+    return f"{len(names)} {_KINDS[kind]}{named}" if names else ""
 
 
 def _key_numbers(numbers: Sequence[KeyNumber]) -> Table:
