@@ -1,9 +1,12 @@
 """The page that shows a newcomer around is held to the code: names are where it says, and its diffs apply."""
 
 import ast
+import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +50,25 @@ def test_a_recipe_applies_to_the_code_as_it_is(diff: Path) -> None:
         ["git", "apply", "--check", diff], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git, which applies the diffs")
+def test_what_the_recipes_add_works(tmp_path: Path) -> None:
+    for folder in ("gradscope", "fixtures"):
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", *DIFFS], cwd=tmp_path, check=True)
+    row = {"update": 1, "problem": "p", "question": "?", "answer": "!"}
+    rollouts = [json.dumps(row | {"score": score}) for score in (0.0, 1.0)]
+    (tmp_path / "rollouts-1.jsonl").write_text("\n".join(rollouts) + "\n")
+    for words, expected in (
+        ("degeneracy rollouts-1.jsonl", "Acme rollouts, 1 file"),
+        ("lengths fixtures/logs/open_instruct", "Completions have 2.0 tokens on average over 6 rollouts."),
+        ("explain frac_mixed", "1 - frac_reward_zero_std"),
+        ("explain half_negative", "1 if r = 1 else -1/2"),
+    ):
+        command = [sys.executable, "-m", "gradscope", *words.split()]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert expected in done.stdout + done.stderr
