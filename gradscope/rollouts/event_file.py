@@ -1,7 +1,8 @@
 """Scalars in TensorBoard's event files and rows in W&B's ``run-ID.wandb``, both messages of protocol buffers.
 
 TensorBoard's records are a length, a message, and a checksum of each. Of a message only the fields of a scalar are
-read: its step (field 2) and its summary (5), whose values (1) have a tag (1) and a number (2, float32).
+read: its step (field 2) and its summary (5), whose values (1) have a tag (1) and a number (2, float32), or as
+TensorFlow 2 and clu write it a tensor (8) of the type (1) float32, whose bytes (4) or floats (5) are that number.
 
 W&B's file is a log as LevelDB writes it. Of a record only its history (2) is read, whose items (1) have a key (1, or 2
 for each part of it) and a value in JSON (16).
@@ -27,6 +28,7 @@ Bytes = NDArray[np.uint8]
 
 _NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 """Wire types: a varint, eight bytes, a length and so many bytes, four bytes."""
+_FLOAT32 = 1  # a type of TensorFlow's
 _NONE = 0  # the checksum of a writer that makes none
 Field = tuple[int, int | bytes, int]  # number, value, offset of the value
 
@@ -280,8 +282,12 @@ def _values(event: list[Field]) -> Iterator[tuple[str, float, int]]:
         for number, value, at in _fields(summary):
             if number == 1 and isinstance(value, bytes):
                 fields = {inner: (content, offset) for inner, content, offset in _fields(value)}
-                (tag, _), (simple, offset) = fields.get(1, (0, 0)), fields.get(2, (0, 0))
-                if isinstance(tag, bytes) and isinstance(simple, bytes):
+                (tag, _), (tensor, within) = fields.get(1, (0, 0)), fields.get(8, (0, 0))
+                if isinstance(tensor, bytes):
+                    parts = {inner: (content, within + offset) for inner, content, offset in _fields(tensor)}
+                    fields[2] = parts.get(4, parts.get(5, (0, 0))) if parts.get(1, (0,))[0] == _FLOAT32 else (0, 0)
+                simple, offset = fields.get(2, (0, 0))
+                if isinstance(tag, bytes) and isinstance(simple, bytes) and len(simple) == 4:
                     yield tag.decode("utf-8"), struct.unpack("<f", simple)[0], begin + at + offset
 
 

@@ -334,7 +334,9 @@ def test_a_report_shows_the_course_of_its_first_figure_in_80_columns() -> None:
 
 def test_a_report_says_what_each_answer_asks_for_the_numbers_on_top_and_what_is_not_answered() -> None:
     text = " ".join(printed(render_table(run_report())).split())
-    assert text.startswith("It does not. Of 3 questions this log answers 2 (1 with a problem: replay; 1 to look at: signal).")
+    assert text.startswith(
+        "It does not. Of 3 questions this log answers 2 (1 with a problem: replay; 1 to look at: signal)."
+    )
     assert "look Half of it, says" in text
     assert "25.0 % [10.0 %, 40.0 %]" in text
     assert "absent coverage: the page says what to log" in text

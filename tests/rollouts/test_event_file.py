@@ -33,6 +33,17 @@ def test_scalars_by_step_and_the_later_of_two(tmp_path: Path) -> None:
     assert scalars(tmp_path / "events") == ({1: {"a": 0.5, "b": 1.5}, 2: {"a": 3.0}}, [])
 
 
+@pytest.mark.parametrize("number", [4, 5])
+def test_a_number_may_be_a_tensor_of_one(tmp_path: Path, number: int) -> None:
+    """TensorFlow 2 writes its bytes, TensorBoard's own writer a list of floats; a tensor of another type is none."""
+    tensors = [b"\x08\x01" + field(2, b"") + field(number, struct.pack("<f", step / 2)) for step in range(20)]
+    tensors.append(b"\x08\x02" + field(number, struct.pack("<d", 9.0)))
+    values = [field(1, field(1, b"a") + field(8, tensor) + field(9, field(1, b"scalars"))) for tensor in tensors]
+    events = [b"\x09" + bytes(8) + b"\x10" + bytes([step]) + field(5, value) for step, value in enumerate(values)]
+    (tmp_path / "events").write_bytes(b"".join(map(record, events)))
+    assert scalars(tmp_path / "events") == ({step: {"a": step / 2} for step in range(20)}, [])
+
+
 @pytest.mark.parametrize("lost", [1, 10, 30])
 def test_a_file_that_is_cut_off_has_its_whole_records(lost: int, tmp_path: Path) -> None:
     (tmp_path / "events").write_bytes((record(scalar(1, b"a", 0.5)) + record(scalar(2, b"a", 2.0)))[:-lost])

@@ -319,6 +319,18 @@ def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> st
     return None
 
 
+def are_labels(steps: Iterable[object], groups: Sequence[str], prompts: Sequence[str]) -> bool:
+    """Whether most groups with rows of several prompts have several of each, or ids number the rows of a prompt."""
+    steps, ids = list(map(str, steps)), set(groups)
+    sizes = Counter(zip(zip(steps, groups, strict=True), prompts, strict=True))
+    are_numbers = 1 < len(ids) < len(set(prompts)) and ids <= set(map(str, range(len(ids) + 1)))
+    if are_numbers and len(sizes) == len(groups) >= 2 * len(set(zip(steps, prompts, strict=True))):
+        return True
+    num_prompts = Counter(group for group, _ in sizes)
+    are_whole = [size > 1 for (group, _), size in sizes.items() if num_prompts[group] > 1]
+    return sum(are_whole) > len(are_whole) / 2
+
+
 def key_of(names: ColumnNames) -> str | None:
     """The column that rollouts are grouped by; None where there is none."""
     return names.group or names.prompt_id or names.prompt

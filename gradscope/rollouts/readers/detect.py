@@ -37,7 +37,7 @@ from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_numb
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, list_names, peek
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_like, suffix_of
-from gradscope.rollouts.readers.trainers import nemo_rl, prime_rl, simple, slime, trl, verl
+from gradscope.rollouts.readers.trainers import nemo_rl, prime_rl, simple, slime, trl, tunix, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files
 from gradscope.rollouts.run import Run, StepMetrics
 from gradscope.say import non_finite_word
@@ -63,6 +63,7 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     simple.RAGEN,
     simple.RLINF,
     simple.TRACKIO,
+    tunix.FORMAT,
 )
 """Logs of trainers, whose files have characteristic names."""
 
@@ -198,7 +199,7 @@ def _naming_other_logs(run: Run, reader: Format | RowFormat, request: ReadReques
 def _naming_non_finite(run: Run) -> Run:
     """The run, with a sentence for each metric that the trainer logged as NaN or infinity."""
     metrics = StepMetrics.of(run.metrics)
-    reports = []
+    reports: dict[tuple[bytes, bytes], tuple[int, str]] = {}  # by its values: a metric may have two names
     for name, series in metrics.columns.items():
         if name in metrics.not_shares or np.isfinite(series.values).all():
             continue
@@ -209,8 +210,9 @@ def _naming_non_finite(run: Run) -> Run:
             first, more = int(steps[is_reported][0]), np.count_nonzero(is_reported) - 1
             word = non_finite_word(float(values[is_reported][0]))
             rest = f" and at {more} more as no finite number" if more else ""
-            reports.append((first, f"The trainer logged {name} as {word} at step {first}{rest}."))
-    sentences = tuple(sentence for _, sentence in sorted(reports, key=itemgetter(0)))
+            sentence = f"The trainer logged {name} as {word} at step {first}{rest}."
+            reports.setdefault((steps.tobytes(), values.tobytes()), (first, sentence))
+    sentences = tuple(sentence for _, sentence in sorted(reports.values(), key=itemgetter(0)))
     return run.with_missing(*sentences) if sentences else run
 
 

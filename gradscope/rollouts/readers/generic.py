@@ -6,7 +6,7 @@ import glob
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -28,6 +28,7 @@ from gradscope.rollouts.readers.column_roles import (
     TEXT_LISTS,
     USUAL,
     are_held_out,
+    are_labels,
     as_number,
     benchmark_column,
     columns_in,
@@ -335,17 +336,18 @@ def read_flat(
     columns = columns if with_steps else replace(columns, step=None)
     steps = steps_of_files(request.path, columns) if with_steps else {}
     is_guess = columns.group is not None and request.columns.group is None
-    ids = [[text_of(row.get(of or "")) for of in (columns.prompt_id, columns.step, columns.group)] for row in first]
-    are_labels = is_guess and _are_labels((of[1:] for of in ids), (of[0] for of in ids))
-    ids_recur = are_labels or (is_guess and not layout and _ids_recur(request.path, columns, steps))
+    key = (columns.step, columns.group, columns.prompt_id)
+    searched = of_lists or peek(request.path, num_rows=NUM_SEARCHED)
+    labelled = with_entries(searched) if is_guess else ()
+    has_labels = is_guess and are_labels(*([text_of(row.get(of or "")) for row in labelled] for of in key))
+    ids_recur = has_labels or (is_guess and not layout and _ids_recur(request.path, columns, steps))
     if ids_recur:
-        columns = replace(columns, group=None, prompt_id=columns.prompt_id if are_labels else None)
+        columns = replace(columns, group=None, prompt_id=columns.prompt_id if has_labels else None)
     files = expand(request.path)
     kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
     quarantine = WatchedLog(request.progress, files)
     policies = tuple(name for name in POLICIES if any(isinstance(row.get(name), str) for row in rows))[:1]
     is_evaluation = not (columns.step or columns.group or steps)
-    searched = of_lists or peek(request.path, num_rows=NUM_SEARCHED)
     of_list, is_key_named = ("name",) if layout else (), key_of(request.columns) is not None
     are_first = not layout and has_more_rows(request.path, searched)
 
@@ -454,7 +456,8 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
     """
     files = expand(path)[: 1 if names.prompt is None else 2]
     rows = [(file, row) for file in files for row in peek(file, num_rows=NUM_SEARCHED)]
-    ids = [(steps.get(file, row.get(names.step or "")), text_of(row.get(names.group or ""))) for file, row in rows]
+    ids = [text_of(row.get(names.group or "")) for _, row in rows]
+    numbers = [steps.get(file, row.get(names.step or "")) for file, row in rows]
     if names.prompt is None and (names.step or steps):
         return False
     if names.prompt is None:
@@ -469,15 +472,7 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
         return False
     if names.prompt.endswith(CONVERSATION):  # with its answer
         return False
-    return _are_labels(ids, (prompt_text_id(row.get(names.prompt)) for _, row in rows))
-
-
-def _are_labels(groups: Iterable[object], prompts: Iterable[str]) -> bool:
-    """Whether most groups with rows of several prompts have several rows of each."""
-    sizes = Counter(zip(map(str, groups), prompts, strict=True))
-    num_prompts = Counter(group for group, _ in sizes)
-    are_whole = [size > 1 for (group, _), size in sizes.items() if num_prompts[group] > 1]
-    return sum(are_whole) > len(are_whole) / 2
+    return are_labels(numbers, ids, [prompt_text_id(row.get(names.prompt)) for _, row in rows])
 
 
 def _rows_within(file: Path, quarantine: QuarantineLog, *, layout: Layout) -> Iterator[Row]:

@@ -353,6 +353,7 @@ _SWITCHES: tuple[tuple[str, str], ...] = (
     ("env/all/", "the Tinker cookbook writes them as iteration_*/train_rollout_summaries.jsonl: name that folder"),
     ("critic/score/mean response_length/clip_ratio", "with verl, set trainer.rollout_data_dir"),
     ("rollout/raw_reward", "with slime, --save-debug-rollout-data writes them"),
+    ("rewards/train/score actor/train/", "with Tunix, AsyncTrajectoryLogger writes them: name its folder"),
     ("batch/solve_none reward/all", "prime-rl writes them as rollouts/step_*/train/*/traces.jsonl: name that folder"),
     ("batch/total_prompts val/stop", "with open-instruct, --save_traces and --rollouts_save_path write them"),
     ("baseline_reward/pct_mixed", "NeMo-RL writes them as train_data_step*.jsonl in its log folder: name that folder"),

@@ -113,7 +113,8 @@ COMMON: tuple[CommonMetric, ...] = (
         "mean reward",
         "norm",
         "critic/score/mean critic/rewards/mean env/all/reward/total env/all/reward/mean reward/all/mean reward/mean "
-        "rollout/raw_reward rollout/reward scores mean_reward reward_mean avg_reward objective/scores "
+        "rewards/train/score/mean rewards/score/mean rollout/raw_reward rollout/reward scores mean_reward reward_mean "
+        "avg_reward objective/scores "
         "objective/verifiable_reward ppo_actor/task_reward/avg loss/avg_final_rewards",
     ),
     _common(
@@ -131,7 +132,8 @@ COMMON: tuple[CommonMetric, ...] = (
         "completions/mean_length",
         "mean length",
         "count",
-        "completion_length response_length/mean rollout/response_len/mean rollout/response_lengths "
+        "completion_length completions/train/mean_length response_length/mean rollout/response_len/mean "
+        "rollout/response_lengths "
         "val/sequence_lengths seq_len/all/mean seq_len/mean env/all/ac_tokens_per_turn response_length "
         "mean_gen_tokens_per_sample completion_len/all/mean mean_generation_length seq_length generate/avg_num_tokens "
         "ppo_actor/seq_len/avg",

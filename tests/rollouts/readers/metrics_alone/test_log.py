@@ -431,6 +431,7 @@ def test_a_share_that_is_none_is_no_nan_of_the_trainers(tmp_path: Path) -> None:
         ("batch/solve_none", "traces.jsonl"),
         ("rollout/raw_reward", "--save-debug-rollout-data"),
         ("val/stop_rate", "--save_traces"),
+        ("actor/train/loss", "AsyncTrajectoryLogger"),
         ("loss", "a row a rollout"),
     ],
 )

@@ -32,6 +32,7 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25, "batch/solve_partial": 0.25}, "frac_all_fail", 0.5),
         ({"train/num_groups_trainable": 6.0, "train/num_groups_submitted": 8.0}, "frac_reward_zero_std", 0.25),
         ({"critic/rewards/mean": 2.0, "critic/score/mean": 1.0}, "reward", 1.0),
+        ({"rewards/train/mean": 0.25, "rewards/train/score/mean": 1.0}, "reward", 1.0),
         ({"eval_reward": 3.0}, "reward", None),
         ({"Mean Reward": 3.0}, "reward", 3.0),
         ({"Train / Groups_Skipped": 3.0, "Train / Groups_Total": 4.0}, "frac_reward_zero_std", 0.75),
