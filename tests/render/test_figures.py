@@ -136,7 +136,12 @@ def test_a_logged_norm_that_is_not_finite_is_marked_in_the_figure() -> None:
 def test_a_step_of_which_nothing_was_logged_has_no_figure_and_one_without_gradients_has_a_course() -> None:
     report = examples.spike_report()
     assert draw_figures(replace(report, course={}, metrics=())) == {}
-    assert len(draw_figures(replace(report, removals=(), metrics=()))["spike"].axes) == 1
+    alone, of_metrics = (
+        draw_figures(replace(report, removals=(), metrics=metrics))["spike"] for metrics in ((), report.metrics)
+    )
+    assert len(alone.axes) == 1
+    assert "beside the other steps" in str([text.get_text() for text in alone.findobj(Text)])
+    assert "14.2 at step 37, and 1.2 around it" in str([text.get_text() for text in of_metrics.findobj(Text)])
 
 
 def drawn(axes: Axes, label: str) -> list[float]:

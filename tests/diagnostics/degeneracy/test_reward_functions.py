@@ -117,6 +117,7 @@ def test_without_advantages_and_arguments_shares_are_of_reward_differences() -> 
             "multi_objective_aggregation",
         ),
         (None, {"scale_rewards": "median"}, "scale_rewards = median is not known"),
+        (None, {"beta": "0.1"}, NO_ADVANTAGES),
     ],
 )
 def test_advantages_need_a_rule(advantages: np.ndarray | None, settings: dict[str, str] | None, reason: str) -> None:

@@ -293,3 +293,6 @@ def test_groups_without_a_noise_to_compare_say_why() -> None:
         "leave_one_out has no gradient here, so there is nothing to compare with"
     )
     assert step.optimal_baseline.undefined == "no group has rewards that differ and a gradient"
+    (noisy,) = formulations.baseline_groups(rows_of_baselines([1.0, 0.0], [3.0, 1.0], "aa"))
+    silent = replace(noisy, moments=noisy.moments | {"optimal": 0.0})  # as where rewards alone explain every gradient
+    assert formulations.measure_baselines([silent])[0].relative_noise["optimal"].value == 0.0
