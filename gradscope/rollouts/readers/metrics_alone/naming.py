@@ -84,7 +84,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "share",
         "bench/zero_variance_drop_rate frac_zero_std zvf groups/rate_dropped",
         *(_one_minus(_as_logged(key)) for key in ("env/all/by_group/frac_mixed", "by_group/frac_mixed")),
-        _one_minus(_as_logged("baseline_reward/pct_mixed")),
+        *map(_one_minus, map(_as_logged, ("baseline_reward/pct_mixed", "non_degenerate_samples_frac"))),
         _one_minus(_percent("dynamic_filtering_pass_rate")),
         _one_minus(_share_of("batch/solve_partial", "batch/solve_all", "batch/solve_none")),
         _one_minus(_over("num_groups_trainable", "num_groups_submitted")),
@@ -114,7 +114,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "norm",
         "critic/score/mean critic/rewards/mean env/all/reward/total env/all/reward/mean reward/all/mean reward/mean "
         "rewards/train/score/mean rewards/score/mean rollout/raw_reward rollout/reward scores mean_reward reward_mean "
-        "avg_reward objective/scores "
+        "avg_reward objective/scores reward/evaluate_response/avg_total_reward "
         "objective/verifiable_reward ppo_actor/task_reward/avg loss/avg_final_rewards",
     ),
     _common(
@@ -136,7 +136,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "rollout/response_lengths "
         "val/sequence_lengths seq_len/all/mean seq_len/mean env/all/ac_tokens_per_turn response_length "
         "mean_gen_tokens_per_sample completion_len/all/mean mean_generation_length seq_length generate/avg_num_tokens "
-        "ppo_actor/seq_len/avg",
+        "ppo_actor/seq_len/avg tokens/response_length/mean",
     ),
     _common("grad_norm", "gradient norm", "norm", "actor/grad_norm optim/grad_norm policy/grad_norm gnorm total_norm"),
     _common(
@@ -144,20 +144,20 @@ COMMON: tuple[CommonMetric, ...] = (
         "entropy",
         "norm",
         "actor/entropy actor/entropy_loss optim/entropy entropy/all/mean entropy/mean entropy_loss rollout/entropy "
-        "policy/entropy_avg objective/entropy approx_entropy",
+        "policy/entropy_avg objective/entropy approx_entropy critic/entropy/mean",
     ),
     _common(
         "kl",
         "KL",
         "norm",
         "actor/kl_loss actor/ppo_kl kl_loss ppo_kl optim/kl_sample_train_v1 kl_policy_base objective/kl_avg "
-        "objective/kl mismatch_kl/all/mean mismatch_kl/mean",
+        "objective/kl kl_ref actor/approxkl mismatch_kl/all/mean mismatch_kl/mean",
     ),
     _common(
         "clip_ratio/region_mean",
         "ratio clipped",
         "share",
-        "clip_ratio actor/pg_clipfrac pg_clipfrac policy/clipfrac_avg",
+        "clip_ratio actor/pg_clipfrac pg_clipfrac policy/clipfrac_avg actor/ppo_ratio_clipfrac",
     ),
     _common("loss", "loss", "norm", "actor/pg_loss pg_loss loss/mean policy_loss loss/policy_avg training_loss"),
     _common("learning_rate", "learning rate", "norm", "lr actor/lr optim/lr"),
@@ -167,6 +167,7 @@ COMMON: tuple[CommonMetric, ...] = (
 _GROUPS = {
     "frac_reward_zero_std": (
         *({"zero", "std"}, {"zero", "variance"}, {"zero", "var"}, {"degenerate"}, {"dead"}, {"pure"}, {"uniform"}),
+        {"all", "same"},
     ),
     "frac_all_pass": ({"all", "pass"}, {"all", "correct"}, {"all", "right"}),
     "frac_all_fail": ({"all", "fail"}, {"all", "incorrect"}, {"all", "wrong"}),
@@ -176,8 +177,8 @@ _KINDS = {
     "reward_std": ({"reward", "std"}, {"rewards", "std"}),
     "completions/mean_length": tuple({of, size} for of in ("completion", "response") for size in ("length", "len")),
     "grad_norm": ({"grad", "norm"}, {"gradient", "norm"}),
-    "entropy": ({"entropy"},),
-    "kl": ({"kl"}, {"kl", "loss"}, {"kl", "div"}, {"kl", "divergence"}, {"approx", "kl"}),
+    "entropy": ({"entropy"}, {"entropy", "per", "token"}),
+    "kl": ({"kl"}, {"kl", "loss"}, {"kl", "div"}, {"kl", "divergence"}, {"approx", "kl"}, {"kl", "penalty"}),
     "clip_ratio/region_mean": ({"clip", "ratio"}, {"clip", "frac"}, {"clip", "fraction"}, {"clipfrac"}),
     "loss": ({"loss"}, {"losses"}),
     "learning_rate": ({"lr"}, {"learning", "rate"}),
@@ -185,8 +186,8 @@ _KINDS = {
 """Common name -> the words of its kind, of which one set is in the trainer's name; above, those of shares of groups."""
 _FURTHER = {
     *("", "mean", "avg", "average", "raw", "total", "train", "training", "trainer", "rollout", "batch", "update"),
-    *("policy", "actor", "ppo", "grpo", "rl", "pg", "optim", "optimizer", "stats", "episode", "env", "generate"),
-    *("history", "curve"),
+    *("policy", "actor", "learner", "ppo", "grpo", "rl", "pg", "optim", "optimizer", "stats", "episode", "env"),
+    *("generate", "history", "curve"),
 }
 """Words that leave a metric what it is."""
 _UNIT = re.compile(r"(group|prompt)s?(?![a-z])")
