@@ -34,6 +34,7 @@ from gradscope.diagnostics.report.sections.agreement import agreement_section, r
 from gradscope.diagnostics.report.sections.claims import claims_section
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, TokenParts, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section
+from gradscope.diagnostics.report.sections.reward import reward_section
 from gradscope.diagnostics.report.sections.signal import rewards_section, signal_section
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
@@ -82,7 +83,7 @@ def _optional_section(name: str, module: str, needs: str = "no_grams") -> Callab
 
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
-    courses.reward_section,
+    reward_section,
     zero_loss_section,
     replay_section,
     _optional_section("rank", "gradient"),

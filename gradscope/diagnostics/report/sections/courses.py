@@ -10,38 +10,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.compare.runs import reward_change
-from gradscope.diagnostics.degeneracy.breakdowns import environments_of
-from gradscope.diagnostics.logged.tokens import verdict_courses
 from gradscope.diagnostics.report.lengths import Ends, RunLengths
 from gradscope.diagnostics.report.sections.inputs import (
     ReportInputs,
-    Unavailable,
     along_line,
     missing_part,
     missing_section,
 )
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import late_sentence, lost_sentence
+from gradscope.findings.logged import late_sentence
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
-from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
-from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.metrics.uncertainty.steps import LateChange, late_change
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
 from gradscope.results import logged as results
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, Severity
 from gradscope.results.tokens import EntropyChange
-from gradscope.rollouts.groups import RewardTable, holds_rewards_alone, reward_table
+from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.run import Run
-from gradscope.say import counted, interval, number, percent, with_interval
+from gradscope.say import interval, number, percent, with_interval
+
+Array = NDArray[np.float64]
 
 _SMALL = 0.1
 """Of a correlation, and of a change relative to its mean: what is nearer to zero does not matter, however certain it is
@@ -237,181 +230,6 @@ def _generation_charts(generation: results.Generation) -> Iterator[Chart]:
             yield from lines_over(steps, title, {y_label: values}, y_label=y_label, y_range=y_range)
 
 
-Array = NDArray[np.float64]
-
-_MIN_STEPS_FOR_FIFTHS = 10  # steps: fewer make fifths of a single one
-_MIN_SHARED_PROMPTS = 10  # prompts that two fifths share, below which a fall may be that of other prompts
-_A_FALL = 0.2  # standard deviations of the rewards below which a fall is small (Cohen 1988)
-
-
-class _RewardCourse(Struct, frozen=True):
-    """A reward over the first, the middle and the last fifth of the steps."""
-
-    levels: list[str]  # its mean in each
-    changes: list[tuple[Estimate, Estimate, int]]
-    """From the others to the last: of the mean, of the prompts of both, and the number of these."""
-    falls: list[int]  # these numbers of prompts, of falls alone; 0 where it is unknown whether these prompts fall
-    hidden: str  # that prompts that return fall, though the mean does not; empty where they do not
-    is_flat: bool  # whether any rise on prompts that return is surely small, though there is room for one
-
-
-def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_tests: int = 1) -> _RewardCourse | None:
-    """The course of a table's reward; None where a reward is missing or a fifth of the steps has none."""
-    parts = [table.select(np.isin(table.step, steps)) for steps in fifths]
-    if np.isnan(table.reward).any() or not all(map(len, parts)):
-        return None
-    changes = [
-        (bonferroni(reward_change(part, parts[-1]), num_tests), *_on_shared(part, parts[-1])) for part in parts[:-1]
-    ]
-    levels = [np.mean(part.sums(part.reward) / part.size) for part in parts]
-    small = _A_FALL * float(np.std(table.reward))
-    falls = [
-        0 if same.is_defined and same.ends[1] >= 0 else shared
-        for change, same, shared in changes
-        if change.side_of_zero < 0
-        and (change.value or 0.0) <= -small
-        # what returning prompts surely do not do is not the policy's, but that of others in their place
-        and not (same.is_defined and same.ends[0] > -small)
-    ]
-    ends = [max(same.ends[1], change.ends[1]) if same.is_defined else np.inf for change, same, _ in changes]
-    has_room = table.reward.max() - levels[0] > 2.5 * small  # half a deviation; of 0 and 1, a pass rate below 0.8
-    hidden = [
-        f"Easier prompts hide a fall: on {shared} that return the mean reward changes by {with_interval(same, '+.3g')}."
-        for change, same, shared in changes
-        if same.is_defined
-        and bonferroni(same, 2 * num_tests).ends[1] < 0
-        and (same.value or 0.0) <= -small
-        and not falls
-        and (change.value or 0.0) > (same.value or 0.0) + small
-    ]
-    is_flat = bool(max(ends) < small and has_room)
-    return _RewardCourse([f"{level:.3g}" for level in levels], changes, falls, "".join(hidden[:1]), is_flat)
-
-
-def _on_shared(first: RewardTable, second: RewardTable) -> tuple[Estimate, int]:
-    """How much higher the mean reward of the prompts of both is in the second, undefined of few; and their number."""
-    shared = np.intersect1d(first.prompt, second.prompt)
-    if len(shared) < _MIN_SHARED_PROMPTS:
-        return Estimate.undefined_because(f"{len(shared)} prompts are in both"), len(shared)
-    means = [
-        np.bincount(table.prompt, table.sums(table.reward) / table.size, minlength=shared[-1] + 1)[shared]
-        / np.bincount(table.prompt, minlength=shared[-1] + 1)[shared]
-        for table in (first, second)
-    ]
-    return bootstrap_mean(means[1] - means[0], share=False), len(shared)
-
-
-def _falling_prompts(table: RewardTable) -> str | None:
-    """That some prompts fall from the first half of the steps to the second, told by half of their visits alone.
-
-    Every other visit chooses the prompts that fall, and the visits between say by how much: so what chance chose does
-    not fall. What all prompts do together, as a policy that wanders does, is no fall of some.
-    """
-    steps, step = np.unique(table.step, return_inverse=True)
-    visits, visit = np.unique(table.prompt * len(steps) + step, return_inverse=True)
-    levels = np.bincount(visit, table.sums(table.reward) / table.size) / np.bincount(visit)
-    prompt, step = np.divmod(visits, len(steps))
-    half = 2 * prompt + (step >= len(steps) // 2)
-    cell = 2 * half + (np.arange(len(half)) - np.searchsorted(half, half)) % 2
-    counts = np.bincount(cell, minlength=4 * len(table.prompts))
-    means = (np.bincount(cell, levels, minlength=len(counts)) / np.maximum(counts, 1)).reshape(-1, 2, 2)
-    change = (means[:, 1] - means[:, 0])[np.all(counts.reshape(-1, 4), axis=1)]
-    small = _A_FALL * float(np.std(table.reward))
-    falls = change[:, 0] <= -small
-    if min(falls.sum(), (~falls).sum()) < _MIN_SHARED_PROMPTS:
-        return None
-    fall, rest = (bootstrap_mean(change[chosen, 1], share=False) for chosen in (falls, ~falls))
-    if fall.ends[1] >= min(0.0, rest.ends[0]) or (fall.value or 0.0) > -small:
-        return None
-    return (
-        f"Some prompts get worse: of {len(change)}, {falls.sum()} fall from the first half of the steps to the second "
-        f"by every other visit, and by the visits in between these change by {with_interval(fall, '+.3g')}."
-    )
-
-
-def reward_section(inputs: ReportInputs) -> ReportSection:
-    """The mean reward of the first, the middle and the last fifth of the steps, and where it falls or stays."""
-    table = reward_table(inputs.run.groups)
-    table = table.select(table.is_complete)
-    steps = np.unique(table.step)
-    size = len(steps) // 5
-    fifths = [steps[start : start + size] for start in (0, (len(steps) - size) // 2, len(steps) - size)]
-    course = _reward_course(table, fifths) if len(steps) >= _MIN_STEPS_FOR_FIFTHS else None
-    if course is None:
-        return missing_section("reward", f"A course needs {_MIN_STEPS_FOR_FIFTHS} steps, there are {len(steps)}.")
-    main = "" if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy.prompts.reward
-    has_others = main in table.rewards and not np.array_equal(table.rewards[main], table.reward)
-    of_main = _reward_course(replace(table, reward=table.rewards[main]), fifths) if has_others else None
-    means, (first, _, shared), fallen = table.sums(table.reward) / table.size, course.changes[0], course.falls
-    is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
-    is_flat, rises = course.is_flat and not fallen and not is_relative, first.side_of_zero > 0 and not fallen
-    goes = "falls" if fallen else "rises" if rises else "hardly rises" if is_flat else "is"
-    asides, is_lost = [], of_main is not None and max(of_main.falls, default=0) >= _MIN_SHARED_PROMPTS
-    if of_main is not None and (is_lost or (of_main.is_flat and rises)):
-        apart = "" if fallen else f" while the mean reward {goes}"
-        asides = [f"'{main}' {'falls' if is_lost else 'hardly rises'}{apart}: {' to '.join(of_main.levels)}."]
-    lost = "" if fallen or is_lost else lost_sentence(verdict_courses(inputs.run))
-    asides += [lost] if lost else []
-    named = np.array(environments_of(table.prompts))
-    for name in np.unique(named).tolist():
-        part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
-        if part is not None and max(part.falls, default=0) >= _MIN_SHARED_PROMPTS:
-            asides.append(f"In '{name}' the mean reward falls: {' to '.join(part.levels)}.")
-    asides += [course.hidden] if course.hidden else []
-    some_fall = None if fallen or is_relative else _falling_prompts(table)
-    asides += [some_fall] if some_fall else []
-    severity: Severity = "unknown" if is_relative else "fine"
-    if fallen or is_flat or asides:
-        severity = "problem" if is_lost and not fallen else "look"
-    asides += [f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."] * is_relative
-    levels = [f"{level} at steps {part[0]} to {part[-1]}" for level, part in zip(course.levels, fifths, strict=True)]
-    is_other = max(fallen, default=shared if rises else _MIN_SHARED_PROMPTS) < _MIN_SHARED_PROMPTS
-    by_step = table.mean_by_step(means, np.ones(len(table)))
-    return ReportSection(
-        name="reward",
-        findings=(
-            *asides,
-            f"The mean reward {goes}{':' * (goes != 'is')} {', '.join(levels)}{', of other prompts' * is_other}.",
-            *(
-                f"The last fifth against the {which}: {with_interval(change, '+.3g')}; "
-                f"{counted(shared, 'prompt')} in both"
-                + (
-                    f", by {with_interval(same, '+.3g')}."
-                    if same.is_defined and change.side_of_zero < 0 <= same.ends[1]
-                    else "."
-                )
-                for which, (change, same, shared) in zip(("first", "middle one"), course.changes, strict=True)
-            ),
-        ),
-        severity=severity,
-        meaning="A fall on the same prompts is the policy's; between other prompts it may be theirs.",
-        next_step=_HACKED
-        if is_lost or lost
-        else _after_fall([_MIN_SHARED_PROMPTS])
-        if course.hidden
-        else _FORGOTTEN
-        if some_fall
-        else _FLAT
-        if not fallen and severity == "look"
-        else _after_fall(fallen),
-        charts=lines_over(list(by_step), "Mean reward", {"reward": list(by_step.values())}, y_label="mean reward"),
-    )
-
-
-_HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
-_FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: what others gain seems to cost them."
-_FLAT = "Look at the learning rate, KL and dead groups, and whether the reward tells good completions from bad ones."
-
-
-def _after_fall(fallen: Sequence[int]) -> str:
-    """What to do about a fall, by how many prompts both sides of each share."""
-    if not fallen:
-        return "Nothing to do."
-    if max(fallen) < _MIN_SHARED_PROMPTS:
-        return "Too few prompts return: sample some of the first ones again to tell a worse policy from harder prompts."
-    return "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
-
-
 _STAYED = "These are parts of a log that was reduced to its rewards; its completions stayed behind."
 
 
@@ -449,7 +267,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         charts=lines_over(
             steps,
             f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
-            {name: [_mean_at(lengths, step, apart, part) for step in steps] for name, part in weights.items()},
+            {name: _mean_by_step(lengths.steps, apart, part) for name, part in weights.items()},
             y_label=f"{lengths.unit} beside the group's mean",
         ),
         tables=_quarters(lengths, inputs),
@@ -509,11 +327,11 @@ def _mean(lengths: RunLengths) -> str:
     )
 
 
-def _mean_at(lengths: RunLengths, step: int, apart: Array, weights: Array) -> float | None:
-    """Mean of the lengths of a step by these weights; None where all weights are zero."""
-    at_step = lengths.steps == step
-    total = float(weights[at_step].sum())
-    return float(apart[at_step] @ weights[at_step]) / total if total > 0 else None
+def _mean_by_step(steps: NDArray[np.int64], apart: Array, weights: Array) -> list[float | None]:
+    """Mean of the lengths of each step by these weights; None where all weights are zero."""
+    of_step = np.unique(steps, return_inverse=True)[1]
+    sums, totals = (np.bincount(of_step, values).tolist() for values in (apart * weights, weights))
+    return [part / total if total > 0 else None for part, total in zip(sums, totals, strict=True)]
 
 
 def _quarters(lengths: RunLengths, inputs: ReportInputs) -> tuple[ReportTable, ...]:

@@ -1,0 +1,228 @@
+"""Where the reward goes: over fifths of the steps, on the prompts that return, of each environment, of the main one.
+
+Shapes: R rollouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from gradscope.diagnostics.compare.runs import reward_change
+from gradscope.diagnostics.degeneracy.breakdowns import environments_of
+from gradscope.diagnostics.logged.tokens import verdict_courses
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
+from gradscope.estimate import Estimate
+from gradscope.findings.logged import lost_sentence
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.metrics.uncertainty.intervals import bonferroni
+from gradscope.render.views.view import lines_over
+from gradscope.results.report import ReportSection, Severity
+from gradscope.rollouts.groups import RewardTable, reward_table
+from gradscope.say import counted, with_interval
+
+_MIN_STEPS_FOR_FIFTHS = 10  # steps: fewer make fifths of a single one
+_MIN_SHARED_PROMPTS = 10  # prompts that two fifths share, below which a fall may be that of other prompts
+_A_FALL = 0.2  # standard deviations of the rewards below which a fall is small (Cohen 1988)
+
+
+class _RewardCourse(Struct, frozen=True):
+    """A reward over the first, the middle and the last fifth of the steps."""
+
+    levels: list[str]  # its mean in each
+    changes: list[tuple[Estimate, Estimate, int]]
+    """From the others to the last: of the mean, of the prompts of both, and the number of these."""
+    falls: list[int]  # these numbers of prompts, of falls alone; 0 where it is unknown whether these prompts fall
+    hidden: str  # that prompts that return fall, though the mean does not; empty where they do not
+    is_flat: bool  # whether any rise on prompts that return is surely small, though there is room for one
+
+    @property
+    def surely_falls(self) -> bool:
+        """Whether it falls on prompts enough that return."""
+        return max(self.falls, default=0) >= _MIN_SHARED_PROMPTS
+
+    @property
+    def goes(self) -> str:
+        """Where it goes from the first fifth to the last, in a word."""
+        if self.falls:
+            return "falls"
+        return "rises" if self.changes[0][0].side_of_zero > 0 else "hardly rises" if self.is_flat else "is"
+
+    @property
+    def of_other_prompts(self) -> str:
+        """That a fall or rise may be that of other prompts; empty where it is not."""
+        shared = self.changes[0][2] if self.goes == "rises" else _MIN_SHARED_PROMPTS
+        return ", of other prompts" if max(self.falls, default=shared) < _MIN_SHARED_PROMPTS else ""
+
+
+def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_tests: int = 1) -> _RewardCourse | None:
+    """The course of a table's reward; None where a reward is missing or a fifth of the steps has none."""
+    parts = [table.select(np.isin(table.step, steps)) for steps in fifths]
+    if np.isnan(table.reward).any() or not all(map(len, parts)):
+        return None
+    changes = [
+        (bonferroni(reward_change(part, parts[-1]), num_tests), *_on_shared(part, parts[-1])) for part in parts[:-1]
+    ]
+    levels = [np.mean(part.sums(part.reward) / part.size) for part in parts]
+    small = _A_FALL * float(np.std(table.reward))
+    falls = [
+        0 if same.is_defined and same.ends[1] >= 0 else shared
+        for change, same, shared in changes
+        if change.side_of_zero < 0
+        and (change.value or 0.0) <= -small
+        # what returning prompts surely do not do is not the policy's, but that of others in their place
+        and not (same.is_defined and same.ends[0] > -small)
+    ]
+    ends = [max(same.ends[1], change.ends[1]) if same.is_defined else np.inf for change, same, _ in changes]
+    has_room = table.reward.max() - levels[0] > 2.5 * small  # half a deviation; of 0 and 1, a pass rate below 0.8
+    hidden = [
+        f"Easier prompts hide a fall: on {shared} that return the mean reward changes by {with_interval(same, '+.3g')}."
+        for change, same, shared in changes
+        if same.is_defined
+        and bonferroni(same, 2 * num_tests).ends[1] < 0
+        and (same.value or 0.0) <= -small
+        and not falls
+        and (change.value or 0.0) > (same.value or 0.0) + small
+    ]
+    is_flat = bool(max(ends) < small and has_room)
+    return _RewardCourse([f"{level:.3g}" for level in levels], changes, falls, "".join(hidden[:1]), is_flat)
+
+
+def _on_shared(first: RewardTable, second: RewardTable) -> tuple[Estimate, int]:
+    """How much higher the mean reward of the prompts of both is in the second, undefined of few; and their number."""
+    shared = np.intersect1d(first.prompt, second.prompt)
+    if len(shared) < _MIN_SHARED_PROMPTS:
+        return Estimate.undefined_because(f"{len(shared)} prompts are in both"), len(shared)
+    means = [
+        np.bincount(table.prompt, table.sums(table.reward) / table.size, minlength=shared[-1] + 1)[shared]
+        / np.bincount(table.prompt, minlength=shared[-1] + 1)[shared]
+        for table in (first, second)
+    ]
+    return bootstrap_mean(means[1] - means[0], share=False), len(shared)
+
+
+def _falling_prompts(table: RewardTable) -> str | None:
+    """That some prompts fall from the first half of the steps to the second, told by half of their visits alone.
+
+    Every other visit chooses the prompts that fall, and the visits between say by how much: so what chance chose does
+    not fall. What all prompts do together, as a policy that wanders does, is no fall of some.
+    """
+    steps, step = np.unique(table.step, return_inverse=True)
+    visits, visit = np.unique(table.prompt * len(steps) + step, return_inverse=True)
+    levels = np.bincount(visit, table.sums(table.reward) / table.size) / np.bincount(visit)
+    prompt, step = np.divmod(visits, len(steps))
+    half = 2 * prompt + (step >= len(steps) // 2)
+    cell = 2 * half + (np.arange(len(half)) - np.searchsorted(half, half)) % 2
+    counts = np.bincount(cell, minlength=4 * len(table.prompts))
+    means = (np.bincount(cell, levels, minlength=len(counts)) / np.maximum(counts, 1)).reshape(-1, 2, 2)
+    change = (means[:, 1] - means[:, 0])[np.all(counts.reshape(-1, 4), axis=1)]
+    small = _A_FALL * float(np.std(table.reward))
+    falls = change[:, 0] <= -small
+    if min(falls.sum(), (~falls).sum()) < _MIN_SHARED_PROMPTS:
+        return None
+    fall, rest = (bootstrap_mean(change[chosen, 1], share=False) for chosen in (falls, ~falls))
+    if fall.ends[1] >= min(0.0, rest.ends[0]) or (fall.value or 0.0) > -small:
+        return None
+    return (
+        f"Some prompts get worse: of {len(change)}, {falls.sum()} fall from the first half of the steps to the second "
+        f"by every other visit, and by the visits in between these change by {with_interval(fall, '+.3g')}."
+    )
+
+
+class _Verdict(NamedTuple):
+    """What a reward's course asks for."""
+
+    sentence: str  # empty where the sentence on the course itself says it
+    advice: str
+    severity: Severity = "look"
+
+
+def reward_section(inputs: ReportInputs) -> ReportSection:
+    """The mean reward of the first, the middle and the last fifth of the steps, and where it falls or stays."""
+    table = reward_table(inputs.run.groups)
+    table = table.select(table.is_complete)
+    steps = np.unique(table.step)
+    size = len(steps) // 5
+    fifths = [steps[start : start + size] for start in (0, (len(steps) - size) // 2, len(steps) - size)]
+    course = _reward_course(table, fifths) if len(steps) >= _MIN_STEPS_FOR_FIFTHS else None
+    if course is None:
+        return missing_section("reward", f"A course needs {_MIN_STEPS_FOR_FIFTHS} steps, there are {len(steps)}.")
+    means = table.sums(table.reward) / table.size
+    is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
+    course = replace(course, is_flat=course.is_flat and not course.falls and not is_relative)
+    verdicts = list(_verdicts(inputs, table, fifths, course, is_relative=is_relative))
+    severity: Severity = verdicts[0].severity if verdicts else "unknown" if is_relative else "fine"
+    relative = f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."
+    levels = [f"{level} at steps {part[0]} to {part[-1]}" for level, part in zip(course.levels, fifths, strict=True)]
+    by_step = table.mean_by_step(means, np.ones(len(table)))
+    return ReportSection(
+        name="reward",
+        findings=(
+            *(verdict.sentence for verdict in verdicts if verdict.sentence),
+            *([relative] if is_relative else []),
+            f"The mean reward {course.goes}{':' * (course.goes != 'is')} {', '.join(levels)}{course.of_other_prompts}.",
+            *map(_change, ("first", "middle one"), course.changes),
+        ),
+        severity=severity,
+        meaning="A fall on the same prompts is the policy's; between other prompts it may be theirs.",
+        next_step=verdicts[0].advice if verdicts else "Nothing to do.",
+        charts=lines_over(list(by_step), "Mean reward", {"reward": list(by_step.values())}, y_label="mean reward"),
+    )
+
+
+def _change(which: str, to_last: tuple[Estimate, Estimate, int]) -> str:
+    change, same, shared = to_last
+    text = f"The last fifth against the {which}: {with_interval(change, '+.3g')}; {counted(shared, 'prompt')} in both"
+    is_of_others = same.is_defined and change.side_of_zero < 0 <= same.ends[1]
+    return f"{text}, by {with_interval(same, '+.3g')}." if is_of_others else f"{text}."
+
+
+def _verdicts(
+    inputs: ReportInputs,
+    table: RewardTable,
+    fifths: Sequence[NDArray[np.int64]],
+    course: _RewardCourse,
+    *,
+    is_relative: bool,
+) -> Iterator[_Verdict]:
+    """What asks for something, the most telling first."""
+    main = "" if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy.prompts.reward
+    has_others = main in table.rewards and not np.array_equal(table.rewards[main], table.reward)
+    of_main = _reward_course(replace(table, reward=table.rewards[main]), fifths) if has_others else None
+    is_lost = of_main is not None and of_main.surely_falls
+    if of_main is not None and is_lost:
+        apart = "" if course.falls else f" while the mean reward {course.goes}"
+        text = f"'{main}' falls{apart}: {' to '.join(of_main.levels)}."
+        yield _Verdict(text, _HACKED, "look" if course.falls else "problem")
+    elif not course.falls and (lost := lost_sentence(verdict_courses(inputs.run))):
+        yield _Verdict(lost, _HACKED)
+    if of_main is not None and not is_lost and of_main.is_flat and course.goes == "rises":
+        yield _Verdict(f"'{main}' hardly rises while the mean reward rises: {' to '.join(of_main.levels)}.", _FLAT)
+    named = np.array(environments_of(table.prompts))
+    for name in np.unique(named).tolist():
+        part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
+        if part is not None and part.surely_falls:
+            yield _Verdict(f"In '{name}' the mean reward falls: {' to '.join(part.levels)}.", _FALLEN)
+    if course.hidden:
+        yield _Verdict(course.hidden, _FALLEN)
+    if not (course.falls or is_lost or is_relative) and (some_fall := _falling_prompts(table)):
+        yield _Verdict(some_fall, _FORGOTTEN)
+    if course.falls:
+        yield _Verdict("", _FALLEN if course.surely_falls else _PERHAPS_HARDER)
+    elif course.is_flat:
+        yield _Verdict("", _FLAT)
+
+
+_HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
+_FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: what others gain seems to cost them."
+_FLAT = "Look at the learning rate, KL and dead groups, and whether the reward tells good completions from bad ones."
+_FALLEN = "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
+_PERHAPS_HARDER = (
+    "Too few prompts return: sample some of the first ones again to tell a worse policy from harder prompts."
+)

@@ -1,0 +1,166 @@
+"""Where the mean reward goes, and whose fault a fall is."""
+
+import numpy as np
+import pytest
+
+from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
+from gradscope.diagnostics.report.sections.reward import reward_section
+from gradscope.results.report import ReportSection
+from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.report.sections.made_up_inputs import inputs_of
+
+
+def rates(*levels: float, other: bool = False) -> ReportSection:
+    """Ten steps for each level: a group of ten for each of twelve prompts, or of as many that never return."""
+    groups = [
+        group_of([float(n < 10 * level + (prompt + step) % 2) for n in range(10)], step=step, prompt=f"p{prompt}")
+        for step in range(10 * len(levels))
+        for level in [levels[step // 10]]
+        for prompt in range(12 * step * other, 12 * step * other + 12)
+    ]
+    return reward_section(inputs_of(run_of(*groups)))
+
+
+@pytest.mark.parametrize(
+    ("levels", "verb", "severity"),
+    [
+        ((0.2, 0.3, 0.4, 0.5, 0.6), "rises:", "fine"),
+        ((0.4, 0.4, 0.4, 0.4, 0.4), "hardly rises:", "look"),
+        ((0.6, 0.5, 0.4, 0.3, 0.2), "falls:", "look"),  # a slow drift
+        ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "look"),  # a late drop
+        ((0.3, 0.5, 0.7, 0.5, 0.3), "falls:", "look"),  # up and down: nothing against the first steps
+        ((0.4, 0.4, 0.4, 0.4, 0.38), "hardly rises:", "look"),  # the fall is too small to matter
+        ((0.9, 0.9, 0.9, 0.9, 0.9), "is", "fine"),  # no room to rise
+    ],
+)
+@pytest.mark.parametrize("other", [False, True])
+def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: str, other: bool) -> None:
+    section = rates(*levels, other=other)
+    if other and verb == "hardly rises:":  # others may have been as much harder as the policy got better
+        verb, severity = "is", "fine"
+    assert section.findings[0].startswith(f"The mean reward {verb} ")
+    assert section.severity == severity
+    assert section.findings[0].endswith(", of other prompts.") == (other and verb != "is")
+    steps = {"fine": "Nothing", "look": "Too few prompts" if other else "Look at"}
+    assert section.next_step.startswith(steps[severity])
+    assert section.findings[1].endswith("; 0 prompts in both." if other else "; 12 prompts in both.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_visits", "change"),
+    [
+        ((-0.5, 0.3, 0.3), 8, "-0.271 [-0.328, -0.214]"),  # by 0.25 in truth
+        ((-0.5, 0.5, 0.0), 4, "-0.241 [-0.317, -0.147]"),
+        ((-0.5, 0.3, 0.3), 3, None),  # a half of the steps has one visit
+        ((0.0, 0.3, 0.3), 8, None),
+        ((-0.05, 0.3, 0.3), 8, None),  # small
+        ((0.0, 0.0, 0.0), 8, None),
+    ],
+)
+def test_prompts_that_fall_while_others_rise(changes: tuple[float, ...], num_visits: int, change: str | None) -> None:
+    rng = np.random.default_rng(0)
+    groups = []
+    for step in range(4 * num_visits):
+        for prompt in range(step % 4, 60, 4):
+            rate = 0.6 + changes[prompt % 3] * (step / (4 * num_visits) - 0.5 * (changes[prompt % 3] > 0))
+            groups.append(group_of((rng.random(16) < rate).astype(float).tolist(), step=step, prompt=str(prompt)))
+    section = reward_section(inputs_of(run_of(*groups)))
+    if change is None:
+        assert not section.findings[0].startswith("Some prompts")
+        return
+    assert section.findings[0].startswith("Some prompts get worse: of 60, ")
+    assert f"these change by {change}." in section.findings[0]
+    assert (section.severity, section.next_step[:22]) == ("look", "Sample the prompts tha")
+
+
+def test_a_main_reward_that_falls_while_the_sum_rises_is_a_problem_and_ranks_are_no_measure() -> None:
+    def section(correct: float, judge: float, steps: int = 20) -> ReportSection:
+        groups = []
+        for step in range(steps):
+            for prompt in range(12):
+                right = [float(n < 8 * (0.5 + correct * step / steps)) for n in range(8)]
+                style = [judge * step / steps + 0.01 * n for n in range(8)]
+                total = [own + other for own, other in zip(right, style, strict=True)]
+                functions = {"correct": right, "style": style}
+                groups.append(group_of(total, step=step, prompt=str(prompt), functions=functions))
+        run = run_of(*groups)
+        return reward_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
+
+    beside = section(0.0, 2.0)
+    assert beside.findings[0] == "'correct' hardly rises while the mean reward rises: 0.5 to 0.5 to 0.5."
+    assert (beside.severity, beside.next_step[:26]) == ("look", "Look at the learning rate,")
+    both = section(-0.5, -1.0)
+    assert (both.findings[0][:17], both.severity) == ("'correct' falls: ", "look")
+    fallen = section(-0.5, 2.0)
+    assert fallen.findings[0].startswith("'correct' falls while the mean reward rises: 0.5")
+    assert (fallen.severity, section(0.4, 2.0).severity) == ("problem", "fine")
+    ranks = [group_of([0.0, 0.5, 1.0], step=step, prompt=str(prompt)) for step in range(10) for prompt in range(4)]
+    relative = reward_section(inputs_of(run_of(*ranks)))
+    assert relative.findings[0] == "The mean reward of every group is 0.5: it is no measure of progress."
+    assert relative.severity == "unknown"
+
+
+def test_a_fall_in_one_environment_is_told_beside_a_mean_that_stays() -> None:
+    groups = [
+        group_of([float(n < level) for n in range(8)], step=step, prompt=f"{name}/{prompt}")
+        for step in range(20)
+        for prompt in range(12)
+        for name, level in (("math", 2 + step // 5), ("code", 6 - step // 5))
+    ]
+    section = reward_section(inputs_of(run_of(*groups)))
+    assert section.findings[0] == "In 'code' the mean reward falls: 0.75 to 0.562 to 0.375."
+    assert section.severity == "look"
+
+
+@pytest.mark.parametrize(
+    ("drift", "verb", "tells", "severity"),
+    [
+        (1, "is", "20 prompts in both, by +0.125.", "fine"),
+        (0, "hardly rises:", "20 prompts in both, by +0.", "look"),
+        (-1, "falls:", "20 prompts in both.", "look"),
+    ],
+)
+def test_a_mean_falls_as_hard_prompts_take_over_and_the_policy_only_if_those_of_both_do(
+    drift: int, verb: str, tells: str, severity: str
+) -> None:
+    groups = [
+        group_of([float(n < level + drift * late) for n in range(8)], step=step, prompt=f"{level}/{prompt}")
+        for step in range(20)
+        for late in [step >= 10]
+        for level in (7, 1)
+        for prompt in range(30 if late == (level == 1) else 10)
+    ]
+    section = reward_section(inputs_of(run_of(*groups)))
+    assert section.findings[0].startswith(f"The mean reward {verb} ")
+    assert section.findings[1].endswith(tells)
+    assert section.severity == severity
+
+
+def test_a_held_out_score_beside_the_rollouts_that_falls_while_their_reward_rises_asks_for_a_look() -> None:
+    groups = [group_of([0, 1, step > 9], step=step, prompt=str(n)) for step in range(20) for n in range(12)]
+    run = run_of(*groups, metrics={step: {"val-core/acc/mean@1": 0.5 - 0.02 * step} for step in range(20)})
+    section = reward_section(inputs_of(run))
+    assert section.findings[0].startswith("val-core/acc/mean@1 falls: 0.47 at steps 0 to 3, ")
+    assert (section.severity, section.next_step[:26]) == ("look", "Read completions of late s")
+
+
+def test_easier_prompts_hide_a_fall_of_those_that_return() -> None:
+    groups = [
+        group_of([float(n < level - 2 * late) for n in range(8)], step=step, prompt=f"{level}/{prompt}")
+        for step in range(20)
+        for late in [step >= 10]
+        for level in (8, 3)
+        for prompt in range(30 if late == (level == 8) else 10)
+    ]
+    section = reward_section(inputs_of(run_of(*groups)))
+    assert section.findings[0] == "Easier prompts hide a fall: on 20 that return the mean reward changes by -0.25."
+    assert (section.severity, section.next_step[:20]) == ("look", "Look at what changed")
+
+
+def test_a_course_of_few_steps_or_of_one_prompt_is_not_judged() -> None:
+    few = reward_section(inputs_of(run_of(*(group_of([0, 1], step=step) for step in range(9)))))
+    assert few.missing == "A course needs 10 steps, there are 9."
+    alone = [group_of([0, step > 7], step=step, prompt="one") for step in range(10)]
+    assert reward_section(inputs_of(run_of(*alone))).severity == "fine"
+    solved = [group_of([step < 8] * 2, step=step, prompt=f"p{n}") for step in range(10) for n in range(12)]
+    assert reward_section(inputs_of(run_of(*solved))).severity == "look"  # every prompt by as much
