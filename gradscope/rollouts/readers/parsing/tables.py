@@ -363,7 +363,8 @@ def expand(path: Path) -> tuple[Path, ...]:
         with os.scandir(path) as entries:  # unlike Path.iterdir, without a stat for each file
             files = [path / entry.name for entry in entries if _suffix_in(entry.name) and entry.is_file()]
         return tuple(sorted(files, key=natural))
-    return tuple(sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural))
+    files = sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural_path)
+    return tuple(sorted(files, key=natural))  # those of one name by their folders
 
 
 def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
@@ -541,12 +542,12 @@ def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
         ) from error
 
 
-_LISTS = ("rollouts", "rows", "records", "data")  # keys under which a document that is an object has its rows
+LISTS = ("rollouts", "rows", "records", "data")  # keys under which a document that is an object has its rows
 
 
 def _elements_of(document: Any) -> Sequence[Any]:
     if isinstance(document, dict):
-        lists = [document[name] for name in _LISTS if isinstance(document.get(name), list)]
+        lists = [document[name] for name in LISTS if isinstance(document.get(name), list)]
         return lists[0] if len(lists) == 1 else [document]
     return document if isinstance(document, list) else [document]
 

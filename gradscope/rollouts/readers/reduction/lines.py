@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import compress, pairwise, repeat
+from itertools import chain, compress, groupby, pairwise, repeat
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -72,6 +73,7 @@ class Scanned(Struct, frozen=True, kw_only=True):
     odd: list[OddRow] = []  # the remaining rows, in order
     spans: list[Span] | None = None
     """Where the usual rows of each step lie; None: the file is read as a whole or not at all."""
+    is_document: bool = False  # whether ``spans`` only name the steps, as the file has no lines
     is_open: bool = False  # whether its last line has no line end, and may still be being written
     noted: tuple[Note, ...] = ()  # notes on the log that its rows give rise to
     lost: InputError | None = None  # why the rest of the file cannot be read
@@ -162,77 +164,100 @@ def scan_range(
 
 def scan_small(
     paths: Sequence[Path], files: Sequence[int], columns: LineColumns, *, with_texts: bool = False
-) -> Iterator[Scanned]:
-    """Many small files at the cost of one; the part of adjacent plain files comes with the last of them."""
-    plain: list[_PlainFile] = []
-    for path, file in zip(paths, files, strict=True):
-        blocks = list(blocks_in(path, 0, None))
-        if len(blocks) == 1 and blocks[0].lost is None and not blocks[0].is_open:
-            rows, _, bounds = blocks[0].decoded(columns.decoder)
-            if len(rows) == len(bounds) - 1:
-                plain.append(_PlainFile(path, file, blocks[0], rows, bounds))
-                continue
-        yield from _scan_together(plain, columns, with_texts)
-        plain = []
-        yield from (_scan(path, file, columns, block, with_texts) for block in blocks)
-    yield from _scan_together(plain, columns, with_texts)
+) -> Iterator[Scanned | int]:
+    """Many small files at the cost of one; the part of adjacent plain files comes with the last of them.
+
+    A document that is none of usual rows is its number, as it is for the row reader.
+    """
+    small = [_SmallFile(path, file) for path, file in zip(paths, files, strict=True)]
+    if plain := [file for file in small if file.is_plain]:
+        _decode_together(plain, columns.decoder)
+    for is_plain, adjacent in groupby(small, key=attrgetter("is_plain")):
+        if is_plain:
+            yield from _scan_together(list(adjacent), columns, with_texts)
+        else:
+            yield from chain.from_iterable(file.scan(columns, with_texts) for file in adjacent)
 
 
 def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool = False) -> list[Scanned] | None:
-    """A document that is one list of usual rows; None for any other document."""
+    """A document that is one list of usual rows, or such a row; None for any other document."""
+    scanned = [_scan(path, file, columns.lines, block, with_texts) for block in _document_blocks(path)]
+    if not scanned or any(of_block.odd for of_block in scanned):
+        return None
+    return [replace(of_block, is_document=True) for of_block in scanned]
+
+
+def _document_blocks(path: Path) -> list[LineBlock]:
+    """A document's rows as lines; none where only the row reader knows what its rows are."""
     try:
         data = tables.document_bytes(path)
-        elements = tables.LIST.decode(data) if data is not None and is_text(data) else []
+        if data is None or not is_text(data):
+            return []
+        if data.startswith(b"{") and not any(b'"%b"' % name.encode() in data for name in tables.LISTS):
+            elements = [data.strip()]
+        else:
+            elements = list(map(bytes, tables.LIST.decode(data)))
     except (InputError, *tables.UNDECODED):
-        return None
-    scanned: list[Scanned] = []
-    end = path.stat().st_size
-    for start in range(0, len(elements), _ELEMENTS):
-        # an end of line within an element is white space
-        of_block = elements[start : start + _ELEMENTS]
-        lines = b"".join(bytes(element).replace(b"\n", b" ") + b"\n" for element in of_block)
-        of_lines = _scan(path, file, columns.lines, LineBlock(data=lines, offset=0, end=end), with_texts)
-        if of_lines.odd:
-            return None
-        scanned.append(replace(of_lines, spans=None))
-    return scanned or None
+        return []
+    # an end of line within an element is white space
+    lines = [element.replace(b"\n", b" ") + b"\n" for element in elements]
+    blocks = (b"".join(lines[start : start + _ELEMENTS]) for start in range(0, len(lines), _ELEMENTS))
+    return [LineBlock(data=block, offset=0, end=path.stat().st_size) for block in blocks]
 
 
-class _PlainFile(Struct, frozen=True):
-    """A file of one block, all of whose lines decode."""
+class _SmallFile:
+    """A file that is read in one piece."""
 
-    path: Path
-    file: int
-    block: LineBlock
-    rows: list[Any]
-    bounds: Counts
+    def __init__(self, path: Path, number: int) -> None:
+        self.path, self.number = path, number  # the file, and its number in the log
+        self.is_document = tables.suffix_of(path) == ".json"  # whether its rows are made lines, which it has not
+        self.blocks = _document_blocks(path) if self.is_document else list(blocks_in(path))
+        self.is_plain = len(self.blocks) == 1 and self.blocks[0].lost is None and not self.blocks[0].is_open
+        self.rows: list[Any] = []  # of a plain file all, once it is decoded
+        self.bounds: Counts = np.zeros(1, dtype=np.int64)
+
+    def scan(self, columns: LineColumns, with_texts: bool) -> Iterator[Scanned | int]:
+        """Its rows by themselves."""
+        scanned = [_scan(self.path, self.number, columns, block, with_texts) for block in self.blocks]
+        if self.is_document and (not scanned or any(block.odd for block in scanned)):
+            yield self.number
+            return
+        yield from (replace(block, is_document=self.is_document) for block in scanned)
 
 
-def _scan_together(plain: Sequence[_PlainFile], columns: LineColumns, with_texts: bool) -> Iterator[Scanned]:
-    if not plain:
-        return
-    of_all = columns.to_columns([row for small in plain for row in small.rows], plain[0].path)
-    numbers = np.concatenate([np.arange(len(small.rows)) + small.file * ROWS_A_FILE for small in plain])
+def _decode_together(files: Sequence[_SmallFile], decoder: msgspec.json.Decoder[Any]) -> None:
+    """Decode files of one block at the cost of one; those with a line that does not decode are not plain."""
+    data = b"".join(file.blocks[0].data for file in files)
+    rows, at, bounds = LineBlock(data=data, offset=0, end=len(data)).decoded(decoder)
+    edges = np.append(0, np.cumsum([file.blocks[0].data.count(b"\n") for file in files]))
+    pairs = zip(pairwise(edges.tolist()), pairwise(np.searchsorted(at, edges).tolist()), strict=True)
+    for file, ((start, end), (first, last)) in zip(files, pairs, strict=True):
+        file.is_plain = last - first == end - start
+        file.rows = rows[first:last]
+        file.bounds = bounds[start : end + 1] - bounds[start] + file.blocks[0].offset
+
+
+def _scan_together(plain: Sequence[_SmallFile], columns: LineColumns, with_texts: bool) -> Iterator[Scanned | int]:
+    of_all = columns.to_columns([row for file in plain for row in file.rows], plain[0].path)
+    numbers = np.concatenate([np.arange(len(file.rows)) + file.number * ROWS_A_FILE for file in plain])
     part, _, is_odd = part_of_columns(of_all, numbers, with_texts=with_texts)
     if is_odd.any():
-        for small in plain:
-            yield _scan(small.path, small.file, columns, small.block, with_texts)
+        yield from chain.from_iterable(file.scan(columns, with_texts) for file in plain)
         return
     noted = of_all.called_for(is_odd)
-    ends = np.cumsum([len(small.rows) for small in plain])
-    first = 0
-    for small, end in zip(plain, np.searchsorted(of_all.row_of, ends).tolist(), strict=True):
-        of_file, is_last = slice(first, end), small is plain[-1]
+    edges = np.append(0, np.cumsum([len(file.rows) for file in plain]))
+    for file, rollouts in zip(plain, pairwise(np.searchsorted(of_all.row_of, edges).tolist()), strict=True):
+        of_file, is_last = slice(*rollouts), file is plain[-1]
         at = numbers[of_all.row_of[of_file]] % ROWS_A_FILE
-        first = end
         yield Scanned(
-            file=small.file,
-            end=small.block.end,
-            num_rows=len(small.rows),
+            file=file.number,
+            end=file.blocks[0].end,
+            num_rows=len(file.rows),
             part=part if is_last else None,
-            spans=spans_of(of_all.step[of_file], at, small.bounds + small.block.offset),
+            spans=spans_of(of_all.step[of_file], at, file.bounds),
             noted=noted if is_last else (),
             is_of_several=is_last,
+            is_document=file.is_document,
         )
 
 

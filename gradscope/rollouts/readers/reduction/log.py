@@ -415,7 +415,9 @@ def _part_of(
         records.append((odd.at, record))
         odd_spans.append(Span(step=record.step, start=odd.start, end=odd.end, line=odd.at))
     part = part_of_records(records, scanned.part, scanned.at, with_texts=with_texts) if records else scanned.part
-    if spans is not None and scanned.spans is not None:
+    if spans is not None and scanned.is_document:
+        spans.add_file(scanned.file, [span.step for span in scanned.spans or ()])
+    elif spans is not None and scanned.spans is not None:
         spans.add(scanned.file, first, scanned.spans, odd_spans)
     elif spans is not None and part is not None:
         spans.add_file(scanned.file, part.step.tolist())

@@ -364,9 +364,10 @@ def _scan(files: Sequence[Path], declared: Declared, with_texts: bool, task: Tas
     for ranges_together in _with_small_together(files, declared, task):
         number, start, end = ranges_together[0]
         columns = declared(files[number])
-        if len(ranges_together) > 1 and isinstance(columns, LineColumns):
+        lines = columns.lines if isinstance(columns, ListColumns) else columns
+        if len(ranges_together) > 1 and isinstance(lines, LineColumns):
             numbers = [number for number, _, _ in ranges_together]
-            yield from scan_small([files[number] for number in numbers], numbers, columns, with_texts=with_texts)
+            yield from scan_small([files[number] for number in numbers], numbers, lines, with_texts=with_texts)
         elif isinstance(columns, LineColumns):
             yield from scan_range(files[number], number, columns, start, end, with_texts=with_texts)
         elif isinstance(columns, ListColumns):
@@ -377,19 +378,21 @@ def _scan(files: Sequence[Path], declared: Declared, with_texts: bool, task: Tas
 
 
 def _with_small_together(files: Sequence[Path], declared: Declared, ranges: Iterable[Range]) -> Iterator[list[Range]]:
-    """Each range by itself, but adjacent small files of the same kind of lines together."""
+    """Each range by itself, but adjacent small files of the same kind of lines, or documents of them, together."""
     small: list[Range] = []
-    last_columns, size = None, 0
+    last_kind, size = None, 0
     for number, start, end in ranges:
         columns, length = declared(files[number]), files[number].stat().st_size
-        is_lines = isinstance(columns, LineColumns) and not columns.looks_at_path
+        lines = columns.lines if isinstance(columns, ListColumns) else columns
+        is_lines = isinstance(lines, LineColumns) and not lines.looks_at_path
         is_small = is_lines and files[number].suffix not in tables.COMPRESSED and not start and length < _SMALL
-        if small and (not is_small or columns is not last_columns or size + length > _TOGETHER):
+        kind = type(columns), id(lines)
+        if small and (not is_small or kind != last_kind or size + length > _TOGETHER):
             yield small
             small, size = [], 0
         if is_small:
             small.append((number, start, end))
-            last_columns, size = columns, size + length
+            last_kind, size = kind, size + length
         else:
             yield [(number, start, end)]
     if small:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET
 
-from gradscope.rollouts.groups import Status, Tokens
+from gradscope.rollouts.groups import UNKNOWN, Status, Tokens
 from gradscope.rollouts.readers.format import RowFormat, has_keys
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY
@@ -24,8 +24,13 @@ _BY_PROMPT = "Trajectories of one prompt_id at one global_step are a group."
 _STATUS: Mapping[str, Status] = {"succeeded": "completed", "truncated": "truncated", "failed": "error"}
 
 
+_KEYS = ("global_step", "prompt_id", "group_index", "reward")
+_LONG = ("prompt", "prompt_tokens", "completion_tokens")
+
+
 def _to_columns(rows: Cells) -> Columns:
     versions = [rows.steps(key).tolist() for key in ("rollout_policy_version", "consumed_policy_version")]
+    num_prompt, num_tokens = (parse.nums_ids(parse.jsons_of(rows.column(key))) for key in _LONG[1:])
 
     def details(at: int) -> dict[str, Any]:
         first, last = (of_rows[at] for of_rows in versions)
@@ -42,7 +47,7 @@ def _to_columns(rows: Cells) -> Columns:
         group=rows.names("prompt_id"),
         no_group="prompt_id is missing",
         texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
-        numbers={"reward": rows.numbers("reward")},
+        numbers={"reward": rows.numbers("reward"), "num_tokens": np.where(num_prompt < 0, UNKNOWN, num_tokens)},
         no_reward=partial(rows.no_reward, "reward"),
         noted={TEXT_ONLY: np.array([cell is UNSET for cell in rows.column("completion_tokens")], dtype=np.bool_)},
         samples=[name or None for name in index_names(rows.steps("group_index"))],
@@ -62,7 +67,7 @@ FORMAT = RowFormat(
     title="Tunix trajectories",
     patterns=("step[0-9]*/*/*/metadata.json", "trajectories/step[0-9]*/*/*/metadata.json"),
     recognizes_file=has_keys("global_step", "traj_id", "prompt_id", "group_index"),
-    columns=lambda reading: reading.log(to_columns=_to_columns),
+    columns=lambda reading: reading.log(to_columns=_to_columns, keys=_KEYS, raw=_LONG),
     inferred=(_BY_PROMPT,),
     missing=(TEXT_ONLY,),
     if_noted=frozenset({TEXT_ONLY}),

@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.reduction import lines as reduction_lines
 from gradscope.rollouts.readers.reduction import log as reduction_log
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from gradscope.rollouts.readers.reduction.parts import Part
-from tests.rollouts.readers.reduced import answers, assert_reduced
+from tests.rollouts.readers.reduced import answers, assert_reduced, assert_same
 
 
 def line(step: int, group: str, reward: Any, **cells: Any) -> str:
@@ -430,3 +430,13 @@ def test_rows_of_small_files_are_taken_together(tmp_path: Path, monkeypatch: pyt
     read_run(tmp_path, rewards_only=True)
     assert row_counts == [21, 6, 55, 7, 7, 7, 6, 7, 7, 7, 7, 1]  # an odd row among 55: each of their files by itself
     assert_reduced(tmp_path)
+
+
+@pytest.mark.parametrize("last", ["{", "[]", '{"data": [1]}', "[1]", '{"step": 1}', "", "null", ROW + "\n" + ROW])
+def test_documents_of_a_row_each_are_taken_together(tmp_path: Path, last: str) -> None:
+    row = json.loads(ROW)
+    documents = [row | {"step": number // 2, "group_id": f"g{number % 3}"} for number in range(8)]
+    for number, document in enumerate([*documents, [row, row | {"reward": 0.0}], {"rows": [row]}, row | {"x": "data"}]):
+        (tmp_path / f"{number}.json").write_text(json.dumps(document, indent=number % 3))
+    (tmp_path / "99.json").write_text(last)
+    assert_same(tmp_path)
