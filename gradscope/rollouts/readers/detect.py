@@ -37,7 +37,7 @@ from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_numb
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, list_names, peek
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_like, suffix_of
-from gradscope.rollouts.readers.trainers import nemo_rl, prime_rl, simple, slime, trl, tunix, verl
+from gradscope.rollouts.readers.trainers import episodes, nemo_rl, prime_rl, simple, slime, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files
 from gradscope.rollouts.run import Run, StepMetrics
 from gradscope.say import non_finite_word
@@ -57,13 +57,13 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     slime.RELAX,
     simple.AREAL,
     simple.ROLL,
-    simple.RLLM,
+    episodes.RLLM,
     simple.ART,
     simple.TINKER,
     simple.RAGEN,
     simple.RLINF,
     simple.TRACKIO,
-    tunix.FORMAT,
+    episodes.TUNIX,
 )
 """Logs of trainers, whose files have characteristic names."""
 

@@ -490,14 +490,15 @@ def test_ids_that_recur_without_a_step_are_no_groups(tmp_path: Path) -> None:
         ("sample", "prompt", 4),
         ("number", "prompt", 4),  # from 1 on
         ("prompt", "sample", 4),  # a group's own number beside one of its samples
-        ("batch", "prompt", 8),  # of different prompts, each of which returns
+        ("batch", "returning", 8),  # of different prompts, each of which returns
     ],
 )
 def test_a_column_that_numbers_the_samples_of_each_prompt_is_no_group(
     tmp_path: Path, group: str, prompt_id: str, size: int
 ) -> None:
     rows = [
-        {"step": at // 32, "prompt": at // 4 % 16, "sample": at % 4, "number": at % 4 + 1, "batch": at // 8}
+        {"step": at // 32, "prompt": at // 4 % 16, "sample": at % 4, "number": at % 4 + 1}
+        | {"batch": at // 8, "returning": at % 64}
         for at in range(128)
     ]
     named = ({"step": row["step"], "group_index": row[group], "prompt_id": row[prompt_id]} for row in rows)

@@ -352,6 +352,7 @@ _BATCH = 64
 _CHUNK = 1024  # the same where they stay columns, whose texts are no dictionary
 _LARGE, _MANY = 64 << 20, 1 << 16  # bytes and rows of a batch of columns, by the sizes in the file's metadata
 _DIGITS = re.compile("[0-9]+")
+_LONGEST_NUMBER = 20  # digits: those of a time in nanoseconds
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
 
@@ -382,14 +383,14 @@ def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
     return tuple(file for file in expand(path) if any(file.match(name) for name in names))
 
 
-def natural_path(path: Path) -> list[tuple[bool, int, str]]:
-    """A sorting key for files of several folders: each number in their paths counts as a number."""
-    parts = re.split(r"([0-9]+)", str(path))
-    return [(_is_digits(part), int(part) if _is_digits(part) else 0, part) for part in parts]
+def natural_path(path: Path) -> tuple[str, str]:
+    """A sorting key for files of several folders: each number in their paths counts as a number.
 
-
-def _is_digits(text: str) -> bool:
-    return text.isascii() and text.isdigit()  # "²" is a digit too, but no number
+    >>> sorted([Path("step10/a"), Path("step9/a")], key=natural_path)[0].parent.name
+    'step9'
+    """
+    name = str(path)
+    return _DIGITS.sub(lambda number: number[0].zfill(_LONGEST_NUMBER), name), name
 
 
 def natural(path: Path) -> tuple[int, str]:

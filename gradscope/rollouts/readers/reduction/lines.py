@@ -202,7 +202,7 @@ def _document_blocks(path: Path) -> list[LineBlock]:
     # an end of line within an element is white space
     lines = [element.replace(b"\n", b" ") + b"\n" for element in elements]
     blocks = (b"".join(lines[start : start + _ELEMENTS]) for start in range(0, len(lines), _ELEMENTS))
-    return [LineBlock(data=block, offset=0, end=path.stat().st_size) for block in blocks]
+    return [LineBlock(data=block, offset=0, end=len(data)) for block in blocks]
 
 
 class _SmallFile:

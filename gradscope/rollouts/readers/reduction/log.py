@@ -344,12 +344,12 @@ def _parts(
     so_far = memory if isinstance(memory, ReadSoFar) else ReadSoFar()
     so_far.check(log.files, (*log.keys, *log.raw))
     yield from so_far.parts
-    num_bytes = sum(file.stat().st_size for file in log.files)
+    sizes = [file.stat().st_size for file in log.files]
     num_rows = sum(int(part.size.sum()) for part in so_far.parts)
     number_of = {file: number for number, file in enumerate(log.files)}
     lines = Counter({number_of[file]: file_so_far.num_lines for file, file_so_far in so_far.files.items()})
     ends = {number_of[file]: file_so_far.end for file, file_so_far in so_far.files.items()}
-    before = np.cumsum([0, *(file.stat().st_size for file in log.files)]).tolist()
+    *before, num_bytes = np.cumsum([0, *sizes]).tolist()
     flawed = Counter[int]()
     columns_of = log.columns_of
     scan = scan_files(log.files, columns_of, ends, with_texts=with_texts)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import parse_json
-from gradscope.rollouts.arrays import run_starts, to_floats, to_strings, to_texts
+from gradscope.rollouts.arrays import run_starts, to_strings, to_texts
 from gradscope.rollouts.groups import REWARD, RewardTable, Status, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
@@ -24,7 +24,7 @@ from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_met
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, filter_caveat
 from gradscope.rollouts.readers.parsing.records import ReadRequest
-from gradscope.rollouts.readers.parsing.tables import Row, read_rows
+from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
@@ -205,64 +205,6 @@ RLINF = RowFormat(
     missing=(TEXT_ONLY,),
 )
 """RLinf's store of feedback in ``training_data_*.jsonl[.gz]``: each row a completion, accepted by its user or not."""
-
-
-_BY_TASK_HASH = "Rollouts of one task_hash at one step are a group; equal tasks at one step merge."
-_SEVERAL = "Episodes with several trajectories: those of one name form a group."
-
-
-def _trajectories(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    for location, episode in read_rows(file, quarantine):
-        trajectories = list(map(parse.mapping_of, parse.list_of(episode.get("trajectories"))))
-        if not trajectories:
-            quarantine.add("the episode has no trajectory", location)
-        for trajectory in trajectories:
-            yield location, {**trajectory, "episode": episode, "is_one_of_several": len(trajectories) > 1}
-
-
-def _rllm_rows(rows: Cells) -> Columns:
-    episodes, are_several = rows.cells("episode"), rows.cells("is_one_of_several")
-    tasks = [parse.text_of(episode.get("task_hash") or None) for episode in episodes]
-    of_agents = zip(tasks, texts_in(rows.names("name")), are_several, strict=True)
-    # The episode's time: where it holds several trajectories, each repeats it.
-    times = zip(map(parse.generation_seconds, episodes), are_several, strict=True)
-
-    def conversation(at: int) -> parse.Conversation:
-        last_step = [{}, *parse.list_of(rows.cell("steps", at))][-1]
-        parts = parse.cut_conversation(parse.mapping_of(last_step).get("chat_completions"))
-        return parts._replace(prompt=parts.prompt or parse.text_of(episodes[at].get("task")))
-
-    return Columns(
-        step=step_numbers([episode.get("training_step") for episode in episodes]),
-        group=[f"{task}/{name}" if task and several else task for task, name, several in of_agents],
-        no_group="task_hash is missing",
-        prompts=partial(texts_in, tasks),
-        texts=lambda chosen: [conversation(at).prompt for at in chosen],
-        numbers={
-            "reward": rows.numbers("reward"),
-            **rewards_of([{"is_correct": episode.get("is_correct")} for episode in episodes]),
-            "seconds": to_floats(None if several else seconds for seconds, several in times),
-        },
-        has_all_functions=True,
-        no_reward=partial(rows.no_reward, "reward"),
-        noted={_SEVERAL: np.array(are_several, dtype=np.bool_)},
-        details=lambda at: conversation(at)._asdict(),
-    )
-
-
-RLLM = RowFormat(
-    name="rllm",
-    looks_for="episodes/train_step_*/episode_*.json (rLLM)",
-    title="rLLM training episodes",
-    patterns=("episodes/train_step_*/episode_*.json", "train_step_*/episode_*.json", "episode_*.json"),
-    recognizes_file=has_keys("training_step", "task_hash", "trajectories"),
-    rows_of=_trajectories,
-    columns=lambda reading: reading.log(to_columns=_rllm_rows),
-    inferred=(_BY_TASK_HASH, _SEVERAL),
-    if_noted=frozenset({_SEVERAL}),
-    missing=(TEXT_ONLY,),
-)
-"""rLLM's episodes of training: a JSON file for each, in a folder for each step."""
 
 
 _OF_A_BATCH = ("global_step", "responses", "scores")
