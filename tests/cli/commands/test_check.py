@@ -117,6 +117,9 @@ def test_a_file_sets_the_whole_gate(cli: Cli, log: Path, monkeypatch: pytest.Mon
     done = cli("check", log)
     assert done.code == 0
     assert done.out.count("against the baseline") == 2
+    Path("gradscope.toml").write_text('[check]\ntrack = ["pass_rate"]\nbaseline = "track.json"\n')
+    assert cli("check", log, "--update-baseline").code == 0
+    assert "pass_rate" in Path("track.json").read_text()
 
 
 def test_metrics_without_an_interval_are_named_in_a_new_baseline(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:

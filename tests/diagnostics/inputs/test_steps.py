@@ -68,9 +68,10 @@ def test_a_step_is_computed_anew_for_another_question_alone(tmp_path: Path, run:
     first, *rest = run.groups
     assert keeper.cache(run, "bfloat16").read() is None
     assert keeper.cache(replace(run, groups=(with_fields(first, reward=9.0), *rest))).read() is None
+    assert keeper.cache(replace(run, tokenizer=tmp_path / "tokenizer")).read() is None
     (tmp_path / "weights" / "model.safetensors").write_bytes(b"other weights")
     assert keeper.cache(run).read() is None
-    assert keeper.notices == [ANEW] * 3
+    assert keeper.notices == [ANEW] * 4
 
 
 LOGS = REPOSITORY / "fixtures" / "logs"

@@ -235,6 +235,7 @@ def test_what_the_generation_configuration_declares_ends_since_a_version():
     assert status(9, NEW, declared=[3, 9]) == "completed"
     assert status(9, NEW, declared=9) == "completed"
     assert status(9, OLD, declared=[3, 9]) == "truncated"
+    assert status(3, declared=[3, 9]) == "completed"  # of any version, as it is the tokenizer's, too
     with pytest.raises(InputError, match="whether token 9 ends a completion depends on TRL's version") as caught:
         status(9, declared=[3, 9])
     assert "trl_version" in caught.value.hint

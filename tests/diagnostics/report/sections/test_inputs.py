@@ -1,6 +1,6 @@
 import pytest
 
-from gradscope.diagnostics.report.sections.inputs import Unavailable, missing_part, missing_section
+from gradscope.diagnostics.report.sections.inputs import Unavailable, excerpt, missing_part, missing_section
 from gradscope.results.report import QUESTIONS
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
@@ -21,6 +21,10 @@ def test_a_command_repeats_its_options_and_the_largest_step_has_the_largest_grad
     silent = gram_of([[9.0, 0.0]], ["a"], step=3, policy_gram=None)
     assert inputs_of(RUN, grams=[small, large, silent]).largest_step == 2
     assert inputs_of(RUN, grams=[silent, gram_of([[0.0, 0.0]], ["a"])]).largest_step is None
+
+
+def test_a_text_that_is_too_long_has_its_ends() -> None:
+    assert [excerpt("abcdef", limit) for limit in (6, 4)] == ["abcdef", "ab […] ef"]
 
 
 @pytest.mark.parametrize(("hint", "missing"), [("Log it.", "It is not there. Log it."), ("", "It is not there.")])
