@@ -44,7 +44,14 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
-from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, has_more_rows, peek
+from gradscope.rollouts.readers.parsing.records import (
+    NUM_SEARCHED,
+    ReadRequest,
+    assemble_groups,
+    has_more_rows,
+    list_names,
+    peek,
+)
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -152,7 +159,8 @@ def _read(request: ReadRequest) -> Run:
 def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> None:
     """Refuse counts without a prompt's name that are totals, say one for each checkpoint or benchmark."""
     # A pair alone, several that mostly have their share beside them and differ in size or each count more samples than
-    # there are pairs, several of as many sizes, as by category, or several that count many times as many.
+    # there are pairs, several of as many sizes, as by category, several that count many times as many, or one that is
+    # the sum of others within it.
     counts = [(part, samples) for _, part, samples in first if isinstance(samples, PromptSamples)]
     sizes = [len(samples) for _, samples in counts]
     has_shares = sum(_has_share(part, samples) for part, samples in counts) > len(counts) / 2
@@ -160,7 +168,11 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> N
     names = [next((key for key in reversed(keys) if not key.isdecimal()), "") for keys, _, _ in first]
     are_whole = has_shares and sum(map(bool, map(_EVALUATION.fullmatch, names))) > len(names) / 2
     are_few = sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY)
-    if num_pairs > 1 and are_few and not (are_uneven or are_whole):
+    are_sums = any(
+        len(samples) == sum(len(of) for _, _, of in prompt_rows([*part.values()]) if isinstance(of, PromptSamples))
+        for part, samples in counts
+    )
+    if num_pairs > 1 and are_few and not (are_uneven or are_whole or are_sums):
         return
     pairs = f"{num_pairs} pairs of counts" if num_pairs > 1 else "one pair of counts"
     raise InputError(
@@ -209,9 +221,18 @@ def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) ->
     """The name of the one list of a document whose objects are samples with a reward and a prompt each."""
     if len(rows) != 1 or len(expand(request.path)) != 1:
         return None
-    lists = ((name, cell) for name, cell in rows[0].items() if parse.is_list_of_objects(cell))
+    lists = {name: cell for name, cell in rows[0].items() if parse.is_list_of_objects(cell)}
     are_turns = nested.are_turns_of_one
-    holding = [name for name, of in lists if not are_turns(name, of) and _are_samples(of, request.columns)]
+    holding = [name for name, of in lists.items() if not are_turns(name, of) and _are_samples(of, request.columns)]
+    whole = [name for name in holding if not nested.are_chosen(name, lists[name])]
+    if holding and not whole and request.columns.reward is None:
+        raise InputError(
+            f"{request.path} lists rollouts that were chosen by how they ended, in {list_names(holding)}: they say "
+            "nothing of all.",
+            hint="Give the file with all samples of each prompt; if these are all, name their reward: --reward-column "
+            "NAME",
+        )
+    holding = whole or holding
     return holding[0] if len(holding) == 1 else None
 
 

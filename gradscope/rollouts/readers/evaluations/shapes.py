@@ -202,7 +202,8 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             hint="Write a row a rollout: step, prompt, response, reward.",
         )
     for name in REWARD_LISTS:
-        if sum(isinstance(row.get(name), list) for row in rows) > len(rows) / 2:
+        lists = [row[name] for row in rows if isinstance(row.get(name), list) and not is_list_of_objects(row[name])]
+        if len(lists) > len(rows) / 2:
             raise InputError(
                 f"{path} has a list {name!r} in a row, and no list of as many responses beside it: whether its entries "
                 "are samples, or parts of one, is not known.",

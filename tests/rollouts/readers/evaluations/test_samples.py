@@ -190,6 +190,9 @@ def test_the_totals_of_an_evaluation_are_not_the_counts_of_one_prompt(tmp_path: 
         read(tmp_path, {"runs": [dict.fromkeys(("pre_eval", "eval_after"), slices[0])] * 5})
     with pytest.raises(InputError, match="holds 5 pairs of counts and names no prompt"):
         read(tmp_path, {"by_repository": {of: {"passed": 1, "total": at} for at, of in enumerate("abcde", start=1)}})
+    by_type = {"math": {"n": 8, "correct": 3}, "code": {"n": 4, "correct": 1}}
+    with pytest.raises(InputError, match="holds 2 pairs of counts and names no prompt"):
+        read(tmp_path, {of: {"n": 12, "correct": 4, "by_type": by_type} for of in ("cot", "zero_shot")})
     problems = [{"problem_idx": at, **counts} for at, counts in enumerate(slices)]
     assert read(tmp_path, *problems).source.inferred[0] == "Prompts are told apart by problem_idx."
     assert read(tmp_path, {**TOTALS, "task_id": "x"}).groups[0].size == 3
@@ -244,6 +247,20 @@ def test_the_one_list_of_samples_in_a_document_is_read(
         of_prompts.setdefault(group.rollouts[0].prompt, []).extend(group.rewards)
     assert of_prompts == rewards
     assert "of a document" in run.source.recognized
+
+
+@pytest.mark.parametrize(
+    "name", ["failures", "errors", "wrong_cases", "correct", "success_examples", "failed", "solved"]
+)
+def test_rollouts_that_were_chosen_by_their_outcome_are_not_taken_for_all(tmp_path: Path, name: str) -> None:
+    chosen = [{"question": text, "response": "4", "correct": name[:2] in ("co", "su", "so")} for text in "abc"]
+    document = {"results": PER_QUESTION, name: chosen}
+    assert "'results'" in read(tmp_path, document).source.recognized
+    for alone in ({name: chosen}, {name: chosen, "passed": chosen}):
+        with pytest.raises(InputError, match=f"lists rollouts that were chosen by how they ended, in '{name}'"):
+            read(tmp_path, alone)
+    assert len(read(tmp_path, {name: chosen}, columns=ColumnNames(reward="correct")).groups) == 3
+    assert len(read(tmp_path, {name: PER_QUESTION}).groups) == 3
 
 
 def test_a_verdict_beside_the_samples_of_a_prompt_is_none_of_one(tmp_path: Path) -> None:
