@@ -27,7 +27,8 @@ USUAL: dict[str, tuple[str, ...]] = {
     "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
     "reward": (
         *("reward", "score", "total_reward", "reward_total", "final_reward", "episode_return"),
-        *("passed", "correct", "is_correct", "success", "acc", "accuracy", "resolved", "exact_match", "em"),
+        *("passed", "correct", "is_correct", "success", "acc", "accuracy", "resolved", "is_resolved"),
+        *("solved", "exact_match", "em"),
     ),
     "step": (
         *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),

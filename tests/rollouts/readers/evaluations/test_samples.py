@@ -360,6 +360,19 @@ def test_verdicts_by_the_keys_of_many_prompts(tmp_path: Path, cell: dict[str, An
     assert (len(run.groups), run.groups[0].rewards) == (num, (float(cell.get("correct", False)),))
 
 
+@pytest.mark.parametrize("missing", [[], ["d"]])
+def test_a_report_of_swe_bench_lists_ids_and_one_of_terminal_bench_trials(tmp_path: Path, missing: list[str]) -> None:
+    ids = {"submitted_ids": ["a", "b", "c"], "resolved_ids": ["b"], "error_ids": ["c"], "incomplete_ids": missing}
+    run = read(tmp_path, {"total_instances": 4, "resolved_instances": 1, **ids, "schema_version": 2})
+    assert [(group.prompt_id, group.rewards) for group in run.groups] == [("a", (0,)), ("b", (1,)), ("c", (0,))]
+    assert ("without 1 that were not submitted" in run.source.recognized) is bool(missing)
+    trials = [{"trial_name": f"t.{at}-of-2", "task_id": "t", "is_resolved": at == 2} for at in (1, 2)]
+    trials.append({"trial_name": "u.1-of-2", "task_id": "u", "is_resolved": None})
+    run = read(tmp_path, {"results": trials, "pass_at_k": {}, "n_resolved": 1, "resolved_ids": ["t"], "accuracy": 0.5})
+    assert run.groups[0].rewards == (0, 1)
+    assert run.source.quarantined.num_rows == 1
+
+
 def test_a_list_of_counts_that_is_named_has_a_prompt_each(tmp_path: Path) -> None:
     columns = ColumnNames(num_samples="n", num_correct="c")
     run = read(tmp_path, {"step_500": {"n": 2, "c": [1, 3, 2]}, "other": {"c": [1]}}, columns=columns)
