@@ -93,6 +93,8 @@ ARMS = (
     *("phase", "stage", "version", "adapter", "agent", "system"),
 )
 """Names of columns that set policies apart where they differ within a prompt of an evaluation."""
+_COUNTS_ROWS = re.compile(r"seed|(^|_)(id|idx|index|number|num|rank|fold)$", re.IGNORECASE)
+"""Names of columns whose numbers tell rows apart, and set nothing."""
 BENCHMARKS = (
     *("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset", "domain", "subject", "split"),
 )
@@ -251,7 +253,21 @@ def setting_columns(
     arms = (*ARMS, *further)
     num = {arm: sum(len({parse.text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in arms}
     so_far = [arm for arm in arms if are_first and only_text(rows, arm)]
-    return (*so_far, *(arm for arm in num if num[arm] > len(groups) / 2))
+    taken = {*arms, *astuple(columns), *reward_columns(columns_in(rows), "")}
+    levels = (name for name in columns_in(rows) if name not in taken and not _COUNTS_ROWS.search(name))
+    designed = (name for name in levels if len(groups) > 2 and _are_levels(groups, name))
+    return (*so_far, *(arm for arm in num if num[arm] > len(groups) / 2), *designed)
+
+
+def _are_levels(groups: Iterable[Iterable[Mapping[str, Any]]], name: str) -> bool:
+    """Whether every prompt has the same numbers equally often, and these count nothing, as the places of samples do."""
+    levels: list[float] = []
+    for group in groups:
+        sizes = Counter(math.nan if type(cell := row.get(name)) is bool else as_number(cell) for row in group)
+        levels = levels or sorted(sizes)
+        if len(sizes) < 2 or sorted(sizes) != levels or len(set(sizes.values())) > 1:
+            return False
+    return levels != [levels[0] + at for at in range(len(levels))] or levels[0] not in (0, 1)
 
 
 def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *, are_first: bool = False) -> str | None:

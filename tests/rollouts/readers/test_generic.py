@@ -529,6 +529,30 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
         assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
 
 
+@pytest.mark.parametrize(
+    ("name", "numbers", "are_settings"),
+    [
+        ("alpha", (-1.0, 0.0, 0.5), True),
+        ("max_tokens", (512, 2048), True),
+        ("k", (1, 2, 4), True),
+        ("attempt_no", (1, 2, 3), False),
+        ("repeat", (0, 1), False),
+        ("rng_seed", (42, 7), False),
+        ("node_id", (3, 8), False),
+        ("is_chosen", (True, False), False),
+        ("format", (0.5, 0.0, 0.5), False),  # not equally often
+    ],
+)
+def test_numbers_that_every_prompt_has_and_that_count_nothing_are_settings(
+    name: str, numbers: tuple[float, ...], are_settings: bool, tmp_path: Path
+) -> None:
+    rows = [{"task_id": task, name: number, "passed": True} for number in numbers for task in range(9)]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert {group.size for group in run.groups} == {1 if are_settings else len(numbers)}
+    run = read_run(write(tmp_path / "b.jsonl", *rows[:-1], {**rows[-1], name: 99.5}))
+    assert max(group.size for group in run.groups) == len(numbers)
+
+
 def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_well(tmp_path: Path) -> None:
     rows = [{"task_id": at, "condition": arm, "passed": arm == "b"} for arm in "ab" for at in range(NUM_SEARCHED)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
