@@ -341,9 +341,9 @@ def key_of(names: ColumnNames) -> str | None:
     return names.group or names.prompt_id or names.prompt
 
 
-def columns_of_rows(rows: Iterable[Mapping[str, Any]], named_by_user: ColumnNames) -> ColumnNames:
-    """A column a role of some rows, entries of their objects among them."""
-    return resolve_columns(columns_in(with_entries(rows)), named_by_user)
+def columns_of_rows(rows: Sequence[Mapping[str, Any]], named_by_user: ColumnNames) -> ColumnNames:
+    """A column a role of some rows, entries of their objects among them; none of no rows, as of a console."""
+    return resolve_columns(columns_in(with_entries(rows)), named_by_user) if rows else ColumnNames()
 
 
 def first_present(columns: Collection[str], names: Iterable[str]) -> str | None:

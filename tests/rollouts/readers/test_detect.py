@@ -147,7 +147,7 @@ def touched(*files: Path) -> None:
         ),
         (
             lambda path: touched(path / "a" / "1.jsonl", path / "b" / "1.csv"),
-            "has no rows itself: .*a has .*1 more folder",
+            "has no rows itself: such files are in .*a and 1 more folder.",
         ),
         (lambda path: path.write_text("\n\n"), "has no usable rows; the first .*: the line is blank"),
     ],
