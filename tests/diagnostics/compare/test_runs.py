@@ -260,7 +260,9 @@ def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_pa
     assert "Compared at the 4 steps that both have, of 4 and 9." in sentences(report)
     later = as_generic(tmp_path / "later.jsonl", [(step + 100, *row) for step, *row in low])
     assert "Compared at all, as there are no steps that both have, of 4 and 4." in sentences(compare_runs(first, later))
-    assert "step" not in " ".join(compare_runs(first, as_generic(tmp_path / "b.jsonl", low)).cautions)
+    report = compare_runs(first, as_generic(tmp_path / "b.jsonl", low))
+    assert report.cautions[0] == "Both have the same mean reward at each of 4 steps, as logs of one run do."
+    assert "step" not in " ".join(report.cautions[1:])
 
 
 @pytest.mark.parametrize(("shift", "scale", "unlike"), [(3.0, 1.0, True), (-1.0, 2.0, True), (0.0, 1.0, False)])
