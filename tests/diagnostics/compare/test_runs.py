@@ -1,6 +1,5 @@
 """Runs as they are read for a comparison: of other readers, trained on other rewards, and told apart."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run_folder import read_manifest, write_manifest
 from gradscope.rollouts.store import write_step_rollouts
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.diagnostics.compared_runs import write_run
 from tests.diagnostics.made_up_runs import group_of
 from tests.rollouts.readers.lines import write_lines
@@ -164,7 +163,6 @@ def test_logs_that_tell_settings_and_seed_are_cells(tmp_path: Path) -> None:
     assert [sorted(of_seed) for of_seed in cells.values()] == [[1, 2], [1, 2]]
 
 
-LOGS = REPOSITORY / "fixtures" / "logs"
 QUESTIONS = [f"{n} + 2 = ?" for n in range(12)]
 
 
@@ -338,8 +336,7 @@ def write_pair(path: Path, chance: float, *, sizes: tuple[int, ...] = (8,), seed
         for prompt in range(10)
         for _ in range(sizes[(step + prompt) % len(sizes)])
     ]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
+    return write_lines(path, *rows)
 
 
 def within(*paths: Path) -> dict[str, tuple[ComparedPair, Estimate | None]]:

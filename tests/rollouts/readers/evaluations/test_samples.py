@@ -14,17 +14,14 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations import samples
 from gradscope.rollouts.readers.evaluations.shapes import objects_as_lists, prompt_rows, refuse_lone_list
 from gradscope.rollouts.run import Run
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.rollouts.readers.lines import write_lines
 
-LOGS = REPOSITORY / "fixtures" / "logs"
 LEAF = {"scores": [1.0, 0.0], "responses": ["a", "b"]}
 
 
 def read(tmp_path: Path, *rows: dict[str, Any], rewards_only: bool = False, **options: Any) -> Run:
-    path = tmp_path / "samples.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return read_run(path, ReadOptions(**options), rewards_only=rewards_only)
+    return read_run(write_lines(tmp_path / "samples.jsonl", *rows), ReadOptions(**options), rewards_only=rewards_only)
 
 
 def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
