@@ -35,8 +35,7 @@ _OF_A_PROMPT = frozenset((*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], *ro
 }
 _SINGULAR = {f"{name}s": name for names in roles.USUAL.values() for name in names}
 _CHOSEN = re.compile(
-    r"(\w+_)?(fail(ed|ing|ures?)?|errors?|wrong|mistakes?|miss(es|ed)|(in)?correct|(un)?solved|success(es|ful)?|pass(es|ed|ing))"
-    r"(_\w+)?",
+    r"(^|_)(fail(ed|ures?)?|errors?|wrong|mistakes?|miss(es|ed)|(in)?correct|(un)?solved|success(es|ful)?|passed)(_|$)",
     re.IGNORECASE,
 )
 """How lists are called whose rollouts were chosen by their outcome, where they all have the same."""
@@ -148,7 +147,7 @@ def are_turns_of_one(name: str, elements: Iterable[Mapping[str, Any]]) -> bool:
 def are_chosen(name: str, rollouts: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a list, by its name and as all in it have one reward, holds rollouts chosen by it, as the failures."""
     reward = roles.columns_of_rows(rollouts[:NUM_LISTED], ColumnNames()).reward or ""
-    return _CHOSEN.fullmatch(name) is not None and roles.only_text(roles.with_entries(rollouts), reward) != ""
+    return _CHOSEN.search(name) is not None and roles.only_text(roles.with_entries(rollouts), reward) != ""
 
 
 def rows_under(cell: Any) -> Sequence[Mapping[str, Any]]:

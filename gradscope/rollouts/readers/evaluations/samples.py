@@ -44,14 +44,7 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
-from gradscope.rollouts.readers.parsing.records import (
-    NUM_SEARCHED,
-    ReadRequest,
-    assemble_groups,
-    has_more_rows,
-    list_names,
-    peek,
-)
+from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, has_more_rows, peek
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -227,10 +220,8 @@ def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) ->
     whole = [name for name in holding if not nested.are_chosen(name, lists[name])]
     if holding and not whole and request.columns.reward is None:
         raise InputError(
-            f"{request.path} lists rollouts that were chosen by how they ended, in {list_names(holding)}: they say "
-            "nothing of all.",
-            hint="Give the file with all samples of each prompt; if these are all, name their reward: --reward-column "
-            "NAME",
+            f"{request.path} lists rollouts that were chosen by how they ended, in {holding[0]!r}: no sample of all.",
+            hint="Give the file with all samples of each prompt; if these are all: --reward-column NAME",
         )
     holding = whole or holding
     return holding[0] if len(holding) == 1 else None
