@@ -529,26 +529,19 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
         assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
 
 
-@pytest.mark.parametrize(
-    ("name", "numbers", "are_settings"),
-    [
-        ("alpha", (-1.0, 0.0, 0.5), True),
-        ("max_tokens", (512, 2048), True),
-        ("k", (1, 2, 4), True),
-        ("attempt_no", (1, 2, 3), False),
-        ("repeat", (0, 1), False),
-        ("rng_seed", (42, 7), False),
-        ("node_id", (3, 8), False),
-        ("is_chosen", (True, False), False),
-        ("format", (0.5, 0.0, 0.5), False),  # not equally often
-    ],
-)
-def test_numbers_that_every_prompt_has_and_that_count_nothing_are_settings(
-    name: str, numbers: tuple[float, ...], are_settings: bool, tmp_path: Path
-) -> None:
+SETTINGS: dict[str, tuple[float, ...]] = {"alpha": (-1.0, 0.0, 0.5), "max_tokens": (512, 2048), "k": (1, 2, 4)}
+OF_SAMPLES: dict[str, tuple[float, ...]] = {
+    **{"attempt_no": (1, 2, 3), "repeat": (0, 1), "rng_seed": (42, 7), "node_id": (3, 8), "is_chosen": (True, False)},
+    "format": (0.5, 0.0, 0.5),  # not equally often
+}
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, *OF_SAMPLES])
+def test_numbers_that_every_prompt_has_and_that_count_nothing_are_settings(name: str, tmp_path: Path) -> None:
+    numbers = (SETTINGS | OF_SAMPLES)[name]
     rows = [{"task_id": task, name: number, "passed": True} for number in numbers for task in range(9)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
-    assert {group.size for group in run.groups} == {1 if are_settings else len(numbers)}
+    assert {group.size for group in run.groups} == {1 if name in SETTINGS else len(numbers)}
     run = read_run(write(tmp_path / "b.jsonl", *rows[:-1], {**rows[-1], name: 99.5}))
     assert max(group.size for group in run.groups) == len(numbers)
 

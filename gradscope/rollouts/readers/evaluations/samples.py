@@ -215,8 +215,8 @@ def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) ->
     if len(rows) != 1 or len(expand(request.path)) != 1:
         return None
     lists = {name: cell for name, cell in rows[0].items() if parse.is_list_of_objects(cell)}
-    are_turns = nested.are_turns_of_one
-    holding = [name for name, of in lists.items() if not are_turns(name, of) and _are_samples(of, request.columns)]
+    lists = {name: of for name, of in lists.items() if not nested.are_turns_of_one(name, of)}
+    holding = [name for name, of in lists.items() if _are_samples(of, request.columns)]
     whole = [name for name in holding if not nested.are_chosen(name, lists[name])]
     if holding and not whole and request.columns.reward is None:
         raise InputError(
