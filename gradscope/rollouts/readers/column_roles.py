@@ -261,13 +261,11 @@ def setting_columns(
 
 def _are_levels(groups: Iterable[Iterable[Mapping[str, Any]]], name: str) -> bool:
     """Whether every prompt has the same numbers equally often, and these count nothing, as the places of samples do."""
-    levels: list[float] = []
-    for group in groups:
-        sizes = Counter(math.nan if type(cell := row.get(name)) is bool else as_number(cell) for row in group)
-        levels = levels or sorted(sizes)
-        if len(sizes) < 2 or sorted(sizes) != levels or len(set(sizes.values())) > 1:
-            return False
-    return levels != [levels[0] + at for at in range(len(levels))] or levels[0] not in (0, 1)
+    cells = ([row.get(name) for row in group] for group in groups)
+    sizes = [Counter(math.nan if type(cell) is bool else as_number(cell) for cell in of_group) for of_group in cells]
+    levels = sorted(sizes[0])
+    are_alike = all(sorted(of) == levels and len(set(of.values())) == 1 < len(of) for of in sizes)
+    return are_alike and (levels != [levels[0] + at for at in range(len(levels))] or levels[0] not in (0, 1))
 
 
 def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *, are_first: bool = False) -> str | None:

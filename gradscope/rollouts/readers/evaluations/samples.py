@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, chain, islice, repeat
+from itertools import accumulate, chain, islice, repeat, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,6 +100,9 @@ def _read(request: ReadRequest) -> Run:
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
     first, columns, benchmark = _first_parts(request), request.columns, None
     is_named = roles.key_of(columns) is not None
+    parts = [part for row in rows for part in prompt_rows(row)]
+    if len(rows) == 1 and columns == NO_COLUMNS and all(starmap(_is_nameless_count, parts)):
+        _refuse_totals(request.path, len(list(_without_repeats(parts))), parts)  # rather than make millions of samples
     names = columns if is_named else replace(_names_in(first), step=step_key)
     has_steps = step_key is not None or not set(roles.USUAL["step"]).isdisjoint(roles.columns_in(first))
     are_first = not has_steps and len(first) > 1 and has_more_rows(request.path, first)
@@ -133,7 +136,7 @@ def _read(request: ReadRequest) -> Run:
     shapes, identities = facts_in(notes, "shape"), facts_in(notes, "identity")
     is_named = request.columns.num_samples is not None or not {_BY_KEYS, _BY_LINES}.issuperset(identities)
     if shapes == [COUNTS] and not is_named:
-        _refuse_totals(request.path, len(groups), [part for row in rows for part in prompt_rows(row)])
+        _refuse_totals(request.path, len(groups), parts)
     return assemble_groups(
         request,
         request.source(
@@ -147,6 +150,10 @@ def _read(request: ReadRequest) -> Run:
         groups=groups,
         quarantine=quarantine,
     )
+
+
+def _is_nameless_count(keys: tuple[str, ...], part: Mapping[str, Any], samples: PromptSamples | str) -> bool:
+    return getattr(samples, "shape", "") == COUNTS and _identify(part, "", keys)[1] in (_BY_KEYS, _BY_LINES)
 
 
 def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> None:

@@ -174,7 +174,8 @@ def test_parts_are_named_by_their_keys(tmp_path: Path, rows: list[dict[str, Any]
 TOTALS = {"n": 3, "correct": 1, "accuracy": 0.33}
 
 
-def test_the_totals_of_an_evaluation_are_not_the_counts_of_one_prompt(tmp_path: Path) -> None:
+def test_totals_of_an_evaluation_are_no_counts_of_one_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "reduced_groups", None)  # nothing is made of them, however many they count
     with pytest.raises(InputError, match="names no prompt") as alone:
         read(tmp_path, TOTALS)
     assert "for each sample or prompt" in str(alone.value.hint)
@@ -190,6 +191,7 @@ def test_the_totals_of_an_evaluation_are_not_the_counts_of_one_prompt(tmp_path: 
     by_type = {"math": {"n": 8, "correct": 3}, "code": {"n": 4, "correct": 1}}
     with pytest.raises(InputError, match="holds 2 pairs of counts and names no prompt"):
         read(tmp_path, {of: {"n": 12, "correct": 4, "by_type": by_type} for of in ("cot", "zero_shot")})
+    monkeypatch.undo()
     problems = [{"problem_idx": at, **counts} for at, counts in enumerate(slices)]
     assert read(tmp_path, *problems).source.inferred[0] == "Prompts are told apart by problem_idx."
     assert read(tmp_path, {**TOTALS, "task_id": "x"}).groups[0].size == 3
