@@ -253,8 +253,8 @@ def setting_columns(
     arms = (*ARMS, *further)
     num = {arm: sum(len({parse.text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in arms}
     so_far = [arm for arm in arms if are_first and only_text(rows, arm)]
-    taken = {*arms, *astuple(columns), *reward_columns(columns_in(rows), "")}
-    free = (name for name in columns_in(rows) if name not in taken and not _COUNTS_ROWS.search(name))
+    known_names = {*arms, *astuple(columns), *reward_columns(columns_in(rows), "")}
+    free = (name for name in columns_in(rows) if name not in known_names and not _COUNTS_ROWS.search(name))
     designed = (name for name in free if len(groups) > 2 and _are_levels(groups, name))
     return (*so_far, *(arm for arm in num if num[arm] > len(groups) / 2), *designed)
 

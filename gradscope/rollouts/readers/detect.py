@@ -284,8 +284,8 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
     seen = f"{of} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     if not columns and (below := _folders_with_rows(request.path)):
-        others = f" and {counted(len(below) - 1, 'more folder')}" if len(below) > 1 else ""
-        named = f"such files are in {below[0]}{others}"
+        more_folders = f" and {counted(len(below) - 1, 'more folder')}" if len(below) > 1 else ""
+        named = f"such files are in {below[0]}{more_folders}"
         raise InputError(f"{request.path} has no rows itself: {named}.", hint=f"Name the folder: {below[0]}")
     named = shlex.quote("".join(candidates[:1]))
     listed, _, entry = named.partition(".")

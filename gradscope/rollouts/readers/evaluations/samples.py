@@ -224,13 +224,13 @@ def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) ->
     lists = {name: cell for name, cell in rows[0].items() if parse.is_list_of_objects(cell)}
     lists = {name: of for name, of in lists.items() if not nested.are_turns_of_one(name, of)}
     holding = [name for name, of in lists.items() if _are_samples(of, request.columns)]
-    whole = [name for name in holding if not nested.are_chosen(name, lists[name])]
-    if holding and not whole and request.columns.reward is None:
+    unchosen = [name for name in holding if not nested.are_chosen(name, lists[name])]
+    if holding and not unchosen and request.columns.reward is None:
         raise InputError(
             f"{request.path} lists rollouts that were chosen by how they ended, in {holding[0]!r}: no sample of all.",
             hint="Give the file with all samples of each prompt; if these are all: --reward-column NAME",
         )
-    holding = whole or holding
+    holding = unchosen or holding
     return holding[0] if len(holding) == 1 else None
 
 

@@ -338,13 +338,13 @@ class RunRows:
             yield int(at[part.start]), run
 
     def _resumed(self, rows: Sequence[int], at: Counts, steps: Counts) -> list[str]:
-        places = [f"at step {steps[row]} ({self._location(at[row])})" for row in rows]
+        resumptions = [f"at step {steps[row]} ({self._location(at[row])})" for row in rows]
         rest = "what was logged of later steps before counts no more."
         if len(rows) <= _MANY_RESUMED:
-            return [f"Resumed {place}: {rest}" for place in places]
+            return [f"Resumed {resumption}: {rest}" for resumption in resumptions]
         return [
-            f"Resumed {len(rows)} times, as where several processes write one log: first {places[0]}, last "
-            f"{places[-1]}; {rest}"
+            f"Resumed {len(rows)} times, as where several processes write one log: first {resumptions[0]}, last "
+            f"{resumptions[-1]}; {rest}"
         ]
 
     def _parts(self, steps: Counts, numbers: Mapping[str, Numbers]) -> list[_Part]:
