@@ -739,6 +739,10 @@ def test_steps_of_episodes_are_refused(mark: dict[str, Any], tmp_path: Path) -> 
     assert read_run(tmp_path / "a.jsonl", ReadOptions(columns=ColumnNames(step="step"))).steps == (0, 1, 2)
     finished = [row | {"done": True} for row in rows if "done" in row]
     assert not finished or len(read_run(write(tmp_path / "b.jsonl", *finished)).groups) == 6
+    states = [{**row, "prompt": f"state {at}"} for at, row in enumerate(rows) if row.pop("step") >= 0]
+    with pytest.raises(InputError, match="has a row for each step of an episode"):
+        read_run(write(tmp_path / "c.jsonl", *states))
+    assert read_run(write(tmp_path / "d.jsonl", *({**row, "prompt": "p"} for row in states))).groups
 
 
 def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:

@@ -253,8 +253,7 @@ def test_the_one_list_of_samples_in_a_document_is_read(
 )
 def test_rollouts_that_were_chosen_by_their_outcome_are_not_taken_for_all(tmp_path: Path, name: str) -> None:
     chosen = [{"question": text, "response": "4", "correct": name[:2] in ("co", "su", "so")} for text in "abc"]
-    document = {"results": PER_QUESTION, name: chosen}
-    assert "'results'" in read(tmp_path, document).source.recognized
+    assert "'results'" in read(tmp_path, {"results": PER_QUESTION, name: chosen}).source.recognized
     for alone in ({name: chosen}, {name: chosen, "passed": chosen}):
         with pytest.raises(InputError, match=f"lists rollouts that were chosen by how they ended, in '{name}'"):
             read(tmp_path, alone)
@@ -365,8 +364,8 @@ def test_a_report_of_swe_bench_lists_ids_and_one_of_terminal_bench_trials(tmp_pa
     run = read(tmp_path, {"total_instances": 4, "resolved_instances": 1, **ids, "schema_version": 2})
     assert [(group.prompt_id, group.rewards) for group in run.groups] == [("a", (0,)), ("b", (1,)), ("c", (0,))]
     assert ("without 1 that were not submitted" in run.source.recognized) is bool(missing)
-    trials = [{"trial_name": f"t.{at}-of-2", "task_id": "t", "is_resolved": at == 2} for at in (1, 2)]
-    trials.append({"trial_name": "u.1-of-2", "task_id": "u", "is_resolved": None})
+    verdicts = {"t.1-of-2": False, "t.2-of-2": True, "u.1-of-2": None}
+    trials = [{"trial_name": name, "task_id": name[0], "is_resolved": of} for name, of in verdicts.items()]
     run = read(tmp_path, {"results": trials, "pass_at_k": {}, "n_resolved": 1, "resolved_ids": ["t"], "accuracy": 0.5})
     assert run.groups[0].rewards == (0, 1)
     assert run.source.quarantined.num_rows == 1

@@ -126,9 +126,8 @@ def test_a_run_that_was_resumed_counts_as_its_later_rows(tmp_path: Path) -> None
     assert run.metrics == {1: {"reward": 0.1}, 2: {"reward": 0.2}, 3: {"reward": 0.9}, 4: {"loss": 1.0}}
     assert f"Resumed at step 3 ({path}:5)" in run.source.inferred[-1]
     in_turn = [{"step": max(1, 3 + at // 2 - at % 2), "reward": at / 30} for at in (-4, -3, *range(30))]
-    run = read(series(tmp_path, *in_turn))
-    assert len(run.source.inferred) == 1
-    assert run.source.inferred[0].startswith("Resumed 7 times, as where several processes write one log: first at")
+    (sentence,) = read(series(tmp_path, *in_turn)).source.inferred
+    assert sentence.startswith("Resumed 7 times, as where several processes write one log: first at")
 
 
 def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
