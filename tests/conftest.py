@@ -21,6 +21,7 @@ from tests.trained import short_run, tiny_run
 __all__ = ["cache", "memory", "short_run", "tiny_run", "web"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+LOGS = REPOSITORY / "fixtures" / "logs"
 TRAINED = {"short_run", "tiny_run"}  # fixtures that train; a test that asks for one is slow
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

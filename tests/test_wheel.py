@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS, REPOSITORY
 
 pytestmark = pytest.mark.slow
-LOGS = REPOSITORY / "fixtures" / "logs"
 LOG = str(LOGS / "trl")
 COMMANDS: list[list[str]] = [
     ["--version"],

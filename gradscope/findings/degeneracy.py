@@ -250,7 +250,9 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         *_filtered(report, log),
         disagreement(report.course, log.num_levels)[0],
         _left_out(log),
-        _doubled(log.doubled_steps),
+        f"There are twice the usual rollouts at {named_steps(doubled)}: did a resumed run log them again?"
+        if (doubled := log.doubled_steps)
+        else "",
         gap_sentence(report.course.step if report.course.step == report.course.last_step else ()),
         _levels(report, log),
         cost_finding(report),
@@ -396,12 +398,6 @@ def _gap(report: results.DegeneracyReport) -> str:
         f"{text}: {with_interval(parts.between_prompts, points)} from groups that differ within a step and "
         f"{with_interval(parts.over_time, points)} from a pass rate that moves between steps."
     )
-
-
-def _doubled(steps: Sequence[int]) -> str:
-    if not steps:
-        return ""
-    return f"There are twice the usual rollouts at {named_steps(steps)}: did a resumed run log them again?"
 
 
 def _levels(report: results.DegeneracyReport, log: LoggedGroups) -> str:

@@ -8,7 +8,7 @@ import pytest
 from gradscope.cli.remembered import FILE, HEADER, remembered_for, remembered_in
 from gradscope.errors import InputError
 from tests.cli.conftest import Cli
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.rollouts.readers.lines import write_lines
 
 NAMES = ("--reward-column", "score", "--prompt-column", "question")
@@ -227,7 +227,7 @@ def test_a_link_to_a_run_is_the_run(cli: Cli, odd: Path, tmp_path: Path) -> None
 
 
 def test_a_command_on_the_log_alone_does_not_ask_for_weights_that_are_kept(cli: Cli, tmp_path: Path) -> None:
-    shutil.copytree(REPOSITORY / "fixtures" / "logs" / "trl", tmp_path / "trl")
+    shutil.copytree(LOGS / "trl", tmp_path / "trl")
     asked = "give them with --initial"
     assert asked in cli("degeneracy", "trl", "--show", "notes").err
     (tmp_path / "base").mkdir()

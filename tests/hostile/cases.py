@@ -24,11 +24,10 @@ from msgspec import Struct
 
 from gradscope.__main__ import main
 from gradscope.rollouts.readers.reduction import log
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.hostile.mutate import damaged
 from tests.hostile.oracle import difference, write_log
 
-LOGS = REPOSITORY / "fixtures" / "logs"
 EVALUATIONS = ("evalplus", "lm_eval", "lighteval", "inspect", "verifiers", "skyrl", "samples", "trials")
 GATE = ("--require", "frac_reward_zero_std <= 1", "--require", "grad_norm@max < 1e9")
 ON_LOGS: tuple[tuple[str, ...], ...] = (

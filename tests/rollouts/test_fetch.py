@@ -16,7 +16,7 @@ from gradscope.results.envelope import build_document
 from gradscope.rollouts import fetch
 from gradscope.rollouts.fetch import awaited_note, bring_weights, fetched, in_bytes, log_extent, mirrored
 from gradscope.rollouts.readers.detect import read_run, runs_below
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 
 ROW = b'{"reward": 1}\n'
 
@@ -355,9 +355,6 @@ def test_extents_change_with_what_is_written(tmp_path: Path) -> None:
 def test_a_file_that_vanishes_after_listing_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glob.glob", lambda _: [str(tmp_path / "gone.partial")])
     assert log_extent(tmp_path / "*") == {}
-
-
-LOGS = REPOSITORY / "fixtures" / "logs"
 
 
 def put(memory: Any, name: str, target: str) -> None:

@@ -226,6 +226,8 @@ def _cautions(first: compared_runs.ComparedRun, second: compared_runs.ComparedRu
     if common < max(lengths):
         which = f"the {common:,} steps" if common else "all, as there are no steps"
         yield f"Compared at {which} that both have, of {lengths[0]:,} and {lengths[1]:,}."
+    if common and len(set(first.reward)) > 2 and np.array_equal(first.reward, second.reward):  # two checkpoints, say
+        yield f"Both have the same mean reward at each of {common:,} steps, as logs of one run do."
     if first.rewards is not None and second.rewards is not None:
         first_prompts, second_prompts = (
             set(names) for names in compared_runs.prompt_names([first.rewards, second.rewards])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import shlex
 from array import array
 from collections.abc import Sequence
 from functools import cached_property
@@ -71,11 +72,13 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
     num_incomplete = int(np.sum(~complete))
     num_singletons = len(table) - num_incomplete - int(usable.sum())
     if not usable.any():
+        is_evaluation = num_singletons and len(run.steps) == 1
+        as_samples = f" Of one sample each: gradscope passk {shlex.quote(run.source.path)}" if is_evaluation else ""
         raise NoGroupError(
             f"{run.source.path} has no group to judge: of {len(table)} groups, {num_singletons} have one rollout and "
             f"{num_incomplete} lack a reward.",
             hint="Degenerate groups need two or more rollouts a prompt, each with its reward; name the columns of a "
-            "generic file with --prompt-column, --group-column and --reward-column.",
+            f"generic file with --prompt-column, --group-column and --reward-column.{as_samples}",
         )
     return GroupRewards(
         table=table.select(usable),

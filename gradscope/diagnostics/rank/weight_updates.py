@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
+from operator import truediv
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -267,6 +269,8 @@ def _changes(
         rank = min(change.shape)
         if checkpoints[last].factors:  # a product that was zero adds no directions to the difference
             rank = min(rank, sum(len(checkpoints[at].factors[name]()[0]) for at in (first, last) if matrices[at].any()))
+        none = Estimate.undefined_because(_NO_BASE)
+        overlap, null = (none, none) if base is None else weight_update.principal_overlap(base, change)
         yield results.WeightUpdate(
             tensor=name,
             first=checkpoints[first].num_updates,
@@ -277,7 +281,9 @@ def _changes(
             gaussian=_unrelated_rank(change.shape, rank),
             stable_rank=stable_rank(values),
             top_energy=_top(values),
-            **_relative_to_base(change, initial, base),
+            update_size=_size(initial).map(partial(truediv, float(np.linalg.norm(change)))),
+            principal_overlap=overlap,
+            principal_null=null,
             **_turned(change, rank, merged, frames, (first, last)),
         )
 
@@ -288,19 +294,6 @@ def _unrelated_rank(shape: tuple[int, ...], rank: int) -> Estimate:
     return effective_rank(
         weight_update.frame_of(weight_update.unrelated_matrix((shape[0], shape[1]), rank)).values[:rank]
     )
-
-
-def _relative_to_base(
-    change: Array, initial: Array | None, base: weight_update.SingularFrame | None
-) -> dict[str, Estimate]:
-    """What is relative to the weights before training."""
-    none = Estimate.undefined_because(_NO_BASE)
-    overlap, null = (none, none) if base is None else weight_update.principal_overlap(base, change)
-    return {
-        "update_size": _size(initial).map(lambda size: float(np.linalg.norm(change)) / size),
-        "principal_overlap": overlap,
-        "principal_null": null,
-    }
 
 
 def _size(initial: Array | None) -> Estimate:

@@ -477,6 +477,8 @@ def _pass_at_k(inputs: ReportInputs) -> KeyNumber:
     number = partial(KeyNumber, name="coverage", title="pass@1 → pass@k", style="share")
     table = None if isinstance(inputs.passk, Unavailable) else inputs.passk.tables[-1]
     if table is not None and (rows := [row for row in table.rows if row.pass_at_k.is_defined]):
+        if len(rows) == 1:
+            return number(title=f"pass@{rows[0].k}", value=rows[0].pass_at_k, note=table.name)
         note = f"k = {rows[0].k} and {rows[-1].k}, {table.name}"
         return number(value=rows[0].pass_at_k, then=rows[-1].pass_at_k, note=note)
     if isinstance(inputs.degeneracy, Unavailable) or inputs.degeneracy.success_threshold is None:

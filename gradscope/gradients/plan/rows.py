@@ -165,14 +165,21 @@ def plan_rows(
     by_token = not _one_advantage_factors_out(objective) or any(r.token_advantages is not None for r in rollouts)
     if by_token and all(advantage is not None for advantage in advantages):
         channels.append("logged")
+    completions = []
+    for index, (rollout, of, mask) in enumerate(zip(rollouts, sequences, counted, strict=True)):
+        logged = _logged_logprobs(rollout, of, objective)
+        sampler = logged if objective.needs_sampler else None
+        old = None
+        if objective.importance_ratio:
+            old = passes.old[index] if passes.old is not None else logged if sampler is None else None
+        reference = passes.reference[index] if objective.beta and passes.reference is not None else None
+        reference = logged if objective.kl_to_sampler else reference
+        completions.append(Completion(counted=mask, old=old, sampler=sampler, reference=reference))
     return RowPlan(
         sequences=tuple(sequences),
         rows=tuple(Row(sequence=i, channel=channel) for channel in channels for i in range(len(sequences))),
         objective=objective,
-        completions=tuple(
-            _completion(index, rollout, of, mask, objective, passes)
-            for index, (rollout, of, mask) in enumerate(zip(rollouts, sequences, counted, strict=True))
-        ),
+        completions=tuple(completions),
         weights=tuple(weight * keep for weight, keep in zip(weights, entropy_masks, strict=True)),
         kl_weights=tuple(objective.beta * weight for weight in weights),
         entropy_weights=_entropy_weights(objective, counted, entropy_masks, weights, num_tokens)
@@ -245,25 +252,6 @@ def _token_advantages(rollout: Rollout, sequence: TokenSequence) -> torch.Tensor
     if rollout.advantage is None:
         return None
     return torch.full((num_tokens,), rollout.advantage, dtype=torch.float64)
-
-
-def _completion(
-    index: int,
-    rollout: Rollout,
-    sequence: TokenSequence,
-    counted: torch.Tensor,
-    objective: Objective,
-    passes: ForwardPasses,
-) -> Completion:
-    logged = _logged_logprobs(rollout, sequence, objective)
-    sampler = logged if objective.needs_sampler else None
-    old = None
-    if objective.importance_ratio:
-        old = passes.old[index] if passes.old is not None else logged if sampler is None else None
-    reference = passes.reference[index] if objective.beta and passes.reference is not None else None
-    if objective.kl_to_sampler:
-        reference = logged
-    return Completion(counted=counted, old=old, sampler=sampler, reference=reference)
 
 
 def _logged_logprobs(rollout: Rollout, sequence: TokenSequence, objective: Objective) -> torch.Tensor | None:

@@ -27,7 +27,8 @@ USUAL: dict[str, tuple[str, ...]] = {
     "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
     "reward": (
         *("reward", "score", "total_reward", "reward_total", "final_reward", "episode_return"),
-        *("passed", "correct", "is_correct", "success", "acc", "accuracy", "resolved", "exact_match", "em"),
+        *("passed", "correct", "is_correct", "success", "acc", "accuracy", "resolved", "is_resolved"),
+        *("solved", "exact_match", "em"),
     ),
     "step": (
         *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
@@ -92,6 +93,8 @@ ARMS = (
     *("phase", "stage", "version", "adapter", "agent", "system"),
 )
 """Names of columns that set policies apart where they differ within a prompt of an evaluation."""
+_COUNTS_ROWS = re.compile(r"seed|(^|_)(id|idx|index|number|num|rank|fold)$", re.IGNORECASE)
+"""Names of columns whose numbers tell rows apart, and set nothing."""
 BENCHMARKS = (
     *("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset", "domain", "subject", "split"),
 )
@@ -250,7 +253,19 @@ def setting_columns(
     arms = (*ARMS, *further)
     num = {arm: sum(len({parse.text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in arms}
     so_far = [arm for arm in arms if are_first and only_text(rows, arm)]
-    return (*so_far, *(arm for arm in num if num[arm] > len(groups) / 2))
+    known_names = {*arms, *astuple(columns), *reward_columns(columns_in(rows), "")}
+    free = (name for name in columns_in(rows) if name not in known_names and not _COUNTS_ROWS.search(name))
+    designed = (name for name in free if len(groups) > 2 and _are_levels(groups, name))
+    return (*so_far, *(arm for arm in num if num[arm] > len(groups) / 2), *designed)
+
+
+def _are_levels(groups: Iterable[Iterable[Mapping[str, Any]]], name: str) -> bool:
+    """Whether every prompt has the same numbers equally often, and these count nothing, as the places of samples do."""
+    cells = ([row.get(name) for row in group] for group in groups)
+    sizes = [Counter(math.nan if type(cell) is bool else as_number(cell) for cell in of_group) for of_group in cells]
+    levels = sorted(sizes[0])
+    are_alike = all(sorted(of) == levels and len(set(of.values())) == 1 < len(of) for of in sizes)
+    return are_alike and (levels != [levels[0] + at for at in range(len(levels))] or levels[0] not in (0, 1))
 
 
 def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *, are_first: bool = False) -> str | None:
@@ -336,9 +351,9 @@ def key_of(names: ColumnNames) -> str | None:
     return names.group or names.prompt_id or names.prompt
 
 
-def columns_of_rows(rows: Iterable[Mapping[str, Any]], named_by_user: ColumnNames) -> ColumnNames:
-    """A column a role of some rows, entries of their objects among them."""
-    return resolve_columns(columns_in(with_entries(rows)), named_by_user)
+def columns_of_rows(rows: Sequence[Mapping[str, Any]], named_by_user: ColumnNames) -> ColumnNames:
+    """A column a role of some rows, entries of their objects among them; none of no rows, as of a console."""
+    return resolve_columns(columns_in(with_entries(rows)), named_by_user) if rows else ColumnNames()
 
 
 def first_present(columns: Collection[str], names: Iterable[str]) -> str | None:

@@ -40,7 +40,7 @@ from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_li
 from gradscope.rollouts.readers.trainers import episodes, nemo_rl, prime_rl, simple, slime, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files
 from gradscope.rollouts.run import Run, StepMetrics
-from gradscope.say import non_finite_word
+from gradscope.say import counted, non_finite_word
 
 TRAINERS: tuple[Format | RowFormat, ...] = (
     own.FORMAT,
@@ -286,7 +286,8 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
     seen = f"{of} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     if not columns and (below := _folders_with_rows(request.path)):
-        named = f"{below[0]} has such files" + (f", as {len(below) - 1} more folders do" if len(below) > 1 else "")
+        more_folders = f" and {counted(len(below) - 1, 'more folder')}" if len(below) > 1 else ""
+        named = f"such files are in {below[0]}{more_folders}"
         raise InputError(f"{request.path} has no rows itself: {named}.", hint=f"Name the folder: {below[0]}")
     named = shlex.quote("".join(candidates[:1]))
     listed, _, entry = named.partition(".")

@@ -322,10 +322,13 @@ def read_flat(
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
     _require_numbers(request, rows, columns)
-    is_guess = columns.step is not None and request.columns.step is None
+    asked = {(text_of(row.get(columns.prompt_id or "")), text_of(row.get(columns.prompt or ""))) for row in first}
+    of_states = columns.prompt_id is not None and 2 * len({of for of, _ in asked}) < len(asked)  # states of a world
+    is_guess = of_states and request.columns == ColumnNames() if columns.step is None else request.columns.step is None
     if is_guess and are_turns({name: [row.get(name) for row in rows] for name in plain}):
+        counts = f": {columns.step!r} counts no updates." if columns.step else "."
         raise InputError(
-            f"{request.path} has a row for each step of an episode: {columns.step!r} counts no updates.",
+            f"{request.path} has a row for each step of an episode{counts}",
             hint="Write a row an episode, with its prompt or task, the sum of its rewards, and the step of training.",
         )
     if columns.completion is not None:  # rows without a text may be equal by chance

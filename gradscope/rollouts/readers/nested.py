@@ -34,6 +34,11 @@ _OF_A_PROMPT = frozenset((*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], *ro
     parse.CONVERSATION
 }
 _SINGULAR = {f"{name}s": name for names in roles.USUAL.values() for name in names}
+_CHOSEN = re.compile(
+    r"(^|_)(fail(ed|ures?)?|errors?|wrong|mistakes?|miss(es|ed)|(in)?correct|(un)?solved|success(es|ful)?|passed)(_|$)",
+    re.IGNORECASE,
+)
+"""How lists are called whose rollouts were chosen by their outcome, where they all have the same."""
 _MAX_LEVELS = 3
 _SHARED = 0.1  # of the prompts under several keys: benchmarks have none in common, policies asked for some of each do
 NUM_LISTED = 200  # rollouts by which columns are known
@@ -137,6 +142,12 @@ def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
 def are_turns_of_one(name: str, elements: Iterable[Mapping[str, Any]]) -> bool:
     """Whether a list, by its name, holds the turns of one episode, which name no prompt of their own."""
     return re.search(_TURNS, name, re.IGNORECASE) is not None and _OF_A_PROMPT.isdisjoint(chain.from_iterable(elements))
+
+
+def are_chosen(name: str, rollouts: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a list, by its name and as all in it have one reward, holds rollouts chosen by it, as the failures."""
+    reward = roles.columns_of_rows(rollouts[:NUM_LISTED], ColumnNames()).reward or ""
+    return _CHOSEN.search(name) is not None and roles.only_text(roles.with_entries(rollouts), reward) != ""
 
 
 def rows_under(cell: Any) -> Sequence[Mapping[str, Any]]:

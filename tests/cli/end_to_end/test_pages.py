@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.render.end_to_end.browser import NEEDS_CHROMIUM, Browser, judged, started
 from tests.rollouts.readers.lines import write_lines
 
 pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
-
-LOGS = REPOSITORY / "fixtures" / "logs"
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 
-FIXTURE = REPOSITORY / "fixtures" / "logs" / "trl"
+FIXTURE = LOGS / "trl"
 
 
 @pytest.fixture

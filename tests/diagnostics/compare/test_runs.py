@@ -1,6 +1,5 @@
 """Runs as they are read for a comparison: of other readers, trained on other rewards, and told apart."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run_folder import read_manifest, write_manifest
 from gradscope.rollouts.store import write_step_rollouts
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.diagnostics.compared_runs import write_run
 from tests.diagnostics.made_up_runs import group_of
 from tests.rollouts.readers.lines import write_lines
@@ -164,7 +163,6 @@ def test_logs_that_tell_settings_and_seed_are_cells(tmp_path: Path) -> None:
     assert [sorted(of_seed) for of_seed in cells.values()] == [[1, 2], [1, 2]]
 
 
-LOGS = REPOSITORY / "fixtures" / "logs"
 QUESTIONS = [f"{n} + 2 = ?" for n in range(12)]
 
 
@@ -260,7 +258,9 @@ def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_pa
     assert "Compared at the 4 steps that both have, of 4 and 9." in sentences(report)
     later = as_generic(tmp_path / "later.jsonl", [(step + 100, *row) for step, *row in low])
     assert "Compared at all, as there are no steps that both have, of 4 and 4." in sentences(compare_runs(first, later))
-    assert "step" not in " ".join(compare_runs(first, as_generic(tmp_path / "b.jsonl", low)).cautions)
+    report = compare_runs(first, as_generic(tmp_path / "b.jsonl", low))
+    assert report.cautions[0] == "Both have the same mean reward at each of 4 steps, as logs of one run do."
+    assert "step" not in " ".join(report.cautions[1:])
 
 
 @pytest.mark.parametrize(("shift", "scale", "unlike"), [(3.0, 1.0, True), (-1.0, 2.0, True), (0.0, 1.0, False)])
@@ -336,8 +336,7 @@ def write_pair(path: Path, chance: float, *, sizes: tuple[int, ...] = (8,), seed
         for prompt in range(10)
         for _ in range(sizes[(step + prompt) % len(sizes)])
     ]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
+    return write_lines(path, *rows)
 
 
 def within(*paths: Path) -> dict[str, tuple[ComparedPair, Estimate | None]]:

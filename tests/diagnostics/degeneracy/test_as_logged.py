@@ -18,7 +18,7 @@ from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
 from gradscope.results.degeneracy import BehindFilter
 from gradscope.rollouts.run import Run
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.diagnostics.made_up_runs import findings_of, group_of, run_of
 from tests.render.printing import printed
 
@@ -187,7 +187,7 @@ def test_the_interval_is_over_steps_and_holds_the_share_of_the_policy() -> None:
 
 
 def test_a_log_of_verl_on_disk(tmp_path: Path) -> None:
-    log = shutil.copytree(REPOSITORY / "fixtures" / "logs" / "verl_metrics", tmp_path / "log")
+    log = shutil.copytree(LOGS / "verl_metrics", tmp_path / "log")
     assert measure_degeneracy(log).behind_filter.frac_zero_std_sampled.undefined == as_logged.NO_COUNTER
     line = {"step": 1, "data": {"actor/grad_norm": 0.25, EVICTED: 2}}
     (log / "experiment.jsonl").write_text(json.dumps(line) + "\n")

@@ -43,8 +43,11 @@ def test_groups_that_cannot_be_judged_are_left_out_and_counted() -> None:
     report = degeneracy_of_run(run)
     assert (report.num_groups, report.frac_reward_zero_std.value) == (2, 0.5)
     assert "Groups left out: 1 with a single rollout and 1 with a missing reward." in report.findings
-    with pytest.raises(InputError, match="has no group to judge: of 2 groups, 1 have one rollout and 1 lack a reward"):
+    with pytest.raises(
+        InputError, match="has no group to judge: of 2 groups, 1 have one rollout and 1 lack a reward"
+    ) as caught:
         degeneracy_of_run(run_of(group_of([1]), group_of([None, 1])))
+    assert "Of one sample each: gradscope passk " in str(caught.value.hint)
 
 
 def test_levels_are_the_different_rewards_of_a_log_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:

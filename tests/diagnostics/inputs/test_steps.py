@@ -18,7 +18,7 @@ from gradscope.progress import no_progress
 from gradscope.reason import Reason
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.diagnostics.made_up_runs import run_of, with_fields
 from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
 
@@ -72,9 +72,6 @@ def test_a_step_is_computed_anew_for_another_question_alone(tmp_path: Path, run:
     (tmp_path / "weights" / "model.safetensors").write_bytes(b"other weights")
     assert keeper.cache(run).read() is None
     assert keeper.notices == [ANEW] * 4
-
-
-LOGS = REPOSITORY / "fixtures" / "logs"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.rollouts.groups import RolloutGroup, Tokens
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 
@@ -247,7 +247,7 @@ def test_steps_without_data_are_left_out_and_rows_counted() -> None:
 
 @pytest.mark.parametrize(("log", "num_tokens", "gap"), [("nemo_rl", 9, 0.01), ("prime_rl_tokens", 4, 0.005)])
 def test_logs_of_trainers_that_keep_both(log: str, num_tokens: int, gap: float) -> None:
-    mismatch = tokens.logged_part(tokens.MismatchPart, read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
+    mismatch = tokens.logged_part(tokens.MismatchPart, read_run(LOGS / log), FEW)
     assert mismatch.overall.num_tokens == num_tokens
     assert mismatch.overall.logprob_gap.value == pytest.approx(gap)
 
@@ -293,5 +293,5 @@ def test_lags_without_log_probabilities_updates_or_a_past_say_so() -> None:
 
 @pytest.mark.parametrize(("log", "rollouts"), [("prime_rl", 2), ("tinker", 8)])
 def test_logs_that_name_the_weights(log: str, rollouts: int) -> None:
-    staleness = tokens.logged_part(tokens.StalenessPart, read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
+    staleness = tokens.logged_part(tokens.StalenessPart, read_run(LOGS / log), FEW)
     assert (staleness.overall.num_rollouts, staleness.overall.max_lag.value) == (rollouts, 0.0)

@@ -1,6 +1,5 @@
 """Correct answers to held-out prompts: from files as people have them to their cosines with a step."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +38,6 @@ ROWS = [
 ]
 
 
-def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    return write_lines(path, *rows)
-
-
 def answers_of(heldout: HeldoutAnswers) -> dict[str, dict[str, float]]:
     return {
         group.prompt_id: {rollout.completion: share for rollout, share in zip(group.rollouts, own, strict=True)}
@@ -54,7 +49,7 @@ def answers_of(heldout: HeldoutAnswers) -> dict[str, dict[str, float]]:
 def test_each_correct_answer_is_there_once_with_its_share(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"samples.{kind}"
     if kind == "jsonl":
-        write(path, ROWS)
+        write_lines(path, *ROWS)
     else:
         pq.write_table(pa.Table.from_pylist(ROWS), path)
     answers = read_heldout(path)
@@ -67,21 +62,22 @@ def test_each_correct_answer_is_there_once_with_its_share(kind: str, tmp_path: P
 
 def test_steps_are_joined_conversations_distinguished_and_empty_samples_counted(tmp_path: Path) -> None:
     rows = [row | {"step": step} for step in (1, 2) for row in ROWS]
-    answers = read_heldout(write(tmp_path / "log.jsonl", rows))
+    answers = read_heldout(write_lines(tmp_path / "log.jsonl", *rows))
     assert {prompt: sum(own.values()) for prompt, own in answers_of(answers).items()} == {"1+1": 1.0, "2+2": 1.0}
     assert "10 correct samples" in answers.notes[0]
     asked = [[{"role": "user", "content": text}] for text in ("a", "b")]
     rows = [sample("same", "2", 1.0) | {"prompt": prompt} for prompt in asked]
-    assert len(read_heldout(write(tmp_path / "chat.jsonl", rows)).prompts) == 2
-    answers = read_heldout(write(tmp_path / "textless.jsonl", [*ROWS, sample("2+2", "", 1.0)]))
+    assert len(read_heldout(write_lines(tmp_path / "chat.jsonl", *rows)).prompts) == 2
+    answers = read_heldout(write_lines(tmp_path / "textless.jsonl", *ROWS, sample("2+2", "", 1.0)))
     assert answers.notes[1] == "1 correct samples without text, or of several sequences, left out."
 
 
 @pytest.mark.parametrize("folder", ["", "heldout"])
 def test_a_run_stands_for_its_samples_before_and_after(folder: str, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    write(heldout_path(run, "before"), [sample("1+1", "2", 2.0, correct=True), sample("1+1", "1", 1.0, correct=False)])
-    write(heldout_path(run, "after"), [sample("1+1", "II", 2.0, correct=True), sample("2+2", "4", 2.0, correct=True)])
+    right = [sample("1+1", "2", 2.0, correct=True), sample("1+1", "II", 2.0, correct=True)]
+    write_lines(heldout_path(run, "before"), right[0], sample("1+1", "1", 1.0, correct=False))
+    write_lines(heldout_path(run, "after"), right[1], sample("2+2", "4", 2.0, correct=True))
     assert answers_of(read_heldout(run / folder)) == {"1+1": {"2": 0.5, "II": 0.5}, "2+2": {"4": 1.0}}
     assert answers_of(read_heldout(heldout_path(run, "before"))) == {"1+1": {"2": 1.0}}
 
@@ -89,7 +85,7 @@ def test_a_run_stands_for_its_samples_before_and_after(folder: str, tmp_path: Pa
 def test_of_many_answers_some_are_drawn_from_every_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ANSWERS", 6)
     rows = [sample(f"p{prompt}", f"{answer}", 1.0) for prompt in range(4) for answer in range(5 if prompt else 1)]
-    path = write(tmp_path / "many.jsonl", rows + rows[:1])
+    path = write_lines(tmp_path / "many.jsonl", *rows + rows[:1])
     once, again, other = (read_heldout(path, seed=seed) for seed in (1, 1, 2))
     sizes = {group.prompt_id: group.size for group in once.prompts}
     assert sizes.keys() == {"p0", "p1", "p2", "p3"}
@@ -115,7 +111,7 @@ def test_of_many_answers_some_are_drawn_from_every_prompt(tmp_path: Path, monkey
 )
 def test_what_holds_no_answer_is_refused(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message) as error:
-        read_heldout(write(tmp_path / "samples.jsonl", rows))
+        read_heldout(write_lines(tmp_path / "samples.jsonl", *rows))
     assert error.value.hint
 
 
@@ -129,13 +125,13 @@ def test_samples_without_any_verdict_are_refused(tmp_path: Path, monkeypatch: py
 
 def test_a_threshold_says_from_which_reward_on_a_sample_is_correct(tmp_path: Path) -> None:
     rows = [sample("a", "x", 0.3), sample("a", "y", 0.9), sample("b", "z", 0.4)]
-    assert answers_of(read_heldout(write(tmp_path / "graded.jsonl", rows), threshold=0.4)) == {
+    assert answers_of(read_heldout(write_lines(tmp_path / "graded.jsonl", *rows), threshold=0.4)) == {
         "a": {"y": 1.0},
         "b": {"z": 1.0},
     }
     run = write_run(tmp_path / "run")
     rows = [sample("a", "x", 1.0, correct=False), sample("b", "z", 2.0, correct=True)]
-    path = write(heldout_path(run, "after"), rows)
+    path = write_lines(heldout_path(run, "after"), *rows)
     assert answers_of(read_heldout(path)) == {"b": {"z": 1.0}}
     assert answers_of(read_heldout(path, threshold=1.0)) == {"a": {"x": 1.0}, "b": {"z": 1.0}}
 

@@ -19,7 +19,7 @@ from gradscope.errors import InputError
 from gradscope.render.files import document_of
 from gradscope.results.envelope import render_json
 from gradscope.rollouts.readers.detect import read_run
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 
 QUESTIONS: dict[str, Callable[[Path], Any]] = {
     "degeneracy": lambda path: measure_degeneracy(
@@ -27,7 +27,6 @@ QUESTIONS: dict[str, Callable[[Path], Any]] = {
     ),
     "check": lambda path: check_run(path, requirements=["frac_reward_zero_std@last1 <= 0.1", "jensen_gap >= 0"]),
 }
-LOGS = REPOSITORY / "fixtures" / "logs"
 OF_TEXTS = {"length", "loss-scale"}  # sections of a page that look at completions or their tokens
 
 

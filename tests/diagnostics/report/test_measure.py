@@ -31,7 +31,7 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction import processes as reduction_processes
 from gradscope.rollouts.run import Run, WeightsRef
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.diagnostics.made_up_runs import group_of, run_of, samples_run
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.diagnostics.rank.tokens.test_weighed import ON_CPU, plain_outputs, run_on, tokens_of
@@ -41,7 +41,6 @@ from tests.rollouts.readers.lines import write_lines
 
 pytestmark = pytest.mark.slow  # a run of shared/data, recomputed
 
-LOGS = REPOSITORY / "fixtures" / "logs"
 NAMES = [
     *("signal", "reward", "zero-loss", "replay", "rank", "contributions", "tokens", "length", "rewards", "dilution"),
     *("agreement", "staleness", "entropy", "generation", "coverage", "formulations", "claims"),

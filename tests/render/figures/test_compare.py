@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 from matplotlib.text import Text
@@ -7,6 +6,7 @@ from msgspec.structs import replace
 from gradscope.diagnostics.compare.measure import compare_runs
 from gradscope.render.registry import draw_figures
 from tests.render.examples import comparison
+from tests.rollouts.readers.lines import write_lines
 
 
 def test_what_a_step_costs_has_another_unit_than_the_forest() -> None:
@@ -18,8 +18,7 @@ def test_what_a_step_costs_has_another_unit_than_the_forest() -> None:
 
 
 def write_metrics(path: Path, name: str, course: list[float]) -> Path:
-    path.write_text("".join(f"{json.dumps({'step': at, name: value})}\n" for at, value in enumerate(course, start=101)))
-    return path
+    return write_lines(path, *({"step": at, name: value} for at, value in enumerate(course, start=101)))
 
 
 def test_runs_that_state_no_formulation_share_a_figure_with_what_they_log(tmp_path: Path) -> None:

@@ -15,12 +15,10 @@ from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import FORMATS, read_run
 from gradscope.rollouts.run import Run
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.rollouts.build import group
 from tests.rollouts.readers.lines import write_lines
 from tests.rollouts.test_run_folder import MANIFEST
-
-LOGS = REPOSITORY / "fixtures" / "logs"
 
 
 def test_an_unknown_format_gets_a_suggestion() -> None:
@@ -147,7 +145,7 @@ def touched(*files: Path) -> None:
         ),
         (
             lambda path: touched(path / "a" / "1.jsonl", path / "b" / "1.csv"),
-            "has no rows itself: .*a has .*1 more folder",
+            "has no rows itself: such files are in .*a and 1 more folder.",
         ),
         (lambda path: path.write_text("\n\n"), "has no usable rows; the first .*: the line is blank"),
     ],
@@ -317,9 +315,8 @@ def test_what_a_reader_has_no_use_for_is_refused() -> None:
 def test_rewards_that_cannot_be_added_up_are_refused(tmp_path: Path, cells: dict[str, object]) -> None:
     log = tmp_path / "log.jsonl"
     rows = [{"step": 1, "prompt_id": "p", "reward": reward} for reward in (0.0, None, 1e60)]
-    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert len(read_run(log).groups) == 1
-    log.write_text("".join(json.dumps(row) + "\n" for row in (*rows, {"step": 1, "prompt_id": "p"} | cells)))
+    assert len(read_run(write_lines(log, *rows)).groups) == 1
+    write_lines(log, *rows, {"step": 1, "prompt_id": "p"} | cells)
     with pytest.raises(InputError, match=r"has a reward of 1e\+(61|308) in size, and such beyond 1e\+60"):
         read_run(log)
 
@@ -342,7 +339,7 @@ def test_files_of_another_trainer_are_named(tmp_path: Path, logs: tuple[str, str
     assert read_run(tmp_path, ReadOptions(reader=other)).source.format == other
 
 
-TRL = REPOSITORY / "fixtures" / "logs" / "trl"
+TRL = LOGS / "trl"
 BYTES = b"\x80\x04cos\nsystem\n"  # what a hostile pickle begins with: it must never be opened
 
 

@@ -552,6 +552,23 @@ def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) ->
         assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
 
 
+SETTINGS: dict[str, tuple[float, ...]] = {"alpha": (-1.0, 0.0, 0.5), "max_tokens": (512, 2048), "k": (1, 2, 4)}
+OF_SAMPLES: dict[str, tuple[float, ...]] = {
+    **{"attempt_no": (1, 2, 3), "repeat": (0, 1), "rng_seed": (42, 7), "node_id": (3, 8), "is_chosen": (True, False)},
+    "format": (0.5, 0.0, 0.5),  # not equally often
+}
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, *OF_SAMPLES])
+def test_numbers_that_every_prompt_has_and_that_count_nothing_are_settings(name: str, tmp_path: Path) -> None:
+    numbers = (SETTINGS | OF_SAMPLES)[name]
+    rows = [{"task_id": task, name: number, "passed": True} for number in numbers for task in range(9)]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert {group.size for group in run.groups} == {1 if name in SETTINGS else len(numbers)}
+    run = read_run(write(tmp_path / "b.jsonl", *rows[:-1], {**rows[-1], name: 99.5}))
+    assert max(group.size for group in run.groups) == len(numbers)
+
+
 def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_well(tmp_path: Path) -> None:
     rows = [{"task_id": at, "condition": arm, "passed": arm == "b"} for arm in "ab" for at in range(NUM_SEARCHED)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
@@ -745,6 +762,10 @@ def test_steps_of_episodes_are_refused(mark: dict[str, Any], tmp_path: Path) -> 
     assert read_run(tmp_path / "a.jsonl", ReadOptions(columns=ColumnNames(step="step"))).steps == (0, 1, 2)
     finished = [row | {"done": True} for row in rows if "done" in row]
     assert not finished or len(read_run(write(tmp_path / "b.jsonl", *finished)).groups) == 6
+    states = [{**row, "prompt": f"state {at}"} for at, row in enumerate(rows) if row.pop("step") >= 0]
+    with pytest.raises(InputError, match="has a row for each step of an episode"):
+        read_run(write(tmp_path / "c.jsonl", *states))
+    assert read_run(write(tmp_path / "d.jsonl", *({**row, "prompt": "p"} for row in states))).groups
 
 
 def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gradscope.rollouts.readers.run_files import (
     saved_weights,
     trainer_settings,
 )
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.test_event_file import record, scalar
 
@@ -77,7 +77,6 @@ def test_a_file_that_is_not_read_to_its_end_is_lost(tmp_path: Path, monkeypatch:
     assert quarantine.result().lost[-1] == f"{file} has no row in 5 lines from line 1 on."
 
 
-LOGS = REPOSITORY / "fixtures" / "logs"
 EVENTS = record(scalar(1, b"a/b", 0.5)) + record(scalar(2, b"a/b", 2.0))
 
 
@@ -209,9 +208,6 @@ def test_checkpoints_are_merged_adapters_or_shards(tmp_path: Path) -> None:
 def test_a_step_whose_agent_loop_gave_several_outputs_is_not_recomputed(tmp_path: Path) -> None:
     write_lines(tmp_path / "1.jsonl", ROW, {**ROW, "uid": "a_0_1"})
     assert read_run(tmp_path).notes[1].cause == "several_sequences"
-
-
-LOGS = REPOSITORY / "fixtures" / "logs"
 
 
 def test_metrics_in_the_folder_are_read_and_are_no_rollouts() -> None:

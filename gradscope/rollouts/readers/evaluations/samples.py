@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, chain, islice, repeat
+from itertools import accumulate, chain, islice, repeat, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,6 +100,9 @@ def _read(request: ReadRequest) -> Run:
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
     first, columns, benchmark = _first_parts(request), request.columns, None
     is_named = roles.key_of(columns) is not None
+    parts = [part for row in rows for part in prompt_rows(row)]
+    if len(rows) == 1 and columns == NO_COLUMNS and all(starmap(_is_nameless_count, parts)):
+        _refuse_totals(request.path, len(list(_without_repeats(parts))), parts)  # rather than make millions of samples
     names = columns if is_named else replace(_names_in(first), step=step_key)
     has_steps = step_key is not None or not set(roles.USUAL["step"]).isdisjoint(roles.columns_in(first))
     are_first = not has_steps and len(first) > 1 and has_more_rows(request.path, first)
@@ -133,7 +136,7 @@ def _read(request: ReadRequest) -> Run:
     shapes, identities = facts_in(notes, "shape"), facts_in(notes, "identity")
     is_named = request.columns.num_samples is not None or not {_BY_KEYS, _BY_LINES}.issuperset(identities)
     if shapes == [COUNTS] and not is_named:
-        _refuse_totals(request.path, len(groups), [part for row in rows for part in prompt_rows(row)])
+        _refuse_totals(request.path, len(groups), parts)
     return assemble_groups(
         request,
         request.source(
@@ -149,10 +152,15 @@ def _read(request: ReadRequest) -> Run:
     )
 
 
+def _is_nameless_count(keys: tuple[str, ...], part: Mapping[str, Any], samples: PromptSamples | str) -> bool:
+    return getattr(samples, "shape", "") == COUNTS and _identify(part, "", keys)[1] in (_BY_KEYS, _BY_LINES)
+
+
 def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> None:
     """Refuse counts without a prompt's name that are totals, say one for each checkpoint or benchmark."""
     # A pair alone, several that mostly have their share beside them and differ in size or each count more samples than
-    # there are pairs, several of as many sizes, as by category, or several that count many times as many.
+    # there are pairs, several of as many sizes, as by category, several that count many times as many, or one that is
+    # the sum of others within it.
     counts = [(part, samples) for _, part, samples in first if isinstance(samples, PromptSamples)]
     sizes = [len(samples) for _, samples in counts]
     has_shares = sum(_has_share(part, samples) for part, samples in counts) > len(counts) / 2
@@ -160,7 +168,11 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> N
     names = [next((key for key in reversed(keys) if not key.isdecimal()), "") for keys, _, _ in first]
     are_whole = has_shares and sum(map(bool, map(_EVALUATION.fullmatch, names))) > len(names) / 2
     are_few = sum(sizes) <= num_pairs * len(counts) * (1 if has_shares else _MANY)
-    if num_pairs > 1 and are_few and not (are_uneven or are_whole):
+    are_sums = any(
+        len(samples) == sum(len(of) for _, _, of in prompt_rows([*part.values()]) if isinstance(of, PromptSamples))
+        for part, samples in counts
+    )
+    if num_pairs > 1 and are_few and not (are_uneven or are_whole or are_sums):
         return
     pairs = f"{num_pairs} pairs of counts" if num_pairs > 1 else "one pair of counts"
     raise InputError(
@@ -209,9 +221,16 @@ def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) ->
     """The name of the one list of a document whose objects are samples with a reward and a prompt each."""
     if len(rows) != 1 or len(expand(request.path)) != 1:
         return None
-    lists = ((name, cell) for name, cell in rows[0].items() if parse.is_list_of_objects(cell))
-    are_turns = nested.are_turns_of_one
-    holding = [name for name, of in lists if not are_turns(name, of) and _are_samples(of, request.columns)]
+    lists = {name: cell for name, cell in rows[0].items() if parse.is_list_of_objects(cell)}
+    lists = {name: of for name, of in lists.items() if not nested.are_turns_of_one(name, of)}
+    holding = [name for name, of in lists.items() if _are_samples(of, request.columns)]
+    unchosen = [name for name in holding if not nested.are_chosen(name, lists[name])]
+    if holding and not unchosen and request.columns.reward is None:
+        raise InputError(
+            f"{request.path} lists rollouts that were chosen by how they ended, in {holding[0]!r}: no sample of all.",
+            hint="Give the file with all samples of each prompt; if these are all: --reward-column NAME",
+        )
+    holding = unchosen or holding
     return holding[0] if len(holding) == 1 else None
 
 

@@ -31,6 +31,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     digest,
     is_list_of_objects,
     is_number,
+    list_of,
     mapping_of,
     text_of,
     unwrapped,
@@ -131,7 +132,7 @@ def prompt_rows(
         yield from (((*keys, str(at)), {}, from_counts(row, columns) or _NO_TOTAL) for at, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
-    elif isinstance(node, dict) and (by_key := _verdicts_by_key(node)):
+    elif isinstance(node, dict) and (by_key := _verdicts_by_id(node) or _verdicts_by_key(node)):
         yield from (((*keys, str(key)), *part) for key, part in by_key.items())
     elif isinstance(node, dict) and (
         (policy := {key: node[key] for key in POLICIES if key in node})
@@ -172,6 +173,17 @@ def cells_around(node: Mapping[str, Any]) -> dict[str, Any]:
     return {name: cell for name, cell in node.items() if name in _AROUND or (name in ARMS and isinstance(cell, str))}
 
 
+def _verdicts_by_id(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
+    """Each instance that was submitted, by its id, in SWE-bench's report of a run, which lists ids."""
+    submitted, resolved = (node.get(f"{name}_ids") for name in ("submitted", "resolved"))
+    if not isinstance(submitted, list) or not isinstance(resolved, list):
+        return {}
+    ids, rights = dict.fromkeys(map(text_of, submitted)), set(map(text_of, resolved))
+    rest = len(list_of(node.get("incomplete_ids")))
+    shape = "ids in SWE-bench's report" + (f", without {rest} that were not submitted" if rest else "")
+    return {of: ({"instance_id": of}, PromptSamples(shape=shape, rewards=(of in rights,))) for of in ids}
+
+
 def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
     """Each of many keys, none of which names a column, with its prompt and samples: a list of verdicts, or one verdict.
 
@@ -202,7 +214,8 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             hint="Write a row a rollout: step, prompt, response, reward.",
         )
     for name in REWARD_LISTS:
-        if sum(isinstance(row.get(name), list) for row in rows) > len(rows) / 2:
+        lists = [row[name] for row in rows if isinstance(row.get(name), list) and not is_list_of_objects(row[name])]
+        if len(lists) > len(rows) / 2:
             raise InputError(
                 f"{path} has a list {name!r} in a row, and no list of as many responses beside it: whether its entries "
                 "are samples, or parts of one, is not known.",

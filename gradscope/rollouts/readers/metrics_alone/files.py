@@ -254,7 +254,7 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
             by_key |= {"step": list(range(1, 1 + num_rows)), STEP_IS_POSITION: [1.0] * num_rows}
     if num_rows:  # lists of another length are of other rows, as those of evaluations
         names = [key for key, cell in by_key.items() if len(cell) == num_rows]
-        renamed = [key.removesuffix("s") if key == step else key for key in names]
+        renamed = [singular if key == step and is_step(singular := key.removesuffix("s")) else key for key in names]
         return [dict(zip(renamed, row, strict=True)) for row in zip(*map(by_key.__getitem__, names), strict=True)]
     lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
     if not document.keys().isdisjoint((*USUAL["prompt"], *USUAL["prompt_id"])):  # an episode, unless something learns

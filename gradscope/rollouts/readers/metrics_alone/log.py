@@ -241,6 +241,9 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
             "keep a row a step, or add a column `run`.",
         )
     if not steps:
+        if sum(len(table.at) for table in tables) == 1 and not any(map(is_step, tables[0].columns)):
+            text = f"{file} has one row of metrics ({named}) and no step: what a run or an evaluation came to."
+            raise InputError(text, hint="Give the file with a row a step, or with a row a rollout.")
         first = [table for table in tables[:1] if len(table.at) > 1]
         ascending = [
             key for table in first for key in table.columns if _rises(first, key) and "seed" not in key.lower()

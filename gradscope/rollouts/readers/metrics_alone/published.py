@@ -149,8 +149,9 @@ class PrintedLines:
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]) if " [" in line else ():
             self._bar = int(bar["done"])
         text = line[-_LONGEST_LINE:]
-        if "reward" in text and _is_of_episode(text):
-            return None
+        lowered = text.lower() if "reward" in text else ""  # for a search that takes longer
+        if ("done" in lowered or "terminated" in lowered) and _OF_EPISODE.search(text):
+            return None  # a step of an environment, and not of training
         dictionary = _DICTIONARY.search(text) if ": {" in text else None
         if dictionary is None and "{" in text:
             is_marked = any(mark in text for mark in _MARKS)
@@ -216,12 +217,6 @@ class PrintedLines:
         if self._columns and any(map(str.isalnum, "".join(cells))):  # neither blank nor a rule
             self._columns = []
         return {}
-
-
-def _is_of_episode(text: str) -> bool:
-    """Whether a line is a step of an environment, and not of training."""
-    lowered = text.lower()  # for a search that takes longer
-    return ("done" in lowered or "terminated" in lowered) and _OF_EPISODE.search(text) is not None
 
 
 def _in_dictionary(text: str) -> Values:

@@ -333,14 +333,19 @@ class RunRows:
                 metrics=partial(_metrics_of, part, steps, numbers),
                 num_rows=part.stop - part.start,
                 first=self._location(at[part.start]),
-                sentences=of_epochs
-                + tuple(
-                    f"Resumed at step {steps[row]} ({self._location(at[row])}): "
-                    "what was logged of later steps before counts no more."
-                    for row in part.resumed
-                ),
+                sentences=(*of_epochs, *self._resumed(part.resumed, at, steps)),
             )
             yield int(at[part.start]), run
+
+    def _resumed(self, rows: Sequence[int], at: Counts, steps: Counts) -> list[str]:
+        resumptions = [f"at step {steps[row]} ({self._location(at[row])})" for row in rows]
+        rest = "what was logged of later steps before counts no more."
+        if len(rows) <= _MANY_RESUMED:
+            return [f"Resumed {resumption}: {rest}" for resumption in resumptions]
+        return [
+            f"Resumed {len(rows)} times, as where several processes write one log: first {resumptions[0]}, last "
+            f"{resumptions[-1]}; {rest}"
+        ]
 
     def _parts(self, steps: Counts, numbers: Mapping[str, Numbers]) -> list[_Part]:
         """Where runs begin, and where they were resumed."""
@@ -385,6 +390,7 @@ class RunRows:
         return self._pieces[piece].location(number - self._starts[piece])
 
 
+_MANY_RESUMED = 6  # of a run whose resumptions are told one by one
 _BEGINS_AGAIN = "Steps begin again with each epoch: a step is the place of its row among all."
 
 

@@ -23,7 +23,6 @@ from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, filter_caveat
-from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -36,7 +35,6 @@ from gradscope.rollouts.readers.reduction.columns import (
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_run_files
-from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
 _BY_TASK = (
@@ -361,13 +359,6 @@ def _trackio_rows(traces: Cells, *, run: str) -> Columns:
     )
 
 
-def _with_metrics(request: ReadRequest, run: Run) -> Run:
-    """The run with the metrics that are in the same database as its traces."""
-    if not holds_metrics(request.path, request.options):
-        return run
-    return replace(run, metrics=read_metrics_log(request).metrics)
-
-
 TRACKIO = RowFormat(
     name="trackio",
     looks_for="<project>.db with traces that have metadata.reward and metadata.group_id (trackio)",
@@ -379,7 +370,9 @@ TRACKIO = RowFormat(
     ),
     survey=_one_run,
     columns=lambda reading, run=None: None if run is None else reading.log(to_columns=partial(_trackio_rows, run=run)),
-    completes=_with_metrics,
+    completes=lambda request, run: (  # with the metrics that are in the same database
+        replace(run, metrics=read_metrics_log(request).metrics) if holds_metrics(request.path, request.options) else run
+    ),
     missing=(_FEW_TRACES, TEXT_ONLY),
     takes=frozenset({"metric_run"}),
 )

@@ -9,11 +9,10 @@ from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations.folders import evaluations_in
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.rollouts.readers.evaluations.test_inspect_ai import archive
 from tests.rollouts.readers.lines import write_lines
 
-LOGS = REPOSITORY / "fixtures" / "logs"
 SAMPLES = [{"task_id": name, "passed": right} for name in "ab" for right in (True, False)]
 
 

@@ -10,10 +10,9 @@ from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS, REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 
-LOGS = REPOSITORY / "fixtures" / "logs"
 DUMP = REPOSITORY / "fixtures/logs/skyrl_eval"
 EVAL = REPOSITORY / "fixtures/logs/verifiers_eval/gsm8k--qwen3--single-turn--5f2c"
 

@@ -13,10 +13,9 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations import inspect_ai
 from gradscope.rollouts.readers.evaluations.inspect_ai import Header, find_logs, header_of
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS, REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside
 
-LOGS = REPOSITORY / "fixtures" / "logs"
 LOG = REPOSITORY / "fixtures/logs/inspect_ai_shards"
 RUN = "2026-11-01T10-00-00+00-00_demo_x"
 EARLY, LATE = f"{RUN}.eval", "2026-11-01T11-00-00+00-00_demo_y.eval"

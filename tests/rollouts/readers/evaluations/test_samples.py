@@ -14,17 +14,14 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations import samples
 from gradscope.rollouts.readers.evaluations.shapes import objects_as_lists, prompt_rows, refuse_lone_list
 from gradscope.rollouts.run import Run
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.rollouts.readers.lines import write_lines
 
-LOGS = REPOSITORY / "fixtures" / "logs"
 LEAF = {"scores": [1.0, 0.0], "responses": ["a", "b"]}
 
 
 def read(tmp_path: Path, *rows: dict[str, Any], rewards_only: bool = False, **options: Any) -> Run:
-    path = tmp_path / "samples.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return read_run(path, ReadOptions(**options), rewards_only=rewards_only)
+    return read_run(write_lines(tmp_path / "samples.jsonl", *rows), ReadOptions(**options), rewards_only=rewards_only)
 
 
 def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
@@ -177,7 +174,8 @@ def test_parts_are_named_by_their_keys(tmp_path: Path, rows: list[dict[str, Any]
 TOTALS = {"n": 3, "correct": 1, "accuracy": 0.33}
 
 
-def test_the_totals_of_an_evaluation_are_not_the_counts_of_one_prompt(tmp_path: Path) -> None:
+def test_totals_of_an_evaluation_are_no_counts_of_one_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "reduced_groups", None)  # nothing is made of them, however many they count
     with pytest.raises(InputError, match="names no prompt") as alone:
         read(tmp_path, TOTALS)
     assert "for each sample or prompt" in str(alone.value.hint)
@@ -190,6 +188,10 @@ def test_the_totals_of_an_evaluation_are_not_the_counts_of_one_prompt(tmp_path: 
         read(tmp_path, {"runs": [dict.fromkeys(("pre_eval", "eval_after"), slices[0])] * 5})
     with pytest.raises(InputError, match="holds 5 pairs of counts and names no prompt"):
         read(tmp_path, {"by_repository": {of: {"passed": 1, "total": at} for at, of in enumerate("abcde", start=1)}})
+    by_type = {"math": {"n": 8, "correct": 3}, "code": {"n": 4, "correct": 1}}
+    with pytest.raises(InputError, match="holds 2 pairs of counts and names no prompt"):
+        read(tmp_path, {of: {"n": 12, "correct": 4, "by_type": by_type} for of in ("cot", "zero_shot")})
+    monkeypatch.undo()
     problems = [{"problem_idx": at, **counts} for at, counts in enumerate(slices)]
     assert read(tmp_path, *problems).source.inferred[0] == "Prompts are told apart by problem_idx."
     assert read(tmp_path, {**TOTALS, "task_id": "x"}).groups[0].size == 3
@@ -244,6 +246,19 @@ def test_the_one_list_of_samples_in_a_document_is_read(
         of_prompts.setdefault(group.rollouts[0].prompt, []).extend(group.rewards)
     assert of_prompts == rewards
     assert "of a document" in run.source.recognized
+
+
+@pytest.mark.parametrize(
+    "name", ["failures", "errors", "wrong_cases", "correct", "success_examples", "failed", "solved"]
+)
+def test_rollouts_that_were_chosen_by_their_outcome_are_not_taken_for_all(tmp_path: Path, name: str) -> None:
+    chosen = [{"question": text, "response": "4", "correct": name[:2] in ("co", "su", "so")} for text in "abc"]
+    assert "'results'" in read(tmp_path, {"results": PER_QUESTION, name: chosen}).source.recognized
+    for alone in ({name: chosen}, {name: chosen, "passed": chosen}):
+        with pytest.raises(InputError, match=f"lists rollouts that were chosen by how they ended, in '{name}'"):
+            read(tmp_path, alone)
+    assert len(read(tmp_path, {name: chosen}, columns=ColumnNames(reward="correct")).groups) == 3
+    assert len(read(tmp_path, {name: PER_QUESTION}).groups) == 3
 
 
 def test_a_verdict_beside_the_samples_of_a_prompt_is_none_of_one(tmp_path: Path) -> None:
@@ -341,6 +356,19 @@ def test_verdicts_by_the_keys_of_many_prompts(tmp_path: Path, cell: dict[str, An
         return
     run = read_run(path)
     assert (len(run.groups), run.groups[0].rewards) == (num, (float(cell.get("correct", False)),))
+
+
+@pytest.mark.parametrize("missing", [[], ["d"]])
+def test_a_report_of_swe_bench_lists_ids_and_one_of_terminal_bench_trials(tmp_path: Path, missing: list[str]) -> None:
+    ids = {"submitted_ids": ["a", "b", "c"], "resolved_ids": ["b"], "error_ids": ["c"], "incomplete_ids": missing}
+    run = read(tmp_path, {"total_instances": 4, "resolved_instances": 1, **ids, "schema_version": 2})
+    assert [(group.prompt_id, group.rewards) for group in run.groups] == [("a", (0,)), ("b", (1,)), ("c", (0,))]
+    assert ("without 1 that were not submitted" in run.source.recognized) is bool(missing)
+    verdicts = {"t.1-of-2": False, "t.2-of-2": True, "u.1-of-2": None}
+    trials = [{"trial_name": name, "task_id": name[0], "is_resolved": of} for name, of in verdicts.items()]
+    run = read(tmp_path, {"results": trials, "pass_at_k": {}, "n_resolved": 1, "resolved_ids": ["t"], "accuracy": 0.5})
+    assert run.groups[0].rewards == (0, 1)
+    assert run.source.quarantined.num_rows == 1
 
 
 def test_a_list_of_counts_that_is_named_has_a_prompt_each(tmp_path: Path) -> None:

@@ -125,6 +125,9 @@ def test_a_run_that_was_resumed_counts_as_its_later_rows(tmp_path: Path) -> None
     run = read(path)
     assert run.metrics == {1: {"reward": 0.1}, 2: {"reward": 0.2}, 3: {"reward": 0.9}, 4: {"loss": 1.0}}
     assert f"Resumed at step 3 ({path}:5)" in run.source.inferred[-1]
+    in_turn = [{"step": max(1, 3 + at // 2 - at % 2), "reward": at / 30} for at in (-4, -3, *range(30))]
+    (sentence,) = read(series(tmp_path, *in_turn)).source.inferred
+    assert sentence.startswith("Resumed 7 times, as where several processes write one log: first at")
 
 
 def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
@@ -257,6 +260,17 @@ def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> N
         assert "No column is called a step: 'episode' counts as one." in run.source.inferred
 
 
+@pytest.mark.parametrize("column", ["episode", "timesteps"])
+def test_the_step_that_is_proposed_can_be_named(tmp_path: Path, column: str) -> None:
+    (tmp_path / "episode").with_suffix(".log").write_text("Episode 1: reward=0.5\nEpisode 2: reward=1\n")
+    (tmp_path / "timesteps").with_suffix(".json").write_text('{"timesteps": [8000, 16000], "mean_reward": [0.5, 1]}')
+    (path,) = tmp_path.glob(f"{column}*")
+    with pytest.raises(InputError, match="no column that is known to be the step") as caught:
+        read(path)
+    assert caught.value.hint == f"Name it: --step-column {column}"
+    assert list(read(path, columns=ColumnNames(step=column)).metrics.values())[1]["reward"] == 1.0
+
+
 @pytest.mark.parametrize("column", ["Name", "name", "model", "method", "algo", "condition", "variant"])
 @pytest.mark.parametrize(
     ("cells", "runs"),
@@ -303,7 +317,9 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
     assert not holds_metrics(path, ReadOptions())
     with pytest.raises(InputError, match="no metrics by step"):
         read_metrics_log(ReadRequest(path=path))
-    with pytest.raises(InputError, match=r"not a log that gradscope knows|no usable rows|has (several|metrics)"):
+    with pytest.raises(
+        InputError, match=r"not a log that gradscope knows|no usable rows|has (several|metrics|one row)"
+    ):
         read(path)
 
 
@@ -318,7 +334,7 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
         ([{"epoch": at // 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
         ([{"epoch": at / 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
         ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "Add a column `step`"),
-        ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"\(r\) and no column", "Add a column `step`"),
+        ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"one row of metrics \(r\) and no step", "a row a step"),
         ([{"lr": 0.1, "seed": at} for at in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),
     ],
 )

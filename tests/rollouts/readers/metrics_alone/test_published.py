@@ -52,70 +52,43 @@ def shown(page: str | list[str]) -> dict[str, Any]:
 
 
 PRINTED = "".join(f"{{'loss': 0.1, 'frac_reward_zero_std': {dead}}}\n" for dead in DEAD)
+
+
+def each(line: str) -> str:
+    """A line for each step, with its number and its share."""
+    return "".join(line.replace("STEP", str(step)).replace("DEAD", str(dead)) for step, dead in STEPS)
+
+
+NAME = "frac_reward_zero_std"
 FILES: dict[str, tuple[str, str]] = {
     "notebook's table": ("x.ipynb", notebook(shown([PAGE[:100], PAGE[100:]]))),
     "notebook's print": ("x.ipynb", notebook({"output_type": "stream", "text": PRINTED.splitlines(keepends=True)})),
     "page": ("x.html", f"<html><body>{PAGE}<table><tr><th>other</th></tr></table></body></html>"),
-    "card": (
-        "README.md",
-        "# Card\n\n| Step | frac_reward_zero_std |\n|:-:|---|\n"
-        + "".join(f"| {s} | {d} |\n" for s, d in STEPS)
-        + "\nend",
-    ),
-    "saved CSV": (
-        "run-a-tag-train_frac_reward_zero_std.csv",
-        "Wall time,Step,Value\n" + "".join(f"1.7e9,{s},{d}\n" for s, d in STEPS),
-    ),
-    "saved JSON": ("run-a-tag-train_frac_reward_zero_std.json", json.dumps([[1.7e9, s, d] for s, d in STEPS])),
-    "long table": (
-        "x.csv",
-        "step,metric,value\n" + "".join(f"{s},reward,0.5\n{s},frac_reward_zero_std,{d}\n" for s, d in STEPS),
-    ),
-    "long lines": (
-        "x.jsonl",
-        "".join(json.dumps({"step": s, "name": "frac_reward_zero_std", "value": d}) + "\n" for s, d in STEPS),
-    ),
-    "step under a name": (
-        "x.jsonl",
-        "".join(json.dumps({"system/step": s, "frac_reward_zero_std": d}) + "\n" for s, d in STEPS),
-    ),
-    "names and values": ("x.log", "".join(f"INFO: step={s} reward=0.5 frac_reward_zero_std={d}\n" for s, d in STEPS)),
-    "names and values between bars": (
-        "x.log",
-        "".join(f"Iter {s:4d} | reward 0.5 ± 0.30 | frac_reward_zero_std {d} (of 8) | 1.5s\n" for s, d in STEPS),
-    ),
+    "card": ("README.md", f"# Card\n\n| Step | {NAME} |\n|:-:|---|\n" + each("| STEP | DEAD |\n") + "\nend"),
+    "saved CSV": (f"run-a-tag-train_{NAME}.csv", "Wall time,Step,Value\n" + each("1.7e9,STEP,DEAD\n")),
+    "saved JSON": (f"run-a-tag-train_{NAME}.json", json.dumps([[1.7e9, s, d] for s, d in STEPS])),
+    "long table": ("x.csv", "step,metric,value\n" + each(f"STEP,reward,0.5\nSTEP,{NAME},DEAD\n")),
+    "long lines": ("x.jsonl", each(f'{{"step": STEP, "name": "{NAME}", "value": DEAD}}\n')),
+    "step under a name": ("x.jsonl", each(f'{{"system/step": STEP, "{NAME}": DEAD}}\n')),
+    "names and values": ("x.log", each(f"INFO: step=STEP reward=0.5 {NAME}=DEAD\n")),
+    "names and values between bars": ("x.log", each(f"Iter   STEP | reward 0.5 ± 0.30 | {NAME} DEAD (of 8) | 1.5s\n")),
     "a table that pandas printed": (
         "x.log",
-        "each step counts\n   step  frac_reward_zero_std    kl\n"
-        + "".join(f"{s - 1}     {s}                  {d:.3f}  1e-{s}\n" for s, d in STEPS)
-        + "done\n3 0.5 1\n",
+        f"each step counts\n   step  {NAME}    kl\n" + each("0     STEP       DEAD  1e-STEP\n") + "done\n3 0.5 1\n",
     ),
-    "columns": (
-        "x.txt",
-        "Step   loss  Frac_Reward_Zero_Std\n-----------\n" + "".join(f"{s:4d}  nan  {d}\n\n" for s, d in STEPS),
-    ),
-    "a step in passing": (
-        "x.log",
-        "".join(f"{{'loss': 1, 'frac_reward_zero_std': {d}}}\nSaved x.json (step 9{s}, rho=1.0)\n" for s, d in STEPS),
-    ),
-    "prime-rl": ("x.log", "".join(f"10:00 Step {s} | Time: 1.00s | Frac Reward Zero Std: {d} | x\n" for s, d in STEPS)),
-    "heading": (
-        "x.log",
-        "".join(f"== Step {s}/3 ==\nTimes:\n • Took: 3s\n • KL: 1\n • frac_reward_zero_std: {d}\n" for s, d in STEPS),
-    ),
+    "columns": ("x.txt", f"Step   loss  {NAME.title()}\n-----------\n" + each("   STEP  nan  DEAD\n\n")),
+    "a step in passing": ("x.log", each(f"{{'loss': 1, '{NAME}': DEAD}}\nSaved x.json (step 9STEP, rho=1.0)\n")),
+    "prime-rl": ("x.log", each("10:00 Step STEP | Time: 1.00s | Frac Reward Zero Std: DEAD | x\n")),
+    "heading": ("x.log", each(f"== Step STEP/3 ==\nTimes:\n • Took: 3s\n • KL: 1\n • {NAME}: DEAD\n")),
     "dictionaries with a step": (
         "x.log",
-        "".join(
-            f'12:00 INFO saved {{\'step\': {s}}}\n12:00 metrics={{"env/step": {s}, "groups/rate_dropped": {d}}}\n'
-            for s, d in STEPS
-        ),
+        each('12:00 INFO saved {\'step\': STEP}\n12:00 metrics={"env/step": STEP, "groups/rate_dropped": DEAD}\n'),
     ),
     "boxes": (
         "x.log",
-        "".join(
-            f"Stats INFO: Epoch 1/1 Step {s}/3 Train step {s}/3 done.\n╒═══╤═══╕\n│ groups/rate_dropped │ {d:.4e} │\n"
+        each(
+            "Stats INFO: Epoch 1/1 Step STEP/3 Train step STEP/3 done.\n╒═══╤═══╕\n│ groups/rate_dropped │ DEADe+00 │\n"
             "├───┼───┤\n│ update/grad_norm    │ 1.0000e+00 │ update/lr │ 1e-6 │\n╘═══╧═══╛\n"
-            for s, d in STEPS
         ),
     ),
 }

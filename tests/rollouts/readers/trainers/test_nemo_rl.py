@@ -8,12 +8,10 @@ import pytest
 
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.trainers.nemo_rl import NO_NORMS
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.rollouts.readers.lines import set_aside, write_lines
 from tests.rollouts.readers.test_run_files import write_model
 from tests.rollouts.test_event_file import record, scalar
-
-LOGS = REPOSITORY / "fixtures" / "logs"
 
 
 def test_nemo_rl_rows_are_batches_of_one_and_padding_is_cut() -> None:
@@ -70,7 +68,7 @@ def test_nemo_rl_has_the_log_probabilities_of_trainer_and_sampler(tmp_path: Path
     assert run.groups[0].rollouts[0].logprobs == (-0.1, -0.1)
 
 
-LOG = REPOSITORY / "fixtures" / "logs" / "nemo_rl"
+LOG = LOGS / "nemo_rl"
 
 
 def copy_of(tmp_path: Path) -> Path:

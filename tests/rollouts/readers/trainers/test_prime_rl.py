@@ -12,12 +12,10 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.trainers.prime_rl import TrainedBatches, batches_in
 from gradscope.rollouts.readers.trainers.prime_rl_episode import rollouts_in
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.test_run_files import write_model
 from tests.rollouts.readers.trainers.test_prime_rl_episode import prime_row
-
-LOGS = REPOSITORY / "fixtures" / "logs"
 
 
 def test_prime_rl_token_export_has_tokens_and_says_that_rewards_are_elsewhere() -> None:

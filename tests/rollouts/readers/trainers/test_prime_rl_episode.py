@@ -7,12 +7,10 @@ import pytest
 from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.trainers.prime_rl_episode import read_trace
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.rollouts.readers.lines import rewards_of, write_lines
 from tests.rollouts.readers.reduced import assert_reduced, assert_same, in_small_blocks, mutated
 from tests.rollouts.readers.reduced import write_lines as write_damaged
-
-LOGS = REPOSITORY / "fixtures" / "logs"
 
 
 def prime_row(**cells: Any) -> dict[str, Any]:

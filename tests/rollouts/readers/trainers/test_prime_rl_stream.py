@@ -22,7 +22,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog
 from gradscope.rollouts.readers.trainers.prime_rl_stream import Annotations, read_annotations
 from gradscope.rollouts.run import Run
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.reduced import STRANGE, assert_reduced, assert_same, in_small_blocks, mutated
 from tests.rollouts.readers.reduced import write_lines as write_damaged
@@ -148,7 +148,7 @@ def test_steps_repeat_where_another_was_between(
     assert annotations.trained_again == again
 
 
-LOG = REPOSITORY / "fixtures" / "logs" / "prime_rl_stream"
+LOG = LOGS / "prime_rl_stream"
 TRACES = LOG / "monitors/file/traces"
 
 

@@ -18,7 +18,7 @@ from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS, REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike
 from tests.rollouts.readers.reduced import write_lines as write_damaged
@@ -92,9 +92,6 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
         "the last line is cut off": 1,
         "the line is not a JSON object": 1,
     }
-
-
-LOGS = REPOSITORY / "fixtures" / "logs"
 
 
 def test_art_groups_by_index_within_the_step_of_the_file() -> None:

@@ -17,11 +17,11 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.trainers.slime import logged_tokens, token_rows
 from gradscope.rollouts.run import Run
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS, REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.reduced import assert_reduced_alike
 
-SLIME = REPOSITORY / "fixtures" / "logs" / "slime"
+SLIME = LOGS / "slime"
 
 
 def archive(path: Path, document: Any) -> Path:

@@ -17,7 +17,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.cells import digest
 from gradscope.rollouts.readers.trainers.trl import NO_REWARD, SHARED_NAME, trainer_of, trl_version, with_card
 from gradscope.rollouts.run import Run, TrainerSettings
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.rollouts.build import adapter_folder, model_folder
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.reduced import assert_reduced_alike
@@ -209,7 +209,7 @@ def test_rows_are_set_aside_with_their_reason(tmp_path: Path) -> None:
 
 
 def test_the_sample_of_the_format() -> None:
-    assert_reduced_alike(REPOSITORY / "fixtures" / "logs" / "trl")
+    assert_reduced_alike(LOGS / "trl")
 
 
 def test_functions_that_share_a_name_leave_every_row_without_a_reward(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_run_of_another_trainer_is_named_and_not_asked_for_what_it_cannot_do(t
         assert ("log_completions" in str(caught.value.hint)) == (trainer == "GRPO")
 
 
-SWIFT_LOG = REPOSITORY / "fixtures" / "logs" / "ms_swift"
+SWIFT_LOG = LOGS / "ms_swift"
 
 
 def call(**cells: Any) -> dict[str, Any]:
@@ -400,7 +400,7 @@ def test_each_odd_cell_alone_has_the_answer_of_the_row_reader(tmp_path: Path, ke
 
 
 def test_the_sample_of_the_format_of_swift() -> None:
-    run = assert_reduced_alike(REPOSITORY / "fixtures" / "logs" / "ms_swift")
+    run = assert_reduced_alike(LOGS / "ms_swift")
     assert isinstance(run, Run)
     assert rewards_of(run) == {"10:0": (2.0, 1.0), "10:1": (1.0, 1.0), "20:0": (2.0, 2.0), "20:1": (1.0, 2.0)}
 

@@ -14,7 +14,7 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.trainers.verl import dump_columns, row_tokens
-from tests.conftest import REPOSITORY
+from tests.conftest import LOGS
 from tests.rollouts.readers.reduced import assert_reduced, assert_same, in_small_blocks, mutated, write_lines
 
 
@@ -204,17 +204,12 @@ def test_keys_of_any_kind(tmp_path: Path, key: str) -> None:
     assert run.groups[0].rollouts[0].rewards[key] == 0.5
 
 
-LOGS = REPOSITORY / "fixtures" / "logs"
-
-
 def row_of_rollouts(**cells: Any) -> dict[str, Any]:
     return {"input": "q", "output": "o", "gts": "g", "score": 1.0, "step": 1, **cells}
 
 
 def write(folder: Path, *rows: dict[str, Any]) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "1.jsonl").write_text("".join(json.dumps(cells) + "\n" for cells in rows))
-    return folder
+    return write_lines(folder / "1.jsonl", rows).parent
 
 
 def test_the_uid_names_the_group_even_where_prompts_are_equal(tmp_path: Path) -> None:
