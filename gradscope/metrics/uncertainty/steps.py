@@ -80,6 +80,19 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: flo
     return len(numbers) * (1 - correlation) / (1 + correlation)
 
 
+def error_of_part(values: ArrayLike, size: int) -> float:
+    """The standard error of a mean over ``size`` neighboring ones of n steps, by how all deviate from a cubic.
+
+    They are taken to resemble their neighbors by one standard error of their correlation more than they do.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    at = np.arange(len(numbers), dtype=np.float64)
+    deviations = numbers - np.polynomial.Polynomial.fit(at, numbers, _DEGREE_OF_MEAN)(at)
+    variance = float(deviations @ deviations) / (len(numbers) - _DEGREE_OF_MEAN - 1)
+    each = len(numbers) / independent_steps(deviations, num_fitted=2, errors=1.0)  # steps that one is worth
+    return math.sqrt(variance * min(each, size) / size)
+
+
 def _variances(chosen: Array, run: Array) -> Iterator[tuple[float, float]]:
     """Each remedy's variance of the mean, and its degrees of freedom."""
     worth = max(independent_steps(chosen), 2.0)
