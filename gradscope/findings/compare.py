@@ -146,8 +146,8 @@ def _caution(comparison: Comparison) -> Iterator[str]:
     fewest = min(pair.num_pairs for pair in comparison.pairs)
     within = [(pair.within_runs, pair.verdict) for pair in comparison.pairs if pair.within_runs is not None]
     if within:
-        of = "steps" if comparison.source.kind == "metrics" else "prompts, and for reward_trend the steps,"
-        yield f"These intervals resample the {of} of the two runs and do not cover other seeds, so no test is made."
+        of = "steps" if comparison.source.kind == "metrics" else "prompts and steps"
+        yield f"These intervals are over the {of} of the two runs and do not cover other seeds, so no test is made."
         if any(difference.side_of_zero and verdict == "open" for difference, verdict in within):
             yield f"A metric differs where zero is outside its interval, widened for the {len(within)} looked at."
     elif fewest < 2:

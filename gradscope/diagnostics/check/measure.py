@@ -491,7 +491,8 @@ def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) 
     )
     if p_value is not None:
         family = f", corrected for {num_tests} metrics" if num_tests > 1 else ""
-        text = f"{text}; by chance alone p = {p_value:.2g}{family}."
+        chance = "by the chance of prompts and samples alone" if len(compared.paired) else "by chance alone"
+        text = f"{text}; {chance} p = {p_value:.2g}{family}."
         if p_value <= FAMILY_RATE or change.value is None:
             return text
         reaches = {"lower": change.value - change.ends[0], "higher": change.ends[1] - change.value}

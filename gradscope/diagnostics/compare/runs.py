@@ -492,6 +492,25 @@ def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]])
         prompt_index = of_run[mean.table.prompt]
         units[:, 2 * side] = np.bincount(prompt_index, weights=mean.weights * mean.values, minlength=num_prompts)
         units[:, 2 * side + 1] = np.bincount(prompt_index, weights=mean.weights, minlength=num_prompts)
+    by_prompts = _by_prompts(first, second, units)
+    pooled = (units[:, 0] + units[:, 2]) / np.maximum(units[:, 1] + units[:, 3], 1e-300)
+    of_steps = [
+        mean.table.mean_by_step(mean.weights * (mean.values - pooled[of_run[mean.table.prompt]]), mean.weights)
+        for mean, of_run in zip((first, second), prompts, strict=True)
+    ]
+    if of_steps[0].keys() != of_steps[1].keys():
+        return by_prompts
+    # what all rollouts of a step have in common, as a policy that wanders, is no prompt's luck
+    step_by_step = np.array([of_steps[1][step] - of_steps[0][step] for step in of_steps[0]])
+    by_steps = mean_of_steps(step_by_step, step_by_step)
+    if by_prompts.interval is None or by_steps.interval is None:
+        return by_prompts
+    value, half = by_prompts.value or 0.0, by_steps.ends[1] - (by_steps.value or 0.0)
+    return replace(by_prompts, low=min(by_prompts.ends[0], value - half), high=max(by_prompts.ends[1], value + half))
+
+
+def _by_prompts(first: GroupMean, second: GroupMean, units: _Array) -> Estimate:
+    """The difference of two means; of each prompt its weighed values and weights in both, [P, 4], are resampled."""
     low = float(min(first.values.min(), second.values.min()))
     reach = float(max(first.values.max(), second.values.max())) - low
     units = units[(units[:, 1] > 0) | (units[:, 3] > 0)]

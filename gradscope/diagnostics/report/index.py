@@ -246,9 +246,9 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
             *filter(None, dict.fromkeys(unlike.values())),
             *_cautions(tuple(runs.values()), steps),
         ),
-        meaning="Intervals of rewards and dead groups resample the prompts of each run; those of logged metrics allow "
-        "for the correlation of steps. Runs that share nearly all prompts are paired by prompt; others count as "
-        "independent. "
+        meaning="Intervals of rewards and dead groups resample the prompts of each run and allow for the correlation "
+        "of steps, as those of logged metrics do. Runs that share nearly all prompts are paired by prompt; others "
+        "count as independent. "
         f"The first sentence names differences that hold for all {len(rows)} at once (Bonferroni). No interval "
         "covers other seeds.",
         next_step="Run each setting with several seeds: gradscope compare pairs them.",

@@ -21,6 +21,7 @@ from gradscope.rollouts.store import write_step_rollouts
 from tests.conftest import REPOSITORY
 from tests.diagnostics.compared_runs import write_run
 from tests.diagnostics.made_up_runs import group_of
+from tests.metrics.uncertainty.test_steps import persistent
 from tests.rollouts.readers.lines import write_lines
 
 DENSE = {"reward": "answer_probability"}
@@ -168,12 +169,13 @@ LOGS = REPOSITORY / "fixtures" / "logs"
 QUESTIONS = [f"{n} + 2 = ?" for n in range(12)]
 
 
-def rewards(chance: float, seed: int, *, num_steps: int = 4) -> list[tuple[int, str, float]]:
+def rewards(chance: float, seed: int, *, num_steps: int = 4, wander: float = 0.0) -> list[tuple[int, str, float]]:
     """Step, question and reward: prompts of very different pass rates, eight rollouts each at every step."""
     rng = np.random.default_rng(seed)
-    rates = np.clip(np.linspace(-0.4, 0.4, len(QUESTIONS)) + chance, 0, 1)
+    rates = np.linspace(-0.4, 0.4, len(QUESTIONS)) + chance
+    luck = wander * persistent(rng, num_steps, 0.8) if wander else np.zeros(num_steps)
     return [
-        (step, question, float(rng.random() < rate))
+        (step, question, float(rng.random() < rate + luck[step - 1]))
         for step in range(1, num_steps + 1)
         for question, rate in zip(QUESTIONS, rates, strict=True)
         for _ in range(8)
@@ -210,6 +212,16 @@ def test_prompts_match_by_text_across_readers_and_templates_and_else_by_id(tmp_p
     other = replace(table, prompt_texts=tuple(f"so: {text}" for text in table.prompt_texts or ()))
     for unlike in (other, replace(table, prompt_texts=None)):
         assert prompt_names([table, unlike]) == [list(table.prompts)] * 2
+
+
+@pytest.mark.slow
+def test_what_all_prompts_of_a_step_have_in_common_is_chance_too(tmp_path: Path) -> None:
+    missed = 0
+    for seed in range(30):
+        runs = [rewards(0.5, 2 * seed + n, num_steps=30, wander=0.04) for n in range(2)]
+        logs = [as_generic(tmp_path / f"{name}.jsonl", run) for name, run in zip("ab", runs, strict=True)]
+        missed += within(*logs)["train_reward"][1].side_of_zero != 0
+    assert missed <= 6, "17 where prompts alone are resampled"
 
 
 @pytest.mark.slow
@@ -286,7 +298,7 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
     report = compare_runs(*logs)
     assert report.findings[0].startswith("b.jsonl beside a.jsonl: mean reward +0.4")
     assert compare_runs(LOGS / "verl_v1", LOGS / "trl").source.num_rows == 4 + 8
-    assert "These intervals resample the steps of the two runs" in sentences(report)
+    assert "These intervals are over the steps of the two runs" in sentences(report)
     for more, is_told in ((0.1, True), (0.0, False)):  # two rising rewards were never told apart
         for name, end in (("c", 0.7), ("d", 0.7 + more)):
             rows = [{"step": s, "reward": 0.3 + (end - 0.3) * s / 100 + 0.03 * rng.normal()} for s in range(1, 101)]
