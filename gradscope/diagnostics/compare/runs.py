@@ -91,25 +91,20 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
         )
         return tuple(as_named(str(file)) for file in files if file.is_file())
 
-    def values(
-        self, ks: Sequence[int], *, with_trend: bool = False, with_cost: bool = False, with_incoherence: bool = False
-    ) -> dict[str, float]:
+    def values(self, ks: Sequence[int]) -> dict[str, float]:
         """Metric -> value; ``ks`` are budgets that every held-out prompt has samples for."""
-        values: dict[str, float] = {}
+        values: dict[str, float | None] = {}
         if self.heldout is not None:
             counts = (self.heldout.num_samples, self.heldout.num_correct)
             values = {f"pass@{k}": float(pass_at_k(*counts, k).mean()) for k in ks}
-        cost = {"kilotokens_per_step": self.kilotokens} if with_cost and self.kilotokens is not None else {}
-        share = self.incoherence.value if with_incoherence and self.incoherence is not None else None
         if len(self.reward):
             values["train_reward"] = float(self.reward.mean())
-            values |= {name: of.estimate.value or 0.0 for name, of in _reward_trend(self).items() if with_trend}
+            values |= {name: of.estimate.value for name, of in _reward_trend(self).items()}
             values["reward_drawdown"] = drawdown(self.reward)
-        return values | {
-            **({"mean_frac_reward_zero_std": float(self.degenerate.mean())} if len(self.degenerate) else {}),
-            **({} if share is None else {"frac_incoherent": share}),
-            **cost,
-        }
+        values["mean_frac_reward_zero_std"] = float(self.degenerate.mean()) if len(self.degenerate) else None
+        values["frac_incoherent"] = None if self.incoherence is None else self.incoherence.value
+        values["kilotokens_per_step"] = self.kilotokens
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
@@ -379,44 +374,38 @@ class GroupMean(Struct, frozen=True):
     weights: _Array  # what each counts, [J]
 
 
-class CourseMean(Struct, frozen=True):
-    """A mean over steps of what a trainer logged at each."""
+class CourseNumber(Struct, frozen=True):
+    """A mean over steps of what a trainer logged at each, or how much that rises along its line, first to last.
+
+    Two runs of one mean may go opposite ways.
+    """
 
     steps: tuple[int, ...]  # those that are compared, [S]
     values: _Array  # of each, [S]
-    course: _Array  # of all steps of the run, which tell how far those may be from the rest, [T]
+    course: _Array | None = None  # of a mean, all steps of the run, which tell how far those may be from the rest, [T]
 
     @property
     def estimate(self) -> Estimate:
-        """With an interval that allows for the correlation of steps, within the range that the values suggest."""
+        """With an interval that allows for the correlation of steps, of a mean within the range of the values."""
+        if self.course is None:
+            return trend(self.steps, self.values)
         return mean_of_steps(self.values, self.course).within(*self.ends)
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Between what the mean lies, as far as the values suggest it."""
-        return 0.0 if self.course.min() >= 0.0 else -math.inf, 1.0 if self.course.max() <= 1.0 else math.inf
+        """Between what a mean lies, as far as the values suggest it."""
+        values = self.values if self.course is None else self.course
+        return 0.0 if values.min() >= 0.0 else -math.inf, 1.0 if values.max() <= 1.0 else math.inf
 
 
-class CourseTrend(Struct, frozen=True):
-    """How much a number of each step rises along its line, first to last: two runs of one mean may go opposite ways."""
-
-    steps: tuple[int, ...]  # those that are compared, [S]
-    values: _Array  # of each, [S]
-
-    @property
-    def estimate(self) -> Estimate:
-        """With an interval that allows for the correlation of steps; undefined for fewer than three."""
-        return trend(self.steps, self.values)
-
-
-Number = GroupMean | CourseMean | CourseTrend
+Number = GroupMean | CourseNumber
 Means = Mapping[str, Number]
 """Metric -> its mean, over groups or over logged steps, or its trend; of one run, with all prompts of its log."""
 
 
-def _reward_trend(run: ComparedRun) -> dict[str, CourseTrend]:
+def _reward_trend(run: ComparedRun) -> dict[str, CourseNumber]:
     """By its metric; empty where there are too few steps for a line."""
-    of_reward = CourseTrend(tuple(run.steps[: len(run.reward)].tolist()), run.reward)
+    of_reward = CourseNumber(tuple(run.steps[: len(run.reward)].tolist()), run.reward)
     return {"reward_trend": of_reward} if of_reward.estimate.is_defined else {}
 
 
@@ -425,7 +414,7 @@ def _means(run: ComparedRun) -> Means:
     if run.log is not None and run.log.kind == "metrics":
         series = {"train_reward": run.reward, "mean_frac_reward_zero_std": run.degenerate}
         steps = tuple(run.steps.tolist())
-        means = {name: CourseMean(steps, values, values) for name, values in series.items() if len(values)}
+        means = {name: CourseNumber(steps, values, values) for name, values in series.items() if len(values)}
         return means | _reward_trend(run)
     table = run.rewards
     if table is None:
@@ -472,10 +461,10 @@ def changes(first: Means, second: Means) -> dict[str, Estimate]:
 
 def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]]) -> Estimate:
     """Of one metric; ``prompts`` number the prompts of each log, one that both have alike."""
-    if isinstance(first, CourseTrend) and isinstance(second, CourseTrend) and first.steps == second.steps:
-        return trend(first.steps, second.values - first.values)
-    if isinstance(first, CourseMean) and isinstance(second, CourseMean) and first.steps == second.steps:
+    if isinstance(first, CourseNumber) and isinstance(second, CourseNumber) and first.steps == second.steps:
         step_by_step = second.values - first.values  # what both do over their course is no noise
+        if first.course is None:
+            return trend(first.steps, step_by_step)
         (low, high), (other_low, other_high) = first.ends, second.ends
         return mean_of_steps(step_by_step, step_by_step).within(other_low - high, other_high - low)
     if not isinstance(first, GroupMean) or not isinstance(second, GroupMean):
