@@ -110,16 +110,13 @@ def _open(comparison: Comparison) -> Iterator[str]:
     num_pairs = len({(pair.first, pair.second) for pair in comparison.pairs})
     for metric in comparison.metrics:
         undecided = [pair for pair in comparison.pairs if pair.metric == metric and pair.verdict != "decides"]
+        ends = [abs(end) for pair in undecided for end in pair.difference.interval or ()]
+        largest = f"; differences of up to {max(ends):.3f} are not excluded" if ends else ""
         if undecided:
             yield (
-                f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{_not_excluded(undecided)}"
+                f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{largest}"
                 f"{_detectable(undecided)}. This is no evidence of equality."
             )
-
-
-def _not_excluded(pairs: Sequence[ComparedPair]) -> str:
-    ends = [abs(end) for pair in pairs for end in pair.difference.interval or ()]
-    return f"; differences of up to {max(ends):.3f} are not excluded" if ends else ""
 
 
 def _detectable(pairs: Sequence[ComparedPair]) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
+from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -291,29 +293,23 @@ def _plain(metric: results.BaselineMetric) -> dict[str, Any]:
 
 def read_baseline(path: Path) -> results.Baseline:
     """The numbers of a baseline file; an ``InputError`` where it cannot be read or is of another version."""
+    again = "Write it again: --update-baseline --force"
     try:
         document = read_json(path)
     except OSError as error:
         hint = "Write one from a good run: gradscope check RUN --baseline FILE --update-baseline"
         raise InputError(f"The baseline {path} cannot be read: {error.strerror}.", hint=hint) from error
     except ValueError as error:
-        raise InputError(
-            f"The baseline {path} is not JSON: {error}.", hint="Write it again: --update-baseline --force"
-        ) from error
+        raise InputError(f"The baseline {path} is not JSON: {error}.", hint=again) from error
     is_baseline = isinstance(document, dict) and document.get("schema") == _SCHEMA
     version = document.get("schema_version") if is_baseline else None
     if type(version) is not int or version != _SCHEMA_VERSION:
-        raise InputError(
-            f"{path} is no baseline of version {_SCHEMA_VERSION}.", hint="Write it again: --update-baseline --force"
-        )
+        raise InputError(f"{path} is no baseline of version {_SCHEMA_VERSION}.", hint=again)
     try:
         metrics = {name: _metric(values) for name, values in document["metrics"].items()}
         return results.Baseline(run=str(document["run"]), metrics=metrics)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(
-            f"The baseline {path} is damaged: {type(error).__name__} {error}.",
-            hint="Write it again: --update-baseline --force",
-        ) from error
+        raise InputError(f"The baseline {path} is damaged: {type(error).__name__} {error}.", hint=again) from error
 
 
 def _metric(values: Mapping[str, Any]) -> results.BaselineMetric:
@@ -416,12 +412,7 @@ def _p_value(compared: _Compared) -> float | None:
     if len(compared.paired):
         tails = [rise_by_flips(side * compared.paired, compared.margin) for side in sides]
     elif compared.change.interval is not None:
-        tails = [
-            rise_by_interval(
-                compared.change if side > 0 else compared.change.map(lambda value: -value), compared.margin
-            )
-            for side in sides
-        ]
+        tails = [rise_by_interval(compared.change.map(partial(mul, side)), compared.margin) for side in sides]
     else:
         return None
     return min(1.0, 2 * min(tails))

@@ -126,7 +126,10 @@ def read_runs(
     for folder in folders:
         try:
             forced = read is not None and read.for_run(folder).reader is not None
-            runs.append(_read_log(folder, read, progress) if forced or not _is_ours(folder) else _read_run(folder))
+            # what a recorder wrote of somebody's script has a manifest, too, and is a log
+            ours = not forced and run_folder.manifest_path(folder).is_file()
+            ours = ours and "steps" in run_folder.read_manifest(folder).config
+            runs.append(_read_run(folder) if ours else _read_log(folder, read, progress))
         except GradscopeError as error:
             left_out[as_named(str(folder))] = error
     return _with_run_names(runs), left_out
@@ -180,11 +183,6 @@ def drawdown(rewards: NDArray[np.float64]) -> float:
     """
     parts = np.array([part.mean() for part in np.array_split(rewards, min(_DRAWDOWN_PARTS, len(rewards)))])
     return float(np.max(np.maximum.accumulate(parts) - parts))
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether a command of ours trained a run; what a recorder wrote of somebody's script is a log."""
-    return run_folder.manifest_path(folder).is_file() and "steps" in run_folder.read_manifest(folder).config
 
 
 def _read_run(folder: Path) -> ComparedRun:
