@@ -164,7 +164,7 @@ def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     if num_trends:
         sentences.append(
             f"The reward rises beyond chance in {len(rising)} of {counted(num_trends, 'run')} and falls in "
-            f"{len(falling)}, along the line through its steps."
+            f"{len(falling)}, along the line through its steps, at 95 % each."
         )
     elif any(len(run.steps) > 1 for run in runs):
         sentences.append("The reward rises beyond chance in none of these runs: a trend needs three steps.")
