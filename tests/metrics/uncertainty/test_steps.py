@@ -77,6 +77,7 @@ def test_a_slow_drift_under_noise_seldom_passes_for_a_trend_and_a_learning_curve
     assert sum(mean_of_steps(course, course).side_of_zero != 0 for course in courses) <= 4  # 8 by these
     curves = [6 * (1 - np.exp(-steps / 200)) + persistent(rng, 600, 0.5) for _ in range(10)]
     assert all(trend(steps, curve).side_of_zero == 1 for curve in curves)
+    assert trend(np.repeat([1, 2, 10**6], 40), rng.normal(size=120)).side_of_zero == 0  # and no warning
 
 
 def test_what_alternates_is_worth_no_more_than_it_is() -> None:
