@@ -257,7 +257,7 @@ COMPARE_METRICS: dict[str, Metric] = {
     ),
     "sign_flip_p_value": _compare_metric(
         title="p, sign flips",
-        formula="share of the 2^n sign flips of the differences (100,000 beyond n = 20) whose mean is as far from zero",
+        formula="share of the 2^n sign flips of the differences (20,000 beyond n = 20) whose mean is as far from zero",
         meaning="The same question without the assumption that differences are normal; never below 2 / 2^n.",
         range="(0, 1]",
         moved_by="Whether all seeds agree in sign, and their number.",

@@ -110,16 +110,13 @@ def _open(comparison: Comparison) -> Iterator[str]:
     num_pairs = len({(pair.first, pair.second) for pair in comparison.pairs})
     for metric in comparison.metrics:
         undecided = [pair for pair in comparison.pairs if pair.metric == metric and pair.verdict != "decides"]
+        ends = [abs(end) for pair in undecided for end in pair.difference.interval or ()]
+        largest = f"; differences of up to {max(ends):.3f} are not excluded" if ends else ""
         if undecided:
             yield (
-                f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{_not_excluded(undecided)}"
+                f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{largest}"
                 f"{_detectable(undecided)}. This is no evidence of equality."
             )
-
-
-def _not_excluded(pairs: Sequence[ComparedPair]) -> str:
-    ends = [abs(end) for pair in pairs for end in pair.difference.interval or ()]
-    return f"; differences of up to {max(ends):.3f} are not excluded" if ends else ""
 
 
 def _detectable(pairs: Sequence[ComparedPair]) -> str:
@@ -146,8 +143,8 @@ def _caution(comparison: Comparison) -> Iterator[str]:
     fewest = min(pair.num_pairs for pair in comparison.pairs)
     within = [(pair.within_runs, pair.verdict) for pair in comparison.pairs if pair.within_runs is not None]
     if within:
-        of = "steps" if comparison.source.kind == "metrics" else "prompts, and for reward_trend the steps,"
-        yield f"These intervals resample the {of} of the two runs and do not cover other seeds, so no test is made."
+        of = "steps" if comparison.source.kind == "metrics" else "prompts and steps"
+        yield f"These intervals are over the {of} of the two runs and do not cover other seeds, so no test is made."
         if any(difference.side_of_zero and verdict == "open" for difference, verdict in within):
             yield f"A metric differs where zero is outside its interval, widened for the {len(within)} looked at."
     elif fewest < 2:

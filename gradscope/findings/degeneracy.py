@@ -474,7 +474,8 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     counts = report.prompts
     if not is_luck and report.num_rollouts < _FEW_ROLLOUTS * (counts.live + (counts.never or 0) + (counts.always or 0)):
         return "Whether that is luck so few rollouts of a prompt do not tell: try more rollouts a group."
-    if is_luck and _is_of_visits(report.overdispersion):
+    stays, of_visit = report.overdispersion.between_prompts, report.overdispersion.between_visits
+    if is_luck and of_visit.side_of_zero > 0 and (of_visit.value or 0.0) > (stays.value or 0.0):
         return (
             "Rollouts of a group agree more than their prompt explains: look at what they share (equal completions, a "
             "cached or shared verdict, one seed, an environment that failed)."
@@ -492,11 +493,6 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     if is_luck:
         return _LUCK
     return "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling dead groups."
-
-
-def _is_of_visits(variance: results.Overdispersion) -> bool:
-    stays, of_visit = variance.between_prompts, variance.between_visits
-    return of_visit.side_of_zero > 0 and (of_visit.value or 0.0) > (stays.value or 0.0)
 
 
 _LUCK = "Most are of prompts that are live at other steps: try more rollouts a group, or resampling dead groups."

@@ -70,7 +70,7 @@ def reach_finding(comparison: PassAtKComparison) -> str:
     if not defined:
         return f"{comparison.first} and {comparison.second} have no budget in common."
     alone = f"{with_interval(defined[0].difference, '+.3f')} at k = {defined[0].k}; " if len(defined) == 1 else ""
-    turn = "" if comparison.crossover_k is None else f"; the sign turns at k = {comparison.crossover_k}"
+    turn = "" if comparison.crossover_k is None else f"; the sign has turned at k = {comparison.crossover_k}"
     verdict: str = comparison.verdict
     if verdict == "undecided":
         ends = defined[0].difference.side_of_zero, defined[-1].difference.side_of_zero

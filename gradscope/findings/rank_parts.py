@@ -24,10 +24,12 @@ def token_findings(points: Iterable[results.TokenRankPoint]) -> tuple[str, ...]:
     if not named:
         return ("No token of these steps has a weight under these advantages: their matrices are zero.",)
     last = max(named, key=lambda point: (point.step, point.group_size))
+    ratio = last.nulls["gaussian"].ratio if "gaussian" in last.nulls else None
+    of_unrelated = "" if ratio is None or not ratio.is_defined else f", {with_interval(ratio, '.2f')} of unrelated rows"
     sentences = [
         f"At step {last.step} the {last.num_rows.value:.0f} tokens of a live group span "
         f"{with_interval(last.effective_rank, '.1f')} directions by effective rank (advantage {last.advantage}, mean "
-        f"over {last.num_groups - last.num_dead} live groups){_against_unrelated(last)}."
+        f"over {last.num_groups - last.num_dead} live groups){of_unrelated}."
     ]
     if last.method == "sampled":
         sentences.append(
@@ -59,11 +61,6 @@ def signal_findings(
             f"{with_interval(gaussian.effective_rank, '.2f')}."
         )
     return (*sentences, *(token_findings(tokens) if tokens else ()))
-
-
-def _against_unrelated(point: results.TokenRankPoint) -> str:
-    ratio = point.nulls["gaussian"].ratio if "gaussian" in point.nulls else None
-    return "" if ratio is None or not ratio.is_defined else f", {with_interval(ratio, '.2f')} of unrelated rows"
 
 
 _ALIKE = 0.99  # cosine from which on two gradients count as one: they differ by 8 degrees at most

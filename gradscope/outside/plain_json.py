@@ -53,13 +53,10 @@ def parse_json(text: bytes | str) -> Any:
     except ValueError:  # only int() is left to raise, over a number's length
         raise RefusedJsonError("has a number of more than 4300 digits") from None
     # A text with fewer brackets than that needs no second look, which is nearly every one.
-    if _num_opened(text) > MAX_DEPTH and is_deeper(value, MAX_DEPTH, is_tree=True):
+    opened = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    if opened > MAX_DEPTH and is_deeper(value, MAX_DEPTH, is_tree=True):
         raise RefusedJsonError(_TOO_DEEP)
     return value
-
-
-def _num_opened(text: bytes | str) -> int:
-    return text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
 
 
 def _decoded(text: bytes | str) -> Any:

@@ -83,8 +83,8 @@ class PassAtKComparison(Struct, frozen=True, kw_only=True):
     num_unpaired: int  # prompts that only one of them has
     rows: tuple[PassAtKDifference, ...]  # by k
     crossover_k: int | None
-    """The smallest k at which the sign of the difference is the opposite of that at the smallest k; None where it
-    never changes."""
+    """The smallest k whose difference lies, interval and all, on the other side of zero than that at the smallest k;
+    None where there is none: the sign of two equal policies changes in a third of samples."""
     solved: Solved  # prompts with at least one correct sample
     frac_won: Estimate  # mean over prompts of the gain at the largest k, losses counted as 0
     frac_lost: Estimate  # mean over prompts of the loss at the largest k, gains counted as 0

@@ -381,11 +381,6 @@ def _at(system: Any, address: str, *, is_web: bool) -> tuple[Entry, ...]:
     return (Entry(name="", address=address, size=info.get("size"), mark=_mark(info)),)
 
 
-def _links(page: str) -> set[str]:
-    tags = (match[1] for match in _ANCHOR.finditer(page))
-    return {unescape(href["link"]) for tag in tags for href in _HREF.finditer(tag)}
-
-
 def _page(system: Any, folder: str) -> str:
     with TemporaryDirectory() as folder_name:
         file = Path(folder_name) / "page"
@@ -404,7 +399,9 @@ def _linked(system: Any, address: str, depth: int | None = None) -> Iterator[str
                 f"{shown_url(address)} has more than {_MAX_PAGES:,} folders.", hint="Name a folder further down."
             )
         base = urljoin(f"{folder}/", ".")
-        for link in sorted(urljoin(base, link) for link in _links(_page(system, folder))):
+        tags = (anchor[1] for anchor in _ANCHOR.finditer(_page(system, folder)))
+        links = {unescape(href["link"]) for tag in tags for href in _HREF.finditer(tag)}
+        for link in sorted(urljoin(base, link) for link in links):
             step = link.removeprefix(base)
             if step == link or "?" in step or "#" in step or unquote(step).rstrip("/") in ("", ".", ".."):
                 continue

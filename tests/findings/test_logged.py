@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -7,6 +8,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings import logged
 from gradscope.results.logged import MetricCourse
 from gradscope.results.norms import LogprobDifference, SpikeReport, StepReplay
+from tests.metrics.uncertainty.test_steps import persistent
 from tests.render.examples import replay_report, spike_report
 
 STEPS = replay_report().steps
@@ -65,6 +67,9 @@ def test_a_held_out_score_that_falls_is_told_and_one_that_wavers_is_not() -> Non
     several = [held, *(replace(held, name=name) for name in "abcd"), level]
     assert logged.lost_sentence(several).endswith("; likewise a, b and 2 more.")
     assert logged.metric_findings([course("reward", *falls[::-1])], verdicts=[held])[1].startswith("val/acc falls: ")
+    rng = np.random.default_rng(0)
+    wander = [course("val/acc", *persistent(rng, 60, 0.8)) for _ in range(100)]
+    assert sum(logged.lost_sentence([one]) != "" for one in wander) <= 8, "26 by the noise of neighbors alone"
 
 
 def test_a_reward_that_never_changes_and_a_spread_that_vanishes_are_told_without_the_share_of_dead_groups() -> None:

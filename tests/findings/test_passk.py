@@ -36,7 +36,7 @@ def test_a_comparison_is_its_verdict_its_factor_and_what_is_left_out() -> None:
     verdict, factor, caution = compared(COMPARISON)
     assert verdict == (
         "after against before, over 64 prompts in both and without 1 in one: a gain at the smallest budget, no certain "
-        "difference at the largest; the sign turns at k = 16. Verdict: undecided whether it solves more "
+        "difference at the largest; the sign has turned at k = 16. Verdict: undecided whether it solves more "
         "or needs fewer samples."
     )
     assert caution.startswith("A verifier that passes 1.0 % of wrong samples counts")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.check import measure
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k
-from gradscope.metrics.uncertainty.intervals import Resampling, difference_of
+from gradscope.metrics.uncertainty.intervals import difference_of
 from gradscope.metrics.uncertainty.paired import holm
 from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.results.verdicts import BaselineMetric
@@ -267,7 +267,7 @@ def _week(rates: NDArray[np.float64], rng: np.random.Generator, fallen: float) -
     return results
 
 
-def _p_value(name: str, before: Any, after: Any, seed: int) -> float:
+def _p_value(name: str, before: Any, after: Any) -> float:
     is_paired, change = isinstance(before, np.ndarray), Estimate.exact(0.0)
     paired = after - before if is_paired else np.zeros(0)
     if is_paired and abs(paired.sum()) < _SCREEN * np.sqrt((paired**2).sum()):
@@ -275,7 +275,7 @@ def _p_value(name: str, before: Any, after: Any, seed: int) -> float:
     if not is_paired:
         change = difference_of(before, after)
     sides = {"after": BaselineMetric(estimate=change), "before": None, "change": change, "paired": paired}
-    p_value = measure._p_value(measure._Compared(name=name, margin=0.0, advice="", **sides), Resampling(seed=seed))
+    p_value = measure._p_value(measure._Compared(name=name, margin=0.0, advice="", **sides))
     assert p_value is not None
     return p_value
 
@@ -293,7 +293,7 @@ def months(seed: int, *, populations: int = 40, weeks: int = 52, prompts: int = 
         before = _week(rates, rng, 0.0)
         for week in range(weeks):
             after = _week(rates, rng, fallen)
-            p_values = holm([_p_value(name, before[name], after[name], week) for name in before])
+            p_values = holm([_p_value(name, before[name], after[name]) for name in before])
             failed[population, week] = any(one is not None and one <= measure.FAMILY_RATE for one in p_values)
             if week % 13 == 12 and not fallen and not failed[population, week]:
                 before = after

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -269,36 +269,16 @@ def rank_report() -> rank.RankReport:
     )
 
 
-def weight_report() -> rank.RankReport:
-    return read_golden(rank.RankReport, "rank")
-
-
-def replay_report() -> ReplayReport:
-    return read_golden(ReplayReport, "replay")
-
-
-def check_report() -> CheckReport:
-    return read_golden(CheckReport, "check")
-
-
-def claims_report() -> ClaimsReport:
-    """Two rows of one sentence, one that nobody can tell, and a user's own with a name that is none."""
-    return read_golden(ClaimsReport, "claims")
-
-
-def spike_report() -> SpikeReport:
-    """A step that stands out, one rollout of hostile name that repeats itself and makes most of it."""
-    return read_golden(SpikeReport, "spike")
-
-
-def run_report() -> RunReport:
-    """Every kind of chart and cell, a section without data, and hostile text everywhere."""
-    return read_golden(RunReport, "report")
-
-
-def run_index() -> RunIndex:
-    """Two runs, one of hostile name, and a third that could not be read."""
-    return read_golden(RunIndex, "report_index")
+weight_report = partial(read_golden, rank.RankReport, "rank")
+replay_report = partial(read_golden, ReplayReport, "replay")
+check_report = partial(read_golden, CheckReport, "check")
+# two rows of one sentence, one that nobody can tell, and a user's own with a name that is none
+claims_report = partial(read_golden, ClaimsReport, "claims")
+# a step that stands out, one rollout of hostile name that repeats itself and makes most of it
+spike_report = partial(read_golden, SpikeReport, "spike")
+# every kind of chart and cell, a section without data, and hostile text everywhere
+run_report = partial(read_golden, RunReport, "report")
+run_index = partial(read_golden, RunIndex, "report_index")  # two runs, one of hostile name, a third could not be read
 
 
 def comparison(num_cells: int = 4) -> Comparison:

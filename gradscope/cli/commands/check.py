@@ -142,19 +142,16 @@ def check(
                 engine=replace(engine, notice=result.notice),
                 progress=progress,
             )
-        result.deliver(report, printed=_printed(report, form), then=[_closer(report, context)])
+        # what looks closer at the first open requirement; the report where none names a command
+        commands = (verdict.command for verdict in report.verdicts if not verdict.allowed)
+        closer = shlex.split(next(filter(None, commands), ""))[1:] or of_same_run(context, "report")
+        result.deliver(report, printed=_printed(report, form), then=[closer])
     if update and not out.quiet:
         say(f"wrote {named}")
         for name in report.without_interval:
             say(f"note: {name} has no interval, so a change of it will be undecided unless --decide-by value is given")
     if report.outcome != "pass":
         raise typer.Exit(1)
-
-
-def _closer(report: CheckReport, context: typer.Context) -> list[str]:
-    """The command that looks closer at the first open requirement; the report where none names one."""
-    commands = (verdict.command for verdict in report.verdicts if not verdict.allowed)
-    return shlex.split(next(filter(None, commands), ""))[1:] or of_same_run(context, "report")
 
 
 def _printed(report: CheckReport, form: str) -> str | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
+from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +48,7 @@ from gradscope.results.envelope import render_json, to_jsonable
 from gradscope.results.source import Source
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.metrics_alone.naming import is_verdict
 from gradscope.rollouts.run import Run
 from gradscope.say import interval, with_interval
 from gradscope.version import __version__
@@ -290,29 +293,23 @@ def _plain(metric: results.BaselineMetric) -> dict[str, Any]:
 
 def read_baseline(path: Path) -> results.Baseline:
     """The numbers of a baseline file; an ``InputError`` where it cannot be read or is of another version."""
+    again = "Write it again: --update-baseline --force"
     try:
         document = read_json(path)
     except OSError as error:
         hint = "Write one from a good run: gradscope check RUN --baseline FILE --update-baseline"
         raise InputError(f"The baseline {path} cannot be read: {error.strerror}.", hint=hint) from error
     except ValueError as error:
-        raise InputError(
-            f"The baseline {path} is not JSON: {error}.", hint="Write it again: --update-baseline --force"
-        ) from error
+        raise InputError(f"The baseline {path} is not JSON: {error}.", hint=again) from error
     is_baseline = isinstance(document, dict) and document.get("schema") == _SCHEMA
     version = document.get("schema_version") if is_baseline else None
     if type(version) is not int or version != _SCHEMA_VERSION:
-        raise InputError(
-            f"{path} is no baseline of version {_SCHEMA_VERSION}.", hint="Write it again: --update-baseline --force"
-        )
+        raise InputError(f"{path} is no baseline of version {_SCHEMA_VERSION}.", hint=again)
     try:
         metrics = {name: _metric(values) for name, values in document["metrics"].items()}
         return results.Baseline(run=str(document["run"]), metrics=metrics)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(
-            f"The baseline {path} is damaged: {type(error).__name__} {error}.",
-            hint="Write it again: --update-baseline --force",
-        ) from error
+        raise InputError(f"The baseline {path} is damaged: {type(error).__name__} {error}.", hint=again) from error
 
 
 def _metric(values: Mapping[str, Any]) -> results.BaselineMetric:
@@ -400,7 +397,7 @@ def baseline_verdicts(
                 advice=(advice or {}).get(name, ""),
             )
         )
-    p_values = holm([_p_value(metric, resampling) if rule == "interval" else None for metric in compared])
+    p_values = holm([_p_value(metric) if rule == "interval" else None for metric in compared])
     num_tests = sum(p_value is not None for p_value in p_values)
     return [
         _change_verdict(metric, p_value, num_tests, rule, path)
@@ -408,19 +405,14 @@ def baseline_verdicts(
     ]
 
 
-def _p_value(compared: _Compared, resampling: Resampling) -> float | None:
+def _p_value(compared: _Compared) -> float | None:
     """Two-sided p-value of a change this far beyond the margin; None where the change has no interval."""
     # 0.05 is where the near end of the 95 % interval of this metric alone is the margin.
     sides = {"lower": (1,), "higher": (-1,), "neither": (1, -1)}[_better(compared.name)]
     if len(compared.paired):
-        tails = [rise_by_flips(side * compared.paired, compared.margin, seed=resampling.seed) for side in sides]
+        tails = [rise_by_flips(side * compared.paired, compared.margin) for side in sides]
     elif compared.change.interval is not None:
-        tails = [
-            rise_by_interval(
-                compared.change if side > 0 else compared.change.map(lambda value: -value), compared.margin
-            )
-            for side in sides
-        ]
+        tails = [rise_by_interval(compared.change.map(partial(mul, side)), compared.margin) for side in sides]
     else:
         return None
     return min(1.0, 2 * min(tails))
@@ -430,7 +422,11 @@ def _better(name: str) -> Direction:
     metric, selector = split_metric(name)
     entry = CATALOG.get(catalog_name(metric))
     # A trend has no better side of its own: a share that falls from high is not worse than one that stays low.
-    return "neither" if entry is None or (selector and selector.aggregate == "trend") else entry.better
+    if selector and selector.aggregate == "trend":
+        return "neither"
+    if entry is None:
+        return "higher" if metric == "reward" or is_verdict(metric) else "neither"
+    return entry.better
 
 
 def _change_verdict(
@@ -478,14 +474,21 @@ def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) 
             "known does not pass."
         )
     how = f"paired over {len(compared.paired)} prompts" if len(compared.paired) else "not paired by prompt"
+    better, change, margin = _better(compared.name), compared.change, compared.margin
     text = (
         f"{compared.name} was {compared.old.value:.6g} in the baseline and is "
-        f"{compared.after.estimate.value:.6g}; the change is "
-        f"{with_interval(compared.change, '+.4g')}, {how}; allowed is {compared.margin:g} to the worse"
+        f"{compared.after.estimate.value:.6g}; the change is {with_interval(change, '+.4g')}, {how}; allowed is "
+        f"{margin:g} {'either way' if better == 'neither' else 'to the worse'}"
     )
     if p_value is not None:
         family = f", corrected for {num_tests} metrics" if num_tests > 1 else ""
-        return f"{text}; by chance alone p = {p_value:.2g}{family}."
+        chance = "by the chance of prompts and samples alone" if len(compared.paired) else "by chance alone"
+        text = f"{text}; {chance} p = {p_value:.2g}{family}."
+        if p_value <= FAMILY_RATE or change.value is None:
+            return text
+        reaches = {"lower": change.value - change.ends[0], "higher": change.ends[1] - change.value}
+        reach = reaches.get(better, max(reaches.values())) + margin  # a pass is no evidence of less than this
+        return f"{text} A change of less than {reach:.2g} could not have failed."
     if compared.change.interval is None and compared.change.value:
         return f"{text}. How much of that is chance is not known, for a number without an interval."
     return f"{text}."
@@ -499,7 +502,9 @@ def _change_advice(compared: _Compared, outcome: results.Outcome, path: str) -> 
     if compared.before is None:
         return _NextStep("Write the baseline again from a good run: --update-baseline --force")
     if outcome == "unknown" and compared.change.value is not None:
-        mean = f"{metric}@{selector.steps}:mean" if selector and selector.steps != "all" else f"{metric}@last20%"
+        # of a mean that has no interval the steps are too few
+        asked = "last20%" if selector is None or selector.steps == "all" else f"{selector.steps}:mean"
+        mean = f"{metric}@{'last10' if selector and selector.aggregate == 'mean' else asked}"
         text = (
             f"Compare a mean over ten steps or more, such as {mean}, and write the baseline again with it; or let the "
             "change itself decide, with a margin: --decide-by value"

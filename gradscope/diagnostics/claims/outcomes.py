@@ -32,8 +32,9 @@ SAME_SHARE = 0.02
 """A share of all-fail groups as near as this to that of a power of one rate is that of the power; so is one within a
 quarter of the way from the power to a line."""
 _SHORTEST_CURVE = 3  # sizes, of which one is in the middle
-_FEW_RETURNING = 10
-"""Prompts; of 8 whose pass rate rises to one the interval left out 0 in 6.5 % of simulated logs without persistence."""
+_FEW_PROMPTS = 10
+"""With fewer no verdict: of 8 whose pass rate rises to one the interval left out 0 in 6.5 % of logs without
+persistence, and of 8 that differ the curve of all-fail groups was called exponential in 5 to 12 %."""
 HARD = 0.25
 """A task is hard where fewer rollouts pass; at 7 %, where the second source's are, and at 25 % alike one pass rate for
 all makes few groups that all pass."""
@@ -83,10 +84,8 @@ def dead_groups_return(evidence: Evidence) -> Judgement:
     dead = dead_persistence(table.step, table.prompt, table.dead, resampling=evidence.resampling)
     if dead.excess.undefined is not None:
         return cannot_tell(dead.excess.undefined)
-    if dead.excess.num_units < _FEW_RETURNING:
-        return cannot_tell(
-            f"Fewer than {_FEW_RETURNING} prompts return beside others whose last group was unlike theirs"
-        )
+    if dead.excess.num_units < _FEW_PROMPTS:
+        return cannot_tell(f"Fewer than {_FEW_PROMPTS} prompts return beside others whose last group was unlike theirs")
     return Judgement(
         estimate=dead.excess,
         verdict=rises(dead.excess, 0.0, PERSISTENT),
@@ -163,15 +162,15 @@ def all_fail_is_exponential(evidence: Evidence) -> Judgement:
         for share, size in zip(shares, (1, last // 2 + 1, last), strict=True)
     )
     margin = max(SAME_SHARE, (of_line.value or 0.0) / 4)
-    verdict = in_range(bend, -margin, margin)
+    verdict = in_range(bend, -margin, margin) if bend.num_units >= _FEW_PROMPTS else "cannot_tell"
     if verdict != "contradicted" and of_line.ends[0] <= 2 * SAME_SHARE:
         return cannot_tell(f"A power and a line are nearly one over these N: all-fail groups {course}", estimate=bend)
     return Judgement(
         estimate=bend,
         null=of_line,
         verdict=verdict,
-        why=f"All-fail groups {course}; below a power the share falls more slowly at the end, as it does where prompts "
-        "differ.",
+        why=f"All-fail groups {course} of {counted(bend.num_units, 'prompt')}; below a power the share falls more "
+        "slowly at the end, as it does where prompts differ.",
     )
 
 

@@ -159,8 +159,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         name="dead_groups.persist",
         source=_SUMMARY,
-        claim="A prompt whose group is dead stays dead: the premise of re-allocating its budget, whose effect it calls "
-        "negligible.",
+        claim="A prompt whose group is dead is likelier dead again: the premise of re-allocating its budget, whose "
+        "effect it calls negligible.",
         metric="dead groups at a prompt's next visit, share after a dead group minus after a live one",
         settle="More visits of the same prompts: several epochs in the log.",
         judge=outcomes.dead_groups_return,

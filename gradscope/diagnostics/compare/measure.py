@@ -166,15 +166,18 @@ def compare_runs(
     asked = _asked(cells, only)
     measured = _measure_gradients(runs, progress=progress) if gradients else {}
     budgets = _budgets(runs, ks)
-    # where runs cost differently by design and all state their cost; else only completion lengths differ
-    by_design = any(run.settings.get("sampling", "fixed") != "fixed" for run in runs)
-    with_cost = by_design and all(run.kilotokens is not None for run in runs)
-    # where the reward is the probability of the answer, whatever led there; else its tests would only weaken the others
-    with_incoherence = any(run.settings.get("reward") == "answer_probability" for run in runs)
+    is_told = {
+        # one more test would weaken those of many runs; of two it tells a rise from a fall of the same mean
+        "reward_trend": len(runs) == 2,
+        # where the reward is the probability of the answer, whatever led there
+        "frac_incoherent": any(run.settings.get("reward") == "answer_probability" for run in runs),
+        # where runs cost differently by design and all state their cost; else only completion lengths differ
+        "kilotokens_per_step": any(run.settings.get("sampling", "fixed") != "fixed" for run in runs)
+        and all(run.kilotokens is not None for run in runs),
+    }
     values = {
         cell: {
-            # one more test would weaken those of many runs; of two it tells a rise from a fall of the same mean
-            seed: run.values(budgets, with_trend=len(runs) == 2, with_cost=with_cost, with_incoherence=with_incoherence)
+            seed: {name: value for name, value in run.values(budgets).items() if is_told.get(name, True)}
             | measured.get(run.path, {})
             for seed, run in of_seed.items()
         }

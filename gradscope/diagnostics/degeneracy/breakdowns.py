@@ -286,7 +286,8 @@ class _Kinds(Struct, frozen=True, kw_only=True, dict=True):
         num_kinds = sum(map(len, self.by_size))
         if num_kinds > _FEW_KINDS:
             return None
-        return bootstrap.cluster_counts(self.of_group, num_kinds, self.prompt)
+        of_kind = (self.of_group == kind for kind in range(num_kinds))
+        return bootstrap.sums_of_columns(of_kind, self.prompt, len(self.of_group))
 
 
 def _of_two_levels(chosen: GroupRewards) -> tuple[list[Array], Indices]:

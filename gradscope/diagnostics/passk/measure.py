@@ -209,11 +209,9 @@ def compare_samples(
 
 
 def crossover_k(rows: Sequence[results.PassAtKDifference]) -> int | None:
-    """The smallest k whose difference has the opposite sign of the first defined one; None where it never turns."""
-    signs = [(row.k, float(np.sign(row.difference.value))) for row in rows if row.difference.value is not None]
-    if not signs or signs[0][1] == 0.0:
-        return None
-    return next((k for k, sign in signs if sign == -signs[0][1]), None)
+    """The smallest k certainly on the other side of zero than the first defined one, which is certainly on one."""
+    sides = [(row.k, row.difference.side_of_zero) for row in rows if row.difference.is_defined]
+    return next((k for k, side in sides if side * sides[0][1] < 0), None)
 
 
 def _difference_of_rows(
@@ -323,7 +321,7 @@ def verifier_caution(unsolved: tuple[float, float], k: int, num_prompts: int) ->
         f"a verifier that passes {percent(ONE_IN_A_HUNDRED)} of wrong samples counts a prompt without a right one as "
         f"solved in {percent(solved)} of cases at k = {k}"
     )
-    if second >= first:
+    if second >= first - _EQUAL:
         return alike
     alone = 1 - (second / first) ** (1 / k)
     return f"{alike}; had it passed {100 * alone:.2g} % of them in the second alone, that would be the whole gain"

@@ -101,7 +101,12 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[resu
             alignment={"pass@1": Estimate.undefined_because(why_no_target)}
             if why_no_target is not None
             else {name: expected.cosine(index, target) for name, target in index_of.items()},
-            cosines=apart | {other: _cosine(angles[index, at]) for at, other in enumerate(names) if at != index},
+            cosines=apart
+            | {
+                other: Estimate.undefined_because(_ZERO_UPDATE) if np.isnan(angle) else Estimate.exact(float(angle))
+                for other, angle in zip(names, angles[index], strict=True)
+                if other != name
+            },
             **_size(rows, table[index], groups),
         )
         for index, name in enumerate(names)
@@ -190,10 +195,6 @@ def _pass_at_k_targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]
         f"pass@{k}": in_order(rows, [alignment.pass_at_k_weights(rows.rewards[part.index], k) for part in parts])
         for k in dict.fromkeys((1, min(sizes)))
     }, None
-
-
-def _cosine(value: float) -> Estimate:
-    return Estimate.undefined_because(_ZERO_UPDATE) if np.isnan(value) else Estimate.exact(float(value))
 
 
 def _noise_within(rows: StepRows, advantage: str) -> Estimate:

@@ -164,7 +164,7 @@ def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     if num_trends:
         sentences.append(
             f"The reward rises beyond chance in {len(rising)} of {counted(num_trends, 'run')} and falls in "
-            f"{len(falling)}, along the line through its steps."
+            f"{len(falling)}, along the line through its steps, at 95 % each."
         )
     elif any(len(run.steps) > 1 for run in runs):
         sentences.append("The reward rises beyond chance in none of these runs: a trend needs three steps.")
@@ -246,9 +246,9 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
             *filter(None, dict.fromkeys(unlike.values())),
             *_cautions(tuple(runs.values()), steps),
         ),
-        meaning="Intervals of rewards and dead groups resample the prompts of each run; those of logged metrics allow "
-        "for the correlation of steps. Runs that share nearly all prompts are paired by prompt; others count as "
-        "independent. "
+        meaning="Intervals of rewards and dead groups resample the prompts of each run and allow for the correlation "
+        "of steps, as those of logged metrics do. Runs that share nearly all prompts are paired by prompt; others "
+        "count as independent. "
         f"The first sentence names differences that hold for all {len(rows)} at once (Bonferroni). No interval "
         "covers other seeds.",
         next_step="Run each setting with several seeds: gradscope compare pairs them.",
@@ -279,9 +279,9 @@ def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
         chosen = tuple(step for step in steps if step in course)
         if chosen:
             at_steps = np.array([course[step] for step in chosen])
-            numbers[title] = compared_runs.CourseMean(chosen, at_steps, np.array(list(course.values())))
+            numbers[title] = compared_runs.CourseNumber(chosen, at_steps, np.array(list(course.values())))
     if len(rewards) >= 3:
-        numbers[_TREND] = compared_runs.CourseTrend(tuple(rewards), np.array(list(rewards.values())))
+        numbers[_TREND] = compared_runs.CourseNumber(tuple(rewards), np.array(list(rewards.values())))
     return numbers
 
 

@@ -46,9 +46,10 @@ _NAMES: tuple[tuple[str, ...], ...] = (("grad_norm",), ("kl", "kl_loss", "ppo_kl
 """Numbers that jump with an update that went wrong, each by its trainers' names without their prefix; the first that
 is logged decides which step stands out, for a gradient is there before a KL moves."""
 
-_RISES = ((_NAMES[0], 3.0), (_NAMES[1], 10.0))
-"""Times its level before from which on a late norm or KL is named. A KL grows by the square where weights drift evenly,
-and then has 7.3."""
+_RISES = ((_NAMES[0], 3.0), (_NAMES[1], 10.0), (LOSSES, 100.0))
+"""Times its level before from which on a late norm, KL or size of a loss is named. A KL grows by the square where
+weights drift evenly, and then has 7.3."""
+_EXPLODED = 10.0  # a smaller loss may be advantages of order one, or a KL term that was nothing at first
 
 _FALL = 10.0  # times below its level before from which on a late norm is named: next to nothing is learned any more
 
@@ -129,8 +130,9 @@ def metrics_at(courses: Courses, step: int, *, num_chosen_from: int = 1) -> tupl
 
 def spike_sentences(run: Run) -> tuple[str, ...]:
     """What has risen for good, updates without a learning rate, and the step whose norm or KL stands out."""
-    courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] not in LOSSES}
-    rises = (*level_changes(courses), *_flat_courses(run, courses))
+    logged = courses_of(run)
+    courses = {name: course for name, course in logged.items() if name.rpartition("/")[2] not in LOSSES}
+    rises = (*level_changes(logged), *_flat_courses(run, courses))
     try:
         step, num_searched = outstanding_step(courses)
     except InputError:
@@ -153,10 +155,11 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
     elif len(idle) > max(2, _FEW_IDLE * len(rates)):
         yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({_spans(idle)}): they change nothing."
     warm = sorted(rates.items())[math.ceil(_WARM_UP * len(rates)) :]
-    for (_, before), (step, after) in pairwise(warm):
-        if after > _JUMP * before > 0:
-            yield f"The learning rate rises from {before:.3g} to {after:.3g} at step {step}."
-            break
+    jumps = [(step, before, after) for (_, before), (step, after) in pairwise(warm) if after > _JUMP * before > 0]
+    for step, before, after in jumps[:1]:
+        later = _spans([step for step, *_ in jumps[1:]])
+        again = f", and again at {later}: cycles, or restarts" if later else ""
+        yield f"The learning rate rises from {before:.3g} to {after:.3g} at step {step}{again}."
     name = next((name for name in courses if name.endswith(_NAMES[0])), "")
     norms = list(run.courses.by_step(name).values()) or [0.0]
     number = norms.count(max(norms))
@@ -171,13 +174,15 @@ def _spans(steps: Sequence[int]) -> str:
 
 
 def level_changes(courses: Courses) -> Iterator[str]:
-    """A sentence for each norm or KL that has risen for good, or norm that vanishes, which no single step shows."""
+    """A sentence for each number that has risen for good, or norm that vanishes, which no single step shows."""
     for name, course in courses.items():
-        factor = next((rise for names, rise in _RISES if name.rpartition("/")[2] in names), None)
-        change = late_change(course, factor=factor) if factor else None
-        is_norm = name.rpartition("/")[2] in _NAMES[0]
-        if change is not None and (change.side > 0 or (is_norm and change.before >= _FALL * change.late)):
-            yield late_sentence(name, change)
+        names, factor = next(((names, rise) for names, rise in _RISES if name.rpartition("/")[2] in names), ((), 0.0))
+        sizes = {step: abs(value) for step, value in course.items()} if names == LOSSES else course
+        change = late_change(sizes, factor=factor) if names else None
+        if change is None or (names == LOSSES and change.late < _EXPLODED):
+            continue
+        if change.side > 0 or (names == _NAMES[0] and change.before >= _FALL * change.late):
+            yield late_sentence(f"{name}, by its size," if names == LOSSES else name, change)
 
 
 def metric_at(name: str, course: Mapping[int, float], step: int, *, num_chosen_from: int) -> SpikeMetric:
@@ -390,16 +395,13 @@ def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) ->
         steps, values = run.courses.course(name)
         first_names.setdefault((steps.tobytes(), values.tobytes()), name)
     other_courses = {name: run.courses.by_step(name) for name in first_names.values() if name not in courses}
-    other_courses = {name: course for name, course in other_courses.items() if not _is_steady(course)}
+    turns = {name: np.sign(np.diff(list(course.values()))).tolist() for name, course in other_courses.items()}
+    steady = {name for name, signs in turns.items() if len(signs) > 1 and set(signs) in ({1.0}, {-1.0})}
+    other_courses = {name: course for name, course in other_courses.items() if name not in steady}
     for name, course in other_courses.items():
         metric = metric_at(name, course, step, num_chosen_from=len(other_courses))
         if abs(metric.deviation.value or 0.0) > (metric.by_chance.value or math.inf):
             yield replace(metric, is_unusual=stands_out)
-
-
-def _is_steady(course: Mapping[int, float]) -> bool:
-    signs = np.sign(np.diff(list(course.values())))
-    return len(signs) > 1 and signs[0] != 0 and bool(np.all(signs == signs[0]))
 
 
 def _report(

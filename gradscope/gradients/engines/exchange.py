@@ -87,7 +87,8 @@ def _pack(letter: _Letter) -> tuple[bytes, torch.Tensor]:
             tensors += [part for value in values.values() for part in (value if isinstance(value, tuple) else [value])]
         parts.append((rows, described))
     header = json.dumps({"shape": letter.shape, "parts": parts}).encode()
-    blocks = [_aligned(tensor) for tensor in tensors]
+    flat = [tensor.contiguous().flatten().view(torch.uint8) for tensor in tensors]
+    blocks = [torch.nn.functional.pad(own, (0, -len(own) % _ALIGNMENT)) for own in flat]
     return header, torch.cat(blocks) if blocks else torch.empty(0, dtype=torch.uint8)
 
 
@@ -104,12 +105,6 @@ def _describe(value: Any) -> Any:
     if isinstance(value, tuple):
         return [[list(part.shape) for part in value], str(value[0].dtype) if value else ""]
     return [list(value.shape), str(value.dtype), "one"]
-
-
-def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's bytes, with zeros behind up to the next block."""
-    flat = tensor.contiguous().flatten().view(torch.uint8)
-    return torch.nn.functional.pad(flat, (0, -len(flat) % _ALIGNMENT))
 
 
 def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Letter:

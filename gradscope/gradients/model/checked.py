@@ -198,12 +198,8 @@ def _shapes(weights: Path) -> list[list[int]]:
         raise InputError(f"{weights} is cut off.", hint="Copy the checkpoint again.", cause=UNREADABLE)
     with weights.open("rb") as stream:
         header = parse_json(stream.read(int.from_bytes(stream.read(8), "little")))
-    return [_shape(entry) for name, entry in header.items() if name != "__metadata__"]
-
-
-def _shape(entry: Mapping[str, Any]) -> list[int]:
-    sizes = entry.get("shape")
-    return [size for size in sizes if type(size) is int] if isinstance(sizes, list) else []
+    shapes = [entry.get("shape") for name, entry in header.items() if name != "__metadata__"]
+    return [[size for size in own if type(size) is int] if isinstance(own, list) else [] for own in shapes]
 
 
 def require_same_tensors(source: str, report: Mapping[str, Any]) -> None:

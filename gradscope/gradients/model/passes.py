@@ -54,7 +54,10 @@ def completion_logprobs(
         for row, ids in _predicting(logits, batch):
             scaled = row.to(torch.promote_types(logits.dtype, softmax_dtype)) / temperature  # [T, V]
             logs = scaled.gather(1, ids.unsqueeze(1)).squeeze(1) - torch.logsumexp(scaled, dim=1)
-            per_row.append(torch.cat([logs, _entropies(scaled)]) if entropies else logs)
+            if entropies:
+                every = torch.log_softmax(scaled, dim=1)
+                logs = torch.cat([logs, -(every.exp() * every).sum(dim=1)])
+            per_row.append(logs)
         return per_row
     lengths, sliced = list(batch.num_completion), []
 
@@ -84,11 +87,6 @@ def completion_entropies(model: Any, batch: PaddedBatch, temperature: float) -> 
     with torch.no_grad():
         outputs = completion_logprobs(model, batch, temperature, entropies=True)
     return [row[num:] for row, num in zip(outputs, batch.num_completion, strict=True)]
-
-
-def _entropies(scaled: torch.Tensor) -> torch.Tensor:
-    logs = torch.log_softmax(scaled, dim=1)
-    return -(logs.exp() * logs).sum(dim=1)
 
 
 def _run(model: Any, batch: PaddedBatch, past: Past | None) -> torch.Tensor:

@@ -60,9 +60,11 @@ def _add_token_parameter(
         (rows, [factor for factor in factors if not isinstance(factor, OuterProduct)]) for rows, factors in parts
     ]
     remaining = [(rows, factors) for rows, factors in remaining if factors]
+    own_rows = [row for rows, _ in alone for row in rows]
     if (
         alone
-        and _is_one_position_a_row(alone)
+        and len(own_rows) == len(set(own_rows))  # each row is one outer product
+        and all(len(left) == 1 for _, factor in alone for left in factor.left)
         and all(isinstance(factor, Scatter) for _, factors in remaining for factor in factors)
     ):
         _add_rank_one(accumulator, shape, dtype, alone, remaining)
@@ -75,12 +77,6 @@ def _add_token_parameter(
 
 
 Uses = list[tuple[tuple[int, ...], OuterProduct]]
-
-
-def _is_one_position_a_row(alone: Uses) -> bool:
-    """Whether each row is one outer product."""
-    rows = [row for rows, _ in alone for row in rows]
-    return len(rows) == len(set(rows)) and all(len(left) == 1 for _, factor in alone for left in factor.left)
 
 
 def _add_rank_one(

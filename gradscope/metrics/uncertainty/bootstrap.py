@@ -108,17 +108,6 @@ def unit_sums(columns: Iterable[NDArray[Any]], clusters: ArrayLike | None, num_r
     return sums_of_columns(chain(columns, [np.ones(num_rows)]), clusters, num_rows)
 
 
-def cluster_counts(kinds: Numbers, num_kinds: int, clusters: ArrayLike) -> Array:
-    """How many rows of each of k kinds a cluster has, [J, k], in the order of the clusters' first rows.
-
-    >>> cluster_counts(np.array([0, 1, 1]), 2, ["b", "a", "b"]).tolist()
-    [[1.0, 1.0], [0.0, 1.0]]
-    """
-    numbers, first = _numbered(np.asarray(clusters))
-    counts = np.bincount(numbers * num_kinds + kinds, minlength=len(first) * num_kinds)
-    return counts.reshape(len(first), num_kinds)[np.argsort(first)].astype(np.float64)
-
-
 def _numbered(labels: NDArray[np.generic]) -> tuple[Numbers, Numbers]:
     """The number of each row's cluster, [rows], and the first row of each cluster, [J]."""
     integers = labels.astype(np.int64, copy=False) if np.issubdtype(labels.dtype, np.integer) else None

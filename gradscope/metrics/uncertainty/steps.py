@@ -35,12 +35,13 @@ def mean_of_steps(values: ArrayLike, course: ArrayLike) -> Estimate:
     """A mean over steps, [n], with an interval that holds where steps resemble their neighbors.
 
     The variance of the mean is the one that gives the widest interval of these: s^2 / m with m the number of
-    independent steps that n correlated ones are worth (:func:`independent_steps`), m - 1 degrees of freedom; the
-    projections on the first 0.41 n^(2/3) cosines (Lazarus, Lewis, Stock & Watson 2018, J. Business & Economic
-    Statistics 36), as many degrees of freedom; and the spread, about their line, of the means of windows of n steps
-    over all steps of the run, [T], which notices drifts that are slow compared with n. Differences between runs, not
-    within one, such as a seed's luck, is in none of them. ``num_units`` is the degrees of freedom plus one; no interval
-    for fewer than ten steps.
+    independent steps that n correlated ones are worth (:func:`independent_steps`), m - 1 degrees of freedom; the same
+    of the means of 2, 4, 8 and more steps about a cubic, while 16 are left, for noise of single steps hides a slow
+    drift; the projections on the first 0.41 n^(2/3) cosines (Lazarus, Lewis, Stock & Watson 2018, J. Business &
+    Economic Statistics 36), as many degrees of freedom; and the spread, about their line, of the means of windows of n
+    steps over all steps of the run, [T], which notices drifts that are slow compared with n. Differences between runs,
+    not within one, such as a seed's luck, is in none of them. ``num_units`` is the degrees of freedom plus one; no
+    interval for fewer than ten steps.
 
     >>> rng = np.random.default_rng(0)
     >>> estimate = mean_of_steps(*[rng.normal(size=40)] * 2)
@@ -79,10 +80,28 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: flo
     return len(numbers) * (1 - correlation) / (1 + correlation)
 
 
+def error_of_part(values: ArrayLike, size: int) -> float:
+    """The standard error of a mean over ``size`` neighboring ones of n steps, by how all deviate from a cubic.
+
+    They are taken to resemble their neighbors by one standard error of their correlation more than they do.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    at = np.arange(len(numbers), dtype=np.float64)
+    deviations = numbers - np.polynomial.Polynomial.fit(at, numbers, _DEGREE_OF_MEAN)(at)
+    variance = float(deviations @ deviations) / (len(numbers) - _DEGREE_OF_MEAN - 1)
+    each = len(numbers) / independent_steps(deviations, num_fitted=2, errors=1.0)  # steps that one is worth
+    return math.sqrt(variance * min(each, size) / size)
+
+
 def _variances(chosen: Array, run: Array) -> Iterator[tuple[float, float]]:
     """Each remedy's variance of the mean, and its degrees of freedom."""
     worth = max(independent_steps(chosen), 2.0)
     yield float(chosen.var()) / (1 - 1 / worth) / worth, worth - 1
+    for _, drift, left in _drifts(
+        np.arange(len(chosen), dtype=np.float64), chosen, _MIN_BLOCKS_OF_MEAN, _DEGREE_OF_MEAN
+    ):
+        worth = max(independent_steps(drift, num_fitted=2) * left / len(drift), 2.0)
+        yield float(drift @ drift) / left / worth, worth - 1
     num_cosines = max(2, int(0.41 * len(chosen) ** (2 / 3)))
     k = np.arange(1, num_cosines + 1)
     waves = (np.fft.rfft(chosen, 2 * len(chosen))[k] * np.exp(-0.5j * np.pi * k / len(chosen))).real
@@ -94,6 +113,23 @@ def _variances(chosen: Array, run: Array) -> Iterator[tuple[float, float]]:
         line = np.polynomial.Polynomial.fit(np.arange(num_windows), means, 1)
         residuals = means - line(np.arange(num_windows))
         yield float(residuals @ residuals) / (num_windows - 2), num_windows - 2
+
+
+_MIN_BLOCKS_OF_MEAN, _DEGREE_OF_MEAN = 16, 3
+_MIN_BLOCKS_OF_TREND, _DEGREE_OF_TREND = 32, 5
+"""With half as many blocks the interval of independent steps would be twice as wide, as it is with lines or no curve at
+all for learning curves; of higher degrees a polynomial follows the drift."""
+
+
+def _drifts(x: Array, y: Array, least: int, degree: int) -> Iterator[tuple[Array, Array, int]]:
+    """Means of 2, 4, 8 and more of x, while so many are left, with the deviations of those of y from a polynomial.
+
+    With them the degrees of freedom that it leaves.
+    """
+    while len(x) >= 2 * least:
+        x, y = (values[len(x) % 2 :].reshape(-1, 2).mean(axis=1) for values in (x, y))
+        if len(x) <= 1 << 14:  # a fit to a million steps would take as much memory as its log
+            yield x, y - np.polynomial.Polynomial.fit(at := np.arange(len(x)), y, degree)(at), len(x) - degree - 1
 
 
 _MIN_POINTS = 3
@@ -110,7 +146,9 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     x)^2), s^2 the summed squares of the deviations from the line over M - 2, times N / (N - 2), and M - 2 degrees of
     freedom. M is what the deviations are worth in independent ones by :func:`independent_steps`, at least 3 of them.
     Fewer than ten steps do not show how neighbors resemble each other, and count as 3; fewer than three have
-    no line.
+    no line. Wider counts: the same of the means of 2, 4, 8 and more steps, while 32 are left, with their deviations
+    from a polynomial of the fifth degree in place of those from the line, for noise of single steps hides a slow
+    drift, and a learning curve is none.
 
     Raises:
         ValueError: There is not one value a step.
@@ -125,13 +163,18 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     if len(np.unique(times)) < _MIN_POINTS:
         return _too_few(len(np.unique(times)))
     x, y = (times - times.mean()) / np.ptp(times), numbers - numbers.mean()
-    spread, num = float(x @ x), len(x)
-    slope = float(x @ y) / spread
-    residual = y - slope * x
-    free = max(_worth(residual), _MIN_POINTS) - 2
-    variance = float(residual @ residual) * num / (num - 2) / free / spread
-    half = student_quantile(free) * variance**0.5
-    return Estimate(value=slope, low=slope - half, high=slope + half, num_units=num)
+    slope = float(x @ y) / float(x @ x)
+    line = (x, y - slope * x, len(x) - 2)
+    half = max(map(_half_of_trend, *zip(line, *_drifts(x, y, _MIN_BLOCKS_OF_TREND, _DEGREE_OF_TREND), strict=True)))
+    return Estimate(value=slope, low=slope - half, high=slope + half, num_units=len(x))
+
+
+def _half_of_trend(x: Array, deviations: Array, left: int) -> float:
+    """Half the interval of a slope from deviations that have so many degrees of freedom where they are independent."""
+    num, spread = len(x), float(np.sum((x - x.mean()) ** 2))
+    free = max(_worth(deviations) * (left + 2) / num, _MIN_POINTS) - 2
+    variance = float(deviations @ deviations) * num / left / free / spread
+    return float(student_quantile(free) * variance**0.5)
 
 
 def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estimate:

@@ -88,4 +88,4 @@ def _difference(axes: Axes, comparison: PassAtKComparison) -> None:
     if comparison.crossover_k is not None:
         axes.axvline(comparison.crossover_k, color=style.BLUE, linewidth=0.8, linestyle=":")
         position = (comparison.crossover_k, axes.get_ylim()[1])
-        axes.annotate("sign turns ", position, color=style.BLUE, fontsize=8, va="top", ha="right")
+        axes.annotate("sign has turned ", position, color=style.BLUE, fontsize=8, va="top", ha="right")

@@ -74,10 +74,6 @@ def catalog_markdown() -> str:
 
 def metric_table(entries: Iterable[Metric]) -> str:
     """Name, formula, range, better side and source of some metrics, a line each."""
-    return _HEAD + "".join(_row(entry) for entry in entries)
-
-
-def _row(entry: Metric) -> str:
-    cells = (f"`{entry.name}`", f"`{entry.formula}`", entry.range, entry.better, entry.source)
+    rows = [(f"`{entry.name}`", f"`{entry.formula}`", entry.range, entry.better, entry.source) for entry in entries]
     # A bar ends a cell even within code, unless it is escaped.
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+    return _HEAD + "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in rows)

@@ -64,11 +64,19 @@ def _answer(report: CheckReport) -> Blocks:
     few = len(report.verdicts) <= SCREEN_ROWS
     shown = report.verdicts if few else _by_outcome(report)[:SCREEN_ROWS]
     for verdict in shown:
-        add_row(table, _outcome(verdict), cell(condition(verdict), limit=44), _value(verdict))
+        required, value = _required_and_value(verdict)
+        add_row(table, _outcome(verdict), cell(required, limit=44), value)
     if shown:
         yield table
     if not few:
         yield cell(f"{len(report.verdicts) - len(shown)} more requirements: --show requirements.")
+
+
+def _required_and_value(verdict: Verdict) -> tuple[str, str]:
+    """The cells of a row; against a baseline it is the change that is judged."""
+    if verdict.change is None or verdict.change.change.value is None:
+        return condition(verdict), _value(verdict)
+    return f"change of {verdict.metric}", with_interval(verdict.change.change, "+.3g")
 
 
 def _outcome(verdict: Verdict) -> Text:

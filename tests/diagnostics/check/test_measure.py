@@ -254,10 +254,15 @@ def judged(name: str, change: float, half: float = 0.1, margin: float = 0.1, rul
         ("grad_norm@last20%", 0.21, "fail"),
         ("grad_norm@last20%", -0.21, "fail"),
         ("grad_norm@last20%", 0.1, "pass"),
+        ("reward@last20%", -0.21, "fail"),
+        ("reward@last20%", 0.5, "pass"),
+        ("val-core/gsm8k/acc/mean@1", 0.5, "pass"),
     ],
 )
 def test_a_single_metric_fails_by_the_near_end_of_its_interval(name: str, change: float, outcome: str) -> None:
-    assert judged(name, change).outcome == outcome
+    verdict = judged(name, change)
+    assert verdict.outcome == outcome
+    assert verdict.meaning.endswith("A change of less than 0.2 could not have failed.") == (outcome == "pass")
 
 
 def test_the_more_metrics_the_farther_the_change_must_be() -> None:
@@ -281,10 +286,16 @@ def test_a_number_without_an_interval_is_undecided_and_its_mean_is_advised() -> 
     assert "such as kl@last20%" in verdict.next_step
     (again,) = baseline_verdicts(before, before, path="run")
     assert (again.outcome, again.meaning[-1]) == ("pass", ".")
-    largest, last = ({f"kl@5-20:{word}": before["kl"]} for word in ("max", "last"))
-    (verdict,) = baseline_verdicts(largest, {"kl@5-20:max": after["kl"]}, path="run")
-    assert "such as kl@5-20:mean" in verdict.next_step
-    assert baseline_verdicts(last, {"kl@5-20:last": after["kl"]}, path="run")[0].outcome == "unknown"
+    for asked, advised in (
+        ("5-20:max", "5-20:mean"),
+        ("last20%", "last10"),
+        ("5-20:last", "5-20:mean"),
+        ("max", "last20%"),
+    ):
+        name = f"kl@{asked}"
+        (verdict,) = baseline_verdicts({name: before["kl"]}, {name: after["kl"]}, path="run")
+        assert f"such as kl@{advised}, " in verdict.next_step
+        assert verdict.outcome == "unknown"
 
 
 @pytest.mark.parametrize(

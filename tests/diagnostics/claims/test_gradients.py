@@ -177,21 +177,6 @@ def test_the_share_is_that_of_rows_projected_on_the_class_means() -> None:
 ONE_PASS = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("advantage", "rewards", "words"),
-    [
-        ("sign", ONE_PASS, "Under sign the advantages of 12 groups do not sum to zero"),
-        ("negative_only", ONE_PASS, "Under negative_only the advantages of 12 groups do not sum to zero"),
-        (ADVANTAGE, (1.0, 0.5, 0.0, 0.0, 1.0, 0.0, 0.2, 0.0), "have over two values"),
-        (ADVANTAGE, (0.0,) * 8, "No group has a gradient."),
-    ],
-)
-def test_class_means_need_two_advantages_that_cancel(advantage: str, rewards: tuple[float, ...], words: str) -> None:
-    judged = alike(0.1, advantage, rewards)
-    assert judged.verdict == "cannot_tell"
-    assert words in judged.why
-
-
 class Policy:
     """Prompts with weights of their own: a softmax over three answers each, of which the first is correct."""
 
@@ -360,20 +345,23 @@ def test_one_size_with_another_rank_contradicts_and_two_numbers_hold_together() 
 
 
 @pytest.mark.parametrize(
-    ("points", "change", "words"),
+    ("judged", "words"),
     [
-        ([point(8, around(2.0))], None, "there is one group size"),
-        ([point(2, RANKS_UNKNOWN), point(8, around(2.0))], around(0.0), "there is one group size"),
-        ([point(2, around(2.0)), point(8, around(2.0))], None, "no change is stated"),
-        ([point(2, around(2.0)), point(8, around(2.0))], RANKS_UNKNOWN, "no change is stated"),
-        ([point(2, RANKS_UNKNOWN)], None, "No group is live."),
-        ([], None, "No group has such a matrix."),
+        (alike(0.1, "sign", ONE_PASS), "Under sign the advantages of 12 groups do not sum to zero"),
+        (alike(0.1, "negative_only", ONE_PASS), "Under negative_only the advantages of 12 groups do not sum to zero"),
+        (alike(0.1, rewards=(1.0, 0.5, 0.0, 0.0, 1.0, 0.0, 0.2, 0.0)), "have over two values"),
+        (alike(0.1, rewards=(0.0,) * 8), "No group has a gradient."),
+        (judge_ranks([point(8, around(2.0))], None), "there is one group size"),
+        (judge_ranks([point(2, RANKS_UNKNOWN), point(8, around(2.0))], around(0.0)), "there is one group size"),
+        (judge_ranks([point(2, around(2.0)), point(8, around(2.0))], None), "no change is stated"),
+        (judge_ranks([point(2, around(2.0)), point(8, around(2.0))], RANKS_UNKNOWN), "no change is stated"),
+        (judge_ranks([point(2, RANKS_UNKNOWN)], None), "No group is live."),
+        (judge_ranks([], None), "No group has such a matrix."),
     ],
 )
-def test_one_size_decides_nothing(points: list, change: Estimate | None, words: str) -> None:
-    judgement = judge_ranks(points, change)
-    assert judgement.verdict == "cannot_tell"
-    assert words in judgement.why
+def test_what_decides_nothing_says_why(judged: Judgement, words: str) -> None:
+    assert judged.verdict == "cannot_tell"
+    assert words in judged.why
 
 
 def collected(points: list, matrix: str, **more: list) -> Collected:

@@ -27,6 +27,7 @@ from tests.diagnostics.made_up_runs import group_of, run_of, samples
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 
 FEW = Resampling(num_resamples=300)
+RETURN, CURVE = outcomes.dead_groups_return, outcomes.all_fail_is_exponential
 UNKNOWN = Estimate.undefined_because("the rewards are not binary")
 
 
@@ -161,20 +162,6 @@ def test_persistence_is_an_excess_over_the_returns_of_one_step(dead_again: int, 
     assert f"over {num_prompts} returns" in judgement.why
 
 
-@pytest.mark.parametrize(
-    ("evidence", "words"),
-    [
-        (returns(4, 8), "Fewer than 10 prompts return"),
-        (Answered(run=log(lambda step, index: 0.3, 0, steps=2)), "No prompt comes back."),
-        (Answered(run=log(lambda step, index: 0.5, 1, steps=2, a_step=5, size=64, new=False)), "No step has returns"),
-    ],
-)
-def test_persistence_that_cannot_be_judged_says_why(evidence: Answered, words: str) -> None:
-    judgement = outcomes.dead_groups_return(evidence)
-    assert judgement.verdict == "cannot_tell"
-    assert judgement.why.startswith(words)
-
-
 def test_a_gain_that_is_gone_at_the_largest_budget_is_compression() -> None:
     """Four of five prompts are found by one sample in eight before, and by each one after; the others by none."""
     before = {f"p{index}": [float(index % 5 > 0)] * 8 + [0.0] * 56 for index in range(100)}
@@ -265,14 +252,18 @@ def test_the_curve_is_that_of_all_draws_from_a_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "size", "words"),
+    ("judge", "run", "words"),
     [
-        (lambda step, index: 0.02, 4, "A power and a line are nearly one over these N"),
-        (lambda step, index: 0.5, 2, "A curve needs groups of 3 or more, the smallest has 2"),
+        (RETURN, returns(4, 8).run, "Fewer than 10 prompts return"),
+        (RETURN, log(lambda *_: 0.3, 0, steps=2), "No prompt comes back."),
+        (RETURN, log(lambda *_: 0.5, 1, steps=2, a_step=5, size=64, new=False), "No step has returns"),
+        (CURVE, log(lambda *_: 0.02, 1, steps=8, a_step=40, size=4), "A power and a line are nearly one over these N"),
+        (CURVE, log(lambda *_: 0.5, 1, size=2), "A curve needs groups of 3 or more, the smallest has 2"),
+        (CURVE, log(lambda *_: 0.5, 1, steps=40, a_step=8, size=8, new=False), "All-fail groups 49.0 %"),
     ],
 )
-def test_a_curve_that_decides_nothing_says_why(rate: Callable[[int, int], float], size: int, words: str) -> None:
-    judgement = barrier(rate, 1, size=size)
+def test_what_cannot_be_judged_says_why(judge: Callable[..., Judgement], run: Run, words: str) -> None:
+    judgement = judge(Answered(run=run, resampling=FEW))
     assert judgement.verdict == "cannot_tell"
     assert judgement.why.startswith(words)
 

@@ -20,6 +20,7 @@ from gradscope.rollouts.store import write_step_rollouts
 from tests.conftest import LOGS
 from tests.diagnostics.compared_runs import write_run
 from tests.diagnostics.made_up_runs import group_of
+from tests.metrics.uncertainty.test_steps import persistent
 from tests.rollouts.readers.lines import write_lines
 
 DENSE = {"reward": "answer_probability"}
@@ -166,12 +167,13 @@ def test_logs_that_tell_settings_and_seed_are_cells(tmp_path: Path) -> None:
 QUESTIONS = [f"{n} + 2 = ?" for n in range(12)]
 
 
-def rewards(chance: float, seed: int, *, num_steps: int = 4) -> list[tuple[int, str, float]]:
+def rewards(chance: float, seed: int, *, num_steps: int = 4, wander: float = 0.0) -> list[tuple[int, str, float]]:
     """Step, question and reward: prompts of very different pass rates, eight rollouts each at every step."""
     rng = np.random.default_rng(seed)
-    rates = np.clip(np.linspace(-0.4, 0.4, len(QUESTIONS)) + chance, 0, 1)
+    rates = np.linspace(-0.4, 0.4, len(QUESTIONS)) + chance
+    luck = wander * persistent(rng, num_steps, 0.8) if wander else np.zeros(num_steps)
     return [
-        (step, question, float(rng.random() < rate))
+        (step, question, float(rng.random() < rate + luck[step - 1]))
         for step in range(1, num_steps + 1)
         for question, rate in zip(QUESTIONS, rates, strict=True)
         for _ in range(8)
@@ -211,17 +213,22 @@ def test_prompts_match_by_text_across_readers_and_templates_and_else_by_id(tmp_p
 
 
 @pytest.mark.slow
-def test_resampling_the_same_prompts_together_misses_as_often_as_it_says_and_is_sharper(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("num_steps", "wander"), [(4, 0.0), (30, 0.04)], ids=["prompts", "steps that share their luck"]
+)
+def test_two_of_one_process_seldom_differ(tmp_path: Path, num_steps: int, wander: float) -> None:
     missed, widths = 0, []
     for seed in range(30):
-        logs = [as_generic(tmp_path / f"{name}.jsonl", rewards(0.5, 2 * seed + n)) for n, name in enumerate("ab")]
+        runs = [rewards(0.5, 2 * seed + n, num_steps=num_steps, wander=wander) for n in range(2)]
+        logs = [as_generic(tmp_path / f"{name}.jsonl", run) for name, run in zip("ab", runs, strict=True)]
         _, together = within(*logs)["train_reward"]
         missed += together.side_of_zero != 0
         widths.append(together.ends[1] - together.ends[0])
-    assert missed <= 5  # more have a chance of 2 in 1,000
-    rest = [(s, f"other {q}", r) for s, q, r in rewards(0.5, 1)]
-    _, apart = within(logs[0], as_generic(tmp_path / "other.jsonl", rest))["train_reward"]
-    assert apart.ends[1] - apart.ends[0] > 2 * max(widths)
+    assert missed <= 5, "more have a chance of 2 in 1,000; by prompts alone 17 that wander differ"
+    if not wander:  # the same prompts are resampled together
+        rest = [(s, f"other {q}", r) for s, q, r in rewards(0.5, 1)]
+        _, apart = within(logs[0], as_generic(tmp_path / "other.jsonl", rest))["train_reward"]
+        assert apart.ends[1] - apart.ends[0] > 2 * max(widths)
 
 
 @pytest.mark.parametrize("is_metrics", [False, True], ids=["rollouts", "metrics"])
@@ -286,7 +293,7 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
     report = compare_runs(*logs)
     assert report.findings[0].startswith("b.jsonl beside a.jsonl: mean reward +0.4")
     assert compare_runs(LOGS / "verl_v1", LOGS / "trl").source.num_rows == 4 + 8
-    assert "These intervals resample the steps of the two runs" in sentences(report)
+    assert "These intervals are over the steps of the two runs" in sentences(report)
     for more, is_told in ((0.1, True), (0.0, False)):  # two rising rewards were never told apart
         for name, end in (("c", 0.7), ("d", 0.7 + more)):
             rows = [{"step": s, "reward": 0.3 + (end - 0.3) * s / 100 + 0.03 * rng.normal()} for s in range(1, 101)]

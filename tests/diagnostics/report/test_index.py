@@ -41,7 +41,7 @@ def test_each_run_has_its_numbers_curves_and_findings(tmp_path: Path) -> None:
     assert index.source.num_rows == 32
     assert index.source.recognized == "2 runs"
     *_, rise, share = report_index(tmp_path, runs).findings
-    assert rise.startswith("The reward rises beyond chance in 1 of 2 runs and falls in 0,")
+    assert "in 1 of 2 runs and falls in 0, along the line through its steps, at 95 % each." in rise
     assert share.startswith("Groups without a gradient: most in flat/log.jsonl (100.0 % [")
     assert "fewest in rising/log.jsonl (25.0 % [" in share
     assert len(report_index(tmp_path, runs[:1]).findings) == 1

@@ -216,6 +216,19 @@ def test_a_learning_rate_that_jumps_after_its_warm_up_is_told(jump: int | None, 
     rates = {step: {"lr": 1e-6 * (0.98**step if jump is None or step < jump else 100)} for step in range(60)}
     sentences = list(module.spike_sentences(run_of(metrics=rates)))
     assert [sentence.split(" from ")[0] for sentence in sentences] == ["The learning rate rises"] * is_told
+    cycles = {step: {"lr": 1e-6 * 0.8 ** (step % 15)} for step in range(60)}
+    (sentence,) = module.spike_sentences(run_of(metrics=cycles))
+    assert sentence.endswith(" to 1e-06 at step 15, and again at 30, 45: cycles, or restarts.")
+
+
+@pytest.mark.parametrize(("late", "is_told"), [(50.0, True), (-50.0, True), (5.0, False)])
+def test_a_loss_that_explodes_alone_is_told(late: float, is_told: bool) -> None:
+    losses = {step: {"loss": late if step > 30 else 0.01 * (-1) ** step, "grad_norm": 1.0} for step in range(40)}
+    sentences = [text for text in module.spike_sentences(run_of(metrics=losses)) if text.startswith("loss")]
+    assert (
+        sentences
+        == ["loss, by its size, rises from 0.01, its median up to step 25, to 50 at steps 32 to 39."] * is_told
+    )
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,16 @@ def test_deviations_from_a_line_are_more_correlated_than_they_look() -> None:
     assert independent_steps(course, num_fitted=2) < independent_steps(course)
 
 
+def test_a_slow_drift_under_noise_seldom_passes_for_a_trend_and_a_learning_curve_does() -> None:
+    rng, steps = np.random.default_rng(6), np.arange(600)
+    courses = [0.3 * persistent(rng, 600, 0.95) + rng.normal(size=600) for _ in range(60)]
+    assert sum(trend(steps, course).side_of_zero != 0 for course in courses) <= 6  # 25 by single steps alone
+    assert sum(mean_of_steps(course, course).side_of_zero != 0 for course in courses) <= 4  # 8 by these
+    curves = [6 * (1 - np.exp(-steps / 200)) + persistent(rng, 600, 0.5) for _ in range(10)]
+    assert all(trend(steps, curve).side_of_zero == 1 for curve in curves)
+    assert trend(np.repeat([1, 2, 10**6], 40), rng.normal(size=120)).side_of_zero == 0  # and no warning
+
+
 def test_what_alternates_is_worth_no_more_than_it_is() -> None:
     assert independent_steps([1.0, -1.0] * 20) == 40
     assert independent_steps([0.0] * 12) == pytest.approx(12 * (11 / 13))
