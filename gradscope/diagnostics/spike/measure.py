@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -72,7 +71,7 @@ def courses_of(run: Run, *, named: int | None = None) -> Courses:
         if chosen is not None:
             course = run.courses.by_step(chosen)
             dead = _dead_steps(run, course) - {named} if names == _NAMES[0] else ()
-            courses[chosen] = {step: value for step, value in course.items() if step not in dead}
+            courses[chosen] = {step: value for step, value in course.items() if step not in dead} if dead else course
     return courses
 
 
@@ -148,25 +147,26 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
     Consoles round, verl's to three digits after the point: zeros alone are no proof.
     """
     name = next((name for name in run.courses.columns if name.rpartition("/")[2] in _RATES), "")
-    rates = run.courses.by_step(name) if name else {}
-    idle = [step for step, rate in rates.items() if rate == 0]
+    steps, rates = run.courses.course(name)
+    idle = steps[rates == 0].tolist()
     if 2 < len(idle) == len(rates):
         yield f"The learning rate is logged as 0 at all {len(rates):,} steps: it is rounded, or they change nothing."
     elif len(idle) > max(2, _FEW_IDLE * len(rates)):
         yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({_spans(idle)}): they change nothing."
-    warm = sorted(rates.items())[math.ceil(_WARM_UP * len(rates)) :]
-    jumps = [(step, before, after) for (_, before), (step, after) in pairwise(warm) if after > _JUMP * before > 0]
-    for step, before, after in jumps[:1]:
-        later = _spans([step for step, *_ in jumps[1:]])
+    warm = math.ceil(_WARM_UP * len(rates))
+    jumps = warm + 1 + np.flatnonzero((rates[warm + 1 :] > _JUMP * rates[warm:-1]) & (rates[warm:-1] > 0))
+    for at in jumps[:1].tolist():
+        later = _spans(steps[jumps[1:]].tolist())
         again = f", and again at {later}: cycles, or restarts" if later else ""
-        yield f"The learning rate rises from {before:.3g} to {after:.3g} at step {step}{again}."
+        yield f"The learning rate rises from {rates[at - 1]:.3g} to {rates[at]:.3g} at step {steps[at]}{again}."
     name = next((name for name in courses if name.endswith(_NAMES[0])), "")
-    norms = list(run.courses.by_step(name).values()) or [0.0]
-    number = norms.count(max(norms))
-    if len(norms) > 2 and not any(norms):
+    norms = run.courses.course(name)[1]
+    largest = norms.max(initial=0.0)
+    number = np.count_nonzero(norms == largest)
+    if len(norms) > 2 and not norms.any():
         yield f"The gradient norm is logged as 0 at all {len(norms):,} steps: it is rounded, or nothing is learned."
-    if len(norms) >= MIN_STEPS_OF_LEVELS and max(norms) > 0 and number > len(norms) / 2:
-        yield f"The gradient norm is {max(norms):.3g} at {number:,} of {len(norms):,} steps, as after clipping."
+    if len(norms) >= MIN_STEPS_OF_LEVELS and largest > 0 and number > len(norms) / 2:
+        yield f"The gradient norm is {largest:.3g} at {number:,} of {len(norms):,} steps, as after clipping."
 
 
 def _spans(steps: Sequence[int]) -> str:
@@ -177,8 +177,7 @@ def level_changes(courses: Courses) -> Iterator[str]:
     """A sentence for each number that has risen for good, or norm that vanishes, which no single step shows."""
     for name, course in courses.items():
         names, factor = next(((names, rise) for names, rise in _RISES if name.rpartition("/")[2] in names), ((), 0.0))
-        sizes = {step: abs(value) for step, value in course.items()} if names == LOSSES else course
-        change = late_change(sizes, factor=factor) if names else None
+        change = late_change(course, factor=factor, by_size=names == LOSSES) if names else None
         if change is None or (names == LOSSES and change.late < _EXPLODED):
             continue
         if change.side > 0 or (names == _NAMES[0] and change.before >= _FALL * change.late):

@@ -365,17 +365,21 @@ class LateChange(Struct, frozen=True, kw_only=True):
         return 1 if self.late > self.before else -1
 
 
-def late_change(values: Mapping[int, float], *, factor: float, share_before: float = 2 / 3) -> LateChange | None:
+def late_change(
+    values: Mapping[int, float], *, factor: float, share_before: float = 2 / 3, by_size: bool = False
+) -> LateChange | None:
     """Where a course without negative numbers ends, if that is this many times its level before, or one over it.
 
-    No test of a trend, which a course that bends or jumps at its end fails: the medians are facts, and the quartiles of
-    both parts have to be apart. Of the last twentieth more is asked. None otherwise, and with fewer than twenty steps.
+    ``by_size`` takes absolute values. No test of a trend, which a course that bends or jumps at its end fails: the
+    medians are facts, and the quartiles of both parts have to be apart. Of the last twentieth more is asked. None
+    otherwise, and with fewer than twenty steps.
 
     >>> late_change({step: 1.0 if step < 30 else 5.0 for step in range(40)}, factor=3.0)
     LateChange(before=1.0, late=5.0, before_until=25, since=32, until=39)
     """
     steps = sorted(step for step, value in values.items() if math.isfinite(value))
     numbers = np.array([values[step] for step in steps])
+    numbers = np.abs(numbers) if by_size else numbers
     if len(steps) < MIN_STEPS_OF_LEVELS or numbers.min() < 0:
         return None
     num_before = int(share_before * len(steps))
