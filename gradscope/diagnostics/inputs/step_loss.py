@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -57,12 +56,16 @@ def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
     script the ratio may be to the log-probabilities that it logged, for which TRL's arguments have no name.
     """
     objective = _of_one_micro_batch(run, objective, step)
-    references = _synced_after(run, step) if objective.has_reference else [range(0)]
-    for number, (sampled_at, synced_after) in enumerate(product(_batch_starts(run, step), references)):
+    kinds = [
+        (sampled_at, synced_after)
+        for sampled_at in _batch_starts(run, step)
+        for synced_after in (_synced_before(run, sampled_at) if objective.has_reference else [range(0)])
+    ]
+    for number, (sampled_at, synced_after) in enumerate(kinds):
         yield replace(_loss(run, objective, step, sampled_at, synced_after), resumed=number > 0)
     if run.source.format == "generic" and not (objective.needs_sampler or objective.ratio_to_logged):
         objective = replace(objective, importance_ratio=True, ratio_to_logged=True)
-        yield replace(_loss(run, objective, step, step, references[0]), by_logged=True)
+        yield replace(_loss(run, objective, step, step, kinds[0][1]), by_logged=True)
 
 
 def _of_one_micro_batch(run: Run, objective: Objective, step: int) -> Objective:
@@ -97,10 +100,13 @@ def _batch_starts(run: Run, step: int) -> list[int]:
     return [start, *(other for other in may_be if other != start)]
 
 
-def _synced_after(run: Run, step: int) -> list[range]:
-    """After which updates the reference had taken in the policy: all that were due, or those since training resumed."""
+def _synced_before(run: Run, sampled_at: int) -> list[range]:
+    """After which updates the reference had taken in the policy: all that were due, or those since training resumed.
+
+    What it says of a batch is computed where the batch is sampled, and kept for the batch's later updates.
+    """
     every = int(run.settings.get("ref_model_sync_steps", 512))
-    due = range(every, step if run.settings.get("sync_ref_model", False) else 0, every)
+    due = range(every, sampled_at if run.settings.get("sync_ref_model", False) else 0, every)
     return [due[at:] for at in range(len(due) + 1)]
 
 

@@ -80,6 +80,8 @@ def test_a_run_that_may_have_been_resumed_has_several_losses():
     assert [(loss.sampled_with, loss.resumed) for loss in losses] == [(full(2), False), (None, True)]
     assert not losses[1].objective.importance_ratio
     settings = {**KL, "sync_ref_model": True, "ref_model_sync_steps": 1}
+    again = run_with(*map(full, range(4)), settings={**settings, "num_iterations": 2})
+    assert [len(loss_of(again, step).reference) for step in (1, 2, 3, 4)] == [1, 1, 3, 3]  # as of where it was sampled
     synced = run_with(*map(full, range(4)), settings=settings)
     losses = list(losses_at(synced, Objective.from_settings(synced.settings), 3))
     mixed = (full(1), 0.6), (full(2), 0.6)
