@@ -24,7 +24,7 @@ Counts = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12  # steps that are made into dictionaries at once
 _AROUND = 32  # steps before and after one whose digits tell how a metric was rounded
-_LEAST_DIGITS, _FLOAT32_DIGITS = 3, 8  # of fewer digits a number may be whole, of as many it was not rounded
+_FLOAT32_DIGITS = 8  # of as many digits a number was not rounded
 
 
 class Numbers(Struct, frozen=True):
@@ -254,10 +254,10 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
         near = filter(math.isfinite, values[max(0, at - _AROUND) : at + _AROUND].tolist())
         parts = [Decimal(repr(value)).normalize().as_tuple() for value in near if value]
         most = max((len(part.digits) for part in parts), default=0)
+        last = min((int(part.exponent) for part in parts), default=0)
         value = self.metrics.get(step, {}).get(name)
-        if not (value and math.isfinite(value) and _LEAST_DIGITS <= most < _FLOAT32_DIGITS):
+        if not (value and math.isfinite(value) and last < 0 and most < _FLOAT32_DIGITS):  # else it may be whole
             return 0.0
-        last = min(int(part.exponent) for part in parts)
         return 0.5 * 10.0 ** max(last, math.floor(math.log10(abs(value))) + 1 - most)
 
     def with_missing(self, *sentences: str) -> Run:

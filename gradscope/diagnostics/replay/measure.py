@@ -25,6 +25,8 @@ from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR
 from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import (
+    COARSE,
+    LOG_DIGITS,
     LOG_TOLERANCE,
     Outcome,
     batch_of_step,
@@ -86,19 +88,15 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
     half_unit = run.half_unit(measured.step, _NAME)
     if off_by <= within + half_unit:
         rounded = f"the log has the norm to {_per_cent(half_unit / abs(logged))}, as it was rounded"
-        if half_unit > _COARSE * abs(logged):
-            return refused(_NAME, Reason("precision", rounded, hint=_LOG_DIGITS), value, error)
+        if half_unit > COARSE * abs(logged):
+            return refused(_NAME, Reason("precision", rounded, hint=LOG_DIGITS), value, error)
         notes = [rounded, _caveats(run, measured, step_norm)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(filter(None, notes))), value, error
     if rounded_advantages := _rounded_advantages(measured, step_norm, off_by):
-        return refused(_NAME, Reason("precision", rounded_advantages, hint=_LOG_DIGITS), value, error)
+        return refused(_NAME, Reason("precision", rounded_advantages, hint=LOG_DIGITS), value, error)
     if step_norm.trained is not None:
         return _judge_reduced(run, measured, step_norm, step_norm.trained, logged, error)
     return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
-
-
-_COARSE = 1e-3  # relative rounding of a logged norm up to which one within it is met
-_LOG_DIGITS = "Log norms and advantages with all their digits in the next run."
 
 
 def _rounded_advantages(measured: inputs.MeasuredStep, step_norm: StepNorm, off: float) -> str | None:
@@ -144,7 +142,7 @@ def _judge_reduced(
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
     off = f"the recomputed norm is {_per_cent(error)} off, beyond {spread}"
     close = max(WELL_BEYOND * within, _HALF_ROUNDING.get(trained.dtype, 0.0))
-    if error <= close and run.settings.origin is not None:
+    if error <= close and run.settings.origin is not None and not step_norm.num_inferred_ids:
         hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
         hint = f"Give {' and '.join(unnamed)} with --run-config." if unnamed and not hint else hint
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)

@@ -188,6 +188,11 @@ BARE = run_of(group_of([1.0, 0.0], step=1, prompt="a"))
 GROUP_0 = group_of([1.0, 0.0], step=0, prompt="a")
 
 
+@pytest.mark.parametrize(("logged", "verdict"), [(0.754, "mismatch"), (0.8, "cannot"), (0.9, "mismatch")])
+def test_a_mean_reward_within_the_coarse_rounding_of_the_log_is_undecided(logged: float, verdict: str) -> None:
+    assert replayed(replay_rewards, one_step(reward=logged))[0].verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("logged", "verdict", "error"),
     [(0.75, "match", 0.0), (0.5, "mismatch", 0.5), (math.nan, "mismatch", None), (math.inf, "mismatch", None)],

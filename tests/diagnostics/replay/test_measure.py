@@ -74,6 +74,7 @@ def judged(logged: float | None, norm: float | None, *, settings: TrainerSetting
         (2.01, 2.0, {"trained": IN_FLOAT32}, "mismatch", "differs", ""),
         (2.0003, 1.99, {"trained": SPREAD}, "match", None, "within the spread of bfloat16"),
         (2.015, 1.99, {"trained": SPREAD}, "cannot", "precision", "beyond the spread of bfloat16"),
+        (2.015, 1.99, {"trained": SPREAD, "num_inferred": 1}, "cannot", "ids_inferred", "beyond the spread"),
         (2.1, 1.99, {"trained": SPREAD}, "mismatch", "differs", "beyond the spread of bfloat16"),
         (2.0001, 2.0, {"trained": TIES}, "cannot", "entropy_ties", "the entropies of 4 tokens lie within rounding"),
         (2.5, 2.0, {"trained": TIES}, "mismatch", "differs", ""),
@@ -346,6 +347,8 @@ def test_what_norms_that_are_off_have_in_common(norms: list, finding: str | None
         ([(1.9025, 1.90252), (0.353, 0.35304)], ["match", "match"]),
         ([(1.9025, 1.90258), (0.353, 0.353)], ["mismatch", "match"]),
         ([(0.353, 0.3527), (0.41, 0.412)], ["cannot", "mismatch"]),
+        ([(1.9, 1.92), (0.6, 0.68)], ["cannot", "mismatch"]),
+        ([(2.0, 1.9), (4.0, 4.0)], ["mismatch", "match"]),
         ([(1.9025, 1.90252), (0.353, 0.353), (0.12345678, 0.12346)], ["mismatch", "match", "mismatch"]),
     ],
 )
