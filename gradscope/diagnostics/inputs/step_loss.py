@@ -122,7 +122,7 @@ def _reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Liter
 def _with_reference(run: Run, loss: StepLoss, synced_after: range) -> StepLoss:
     if not loss.objective.has_reference:
         return loss
-    first = run.weights_before(1)
+    first = (run.weights_before(0) if 0 in run.steps else None) or run.weights_before(1)  # by whichever count of steps
     if synced_after:
         return _with_moved_reference(run, loss, first, synced_after)
     adapters = [weights for weights in run.weights if weights.kind == "adapter"]

@@ -107,6 +107,9 @@ def test_the_reference_is_the_start_of_training():
     assert loss_of(run_with(full(0), full(1), settings=KL), 2).reference == all_of(full(0))
     assert loss_of(run_with(full(1), settings=KL), 2).reference == ()
     assert loss_of(run_with(full(0)), 1).reference == ()
+    from_0 = replace(run_with(full(0), settings=KL), groups=(group_of([1, 0], step=0),))
+    assert loss_of(from_0, 0).reference == all_of(full(0))
+    assert loss_of(replace(from_0, weights=(full(-1), full(0))), 1).reference == all_of(full(-1))
 
 
 def test_a_reference_that_is_replaced_is_the_checkpoint_of_then():

@@ -79,16 +79,26 @@ def test_exact_tokens_have_the_names_of_trls_columns() -> None:
         assert not reasons
 
 
-def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("checkpoint", "number"),
+    [
+        *((name, 1) for name in ("checkpoint-1", "checkpoint_0001", "model_step_1", "update-1", "checkpoints/1")),
+        ("checkpoints/ckpt_000001/hf_model", 1),
+        ("epoch_2_step_1", None),
+    ],
+)
+def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(
+    checkpoint: str, number: int | None, tmp_path: Path
+) -> None:
     rows = [{"step": 1, "group": "g", "prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, 1)]
     (tmp_path / "rollouts").mkdir()
     (tmp_path / "rollouts" / "step_1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "grad_norm": 0.25, "reward": 0.5}\n')
-    model_folder(tmp_path / "checkpoint-1")
+    model_folder(tmp_path / checkpoint)
     for path in (tmp_path / "rollouts", tmp_path / "rollouts" / "step_1.jsonl"):
         run = read_run(path)
         assert run.metrics == {1: {"grad_norm": 0.25, "reward": 0.5}}
-        assert [weights.num_updates for weights in run.weights] == [1]
+        assert [weights.num_updates for weights in run.weights] == [number] * (number is not None)
         assert run.groups_at(1)[0].rollouts[0].completion_ids == (7, 11, 2)
     (tmp_path / "metrics.jsonl").rename(tmp_path / "notes.txt")
     for name in ("log.csv", "log2.csv"):
