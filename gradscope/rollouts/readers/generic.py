@@ -19,6 +19,7 @@ from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
+from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, Tokens
 from gradscope.rollouts.read_options import ColumnNames
@@ -45,7 +46,14 @@ from gradscope.rollouts.readers.column_roles import (
     with_entries,
 )
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.nested import Layout, first_rows_of_lists, first_rows_within, rows_within, title_of
+from gradscope.rollouts.readers.nested import (
+    Layout,
+    first_rows_of_lists,
+    first_rows_within,
+    layout_of,
+    rows_within,
+    title_of,
+)
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     ENVIRONMENTS,
@@ -106,7 +114,7 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     first = list({word: file for file in reversed(files) if (word := _word_of(file))}.values())
     if not beside_metrics and (len(first) < 2 or not request.path.is_dir()):
         return None
-    columns = ((file, columns_of_rows(peek(file), request.columns)) for file in (files if beside_metrics else first))
+    columns = ((file, _columns_in(file, request.columns)) for file in (files if beside_metrics else first))
     keys = {file: (of.step, key_of(of)) for file, of in columns if None not in (of.reward, of.step, key_of(of))}
     names = {word: file for file in reversed(keys) if (word := _word_of(file))}
     if len(names) > 1:
@@ -121,6 +129,14 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
         return next(iter(keys), None) if beside_metrics else None
     alike = Path(glob.escape(str(request.path)), re.sub("[0-9]+", "[0-9]*", next(iter(keys)).name))
     return alike if expand(alike) == tuple(keys) else None
+
+
+def _columns_in(file: Path, named: ColumnNames) -> ColumnNames:
+    """The columns of a file's rows, else of those within them."""
+    rows = peek(file)
+    columns = columns_of_rows(rows, named)
+    layout = layout_of(rows, named) if None in (columns.reward, key_of(columns)) else None
+    return columns_of_rows(first_rows_within(rows, layout), named) if layout else columns
 
 
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
@@ -191,7 +207,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             numbers["seconds"] = to_floats(
                 generation_seconds(dict(zip(self.times, of_row, strict=True))) for of_row in timed
             )
-        if names.advantage is not None and not rows.from_text:
+        if names.advantage is not None:
             numbers["advantage"] = rows.numbers(names.advantage)
         texts_of = {name: texts_in(rows.names(name)) for name in (*self.policies, *self.apart)}
         sampled_by, apart = (
@@ -218,7 +234,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
                     ids = [prompt_id or other for prompt_id, other in zip(ids, texts_in(ids_in(name)), strict=True)]
             return list(map(in_environment, texts_in(cells.names(self.environment)), ids)) if self.environment else ids
 
-        has_ids = not set(_TOKENS["responses"]).isdisjoint(rows.keys)
+        has_ids = not set(RESPONSE_IDS).isdisjoint(rows.keys)
 
         def details(at: int) -> dict[str, Any]:
             asked = rows.cell(names.prompt, at)
@@ -261,20 +277,29 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
 def _tokens(rows: Cells, at: int, names: ColumnNames) -> Tokens | None:
     """The exact tokens of a row, under TRL's names of their columns or other usual ones; None where it has none."""
-    cells = {role: [rows.cell(name, at) for name in names_of] for role, names_of in _TOKENS.items()}
+
+    def cell_of(name: str | None) -> Any:
+        cell = rows.cell(name, at)
+        if rows.from_text and isinstance(cell, str) and cell.startswith("["):
+            with suppress(ValueError):
+                return parse_json(cell)
+        return cell
+
+    cells = {role: [cell_of(name) for name in names_of] for role, names_of in _TOKENS.items()}
     row = {role: next((cell for cell in of if cell is not None), None) for role, of in cells.items()}
     prompt, response, mask = (row[role] or () for role in ("prompts", "responses", "response_mask"))
     if isinstance(mask, list) and len(mask) == len(prompt) + len(response):  # of the whole sequence
         row["response_mask"] = mask[len(prompt) :]
-    advantages = rows.cell(names.advantage, at)
+    advantages = cell_of(names.advantage)
     with suppress(UnusableRowError):  # such columns are of something else
         return row_tokens(row | {"advantages": advantages if isinstance(advantages, list) else None})
     return None
 
 
+RESPONSE_IDS = ("completion_ids", "completion_token_ids", "response_ids", "response_token_ids")
 _TOKENS = {
-    "prompts": ("prompt_ids", "prompt_token_ids"),
-    "responses": ("completion_ids", "completion_token_ids", "response_ids", "response_token_ids"),
+    "prompts": ("prompt_ids", "prompt_token_ids", "query_token_ids", "query_ids"),
+    "responses": RESPONSE_IDS,
     "response_mask": (*MASKS, "response_mask", "loss_mask", "action_mask", "assistant_mask", "assistant_masks"),
     "rollout_log_probs": ("sampling_logprobs", "logprobs", "rollout_log_probs"),
 }

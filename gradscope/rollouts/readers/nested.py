@@ -126,7 +126,9 @@ def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
     rewards = next((name for name in roles.REWARD_LISTS if isinstance(row.get(name), list) and row[name]), None)
     if rewards is not None:
         size = len(row[rewards])
-        aligned = tuple(name for name, cell in row.items() if isinstance(cell, list) and len(cell) == size)
+        lists = ((name, cell) for name, cell in row.items() if isinstance(cell, list) and len(cell) == size)
+        # the ids of one prompt may be as many
+        aligned = tuple(of for of, cell in lists if of not in roles.USUAL["prompt"] or not isinstance(cell[0], int))
         has_texts = any(
             name in roles.TEXT_LISTS or _SINGULAR.get(name, name) in roles.USUAL["prompt"] for name in aligned
         )

@@ -108,6 +108,35 @@ def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(
     assert run.source.missing[-1].startswith(f"Metrics lie in 2 files ({tmp_path}/log.csv, {tmp_path}/log2.csv): which")
 
 
+OF_A_PROMPT = {"step": 1, "prompt": "2+2?", "prompt_ids": [5, 9]}
+OF_EACH = {"completions": ["4", "5"], "completion_ids": [[7, 2], [8]], "rewards": [1.0, 0.0], "advantages": [0.5, -0.5]}
+OF_A_STEP = {"step": 1, "prompts": ["2+2?"] * 2, "prompt_ids": [[5, 9]] * 2}
+ROWS = [
+    {**OF_A_PROMPT, "completion": "4", "completion_ids": ids, "reward": reward, "advantage": advantage}
+    for ids, reward, advantage in zip(*list(OF_EACH.values())[1:], strict=True)
+]
+AS_CSV = [",".join(ROWS[0]), *(",".join(f'"{cell}"' for cell in row.values()) for row in ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("file", "lines"),
+    [
+        ("groups.jsonl", [json.dumps(OF_A_PROMPT | OF_EACH)]),
+        ("steps.jsonl", [json.dumps(OF_A_STEP | OF_EACH)]),
+        ("rows.csv", AS_CSV),
+    ],
+)
+def test_a_script_may_log_rollouts_as_lists_or_cells_of_text(file: str, lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / file).write_text("\n".join(lines) + "\n")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "grad_norm": 0.25}\n')
+    model_folder(tmp_path / "checkpoint-0")
+    run = read_run(tmp_path)
+    assert (run.source.format, run.metrics, len(run.weights)) == ("generic", {1: {"grad_norm": 0.25}}, 1)
+    ((first, second),) = [group.rollouts for group in run.groups_at(1)]
+    assert (first.prompt_ids, first.completion_ids, second.completion_ids) == ((5, 9), (7, 2), (8,))
+    assert (first.reward, first.advantage, second.advantage) == (1.0, 0.5, -0.5)
+
+
 LOGGED = [{"step": step, "loss": 0.5, "gnorm": 0.25 / step} for step in (1, 2)]
 LINES = "\n".join(map(json.dumps, LOGGED))
 

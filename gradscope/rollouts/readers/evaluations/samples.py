@@ -59,6 +59,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     step_numbers,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
+from gradscope.rollouts.readers.run_files import with_run_files
 from gradscope.rollouts.run import Run
 
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
@@ -92,7 +93,10 @@ def _read(request: ReadRequest) -> Run:
     rows = peek(request.path)
     layout = _listed(rows, request)
     if layout:
-        return generic.read_flat(request, format=FORMAT.name, with_steps=True, layout=layout)
+        run = generic.read_flat(request, format=FORMAT.name, with_steps=True, layout=layout)
+        # rows of lists by step are a script's as those of single rollouts are, with metrics and weights beside them
+        of_script = replace(run, source=replace(run.source, format=generic.FORMAT.name))
+        return with_run_files(request, of_script) if any(run.steps) else run
     if not _holds_shapes(rows, request.columns):
         reward = roles.columns_of_rows(rows, request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
@@ -201,7 +205,9 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
         # they are read from the parts of rows, whose steps are those of whole rows
         within = roles.columns_in(first_rows_within(rows, layout))
         has_steps_within = not {request.columns.step, *roles.USUAL["step"]}.isdisjoint(set(within) - set(present))
-        return layout if has_steps_within else ()
+        has_step = not {request.columns.step, *roles.USUAL["step"]}.isdisjoint(within)
+        has_ids = any(not set(generic.RESPONSE_IDS).isdisjoint(level.columns) for level in layout)
+        return layout if has_steps_within or (has_step and has_ids) else ()
     return layout
 
 
