@@ -214,6 +214,10 @@ def _of_other_steps(run: Run) -> Reason | None:
             f"the arguments make {updates} updates of a batch, and every step has rollouts of its own: its norm may be "
         )
         return Reason("several_updates", f"{text}that of several updates", hint=_EACH_UPDATE)
+    if updates == 1 and (further := _further_steps(run)):
+        text = f"{counted(further, 'step')} of the log without rollouts may have used parts of these"
+        hint = "Log with each update the rollouts that it used; if it used a batch again, num_iterations says so."
+        return Reason("batch_split", f"{text}, or other weights, another loss or advantage made this step", hint=hint)
     return None
 
 
@@ -331,9 +335,9 @@ def replay_report(
 ) -> ReplayReport:
     """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
     no_kl = not run.courses.course("kl")[1].any()  # a KL term is in no default
-    for name in ("advantage", _NAME) if no_kl else ("advantage",):
+    for name, open_for in (("advantage", _DEFAULTS), (_NAME, (*_DEFAULTS * no_kl, "batch_split"))):
         fits = next((of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)), None)
-        steps = steps if fits is None else [_settled(step, name, fits) for step in steps]
+        steps = steps if fits is None else [_settled(step, name, open_for, fits) for step in steps]
     verdicts = [step.verdict for step in steps]
     unreadable = {
         step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
@@ -355,24 +359,30 @@ def replay_report(
     )
 
 
+def _further_steps(run: Run) -> int:
+    """How many steps have a norm that no rollouts of the log belong to."""
+    return len({*run.courses.course(_NAME)[0].tolist()} - {*run.updates, *run.notes})
+
+
 def _without_rollouts(run: Run) -> Iterator[str]:
-    """A sentence on steps of a script with a norm that no rollouts of the log belong to."""
-    steps = {*run.courses.course(_NAME)[0].tolist()} - {*run.updates, *run.notes}
-    if steps and run.source.format == "generic":
+    if run.source.format == "generic" and (further := _further_steps(run)):
         again = (
             "; if their updates used a batch again, num_iterations says so"
             if run.settings.updates_per_batch == 1
             else ""
         )
-        yield f"The log has a grad_norm at {counted(len(steps), 'further step')} without rollouts{again}."
+        yield f"The log has a grad_norm at {counted(further, 'further step')} without rollouts{again}."
 
 
-def _settled(step: StepReplay, name: str, fits: int) -> StepReplay:
-    """A step where a number is off with the trainer's defaults differs where the same defaults gave another step's."""
-    off = next((of for of in step.quantities if of.name == name and of.reason == "settings_unknown"), None)
+_DEFAULTS = ("settings_unknown",)
+
+
+def _settled(step: StepReplay, name: str, open_for: tuple[str, ...], fits: int) -> StepReplay:
+    """A step where a number is off as it is computed for want of better differs where another step's is met so."""
+    off = next((of for of in step.quantities if of.name == name and of.reason in open_for), None)
     if off is None or step.relative_error.get(name, 0.0) <= (0.0 if name == _NAME else NEAR * LOG_TOLERANCE):
         return step
-    text = f"{off.cause}; but with the same defaults step {fits} matches"
+    text = f"{off.cause}; but computed in the same way step {fits} matches"
     quantity = refused(name, Reason("differs" if name == _NAME else "log_differs", text))[0]
     quantities = tuple(quantity if of is off else of for of in step.quantities)
     return replace(

@@ -323,6 +323,14 @@ def test_norms_without_rollouts_are_counted_in_a_script() -> None:
     assert not replay.replay_report(run, []).findings[1:]
     script = replace(run, source=replace(run.source, format="generic"))
     assert "grad_norm at 2 further steps without rollouts; if their" in replay.replay_report(script, []).findings[-1]
+    quantity = replay.replay_grad_norm(script, step_of(2.4), 1e-5)[0]
+    assert (quantity.reason, "2 steps of the log without" in str(quantity.cause)) == ("batch_split", True)
+    (off, met) = replayed((1.0, 2.4), (1.0, 1.0)).steps
+    step = replace(off, quantities=(*off.quantities[:-1], quantity), verdict="cannot")
+    assert [replay.replay_report(script, of).steps[0].verdict for of in ((step,), (step, met))] == [
+        "cannot",
+        "mismatch",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -376,7 +384,7 @@ def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -
     (off, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False).steps
     (quantity,) = [one for one in off.quantities if one.name == "grad_norm"]
     assert (off.verdict, quantity.reason) == ("mismatch", "differs")
-    assert "with the same defaults step 2 matches" in str(off.cause)
+    assert "computed in the same way step 2 matches" in str(off.cause)
     (alone,) = replayed((2.0, 2.4), provided=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
     of_default = 0.5 / (0.5**0.5 + 1e-4)
