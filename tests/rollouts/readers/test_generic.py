@@ -100,6 +100,9 @@ def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(
         assert run.metrics == {1: {"grad_norm": 0.25, "reward": 0.5}}
         assert [weights.num_updates for weights in run.weights] == [number] * (number is not None)
         assert run.groups_at(1)[0].rollouts[0].completion_ids == (7, 11, 2)
+    for cells in ('"gnorm": "0.25"', '"train": {"grad_norm": 0.25}'):
+        (tmp_path / "metrics.jsonl").write_text('{"step": 1, ' + cells + "}\n")
+        assert read_run(tmp_path / "rollouts").metrics[1]["grad_norm"] == 0.25
     (tmp_path / "metrics.jsonl").rename(tmp_path / "notes.txt")
     for name in ("log.csv", "log2.csv"):
         (tmp_path / name).write_text("step,loss,gradient_norm,reward\n1,0.5,0.25,0.5\n")
