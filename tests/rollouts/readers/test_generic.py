@@ -79,17 +79,11 @@ def test_exact_tokens_have_the_names_of_trls_columns() -> None:
         assert not reasons
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "number"),
-    [
-        *((name, 1) for name in ("checkpoint-1", "checkpoint_0001", "model_step_1", "update-1", "checkpoints/1")),
-        ("checkpoints/ckpt_000001/hf_model", 1),
-        ("epoch_2_step_1", None),
-    ],
-)
-def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(
-    checkpoint: str, number: int | None, tmp_path: Path
-) -> None:
+SAVED = "checkpoint-1 checkpoint_0001 model_step_1 update-1 checkpoints/1 ckpt_1/hf_model epoch_2_step_1"
+
+
+@pytest.mark.parametrize("checkpoint", SAVED.split())
+def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(checkpoint: str, tmp_path: Path) -> None:
     rows = [{"step": 1, "group": "g", "prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, 1)]
     (tmp_path / "rollouts").mkdir()
     (tmp_path / "rollouts" / "step_1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -98,7 +92,7 @@ def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(
     for path in (tmp_path / "rollouts", tmp_path / "rollouts" / "step_1.jsonl"):
         run = read_run(path)
         assert run.metrics == {1: {"grad_norm": 0.25, "reward": 0.5}}
-        assert [weights.num_updates for weights in run.weights] == [number] * (number is not None)
+        assert [weights.num_updates for weights in run.weights] == [1] * ("epoch" not in checkpoint)
         assert run.groups_at(1)[0].rollouts[0].completion_ids == (7, 11, 2)
     for cells in ('"gnorm": "0.25"', '"train": {"grad_norm": 0.25}'):
         (tmp_path / "metrics.jsonl").write_text('{"step": 1, ' + cells + "}\n")
@@ -111,26 +105,20 @@ def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(
     assert run.source.missing[-1].startswith(f"Metrics lie in 2 files ({tmp_path}/log.csv, {tmp_path}/log2.csv): which")
 
 
-OF_A_PROMPT = {"step": 1, "prompt": "2+2?", "prompt_ids": [5, 9]}
-OF_EACH = {"completions": ["4", "5"], "completion_ids": [[7, 2], [8]], "rewards": [1.0, 0.0], "advantages": [0.5, -0.5]}
-OF_A_STEP = {"step": 1, "prompts": ["2+2?"] * 2, "prompt_ids": [[5, 9]] * 2}
-ROWS = [
-    {**OF_A_PROMPT, "completion": "4", "completion_ids": ids, "reward": reward, "advantage": advantage}
-    for ids, reward, advantage in zip(*list(OF_EACH.values())[1:], strict=True)
-]
-AS_CSV = [",".join(ROWS[0]), *(",".join(f'"{cell}"' for cell in row.values()) for row in ROWS)]
-
-
-@pytest.mark.parametrize(
-    ("file", "lines"),
-    [
-        ("groups.jsonl", [json.dumps(OF_A_PROMPT | OF_EACH)]),
-        ("steps.jsonl", [json.dumps(OF_A_STEP | OF_EACH)]),
-        ("rows.csv", AS_CSV),
-    ],
+OF_EACH = (
+    '"completions": ["4", "5"], "completion_ids": [[7, 2], [8]], "rewards": [1.0, 0], "advantages": [0.5, -0.5]}\n'
 )
-def test_a_script_may_log_rollouts_as_lists_or_cells_of_text(file: str, lines: list[str], tmp_path: Path) -> None:
-    (tmp_path / file).write_text("\n".join(lines) + "\n")
+LISTS = {
+    "prompts.jsonl": '{"step": 1, "prompt": "2+2?", "prompt_ids": [5, 9], ' + OF_EACH,
+    "steps.jsonl": '{"step": 1, "prompts": ["2+2?", "2+2?"], "prompt_ids": [[5, 9], [5, 9]], ' + OF_EACH,
+    "rows.csv": "step,prompt,prompt_ids,completion_ids,reward,advantage\n"
+    '1,2+2?,"[5, 9]","[7, 2]",1.0,0.5\n1,2+2?,"[5, 9]",[8],0.0,-0.5\n',
+}
+
+
+@pytest.mark.parametrize("file", LISTS)
+def test_a_script_may_log_rollouts_as_lists_or_cells_of_text(file: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text(LISTS[file])
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "grad_norm": 0.25}\n')
     model_folder(tmp_path / "checkpoint-0")
     run = read_run(tmp_path)
