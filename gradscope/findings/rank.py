@@ -248,7 +248,8 @@ def _near_floor(spectra: Sequence[results.GradientSpectrum], engine: Mapping[str
     if engine.get("precision") != "reduced":
         return ()
     defined = [spectrum for spectrum in spectra if spectrum.ranks.effective_rank.value is not None]
-    shares = [_share_below(spectrum) for spectrum in defined]
+    values = [(np.asarray(spectrum.singular_values), spectrum.noise_floor) for spectrum in defined]
+    shares = [float(singular[singular <= floor].sum() / singular.sum()) for singular, floor in values]
     doubted = [share for share in shares if share > _NEAR_FLOOR]
     if not doubted:
         return ()
@@ -257,12 +258,6 @@ def _near_floor(spectra: Sequence[results.GradientSpectrum], engine: Mapping[str
         f"At {len(doubted)} of {len(defined)} spectra singular values lie under the noise floor of {arithmetic}, up to "
         f"{percent(max(doubted))} of their sum: before these effective ranks are believed, use --precision high.",
     )
-
-
-def _share_below(spectrum: results.GradientSpectrum) -> float:
-    """Share of sum s in singular values up to the floor."""
-    values = np.asarray(spectrum.singular_values)
-    return float(values[values <= spectrum.noise_floor].sum() / values.sum())
 
 
 def sparsity_findings(by_step: Sequence[GradientSparsity]) -> tuple[str, ...]:

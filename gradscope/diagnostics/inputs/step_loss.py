@@ -56,11 +56,7 @@ def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
     script the ratio may be to the log-probabilities that it logged, for which TRL's arguments have no name.
     """
     objective = _of_one_micro_batch(run, objective, step)
-    kinds = [
-        (sampled_at, synced_after)
-        for sampled_at in _batch_starts(run, step)
-        for synced_after in (_synced_before(run, sampled_at) if objective.has_reference else [range(0)])
-    ]
+    kinds = [(at, synced_after) for at in _batch_starts(run, step) for synced_after in _synced_before(run, at)]
     for number, (sampled_at, synced_after) in enumerate(kinds):
         yield replace(_loss(run, objective, step, sampled_at, synced_after), resumed=number > 0)
     if run.source.format == "generic" and not (objective.needs_sampler or objective.ratio_to_logged):

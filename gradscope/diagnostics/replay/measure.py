@@ -46,7 +46,7 @@ from gradscope.results.norms import LogprobDifference, Quantity, ReplayReport, R
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.run import FLOAT32_DIGITS, Run, written_digits
 from gradscope.say import as_ranges, counted, named_steps, non_finite_word
 
 if TYPE_CHECKING:
@@ -101,17 +101,12 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
 
 def _rounded_advantages(measured: inputs.MeasuredStep, step_norm: StepNorm, off: float) -> str | None:
     """That a norm is off by no more than the rounding of the logged advantages may be."""
-    advantages = [rollout.advantage for group in measured.groups for rollout in group.rollouts]
-    written = [repr(abs(advantage)) for advantage in advantages if advantage and not (1024 * advantage).is_integer()]
-    if not written or max(map(len, written)) > _LONGEST_ROUNDED or any("e" in number for number in written):
-        return None
-    half = 0.5 * 10.0 ** -max(len(number.partition(".")[2]) for number in written)
-    if off > half * step_norm.floor / ROUNDING_FLOOR:
+    advantages = [rollout.advantage or 0.0 for group in measured.groups for rollout in group.rollouts]
+    most, last = written_digits(advantage for advantage in advantages if not (1024 * advantage).is_integer())
+    half = 0.5 * 10.0**last
+    if not 0 < most < FLOAT32_DIGITS or off > half * step_norm.floor / ROUNDING_FLOOR:
         return None
     return f"the logged advantages are rounded to {2 * half:g}, which may move the norm further than it is off"
-
-
-_LONGEST_ROUNDED = 8  # characters of a rounded advantage: six decimals
 
 
 def replay_texts(norm: StepNorm) -> Outcome:

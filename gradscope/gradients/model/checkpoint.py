@@ -190,8 +190,9 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None, start: Path | N
                 hint="Save it again with save_pretrained().",
             ) from error
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            below = str(error).strip().splitlines()[:2]  # PyTorch's headline, and the first tensor that does not fit
             raise InputError(
-                f"{weights.path}: the adapter does not fit the base model {base}: {_second_line(error)}",
+                f"{weights.path}: the adapter does not fit the base model {base}: {below[-1].strip()}",
                 hint="Point --model at the base model that it was trained on.",
             ) from error
     wrong = [*_never_read(model, set(result.missing_keys)), *result.unexpected_keys]
@@ -357,12 +358,6 @@ def _adapter_tensors(folder: Path) -> dict[str, torch.Tensor]:
         return dict(load_file(path))
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is not a readable safetensors file: {error}", cause=checked.UNREADABLE) from error
-
-
-def _second_line(error: Exception) -> str:
-    """PyTorch lists the tensors that do not fit below a headline."""
-    lines = str(error).strip().splitlines()
-    return lines[min(1, len(lines) - 1)].strip()
 
 
 # Weight matrices of several checkpoints, tensor by tensor, from safetensors alone: no model is built, no code runs.

@@ -23,6 +23,7 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, Tokens
 from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers import nested
 from gradscope.rollouts.readers.column_roles import (
     POLICIES,
     SAMPLE_IDS,
@@ -46,14 +47,6 @@ from gradscope.rollouts.readers.column_roles import (
     with_entries,
 )
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.nested import (
-    Layout,
-    first_rows_of_lists,
-    first_rows_within,
-    layout_of,
-    rows_within,
-    title_of,
-)
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     ENVIRONMENTS,
@@ -135,8 +128,8 @@ def _columns_in(file: Path, named: ColumnNames) -> ColumnNames:
     """The columns of a file's rows, else of those within them."""
     rows = peek(file)
     columns = columns_of_rows(rows, named)
-    layout = layout_of(rows, named) if None in (columns.reward, key_of(columns)) else None
-    return columns_of_rows(first_rows_within(rows, layout), named) if layout else columns
+    layout = nested.layout_of(rows, named) if None in (columns.reward, key_of(columns)) else None
+    return columns_of_rows(nested.first_rows_within(rows, layout), named) if layout else columns
 
 
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
@@ -336,13 +329,13 @@ def _recognizes(request: ReadRequest) -> bool:
 
 
 def read_flat(
-    request: ReadRequest, *, format: str, with_steps: bool, layout: Layout = (), with_held_out: bool = False
+    request: ReadRequest, *, format: str, with_steps: bool, layout: nested.Layout = (), with_held_out: bool = False
 ) -> Run:
     """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
     rows = peek(request.path)
     outer = "a document" if len(rows) == 1 else "each row"
-    of_lists = first_rows_of_lists(rows, layout) if layout else ()
-    rows = first_rows_within(rows, layout) if layout else rows
+    of_lists = nested.first_rows_of_lists(rows, layout) if layout else ()
+    rows = nested.first_rows_within(rows, layout) if layout else rows
     plain, first = columns_in(rows), with_entries(rows)
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
@@ -416,7 +409,7 @@ def read_flat(
     title = f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
     if layout:
         log = replace(log, rows=partial(_rows_within, layout=layout), keys=(), raw=())
-        title = f"samples in {title_of(layout)} of {outer}"
+        title = f"samples in {nested.title_of(layout)} of {outer}"
     inferred = list(_inferred(flat, request.columns, total, terms))
     if ids_recur:
         inferred.append("The column of groups has the same ids with several prompts, so it tells no groups apart.")
@@ -506,11 +499,11 @@ def _are_labels(groups: Iterable[object], prompts: Iterable[str]) -> bool:
     return sum(are_whole) > len(are_whole) / 2
 
 
-def _rows_within(file: Path, quarantine: QuarantineLog, *, layout: Layout) -> Iterator[Row]:
+def _rows_within(file: Path, quarantine: QuarantineLog, *, layout: nested.Layout) -> Iterator[Row]:
     is_document = suffix_of(file) == ".json"
     number = 0
     for location, row in read_rows(file, quarantine):
-        for inner in rows_within(row, layout):
+        for inner in nested.rows_within(row, layout):
             number += 1
             yield f"{file}:{number}" if is_document else location, inner
 

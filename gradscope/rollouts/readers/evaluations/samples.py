@@ -94,15 +94,17 @@ def _read(request: ReadRequest) -> Run:
     layout = _listed(rows, request)
     if layout:
         run = generic.read_flat(request, format=FORMAT.name, with_steps=True, layout=layout)
-        # rows of lists by step are a script's as those of single rollouts are, with metrics and weights beside them
-        of_script = replace(run, source=replace(run.source, format=generic.FORMAT.name))
+        of_script = replace(run, source=replace(run.source, format=generic.FORMAT.name))  # where it has steps
         return with_run_files(request, of_script) if any(run.steps) else run
     if not _holds_shapes(rows, request.columns):
         reward = roles.columns_of_rows(rows, request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return generic.read_flat(request, format="samples", with_steps=False)
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
-    first, columns, benchmark = _first_parts(request), request.columns, None
+    many = peek(request.path, num_rows=NUM_SEARCHED)  # so many that ids are seen to recur
+    num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
+    parts = ((row, part) for row in many for _, part, _ in islice(prompt_rows(row, request.columns), num_parts))
+    first, columns, benchmark = [cells_around(row) | dict(part) for row, part in parts], request.columns, None
     is_named = roles.key_of(columns) is not None
     names = columns if is_named else replace(_names_in(first), step=step_key)
     has_steps = step_key is not None or not set(roles.USUAL["step"]).isdisjoint(roles.columns_in(first))
@@ -204,10 +206,9 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
     if _holds_shapes(rows, request.columns) and any(isinstance(samples, PromptSamples) for samples in shapes):
         # they are read from the parts of rows, whose steps are those of whole rows
         within = roles.columns_in(first_rows_within(rows, layout))
-        has_steps_within = not {request.columns.step, *roles.USUAL["step"]}.isdisjoint(set(within) - set(present))
-        has_step = not {request.columns.step, *roles.USUAL["step"]}.isdisjoint(within)
+        steps = {request.columns.step, *roles.USUAL["step"]}.intersection(within)
         has_ids = any(not set(generic.RESPONSE_IDS).isdisjoint(level.columns) for level in layout)
-        return layout if has_steps_within or (has_step and has_ids) else ()
+        return layout if steps - set(present) or (steps and has_ids) else ()
     return layout
 
 
@@ -245,14 +246,6 @@ def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     is_named = columns.num_samples is not None or columns.num_correct is not None
     # Where most prompts have several rows, what looks like counts are single samples numbered n.
     return len(parts) > len(rows) / 2 and (is_named or len(counts) < 2 or len(prompts) > len(counts) / 2)
-
-
-def _first_parts(request: ReadRequest) -> list[dict[str, Any]]:
-    """The first parts that hold samples, with what stands around them: so many that ids are seen to recur."""
-    rows = peek(request.path, num_rows=NUM_SEARCHED)
-    num_parts = _NUM_PARTS if len(rows) > 1 else 20 * _NUM_PARTS
-    parts = ((row, part) for row in rows for _, part, _ in islice(prompt_rows(row, request.columns), num_parts))
-    return [cells_around(row) | dict(part) for row, part in parts]
 
 
 def _names_in(parts: Iterable[Mapping[str, Any]]) -> ColumnNames:
