@@ -71,7 +71,7 @@ from gradscope.rollouts.readers.parsing.records import (
     peek,
     refuse_copies,
 )
-from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, stem_of, suffix_of
+from gradscope.rollouts.readers.parsing.tables import expand, read_rows, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.readers.run_files import with_run_files
@@ -107,7 +107,9 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     first = list({word: file for file in reversed(files) if (word := _word_of(file))}.values())
     if not beside_metrics and (len(first) < 2 or not request.path.is_dir()):
         return None
-    columns = ((file, _columns_in(file, request.columns)) for file in (files if beside_metrics else first))
+    columns = (
+        (file, nested.columns_within(peek(file), request.columns)) for file in (files if beside_metrics else first)
+    )
     keys = {file: (of.step, key_of(of)) for file, of in columns if None not in (of.reward, of.step, key_of(of))}
     names = {word: file for file in reversed(keys) if (word := _word_of(file))}
     if len(names) > 1:
@@ -122,14 +124,6 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
         return next(iter(keys), None) if beside_metrics else None
     alike = Path(glob.escape(str(request.path)), re.sub("[0-9]+", "[0-9]*", next(iter(keys)).name))
     return alike if expand(alike) == tuple(keys) else None
-
-
-def _columns_in(file: Path, named: ColumnNames) -> ColumnNames:
-    """The columns of a file's rows, else of those within them."""
-    rows = peek(file)
-    columns = columns_of_rows(rows, named)
-    layout = nested.layout_of(rows, named) if None in (columns.reward, key_of(columns)) else None
-    return columns_of_rows(nested.first_rows_within(rows, layout), named) if layout else columns
 
 
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
@@ -408,7 +402,7 @@ def read_flat(
         log = replace(log, validate=partial(without_constants, rows=searched, settings=apart, benchmark=benchmark))
     title = f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
     if layout:
-        log = replace(log, rows=partial(_rows_within, layout=layout), keys=(), raw=())
+        log = replace(log, rows=partial(nested.read_rows_within, layout=layout), keys=(), raw=())
         title = f"samples in {nested.title_of(layout)} of {outer}"
     inferred = list(_inferred(flat, request.columns, total, terms))
     if ids_recur:
@@ -497,15 +491,6 @@ def _are_labels(groups: Iterable[object], prompts: Iterable[str]) -> bool:
     num_prompts = Counter(group for group, _ in sizes)
     are_whole = [size > 1 for (group, _), size in sizes.items() if num_prompts[group] > 1]
     return sum(are_whole) > len(are_whole) / 2
-
-
-def _rows_within(file: Path, quarantine: QuarantineLog, *, layout: nested.Layout) -> Iterator[Row]:
-    is_document = suffix_of(file) == ".json"
-    number = 0
-    for location, row in read_rows(file, quarantine):
-        for inner in nested.rows_within(row, layout):
-            number += 1
-            yield f"{file}:{number}" if is_document else location, inner
 
 
 def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> ColumnNames:

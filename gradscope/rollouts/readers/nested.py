@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, permutations
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -16,7 +17,9 @@ from msgspec import Struct
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import list_names
+from gradscope.rollouts.readers.parsing.tables import Row, read_rows, suffix_of
 
 _OF_A_ROLLOUT = frozenset((*roles.TRIALS, *roles.ANSWER_KEYS, *roles.USUAL["completion"]))
 _TURNS = r"turn|step|message|histor|action|transition|dialog(ue)?$|conversation$|tool|trajectory$"
@@ -94,6 +97,21 @@ def layout_of(rows: Sequence[Mapping[str, Any]], named: ColumnNames) -> Layout |
         if holding:
             return holding[0] if len(holding) == 1 else None
     return None
+
+
+def columns_within(rows: Sequence[Mapping[str, Any]], named: ColumnNames) -> ColumnNames:
+    """The columns of some rows, else of those within them."""
+    columns = roles.columns_of_rows(rows, named)
+    layout = layout_of(rows, named) if None in (columns.reward, roles.key_of(columns)) else None
+    return roles.columns_of_rows(first_rows_within(rows, layout), named) if layout else columns
+
+
+def read_rows_within(file: Path, quarantine: QuarantineLog, *, layout: Layout) -> Iterator[Row]:
+    """The innermost rows of a file, each with where it lies."""
+    is_document = suffix_of(file) == ".json"
+    rows = ((location, inner) for location, row in read_rows(file, quarantine) for inner in rows_within(row, layout))
+    for number, (location, inner) in enumerate(rows, start=1):
+        yield f"{file}:{number}" if is_document else location, inner
 
 
 def title_of(layout: Layout) -> str:

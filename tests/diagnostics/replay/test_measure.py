@@ -312,10 +312,8 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
 def test_a_scripts_steps_may_be_no_single_updates(steps: tuple, values: dict, reason: str) -> None:
     run = run_of(*(group_of([1, 0], step=step) for step in steps), metrics={1: {"grad_norm": 2.0}}, settings=values)
     for format, cause in (("generic", reason), ("made-up", "differs")):
-        quantity = replay.replay_grad_norm(replace(run, source=replace(run.source, format=format)), step_of(2.4), 1e-5)[
-            0
-        ]
-        assert quantity.reason == cause
+        of_format = replace(run, source=replace(run.source, format=format))
+        assert replay.replay_grad_norm(of_format, step_of(2.4), 1e-5)[0].reason == cause
 
 
 def test_norms_without_rollouts_are_counted_in_a_script() -> None:
@@ -324,13 +322,11 @@ def test_norms_without_rollouts_are_counted_in_a_script() -> None:
     script = replace(run, source=replace(run.source, format="generic"))
     assert "grad_norm at 2 further steps without rollouts; if their" in replay.replay_report(script, []).findings[-1]
     quantity = replay.replay_grad_norm(script, step_of(2.4), 1e-5)[0]
-    assert (quantity.reason, "2 steps of the log without" in str(quantity.cause)) == ("batch_split", True)
+    assert "2 steps of the log without rollouts may have used parts of these" in quantity.cause
     (off, met) = replayed((1.0, 2.4), (1.0, 1.0)).steps
     step = replace(off, quantities=(*off.quantities[:-1], quantity), verdict="cannot")
-    assert [replay.replay_report(script, of).steps[0].verdict for of in ((step,), (step, met))] == [
-        "cannot",
-        "mismatch",
-    ]
+    verdicts = [replay.replay_report(script, of).steps[0].verdict for of in ((step,), (step, met))]
+    assert verdicts == ["cannot", "mismatch"]
 
 
 @pytest.mark.parametrize(
