@@ -223,10 +223,8 @@ _EACH_UPDATE = "Log each update as a step of its own, with the rollouts of a bat
 def _other_reference(run: Run, norm: StepNorm) -> str | None:
     """That the KL reference was not the model that training began with, as the kl before any update tells."""
     kl, first = run.metrics.get(1, {}).get("kl", 0.0), run.weights_before(1)
-    is_exact = norm.trained is None or norm.trained.dtype == "float32"
-    if not run.trained_by_trl or first is None or first.kind != "full" or 1 in run.windows or not is_exact:
-        return None
-    if not SAME_POLICY_KL < abs(kl) < math.inf:
+    is_other = SAME_POLICY_KL < abs(kl) < math.inf and (norm.trained is None or norm.trained.dtype == "float32")
+    if not (is_other and run.trained_by_trl and first and first.kind == "full" and 1 not in run.windows):
         return None
     return f"the log has a kl of {kl:.2g} at step 1, before any update: the KL reference was another model"
 
@@ -410,7 +408,8 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
     quantities, recomputed, errors = [], {}, {}
     batch = batch_of_step(run, measured)
     of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured, batch)]
-    if of_sampling and run.settings.get("trainer") is None:  # the others log no such share
+    counts_kl = "reward_clip_range" in run.settings.values  # RLOOTrainer's share is of rewards less their KL
+    if of_sampling and run.settings.get("trainer") is None and not counts_kl:  # the others log no such share
         of_sampling.append(replay_zero_std(run, measured, batch))
     texts = [replay_texts(step_norm)] if (step_norm := measured.recomputed) and step_norm.other_texts else []
     parts = [*of_sampling, replay_advantages(run, measured, batch), *texts, replay_grad_norm(run, measured, tolerance)]

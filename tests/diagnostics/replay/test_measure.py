@@ -106,6 +106,12 @@ def test_why_there_is_no_gradient(advantage: float, words: str) -> None:
     assert words in replay.replay_grad_norm(run_with(0.0), step, 1e-5)[0].cause
 
 
+def test_the_share_of_dead_groups_of_rloo_is_that_of_rewards_less_their_kl() -> None:
+    run = run_with(2.0, settings=replace(STATED, values={"reward_clip_range": None}))
+    step = MeasuredStep(step=1, groups=run.groups_at(1), weights=None, gram=None, reason=Reason("unusable", "a reason"))
+    assert [of.name for of in replay.replay_step(run, step, 1e-5).quantities] == ["reward", "advantage", "grad_norm"]
+
+
 def test_texts_that_are_not_of_their_ids() -> None:
     quantity, _, _ = replay.replay_texts(step_of(1.0, other_texts=(0,)).recomputed)
     assert (quantity.name, quantity.verdict, quantity.reason) == ("completion", "mismatch", "texts_differ")

@@ -41,8 +41,7 @@ def test_the_logged_share_of_dead_groups_decides_where_advantages_are_of_another
 
 
 def test_advantages_that_are_not_centered_confirm_no_size(tmp_path: Path) -> None:
-    content = [row | {"advantage": 1.0} for row in rows(AABB, [1, 0, 1, 0])]
-    write_file(tmp_path, 1, content)
+    write_file(tmp_path, 1, [row | {"advantage": 1.0} for row in rows(AABB, [1, 0, 1, 0])])
     run = read_run(tmp_path)
     assert [group.size for group in run.groups] == [2, 2]
     assert "nothing in the log confirms it" in run.source.inferred[-1]
