@@ -207,7 +207,7 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
         # they are read from the parts of rows, whose steps are those of whole rows
         within = roles.columns_in(first_rows_within(rows, layout))
         steps = {request.columns.step, *roles.USUAL["step"]}.intersection(within)
-        has_ids = any(not set(generic.RESPONSE_IDS).isdisjoint(level.columns) for level in layout)
+        has_ids = not set(generic.RESPONSE_IDS).isdisjoint(within)
         return layout if steps - set(present) or (steps and has_ids) else ()
     return layout
 
