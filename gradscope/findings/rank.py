@@ -344,46 +344,38 @@ _OWN_REWARD = ("group_mean", "optimal")
 
 def heldout_findings(steps: Sequence[results.HeldoutTransfer]) -> tuple[str, ...]:
     """Of the last step under the first advantage, where an interval lies on one side of zero; else nothing."""
-    if not steps:
-        return ()
-    last = max(row.step for row in steps)
-    first = next(row for row in steps if row.step == last)
-    hurt, cosine = first.frac_hurt, first.cosine
-    if hurt.value is None:
+    first = max(steps, key=lambda row: row.step, default=None)
+    if first is None or first.frac_hurt.value is None:
         return ()
     of_prompts = f"correct answers of the {first.num_heldout} held-out prompts"
     if side := first.transfer.side_of_zero:
         carries = (
-            f"Step {last} {'raises' if side > 0 else 'lowers'} the {of_prompts} by "
+            f"Step {first.step} {'raises' if side > 0 else 'lowers'} the {of_prompts} by "
             f"{with_interval(first.transfer, '.2f')} of what it does to the answers that it was trained on"
         )
-    elif side := cosine.side_of_zero:
+    elif side := first.cosine.side_of_zero:
         carries = (
-            f"The prompts of step {last}, each counted alike, point {'towards' if side > 0 else 'away from'} the "
-            f"{of_prompts}: mean cosine {with_interval(cosine, '.3f')}"
+            f"The prompts of step {first.step}, each counted alike, point {'towards' if side > 0 else 'away from'} the "
+            f"{of_prompts}: mean cosine {with_interval(first.cosine, '.3f')}"
         )
     else:
         return ()
     return (
-        f"{carries}; {percent(hurt.value)} of the pairs of a training and a held-out prompt hurt (advantage "
+        f"{carries}; {percent(first.frac_hurt.value)} of the pairs of a training and a held-out prompt hurt (advantage "
         f"{first.advantage}, to first order).",
     )
 
 
 def interference_findings(steps: Sequence[results.Interference]) -> tuple[str, ...]:
     """Of the last step under the first advantage, where its interval lies on one side of zero; else nothing."""
-    if not steps:
+    first = max(steps, key=lambda row: row.step, default=None)
+    if first is None or first.frac_hurt.value is None or not (side := first.transfer.side_of_zero):
         return ()
-    last = max(row.step for row in steps)
-    first = next(row for row in steps if row.step == last)
-    low, high = first.transfer.interval or (-1.0, 1.0)
-    if low <= 0 <= high or first.frac_hurt.value is None:
-        return ()
-    does = "undo a part of" if high < 0 else "add to"
+    does = "undo a part of" if side < 0 else "add to"
     return (
-        f"At step {last} the gradients of the other prompts {does} what a prompt's own does for its correct answers: "
-        f"transfer {with_interval(first.transfer, '.2f')}, and {percent(first.frac_hurt.value)} of the pairs of "
-        f"prompts hurt (advantage {first.advantage}, to first order).",
+        f"At step {first.step} the gradients of the other prompts {does} what a prompt's own does for its correct "
+        f"answers: transfer {with_interval(first.transfer, '.2f')}, and {percent(first.frac_hurt.value)} of the pairs "
+        f"of prompts hurt (advantage {first.advantage}, to first order).",
     )
 
 

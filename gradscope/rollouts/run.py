@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,18 @@ Counts = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12  # steps that are made into dictionaries at once
 _AROUND = 32  # steps before and after one whose digits tell how a metric was rounded
-_LEAST_DIGITS, _FLOAT32_DIGITS = 3, 8  # of fewer digits a number may be whole, of as many it was not rounded
+FLOAT32_DIGITS = 8  # of as many digits a number was not rounded
+
+
+def written_digits(values: Iterable[float]) -> tuple[int, int]:
+    """The most digits that a number other than 0 was written with, and the exponent of the last; NaN has none.
+
+    >>> written_digits([1.9025, 0.18, 0.0])
+    (5, -4)
+    """
+    parts = [Decimal(repr(value)).normalize().as_tuple() for value in values if value and math.isfinite(value)]
+    most = max((len(part.digits) for part in parts), default=0)
+    return most, min((int(part.exponent) for part in parts), default=0)
 
 
 class Numbers(Struct, frozen=True):
@@ -251,13 +262,10 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
         """
         steps, values = self.courses.course(name)
         at = int(np.searchsorted(steps, step))
-        near = filter(math.isfinite, values[max(0, at - _AROUND) : at + _AROUND].tolist())
-        parts = [Decimal(repr(value)).normalize().as_tuple() for value in near if value]
-        most = max((len(part.digits) for part in parts), default=0)
+        most, last = written_digits(values[max(0, at - _AROUND) : at + _AROUND].tolist())
         value = self.metrics.get(step, {}).get(name)
-        if not (value and math.isfinite(value) and _LEAST_DIGITS <= most < _FLOAT32_DIGITS):
+        if not (value and math.isfinite(value) and last < 0 and most < FLOAT32_DIGITS):  # else it may be whole
             return 0.0
-        last = min(int(part.exponent) for part in parts)
         return 0.5 * 10.0 ** max(last, math.floor(math.log10(abs(value))) + 1 - most)
 
     def with_missing(self, *sentences: str) -> Run:

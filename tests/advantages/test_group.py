@@ -203,20 +203,13 @@ def test_shrinkage_of_one_group_or_of_groups_without_noise_is_rloo() -> None:
 rewards = st.lists(st.lists(st.floats(-2, 2), min_size=1, max_size=6), min_size=1, max_size=5)
 
 
-@given(rewards)
-def test_return_to_go_is_what_is_still_to_come_minus_the_mean_of_the_group(group: list[list[float]]) -> None:
-    for row, advantages in zip(group, return_to_go(group), strict=True):
+@pytest.mark.parametrize(("credited", "last"), [(return_to_go, None), (own_rewards, 1)])
+@given(group=rewards)
+def test_what_a_token_earns_or_is_still_to_come_is_credited_minus_the_mean_of_the_group(credited, last, group) -> None:
+    for row, advantages in zip(group, credited(group), strict=True):
         for at in range(len(row)):
-            mean = sum(sum(other[at:]) for other in group) / len(group)  # one that has ended has nothing to come
-            assert advantages[at] == pytest.approx(sum(row[at:]) - mean, abs=1e-12)
-
-
-@given(rewards)
-def test_own_rewards_are_credited_where_they_are_earned(group: list[list[float]]) -> None:
-    for row, advantages in zip(group, own_rewards(group), strict=True):
-        for at, own in enumerate(row):
-            mean = sum(other[at] for other in group if len(other) > at) / len(group)
-            assert advantages[at] == pytest.approx(own - mean, abs=1e-12)
+            mean = sum(sum(other[at:][:last]) for other in group) / len(group)  # one that has ended has nothing to come
+            assert advantages[at] == pytest.approx(sum(row[at:][:last]) - mean, abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.floats(-20, 0), st.floats(0, 20)), min_size=1, max_size=8), st.floats(1, 2))

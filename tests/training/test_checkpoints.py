@@ -34,26 +34,22 @@ DAMAGES = {
     "no means": ("spo", "json", lambda folder: (folder / MEMORY).unlink()),
     "a list": ("spo", "json", lambda folder: (folder / MEMORY).write_text("[1]")),
     "null": ("spo", "json", lambda folder: (folder / MEMORY).write_text('{"a": null}')),
+    "no optimizer": ("spo", None, lambda folder: (folder / "optimizer.pt").unlink()),
     "no JSON": ("spo", "json", lambda folder: (folder / MEMORY).write_text("{")),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_resume_without_what_a_formulation_remembers(stopped: MakeRun, tmp_path: Path, damage: str) -> None:
+def test_resume_without_the_optimizers_state_or_what_a_formulation_remembers(
+    stopped: MakeRun, tmp_path: Path, damage: str
+) -> None:
     name, suffix, spoil = DAMAGES[damage]
+    memory = rf"gradscope_advantage\.{suffix} cannot be read, so the run cannot go on"
     run = shutil.copytree(stopped(name), tmp_path / "run")
     spoil(checkpoint_path(run, 2))
-    with pytest.raises(InputError, match=rf"gradscope_advantage\.{suffix} cannot be read, so the run cannot go on"):
+    with pytest.raises(InputError, match=memory if suffix else r"checkpoint-2 lacks optimizer\.pt"):
         train(config_for(run, advantage=name), resume=True)
-
-
-@pytest.mark.slow
-def test_resume_without_the_optimizers_state(stopped: MakeRun, tmp_path: Path) -> None:
-    run = shutil.copytree(stopped("spo"), tmp_path / "run")
-    (checkpoint_path(run, 2) / "optimizer.pt").unlink()
-    with pytest.raises(InputError, match=r"checkpoint-2 lacks optimizer\.pt"):
-        train(config_for(run, advantage="spo"), resume=True)
 
 
 def test_checkpoints_begin_before_the_first_update(short_run: MakeRun) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -57,12 +56,12 @@ def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
     script the ratio may be to the log-probabilities that it logged, for which TRL's arguments have no name.
     """
     objective = _of_one_micro_batch(run, objective, step)
-    references = _synced_after(run, step) if objective.has_reference else [range(0)]
-    for number, (sampled_at, synced_after) in enumerate(product(_batch_starts(run, step), references)):
+    kinds = [(at, synced_after) for at in _batch_starts(run, step) for synced_after in _synced_before(run, at)]
+    for number, (sampled_at, synced_after) in enumerate(kinds):
         yield replace(_loss(run, objective, step, sampled_at, synced_after), resumed=number > 0)
     if run.source.format == "generic" and not (objective.needs_sampler or objective.ratio_to_logged):
         objective = replace(objective, importance_ratio=True, ratio_to_logged=True)
-        yield replace(_loss(run, objective, step, step, references[0]), by_logged=True)
+        yield replace(_loss(run, objective, step, step, kinds[0][1]), by_logged=True)
 
 
 def _of_one_micro_batch(run: Run, objective: Objective, step: int) -> Objective:
@@ -97,10 +96,13 @@ def _batch_starts(run: Run, step: int) -> list[int]:
     return [start, *(other for other in may_be if other != start)]
 
 
-def _synced_after(run: Run, step: int) -> list[range]:
-    """After which updates the reference had taken in the policy: all that were due, or those since training resumed."""
+def _synced_before(run: Run, sampled_at: int) -> list[range]:
+    """After which updates the reference had taken in the policy: all that were due, or those since training resumed.
+
+    What it says of a batch is computed where the batch is sampled, and kept for the batch's later updates.
+    """
     every = int(run.settings.get("ref_model_sync_steps", 512))
-    due = range(every, step if run.settings.get("sync_ref_model", False) else 0, every)
+    due = range(every, sampled_at if run.settings.get("sync_ref_model", False) else 0, every)
     return [due[at:] for at in range(len(due) + 1)]
 
 
@@ -116,7 +118,7 @@ def _reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Liter
 def _with_reference(run: Run, loss: StepLoss, synced_after: range) -> StepLoss:
     if not loss.objective.has_reference:
         return loss
-    first = run.weights_before(1)
+    first = (run.weights_before(0) if 0 in run.steps else None) or run.weights_before(1)  # by whichever count of steps
     if synced_after:
         return _with_moved_reference(run, loss, first, synced_after)
     adapters = [weights for weights in run.weights if weights.kind == "adapter"]

@@ -196,6 +196,9 @@ _BEYOND_THE_LOG = ("run", "token", "gram")  # scopes of formulations that need m
 _UNITS = 4.0  # units in the last place by which a float32 mean of a few equal numbers is off at most
 _ROUNDED = "TRL's float32 mean of equal rewards is off in its last digit, and their deviation is not zero"
 
+COARSE = 1e-3  # relative rounding of a logged number up to which one within it is met
+LOG_DIGITS = "Log numbers with all their digits in the next run."
+
 Outcome = tuple[Quantity, float | None, float | None]
 """The verdict, the recomputed value, the error; None where there is none."""
 
@@ -213,6 +216,9 @@ def _compare(name: str, value: float, logged: float, half_unit: float = 0.0) -> 
         return refused(name, Reason("not_finite", cause), value)
     error = abs(value - logged) / abs(logged) if logged else abs(value)
     if error <= LOG_TOLERANCE or abs(value - logged) <= half_unit * (1 + LOG_TOLERANCE):
+        if error > LOG_TOLERANCE and half_unit > COARSE * abs(logged):
+            rounded = f"the log has {logged:.6g} to {2 * half_unit:g}, as it was rounded"
+            return refused(name, Reason("precision", rounded, hint=LOG_DIGITS), value, error)
         return Quantity(name=name, verdict="match", cause=None), value, error
     return refused(
         name, Reason("log_differs", f"the log says {logged:.6g}, its rollouts say {value:.6g}"), value, error

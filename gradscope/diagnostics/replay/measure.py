@@ -25,6 +25,8 @@ from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR
 from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import (
+    COARSE,
+    LOG_DIGITS,
     LOG_TOLERANCE,
     Outcome,
     batch_of_step,
@@ -44,7 +46,7 @@ from gradscope.results.norms import LogprobDifference, Quantity, ReplayReport, R
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.run import FLOAT32_DIGITS, Run, written_digits
 from gradscope.say import as_ranges, counted, named_steps, non_finite_word
 
 if TYPE_CHECKING:
@@ -86,34 +88,25 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
     half_unit = run.half_unit(measured.step, _NAME)
     if off_by <= within + half_unit:
         rounded = f"the log has the norm to {_per_cent(half_unit / abs(logged))}, as it was rounded"
-        if half_unit > _COARSE * abs(logged):
-            return refused(_NAME, Reason("precision", rounded, hint=_LOG_DIGITS), value, error)
+        if half_unit > COARSE * abs(logged):
+            return refused(_NAME, Reason("precision", rounded, hint=LOG_DIGITS), value, error)
         notes = [rounded, _caveats(run, measured, step_norm)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(filter(None, notes))), value, error
     if rounded_advantages := _rounded_advantages(measured, step_norm, off_by):
-        return refused(_NAME, Reason("precision", rounded_advantages, hint=_LOG_DIGITS), value, error)
+        return refused(_NAME, Reason("precision", rounded_advantages, hint=LOG_DIGITS), value, error)
     if step_norm.trained is not None:
         return _judge_reduced(run, measured, step_norm, step_norm.trained, logged, error)
     return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
 
 
-_COARSE = 1e-3  # relative rounding of a logged norm up to which one within it is met
-_LOG_DIGITS = "Log norms and advantages with all their digits in the next run."
-
-
 def _rounded_advantages(measured: inputs.MeasuredStep, step_norm: StepNorm, off: float) -> str | None:
     """That a norm is off by no more than the rounding of the logged advantages may be."""
-    advantages = [rollout.advantage for group in measured.groups for rollout in group.rollouts]
-    written = [repr(abs(advantage)) for advantage in advantages if advantage and not (1024 * advantage).is_integer()]
-    if not written or max(map(len, written)) > _LONGEST_ROUNDED or any("e" in number for number in written):
-        return None
-    half = 0.5 * 10.0 ** -max(len(number.partition(".")[2]) for number in written)
-    if off > half * step_norm.floor / ROUNDING_FLOOR:
+    advantages = [rollout.advantage or 0.0 for group in measured.groups for rollout in group.rollouts]
+    most, last = written_digits(advantage for advantage in advantages if not (1024 * advantage).is_integer())
+    half = 0.5 * 10.0**last
+    if not 0 < most < FLOAT32_DIGITS or off > half * step_norm.floor / ROUNDING_FLOOR:
         return None
     return f"the logged advantages are rounded to {2 * half:g}, which may move the norm further than it is off"
-
-
-_LONGEST_ROUNDED = 8  # characters of a rounded advantage: six decimals
 
 
 def replay_texts(norm: StepNorm) -> Outcome:
@@ -144,7 +137,7 @@ def _judge_reduced(
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
     off = f"the recomputed norm is {_per_cent(error)} off, beyond {spread}"
     close = max(WELL_BEYOND * within, _HALF_ROUNDING.get(trained.dtype, 0.0))
-    if error <= close and run.settings.origin is not None:
+    if error <= close and run.settings.origin is not None and not step_norm.num_inferred_ids:
         hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
         hint = f"Give {' and '.join(unnamed)} with --run-config." if unnamed and not hint else hint
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)
@@ -216,6 +209,10 @@ def _of_other_steps(run: Run) -> Reason | None:
             f"the arguments make {updates} updates of a batch, and every step has rollouts of its own: its norm may be "
         )
         return Reason("several_updates", f"{text}that of several updates", hint=_EACH_UPDATE)
+    if updates == 1 and (further := _further_steps(run)):
+        text = f"{counted(further, 'step')} of the log without rollouts may have used parts of these"
+        hint = "Log with each update the rollouts that it used; if it used a batch again, num_iterations says so."
+        return Reason("batch_split", f"{text}, or other weights, another loss or advantage made this step", hint=hint)
     return None
 
 
@@ -226,10 +223,8 @@ _EACH_UPDATE = "Log each update as a step of its own, with the rollouts of a bat
 def _other_reference(run: Run, norm: StepNorm) -> str | None:
     """That the KL reference was not the model that training began with, as the kl before any update tells."""
     kl, first = run.metrics.get(1, {}).get("kl", 0.0), run.weights_before(1)
-    is_exact = norm.trained is None or norm.trained.dtype == "float32"
-    if not run.trained_by_trl or first is None or first.kind != "full" or 1 in run.windows or not is_exact:
-        return None
-    if not SAME_POLICY_KL < abs(kl) < math.inf:
+    is_other = SAME_POLICY_KL < abs(kl) < math.inf and (norm.trained is None or norm.trained.dtype == "float32")
+    if not (is_other and run.trained_by_trl and first and first.kind == "full" and 1 not in run.windows):
         return None
     return f"the log has a kl of {kl:.2g} at step 1, before any update: the KL reference was another model"
 
@@ -333,9 +328,9 @@ def replay_report(
 ) -> ReplayReport:
     """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
     no_kl = not run.courses.course("kl")[1].any()  # a KL term is in no default
-    for name in ("advantage", _NAME) if no_kl else ("advantage",):
+    for name, open_for in (("advantage", _DEFAULTS), (_NAME, (*_DEFAULTS * no_kl, "batch_split"))):
         fits = next((of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)), None)
-        steps = steps if fits is None else [_settled(step, name, fits) for step in steps]
+        steps = steps if fits is None else [_settled(step, name, open_for, fits) for step in steps]
     verdicts = [step.verdict for step in steps]
     unreadable = {
         step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
@@ -357,24 +352,30 @@ def replay_report(
     )
 
 
+def _further_steps(run: Run) -> int:
+    """How many steps have a norm that no rollouts of the log belong to."""
+    return len({*run.courses.course(_NAME)[0].tolist()} - {*run.updates, *run.notes})
+
+
 def _without_rollouts(run: Run) -> Iterator[str]:
-    """A sentence on steps of a script with a norm that no rollouts of the log belong to."""
-    steps = {*run.courses.course(_NAME)[0].tolist()} - {*run.updates, *run.notes}
-    if steps and run.source.format == "generic":
+    if run.source.format == "generic" and (further := _further_steps(run)):
         again = (
             "; if their updates used a batch again, num_iterations says so"
             if run.settings.updates_per_batch == 1
             else ""
         )
-        yield f"The log has a grad_norm at {counted(len(steps), 'further step')} without rollouts{again}."
+        yield f"The log has a grad_norm at {counted(further, 'further step')} without rollouts{again}."
 
 
-def _settled(step: StepReplay, name: str, fits: int) -> StepReplay:
-    """A step where a number is off with the trainer's defaults differs where the same defaults gave another step's."""
-    off = next((of for of in step.quantities if of.name == name and of.reason == "settings_unknown"), None)
+_DEFAULTS = ("settings_unknown",)
+
+
+def _settled(step: StepReplay, name: str, open_for: tuple[str, ...], fits: int) -> StepReplay:
+    """A step where a number is off as it is computed for want of better differs where another step's is met so."""
+    off = next((of for of in step.quantities if of.name == name and of.reason in open_for), None)
     if off is None or step.relative_error.get(name, 0.0) <= (0.0 if name == _NAME else NEAR * LOG_TOLERANCE):
         return step
-    text = f"{off.cause}; but with the same defaults step {fits} matches"
+    text = f"{off.cause}; but computed in the same way step {fits} matches"
     quantity = refused(name, Reason("differs" if name == _NAME else "log_differs", text))[0]
     quantities = tuple(quantity if of is off else of for of in step.quantities)
     return replace(
@@ -407,7 +408,8 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
     quantities, recomputed, errors = [], {}, {}
     batch = batch_of_step(run, measured)
     of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured, batch)]
-    if of_sampling and run.settings.get("trainer") is None:  # the others log no such share
+    counts_kl = "reward_clip_range" in run.settings.values  # RLOOTrainer's share is of rewards less their KL
+    if of_sampling and run.settings.get("trainer") is None and not counts_kl:  # the others log no such share
         of_sampling.append(replay_zero_std(run, measured, batch))
     texts = [replay_texts(step_norm)] if (step_norm := measured.recomputed) and step_norm.other_texts else []
     parts = [*of_sampling, replay_advantages(run, measured, batch), *texts, replay_grad_norm(run, measured, tolerance)]

@@ -123,9 +123,11 @@ def _with_status(rollout: Rollout, policy: MeasuredPolicy, objective: Objective)
     """A rollout that says how it ended, where the loss asks for it and the log does not say."""
     if not objective.mask_truncated or rollout.status != "unknown" or not rollout.completion_ids:
         return rollout
+    end, padding = (getattr(policy.tokenizer, name, None) for name in ("eos_token_id", "pad_token_id"))
+    ends = frozenset() if end is None else frozenset({end, end if padding is None else padding})
     declared = getattr(getattr(policy.model, "generation_config", None), "eos_token_id", None)
     more = frozenset(declared if isinstance(declared, list) else () if declared is None else (declared,))
-    last, ends = rollout.completion_ids[-1], _tokenizer_ends(policy.tokenizer)
+    last = rollout.completion_ids[-1]
     if not ends:
         raise InputError(
             f"{_WHERE}: no tokenizer with an end-of-sequence token was found.",
@@ -140,13 +142,6 @@ def _with_status(rollout: Rollout, policy: MeasuredPolicy, objective: Objective)
         )
     complete = last in (ends if objective.trl.is_before(1, 15) else ends | more)
     return replace(rollout, status="completed" if complete else "truncated")
-
-
-def _tokenizer_ends(tokenizer: Any) -> frozenset[int]:
-    """The tokenizer's own end of a sequence, and its padding."""
-    end = getattr(tokenizer, "eos_token_id", None)
-    padding = getattr(tokenizer, "pad_token_id", None)
-    return frozenset() if end is None else frozenset({end, end if padding is None else padding})
 
 
 class PreparedStep(Struct, frozen=True, kw_only=True):

@@ -198,7 +198,11 @@ def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple
         unknown = Estimate.undefined_because(rates, num_units=gap.num_units)
         return unknown, unknown
     over_time = rates.over_time if base is None else rates.by_step - _mean_prediction(draws, base)
-    predicted = _plain_predictions(draws, base)
+    rate = _without_each(draws, draws.rate) if base is None else np.array(base)
+    sizes, of_size = np.unique(draws.size, return_inverse=True)
+    shares = [_without_each(draws, (of_size == index).astype(np.float64)) for index in range(len(sizes))]
+    # p^G + (1-p)^G at that rate, of the log and without each prompt, [1 + n]
+    predicted = np.asarray(sum(share * iid_prediction(rate, size) for share, size in zip(shares, sizes, strict=True)))
     between = _without_each(draws, draws.equal) - predicted - over_time
     parts = _jackknifed(between), _jackknifed(over_time)
     # parts that add up to the gap are defined together or not at all
@@ -222,14 +226,6 @@ def _moved(estimate: Estimate, value: float) -> Estimate:
 def _mean_prediction(draws: Draws, rate: float) -> float:
     sizes, of_size = draws.sizes
     return float(of_size @ iid_prediction(rate, sizes))
-
-
-def _plain_predictions(draws: Draws, base: float | None) -> Array:
-    """p^G + (1-p)^G at the mean pass rate or at ``base``, of the log and without each prompt, [1 + n]."""
-    rate = _without_each(draws, draws.rate) if base is None else np.array(base)
-    sizes, size_index = np.unique(draws.size, return_inverse=True)
-    shares = np.stack([_without_each(draws, (size_index == index).astype(np.float64)) for index in range(len(sizes))])
-    return np.asarray(sum(share * iid_prediction(rate, size) for share, size in zip(shares, sizes, strict=True)))
 
 
 def _without_each(draws: Draws, values: Array) -> Array:

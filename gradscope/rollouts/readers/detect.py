@@ -141,7 +141,9 @@ def read_run(
     of_script = name is None and reader in (METRICS, generic.FORMAT)
     rollouts = _rollouts_of_script(request, beside_metrics=reader is METRICS) if of_script else None
     if isinstance(rollouts, Path):
-        reader, request = generic.FORMAT, replace(request, path=rollouts)
+        request = replace(request, path=rollouts)
+        reader = format_named("generic" if generic.FORMAT.recognizes(request) else "samples")
+        reader = replace(reader, name="generic")
     elif rollouts is not None and reader is generic.FORMAT:
         files = shlex.quote(f"{request.path}/*{expand(request.path)[0].suffix}")
         raise InputError(f"{request.path}: {rollouts}", hint=f"If all are of one run, name them so: {files}")

@@ -19,9 +19,11 @@ from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
+from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, Tokens
 from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers import nested
 from gradscope.rollouts.readers.column_roles import (
     POLICIES,
     SAMPLE_IDS,
@@ -46,7 +48,6 @@ from gradscope.rollouts.readers.column_roles import (
     with_entries,
 )
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.nested import Layout, first_rows_of_lists, first_rows_within, rows_within, title_of
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     ENVIRONMENTS,
@@ -70,7 +71,7 @@ from gradscope.rollouts.readers.parsing.records import (
     peek,
     refuse_copies,
 )
-from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, stem_of, suffix_of
+from gradscope.rollouts.readers.parsing.tables import expand, read_rows, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.readers.run_files import with_run_files
@@ -106,7 +107,9 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     first = list({word: file for file in reversed(files) if (word := _word_of(file))}.values())
     if not beside_metrics and (len(first) < 2 or not request.path.is_dir()):
         return None
-    columns = ((file, columns_of_rows(peek(file), request.columns)) for file in (files if beside_metrics else first))
+    columns = (
+        (file, nested.columns_within(peek(file), request.columns)) for file in (files if beside_metrics else first)
+    )
     keys = {file: (of.step, key_of(of)) for file, of in columns if None not in (of.reward, of.step, key_of(of))}
     names = {word: file for file in reversed(keys) if (word := _word_of(file))}
     if len(names) > 1:
@@ -191,7 +194,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             numbers["seconds"] = to_floats(
                 generation_seconds(dict(zip(self.times, of_row, strict=True))) for of_row in timed
             )
-        if names.advantage is not None and not rows.from_text:
+        if names.advantage is not None:
             numbers["advantage"] = rows.numbers(names.advantage)
         texts_of = {name: texts_in(rows.names(name)) for name in (*self.policies, *self.apart)}
         sampled_by, apart = (
@@ -218,7 +221,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
                     ids = [prompt_id or other for prompt_id, other in zip(ids, texts_in(ids_in(name)), strict=True)]
             return list(map(in_environment, texts_in(cells.names(self.environment)), ids)) if self.environment else ids
 
-        has_ids = not set(_TOKENS["responses"]).isdisjoint(rows.keys)
+        has_ids = not set(RESPONSE_IDS).isdisjoint(rows.keys)
 
         def details(at: int) -> dict[str, Any]:
             asked = rows.cell(names.prompt, at)
@@ -261,20 +264,29 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
 def _tokens(rows: Cells, at: int, names: ColumnNames) -> Tokens | None:
     """The exact tokens of a row, under TRL's names of their columns or other usual ones; None where it has none."""
-    cells = {role: [rows.cell(name, at) for name in names_of] for role, names_of in _TOKENS.items()}
+
+    def cell_of(name: str | None) -> Any:
+        cell = rows.cell(name, at)
+        if rows.from_text and isinstance(cell, str) and cell.startswith("["):
+            with suppress(ValueError):
+                return parse_json(cell)
+        return cell
+
+    cells = {role: [cell_of(name) for name in names_of] for role, names_of in _TOKENS.items()}
     row = {role: next((cell for cell in of if cell is not None), None) for role, of in cells.items()}
     prompt, response, mask = (row[role] or () for role in ("prompts", "responses", "response_mask"))
     if isinstance(mask, list) and len(mask) == len(prompt) + len(response):  # of the whole sequence
         row["response_mask"] = mask[len(prompt) :]
-    advantages = rows.cell(names.advantage, at)
+    advantages = cell_of(names.advantage)
     with suppress(UnusableRowError):  # such columns are of something else
         return row_tokens(row | {"advantages": advantages if isinstance(advantages, list) else None})
     return None
 
 
+RESPONSE_IDS = ("completion_ids", "completion_token_ids", "response_ids", "response_token_ids")
 _TOKENS = {
-    "prompts": ("prompt_ids", "prompt_token_ids"),
-    "responses": ("completion_ids", "completion_token_ids", "response_ids", "response_token_ids"),
+    "prompts": ("prompt_ids", "prompt_token_ids", "query_token_ids", "query_ids"),
+    "responses": RESPONSE_IDS,
     "response_mask": (*MASKS, "response_mask", "loss_mask", "action_mask", "assistant_mask", "assistant_masks"),
     "rollout_log_probs": ("sampling_logprobs", "logprobs", "rollout_log_probs"),
 }
@@ -311,13 +323,13 @@ def _recognizes(request: ReadRequest) -> bool:
 
 
 def read_flat(
-    request: ReadRequest, *, format: str, with_steps: bool, layout: Layout = (), with_held_out: bool = False
+    request: ReadRequest, *, format: str, with_steps: bool, layout: nested.Layout = (), with_held_out: bool = False
 ) -> Run:
     """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
     rows = peek(request.path)
     outer = "a document" if len(rows) == 1 else "each row"
-    of_lists = first_rows_of_lists(rows, layout) if layout else ()
-    rows = first_rows_within(rows, layout) if layout else rows
+    of_lists = nested.first_rows_of_lists(rows, layout) if layout else ()
+    rows = nested.first_rows_within(rows, layout) if layout else rows
     plain, first = columns_in(rows), with_entries(rows)
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
@@ -394,8 +406,8 @@ def read_flat(
         log = replace(log, validate=partial(without_constants, rows=searched, settings=apart, benchmark=benchmark))
     title = f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
     if layout:
-        log = replace(log, rows=partial(_rows_within, layout=layout), keys=(), raw=())
-        title = f"samples in {title_of(layout)} of {outer}"
+        log = replace(log, rows=partial(nested.read_rows_within, layout=layout), keys=(), raw=())
+        title = f"samples in {nested.title_of(layout)} of {outer}"
     inferred = list(_inferred(flat, request.columns, total, terms))
     if ids_recur:
         inferred.append("The column of groups has the same ids with several prompts, so it tells no groups apart.")
@@ -476,15 +488,6 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
     if names.prompt.endswith(CONVERSATION):  # with its answer
         return False
     return are_labels(numbers, ids, [prompt_text_id(row.get(names.prompt)) for _, row in rows])
-
-
-def _rows_within(file: Path, quarantine: QuarantineLog, *, layout: Layout) -> Iterator[Row]:
-    is_document = suffix_of(file) == ".json"
-    number = 0
-    for location, row in read_rows(file, quarantine):
-        for inner in rows_within(row, layout):
-            number += 1
-            yield f"{file}:{number}" if is_document else location, inner
 
 
 def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> ColumnNames:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, permutations
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -16,7 +17,9 @@ from msgspec import Struct
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import list_names
+from gradscope.rollouts.readers.parsing.tables import Row, read_rows, suffix_of
 
 _OF_A_ROLLOUT = frozenset((*roles.TRIALS, *roles.ANSWER_KEYS, *roles.USUAL["completion"]))
 _TURNS = r"turn|step|message|histor|action|transition|dialog(ue)?$|conversation$|tool|trajectory$"
@@ -101,6 +104,21 @@ def layout_of(rows: Sequence[Mapping[str, Any]], named: ColumnNames) -> Layout |
     return None
 
 
+def columns_within(rows: Sequence[Mapping[str, Any]], named: ColumnNames) -> ColumnNames:
+    """The columns of some rows, else of those within them."""
+    columns = roles.columns_of_rows(rows, named)
+    layout = layout_of(rows, named) if None in (columns.reward, roles.key_of(columns)) else None
+    return roles.columns_of_rows(first_rows_within(rows, layout), named) if layout else columns
+
+
+def read_rows_within(file: Path, quarantine: QuarantineLog, *, layout: Layout) -> Iterator[Row]:
+    """The innermost rows of a file, each with where it lies."""
+    is_document = suffix_of(file) == ".json"
+    rows = ((location, inner) for location, row in read_rows(file, quarantine) for inner in rows_within(row, layout))
+    for number, (location, inner) in enumerate(rows, start=1):
+        yield f"{file}:{number}" if is_document else location, inner
+
+
 def title_of(layout: Layout) -> str:
     """The lists of a layout, for a sentence."""
     names = dict.fromkeys(name for level in layout for name in (level.columns or (level.name,)) if name is not None)
@@ -131,7 +149,9 @@ def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
     rewards = next((name for name in roles.REWARD_LISTS if isinstance(row.get(name), list) and row[name]), None)
     if rewards is not None:
         size = len(row[rewards])
-        aligned = tuple(name for name, cell in row.items() if isinstance(cell, list) and len(cell) == size)
+        lists = ((name, cell) for name, cell in row.items() if isinstance(cell, list) and len(cell) == size)
+        # the ids of one prompt may be as many
+        aligned = tuple(of for of, cell in lists if of not in roles.USUAL["prompt"] or not isinstance(cell[0], int))
         has_texts = any(
             name in roles.TEXT_LISTS or _SINGULAR.get(name, name) in roles.USUAL["prompt"] for name in aligned
         )

@@ -104,7 +104,10 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
             return run.with_missing(*several)
         if events:
             return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
-        metrics, of_script = metric_lines(filter(Path.is_file, [lines]), {}, quarantine), run.source.format == "generic"
+        metrics: Mapping[int, Mapping[str, float]] = metric_lines(filter(Path.is_file, [lines]), {}, quarantine)
+        of_script = run.source.format == "generic"
+        if of_script and metrics and "grad_norm" not in naming_of(StepMetrics.of(metrics).columns, {}).parts:
+            metrics = table_metrics(lines, quarantine) or metrics  # in objects, or as text
         if metrics or (lines.is_file() and (not of_script or quarantine.result().lost)):
             return _with(run, [lines], metrics, quarantine)
         if not of_script:
@@ -178,14 +181,14 @@ class CheckpointLayout(Struct, frozen=True, kw_only=True):
     merge: Callable[[Path], str]  # the sentence that says what to run for a checkpoint that holds no model yet
 
 
-_NAMES = ("checkpoint-*", "step_*", "global_step_*", "step-*", "iter_*", "ckpt_*", "ckpt-*")
+_NAMES = ("checkpoint*", "step*", "global_step*", "iter*", "ckpt*", "update*", "*[-_]step*")
 _ABOVE = ("", "epoch*/", "ckpt*/", "weights/")
 _LAYOUT = CheckpointLayout(
     patterns=(
         *(f"{above}{name}" for above in _ABOVE for name in _NAMES),
         "checkpoints/*",
     ),
-    inside=(),
+    inside=("hf_model", "hf", "huggingface", "model", "policy", "actor"),
     merge=lambda _: "Save it with save_pretrained() in the next run.",
 )
 
@@ -222,7 +225,7 @@ def numbered_folders(root: Path, patterns: Iterable[str]) -> Iterator[tuple[int,
     for pattern in patterns:
         folders = [folder for folder in sorted(root.glob(pattern)) if folder.is_dir()]
         if len({folder.parent for folder in folders}) == 1:
-            numbered = ((re.search(r"([0-9]+)$", folder.name), folder) for folder in folders)
+            numbered = ((re.fullmatch("[^0-9]*([0-9]+)", folder.name), folder) for folder in folders)
             yield from ((int(number[1]), folder) for number, folder in numbered if number)
 
 

@@ -80,6 +80,8 @@ def test_a_run_that_may_have_been_resumed_has_several_losses():
     assert [(loss.sampled_with, loss.resumed) for loss in losses] == [(full(2), False), (None, True)]
     assert not losses[1].objective.importance_ratio
     settings = {**KL, "sync_ref_model": True, "ref_model_sync_steps": 1}
+    again = run_with(*map(full, range(4)), settings={**settings, "num_iterations": 2})
+    assert [len(loss_of(again, step).reference) for step in (1, 2, 3, 4)] == [1, 1, 3, 3]  # as of where it was sampled
     synced = run_with(*map(full, range(4)), settings=settings)
     losses = list(losses_at(synced, Objective.from_settings(synced.settings), 3))
     mixed = (full(1), 0.6), (full(2), 0.6)
@@ -105,6 +107,9 @@ def test_the_reference_is_the_start_of_training():
     assert loss_of(run_with(full(0), full(1), settings=KL), 2).reference == all_of(full(0))
     assert loss_of(run_with(full(1), settings=KL), 2).reference == ()
     assert loss_of(run_with(full(0)), 1).reference == ()
+    from_0 = replace(run_with(full(0), settings=KL), groups=(group_of([1, 0], step=0),))
+    assert loss_of(from_0, 0).reference == all_of(full(0))
+    assert loss_of(replace(from_0, weights=(full(-1), full(0))), 1).reference == all_of(full(-1))
 
 
 def test_a_reference_that_is_replaced_is_the_checkpoint_of_then():

@@ -169,24 +169,38 @@ def differences(*ends: tuple[float, float]) -> list[PassAtKDifference]:
     return [difference(16**index, around(pair)) for index, pair in enumerate(ends)]
 
 
+SOME, SHARPER = (0.1, 0.2), (GAIN, EQUAL)
+
+
 @pytest.mark.parametrize(
-    ("ends", "won", "lost", "least", "verdict", "words"),
+    ("ends", "won", "lost", "least", "verdict", "words", "unsolved"),
     [
-        ((GAIN, GAIN), ABOVE, NONE, 65.0, "capacity expansion", "beyond the best of 65 samples of the first"),
-        ((LEFT_OPEN, GAIN), ABOVE, NONE, 65.0, "capacity expansion", "and more at the largest budget"),
-        ((GAIN, GAIN), ABOVE, NONE, 64.0, "undecided", "gains at every sampled k: +0.200"),
-        ((GAIN, GAIN), ABOVE, NONE, None, "undecided", "the best of up to 64 samples of the first may explain them"),
-        ((GAIN, LOSS), ABOVE, ABOVE, 65.0, "undecided", "some prompts are solved anew, beyond any best of 64"),
-        ((GAIN, EQUAL), NONE, NONE, None, "search compression", "at the largest less than 0.05 is won"),
-        ((GAIN, EQUAL), ABOVE, NONE, None, "undecided", "a gain at the smallest budget, no certain difference"),
-        ((GAIN, (0.01, 0.03)), NONE, NONE, None, "undecided", "gains at every sampled k"),
-        (((0.01, 0.05), EQUAL), NONE, NONE, None, "undecided", "a gain at the smallest budget"),
-        ((GAIN, LOSS), NONE, ABOVE, None, "search compression", "the gain at the smallest budget is a loss"),
-        ((GAIN, LOSS), ABOVE, ABOVE, None, "undecided", "a gain at the smallest budget, a loss at the largest"),
-        ((GAIN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "no certain difference at the largest"),
-        ((LOSS, LOSS), NONE, ABOVE, None, "undecided", "losses at every sampled k"),
-        ((LEFT_OPEN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "the intervals allow a gain and a loss"),
-        ((GAIN,), NONE, NONE, 65.0, "undecided", "one budget says nothing about reach"),
+        ((GAIN, GAIN), ABOVE, NONE, 65.0, "capacity expansion", "beyond the best of 65 samples of the first", SOME),
+        ((LEFT_OPEN, GAIN), ABOVE, NONE, 65.0, "capacity expansion", "and more at the largest budget", SOME),
+        ((GAIN, GAIN), ABOVE, NONE, 64.0, "undecided", "gains at every sampled k: +0.200", SOME),
+        (
+            (GAIN, GAIN),
+            ABOVE,
+            NONE,
+            None,
+            "undecided",
+            "the best of up to 64 samples of the first may explain them",
+            SOME,
+        ),
+        ((GAIN, LOSS), ABOVE, ABOVE, 65.0, "undecided", "some prompts are solved anew, beyond any best of 64", SOME),
+        (SHARPER, NONE, NONE, None, "search compression", "at the largest less than 0.05 is won", SOME),
+        (SHARPER, ABOVE, NONE, None, "undecided", "a gain at the smallest budget, no certain difference", SOME),
+        ((GAIN, (0.01, 0.03)), NONE, NONE, None, "undecided", "gains at every sampled k", SOME),
+        (((0.01, 0.05), EQUAL), NONE, NONE, None, "undecided", "a gain at the smallest budget", SOME),
+        ((GAIN, LOSS), NONE, ABOVE, None, "search compression", "the gain at the smallest budget is a loss", SOME),
+        ((GAIN, LOSS), ABOVE, ABOVE, None, "undecided", "a gain at the smallest budget, a loss at the largest", SOME),
+        ((GAIN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "no certain difference at the largest", SOME),
+        ((LOSS, LOSS), NONE, ABOVE, None, "undecided", "losses at every sampled k", SOME),
+        ((LEFT_OPEN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "the intervals allow a gain and a loss", SOME),
+        ((GAIN,), NONE, NONE, 65.0, "undecided", "one budget says nothing about reach", SOME),
+        (SHARPER, NONE, NONE, None, "no headroom", "next to nothing to expand", (0.0, passk.MARGIN)),
+        (SHARPER, NONE, NONE, None, "undecided", "not certainly more than 0.05", (passk.MARGIN, 0.2)),
+        (SHARPER, NONE, NONE, None, "search compression", "less than 0.05 is won", (1.02 * passk.MARGIN, 0.2)),
     ],
 )
 def test_verdict_and_its_evidence(
@@ -196,24 +210,10 @@ def test_verdict_and_its_evidence(
     least: float | None,
     verdict: str,
     words: str,
+    unsolved: tuple[float, float],
 ) -> None:
-    shares = {"won": around(won), "lost": around(lost), "unsolved": around((0.1, 0.2))}
+    shares = {"won": around(won), "lost": around(lost), "unsolved": around(unsolved)}
     judged_as, evidence = passk.judge_reach(differences(*ends), **shares, least_sharpening=least)
-    assert judged_as == verdict
-    assert words in evidence
-
-
-@pytest.mark.parametrize(
-    ("unsolved", "verdict", "words"),
-    [
-        ((0.0, passk.MARGIN), "no headroom", "next to nothing to expand"),
-        ((passk.MARGIN, 0.2), "undecided", "not certainly more than 0.05"),
-        ((1.02 * passk.MARGIN, 0.2), "search compression", "less than 0.05 is won"),
-    ],
-)
-def test_without_headroom_nothing_is_compressed(unsolved: tuple[float, float], verdict: str, words: str) -> None:
-    shares = {"won": around(NONE), "lost": around(NONE), "unsolved": around(unsolved)}
-    judged_as, evidence = passk.judge_reach(differences(GAIN, EQUAL), **shares, least_sharpening=None)
     assert judged_as == verdict
     assert words in evidence
 

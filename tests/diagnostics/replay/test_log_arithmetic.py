@@ -189,14 +189,19 @@ GROUP_0 = group_of([1.0, 0.0], step=0, prompt="a")
 
 
 @pytest.mark.parametrize(
-    ("logged", "verdict", "error"),
-    [(0.75, "match", 0.0), (0.5, "mismatch", 0.5), (math.nan, "mismatch", None), (math.inf, "mismatch", None)],
+    ("logged", "verdict", "error", "cause"),
+    [
+        (0.75, "match", 0.0, None),
+        (0.5, "mismatch", 0.5, "the log says 0.5, its rollouts say 0.75"),
+        (0.8, "cannot", 0.0625, "the log has 0.8 to 0.1, as it was rounded"),
+        (math.nan, "mismatch", None, "the log says NaN, its rollouts say 0.75"),
+        (math.inf, "mismatch", None, "the log says Infinity, its rollouts say 0.75"),
+    ],
 )
-def test_the_mean_reward_is_held_against_the_log(logged: float, verdict: str, error: float | None) -> None:
+def test_the_mean_reward_is_held_against_the_log(logged: float, verdict: str, error: float | None, cause: str) -> None:
     quantity, *numbers = replayed(replay_rewards, one_step(reward=logged))
-    assert (quantity.verdict, *numbers) == (verdict, 0.75, error)
-    words = {0.5: "0.5", math.inf: "Infinity"}.get(logged, "NaN")
-    assert quantity.cause == (None if verdict == "match" else f"the log says {words}, its rollouts say 0.75")
+    assert (quantity.verdict, *numbers) == (verdict, 0.75, pytest.approx(error))
+    assert quantity.cause == cause
 
 
 def test_the_degenerate_share_is_held_against_the_log() -> None:

@@ -74,6 +74,7 @@ def judged(logged: float | None, norm: float | None, *, settings: TrainerSetting
         (2.01, 2.0, {"trained": IN_FLOAT32}, "mismatch", "differs", ""),
         (2.0003, 1.99, {"trained": SPREAD}, "match", None, "within the spread of bfloat16"),
         (2.015, 1.99, {"trained": SPREAD}, "cannot", "precision", "beyond the spread of bfloat16"),
+        (2.015, 1.99, {"trained": SPREAD, "num_inferred": 1}, "cannot", "ids_inferred", "beyond the spread"),
         (2.1, 1.99, {"trained": SPREAD}, "mismatch", "differs", "beyond the spread of bfloat16"),
         (2.0001, 2.0, {"trained": TIES}, "cannot", "entropy_ties", "the entropies of 4 tokens lie within rounding"),
         (2.5, 2.0, {"trained": TIES}, "mismatch", "differs", ""),
@@ -103,6 +104,12 @@ def test_why_there_is_no_gradient(advantage: float, words: str) -> None:
     step, (group,) = step_of(0.0), run_with(0.0).groups
     step.groups = (with_fields(group, advantage=advantage),)
     assert words in replay.replay_grad_norm(run_with(0.0), step, 1e-5)[0].cause
+
+
+def test_the_share_of_dead_groups_of_rloo_is_that_of_rewards_less_their_kl() -> None:
+    run = run_with(2.0, settings=replace(STATED, values={"reward_clip_range": None}))
+    step = MeasuredStep(step=1, groups=run.groups_at(1), weights=None, gram=None, reason=Reason("unusable", "a reason"))
+    assert [of.name for of in replay.replay_step(run, step, 1e-5).quantities] == ["reward", "advantage", "grad_norm"]
 
 
 def test_texts_that_are_not_of_their_ids() -> None:
@@ -311,10 +318,8 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
 def test_a_scripts_steps_may_be_no_single_updates(steps: tuple, values: dict, reason: str) -> None:
     run = run_of(*(group_of([1, 0], step=step) for step in steps), metrics={1: {"grad_norm": 2.0}}, settings=values)
     for format, cause in (("generic", reason), ("made-up", "differs")):
-        quantity = replay.replay_grad_norm(replace(run, source=replace(run.source, format=format)), step_of(2.4), 1e-5)[
-            0
-        ]
-        assert quantity.reason == cause
+        of_format = replace(run, source=replace(run.source, format=format))
+        assert replay.replay_grad_norm(of_format, step_of(2.4), 1e-5)[0].reason == cause
 
 
 def test_norms_without_rollouts_are_counted_in_a_script() -> None:
@@ -322,6 +327,12 @@ def test_norms_without_rollouts_are_counted_in_a_script() -> None:
     assert not replay.replay_report(run, []).findings[1:]
     script = replace(run, source=replace(run.source, format="generic"))
     assert "grad_norm at 2 further steps without rollouts; if their" in replay.replay_report(script, []).findings[-1]
+    quantity = replay.replay_grad_norm(script, step_of(2.4), 1e-5)[0]
+    assert "2 steps of the log without rollouts may have used parts of these" in quantity.cause
+    (off, met) = replayed((1.0, 2.4), (1.0, 1.0)).steps
+    step = replace(off, quantities=(*off.quantities[:-1], quantity), verdict="cannot")
+    verdicts = [replay.replay_report(script, of).steps[0].verdict for of in ((step,), (step, met))]
+    assert verdicts == ["cannot", "mismatch"]
 
 
 @pytest.mark.parametrize(
@@ -346,6 +357,8 @@ def test_what_norms_that_are_off_have_in_common(norms: list, finding: str | None
         ([(1.9025, 1.90252), (0.353, 0.35304)], ["match", "match"]),
         ([(1.9025, 1.90258), (0.353, 0.353)], ["mismatch", "match"]),
         ([(0.353, 0.3527), (0.41, 0.412)], ["cannot", "mismatch"]),
+        ([(1.9, 1.92), (0.6, 0.68)], ["cannot", "mismatch"]),
+        ([(2.0, 1.9), (4.0, 4.0)], ["mismatch", "match"]),
         ([(1.9025, 1.90252), (0.353, 0.353), (0.12345678, 0.12346)], ["mismatch", "match", "mismatch"]),
     ],
 )
@@ -373,7 +386,7 @@ def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -
     (off, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False).steps
     (quantity,) = [one for one in off.quantities if one.name == "grad_norm"]
     assert (off.verdict, quantity.reason) == ("mismatch", "differs")
-    assert "with the same defaults step 2 matches" in str(off.cause)
+    assert "computed in the same way step 2 matches" in str(off.cause)
     (alone,) = replayed((2.0, 2.4), provided=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
     of_default = 0.5 / (0.5**0.5 + 1e-4)

@@ -120,6 +120,7 @@ OLD_LUSPO = {"loss_type": "luspo", "trl_version": "1.9.0", "importance_sampling_
     ("values", "cause", "text"),
     [
         ({"loss_type": "odd"}, "loss_unknown", "'odd' has no rule"),
+        ({"normalize_advantages": False, "reward_clip_range": None}, "loss_unknown", "RLOOTrainer"),
         ({"importance_sampling_level": "odd"}, "loss_unknown", "'odd' has no rule"),
         ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, "rollouts_missing", "several generation"),
         ({"gradient_accumulation_steps": 2, "steps_per_generation": 4}, "batch_split", "shuffled part"),

@@ -122,23 +122,17 @@ def gap(
     return tuple(part.value for part in parts)  # type: ignore[return-value]
 
 
-def test_by_hand_with_a_group_of_each_policy() -> None:
-    # Policy 1 passes 3 of 4, policy 2 passes 1 of 4; one of four groups is dead.
-    equal, passing = [0, 1, 0, 0], [[1, 0], [2, 0], [0, 1], [0, 0]]
-    members = [[2, 0], [2, 0], [0, 2], [0, 2]]
-    own = (0.75**2 + 0.25**2 + 0.25**2 + 0.75**2) / 2
-    pooled = 0.5**2 + 0.5**2
-    assert gap(equal, passing, members) == pytest.approx((0.25 - own, own - pooled))
-
-
-def test_by_hand_with_one_rollout_of_each_policy() -> None:
-    # Unequal coins agree less often than equal ones: the part between policies is negative.
-    equal, passing, members = [1, 0, 0, 1], [[1, 1], [1, 0], [1, 0], [1, 1]], [[1, 1]] * 4
-    own = 1.0 * 0.5 + 0.0 * 0.5
-    pooled = 0.75**2 + 0.25**2
-    between_prompts, between_policies = gap(equal, passing, members)
-    assert (between_prompts, between_policies) == pytest.approx((0.5 - own, own - pooled))
-    assert between_policies < 0
+@pytest.mark.parametrize(
+    ("equal", "passing", "members", "own", "pooled"),
+    [
+        # Policy 1 passes 3 of 4, policy 2 passes 1 of 4; one of four groups is dead.
+        ([0, 1, 0, 0], [[1, 0], [2, 0], [0, 1], [0, 0]], [[2, 0], [2, 0], [0, 2], [0, 2]], 0.75**2 + 0.25**2, 0.5),
+        # Of one rollout each, unequal coins agree less often than equal ones: the part between policies is negative.
+        ([1, 0, 0, 1], [[1, 1], [1, 0], [1, 0], [1, 1]], [[1, 1]] * 4, 0.5, 0.75**2 + 0.25**2),
+    ],
+)
+def test_by_hand_with_a_group_or_a_rollout_of_each_policy(equal, passing, members, own: float, pooled: float) -> None:
+    assert gap(equal, passing, members) == pytest.approx((sum(equal) / 4 - own, own - pooled))
 
 
 def test_both_parts_add_up_to_the_gap_at_the_pooled_rate() -> None:

@@ -80,23 +80,53 @@ def test_exact_tokens_have_the_names_of_trls_columns() -> None:
         assert not reasons
 
 
-def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "checkpoint", ["checkpoint-1", "a_step_1", "update-1", "checkpoints/1", "ckpt_1/hf_model", "epoch_2_step_1"]
+)
+def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(checkpoint: str, tmp_path: Path) -> None:
     rows = [{"step": 1, "group": "g", "prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, 1)]
     (tmp_path / "rollouts").mkdir()
     (tmp_path / "rollouts" / "step_1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "grad_norm": 0.25, "reward": 0.5}\n')
-    model_folder(tmp_path / "checkpoint-1")
+    model_folder(tmp_path / checkpoint)
     for path in (tmp_path / "rollouts", tmp_path / "rollouts" / "step_1.jsonl"):
         run = read_run(path)
         assert run.metrics == {1: {"grad_norm": 0.25, "reward": 0.5}}
-        assert [weights.num_updates for weights in run.weights] == [1]
+        assert [weights.num_updates for weights in run.weights] == [1] * ("epoch" not in checkpoint)
         assert run.groups_at(1)[0].rollouts[0].completion_ids == (7, 11, 2)
+    for cells in ('"gnorm": "0.25"', '"train": {"grad_norm": 0.25}'):
+        (tmp_path / "metrics.jsonl").write_text('{"step": 1, ' + cells + "}\n")
+        assert read_run(tmp_path / "rollouts").metrics[1]["grad_norm"] == 0.25
     (tmp_path / "metrics.jsonl").rename(tmp_path / "notes.txt")
     for name in ("log.csv", "log2.csv"):
         (tmp_path / name).write_text("step,loss,gradient_norm,reward\n1,0.5,0.25,0.5\n")
         run = read_run(tmp_path / "rollouts")
         assert run.metrics.get(1, {}).get("grad_norm") == (0.25 if name == "log.csv" else None)
     assert run.source.missing[-1].startswith(f"Metrics lie in 2 files ({tmp_path}/log.csv, {tmp_path}/log2.csv): which")
+
+
+OF_EACH = (
+    '"completions": ["4", "5"], "completion_ids": [[7, 2], [8]], "rewards": [1.0, 0], "advantages": [0.5, -0.5]}\n'
+)
+LISTS = {
+    "prompts_{}.jsonl": '{"step": 1, "prompt": "q", "prompt_ids": [5, 9], ' + OF_EACH,
+    "steps.jsonl": '{"step": 1, "prompts": ["q", "q"], "prompt_ids": [[5, 9], [5, 9]], ' + OF_EACH,
+    "samples.jsonl": '{"step": 1, "prompt": "q", "prompt_ids": [5, 9], "samples": [{"text": "4", "reward": 1, '
+    '"adv": 0.5, "completion_ids": [7, 2]}, {"text": "5", "reward": 0, "adv": -0.5, "completion_ids": [8]}]}\n',
+    "rows.csv": 'step,prompt,prompt_ids,response_ids,score,adv\n1,q,"[5, 9]","[7, 2]",1,0.5\n1,q,"[5, 9]",[8],0,-0.5\n',
+}
+
+
+@pytest.mark.parametrize("file", LISTS)
+def test_a_script_may_log_rollouts_as_lists_or_cells_of_text(file: str, tmp_path: Path) -> None:
+    for step in (2, 1):
+        (tmp_path / file.format(step)).write_text(LISTS[file].replace('"step": 1', f'"step": {step}'))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "grad_norm": 0.25}\n')
+    model_folder(tmp_path / "checkpoint-0")
+    run = read_run(tmp_path)
+    assert (run.source.format, run.metrics, len(run.weights)) == ("generic", {1: {"grad_norm": 0.25}}, 1)
+    rollouts = [(of.prompt_ids, of.completion_ids, of.reward, of.advantage) for of in run.groups_at(1)[0].rollouts]
+    assert rollouts == [((5, 9), (7, 2), 1.0, 0.5), ((5, 9), (8,), 0.0, -0.5)]
 
 
 LOGGED = [{"step": step, "loss": 0.5, "gnorm": 0.25 / step} for step in (1, 2)]

@@ -59,6 +59,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     step_numbers,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
+from gradscope.rollouts.readers.run_files import with_run_files
 from gradscope.rollouts.run import Run
 
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
@@ -92,13 +93,18 @@ def _read(request: ReadRequest) -> Run:
     rows = peek(request.path)
     layout = _listed(rows, request)
     if layout:
-        return generic.read_flat(request, format=FORMAT.name, with_steps=True, layout=layout)
+        run = generic.read_flat(request, format=FORMAT.name, with_steps=True, layout=layout)
+        of_script = replace(run, source=replace(run.source, format=generic.FORMAT.name))  # where it has steps
+        return with_run_files(request, of_script) if any(run.steps) else run
     if not _holds_shapes(rows, request.columns):
         reward = roles.columns_of_rows(rows, request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return generic.read_flat(request, format="samples", with_steps=False)
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
-    first, columns, benchmark = _first_parts(request), request.columns, None
+    many = peek(request.path, num_rows=NUM_SEARCHED)  # so many that ids are seen to recur
+    num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
+    of_many = ((row, part) for row in many for _, part, _ in islice(prompt_rows(row, request.columns), num_parts))
+    first, columns, benchmark = [cells_around(row) | dict(part) for row, part in of_many], request.columns, None
     is_named = roles.key_of(columns) is not None
     parts = [part for row in rows for part in prompt_rows(row)]
     if len(rows) == 1 and columns == NO_COLUMNS and all(starmap(_is_nameless_count, parts)):
@@ -212,8 +218,9 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
     if _holds_shapes(rows, request.columns) and any(isinstance(samples, PromptSamples) for samples in shapes):
         # they are read from the parts of rows, whose steps are those of whole rows
         within = roles.columns_in(first_rows_within(rows, layout))
-        has_steps_within = not {request.columns.step, *roles.USUAL["step"]}.isdisjoint(set(within) - set(present))
-        return layout if has_steps_within else ()
+        steps = {request.columns.step, *roles.USUAL["step"]}.intersection(within)
+        has_ids = not set(generic.RESPONSE_IDS).isdisjoint(within)
+        return layout if steps - set(present) or (steps and has_ids) else ()
     return layout
 
 
@@ -258,14 +265,6 @@ def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     is_named = columns.num_samples is not None or columns.num_correct is not None
     # Where most prompts have several rows, what looks like counts are single samples numbered n.
     return len(parts) > len(rows) / 2 and (is_named or len(counts) < 2 or len(prompts) > len(counts) / 2)
-
-
-def _first_parts(request: ReadRequest) -> list[dict[str, Any]]:
-    """The first parts that hold samples, with what stands around them: so many that ids are seen to recur."""
-    rows = peek(request.path, num_rows=NUM_SEARCHED)
-    num_parts = _NUM_PARTS if len(rows) > 1 else 20 * _NUM_PARTS
-    parts = ((row, part) for row in rows for _, part, _ in islice(prompt_rows(row, request.columns), num_parts))
-    return [cells_around(row) | dict(part) for row, part in parts]
 
 
 def _names_in(parts: Iterable[Mapping[str, Any]]) -> ColumnNames:

@@ -259,7 +259,11 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
             )
     parts = {name: _as_logged(key) for name, key in named_columns.items()}
     words = {key: of for key in logged if _EVALUATIONS.isdisjoint(of := set(_BETWEEN.split(key.lower())))}
-    on_groups = _words_on_groups(words)
+    on_groups = {  # each key of groups or prompts in training, with the words of its last part but for those
+        key: set(_BETWEEN.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
+        for key in words
+        if _OF_GROUPS.search(key)
+    }
     written = {plain_name(key): key for key in logged} | {key: key for key in logged}
     for metric in COMMON:
         part = next(_candidates(metric, written), None)
@@ -316,15 +320,6 @@ def _share(key: str, rest: set[str]) -> Iterator[Derived]:
         yield _as_logged(key)
     elif rest in _PERCENTAGES:
         yield _percent(key)
-
-
-def _words_on_groups(keys: Iterable[str]) -> dict[str, set[str]]:
-    """Each key of groups or prompts in training -> the words of its last part, without those."""
-    return {
-        key: set(_BETWEEN.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
-        for key in keys
-        if _OF_GROUPS.search(key)
-    }
 
 
 def _sum(first: Derived, second: Derived) -> Derived:

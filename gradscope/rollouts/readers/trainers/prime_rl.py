@@ -63,7 +63,10 @@ _DEEPEST = 5  # folders from a file of rollouts up to the run's
 
 def with_prime_rls(request: ReadRequest, run: Run) -> Run:
     """The run with its arguments, metrics and weights."""
-    folder = _run_folder(request.path)
+    path = request.path.resolve()
+    above = [path, *path.parents][: _DEEPEST + 1]  # the run's is above its rollouts, export of tokens or monitors
+    inside = [folder.parent for folder in above if folder.name in ("rollouts", "token_exports", "monitors")]
+    folder = inside[0] if inside else path if path.is_dir() else path.parent
     settings = _settings(request, folder)
     files = [folder / "metrics.jsonl", folder / "monitors/file/metrics.jsonl", *sorted(folder.glob("*/metrics.jsonl"))]
     metrics = run_files.metric_lines(filter(Path.is_file, files), _NAMES, quarantine := QuarantineLog())
@@ -75,14 +78,6 @@ def with_prime_rls(request: ReadRequest, run: Run) -> Run:
         settings=run_files.in_precision(settings, "bfloat16" if settings.get("bf16", True) else "float32"),
         **run_files.saved_weights(request, _LAYOUT, (folder,)),
     )
-
-
-def _run_folder(path: Path) -> Path:
-    """The folder of the run, above its rollouts, its export of tokens or its monitors."""
-    folder = path.resolve()
-    above = [folder, *folder.parents][: _DEEPEST + 1]
-    inside = [folder for folder in above if folder.name in ("rollouts", "token_exports", "monitors")]
-    return inside[0].parent if inside else folder if folder.is_dir() else folder.parent
 
 
 def _settings(request: ReadRequest, folder: Path) -> TrainerSettings:

@@ -398,7 +398,9 @@ def stream_files(path: Path) -> tuple[Path, ...]:
 
 def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: bool) -> Run:
     """Read a stream."""
-    annotation_files = _annotation_files(files)
+    folders = dict.fromkeys(file.resolve().parent.parent / "annotations" for file in files)
+    producers = (child for folder in folders if folder.is_dir() for child in sorted(folder.iterdir()) if child.is_dir())
+    annotation_files = tuple(file for each in producers for file in _chunks(files_like(each, _CHUNK)))
     quarantine = WatchedLog(request.progress, files)
     annotations = read_annotations(annotation_files, quarantine, is_whole=not request.rewards_only)
     layout = stream_layout(annotations)
@@ -451,10 +453,3 @@ def _chunks(files: Iterable[Path]) -> tuple[Path, ...]:
         for file, name in named.items()
         if name.endswith(".jsonl") and (file.name == name or (file.parent, name) not in plain)
     )
-
-
-def _annotation_files(files: Iterable[Path]) -> tuple[Path, ...]:
-    """The annotations of a stream, producer by producer."""
-    folders = dict.fromkeys(file.resolve().parent.parent / "annotations" for file in files)
-    producers = (child for folder in folders if folder.is_dir() for child in sorted(folder.iterdir()))
-    return tuple(file for producer in producers if producer.is_dir() for file in _chunks(files_like(producer, _CHUNK)))

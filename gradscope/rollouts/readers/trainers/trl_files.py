@@ -348,7 +348,7 @@ def step_notes(
     return {step: note for step, note in notes.items() if note is not None}
 
 
-LOG_ELSEWHERE = "Log at steps without an evaluation: set logging_steps so that it does not always meet eval_steps."
+LOG_ELSEWHERE = "Log at steps without an evaluation: with eval_steps above logging_steps there are some."
 _OVERWRITTEN = Reason(
     "rollouts_missing", "an evaluation wrote its own rows over the rollouts of this step", hint=LOG_ELSEWHERE
 )

@@ -113,27 +113,29 @@ def test_a_fall_in_one_environment_is_told_beside_a_mean_that_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drift", "verb", "tells", "severity"),
+    ("levels", "drift", "first", "last", "severity"),
     [
-        (1, "is", "20 prompts in both, by +0.125.", "fine"),
-        (0, "hardly rises:", "20 prompts in both, by +0.", "look"),
-        (-1, "falls:", "20 prompts in both.", "look"),
+        ((7, 1), 1, "The mean reward is ", "20 prompts in both, by +0.125.", "fine"),
+        ((7, 1), 0, "The mean reward hardly rises: ", "20 prompts in both, by +0.", "look"),
+        ((7, 1), -1, "The mean reward falls: ", "20 prompts in both.", "look"),
+        ((3, 8), -2, "Easier prompts hide a fall: on 20 that return the mean reward changes by -0.25.", "", "look"),
     ],
 )
-def test_a_mean_falls_as_hard_prompts_take_over_and_the_policy_only_if_those_of_both_do(
-    drift: int, verb: str, tells: str, severity: str
+def test_a_mean_changes_as_other_prompts_take_over_and_the_policy_only_if_those_of_both_do(
+    levels: tuple[int, int], drift: int, first: str, last: str, severity: str
 ) -> None:
     groups = [
         group_of([float(n < level + drift * late) for n in range(8)], step=step, prompt=f"{level}/{prompt}")
         for step in range(20)
         for late in [step >= 10]
-        for level in (7, 1)
-        for prompt in range(30 if late == (level == 1) else 10)
+        for level in levels
+        for prompt in range(30 if late == (level == levels[1]) else 10)
     ]
     section = reward_section(inputs_of(run_of(*groups)))
-    assert section.findings[0].startswith(f"The mean reward {verb} ")
-    assert section.findings[1].endswith(tells)
+    assert section.findings[0].startswith(first)
+    assert section.findings[1].endswith(last)
     assert section.severity == severity
+    assert drift > -2 or section.next_step.startswith("Look at what changed")
 
 
 def test_a_held_out_score_beside_the_rollouts_that_falls_while_their_reward_rises_asks_for_a_look() -> None:
@@ -142,19 +144,6 @@ def test_a_held_out_score_beside_the_rollouts_that_falls_while_their_reward_rise
     section = reward_section(inputs_of(run))
     assert section.findings[0].startswith("val-core/acc/mean@1 falls: 0.47 at steps 0 to 3, ")
     assert (section.severity, section.next_step[:26]) == ("look", "Read completions of late s")
-
-
-def test_easier_prompts_hide_a_fall_of_those_that_return() -> None:
-    groups = [
-        group_of([float(n < level - 2 * late) for n in range(8)], step=step, prompt=f"{level}/{prompt}")
-        for step in range(20)
-        for late in [step >= 10]
-        for level in (8, 3)
-        for prompt in range(30 if late == (level == 8) else 10)
-    ]
-    section = reward_section(inputs_of(run_of(*groups)))
-    assert section.findings[0] == "Easier prompts hide a fall: on 20 that return the mean reward changes by -0.25."
-    assert (section.severity, section.next_step[:20]) == ("look", "Look at what changed")
 
 
 def test_a_course_of_few_steps_or_of_one_prompt_is_not_judged() -> None:

@@ -212,20 +212,17 @@ def test_the_sample_of_the_format() -> None:
     assert_reduced_alike(LOGS / "trl")
 
 
-def test_functions_that_share_a_name_leave_every_row_without_a_reward(tmp_path: Path) -> None:
-    write_file(tmp_path / "run", 1, rows(AABB, [1, 0, 0, 0]))
-    write_state(tmp_path / "run", entry(1))
-    (tmp_path / "RUN.json").write_text(json.dumps({"reward_weights": [1.0, 0.5]}))
-    (reason,) = read_run(tmp_path / "run", ReadOptions(trainer_args=tmp_path / "RUN.json")).source.quarantined.reasons
-    assert (reason.reason, reason.num_rows) == (SHARED_NAME, 4)
-
-
-def test_a_function_that_scored_no_rollout_is_one_all_the_same(tmp_path: Path) -> None:
-    write_file(tmp_path / "run", 1, [row | {"judge": math.nan} for row in rows(AABB, [1, 0, 0, 0])])
-    write_state(tmp_path / "run", entry(1, **{"rewards/judge/mean": None}))
+@pytest.mark.parametrize(
+    ("judge", "mean", "reasons"),
+    [({}, {}, [(SHARED_NAME, 4)]), ({"judge": math.nan}, {"rewards/judge/mean": None}, [])],
+)
+def test_functions_of_one_name_leave_no_reward_and_a_silent_one_is_one(judge, mean, reasons, tmp_path) -> None:
+    write_file(tmp_path / "run", 1, [row | judge for row in rows(AABB, [1, 0, 0, 0])])
+    write_state(tmp_path / "run", entry(1, **mean))
     (tmp_path / "RUN.json").write_text(json.dumps({"reward_weights": [1.0, 0.5]}))
     run = read_run(tmp_path / "run", ReadOptions(trainer_args=tmp_path / "RUN.json"))
-    assert (run.source.quarantined.reasons, rewards_of(run)) == ((), {"1:0": (1.0, 0.0), "1:1": (0.0, 0.0)})
+    assert [(of.reason, of.num_rows) for of in run.source.quarantined.reasons] == reasons
+    assert reasons or rewards_of(run) == {"1:0": (1.0, 0.0), "1:1": (0.0, 0.0)}
 
 
 CARD = "# A model\n\n### Framework versions\n\n- TRL: {}\n- Transformers: 5.23.0\n"

@@ -109,7 +109,7 @@ def test_a_log_of_nothing_but_evaluation_is_refused(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
-def test_a_repeated_batch_counts_once(tmp_path: Path) -> None:
+def test_a_repeated_batch_counts_once_and_one_that_came_out_equal_again_twice(tmp_path: Path) -> None:
     batch = rows(AABB, [1, 0, 0, 0])
     for step in (1, 2):
         write_file(tmp_path, step, batch)
@@ -118,12 +118,6 @@ def test_a_repeated_batch_counts_once(tmp_path: Path) -> None:
     assert run.steps == (1,)
     assert "also served step 2" in str(run.notes[1])
     assert any("step 2 repeats 1" in sentence for sentence in run.source.inferred)
-
-
-def test_a_batch_that_came_out_equal_again_counts_again(tmp_path: Path) -> None:
-    batch = rows(AABB, [1, 0, 0, 0])
-    for step in (1, 2):
-        write_file(tmp_path, step, batch)
     write_state(tmp_path, entry(1), entry(2))
     assert read_run(tmp_path).steps == (1, 2)
 

@@ -41,8 +41,7 @@ def test_the_logged_share_of_dead_groups_decides_where_advantages_are_of_another
 
 
 def test_advantages_that_are_not_centered_confirm_no_size(tmp_path: Path) -> None:
-    content = [row | {"advantage": 1.0} for row in rows(AABB, [1, 0, 1, 0])]
-    write_file(tmp_path, 1, content)
+    write_file(tmp_path, 1, [row | {"advantage": 1.0} for row in rows(AABB, [1, 0, 1, 0])])
     run = read_run(tmp_path)
     assert [group.size for group in run.groups] == [2, 2]
     assert "nothing in the log confirms it" in run.source.inferred[-1]
@@ -108,9 +107,12 @@ def settings(**values: Any) -> TrainerSettings:
     return TrainerSettings(values=values, origin="RUN.json")
 
 
-def test_given_weights_are_used_in_the_order_of_the_columns(file: StepFile) -> None:
-    weights = reward_weights([file], state((0, 0, 0)), settings(reward_weights=[1.0, 0.1]))
-    assert weights.weights == {"right": 1.0, "neat": 0.1}
+@pytest.mark.parametrize(("named", "neat"), [([1.0, 0.1], 0.1), (None, 1.0)])
+def test_given_weights_are_used_in_the_order_of_the_columns_else_one_each(
+    file: StepFile, named: Any, neat: float
+) -> None:
+    weights = reward_weights([file], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3)), settings(reward_weights=named))
+    assert weights.weights == {"right": 1.0, "neat": neat}
     assert (weights.inferred, weights.missing) == ((), ())
 
 
@@ -172,12 +174,6 @@ def test_a_function_that_does_not_apply_is_left_out_of_the_sum() -> None:
     weights = {"right": 1.0, "neat": 0.5}
     rewards = {"right": np.array([1.0, np.nan, np.nan]), "neat": np.array([1.0, 1.0, np.nan])}
     np.testing.assert_array_equal(scalar_rewards(rewards, weights), [1.5, 0.5, np.nan])
-
-
-def test_the_default_of_the_arguments_is_one_each(file: StepFile) -> None:
-    weights = reward_weights([file], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3)), settings(reward_weights=None))
-    assert set(weights.weights.values()) == {1.0}
-    assert (weights.inferred, weights.missing) == ((), ())
 
 
 def test_means_over_other_rollouts_tell_no_weights(file: StepFile) -> None:
