@@ -13,8 +13,6 @@ _SCOPE = (
     "Seeds vary prompts, their order and sampling. One task and one model: this says nothing about others, nor about "
     "learning rates that were not tried."
 )
-OTHER_PROMPTS = ": a difference may be that of the prompts"
-"""What a caution on two runs ends with that have next to no prompt in common."""
 _UNITS: dict[str, tuple[str, str | Callable[[float], str], str]] = {
     "train_reward": ("mean reward", "+.3f", ""),
     "reward_trend": ("trend of the mean reward", "+.3f", ""),
@@ -50,11 +48,17 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
         return
     pair, difference = max(sure, key=lambda entry: effect_over_interval(entry[1]))
     title, form, unit = _UNITS.get(pair.metric, (pair.metric, "+.3f", ""))
-    is_of_others = any(OTHER_PROMPTS in caution for caution in comparison.cautions)
+    is_of_others = comparison.num_shared_prompts == 0
     yield (
         f"{second} beside {first}: {title} {with_interval(difference, form)}{unit}, which is beyond chance"
         f"{', but may be that of other prompts' * is_of_others}."
     )
+
+
+def shared_prompts(num_shared: int, num_all: int, where: str) -> str:
+    """How many prompts runs have in common, and what follows where they have none."""
+    caution = "" if num_shared else ": a difference may be that of the prompts"
+    return f"{num_shared:,} of {num_all:,} prompts are in {where}{caution}."
 
 
 def effect_over_interval(difference: Estimate) -> float:

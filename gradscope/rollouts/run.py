@@ -238,6 +238,7 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
     windows: Mapping[int, int] = {}
     """Step -> over how many steps its metrics are means, where that is more than one. ``grad_norm`` is the step's own
     all the same."""
+    unread_metrics: str = ""  # why metrics beside the rollouts were not read, in a sentence; empty where they were
     repeats: Mapping[int, int] = {}
     """Step -> the step whose rollouts its update used again, all of them; such a step has no rollouts of its own."""
 

@@ -24,7 +24,7 @@ from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.compare import OTHER_PROMPTS, compare_findings
+from gradscope.findings.compare import compare_findings, shared_prompts
 from gradscope.metrics.uncertainty import paired
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.results.compare import UNKNOWN, ComparedCell, ComparedCurve, ComparedPair, CompareVerdict, Comparison
@@ -200,9 +200,21 @@ def compare_runs(
         num_tests=sum(pair.p_value is not None for pair in pairs),
         rewards=tuple(replace(run.sides, run=names[run.path]) for run in runs if run.sides is not None),
         left_out=reasons,
-        cautions=tuple(_cautions(*runs, *lengths)) if len(runs) == 2 else (),
     )
+    if len(runs) == 2:
+        prompts = _prompts(*runs)
+        comparison = replace(
+            comparison,
+            num_shared_prompts=None if prompts is None else len(set.intersection(*prompts)),
+            cautions=tuple(_cautions(*runs, lengths, prompts)),
+        )
     return replace(comparison, findings=compare_findings(comparison))
+
+
+def _prompts(*runs: compared_runs.ComparedRun) -> list[set[str]] | None:
+    """The prompts of each run; None where one has no rollouts."""
+    tables = [run.rewards for run in runs if run.rewards is not None]
+    return list(map(set, compared_runs.prompt_names(tables))) if len(tables) == len(runs) else None
 
 
 def _cells(runs: Sequence[compared_runs.ComparedRun]) -> dict[_Cell, dict[int, compared_runs.ComparedRun]]:
@@ -223,21 +235,21 @@ def _cells(runs: Sequence[compared_runs.ComparedRun]) -> dict[_Cell, dict[int, c
     return dict(sorted(cells.items(), key=lambda item: [item[0][0], *(str(value) for _, value in item[0][1])]))
 
 
-def _cautions(first: compared_runs.ComparedRun, second: compared_runs.ComparedRun, *lengths: int) -> Iterator[str]:
-    """Differences between two runs other than the one that is compared, which had so many steps."""
+def _cautions(
+    first: compared_runs.ComparedRun,
+    second: compared_runs.ComparedRun,
+    lengths: Sequence[int],
+    prompts: Sequence[set[str]] | None,
+) -> Iterator[str]:
+    """Differences between two runs other than the one that is compared, which had so many steps and these prompts."""
     common = len(np.intersect1d(first.steps, second.steps))
     if common < max(lengths):
         which = f"the {common:,} steps" if common else "all, as there are no steps"
         yield f"Compared at {which} that both have, of {lengths[0]:,} and {lengths[1]:,}."
     if common and len(set(first.reward)) > 2 and np.array_equal(first.reward, second.reward):  # two checkpoints, say
         yield f"Both have the same mean reward at each of {common:,} steps, as logs of one run do."
-    if first.rewards is not None and second.rewards is not None:
-        first_prompts, second_prompts = (
-            set(names) for names in compared_runs.prompt_names([first.rewards, second.rewards])
-        )
-        shared = first_prompts & second_prompts
-        caution = "" if shared else OTHER_PROMPTS
-        yield f"{len(shared):,} of {len(first_prompts | second_prompts):,} prompts are in both{caution}."
+    if prompts is not None:
+        yield shared_prompts(len(set.intersection(*prompts)), len(set.union(*prompts)), "both")
         if unlike := compared_runs.unlike_rewards(first, second):
             yield unlike
     sizes = first.group_size, second.group_size

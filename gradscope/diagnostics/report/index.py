@@ -24,7 +24,7 @@ from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.logged.tokens import metric_courses
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.compare import OTHER_PROMPTS, effect_over_interval
+from gradscope.findings.compare import effect_over_interval, shared_prompts
 from gradscope.findings.degeneracy import conflicts_of_runs
 from gradscope.findings.logged import broken_sentences, late_sentence
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
@@ -350,8 +350,7 @@ def _cautions(runs: Sequence[Run], steps: Sequence[int]) -> Iterator[str]:
     if len(set(sizes)) > 1:
         yield f"Groups differ in size ({'; '.join(sizes)}), and larger ones are less often without a gradient."
     prompts = list(map(set, compared_runs.prompt_names([reward_table(run.groups) for run in runs])))
-    shared, every = len(set.intersection(*prompts)), len(set.union(*prompts))
-    yield f"{shared:,} of {every:,} prompts are in all of them{'' if shared else OTHER_PROMPTS}."
+    yield shared_prompts(len(set.intersection(*prompts)), len(set.union(*prompts)), "all of them")
 
 
 def _table(first: str, rows: Sequence[_Row], steps: Sequence[int]) -> tuple[ReportTable, ...]:

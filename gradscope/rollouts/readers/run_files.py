@@ -101,7 +101,7 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     for folder in folders:
         events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
         if several := several_sources("TensorBoard's files", "folder", sorted({str(file.parent) for file in events})):
-            return run.with_missing(*several)
+            return replace(run.with_missing(several), unread_metrics=several)
         if events:
             return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
         metrics: Mapping[int, Mapping[str, float]] = metric_lines(filter(Path.is_file, [lines]), {}, quarantine)
@@ -115,7 +115,7 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
         below = [inner for pattern in _BELOW for inner in sorted(folder.glob(pattern)) if inner.is_dir()]
         tables = logs_with("grad_norm", [folder, *below], run.source.files)
         if several := several_sources("Metrics", "file", tables):
-            return run.with_missing(*several)
+            return replace(run.with_missing(several), unread_metrics=several)
         if tables:
             return _with(run, tables, table_metrics(tables[0], quarantine), quarantine)
     return run
@@ -126,14 +126,10 @@ _OF_ROLLOUTS = re.compile(r"(train_?)?(rollout|sample|completion|generation|traj
 _BELOW = ("*log*", "*metric*", "wandb/run-*")  # folders in which scripts keep their metrics
 
 
-SEVERAL = "which are of this run is not known"  # of the sentence on metrics in several places
-
-
-def several_sources(kind: str, noun: str, paths: Sequence[Path | str]) -> tuple[str, ...]:
-    """A sentence on metrics in several files or folders, which are therefore not read; nothing of one."""
+def several_sources(kind: str, noun: str, paths: Sequence[Path | str]) -> str:
+    """A sentence on metrics in several files or folders, which are therefore not read; empty for one."""
     named = f"{counted(len(paths), noun)} ({', '.join(map(str, paths[:3]))}{', ...' if len(paths) > 3 else ''})"
-    sentence = f"{kind} lie in {named}: {SEVERAL}, and none were read."
-    return (sentence,) if len(paths) > 1 else ()
+    return f"{kind} lie in {named}: which are of this run is not known, and none were read." if len(paths) > 1 else ""
 
 
 def tables_of_metrics(folder: Path) -> list[Path]:

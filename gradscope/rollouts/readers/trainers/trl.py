@@ -144,7 +144,7 @@ def _read(request: ReadRequest) -> Run:
         files=tuple(str(path) for path in read_files if path is not None),
         num_rows=num_used(groups),
         inferred=(*functions.inferred, *cut, *_left_out(training, evaluation)),
-        missing=(*functions.missing, *several, *_missing(state, settings.origin, table, weights)),
+        missing=(*functions.missing, *filter(None, (several,)), *_missing(state, settings.origin, table, weights)),
         quarantined=quarantine.result(),
     )
     return Run(
@@ -152,6 +152,7 @@ def _read(request: ReadRequest) -> Run:
         source=source,
         groups=groups,
         metrics=state.metrics,
+        unread_metrics=several,
         settings=settings,
         weights=weights,
         damaged_weights=damaged_weights,
