@@ -244,17 +244,7 @@ def prompt_gram(
             for number, group in enumerate(groups):
                 batches = _completion_batches(plan, group, batch_tokens, accumulator.device)
                 with gradients_on(policy.trainable, on=False):
-                    device = batches[0].input_ids.device
-                    prefix = _Prefix(policy.model, tracer, group.prefix_ids, device) if group.prefix_ids else None
-                    capture.uncovered.update(tracer.layers.uncovered)
-                    for batch in batches:
-
-                        def take(name: str, factors: list[GradientFactor], rows: tuple[int, ...] = batch.rows) -> None:
-                            pending.take(name, rows, factors)
-
-                        pending.trim_memory()
-                        past = prefix.expanded(len(batch.rows)) if prefix else None
-                        stream.capture_batch(prepared, batch, capture, take, on_sequence, past)
+                    prefix = _run_group(prepared, group, batches, capture, tracer, pending, on_sequence)
                 rows = [row for batch in batches for row in batch.rows]
                 for complete, added in prefix.descend() if prefix else ():
                     for name, factors in added.items():
@@ -267,6 +257,30 @@ def prompt_gram(
             pending.combine_all(capture.uncovered)
         remaining = {name: part for name, part in pending.left.items() if name not in capture.uncovered}
     return frozenset(capture.uncovered)
+
+
+def _run_group(
+    prepared: PreparedStep,
+    group: _PromptGroup,
+    batches: Sequence[PaddedBatch],
+    capture: Capture,
+    tracer: Tracer,
+    pending: stream.PendingParts,
+    on_sequence: stream.OnSequence,
+) -> _Prefix | None:
+    """The prefix of a group, with the cotangents that its completions left on it; None where it has none."""
+    device = batches[0].input_ids.device
+    prefix = _Prefix(prepared.policy.model, tracer, group.prefix_ids, device) if group.prefix_ids else None
+    capture.uncovered.update(tracer.layers.uncovered)
+    for batch in batches:
+
+        def take(name: str, factors: list[GradientFactor], rows: tuple[int, ...] = batch.rows) -> None:
+            pending.take(name, rows, factors)
+
+        pending.trim_memory()
+        past = prefix.expanded(len(batch.rows)) if prefix else None
+        stream.capture_batch(prepared, batch, capture, take, on_sequence, past)
+    return prefix
 
 
 def _completion_batches(

@@ -13,7 +13,7 @@ Shapes: R rollouts, G rollouts of a group, C channels, V combinations, O outputs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -267,21 +267,29 @@ def measure_group_weights(
     for number, block in enumerate(blocks):
         for index, group in enumerate(groups):
             progress(number * len(groups) + index, len(blocks) * len(groups), "groups")
-            rows = _rollout_gradients(prepared, group, block)
-            while rows:
-                name = next(iter(rows))
-                gradients = rows.pop(name)
-                scores = gradients[: len(group.rollouts)].flatten(1)
-                for rollout, square in zip(group.rollouts, scores.double().square().sum(dim=1).tolist(), strict=True):
-                    squares[rollout] += square
-                if gradients.dim() == 3 and (weights is None or name in weights):
-                    counts, gaussian = _combined(gradients, group)
-                    shape, of = (gradients.shape[1], gradients.shape[2]), group.group_id
-                    ranks.append(
-                        GroupWeightRanks(group_id=of, tensor=name, shape=shape, counts=counts, gaussian=gaussian)
-                    )
+            ranks.extend(_group_ranks(prepared, group, block, squares, weights))
     _verify(prepared, step, squares)
     return tuple(ranks)
+
+
+def _group_ranks(
+    prepared: PreparedStep,
+    group: Combinations,
+    block: Mapping[str, nn.Parameter],
+    squares: dict[int, float],
+    weights: Collection[str] | None,
+) -> Iterator[GroupWeightRanks]:
+    rows = _rollout_gradients(prepared, group, block)
+    while rows:
+        name = next(iter(rows))
+        gradients = rows.pop(name)
+        scores = gradients[: len(group.rollouts)].flatten(1)
+        for rollout, square in zip(group.rollouts, scores.double().square().sum(dim=1).tolist(), strict=True):
+            squares[rollout] += square
+        if gradients.dim() == 3 and (weights is None or name in weights):
+            counts, gaussian = _combined(gradients, group)
+            shape = (gradients.shape[1], gradients.shape[2])
+            yield GroupWeightRanks(group_id=group.group_id, tensor=name, shape=shape, counts=counts, gaussian=gaussian)
 
 
 def _rollout_gradients(

@@ -168,11 +168,7 @@ def measure_token_sums(
         total = GramAccumulator(num_rows, device, row_targets=[target for target, _ in rows])
         remaining = trainable
         if by_layer:
-            plan = prepared.plan
-            of_entropies = plan.weights if entropies else None  # says that rows weigh them; theirs are in the rows
-            plan = replace(plan, rows=tuple(row for _, row in rows), entropy_weights=of_entropies)
-            weighed = replace(prepared, plan=plan)
-            slow = stream_gram(weighed, weighed.batches(range(len(rows)), batch_tokens), total, lambda _, __: None)
+            slow = _by_layer(prepared, [row for _, row in rows], batch_tokens, total, entropies=entropies)
             remaining = {name: trainable[name] for name in sorted(slow)}
         blocks = list(parameter_blocks(remaining, num_rows, max_bytes))
         for done, block in enumerate(blocks):
@@ -196,6 +192,16 @@ def _outputs(tokens: CountedTokens, weights: Array, of_entropy: NDArray[np.bool_
         spread[int(is_of_entropy), at] = row
         made.append([torch.from_numpy(part.flatten()) for part in np.split(spread, ends[:-1], axis=1)])
     return made
+
+
+def _by_layer(
+    prepared: PreparedStep, rows: Sequence[Row], batch_tokens: int, total: GramAccumulator, *, entropies: bool
+) -> frozenset[str]:
+    """Add all parameters that a layer rule covers; the names of the others."""
+    plan = prepared.plan
+    entropy_weights = plan.weights if entropies else None  # says that rows weigh entropies; theirs are in the rows
+    weighed = replace(prepared, plan=replace(plan, rows=tuple(rows), entropy_weights=entropy_weights))
+    return stream_gram(weighed, weighed.batches(range(len(rows)), batch_tokens), total, lambda _, __: None)
 
 
 def _by_group(
