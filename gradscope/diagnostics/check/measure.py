@@ -488,7 +488,7 @@ def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) 
             return text
         reaches = {"lower": change.value - change.ends[0], "higher": change.ends[1] - change.value}
         reach = reaches.get(better, max(reaches.values())) + margin  # a pass is no evidence of less than this
-        return f"{text} A change of less than {reach:.2g} could not have failed."
+        return f"{text} A change of less than {reach:.2g} could not have failed." if reach > 0 else text
     if compared.change.interval is None and compared.change.value:
         return f"{text}. How much of that is chance is not known, for a number without an interval."
     return f"{text}."
