@@ -181,28 +181,30 @@ def scan_small(
 
 def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool = False) -> list[Scanned] | None:
     """A document that is one list of usual rows, or such a row; None for any other document."""
-    scanned = [_scan(path, file, columns.lines, block, with_texts) for block in _document_blocks(path)]
-    if not scanned or any(of_block.odd for of_block in scanned):
-        return None
-    return [replace(of_block, is_document=True) for of_block in scanned]
+    scanned: list[Scanned] = []
+    for block in _document_blocks(path):
+        of_lines = _scan(path, file, columns.lines, block, with_texts)
+        if of_lines.odd:
+            return None
+        scanned.append(replace(of_lines, is_document=True))
+    return scanned or None
 
 
-def _document_blocks(path: Path) -> list[LineBlock]:
+def _document_blocks(path: Path) -> Iterator[LineBlock]:
     """A document's rows as lines; none where only the row reader knows what its rows are."""
+    elements: Sequence[msgspec.Raw | bytes]
     try:
         data = tables.document_bytes(path)
         if data is None or not is_text(data):
-            return []
-        if data.startswith(b"{") and not any(b'"%b"' % name.encode() in data for name in tables.LISTS):
-            elements = [data.strip()]
-        else:
-            elements = list(map(bytes, tables.LIST.decode(data)))
+            return
+        is_row = data.startswith(b"{") and not any(b'"%b"' % name.encode() in data for name in tables.LISTS)
+        elements = [data.strip()] if is_row else tables.LIST.decode(data)
     except (InputError, *tables.UNDECODED):
-        return []
-    # an end of line within an element is white space
-    lines = [element.replace(b"\n", b" ") + b"\n" for element in elements]
-    blocks = (b"".join(lines[start : start + _ELEMENTS]) for start in range(0, len(lines), _ELEMENTS))
-    return [LineBlock(data=block, offset=0, end=len(data)) for block in blocks]
+        return
+    for start in range(0, len(elements), _ELEMENTS):
+        # an end of line within an element is white space
+        lines = (bytes(element).replace(b"\n", b" ") + b"\n" for element in elements[start : start + _ELEMENTS])
+        yield LineBlock(data=b"".join(lines), offset=0, end=len(data))
 
 
 class _SmallFile:
@@ -211,7 +213,7 @@ class _SmallFile:
     def __init__(self, path: Path, number: int) -> None:
         self.path, self.number = path, number  # the file, and its number in the log
         self.is_document = tables.suffix_of(path) == ".json"  # whether its rows are made lines, which it has not
-        self.blocks = _document_blocks(path) if self.is_document else list(blocks_in(path))
+        self.blocks = list(_document_blocks(path) if self.is_document else blocks_in(path))
         self.is_plain = len(self.blocks) == 1 and self.blocks[0].lost is None and not self.blocks[0].is_open
         self.rows: list[Any] = []  # of a plain file all, once it is decoded
         self.bounds: Counts = np.zeros(1, dtype=np.int64)
