@@ -108,11 +108,12 @@ def other_texts(rollouts: Sequence[Rollout], tokenizer: Any) -> tuple[int, ...]:
     ]
     if tokenizer is None or not comparable:
         return ()
-    decoded = [
-        [tokenizer.decode(rollout.completion_ids, skip_special_tokens=skip).split() for skip in (True, False)]
-        for rollout in comparable
-    ]
-    other = tuple(of.row for of, texts in zip(comparable, decoded, strict=True) if of.completion.split() not in texts)
+    other = tuple(
+        of.row
+        for of in comparable
+        for texts in [(tokenizer.decode(of.completion_ids, skip_special_tokens=skip) for skip in (True, False))]
+        if all(text.split() != of.completion.split() for text in texts)
+    )
     return other if 2 * len(other) <= len(comparable) else ()
 
 

@@ -56,7 +56,7 @@ def losses_at(run: Run, objective: Objective, step: int) -> Iterator[StepLoss]:
     script the ratio may be to the log-probabilities that it logged, for which TRL's arguments have no name.
     """
     objective = _of_one_micro_batch(run, objective, step)
-    kinds = [(at, synced_after) for at in _batch_starts(run, step) for synced_after in _synced_before(run, at)]
+    kinds = [(at, synced) for at in _batch_starts(run, step) for synced in _synced_before(run, objective, at)]
     for number, (sampled_at, synced_after) in enumerate(kinds):
         yield replace(_loss(run, objective, step, sampled_at, synced_after), resumed=number > 0)
     if run.source.format == "generic" and not (objective.needs_sampler or objective.ratio_to_logged):
@@ -96,13 +96,14 @@ def _batch_starts(run: Run, step: int) -> list[int]:
     return [start, *(other for other in may_be if other != start)]
 
 
-def _synced_before(run: Run, sampled_at: int) -> list[range]:
+def _synced_before(run: Run, objective: Objective, sampled_at: int) -> list[range]:
     """After which updates the reference had taken in the policy: all that were due, or those since training resumed.
 
     What it says of a batch is computed where the batch is sampled, and kept for the batch's later updates.
     """
     every = int(run.settings.get("ref_model_sync_steps", 512))
-    due = range(every, sampled_at if run.settings.get("sync_ref_model", False) else 0, every)
+    is_synced = objective.has_reference and run.settings.get("sync_ref_model", False)
+    due = range(every, sampled_at if is_synced else 0, every)
     return [due[at:] for at in range(len(due) + 1)]
 
 

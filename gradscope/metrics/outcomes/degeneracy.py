@@ -24,7 +24,7 @@ from gradscope.metrics.outcomes.groups import all_equal_unbiased
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_gap, estimate_gap_parts
 from gradscope.metrics.uncertainty import bootstrap
 from gradscope.metrics.uncertainty.bootstrap import cluster_numbers, cluster_sums, deviations_within, unit_sums
-from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
+from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, student_quantile
 
 _FEW = 16
 """Groups of a table up to which another is likely to be like it, so that both share their estimates: of a million steps
@@ -251,4 +251,9 @@ def _excess(before: Bools, after: Bools, who: Ints, at: Ints, resampling: Resamp
         return np.asarray(sums[..., :1] / np.maximum(sums[..., 1:], floor), dtype=np.float64)
 
     (excess,) = bootstrap.bootstrap_statistics(slope, units, within=(-1.0, 1.0), resampling=resampling)
-    return excess
+    if excess.value is None or excess.interval is None:
+        return excess
+    # a dozen prompts of which few are ever alive: the studentized quantiles are too near
+    half = student_quantile(len(units) - 1) * bootstrap.standard_error(slope, units)
+    low, high = min(excess.ends[0], excess.value - half), max(excess.ends[1], excess.value + half)
+    return replace(excess, low=low, high=high).within(-1.0, 1.0)

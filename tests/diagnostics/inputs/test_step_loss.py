@@ -86,6 +86,8 @@ def test_a_run_that_may_have_been_resumed_has_several_losses():
     losses = list(losses_at(synced, Objective.from_settings(synced.settings), 3))
     mixed = (full(1), 0.6), (full(2), 0.6)
     assert [loss.reference for loss in losses] == [(*all_of(full(0)), *mixed[at:]) for at in range(3)]
+    plain = run_with(*map(full, range(4)), settings={**settings, "beta": 0.0})  # no reference that could be synced
+    assert len(list(losses_at(plain, Objective.from_settings(plain.settings), 3))) == 1
 
 
 @pytest.mark.parametrize(("values", "number"), [({}, 2), ({"use_vllm": True}, 1)])

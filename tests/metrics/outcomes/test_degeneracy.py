@@ -3,6 +3,7 @@ from math import comb
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from gradscope.metrics.outcomes import degeneracy
 from gradscope.metrics.uncertainty.intervals import Resampling
@@ -197,6 +198,17 @@ def test_a_few_dead_groups_that_come_back_alive_prove_little() -> None:
     result = of(*groups)
     assert (result.after_dead.value, result.excess.value) == (0.0, pytest.approx(-1 / 40, abs=0.01))
     assert result.excess.ends[1] > result.after_dead.ends[1] - 0.05 > 0.1
+
+
+def test_the_excess_is_no_better_known_than_by_the_spread_over_prompts() -> None:
+    rng = np.random.default_rng(9)
+    dead = rng.binomial(4, 0.05, (20, 12)) == 0  # of a dozen prompts, few are ever alive
+    excess = of(*((step, f"p{prompt:02}", bool(dead[step, prompt])) for step, prompt in np.ndindex(dead.shape))).excess
+    before, after = (part - part.mean(axis=1, keepdims=True) for part in (dead[:-1], dead[1:]))
+    deviations, weight = (before * (after - excess.value * before)).sum(axis=0), (before**2).sum()
+    half = stats.t.ppf(0.975, 11) * np.sqrt(deviations @ deviations * 12 / 11) / weight
+    assert excess.ends[0] <= excess.value - half
+    assert excess.ends[1] > excess.value + half
 
 
 ALIKE = {
