@@ -493,7 +493,9 @@ def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]])
     if by_prompts.interval is None or by_steps.interval is None:
         return by_prompts
     value, half = by_prompts.value or 0.0, by_steps.ends[1] - (by_steps.value or 0.0)
-    return replace(by_prompts, low=min(by_prompts.ends[0], value - half), high=max(by_prompts.ends[1], value + half))
+    reach = float(np.ptp(np.concatenate([first.values, second.values])))
+    low, high = max(value - half, -reach), min(value + half, reach)
+    return replace(by_prompts, low=min(by_prompts.ends[0], low), high=max(by_prompts.ends[1], high))
 
 
 def _by_prompts(first: GroupMean, second: GroupMean, units: _Array) -> Estimate:

@@ -251,6 +251,8 @@ def test_runs_of_one_mean_whose_rewards_go_opposite_ways_differ(tmp_path: Path, 
     line = [np.mean([r for *_, r in rows]) for rows in by_step]
     slope = np.polyfit(np.arange(12), line, 1)[0]
     assert differences(report)["reward_trend"] == pytest.approx(-2 * 11 * slope)
+    by_metric = {pair.metric: pair.within_runs for pair in report.pairs}
+    assert max(map(abs, by_metric["train_reward"].ends)) <= 1.0  # however alike neighboring steps are
 
 
 def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_path: Path) -> None:
