@@ -126,10 +126,7 @@ def read_runs(
     for folder in folders:
         try:
             forced = read is not None and read.for_run(folder).reader is not None
-            # what a recorder wrote of somebody's script has a manifest, too, and is a log
-            ours = not forced and run_folder.manifest_path(folder).is_file()
-            ours = ours and "steps" in run_folder.read_manifest(folder).config
-            runs.append(_read_run(folder) if ours else _read_log(folder, read, progress))
+            runs.append(_read_log(folder, read, progress) if forced or not _is_ours(folder) else _read_run(folder))
         except GradscopeError as error:
             left_out[as_named(str(folder))] = error
     return _with_run_names(runs), left_out
@@ -183,6 +180,11 @@ def drawdown(rewards: NDArray[np.float64]) -> float:
     """
     parts = np.array([part.mean() for part in np.array_split(rewards, min(_DRAWDOWN_PARTS, len(rewards)))])
     return float(np.max(np.maximum.accumulate(parts) - parts))
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a command of ours trained a run; what a recorder wrote of somebody's script is a log."""
+    return run_folder.manifest_path(folder).is_file() and "steps" in run_folder.read_manifest(folder).config
 
 
 def _read_run(folder: Path) -> ComparedRun:
@@ -372,38 +374,44 @@ class GroupMean(Struct, frozen=True):
     weights: _Array  # what each counts, [J]
 
 
-class CourseNumber(Struct, frozen=True):
-    """A mean over steps of what a trainer logged at each, or how much that rises along its line, first to last.
-
-    Two runs of one mean may go opposite ways.
-    """
+class CourseMean(Struct, frozen=True):
+    """A mean over steps of what a trainer logged at each."""
 
     steps: tuple[int, ...]  # those that are compared, [S]
     values: _Array  # of each, [S]
-    course: _Array | None = None  # of a mean, all steps of the run, which tell how far those may be from the rest, [T]
+    course: _Array  # of all steps of the run, which tell how far those may be from the rest, [T]
 
     @property
     def estimate(self) -> Estimate:
-        """With an interval that allows for the correlation of steps, of a mean within the range of the values."""
-        if self.course is None:
-            return trend(self.steps, self.values)
+        """With an interval that allows for the correlation of steps, within the range that the values suggest."""
         return mean_of_steps(self.values, self.course).within(*self.ends)
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Between what a mean lies, as far as the values suggest it."""
-        values = self.values if self.course is None else self.course
-        return 0.0 if values.min() >= 0.0 else -math.inf, 1.0 if values.max() <= 1.0 else math.inf
+        """Between what the mean lies, as far as the values suggest it."""
+        return 0.0 if self.course.min() >= 0.0 else -math.inf, 1.0 if self.course.max() <= 1.0 else math.inf
 
 
-Number = GroupMean | CourseNumber
+class CourseTrend(Struct, frozen=True):
+    """How much a number of each step rises along its line, first to last: two runs of one mean may go opposite ways."""
+
+    steps: tuple[int, ...]  # those that are compared, [S]
+    values: _Array  # of each, [S]
+
+    @property
+    def estimate(self) -> Estimate:
+        """With an interval that allows for the correlation of steps; undefined for fewer than three."""
+        return trend(self.steps, self.values)
+
+
+Number = GroupMean | CourseMean | CourseTrend
 Means = Mapping[str, Number]
 """Metric -> its mean, over groups or over logged steps, or its trend; of one run, with all prompts of its log."""
 
 
-def _reward_trend(run: ComparedRun) -> dict[str, CourseNumber]:
+def _reward_trend(run: ComparedRun) -> dict[str, CourseTrend]:
     """By its metric; empty where there are too few steps for a line."""
-    of_reward = CourseNumber(tuple(run.steps[: len(run.reward)].tolist()), run.reward)
+    of_reward = CourseTrend(tuple(run.steps[: len(run.reward)].tolist()), run.reward)
     return {"reward_trend": of_reward} if of_reward.estimate.is_defined else {}
 
 
@@ -412,7 +420,7 @@ def _means(run: ComparedRun) -> Means:
     if run.log is not None and run.log.kind == "metrics":
         series = {"train_reward": run.reward, "mean_frac_reward_zero_std": run.degenerate}
         steps = tuple(run.steps.tolist())
-        means = {name: CourseNumber(steps, values, values) for name, values in series.items() if len(values)}
+        means = {name: CourseMean(steps, values, values) for name, values in series.items() if len(values)}
         return means | _reward_trend(run)
     table = run.rewards
     if table is None:
@@ -459,10 +467,10 @@ def changes(first: Means, second: Means) -> dict[str, Estimate]:
 
 def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]]) -> Estimate:
     """Of one metric; ``prompts`` number the prompts of each log, one that both have alike."""
-    if isinstance(first, CourseNumber) and isinstance(second, CourseNumber) and first.steps == second.steps:
+    if isinstance(first, CourseTrend) and isinstance(second, CourseTrend) and first.steps == second.steps:
+        return trend(first.steps, second.values - first.values)
+    if isinstance(first, CourseMean) and isinstance(second, CourseMean) and first.steps == second.steps:
         step_by_step = second.values - first.values  # what both do over their course is no noise
-        if first.course is None:
-            return trend(first.steps, step_by_step)
         (low, high), (other_low, other_high) = first.ends, second.ends
         return mean_of_steps(step_by_step, step_by_step).within(other_low - high, other_high - low)
     if not isinstance(first, GroupMean) or not isinstance(second, GroupMean):
@@ -479,7 +487,9 @@ def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]])
         prompt_index = of_run[mean.table.prompt]
         units[:, 2 * side] = np.bincount(prompt_index, weights=mean.weights * mean.values, minlength=num_prompts)
         units[:, 2 * side + 1] = np.bincount(prompt_index, weights=mean.weights, minlength=num_prompts)
-    by_prompts = _by_prompts(first, second, units)
+    low = float(min(first.values.min(), second.values.min()))
+    reach = float(max(first.values.max(), second.values.max())) - low
+    by_prompts = _by_prompts(first, second, units, low, reach)
     pooled = (units[:, 0] + units[:, 2]) / np.maximum(units[:, 1] + units[:, 3], 1e-300)
     of_steps = [
         mean.table.mean_by_step(mean.weights * (mean.values - pooled[of_run[mean.table.prompt]]), mean.weights)
@@ -493,15 +503,15 @@ def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]])
     if by_prompts.interval is None or by_steps.interval is None:
         return by_prompts
     value, half = by_prompts.value or 0.0, by_steps.ends[1] - (by_steps.value or 0.0)
-    reach = float(np.ptp(np.concatenate([first.values, second.values])))
-    low, high = max(value - half, -reach), min(value + half, reach)
-    return replace(by_prompts, low=min(by_prompts.ends[0], low), high=max(by_prompts.ends[1], high))
+    lower, upper = max(value - half, -reach), min(value + half, reach)
+    return replace(by_prompts, low=min(by_prompts.ends[0], lower), high=max(by_prompts.ends[1], upper))
 
 
-def _by_prompts(first: GroupMean, second: GroupMean, units: _Array) -> Estimate:
-    """The difference of two means; of each prompt its weighed values and weights in both, [P, 4], are resampled."""
-    low = float(min(first.values.min(), second.values.min()))
-    reach = float(max(first.values.max(), second.values.max())) - low
+def _by_prompts(first: GroupMean, second: GroupMean, units: _Array, low: float, reach: float) -> Estimate:
+    """The difference of two means of values from ``low`` to so far above it.
+
+    Of each prompt its weighed values and weights in both, [P, 4], are resampled.
+    """
     units = units[(units[:, 1] > 0) | (units[:, 3] > 0)]
     if np.mean((units[:, 1] > 0) & (units[:, 3] > 0)) >= _MOSTLY_SHARED:
         is_paired = len(units) == len(first.values) == len(second.values) and np.ptp(units[:, [1, 3]]) == 0

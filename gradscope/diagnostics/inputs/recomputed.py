@@ -108,13 +108,13 @@ def other_texts(rollouts: Sequence[Rollout], tokenizer: Any) -> tuple[int, ...]:
     ]
     if tokenizer is None or not comparable:
         return ()
-    other = tuple(
-        of.row
-        for of in comparable
-        for texts in [(tokenizer.decode(of.completion_ids, skip_special_tokens=skip) for skip in (True, False))]
-        if all(text.split() != of.completion.split() for text in texts)
-    )
+    other = tuple(rollout.row for rollout in comparable if not _reads_back(rollout, tokenizer))
     return other if 2 * len(other) <= len(comparable) else ()
+
+
+def _reads_back(rollout: Rollout, tokenizer: Any) -> bool:
+    texts = (tokenizer.decode(rollout.completion_ids, skip_special_tokens=skip) for skip in (True, False))
+    return any(text.split() == rollout.completion.split() for text in texts)
 
 
 def _logged_prompts(run: Run, step: int) -> bool:

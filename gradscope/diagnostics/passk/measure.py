@@ -450,27 +450,39 @@ def _tables_of(
             if scorer not in (None, named, *reward_table(run.groups).rewards):
                 columns = replace(read.columns, reward=scorer)
                 run = read_run(log.path, replace(read, columns=columns), rewards_only=True, progress=progress)
-            rewards = reward_table(run.groups)
-            scores = rewards.rewards.get(scorer or "", rewards.reward)
-            is_known = ~np.isnan(scores)
-            scored, prompts = scores[is_known], np.repeat(rewards.prompt, rewards.size)[is_known]
-            is_share = bool(np.all((scored >= 0) & (scored <= 1)))
-            (mean,) = bootstrap_means(scored[:, None], prompts, resampling=resampling, share=is_share)
-            if threshold is None and binary_threshold(scored) is None:
-                counted = np.unique(prompts, return_counts=True)[1] if len(scored) else np.zeros(1, dtype=np.int64)
-                reason = _NO_VERDICT if len(scored) else "no sample has this score"
-                yield _without_verdicts(reason, log, scorer, source=run.source, mean=mean, counted=counted, run=run)
-                continue
-            name, own = f"{log.path}:{scorer}" if scorer else str(log.path), set(rewards.rewards) & {scorer}
-            samples = samples_of_run(run, name=name, success_threshold=threshold, scorer=next(iter(own), None))
-            budgets = sorted(set(ks)) or default_ks(int(samples.num_samples.max()))
-            table = _table(samples, budgets, resampling=resampling)
-            yield replace(table, evaluation=_evaluation(log, scorer, mean, run))
+            yield _evaluation_table(run, log, scorer, ks, threshold=threshold, resampling=resampling)
     except InputError as error:
         if read.strict:
             raise
         source = Source(path=str(log.path), format=log.format or "", recognized="not read", files=(str(log.path),))
         yield _without_verdicts(error.message.rstrip("."), log, named, source=source)
+
+
+def _evaluation_table(
+    run: Run,
+    log: EvaluationLog,
+    scorer: str | None,
+    ks: Sequence[int],
+    *,
+    threshold: float | None,
+    resampling: Resampling,
+) -> results.PassAtKTable:
+    rewards = reward_table(run.groups)
+    scores = rewards.rewards.get(scorer or "", rewards.reward)
+    is_known = ~np.isnan(scores)
+    scored, prompts = scores[is_known], np.repeat(rewards.prompt, rewards.size)[is_known]
+    is_share = bool(np.all((scored >= 0) & (scored <= 1)))
+    (mean,) = bootstrap_means(scored[:, None], prompts, resampling=resampling, share=is_share)
+    if threshold is None and binary_threshold(scored) is None:
+        counted = np.unique(prompts, return_counts=True)[1] if len(scored) else np.zeros(1, dtype=np.int64)
+        reason = _NO_VERDICT if len(scored) else "no sample has this score"
+        return _without_verdicts(reason, log, scorer, source=run.source, mean=mean, counted=counted, run=run)
+    name = f"{log.path}:{scorer}" if scorer else str(log.path)
+    samples = samples_of_run(
+        run, name=name, success_threshold=threshold, scorer=scorer if scorer in rewards.rewards else None
+    )
+    table = _table(samples, sorted(set(ks)) or default_ks(int(samples.num_samples.max())), resampling=resampling)
+    return replace(table, evaluation=_evaluation(log, scorer, mean, run))
 
 
 def _without_verdicts(

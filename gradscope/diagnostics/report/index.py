@@ -279,9 +279,9 @@ def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
         chosen = tuple(step for step in steps if step in course)
         if chosen:
             at_steps = np.array([course[step] for step in chosen])
-            numbers[title] = compared_runs.CourseNumber(chosen, at_steps, np.array(list(course.values())))
+            numbers[title] = compared_runs.CourseMean(chosen, at_steps, np.array(list(course.values())))
     if len(rewards) >= 3:
-        numbers[_TREND] = compared_runs.CourseNumber(tuple(rewards), np.array(list(rewards.values())))
+        numbers[_TREND] = compared_runs.CourseTrend(tuple(rewards), np.array(list(rewards.values())))
     return numbers
 
 

@@ -394,13 +394,16 @@ def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) ->
         steps, values = run.courses.course(name)
         first_names.setdefault((steps.tobytes(), values.tobytes()), name)
     other_courses = {name: run.courses.by_step(name) for name in first_names.values() if name not in courses}
-    turns = {name: np.sign(np.diff(list(course.values()))).tolist() for name, course in other_courses.items()}
-    steady = {name for name, signs in turns.items() if len(signs) > 1 and set(signs) in ({1.0}, {-1.0})}
-    other_courses = {name: course for name, course in other_courses.items() if name not in steady}
+    other_courses = {name: course for name, course in other_courses.items() if not _is_steady(course)}
     for name, course in other_courses.items():
         metric = metric_at(name, course, step, num_chosen_from=len(other_courses))
         if abs(metric.deviation.value or 0.0) > (metric.by_chance.value or math.inf):
             yield replace(metric, is_unusual=stands_out)
+
+
+def _is_steady(course: Mapping[int, float]) -> bool:
+    signs = np.sign(np.diff(list(course.values())))
+    return len(signs) > 1 and signs[0] != 0 and bool(np.all(signs == signs[0]))
 
 
 def _report(
