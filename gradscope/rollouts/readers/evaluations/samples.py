@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, islice, repeat, starmap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from msgspec.structs import astuple, replace
@@ -23,19 +23,17 @@ from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import generic, nested
+from gradscope.rollouts.readers.evaluations.lists_alike import LogColumns, Prompt, prompts_alike, table_alike
 from gradscope.rollouts.readers.evaluations.shapes import (
     COUNTS,
     MAX_DEPTH,
     NAMES,
     NO_COLUMNS,
-    NUMBERS,
-    PROMPTS,
     ROW_IDS,
     PromptPart,
     PromptSamples,
     cells_around,
     from_counts,
-    objects_as_lists,
     prompt_rows,
     refuse_lone_list,
     samples_of,
@@ -56,7 +54,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     TableColumns,
     facts_in,
     numbers_of,
-    step_numbers,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
 from gradscope.rollouts.readers.run_files import with_run_files
@@ -72,7 +69,6 @@ _EVALUATION = re.compile(
 )
 """Keys of whole evaluations, whose counts are their totals."""
 _WITHIN_DATASET = ("i", "idx", "index", "id")
-_TOLD_BY_CELLS = frozenset(("n", "dataset", *roles.POLICIES))  # keys that mean one thing or another, as their cells are
 _NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
 _NO_STEP = "the step is not a whole number"
 MAX_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
@@ -119,10 +115,12 @@ def _read(request: ReadRequest) -> Run:
     if not is_named and (question := generic.question_of_several(first, names, *within)) is not None:
         columns = replace(columns, prompt=question)
         apart = () if has_steps else roles.setting_columns(first, columns, are_first=are_first)
-    to_columns = partial(_to_columns, columns=columns, step_key=step_key, benchmark=benchmark, apart=apart)
+    log_columns = LogColumns(named=columns, step=step_key, benchmark=benchmark)
+    to_columns = partial(_to_columns, columns=log_columns, apart=apart)
     files = expand(request.path)
     decoded = LineColumns(row=dict[str, Any], to_columns=lambda rows, path: to_columns(Cells.of_rows(rows, path)))
-    table = TableColumns(names=None, to_columns=to_columns)
+    alike = None if apart else partial(table_alike, columns=log_columns)
+    table = TableColumns(names=None, to_columns=to_columns, alike=alike)
     declared = {".json": ListColumns(lines=decoded), ".csv": None, ".tsv": None, ".parquet": table}
     notes, quarantine = set[Note](), WatchedLog(request.progress, files)
     log = ColumnLog(
@@ -275,27 +273,13 @@ def _names_in(parts: Iterable[Mapping[str, Any]]) -> ColumnNames:
     return ColumnNames(prompt_id=named, prompt=prompt if named else None)
 
 
-class _Prompt(NamedTuple):
-    """A prompt of a row, with its samples."""
-
-    row: int
-    step: int
-    name: str  # its id
-    how: str  # what the id comes from
-    cell: Any  # the prompt itself
-    samples: PromptSamples
-    policy: str | None  # the policy of all its samples, where the row names one
-
-
-def _to_columns(
-    rows: Cells, *, columns: ColumnNames, step_key: str | None, benchmark: str | None, apart: tuple[str, ...] = ()
-) -> Columns:
+def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()) -> Columns:
     """The samples of the prompts of rows; a prompt that has a name by its line alone is left to the row reader."""
-    alike = [] if apart else _prompts_alike(rows.rows, columns, step_key, benchmark)
+    alike = [] if apart else prompts_alike(rows.rows, columns)
     prompts, flaws = alike, list[tuple[int, str]]()
     for at, row in () if prompts else enumerate(rows.rows):
         location = rows.locations[at] if rows.locations else ""
-        for prompt in _prompts_of(row, at, location, columns, step_key, benchmark, apart):
+        for prompt in _prompts_of(row, at, location, columns, apart):
             if isinstance(prompt, str):
                 flaws.append((at, prompt))
             else:
@@ -349,74 +333,25 @@ def _to_columns(
     )
 
 
-def _prompts_alike(
-    rows: Sequence[Mapping[str, Any]], columns: ColumnNames, step_key: str | None, benchmark: str | None
-) -> list[_Prompt]:
-    """The prompts of rows with the same keys, lists of scalars as long as that of responses, and an id; else none.
-
-    What :func:`samples_of` and :func:`_identify` make of such rows follows from the keys alone.
-    """
-    rows = objects_as_lists(rows, columns.reward)
-    keys = tuple(rows[0]) if rows else ()
-    prompt_key = roles.first_present(keys, roles.USUAL["prompt"])
-    id_key = roles.first_present(keys, ROW_IDS) or prompt_key
-    is_named = columns != ColumnNames(reward=columns.reward, step=columns.step)
-    if is_named or id_key is None or not _TOLD_BY_CELLS.isdisjoint(keys) or set(map(tuple, rows)) != {keys}:
-        return []
-    by_key = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
-    types = {key: set(map(type, cells)) for key, cells in by_key.items()}
-    lists = {key: set(map(type, chain.from_iterable(by_key[key]))) for key in keys if types[key] == {list}}
-    main = columns.reward or roles.first_present(lists, roles.REWARD_LISTS) or ""
-    texts = roles.first_present(lists, (*roles.ANSWER_KEYS, *roles.TEXT_LISTS)) or ""
-    sizes = {tuple(map(len, by_key[key])) for key in lists}
-    steps = [0] * len(rows) if step_key is None else step_numbers(by_key.get(step_key, ())).tolist()
-    is_text = id_key in roles.USUAL["prompt"]
-    are_ids = (types[id_key] == {str} and all(by_key[id_key])) or (types[id_key] == {int} and not is_text)
-    are_plain = all(kinds == {str} or kinds <= NUMBERS for kinds in lists.values())
-    are_known = not any(list in types[key] for key in keys - lists.keys()) and lists.keys().isdisjoint(PROMPTS)
-    has_all = main in lists and texts in lists and len(sizes) == 1 and 0 not in next(iter(sizes))
-    if not (are_ids and are_plain and are_known and has_all and min(steps, default=-1) >= 0):
-        return []
-    further = [key for key in keys if key == main or NUMBERS.issuperset(lists.get(key, {str}))]
-    how = f"the text of {id_key}" if is_text else ", ".join(filter(None, (benchmark, id_key)))
-    names = map(parse.prompt_text_id if is_text else parse.text_of, by_key[id_key])
-    names = map(parse.in_environment, by_key[benchmark], names) if benchmark in by_key else names
-    prompts = by_key.get(prompt_key or "", [None] * len(rows))
-    samples = [
-        PromptSamples(shape="lists", rewards=row[main], further={name: row[name] for name in further}, texts=row[texts])
-        for row in rows
-    ]
-    return [
-        _Prompt(at, step, name, how, prompt, of_row, None)
-        for at, (step, name, prompt, of_row) in enumerate(zip(steps, names, prompts, samples, strict=True))
-    ]
-
-
 def _prompts_of(
-    row: Mapping[str, Any],
-    at: int,
-    location: str,
-    columns: ColumnNames,
-    step_key: str | None,
-    benchmark: str | None,
-    apart: tuple[str, ...] = (),
-) -> Iterator[_Prompt | str]:
+    row: Mapping[str, Any], at: int, location: str, columns: LogColumns, apart: tuple[str, ...] = ()
+) -> Iterator[Prompt | str]:
     """The prompts of a row, and reasons why it, or a part of it, is set aside."""
-    step = 0 if step_key is None else parse.step_number(row.get(step_key))
+    step = 0 if columns.step is None else parse.step_number(row.get(columns.step))
     if step is None:
         yield _NO_STEP
         return
-    parts = list(prompt_rows(row, columns))
+    parts = list(prompt_rows(row, columns.named))
     parts = parts if len(parts) < 2 else list(_without_repeats(parts))
     if not parts:
         yield "the row holds no samples with a reward"
-    named = roles.key_of(columns)
-    prompt_keys = roles.USUAL["prompt"] if columns.prompt is None else (columns.prompt,)
+    named = roles.key_of(columns.named)
+    prompt_keys = roles.USUAL["prompt"] if columns.named.prompt is None else (columns.named.prompt,)
     for keys, part, samples in parts:
         if not isinstance(samples, PromptSamples):
             yield samples
             continue
-        own_step = roles.first_present(part, roles.USUAL["step"]) if step_key is None else None
+        own_step = roles.first_present(part, roles.USUAL["step"]) if columns.step is None else None
         step_of_part = step if own_step is None else parse.step_number(part[own_step])
         if step_of_part is None:
             yield _NO_STEP
@@ -424,15 +359,17 @@ def _prompts_of(
         if named is not None and part.get(named) is None:
             yield f"{named} is missing"
             continue
-        if benchmark is not None and benchmark in row:
-            part = {benchmark: row[benchmark], **part}
-        name, how = _identify(part, location, keys, benchmark) if named is None else (parse.text_of(part[named]), named)
+        if columns.benchmark is not None and columns.benchmark in row:
+            part = {columns.benchmark: row[columns.benchmark], **part}
+        name, how = (
+            _identify(part, location, keys, columns.benchmark) if named is None else (parse.text_of(part[named]), named)
+        )
         if how in (_BY_KEYS, _BY_LINES) and not location:
             yield "the number of its line is not known"
             continue
         policies = [parse.text_of(part.get(name)) for name in apart]
         policies += [part[key] for key in roles.POLICIES if isinstance(part.get(key), str)][:1]
-        yield _Prompt(
+        yield Prompt(
             row=at,
             step=step_of_part,
             name=name,

@@ -390,6 +390,8 @@ class TableColumns(Struct, frozen=True, kw_only=True):
     """The columns that are read, where the file has them; None: all of a Parquet file, as cells of rows."""
     texts: tuple[str, ...] = ()  # further ones, of long texts, which are compared and never copied
     to_columns: Callable[[Cells], Columns]  # interprets their cells
+    alike: Callable[[Path], TableColumns | None] | None = None
+    """How a Parquet file is read whose metadata shows that fewer columns say the same, unless one row is odd."""
 
 
 FileColumns = LineColumns | ListColumns | TableColumns | None
@@ -499,7 +501,12 @@ def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
             codes = np.where([cell is None for cell in cells], -1, np.cumsum(starts) - 1)
             return list(compress(cells, starts)), codes
         column = column.dictionary_encode()
-    return arrays.to_cells(column.dictionary), arrays.dictionary_codes(column)
+    codes = arrays.dictionary_codes(column)
+    if len(column.dictionary) <= len(column):
+        return arrays.to_cells(column.dictionary), codes
+    used, codes = np.unique(codes, return_inverse=True)  # of a dictionary of many batches
+    has_null = int(used[:1].sum() < 0)
+    return arrays.to_cells(column.dictionary.take(arrays.to_indices(used[has_null:]))), codes - has_null
 
 
 def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:

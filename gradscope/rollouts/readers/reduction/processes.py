@@ -57,6 +57,14 @@ def scan_table(path: Path, file: int, columns: TableColumns, *, with_texts: bool
 
 
 def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
+    alike = None if columns.alike is None else columns.alike(path)
+    blocks: Iterable[Scanned] = [] if alike is None else list(_scan_batches(path, file, alike, with_texts))
+    if not blocks or any(block.odd for block in blocks):  # the row reader needs all columns
+        blocks = _scan_batches(path, file, columns, with_texts)
+    yield from blocks
+
+
+def _scan_batches(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
     for batch, end, twice in tables.parquet_batches(path, columns.names, columns.texts):
         if twice is not None:
             odd = [OddRow(at=0, row=TWICE.format(twice), count=len(batch))]

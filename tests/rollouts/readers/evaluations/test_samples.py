@@ -1,11 +1,8 @@
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from gradscope.errors import InputError, UsageError
@@ -518,40 +515,6 @@ def test_elements_of_a_document_that_name_their_step_are_groups_of_it(tmp_path: 
     assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
 
 
-ALIKE = {"prompt": "p", "step": 1, "responses": ["a", "b"], "rewards": [0.0, 1], "solution": "a", "lengths": [3, 4]}
-
-
-@pytest.mark.parametrize("change", [{}, {"task_id": 0}, {"task_id": "t"}, {"prompt": "q", "step": 2.0}])
-def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str, Any]) -> None:
-    rows = [ALIKE | change, ALIKE | change | {"responses": ["c"], "rewards": [True], "lengths": [5]}]
-    of = ColumnNames(), "step", "benchmark"
-    by_row = [next(samples._prompts_of(row, at, "", *of)) for at, row in enumerate(rows)]
-    listed = [{name: cell for name, cell in row.items() if not isinstance(cell, list)} for row in rows]
-    keys = {"response": "responses", "reward": "rewards", "lengths": "lengths"}
-    for row, of_row in zip(rows, listed, strict=True):
-        cells = zip(*(row[name] for name in keys.values()), strict=True)
-        of_row["rollouts"] = [dict(zip(keys, of_sample, strict=True)) for of_sample in cells]
-    objects = [next(samples._prompts_of(row, at, "", *of)) for at, row in enumerate(listed)]
-    for at_once, one_by_one in ((rows, by_row), (listed, objects)):
-        both = samples._prompts_alike(at_once, *of), one_by_one
-        assert (
-            len({re.sub(r"[][(),]", "", repr(prompts)) for prompts in both}) == 1
-        )  # whether lists or tuples hold them
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"prompt": ""}, {"step": "one"}, {"rewards": [1.0]}, {"responses": [], "rewards": [], "lengths": []}),
-        *({"lengths": [3, "4"]}, {"rewards": [[1.0], [0.0]]}, {"responses": ["a", None]}, {"responses": "a"}),
-        *({"model": "m"}, {"n": 2, "c": 0}, {"dataset": "d"}, {"question": ["a", "b"]}),
-    ],
-)
-def test_a_row_that_differs_leaves_all_to_be_read_by_themselves(change: dict[str, Any]) -> None:
-    assert samples._prompts_alike([ALIKE | dict.fromkeys(change), ALIKE | change], ColumnNames(), "step", None) == []
-    assert samples._prompts_alike([ALIKE | change] * 2, ColumnNames(), "step", None) == []
-
-
 @pytest.mark.parametrize(
     "samples_of_row",
     [
@@ -565,17 +528,6 @@ def test_objects_that_are_not_all_samples_of_one_kind_stay_objects(samples_of_ro
     assert objects_as_lists(rows, None) is rows
     assert objects_as_lists([whole, whole], "length") == [whole, whole]
     assert objects_as_lists([whole], None) == [{"task_id": 0, "response": ["a"], "reward": [1.0]}]
-
-
-def test_lists_in_a_parquet_file_are_read_as_those_of_json_lines(tmp_path: Path) -> None:
-    rows = [{**ALIKE, "prompt": f"p{at // 2}", "step": at % 2} for at in range(6)] + [{**ALIKE, "rewards": [0.5, None]}]
-    write_lines(tmp_path / "log.jsonl", *rows)
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
-    runs = [read_run(tmp_path / name, rewards_only=True) for name in ("log.jsonl", "log.parquet")]
-    shown = [([(group.group_id, group.prompt_id, group.rewards) for group in run.groups]) for run in runs]
-    assert shown[0] == shown[1]
-    assert [run.source.quarantined.num_rollouts for run in runs] == [1, 1]
-    assert [group.rollouts[0].completion for group in read_run(tmp_path / "log.parquet").groups] == ["a"] * 7
 
 
 @pytest.mark.parametrize("name", ["dataset", "data_source", "benchmark", "task"])

@@ -1,0 +1,151 @@
+"""Tests of rows that hold their samples alike, and of Parquet files whose metadata shows that they do."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.evaluations import samples
+from gradscope.rollouts.readers.evaluations.lists_alike import LogColumns, prompts_alike, table_alike
+from gradscope.rollouts.run import Run
+from tests.rollouts.readers.lines import write_lines
+
+COLUMNS = LogColumns(named=ColumnNames(), step=None, benchmark=None)
+ROW = {"id": "a", "responses": ["x", "y"], "rewards": [1.0, 0.0]}
+ALIKE = {"prompt": "p", "step": 1, "responses": ["a", "b"], "rewards": [0.0, 1], "solution": "a", "lengths": [3, 4]}
+
+
+@pytest.mark.parametrize("change", [{}, {"task_id": 0}, {"task_id": "t"}, {"prompt": "q", "step": 2.0}])
+def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str, Any]) -> None:
+    rows = [ALIKE | change, ALIKE | change | {"responses": ["c"], "rewards": [True], "lengths": [5]}]
+    columns = LogColumns(named=ColumnNames(), step="step", benchmark="benchmark")
+    by_row = [next(samples._prompts_of(row, at, "", columns)) for at, row in enumerate(rows)]
+    listed = [{name: cell for name, cell in row.items() if not isinstance(cell, list)} for row in rows]
+    keys = {"response": "responses", "reward": "rewards", "lengths": "lengths"}
+    for row, of_row in zip(rows, listed, strict=True):
+        cells = zip(*(row[name] for name in keys.values()), strict=True)
+        of_row["rollouts"] = [dict(zip(keys, of_sample, strict=True)) for of_sample in cells]
+    objects = [next(samples._prompts_of(row, at, "", columns)) for at, row in enumerate(listed)]
+    for at_once, one_by_one in ((rows, by_row), (listed, objects)):
+        both = prompts_alike(at_once, columns), one_by_one
+        assert (
+            len({re.sub(r"[][(),]", "", repr(prompts)) for prompts in both}) == 1
+        )  # whether lists or tuples hold them
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"prompt": ""}, {"step": "one"}, {"rewards": [1.0]}, {"responses": [], "rewards": [], "lengths": []}),
+        *({"lengths": [3, "4"]}, {"rewards": [[1.0], [0.0]]}, {"responses": ["a", None]}, {"responses": "a"}),
+        *({"model": "m"}, {"n": 2, "c": 0}, {"dataset": "d"}, {"question": ["a", "b"]}),
+    ],
+)
+def test_a_row_that_differs_leaves_all_to_be_read_by_themselves(change: dict[str, Any]) -> None:
+    columns = LogColumns(named=ColumnNames(), step="step", benchmark=None)
+    assert prompts_alike([ALIKE | dict.fromkeys(change), ALIKE | change], columns) == []
+    assert prompts_alike([ALIKE | change] * 2, columns) == []
+
+
+def test_lists_in_a_parquet_file_are_read_as_those_of_json_lines(tmp_path: Path) -> None:
+    rows = [{**ALIKE, "prompt": f"p{at // 2}", "step": at % 2} for at in range(6)] + [{**ALIKE, "rewards": [0.5, None]}]
+    write_lines(tmp_path / "log.jsonl", *rows)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
+    runs = [read_run(tmp_path / name, rewards_only=True) for name in ("log.jsonl", "log.parquet")]
+    shown = [([(group.group_id, group.prompt_id, group.rewards) for group in run.groups]) for run in runs]
+    assert shown[0] == shown[1]
+    assert [run.source.quarantined.num_rollouts for run in runs] == [1, 1]
+    assert [group.rollouts[0].completion for group in read_run(tmp_path / "log.parquet").groups] == ["a"] * 7
+
+
+def _write(folder: Path, *rows: dict[str, Any]) -> Path:
+    pq.write_table(pa.Table.from_pylist(list(rows)), folder / "log.parquet", row_group_size=3)
+    return folder / "log.parquet"
+
+
+def _rows(**cells: Any) -> list[dict[str, Any]]:
+    return [{**ROW, "id": f"p{at // 2}", **cells} for at in range(7)]
+
+
+def _shown(run: Run) -> object:
+    groups = [(of.step, of.group_id, of.prompt_id, of.rewards, of.rollouts[0].rewards) for of in run.groups]
+    return groups, run.source.inferred, run.source.num_rows, run.source.quarantined.num_rollouts
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        (_rows(), ("id", "rewards")),
+        (_rows(format=[0.5, 0.0], finish=["stop", None]), ("id", "rewards", "format")),
+        ([{**row, "step": at % 2} for at, row in enumerate(_rows(prompt="?"))], ("step", "id", "prompt", "rewards")),
+        ([{**row, "id": 0} for row in _rows(problem="?", messages=[{"role": "user"}])], ("id", "problem", "rewards")),
+        ([{"prompt": "?", **row} for row in _rows()], ("id", "prompt", "rewards")),
+        ([{"prompt": row["id"], "responses": ["x"], "rewards": [0.5]} for row in _rows()], ("prompt", "rewards")),
+        ([{**row, "benchmark": of} for row in _rows() for of in ("aime", "math")], ("id", "rewards")),
+        ([{**row, "rewards": [at % 2 == 0, False]} for at, row in enumerate(_rows())], ("id", "rewards")),
+    ],
+)
+def test_files_alike_are_read_without_responses_as_json_lines_are(
+    rows: list[dict[str, Any]], names: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = _write(tmp_path, *rows)
+    of_log = LogColumns(named=ColumnNames(), step="step" if "step" in rows[0] else None, benchmark=None)
+    columns = table_alike(path, of_log)
+    assert columns is not None
+    assert columns.names == names
+    write_lines(tmp_path / "log.jsonl", *rows)
+    of_lines = read_run(tmp_path / "log.jsonl", rewards_only=True)
+    assert _shown(read_run(path, rewards_only=True)) == _shown(of_lines)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"prompts": ["a", "b"]},
+        {"messages": [{"role": "user", "content": "?"}]},
+        {"samples": [{"reward": 1.0, "response": "x"}]},
+        {"dataset": "aime"},
+        {"format": [1.0]},
+        {"scores": [[1.0], [0.0]]},
+    ],
+)
+def test_files_with_other_columns_are_read_in_full(cells: dict[str, Any], tmp_path: Path) -> None:
+    assert table_alike(_write(tmp_path, *_rows(**cells)), COLUMNS) is None
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"responses": ["x", "y", "z"]},
+        {"responses": ["x", None]},
+        {"rewards": [1.0, None]},
+        {"rewards": None, "responses": None},
+        {"rewards": [], "responses": []},
+    ],
+)
+def test_files_with_other_lists_in_a_row_are_read_in_full(cells: dict[str, Any], tmp_path: Path) -> None:
+    assert table_alike(_write(tmp_path, *_rows(), {**ROW, **cells}), COLUMNS) is None
+
+
+def test_a_named_column_or_a_step_that_the_file_lacks_is_read_in_full(tmp_path: Path) -> None:
+    path = _write(tmp_path, *_rows())
+    assert table_alike(path, LogColumns(named=ColumnNames(prompt_id="id"), step=None, benchmark=None)) is None
+    assert table_alike(path, LogColumns(named=ColumnNames(), step="step", benchmark=None)) is None
+
+
+@pytest.mark.parametrize("flaw", [{"rewards": [math.nan, 1.0]}, {"id": None}, {"id": ""}, {"format": [1.0]}])
+def test_odd_rows_are_set_aside_as_those_of_json_lines(flaw: dict[str, Any], tmp_path: Path) -> None:
+    rows = [*_rows(format=[0.5, 0.5]), {**ROW, "format": [0.5, 0.5], **flaw}]
+    if "format" in flaw:
+        rows.append({**ROW, "format": [1.0, 0.0, 1.0]})  # of as many values in all
+    path = _write(tmp_path, *rows)
+    assert table_alike(path, COLUMNS) is not None
+    write_lines(tmp_path / "log.jsonl", *rows)
+    of_lines = read_run(tmp_path / "log.jsonl", rewards_only=True)
+    assert _shown(read_run(path, rewards_only=True)) == _shown(of_lines)
