@@ -30,7 +30,8 @@ def cost_finding(report: results.DegeneracyReport) -> str:
     )
     lost = " and ".join(f"{percent(share)} of {resource}" for share, resource in shares if share is not None)
     batch, effective = cost.batch_size.value or 0.0, cost.effective_batch_size.value or 0.0
-    return f"Signal lost: {lost}; of {amount(batch)} rollouts a step {amount(effective)} count."
+    per = " a step" if len(report.course.step) > 1 else ""
+    return f"Signal lost: {lost}; of {amount(batch)} rollouts{per} {amount(effective)} count."
 
 
 def dispersion_finding(report: results.DegeneracyReport) -> str:

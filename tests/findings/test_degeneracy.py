@@ -44,6 +44,8 @@ def test_the_cost_names_what_was_measured() -> None:
         "Signal lost: 41.2 % of rollouts and 52.0 % of generation time; of 64 rollouts a step 37.6 count."
     )
     assert cost_finding(ALIVE) == ""
+    of_one_step = replace(REPORT, course=results.DegeneracyCourse(step=(0,)))
+    assert cost_finding(of_one_step).endswith("; of 64 rollouts 37.6 count.")
 
 
 @pytest.mark.parametrize(
