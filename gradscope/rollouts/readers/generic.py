@@ -303,16 +303,18 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     further = (columns.sample, columns.environment, *columns.policies, *columns.rewards, *columns.times, *long)
     texts = tuple(name for name in long if name is not None and name not in columns.entries)
     read = [name for name in (*roles, *further, *columns.held_out) if name is not None and name not in texts]
-    heads = [name.partition(".")[0] for name in read if name in columns.entries]
-    wanted = dict.fromkeys([*heads, *(name for name in read if name not in columns.entries)])
+    key_of_name = {name: name.partition(".")[0] if name in columns.entries else name for name in read}
+    optional = {*columns.rewards, *columns.times} - {names.reward}
+    required = {key for name, key in key_of_name.items() if name not in optional}
     return ColumnLog(
         files=files,
         rows=read_rows,
         to_columns=columns.to_columns,
-        keys=tuple(wanted),
+        keys=tuple(dict.fromkeys(key_of_name.values())),
         raw=texts,
         quarantine=quarantine,
         looks_at_path=bool(columns.steps),
+        may_be_nan=tuple(set(key_of_name.values()) - required),
     )
 
 

@@ -357,6 +357,19 @@ def test_a_broken_advantage_is_told(tmp_path: Path) -> None:
     assert [entry.num_rows for entry in run.source.quarantined.reasons] == [3]
 
 
+@pytest.mark.parametrize(
+    "cells", ['"reward_a": %s, "b_reward": 0.5', '"rewards": {"a": %s, "b": 0.5}', '"generation_seconds": %s']
+)
+def test_a_function_that_is_no_number_leaves_a_row_usual(
+    cells: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = '{"group_id": "g", "step": 1, "reward": 1, "info": {}, ' + cells + "}"
+    path = write_lines(tmp_path / "a.jsonl", [row % cell for cell in ("1", "NaN", "null", "-Infinity", "{}", "NaN")])
+    assert not assert_reduced(path).source.quarantined.reasons
+    monkeypatch.setattr(lines, "OddRow", None)
+    assert read_run(path, rewards_only=True).groups[0].size == 6
+
+
 def shape(run: Run) -> dict[str, tuple[float | None, ...]]:
     return {group.group_id: group.rewards for group in run.groups}
 

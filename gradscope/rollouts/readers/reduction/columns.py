@@ -330,6 +330,7 @@ class LineColumns(Struct, frozen=True, kw_only=True, dict=True):
     row: Any  # the type that lines are decoded to: a struct of the keys that are read
     to_columns: Callable[[Sequence[Any], Path], Columns]  # the columns of rows of a file, at least one
     looks_at_path: bool = False  # whether their meaning depends on the name of the file
+    may_be_nan: tuple[str, ...] = ()  # fields of numbers, or objects of numbers, of which NaN says as little as null
 
     @cached_property
     def decoder(self) -> msgspec.json.Decoder[Any]:
@@ -344,6 +345,7 @@ def line_columns(
     *,
     looks_at_path: bool = False,
     is_complete: bool = False,
+    may_be_nan: Collection[str] = (),
 ) -> LineColumns | None:
     """How lines become columns.
 
@@ -353,6 +355,7 @@ def line_columns(
         raw: Further keys, whose cells stay JSON until they are needed.
         looks_at_path: Whether the meaning of cells depends on the name of the file.
         is_complete: Whether a row with any other key is left to the row reader.
+        may_be_nan: Keys of numbers, or objects of numbers, of which NaN says as little as null.
 
     Returns:
         Their declaration; None where a key cannot be a field of a decoder.
@@ -374,7 +377,8 @@ def line_columns(
 
         return to_columns(Cells(path, len(rows), getters, column, select=select))
 
-    return LineColumns(row=row, to_columns=columns_of_rows, looks_at_path=looks_at_path)
+    without_nan = tuple(name for name, key in names.items() if key in may_be_nan)
+    return LineColumns(row=row, to_columns=columns_of_rows, looks_at_path=looks_at_path, may_be_nan=without_nan)
 
 
 class ListColumns(Struct, frozen=True, kw_only=True):
@@ -404,9 +408,10 @@ def file_columns(
     raw: Collection[str] = (),
     *,
     looks_at_path: bool = False,
+    may_be_nan: Collection[str] = (),
 ) -> Callable[[Path], FileColumns]:
     """How each file becomes columns, by its suffix; for the arguments see :func:`line_columns`."""
-    lines = line_columns(to_columns, keys := tuple(keys), raw, looks_at_path=looks_at_path)
+    lines = line_columns(to_columns, keys := tuple(keys), raw, looks_at_path=looks_at_path, may_be_nan=may_be_nan)
     table = TableColumns(names=keys, texts=tuple(raw), to_columns=to_columns)
 
     def columns_of(file: Path) -> FileColumns:

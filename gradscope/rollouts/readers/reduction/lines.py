@@ -90,14 +90,16 @@ class LineBlock(Struct, frozen=True, kw_only=True):
     is_open: bool = False  # whether it is the last line of its file, without a line end
     lost: InputError | None = None  # why the rest of the file cannot be read; such a block has no lines
 
-    def decoded(self, decoder: msgspec.json.Decoder[Any]) -> tuple[list[Any], Counts, Counts]:
-        """The rows that decode, the numbers of their lines, and the bounds of all lines."""
+    def decoded(
+        self, decoder: msgspec.json.Decoder[Any], may_be_nan: Sequence[str] = ()
+    ) -> tuple[list[Any], Counts, Counts]:
+        """The rows that decode, the numbers of their lines, and the bounds of all lines; NaN as None in some fields."""
         data = self.data + b"\n" if self.is_open else self.data
         letters = np.frombuffer(data, dtype=np.uint8)
         is_long = data.find(b"\n") >= _LONG
         ends = np.fromiter(_positions_in(data, b"\n"), np.int64) if is_long else positions_of(letters, _END)
         bounds = np.concatenate([[0], ends + 1])
-        rows, at = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds))
+        rows, at = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds), may_be_nan)
         return rows, at, bounds
 
     def odd_rows(self, bounds: Counts, numbers: list[int]) -> list[OddRow]:
@@ -171,7 +173,7 @@ def scan_small(
     """
     small = [_SmallFile(path, file) for path, file in zip(paths, files, strict=True)]
     if plain := [file for file in small if file.is_plain]:
-        _decode_together(plain, columns.decoder)
+        _decode_together(plain, columns)
     for is_plain, adjacent in groupby(small, key=attrgetter("is_plain")):
         if is_plain:
             yield from _scan_together(list(adjacent), columns, with_texts)
@@ -227,10 +229,11 @@ class _SmallFile:
         yield from (replace(block, is_document=self.is_document) for block in scanned)
 
 
-def _decode_together(files: Sequence[_SmallFile], decoder: msgspec.json.Decoder[Any]) -> None:
+def _decode_together(files: Sequence[_SmallFile], columns: LineColumns) -> None:
     """Decode files of one block at the cost of one; those with a line that does not decode are not plain."""
     data = b"".join(file.blocks[0].data for file in files)
-    rows, at, bounds = LineBlock(data=data, offset=0, end=len(data)).decoded(decoder)
+    block = LineBlock(data=data, offset=0, end=len(data))
+    rows, at, bounds = block.decoded(columns.decoder, columns.may_be_nan)
     edges = np.append(0, np.cumsum([file.blocks[0].data.count(b"\n") for file in files]))
     pairs = zip(pairwise(edges.tolist()), pairwise(np.searchsorted(at, edges).tolist()), strict=True)
     for file, ((start, end), (first, last)) in zip(files, pairs, strict=True):
@@ -297,7 +300,7 @@ def _whole_lines(stream: IO[bytes], size: int) -> tuple[bytes, int]:
 def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_texts: bool) -> Scanned:
     if block.lost is not None:
         return Scanned(file=file, end=block.end, num_rows=0, lost=block.lost)
-    rows, at, bounds = block.decoded(columns.decoder)
+    rows, at, bounds = block.decoded(columns.decoder, columns.may_be_nan)
     num_lines = len(bounds) - 1
     part, numbers, spans = None, at, list[Span]()
     noted: tuple[Note, ...] = ()
@@ -325,7 +328,7 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
 
 
 def _decoded(
-    decoder: msgspec.json.Decoder[Any], data: bytes, bounds: Counts, doubtful: Counts
+    decoder: msgspec.json.Decoder[Any], data: bytes, bounds: Counts, doubtful: Counts, may_be_nan: Sequence[str]
 ) -> tuple[list[Any], Counts]:
     """The rows that decode, and the numbers of their lines; where decoding fails, lines are bisected."""
     decode, view = decoder.decode_lines, memoryview(data)
@@ -353,9 +356,20 @@ def _decoded(
     numbers = np.concatenate(at)
     if is_patched is None or not is_patched.any():
         return rows, numbers
-    may_be_read = zip(rows, is_patched[numbers].tolist(), strict=True)
-    is_usual = [not (was_patched and _PATCH in msgspec.json.encode(row)) for row, was_patched in may_be_read]
-    return list(compress(rows, is_usual)), numbers[is_usual]
+    of_patched = list(compress(rows, is_patched[numbers].tolist()))
+    for row in of_patched:
+        for name in may_be_nan:
+            setattr(row, name, _none_if_patched(getattr(row, name)))
+    is_usual = ~is_patched[numbers]
+    is_usual[~is_usual] = [_PATCH not in msgspec.json.encode(row) for row in of_patched]
+    return list(compress(rows, is_usual.tolist())), numbers[is_usual]
+
+
+def _none_if_patched(cell: Any) -> Any:
+    """A number, or an object of numbers, with None for each NaN."""
+    if type(cell) is not dict:
+        return cell
+    return {name: _none_if_patched(value) for name, value in cell.items()} or None
 
 
 _NOT_JSON = (b"NaN", b"Infinity", b"-Infinity")

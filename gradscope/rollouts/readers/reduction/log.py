@@ -127,6 +127,7 @@ class ColumnLog(Struct, frozen=True, kw_only=True):
     """The keys that are read, which makes files of usual kinds columns; none: all rows go to the row reader."""
     raw: Sequence[str] = ()  # further keys, whose cells are long and stay undecoded until they are needed
     looks_at_path: bool = False  # whether the meaning of cells depends on the name of the file
+    may_be_nan: Sequence[str] = ()  # those of numbers, or objects of numbers, of which NaN says as little as null
     declared: Declared | None = None  # how a file becomes columns, where ``keys`` do not suffice
     read_back: Callable[[Cells], Columns] | None = None
     """Replaces ``to_columns`` where the rollouts of a step are read back; None: ``to_columns``."""
@@ -147,8 +148,11 @@ class ColumnLog(Struct, frozen=True, kw_only=True):
         """How a file becomes columns."""
         if self.declared is not None:
             return self.declared
-        declared = file_columns(self.to_columns, self.keys, self.raw, looks_at_path=self.looks_at_path)
-        return declared if self.keys or self.raw else lambda _: None
+        if not (self.keys or self.raw):
+            return lambda _: None
+        return file_columns(
+            self.to_columns, self.keys, self.raw, looks_at_path=self.looks_at_path, may_be_nan=self.may_be_nan
+        )
 
     def records(
         self, file: Path, rows: Iterable[tables.Row], quarantine: QuarantineLog

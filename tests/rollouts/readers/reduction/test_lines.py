@@ -124,6 +124,17 @@ def test_only_numbers_that_are_none_and_not_read_are_usual(
     assert all(row.row == parse_line(line) for row in scan.odd)
 
 
+def test_a_field_in_which_nan_says_nothing_has_none(tmp_path: Path) -> None:
+    columns = line_columns(lambda rows: Columns(), ("x", "r"), may_be_nan=("x",))  # type: ignore[call-arg]
+    assert columns is not None
+    cells = [b"NaN", b"[NaN]", b'{"y": -Infinity, "z": {"w": NaN}, "v": 1}', b"0"]
+    data = b"".join(b'{"r": 1, "x": %b, "other": NaN}\n' % cell for cell in cells) + b'{"r": NaN}\n'
+    block = lines.LineBlock(data=data, offset=0, end=len(data))
+    rows, at, _ = block.decoded(columns.decoder, columns.may_be_nan)
+    assert [getattr(row, columns.may_be_nan[0]) for row in rows] == [None, {"y": None, "z": {"w": None}, "v": 1}, 0]
+    assert at.tolist() == [0, 2, 3]
+
+
 @pytest.mark.parametrize("times", [1, 40])
 @pytest.mark.parametrize(
     ("value", "is_usual"),
