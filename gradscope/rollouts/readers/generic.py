@@ -72,7 +72,7 @@ from gradscope.rollouts.readers.parsing.records import (
     refuse_copies,
 )
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, stem_of, suffix_of
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, step_numbers, texts_in
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, columns_of_whole_rows, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.readers.run_files import with_run_files
 from gradscope.rollouts.readers.trainers.trl_groups import MASKS
@@ -408,7 +408,8 @@ def read_flat(
         log = replace(log, validate=partial(without_constants, rows=searched, settings=apart, benchmark=benchmark))
     title = f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
     if layout:
-        log = replace(log, rows=partial(nested.read_rows_within, layout=layout), keys=(), raw=())
+        inner = partial(nested.to_columns_within, layout=layout, to_columns=flat.to_columns)
+        log = replace(log, to_columns=inner, declared=columns_of_whole_rows(inner), lines_hold_many=True)
         title = f"samples in {nested.title_of(layout)} of {outer}"
     inferred = list(_inferred(flat, request.columns, total, terms))
     if ids_recur:

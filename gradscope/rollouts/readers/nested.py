@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, permutations
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import list_names
-from gradscope.rollouts.readers.parsing.tables import Row, read_rows, suffix_of
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns
 
 _OF_A_ROLLOUT = frozenset((*roles.TRIALS, *roles.ANSWER_KEYS, *roles.USUAL["completion"]))
 _TURNS = r"turn|step|message|histor|action|transition|dialog(ue)?$|conversation$|tool|trajectory$"
@@ -111,12 +111,13 @@ def columns_within(rows: Sequence[Mapping[str, Any]], named: ColumnNames) -> Col
     return roles.columns_of_rows(first_rows_within(rows, layout), named) if layout else columns
 
 
-def read_rows_within(file: Path, quarantine: QuarantineLog, *, layout: Layout) -> Iterator[Row]:
-    """The innermost rows of a file, each with where it lies."""
-    is_document = suffix_of(file) == ".json"
-    rows = ((location, inner) for location, row in read_rows(file, quarantine) for inner in rows_within(row, layout))
-    for number, (location, inner) in enumerate(rows, start=1):
-        yield f"{file}:{number}" if is_document else location, inner
+def to_columns_within(rows: Cells, *, layout: Layout, to_columns: Callable[[Cells], Columns]) -> Columns:
+    """The rollouts of the innermost rows of some rows."""
+    inner = [(at, of_row) for at, row in enumerate(rows.rows) for of_row in rows_within(row, layout)]
+    outer = np.array([at for at, _ in inner], dtype=np.int64)
+    locations = [rows.locations[at] for at, _ in inner] if rows.locations else ()
+    columns = to_columns(Cells.of_rows([of_row for _, of_row in inner], rows.path, locations))
+    return replace(columns, row=outer[columns.row_of])
 
 
 def title_of(layout: Layout) -> str:

@@ -43,15 +43,13 @@ from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_r
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
 from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, has_more_rows, peek
-from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
+from gradscope.rollouts.readers.parsing.tables import expand, read_rows
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     Fact,
-    LineColumns,
-    ListColumns,
     Note,
-    TableColumns,
+    columns_of_whole_rows,
     facts_in,
     numbers_of,
 )
@@ -118,14 +116,11 @@ def _read(request: ReadRequest) -> Run:
     log_columns = LogColumns(named=columns, step=step_key, benchmark=benchmark)
     to_columns = partial(_to_columns, columns=log_columns, apart=apart)
     files = expand(request.path)
-    decoded = LineColumns(row=dict[str, Any], to_columns=lambda rows, path: to_columns(Cells.of_rows(rows, path)))
     alike = None if apart else partial(table_alike, columns=log_columns)
-    table = TableColumns(names=None, to_columns=to_columns, alike=alike)
-    declared = {".json": ListColumns(lines=decoded), ".csv": None, ".tsv": None, ".parquet": table}
     notes, quarantine = set[Note](), WatchedLog(request.progress, files)
     log = ColumnLog(
         files=files,
-        declared=lambda file: declared.get(suffix_of(file) or "", decoded),
+        declared=columns_of_whole_rows(to_columns, alike),
         rows=read_rows,
         to_columns=to_columns,
         quarantine=quarantine,

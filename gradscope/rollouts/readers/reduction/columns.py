@@ -425,6 +425,16 @@ def file_columns(
     return columns_of
 
 
+def columns_of_whole_rows(
+    to_columns: Callable[[Cells], Columns], alike: Callable[[Path], TableColumns | None] | None = None
+) -> Callable[[Path], FileColumns]:
+    """How each file becomes columns where all cells of a row are looked at; ``alike`` as in :class:`TableColumns`."""
+    lines = LineColumns(row=dict[str, Any], to_columns=lambda rows, path: to_columns(Cells.of_rows(rows, path)))
+    table = TableColumns(names=None, to_columns=to_columns, alike=alike)
+    by_suffix = {".json": ListColumns(lines=lines), ".csv": None, ".tsv": None, ".parquet": table}
+    return lambda file: by_suffix.get(suffix_of(file) or "", lines)
+
+
 def records_in(
     to_columns: Callable[[Cells], Columns],
     path: Path,
