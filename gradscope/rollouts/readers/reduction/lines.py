@@ -381,13 +381,12 @@ def _without_nan(data: bytes, bounds: Counts) -> tuple[bytes, NDArray[np.bool_]]
 
     Also which lines have one: where such a cell is read, only the row reader knows what it means.
     """
-    unescaped = data.replace(b"\\\\", b"__").replace(b'\\"', b"__")
-    quotes = positions_of(np.frombuffer(unescaped, dtype=np.uint8), _QUOTE)
+    quotes = positions_of(_unescaped(data), _QUOTE)
     patched, is_patched = np.frombuffer(data, dtype=np.uint8).copy(), np.zeros(len(bounds) - 1, dtype=np.bool_)
     for text in _NOT_JSON:
         starts = np.fromiter(_positions_in(data, text), np.int64)
         line = np.searchsorted(bounds, starts, side="right") - 1
-        is_outside = (np.searchsorted(quotes, starts) - np.searchsorted(quotes, bounds[line])) % 2 == 0
+        is_outside = _are_outside(starts, quotes, bounds)
         is_patched[line[is_outside]] = True
         patch = np.frombuffer(_PATCH.ljust(len(text)), dtype=np.uint8)
         patched[starts[is_outside, None] + np.arange(len(text))] = patch
@@ -408,8 +407,8 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
         if num_brackets < MAX_DEPTH * len(starts):  # else most lines have that many, and counting them costs more
             brackets = positions_of(letters, _BRACKET, bits=0x20)
             may_be_deep &= np.diff(np.searchsorted(brackets, bounds)) > MAX_DEPTH
-        for number in np.flatnonzero(may_be_deep).tolist():
-            is_doubtful[number] = _may_be_deeper(memoryview(data)[bounds[number] : bounds[number + 1]], MAX_DEPTH)
+        if may_be_deep.any():
+            is_doubtful[may_be_deep] = _are_deep(data, bounds, np.flatnonzero(may_be_deep))
     for position in _long_numbers(data, letters):
         is_doubtful[np.searchsorted(bounds, position, side="right") - 1] = True
     if not is_text(data):
@@ -418,25 +417,33 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
     return np.flatnonzero(is_doubtful)
 
 
-_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgspec.Raw])
-_OPENS = frozenset(b"{[")
+def _are_deep(data: bytes, bounds: Counts, numbers: Counts) -> NDArray[np.bool_]:
+    """Which of some lines nest objects and lists on too many levels; what is no JSON, the decoder finds out."""
+    view = memoryview(data)
+    letters = _unescaped(b"".join(view[bounds[number] : bounds[number + 1]] for number in numbers.tolist()))
+    bounds = np.append(0, np.cumsum(np.diff(bounds)[numbers]))
+    quotes = positions_of(letters, _QUOTE)
+    opening, closing = (positions_of(letters, bracket, bits=0x20) for bracket in (_BRACKET, _CLOSE))
+    opening, closing = (at[_are_outside(at, quotes, bounds)] for at in (opening, closing))
+    line = np.searchsorted(bounds, opening, side="right") - 1
+    before = np.searchsorted(opening, bounds) - np.searchsorted(closing, bounds)
+    level = np.arange(1, len(opening) + 1) - np.searchsorted(closing, opening) - before[line]
+    is_deep = np.zeros(len(numbers), dtype=np.bool_)
+    is_deep[line[level > MAX_DEPTH]] = True
+    return is_deep
 
 
-def _may_be_deeper(document: memoryview, depth: int) -> bool:
-    """Whether an object or a list is nested on more levels than that, or is no JSON; brackets of texts do not count."""
-    try:
-        parts = _PARTS.decode(document)
-    except tables.UNDECODED:
-        return True
-    for part in parts.values() if isinstance(parts, dict) else parts:
-        view = memoryview(part)
-        if view[0] not in _OPENS or len(view) < 2 * depth:
-            continue
-        is_object = view[0] == _BRACKET  # a list may have a million elements, which are first counted as letters
-        opens_enough = is_object or (text := bytes(view)).count(b"[") + text.count(b"{") >= depth
-        if opens_enough and (depth == 1 or _may_be_deeper(view, depth - 1)):
-            return True
-    return False
+def _unescaped(data: bytes) -> NDArray[np.uint8]:
+    """JSON in which each quote opens or closes a text."""
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def _are_outside(at: Counts, quotes: Counts, bounds: Counts) -> NDArray[np.bool_]:
+    """Which positions are outside of texts, by the quotes since the start of the line of each."""
+    starts = bounds[np.searchsorted(bounds, at, side="right") - 1]
+    return np.asarray((np.searchsorted(quotes, at) - np.searchsorted(quotes, starts)) % 2 == 0)
 
 
 def is_text(data: bytes) -> bool:
