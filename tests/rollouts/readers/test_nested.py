@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ from gradscope.errors import UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.nested import NUM_LISTED, Level, layout_of, rows_within, title_of
+from tests.rollouts.readers.lines import write_lines
+from tests.rollouts.readers.reduced import assert_reduced
 
 REWARDS = {(step, prompt): (float(step > 1), float(prompt == "p")) for step in (1, 2) for prompt in "pq"}
 """(Step, prompt) -> the rewards of its two samples."""
@@ -163,3 +166,31 @@ def test_columns_within_are_named(tmp_path: Path) -> None:
     assert run.groups[0].rewards == tuple(1 - reward for reward in REWARDS[1, "p"])
     with pytest.raises(UsageError, match="There is no column 'nowhere'"):
         read_run(tmp_path / "log.json", ReadOptions(columns=ColumnNames(reward="nowhere")))
+
+
+FLAWS: tuple[dict[str, Any], ...] = (
+    {"reward": None},
+    {"reward": math.nan},
+    {"prompt": ""},
+    {"prompt": None},
+    {"reward": "x"},
+)
+
+
+@pytest.mark.parametrize("flaw", [{}, *FLAWS])
+@pytest.mark.parametrize("kind", ["list", "batch", "keys"])
+def test_rollouts_within_rows_are_columns_as_the_row_reader_has_them(
+    kind: str, flaw: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = []
+    for step in range(1, 7):
+        inner = [{"prompt": f"q{at // 2}", "completion": f"{step}{at}", "reward": at % 3 / 2} for at in range(6)]
+        inner[1] |= flaw if step == 4 else {}
+        by_key = {key: [of_rollout | {"completion": key} for of_rollout in inner] for key in "ab"}
+        if kind == "batch":
+            lists = {f"{name}s": [of_rollout[name] for of_rollout in inner] for name in inner[0]}
+            rows.append({"step": step, "loss": 0.5, **lists})
+        else:
+            rows.append({"step": step, "loss": 0.5, "rollouts": inner if kind == "list" else by_key})
+    run = assert_reduced(write_lines(tmp_path / "log.jsonl", *rows, {"step": 7, "loss": 0.5}))
+    assert run.source.num_rows >= 30

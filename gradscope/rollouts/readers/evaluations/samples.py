@@ -68,7 +68,7 @@ _EVALUATION = re.compile(
 """Keys of whole evaluations, whose counts are their totals."""
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
-_NUM_PARTS_EACH = 50  # the same of each of several rows
+_NUM_PARTS_EACH = 24  # the same of each of several rows: more than an object of numbers of tokens is known by
 _NO_STEP = "the step is not a whole number"
 MAX_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
 
