@@ -40,7 +40,7 @@ class _RewardCourse(Struct, frozen=True):
     """From the others to the last: of the mean, of the prompts of both, and the number of these."""
     falls: list[int]  # these numbers of prompts, of falls alone; 0 where it is unknown whether these prompts fall
     hidden: str  # that prompts that return fall, though the mean does not; empty where they do not
-    is_flat: bool  # whether any rise on prompts that return is surely small, though there is room for one
+    is_flat: bool  # whether any rise, also on prompts that return, is surely small, though there is room for one
 
     @property
     def surely_falls(self) -> bool:
@@ -56,8 +56,8 @@ class _RewardCourse(Struct, frozen=True):
 
     @property
     def of_other_prompts(self) -> str:
-        """That a fall or rise may be that of other prompts; empty where it is not."""
-        shared = self.changes[0][2] if self.goes == "rises" else _MIN_SHARED_PROMPTS
+        """That a fall, rise or neither may be that of other prompts; empty where it is not."""
+        shared = _MIN_SHARED_PROMPTS if self.goes == "is" else self.changes[0][2]
         return ", of other prompts" if max(self.falls, default=shared) < _MIN_SHARED_PROMPTS else ""
 
 
@@ -79,7 +79,7 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
         # what returning prompts surely do not do is not the policy's, but that of others in their place
         and not (same.is_defined and same.ends[0] > -small)
     ]
-    ends = [max(same.ends[1], change.ends[1]) if same.is_defined else np.inf for change, same, _ in changes]
+    ends = [rise.ends[1] for change, same, _ in changes for rise in (change, same) if rise.is_defined]
     has_room = table.reward.max() - levels[0] > 2.5 * small  # half a deviation; of 0 and 1, a pass rate below 0.8
     hidden = [
         f"Easier prompts hide a fall: on {shared} that return the mean reward changes by {with_interval(same, '+.3g')}."
@@ -213,10 +213,9 @@ def _verdicts(
         yield _Verdict(course.hidden, _FALLEN)
     if not (course.falls or is_lost or is_relative) and (some_fall := _falling_prompts(table)):
         yield _Verdict(some_fall, _FORGOTTEN)
-    if course.falls:
-        yield _Verdict("", _FALLEN if course.surely_falls else _PERHAPS_HARDER)
-    elif course.is_flat:
-        yield _Verdict("", _FLAT)
+    if course.falls or course.is_flat:
+        advice = _FALLEN if course.falls else _FLAT
+        yield _Verdict("", _PERHAPS_HARDER if course.of_other_prompts else advice)
 
 
 _HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
@@ -224,5 +223,5 @@ _FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: wha
 _FLAT = "Look at the learning rate, KL and dead groups, and whether the reward tells good completions from bad ones."
 _FALLEN = "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
 _PERHAPS_HARDER = (
-    "Too few prompts return: sample some of the first ones again to tell a worse policy from harder prompts."
+    "Too few prompts return: sample some of the first ones again to tell what the policy does from harder prompts."
 )

@@ -36,8 +36,6 @@ def rates(*levels: float, other: bool = False) -> ReportSection:
 @pytest.mark.parametrize("other", [False, True])
 def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: str, other: bool) -> None:
     section = rates(*levels, other=other)
-    if other and verb == "hardly rises:":  # others may have been as much harder as the policy got better
-        verb, severity = "is", "fine"
     assert section.findings[0].startswith(f"The mean reward {verb} ")
     assert section.severity == severity
     assert section.findings[0].endswith(", of other prompts.") == (other and verb != "is")
