@@ -23,7 +23,7 @@ from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import generic, nested
-from gradscope.rollouts.readers.evaluations.lists_alike import LogColumns, Prompt, prompts_alike, table_alike
+from gradscope.rollouts.readers.evaluations.rows_alike import LogColumns, Prompt, prompts_alike, table_alike
 from gradscope.rollouts.readers.evaluations.shapes import (
     COUNTS,
     MAX_DEPTH,

@@ -12,7 +12,7 @@ import pytest
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations import samples
-from gradscope.rollouts.readers.evaluations.lists_alike import LogColumns, prompts_alike, table_alike
+from gradscope.rollouts.readers.evaluations.rows_alike import LogColumns, prompts_alike, table_alike
 from gradscope.rollouts.run import Run
 from tests.rollouts.readers.lines import write_lines
 
@@ -51,6 +51,21 @@ def test_a_row_that_differs_leaves_all_to_be_read_by_themselves(change: dict[str
     columns = LogColumns(named=ColumnNames(), step="step", benchmark=None)
     assert prompts_alike([ALIKE | dict.fromkeys(change), ALIKE | change], columns) == []
     assert prompts_alike([ALIKE | change] * 2, columns) == []
+
+
+def test_counts_alike_are_read_at_once_as_each_by_itself() -> None:
+    rows = [{"task_id": f"t{at}", "prompt": "?", "n": 3, "c": at} for at in range(4)]
+    assert prompts_alike(rows, COLUMNS) == [
+        next(samples._prompts_of(row, at, "", COLUMNS)) for at, row in enumerate(rows)
+    ]
+    named = LogColumns(named=ColumnNames(num_samples="n", num_correct="c"), step=None, benchmark=None)
+    assert prompts_alike(rows, named) == prompts_alike(rows, COLUMNS)
+    flaws: tuple[dict[str, Any], ...] = (
+        *({"n": "x"}, {"c": 9}, {"n": 0}, {"task_id": ""}, {"task_id": 1.5}, {"model": "m"}, {"dataset": "d"}),
+        *({"passed": [True]}, {"prompt": {"text": "?"}}),
+    )
+    assert [flaw for flaw in flaws if prompts_alike([*rows, rows[0] | flaw], COLUMNS)] == []
+    assert [flaw for flaw in flaws if prompts_alike([rows[0] | flaw] * 2, COLUMNS)] == []
 
 
 def test_lists_in_a_parquet_file_are_read_as_those_of_json_lines(tmp_path: Path) -> None:

@@ -1,0 +1,234 @@
+"""Rows that hold their samples alike: the same keys, counts or lists as long as that of responses, an id of the prompt.
+
+What :func:`samples_of` and the names of prompts make of such rows follows from the keys and types alone, and the
+metadata of a Parquet file tells that all its rows have lists alike, of which no response has then to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from gradscope.rollouts.arrays import to_indices, to_numpy, to_strings
+from gradscope.rollouts.groups import REWARD
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers import column_roles as roles
+from gradscope.rollouts.readers.evaluations.shapes import (
+    NUMBERS,
+    PROMPTS,
+    ROW_IDS,
+    PromptSamples,
+    from_counts,
+    objects_as_lists,
+)
+from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.tables import open_parquet
+from gradscope.rollouts.readers.reduction.columns import (
+    Cells,
+    Columns,
+    Fact,
+    TableColumns,
+    arrow_numbers,
+    step_numbers,
+    texts_in,
+)
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+_TOLD_BY_CELLS = frozenset(("dataset", *roles.POLICIES))  # keys that mean one thing or another, as their cells are
+
+
+class Prompt(NamedTuple):
+    """A prompt of a row, with its samples."""
+
+    row: int
+    step: int
+    name: str  # its id
+    how: str  # what the id comes from
+    cell: Any  # the prompt itself
+    samples: PromptSamples
+    policy: str | None  # the policy of all its samples, where the row names one
+
+
+class LogColumns(Struct, frozen=True, kw_only=True):
+    """The columns of a log that mean the same in every row."""
+
+    named: ColumnNames  # by the user
+    step: str | None  # the column of steps
+    benchmark: str | None  # the column of the benchmark within which ids count
+
+
+class _Ids(NamedTuple):
+    """What names the prompts of rows alike."""
+
+    key: str
+    is_text: bool  # whether it is the text of the prompt
+    prompt: str | None  # the column of texts
+    how: str
+
+
+class _Lists(NamedTuple):
+    """The lists of rows alike."""
+
+    reward: str
+    further: tuple[str, ...]  # all lists of numbers
+    texts: str
+
+
+def _ids_of(types: Mapping[str, set[type]], columns: LogColumns) -> _Ids | None:
+    """What names the prompts of rows, by the types of their cells."""
+    key = roles.first_present(types, (*ROW_IDS, *roles.USUAL["prompt"]))
+    is_named = (columns.named.group, columns.named.prompt_id, columns.named.prompt) != (None, None, None)
+    if is_named or key is None or not _TOLD_BY_CELLS.isdisjoint(types):
+        return None
+    is_text = key in roles.USUAL["prompt"]
+    if types[key] != {str} and (is_text or types[key] != {int}):
+        return None
+    how = f"the text of {key}" if is_text else ", ".join(filter(None, (columns.benchmark, key)))
+    return _Ids(key, is_text, roles.first_present(types, roles.USUAL["prompt"]), how)
+
+
+def _lists_of(types: Mapping[str, set[type]], elements: Mapping[str, set[type]], named: ColumnNames) -> _Lists | None:
+    """The lists of samples in rows, by the types of their cells, and of the elements of lists."""
+    reward = named.reward or roles.first_present(elements, roles.REWARD_LISTS)
+    texts = roles.first_present(elements, (*roles.ANSWER_KEYS, *roles.TEXT_LISTS))
+    is_counted = "n" in types or named != ColumnNames(reward=named.reward, step=named.step)
+    are_plain = all(kinds == {str} or kinds <= NUMBERS for kinds in elements.values())
+    has_other = any(list in types[key] for key in types.keys() - elements.keys())
+    if reward not in elements or reward is None or texts is None or is_counted or has_other or not are_plain:
+        return None
+    further = tuple(key for key, kinds in elements.items() if key == reward or kinds <= NUMBERS)
+    return _Lists(reward, further, texts) if elements.keys().isdisjoint(PROMPTS) else None
+
+
+def prompts_alike(rows: Sequence[Mapping[str, Any]], columns: LogColumns) -> list[Prompt]:
+    """The prompts of rows that are alike; none of others."""
+    rows = objects_as_lists(rows, columns.named.reward)
+    keys = tuple(rows[0]) if rows else ()
+    if not keys or set(map(tuple, rows)) != {keys}:
+        return []
+    by_key = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
+    types = {key: set(map(type, cells)) for key, cells in by_key.items()}
+    ids = _ids_of(types, columns)
+    samples = [] if ids is None or "" in by_key[ids.key] else _samples_alike(rows, by_key, types, columns.named)
+    steps = [0] * len(rows) if columns.step is None else step_numbers(by_key.get(columns.step, ())).tolist()
+    if ids is None or not samples or min(steps, default=-1) < 0:
+        return []
+    names = map(parse.prompt_text_id if ids.is_text else parse.text_of, by_key[ids.key])
+    names = map(parse.in_environment, by_key[columns.benchmark], names) if columns.benchmark in by_key else names
+    prompts = by_key.get(ids.prompt or "", [None] * len(rows))
+    return [
+        Prompt(at, step, name, ids.how, prompt, of_row, None)
+        for at, (step, name, prompt, of_row) in enumerate(zip(steps, names, prompts, samples, strict=True))
+    ]
+
+
+def _samples_alike(
+    rows: Sequence[Mapping[str, Any]],
+    by_key: Mapping[str, Sequence[Any]],
+    types: Mapping[str, set[type]],
+    named: ColumnNames,
+) -> list[PromptSamples]:
+    """The samples of rows with counts or with lists of one length; none of others."""
+    if all(of.isdisjoint((list, dict)) for of in types.values()):
+        counted = [from_counts(row, named) for row in rows]
+        samples = [of_row for of_row in counted if isinstance(of_row, PromptSamples)]
+        return samples if len(samples) == len(rows) else []
+    elements = {key: set(map(type, chain.from_iterable(by_key[key]))) for key, of in types.items() if of == {list}}
+    lists = _lists_of(types, elements, named)
+    sizes = {tuple(map(len, by_key[key])) for key in elements}
+    if lists is None or len(sizes) != 1 or 0 in next(iter(sizes)):
+        return []
+    reward, further, texts = lists
+    return [
+        PromptSamples(
+            shape="lists", rewards=row[reward], further={name: row[name] for name in further}, texts=row[texts]
+        )
+        for row in rows
+    ]
+
+
+def table_alike(path: Path, columns: LogColumns) -> TableColumns | None:
+    """How a Parquet file becomes columns whose metadata tells that its rows have lists alike; else None."""
+    with open_parquet(path) as file:
+        kinds, metadata = {field.name: field.type for field in file.schema_arrow}, file.metadata
+    types = {name: _types_of(kind) for name, kind in kinds.items()}
+    of_lists = {name: kind.value_type for name, kind in kinds.items() if types[name] == {list}}
+    elements = {name: _types_of(kind) for name, kind in of_lists.items() if _matters(name, kind, columns)}
+    types = {name: of for name, of in types.items() if name in elements or name not in of_lists}
+    ids, lists = _ids_of(types, columns), _lists_of(types, elements, columns.named)
+    chunks: dict[str, list[pq.ColumnChunkMetaData]] = {name: [] for name in kinds}
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            chunks[chunk.path_in_schema.partition(".")[0]].append(chunk)
+    # an empty list or null counts as a value that is null
+    sizes = {tuple(chunk.num_values for chunk in chunks[name]) for name in elements}
+    are_whole = all(map(_has_no_null, chain.from_iterable(chunks[name] for name in elements)))
+    if ids is None or lists is None or len(sizes) != 1 or not are_whole or columns.step not in (None, *kinds):
+        return None
+    if ids.prompt != roles.first_present(kinds, roles.USUAL["prompt"]):
+        return None
+    read = filter(None, (columns.step, columns.benchmark, ids.key, ids.prompt, *lists.further))
+    to_columns = partial(_columns_of_lists, ids=ids, lists=lists, columns=columns)
+    return TableColumns(names=tuple(dict.fromkeys(read)), to_columns=to_columns)
+
+
+def _types_of(kind: pa.DataType) -> set[type]:
+    """The type of the cells of a column; ``object`` of one that holds no samples."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return {list}
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return {str}
+    if pa.types.is_boolean(kind):
+        return {bool}
+    if pa.types.is_integer(kind):
+        return {int}
+    return {float} if pa.types.is_floating(kind) else {object}
+
+
+def _matters(name: str, kind: pa.DataType, columns: LogColumns) -> bool:
+    """Whether a list of such elements may say something of samples; others are not read."""
+    is_named = name in (columns.named.reward, *roles.ANSWER_KEYS, *roles.TEXT_LISTS, *roles.REWARD_LISTS)
+    if pa.types.is_struct(kind):
+        entries = {kind.field(at).name for at in range(kind.num_fields)}
+        return is_named or not entries.isdisjoint((columns.named.reward, *roles.USUAL["reward"]))
+    return is_named or name in PROMPTS or _types_of(kind) != {str}
+
+
+def _has_no_null(chunk: pq.ColumnChunkMetaData) -> bool:
+    statistics = chunk.statistics
+    return statistics is not None and statistics.has_null_count and statistics.null_count == 0
+
+
+def _columns_of_lists(cells: Cells, *, ids: _Ids, lists: _Lists, columns: LogColumns) -> Columns:
+    sizes = {name: np.diff(to_numpy(cells.column(name).offsets)) for name in lists.further}
+    size, numbers = sizes[lists.reward], {}
+    are_aligned = all(np.array_equal(other, size) for other in sizes.values())
+    if are_aligned:
+        numbers = {name: arrow_numbers(cells.column(name).flatten()) for name in lists.further}
+    row = np.repeat(np.arange(len(cells)), size if are_aligned else 0)
+    names: Any = cells.prompt_ids(ids.key) if ids.is_text else cells.names(ids.key)
+    if columns.benchmark in cells.keys:
+        within = zip(cells.cells(columns.benchmark), texts_in(names), strict=True)
+        names = to_strings([name and parse.in_environment(benchmark, name) for benchmark, name in within])
+    steps = np.zeros(len(cells), dtype=np.int64) if columns.step is None else cells.steps(columns.step)
+    return Columns(
+        row=row,
+        flaws=[] if are_aligned else [(0, "lists differ in length")],  # some row is odd, whichever it is
+        step=steps[row],
+        group=names.take(to_indices(row)),
+        texts=lambda chosen: list(map(parse.text_of, cells.cells(ids.prompt, row[chosen].tolist()))),
+        numbers={
+            "reward": numbers.get(lists.reward, steps[:0]),
+            **{REWARD + name: values for name, values in numbers.items()},
+        },
+        notes=[Fact("shape", "lists"), Fact("identity", ids.how)],
+    )
