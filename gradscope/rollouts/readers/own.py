@@ -39,9 +39,15 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing import records
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, filter_caveat
 from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path, read_parquet
-from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
 from gradscope.rollouts.readers.reduction.log import MAX_WITH_TEXTS
-from gradscope.rollouts.readers.reduction.parts import COLUMN_TYPES, ROWS_A_FILE, Part, merge_parts, repeated_samples
+from gradscope.rollouts.readers.reduction.parts import (
+    COLUMN_TYPES,
+    NOT_COMPARED,
+    ROWS_A_FILE,
+    Part,
+    merge_parts,
+    repeated_samples,
+)
 from gradscope.rollouts.readers.reduction.processes import expanded_size
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.store import files_written, read_steps, step_files, steps_in_file

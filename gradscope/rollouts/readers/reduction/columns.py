@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import chain, compress, islice, repeat
@@ -33,7 +32,6 @@ from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, suffix_of
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-NOT_COMPARED = 0  # the hash of a sample without an id, which only a comparison of rows can tell from another
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _NO_STEP = -1
 _AT_ONCE = 1 << 8  # rows that are objects at once, with lists of tokens where a format has some
@@ -402,29 +400,6 @@ FileColumns = LineColumns | ListColumns | TableColumns | None
 """How a file becomes columns; None: by the row reader alone."""
 
 
-def file_columns(
-    to_columns: Callable[[Cells], Columns],
-    keys: Iterable[str],
-    raw: Collection[str] = (),
-    *,
-    looks_at_path: bool = False,
-    may_be_nan: Collection[str] = (),
-) -> Callable[[Path], FileColumns]:
-    """How each file becomes columns, by its suffix; for the arguments see :func:`line_columns`."""
-    lines = line_columns(to_columns, keys := tuple(keys), raw, looks_at_path=looks_at_path, may_be_nan=may_be_nan)
-    table = TableColumns(names=keys, texts=tuple(raw), to_columns=to_columns)
-
-    def columns_of(file: Path) -> FileColumns:
-        match suffix_of(file):
-            case ".json":
-                return lines and ListColumns(lines=lines)
-            case ".parquet" | ".csv" | ".tsv":
-                return table
-        return lines
-
-    return columns_of
-
-
 def columns_of_whole_rows(
     to_columns: Callable[[Cells], Columns], alike: Callable[[Path], TableColumns | None] | None = None
 ) -> Callable[[Path], FileColumns]:
@@ -605,10 +580,3 @@ def texts_of(cells: Sequence[Any]) -> list[str]:
     if {str}.issuperset(map(type, cells)):
         return list(cells)
     return [cell if isinstance(cell, str) else "" for cell in cells]
-
-
-def sample_hashes(names: Iterable[str | None]) -> NDArray[np.uint32]:
-    """A short hash of what tells each rollout from the others of its group; 0 where nothing does, [R]."""
-    names = list(names)
-    hashes = {name: zlib.crc32(name.encode("utf-8", "surrogatepass")) | 1 for name in set(names) if name is not None}
-    return np.fromiter((NOT_COMPARED if name is None else hashes[name] for name in names), np.uint32, len(names))

@@ -28,7 +28,17 @@ from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, 
 from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, Record, build_groups
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, Note, file_columns, records_in
+from gradscope.rollouts.readers.reduction.columns import (
+    Cells,
+    Columns,
+    FileColumns,
+    LineColumns,
+    ListColumns,
+    Note,
+    TableColumns,
+    line_columns,
+    records_in,
+)
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
     ROWS_A_FILE,
@@ -150,9 +160,13 @@ class ColumnLog(Struct, frozen=True, kw_only=True):
             return self.declared
         if not (self.keys or self.raw):
             return lambda _: None
-        return file_columns(
+        lines = line_columns(
             self.to_columns, self.keys, self.raw, looks_at_path=self.looks_at_path, may_be_nan=self.may_be_nan
         )
+        table = TableColumns(names=tuple(self.keys), texts=tuple(self.raw), to_columns=self.to_columns)
+        of_list = None if lines is None else ListColumns(lines=lines)
+        by_suffix: dict[str, FileColumns] = {".json": of_list, ".parquet": table, ".csv": table, ".tsv": table}
+        return lambda file: by_suffix.get(tables.suffix_of(file) or "", lines)
 
     def records(
         self, file: Path, rows: Iterable[tables.Row], quarantine: QuarantineLog

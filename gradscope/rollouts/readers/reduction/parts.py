@@ -6,6 +6,7 @@ Legend: R rows of a part, j groups of it, n rollouts of these; J and N of the lo
 from __future__ import annotations
 
 import math
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -21,10 +22,11 @@ from gradscope.machine import trim_heap
 from gradscope.rollouts.arrays import byte_counts, byte_offsets, run_starts, to_indices, to_numpy, to_strings
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, completion_columns, rollout_columns
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
-from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, Columns, sample_hashes
+from gradscope.rollouts.readers.reduction.columns import Columns
 
 Counts = NDArray[np.int64]
 
+NOT_COMPARED = 0  # the hash of a sample without an id, which only a comparison of rows can tell from another
 ROWS_A_FILE = 1 << 40  # row numbers that each file of a log has for itself
 _UNKNOWN: dict[str, Any] = {
     **dict.fromkeys(("num_tokens", "policy", "num_characters", "text_hash"), np.int64(UNKNOWN)),
@@ -205,6 +207,13 @@ def _as_part(table: RewardTable) -> Part:
         columns=table.columns,
         policies=table.policies,
     )
+
+
+def sample_hashes(names: Iterable[str | None]) -> NDArray[np.uint32]:
+    """A short hash of what tells each rollout from the others of its group; 0 where nothing does, [R]."""
+    names = list(names)
+    hashes = {name: zlib.crc32(name.encode("utf-8", "surrogatepass")) | 1 for name in set(names) if name is not None}
+    return np.fromiter((NOT_COMPARED if name is None else hashes[name] for name in names), np.uint32, len(names))
 
 
 def repeated_samples(table: RewardTable, sample: NDArray[np.uint32]) -> NDArray[np.bool_]:

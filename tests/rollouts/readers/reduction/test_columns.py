@@ -200,10 +200,3 @@ def test_objects_of_rewards_become_columns() -> None:
     assert list(rewards) == ["reward/a", "reward/b"]
     np.testing.assert_array_equal(rewards["reward/a"], [1.0, math.nan, math.nan, math.nan, math.nan])
     np.testing.assert_array_equal(rewards["reward/b"], [math.nan, math.nan, 1.0, math.nan, math.nan])
-
-
-def test_samples_are_told_apart_by_their_names() -> None:
-    hashes = columns.sample_hashes(["a", "b", None, "a", "\ud800"])
-    assert hashes[0] == hashes[3]
-    assert len({*hashes.tolist()}) == 4
-    assert hashes[2] == columns.NOT_COMPARED

@@ -12,8 +12,8 @@ from gradscope.rollouts.groups import RewardTable
 from gradscope.rollouts.readers.parsing.cells import Tokens
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record, build_groups
-from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
 from gradscope.rollouts.readers.reduction.parts import (
+    NOT_COMPARED,
     Part,
     grouped,
     merge_parts,
@@ -21,6 +21,7 @@ from gradscope.rollouts.readers.reduction.parts import (
     part_of_rows,
     repeated_samples,
     replaced_groups,
+    sample_hashes,
 )
 
 
@@ -191,3 +192,10 @@ def test_columns_part_where_the_row_reader_tells_them_apart(format_reward: float
     assert (table.rewards["format"] is table.reward) == (format_reward == 1.0)
     assert table.reward.tolist() == [0.0, 1.0, 1.0]
     assert table.rewards["format"].tolist() == [0.0, 1.0, format_reward]
+
+
+def test_samples_are_told_apart_by_their_names() -> None:
+    hashes = sample_hashes(["a", "b", None, "a", "\ud800"])
+    assert hashes[0] == hashes[3]
+    assert len({*hashes.tolist()}) == 4
+    assert hashes[2] == NOT_COMPARED
