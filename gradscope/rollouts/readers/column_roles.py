@@ -21,6 +21,7 @@ from gradscope.rollouts.function_rewards import reward_terms
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.records import list_names
+from gradscope.rollouts.readers.parsing.tables import STEP_NAMES
 
 USUAL: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "problem", "input", "query", "instruction", "prompt_ids", parse.CONVERSATION),
@@ -30,11 +31,7 @@ USUAL: dict[str, tuple[str, ...]] = {
         *("passed", "correct", "is_correct", "success", "acc", "accuracy", "resolved", "is_resolved"),
         *("solved", "exact_match", "em"),
     ),
-    "step": (
-        *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
-        *("optimizer_step", "optim_step", "update_step", "rl_step", "grpo_step", "total_step"),
-        *("training_iteration", "update"),
-    ),
+    "step": STEP_NAMES,
     "group": ("group_id", "uid", "group", "group_index", "group_idx"),
     "prompt_id": (
         *("prompt_id", "task_id", "problem_id", "question_id", "example_id", "doc_id", "instance_id"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.errors import UsageError
+from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.nested import NUM_LISTED, Level, layout_of, rows_within, title_of
@@ -194,3 +194,18 @@ def test_rollouts_within_rows_are_columns_as_the_row_reader_has_them(
             rows.append({"step": step, "loss": 0.5, "rollouts": inner if kind == "list" else by_key})
     run = assert_reduced(write_lines(tmp_path / "log.jsonl", *rows, {"step": 7, "loss": 0.5}))
     assert run.source.num_rows >= 30
+
+
+@pytest.mark.parametrize("name", ["step", "global_step", "iteration"])
+@pytest.mark.parametrize("key", ["rollouts", "data", "samples", "groups"])
+def test_the_step_of_a_document_is_that_of_its_rows(name: str, key: str, tmp_path: Path) -> None:
+    for at, stem in enumerate(("a", "b")):
+        rows = GROUPED[at]["groups"] if key == "groups" else flat(at + 1)
+        step = f"step_{at + 3}" if name == "iteration" else at + 3
+        (tmp_path / f"dump_{stem}.json").write_text(json.dumps({name: step, "lr": 1e-6, key: rows, "step_time": 0.5}))
+    run = read_run(tmp_path, rewards_only=True)
+    assert [(group.step - 2, group.rewards) for group in run.groups] == [(at, of) for (at, _), of in REWARDS.items()]
+    (tmp_path / "dump_b.json").write_text((tmp_path / "dump_a.json").read_text())
+    if key in ("samples", "groups"):
+        with pytest.raises(InputError, match="holds 2 evaluations, which are never pooled"):
+            read_run(tmp_path)

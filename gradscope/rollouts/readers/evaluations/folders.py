@@ -14,11 +14,12 @@ from msgspec import Struct
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers.column_roles import first_present
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.format import Format, RowFormat
-from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, text_of
+from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, step_number, text_of
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
-from gradscope.rollouts.readers.parsing.tables import expand, natural, stem_of, suffix_of
+from gradscope.rollouts.readers.parsing.tables import STEP_NAMES, expand, natural, stem_of, suffix_of
 
 _MAX_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
 _PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")
@@ -60,13 +61,20 @@ def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
     if format not in _NEVER_POOLED or path.is_file():
         return
     logs = [log for log in evaluations_in(path, options) if log.format in _NEVER_POOLED]
-    if len(logs) > 1:
+    if len(logs) > 1 and not _are_steps(logs):
         named = ", ".join(f"{log.task} {log.model}".strip() for log in logs[:3])
         more = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
         raise InputError(
             f"{path} holds {len(logs)} evaluations, which are never pooled: {named}{more}.",
             hint=f"All, a row each: gradscope passk {shlex.quote(str(path))}; or name one log: {logs[0].path}",
         )
+
+
+def _are_steps(logs: Sequence[EvaluationLog]) -> bool:
+    """Whether each log is of a step of its own, as its first row says: they are dumps of one training."""
+    first = [row for log in logs if log.format == samples.FORMAT.name for row in peek(log.path, num_rows=1)]
+    steps = {step_number(row.get(first_present(row, STEP_NAMES) or "")) for row in first}
+    return None not in steps and len(steps) == len(logs)
 
 
 def are_of_one(format: str, files: Sequence[Path]) -> bool:

@@ -551,13 +551,22 @@ def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
 
 
 LISTS = ("rollouts", "rows", "records", "data")  # keys under which a document that is an object has its rows
+STEP_NAMES = (
+    *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
+    *("optimizer_step", "optim_step", "update_step", "rl_step", "grpo_step", "total_step"),
+    *("training_iteration", "update"),
+)
+"""Usual names of the column of steps, and of the step of all rows in a document."""
 
 
 def _elements_of(document: Any) -> Sequence[Any]:
-    if isinstance(document, dict):
-        lists = [document[name] for name in LISTS if isinstance(document.get(name), list)]
-        return lists[0] if len(lists) == 1 else [document]
-    return document if isinstance(document, list) else [document]
+    if not isinstance(document, dict):
+        return document if isinstance(document, list) else [document]
+    lists = [document[name] for name in LISTS if isinstance(document.get(name), list)]
+    if len(lists) != 1:
+        return [document]
+    step = {name: document[name] for name in STEP_NAMES if isinstance(document.get(name), (int, str))}
+    return [step | row if isinstance(row, dict) else row for row in lists[0]] if step else lists[0]
 
 
 LIST = msgspec.json.Decoder(list[msgspec.Raw])  # whose elements are parsed later: of most files the first are enough
