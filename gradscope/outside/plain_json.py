@@ -87,13 +87,19 @@ def read_json(path: Path, named: Iterable[bytes] = ()) -> Any:
     return parse_json(data) if all(name in data for name in named) else None
 
 
-def beginning(node: Any, depth: int, num_parts: int) -> Any:
-    """A document with the first parts of its long lists and objects, down to a depth."""
+def beginning(node: Any, depth: int, num_parts: int, num_elements: int) -> Any:
+    """A document with the first parts of its long objects and lists, down to a depth; fewer of lists within lists."""
     if not depth:
         return node
     if isinstance(node, dict):
-        return {key: beginning(item, depth - 1, num_parts) for key, item in islice(node.items(), num_parts)}
-    return [beginning(item, depth - 1, num_parts) for item in node[:num_parts]] if isinstance(node, list) else node
+        parts = islice(node.items(), num_parts)
+        return {key: beginning(item, depth - 1, num_parts, num_elements) for key, item in parts}
+    if not isinstance(node, list):
+        return node
+    return [beginning(item, depth - 1, num_parts, min(num_elements, _INNER)) for item in node[:num_elements]]
+
+
+_INNER = 24  # elements of a list within others
 
 
 def is_deeper(value: Any, depth: int, *, is_tree: bool = False) -> bool:

@@ -68,7 +68,7 @@ _EVALUATION = re.compile(
 """Keys of whole evaluations, whose counts are their totals."""
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
-_NUM_PARTS_EACH = 24  # the same of each of several rows: more than an object of numbers of tokens is known by
+_NUM_ELEMENTS_EACH = 24  # the same of the lists in each of several rows
 _NO_STEP = "the step is not a whole number"
 MAX_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
 
@@ -251,7 +251,8 @@ def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bo
 
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     """Whether most of the first rows hold several samples each; a few broken rows do not matter."""
-    first = (beginning(row, MAX_DEPTH, _NUM_PARTS if len(rows) == 1 else _NUM_PARTS_EACH) for row in rows)
+    num_elements = _NUM_PARTS if len(rows) == 1 else _NUM_ELEMENTS_EACH
+    first = (beginning(row, MAX_DEPTH, _NUM_PARTS, num_elements) for row in rows)
     parts = [(row, samples) for row in first for _, _, samples in islice(prompt_rows(row, columns), 1)]
     counts = [row for row, samples in parts if isinstance(samples, PromptSamples) and samples.shape == COUNTS]
     benchmark = roles.benchmark_column(counts, _names_in(counts))

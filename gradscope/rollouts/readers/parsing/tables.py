@@ -565,11 +565,33 @@ def _elements_of(document: Any) -> Sequence[Any]:
     lists = [document[name] for name in LISTS if isinstance(document.get(name), list)]
     if len(lists) != 1:
         return [document]
-    step = {name: document[name] for name in STEP_NAMES if isinstance(document.get(name), (int, str))}
+    step = {name: document[name] for name in STEP_NAMES if isinstance(document.get(name), (int, float, str))}
     return [step | row if isinstance(row, dict) else row for row in lists[0]] if step else lists[0]
 
 
 LIST = msgspec.json.Decoder(list[msgspec.Raw])  # whose elements are parsed later: of most files the first are enough
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def elements_undecoded(data: bytes) -> Sequence[bytes | msgspec.Raw]:
+    """The JSON of each row in a document of JSON.
+
+    Raises:
+        msgspec.MsgspecError: It is no JSON.
+    """
+    if not data.startswith(b"{"):
+        return LIST.decode(data)
+    cells = {name: bytes(cell) for name, cell in _OBJECT.decode(data).items()}
+    lists = [cells[name] for name in LISTS if cells.get(name, b"").startswith(b"[")]
+    if len(lists) != 1:
+        return [data.strip()]
+    rows, steps = LIST.decode(lists[0]), [name for name in STEP_NAMES if cells.get(name, b"[")[:1] not in b"[{n"]
+    if not steps:
+        return rows
+    step = b"".join(b'"%b":%b,' % (name.encode(), cells[name]) for name in steps)
+    return [b"{" + step + bytes(row)[1:] for row in rows]  # of a key that is there twice the last counts
+
+
 UNDECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 

@@ -428,9 +428,9 @@ def records_in(
             note(of_rows)
         for row, why in columns.flaws:
             lines.add(why, locations[row])
-        is_of_parts = not {row for row, _ in columns.flaws}.isdisjoint(row_of)  # of a line whose other prompts are read
-        num_held = len(set(zip(row_of, columns.group, strict=True)) if is_of_parts else set(row_of))
-        lines.count_rollouts(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=num_held)
+        flawed = {row for row, _ in columns.flaws}  # of which other prompts may be read
+        held = {(row, group if row in flawed else None) for row, group in zip(row_of, columns.group, strict=True)}
+        lines.count_rollouts(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=len(held))
         for at, record in _records(columns, [locations[row] for row in row_of], quarantine):
             yield first + row_of[at], record
             for sentence, calls in columns.noted.items():

@@ -199,8 +199,7 @@ def _document_blocks(path: Path) -> Iterator[LineBlock]:
         data = tables.document_bytes(path)
         if data is None or not is_text(data):
             return
-        is_row = data.startswith(b"{") and not any(b'"%b"' % name.encode() in data for name in tables.LISTS)
-        elements = [data.strip()] if is_row else tables.LIST.decode(data)
+        elements = tables.elements_undecoded(data)
     except (InputError, *tables.UNDECODED):
         return
     for start in range(0, len(elements), _ELEMENTS):
