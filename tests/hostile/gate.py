@@ -263,7 +263,7 @@ def _week(rates: NDArray[np.float64], rng: np.random.Generator, fallen: float) -
     for name in _LOGGED:
         noise = rng.normal(size=_STEPS + 1)
         course = rng.lognormal(0, 0.5, _STEPS) if name == "grad_norm" else noise[1:] + 0.6 * noise[:-1]
-        results[f"{name}@last20%"] = mean_of_steps(course[-_LAST:], course)
+        results[f"{name}@last20%"] = mean_of_steps(course[-_LAST:])
     return results
 
 

@@ -278,8 +278,7 @@ def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
         course = _finite(run, metric)
         chosen = tuple(step for step in steps if step in course)
         if chosen:
-            at_steps = np.array([course[step] for step in chosen])
-            numbers[title] = compared_runs.CourseMean(chosen, at_steps, np.array(list(course.values())))
+            numbers[title] = compared_runs.CourseMean(chosen, np.array([course[step] for step in chosen]))
     if len(rewards) >= 3:
         numbers[_TREND] = compared_runs.CourseTrend(tuple(rewards), np.array(list(rewards.values())))
     return numbers
