@@ -559,7 +559,7 @@ def _change_advice(compared: _Compared, outcome: results.Outcome, path: str) -> 
         return _NextStep("Look at the trainer's own log of this metric, or at the requirement on it above.")
     command = look_closer(entry, path)
     accept = (
-        "Where the change is meant, accept it: --update-baseline --force. Where another seed changes as much, allow it: "
-        "a margin"
+        "Where the change is meant, accept it: --update-baseline --force. Where another seed changes as much, allow it "
+        "a margin."
     )
     return _NextStep(f"{compared.advice} Look closer: {command}. {accept}".strip(), compared.advice, command)

@@ -215,9 +215,6 @@ def error_of_part(values: ArrayLike, size: int) -> float:
 
 _MIN_POINTS = 3
 _NOTHING = 1e-9
-_ERRORS = 1.5
-"""Standard errors by which the correlation of neighboring steps is assumed larger than observed: the least, in halves,
-with which courses without a trend show one in at most 5 %, at correlations up to 0.95 and from 3 steps on."""
 
 
 def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
@@ -241,23 +238,29 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
         return _too_few(len(np.unique(times)))
     x, y = (times - times.mean()) / np.ptp(times), numbers - numbers.mean()
     slope = float(x @ y) / float(x @ x)
-    blocks = _blocks(y)
-    drifts = _drifts(len(blocks), _TIMES_OF_TREND)
-    fitted = [_cosines(_blocks(power)) for power in (x, x**2)[: 2 if len(x) >= MIN_STEPS else 1]]
-    squares, log_likelihood = _fit(drifts.of_cosines, _cosines(blocks), np.stack(fitted))
-    of_slope = (drifts.of_cosines @ fitted[0] ** 2) / float(fitted[0] @ fitted[0]) ** 2
-    free = len(blocks) - 1 - len(fitted)
-    half = _half_interval(squares / free * of_slope, drifts.log_prior + log_likelihood, free)
+    half = _half_of_sum(x / float(x @ x), y, x)
     return Estimate(value=slope, low=slope - half, high=slope + half, num_units=len(x))
+
+
+def _half_of_sum(weights: Array, values: Array, times: Array) -> float:
+    """Half the interval of a sum of values with weights that add up to zero, [n] each, about a parabola over times."""
+    blocks = _blocks(values)
+    drifts, size = _drifts(len(blocks), _TIMES_OF_TREND), len(values) // len(blocks)
+    powers = (times, times**2)[: 2 if len(values) >= MIN_STEPS else 1]
+    fitted = np.stack([_cosines(_blocks(power)) for power in powers])
+    squares, log_likelihood = _fit(drifts.of_cosines, _cosines(blocks), fitted)
+    free = len(blocks) - 1 - len(powers)
+    variances = squares / free * (drifts.of_cosines @ (_cosines(_blocks(weights)) * size) ** 2)
+    return _half_interval(variances, drifts.log_prior + log_likelihood, free)
 
 
 def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estimate:
     """The same within units that are seen at several steps, such as prompts that return: each has a level of its own.
 
-    Steps and numbers are those of a unit minus its means, so a change of units is no change. The error is made of sums
-    by step, for rows of one step have its luck in common (clusters), and of the correlation of neighboring steps as in
-    :func:`trend`; levels that are fitted count as rows that are not there. Each row has its step, unit and number, [J]
-    each; undefined where fewer than three units return.
+    Steps and numbers are those of a unit minus its means, so a change of units is no change. The interval is the wider
+    of that of sums by step, for rows of one step have its luck in common (clusters), where levels that are fitted count
+    as rows that are not there, and of that of :func:`trend`, for what the units of a step have in common. Each row has
+    its step, unit and number, [J] each; undefined where fewer than three units return.
 
     Raises:
         ValueError: There is not one value a step.
@@ -278,12 +281,13 @@ def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estim
     x, y, num = deviations_within(times / np.ptp(times), unit), deviations_within(numbers, unit), len(names)
     spread = float(x @ x)
     slope = float(x @ y) / spread
-    residual = y - slope * x
     left = 1 - (int(unit.max()) + 1) / len(x)
-    free = max(_worth(np.bincount(step, weights=residual) / np.bincount(step)) * left, _MIN_POINTS) - 2
-    scores = np.bincount(step, weights=x * residual)
-    variance = float(scores @ scores) / left * num**2 / (num - 2) / free
-    half = student_quantile(free) * variance**0.5 / spread
+    scores = np.bincount(step, weights=x * (y - slope * x))
+    variance = float(scores @ scores) / left * num / (num - 2) / spread**2
+    num_visits = np.bincount(unit)[unit]  # a unit's mean holds a part of each of its rows
+    of_steps = np.bincount(step, weights=y * num_visits / (num_visits - 1)) / np.bincount(step)
+    by_drift = _half_of_sum(np.bincount(step, weights=x) / spread, of_steps, (names - names.mean()) / np.ptp(names))
+    half = max(student_quantile(max(num * left - 2, 1)) * variance**0.5, by_drift)
     return Estimate(value=slope, low=slope - half, high=slope + half, num_units=num)
 
 
@@ -296,13 +300,6 @@ def _checked(steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
 
 def _too_few(number: int) -> Estimate:
     return Estimate.undefined_because(f"a trend needs three steps, there are {number}")
-
-
-def _worth(deviations: Array) -> float:
-    """Independent steps that so many are worth; the least of a trend where they are too few to tell."""
-    if len(deviations) < MIN_STEPS:
-        return float(_MIN_POINTS)
-    return independent_steps(deviations, num_fitted=2, errors=_ERRORS)
 
 
 NUM_NEIGHBORS = 50
