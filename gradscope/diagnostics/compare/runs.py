@@ -500,6 +500,8 @@ def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]])
         mean.table.mean_by_step(mean.weights * (mean.values - pooled[of_run[mean.table.prompt]]), mean.weights)
         for mean, of_run in zip((first, second), prompts, strict=True)
     ]
+    if of_steps[0].keys() != of_steps[1].keys():
+        return by_prompts  # parts of one run: what the policy did between them is no chance
     return widened_by_steps(by_prompts, mean_difference(*of_steps), reach=reach)
 
 
