@@ -58,9 +58,9 @@ def dispersion_finding(report: results.DegeneracyReport) -> str:
 
 def _not_excluded(rate_variance: Estimate) -> str:
     """How far pass rates may differ all the same; their variance over the whole log is at least that within steps."""
-    if rate_variance.high is None:
+    if rate_variance.high is None or rate_variance.high <= 0:
         return ""
-    return f", nor is a standard deviation of {max(rate_variance.high, 0.0) ** 0.5:.2f} between pass rates"
+    return f", nor is a standard deviation of {rate_variance.high**0.5:.2f} between pass rates"
 
 
 def remedy_finding(report: results.DegeneracyReport, doubled: results.GroupSizeDegeneracy | None) -> str:
