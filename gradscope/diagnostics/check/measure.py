@@ -524,8 +524,8 @@ def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) 
     )
     if p_value is not None:
         family = f", corrected for {num_tests} metrics" if num_tests > 1 else ""
-        known = "prompts, samples and steps" if compared.by_steps.is_defined else "prompts and samples"
-        chance = f"by the chance of {known} alone" if len(compared.paired) else "by chance alone"
+        sources = "prompts, samples and steps" if compared.by_steps.is_defined else "prompts and samples"
+        chance = f"by the chance of {sources} alone" if len(compared.paired) else "by chance alone"
         text = f"{text}; {chance} p = {p_value:.2g}{family}."
         if len(compared.paired) and not compared.by_steps.is_defined:
             text += " How much another seed would change is not in it: a margin allows for that."
