@@ -274,7 +274,13 @@ def _p_value(name: str, before: Any, after: Any) -> float:
         return 1.0
     if not is_paired:
         change = difference_of(before, after)
-    sides = {"after": BaselineMetric(estimate=change), "before": None, "change": change, "paired": paired}
+    sides = {
+        "after": BaselineMetric(estimate=change),
+        "before": None,
+        "change": change,
+        "paired": paired,
+        "by_steps": Estimate.exact(0.0),
+    }
     p_value = measure._p_value(measure._Compared(name=name, margin=0.0, advice="", **sides))
     assert p_value is not None
     return p_value
