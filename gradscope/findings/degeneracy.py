@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import disagreement, gap_sentence
-from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
+from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of, wilson_interval
 from gradscope.results import degeneracy as results
 from gradscope.say import amount, chance, counted, named_steps, percent, points, with_interval
 
@@ -59,9 +59,9 @@ def dispersion_finding(report: results.DegeneracyReport) -> str:
 
 def _not_excluded(rate_variance: Estimate) -> str:
     """How far pass rates may differ all the same; their variance over the whole log is at least that within steps."""
-    if rate_variance.high is None:
+    if rate_variance.high is None or rate_variance.high <= 0:
         return ""
-    return f", nor is a standard deviation of {max(rate_variance.high, 0.0) ** 0.5:.2f} between pass rates"
+    return f", nor is a standard deviation of {rate_variance.high**0.5:.2f} between pass rates"
 
 
 def remedy_finding(report: results.DegeneracyReport, doubled: results.GroupSizeDegeneracy | None) -> str:
@@ -282,9 +282,9 @@ def degeneracy_findings(
 
 
 def _environments(report: results.DegeneracyReport) -> str:
-    """The pooled environments that pass least and most; empty where their intervals meet."""
+    """The pooled environments that pass least and most; empty where their intervals, widened for all of them, meet."""
     defined = [row for row in report.by_environment if row.pass_rate.is_defined]
-    rated = sorted((row.pass_rate.ends, row.environment, row.pass_rate) for row in defined)
+    rated = sorted((bonferroni(row.pass_rate, len(defined)).ends, row.environment, row.pass_rate) for row in defined)
     if not rated or rated[0][0][1] >= rated[-1][0][0]:
         return ""
     least, most = (f"{with_interval(rate, percent)} in '{name}'" for _, name, rate in (rated[0], rated[-1]))

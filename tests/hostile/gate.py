@@ -263,7 +263,7 @@ def _week(rates: NDArray[np.float64], rng: np.random.Generator, fallen: float) -
     for name in _LOGGED:
         noise = rng.normal(size=_STEPS + 1)
         course = rng.lognormal(0, 0.5, _STEPS) if name == "grad_norm" else noise[1:] + 0.6 * noise[:-1]
-        results[f"{name}@last20%"] = mean_of_steps(course[-_LAST:], course)
+        results[f"{name}@last20%"] = mean_of_steps(course[-_LAST:])
     return results
 
 
@@ -274,7 +274,13 @@ def _p_value(name: str, before: Any, after: Any) -> float:
         return 1.0
     if not is_paired:
         change = difference_of(before, after)
-    sides = {"after": BaselineMetric(estimate=change), "before": None, "change": change, "paired": paired}
+    sides = {
+        "after": BaselineMetric(estimate=change),
+        "before": None,
+        "change": change,
+        "paired": paired,
+        "by_steps": Estimate.exact(0.0),
+    }
     p_value = measure._p_value(measure._Compared(name=name, margin=0.0, advice="", **sides))
     assert p_value is not None
     return p_value

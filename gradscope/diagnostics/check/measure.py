@@ -39,6 +39,7 @@ from gradscope.machine import process_index
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import Resampling, difference_of
 from gradscope.metrics.uncertainty.paired import holm, rise_by_flips, rise_by_interval
+from gradscope.metrics.uncertainty.steps import mean_difference, mean_of_steps, trend, widened_by_steps
 from gradscope.outside.limits import open_file
 from gradscope.outside.plain_json import read_json
 from gradscope.outside.rules import is_finite
@@ -122,6 +123,8 @@ def check_run(
         name: results.BaselineMetric(
             estimate=value.estimate,
             prompts={prompt_key(prompt): mean for prompt, mean in value.prompts.items()},
+            course=value.course,
+            deviations=value.deviations,
             is_not_finite=value.is_not_finite,
         )
         for name, value in measured.items()
@@ -244,7 +247,7 @@ def _next_step(
 
 _SCHEMA = "gradscope/baseline"
 _SCHEMA_VERSION = 1
-MAX_PROMPTS = 5000  # with more prompts a baseline would not be small; metrics are then compared as wholes
+MAX_PROMPTS = 5000  # with more prompts or steps a baseline would not be small; metrics are then compared as wholes
 _START = 4096  # bytes in which a baseline names its schema
 _MIN_PAIRED = 5
 _MIN_SHARE = 0.5
@@ -287,8 +290,9 @@ def refuse_other(path: Path, *, force: bool) -> None:
 
 
 def _plain(metric: results.BaselineMetric) -> dict[str, Any]:
-    prompts = metric.prompts if len(metric.prompts) <= MAX_PROMPTS else {}
-    return {**to_jsonable(metric.estimate), "prompts": dict(sorted(prompts.items()))}
+    parts = {name: getattr(metric, name) for name in ("prompts", "course", "deviations")}
+    small = {name: dict(sorted(part.items())) if len(part) <= MAX_PROMPTS else {} for name, part in parts.items()}
+    return {**to_jsonable(metric.estimate), **{name: small[name] for name in small if small[name] or name == "prompts"}}
 
 
 def read_baseline(path: Path) -> results.Baseline:
@@ -321,8 +325,15 @@ def _metric(values: Mapping[str, Any]) -> results.BaselineMetric:
         raise ValueError(f"undefined is {undefined!r}")
     estimate = Estimate(value=value, low=low, high=high, num_units=num_units, undefined=undefined)
     return results.BaselineMetric(
-        estimate=estimate, prompts={prompt: _finite(mean) for prompt, mean in values["prompts"].items()}
+        estimate=estimate,
+        prompts={prompt: _finite(mean) for prompt, mean in values["prompts"].items()},
+        course=_by_step(values.get("course", {})),
+        deviations=_by_step(values.get("deviations", {})),
     )
+
+
+def _by_step(values: Mapping[str, Any]) -> dict[int, float]:
+    return {int(step): _finite(value) for step, value in values.items()}
 
 
 def _finite(value: Any) -> float:
@@ -331,10 +342,34 @@ def _finite(value: Any) -> float:
     return float(value)
 
 
-def _change_of(
+class _Difference(Struct, frozen=True, kw_only=True):
+    """One metric after and before."""
+
+    change: Estimate
+    paired: NDArray[np.float64]  # that of each prompt that both have, where these are enough
+    by_steps: Estimate  # the change with the interval that steps give it, where these tell
+
+
+def _difference(
+    name: str, before: results.BaselineMetric, after: results.BaselineMetric, resampling: Resampling
+) -> _Difference:
+    """After minus before: step by step where both join the same steps, paired by prompt where enough are shared."""
+    alone, (_, selector) = np.zeros(0), split_metric(name)
+    if before.course and before.course.keys() == after.course.keys():
+        steps = sorted(before.course)
+        apart = [after.course[step] - before.course[step] for step in steps]
+        change = trend(steps, apart) if selector and selector.aggregate == "trend" else mean_of_steps(apart)
+        return _Difference(change=change, paired=alone, by_steps=change)
+    change, paired = _over_prompts(before, after, resampling)
+    by_steps = mean_difference(before.deviations, after.deviations)
+    if change.value is not None:
+        by_steps = by_steps.map(lambda end: end - (by_steps.value or 0.0) + (change.value or 0.0))
+    return _Difference(change=widened_by_steps(change, by_steps), paired=paired, by_steps=by_steps)
+
+
+def _over_prompts(
     before: results.BaselineMetric, after: results.BaselineMetric, resampling: Resampling
 ) -> tuple[Estimate, NDArray[np.float64]]:
-    """After minus before, paired by prompt where enough prompts are shared."""
     common = sorted(before.prompts.keys() & after.prompts.keys())
     enough = max(len(before.prompts), len(after.prompts)) * _MIN_SHARE
     if len(common) >= max(_MIN_PAIRED, enough):
@@ -362,6 +397,7 @@ class _Compared(Struct, frozen=True, kw_only=True):
     after: results.BaselineMetric
     change: Estimate
     paired: NDArray[np.float64]
+    by_steps: Estimate
     margin: float
     advice: str
 
@@ -385,14 +421,15 @@ def baseline_verdicts(
     rule, resampling = settings.rule, settings.resampling
     for name, metric in after.items():
         old = before.get(name)
-        change, paired = _change_of(old or results.BaselineMetric(estimate=_NOT_HELD), metric, resampling)
+        difference = _difference(name, old or results.BaselineMetric(estimate=_NOT_HELD), metric, resampling)
         compared.append(
             _Compared(
                 name=name,
                 before=old,
                 after=metric,
-                change=change,
-                paired=paired,
+                change=difference.change,
+                paired=difference.paired,
+                by_steps=difference.by_steps,
                 margin=settings.margins.get(name, 0.0),
                 advice=(advice or {}).get(name, ""),
             )
@@ -409,12 +446,15 @@ def _p_value(compared: _Compared) -> float | None:
     """Two-sided p-value of a change this far beyond the margin; None where the change has no interval."""
     # 0.05 is where the near end of the 95 % interval of this metric alone is the margin.
     sides = {"lower": (1,), "higher": (-1,), "neither": (1, -1)}[_better(compared.name)]
+    tails = [0.0 for _ in sides]
     if len(compared.paired):
         tails = [rise_by_flips(side * compared.paired, compared.margin) for side in sides]
-    elif compared.change.interval is not None:
-        tails = [rise_by_interval(compared.change.map(partial(mul, side)), compared.margin) for side in sides]
-    else:
+    elif compared.change.interval is None:
         return None
+    for estimate in (compared.by_steps, *([] if len(compared.paired) else [compared.change])):
+        if estimate.interval is not None:
+            by_interval = [rise_by_interval(estimate.map(partial(mul, side)), compared.margin) for side in sides]
+            tails = list(map(max, tails, by_interval))
     return min(1.0, 2 * min(tails))
 
 
@@ -474,6 +514,8 @@ def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) 
             "known does not pass."
         )
     how = f"paired over {len(compared.paired)} prompts" if len(compared.paired) else "not paired by prompt"
+    if compared.by_steps.interval is not None and compared.by_steps == compared.change:
+        how = f"step by step over {len(compared.after.course)} steps"
     better, change, margin = _better(compared.name), compared.change, compared.margin
     text = (
         f"{compared.name} was {compared.old.value:.6g} in the baseline and is "
@@ -482,8 +524,11 @@ def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) 
     )
     if p_value is not None:
         family = f", corrected for {num_tests} metrics" if num_tests > 1 else ""
-        chance = "by the chance of prompts and samples alone" if len(compared.paired) else "by chance alone"
+        sources = "prompts, samples and steps" if compared.by_steps.is_defined else "prompts and samples"
+        chance = f"by the chance of {sources} alone" if len(compared.paired) else "by chance alone"
         text = f"{text}; {chance} p = {p_value:.2g}{family}."
+        if len(compared.paired) and not compared.by_steps.is_defined:
+            text += " How much another seed would change is not in it: a margin allows for that."
         if p_value <= FAMILY_RATE or change.value is None:
             return text
         reaches = {"lower": change.value - change.ends[0], "higher": change.ends[1] - change.value}
@@ -513,5 +558,8 @@ def _change_advice(compared: _Compared, outcome: results.Outcome, path: str) -> 
     if outcome == "unknown" or entry is None:
         return _NextStep("Look at the trainer's own log of this metric, or at the requirement on it above.")
     command = look_closer(entry, path)
-    accept = "Where the change is meant, accept it: --update-baseline --force"
+    accept = (
+        "Where the change is meant, accept it: --update-baseline --force. Where another seed changes as much, allow it "
+        "a margin."
+    )
     return _NextStep(f"{compared.advice} Look closer: {command}. {accept}".strip(), compared.advice, command)

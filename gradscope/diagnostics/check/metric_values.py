@@ -34,7 +34,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.degeneracy import share_columns
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.metrics.sampler import TokenCell
-from gradscope.metrics.uncertainty.bootstrap import unit_sums
+from gradscope.metrics.uncertainty.bootstrap import deviations_within, unit_sums
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
 from gradscope.results.tokens import CorrectionEffect, TokenKind
@@ -52,18 +52,28 @@ if TYPE_CHECKING:
 _SHARES = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "pass_rate")  # as `share_columns` has them
 
 
-def _group_metric_by_prompt(run: Run, name: str, *, reward: str | None, threshold: float | None) -> dict[str, float]:
+def _over_groups(
+    run: Run, name: str, *, reward: str | None, threshold: float | None
+) -> tuple[dict[str, float], dict[int, float]]:
+    """A metric of each prompt, and how far the groups of each step are above their prompts; none for other metrics."""
     if name not in (*_SHARES, "frac_tied"):
-        return {}
+        return {}, {}
     chosen, table = judged_groups(run, threshold, reward)
     columns = dict(zip(_SHARES, share_columns(table), strict=False))  # dead alone where passing is not known
     columns["frac_tied"] = table.dead * (table.num_passing is None)
     if name not in columns:
-        return {}
+        return {}, {}
     groups, values = chosen.table, columns[name].astype(np.float64)
     means = unit_sums([values], groups.prompt, len(values))
     first = dict.fromkeys(groups.prompt.tolist())
-    return {groups.prompts[prompt]: float(total / count) for prompt, (total, count) in zip(first, means, strict=True)}
+    by_prompt = {
+        groups.prompts[prompt]: float(total / count) for prompt, (total, count) in zip(first, means, strict=True)
+    }
+    # the mean of a prompt holds a part of each of its groups; one that does not return deviates from all prompts
+    num_visits = np.bincount(groups.prompt)[groups.prompt]
+    within = deviations_within(values, groups.prompt) * num_visits / np.maximum(num_visits - 1, 1)
+    deviations = np.where(num_visits > 1, within, values - values.mean())
+    return by_prompt, groups.mean_by_step(deviations, np.ones(len(values)))
 
 
 _OF_EACH_STEP = frozenset(StepDegeneracy.__struct_fields__)
@@ -82,6 +92,8 @@ class MetricValue(Struct, frozen=True, kw_only=True):
     hint: str = ""  # where there is none: what would help
     prompts: Mapping[str, float] = {}
     """Prompt id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
+    course: Mapping[int, float] = {}  # as those of ``BaselineMetric``
+    deviations: Mapping[int, float] = {}
     advice: str = ""  # what the run's numbers say to try, a sentence; empty where they say nothing
     is_not_finite: bool = False
     """Whether there is no value because the trainer logged NaN or infinity: no requirement holds for that."""
@@ -206,13 +218,14 @@ class MetricValues(Struct, kw_only=True):
         silent = None if is_replayed else self._uncovered(metric, course, steps, must_have)
         if silent is not None:
             return silent
-        finite = [value for value in course.values() if math.isfinite(value)]
-        estimate = aggregate_steps(values, selector, finite)
+        estimate = aggregate_steps(values, selector)
         if entry is not None:
             low, high = range_of(metric)
             is_change = selector.aggregate == "trend"
             estimate = estimate.within(low - high if is_change else low, high - low if is_change else high)
-        return MetricValue(estimate=estimate, subject=f"{selector.aggregate} {metric}{words}", hint=_see(metric))
+        subject = f"{selector.aggregate} {metric}{words}"
+        joined = values if selector.aggregate in ("mean", "trend") else {}
+        return MetricValue(estimate=estimate, subject=subject, hint=_see(metric), course=joined)
 
     def _is_logged_alone(self, name: str) -> bool:
         """Whether the log holds metrics and no rollouts, and the metric is one of them."""
@@ -262,14 +275,18 @@ class MetricValues(Struct, kw_only=True):
 
     def _of_groups(self, entry: Metric) -> MetricValue:
         report = self.degeneracy()
+        prompts, deviations = (
+            _over_groups(self.run, entry.name, reward=self.reward, threshold=self.success_threshold)
+            if self.run.groups
+            else ({}, {})
+        )
         return MetricValue(
             estimate=number_at(report, entry.path),
             subject=f"{entry.name} of {report.num_groups} groups" if self.run.groups else entry.name,
             hint=_see(entry.name),
             advice=_advice(entry.name, report),
-            prompts=_group_metric_by_prompt(self.run, entry.name, reward=self.reward, threshold=self.success_threshold)
-            if self.run.groups
-            else {},
+            prompts=prompts,
+            deviations=deviations,
         )
 
     @computed_once

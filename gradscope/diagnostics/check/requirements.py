@@ -124,11 +124,10 @@ def coverage_gap(
     return None
 
 
-def aggregate_steps(values: Mapping[int, float], selector: Selector, course: Sequence[float]) -> Estimate:
+def aggregate_steps(values: Mapping[int, float], selector: Selector) -> Estimate:
     """The numbers of the chosen steps that have one, as one number.
 
-    A mean, whose interval rests on the ``course`` over the run, and a trend have an interval where there are steps
-    enough; one step's number and an extreme have none.
+    A mean and a trend have an interval where there are steps enough; one step's number and an extreme have none.
     """
     if not values:
         return Estimate.undefined_because(f"none of the steps {selector.steps!r} has a value")
@@ -136,7 +135,7 @@ def aggregate_steps(values: Mapping[int, float], selector: Selector, course: Seq
     if selector.aggregate == "trend":
         return trend(steps, numbers)
     if selector.aggregate == "mean":
-        return mean_of_steps(numbers, course)
+        return mean_of_steps(numbers)
     joined = {"max": max(numbers), "min": min(numbers), "last": numbers[-1]}
     return Estimate.exact(joined[selector.aggregate], num_units=len(numbers))
 

@@ -61,6 +61,8 @@ def excess_from_prompts(evidence: Evidence) -> Judgement:
     between, over_time = report.gap_decomposition.between_prompts, report.gap_decomposition.over_time
     if between.undefined is not None or over_time.undefined is not None:
         return cannot_tell(str(between.undefined or over_time.undefined))
+    if report.jensen_gap.side_of_zero <= 0:
+        return cannot_tell("It is not sure that there is an excess", estimate=between)
     stays, of_visit = report.overdispersion.between_prompts, report.overdispersion.between_visits
     returns = stays.is_defined and of_visit.is_defined
     by_prompt = (

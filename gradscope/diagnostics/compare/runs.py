@@ -31,7 +31,7 @@ from gradscope.metrics.uncertainty.bootstrap import (
     cluster_sums,
 )
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
-from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
+from gradscope.metrics.uncertainty.steps import mean_difference, mean_of_steps, trend, widened_by_steps
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.compare import UNKNOWN, ComparedPair
 from gradscope.results.degeneracy import SideRewards
@@ -379,17 +379,16 @@ class CourseMean(Struct, frozen=True):
 
     steps: tuple[int, ...]  # those that are compared, [S]
     values: _Array  # of each, [S]
-    course: _Array  # of all steps of the run, which tell how far those may be from the rest, [T]
 
     @property
     def estimate(self) -> Estimate:
         """With an interval that allows for the correlation of steps, within the range that the values suggest."""
-        return mean_of_steps(self.values, self.course).within(*self.ends)
+        return mean_of_steps(self.values).within(*self.ends)
 
     @property
     def ends(self) -> tuple[float, float]:
         """Between what the mean lies, as far as the values suggest it."""
-        return 0.0 if self.course.min() >= 0.0 else -math.inf, 1.0 if self.course.max() <= 1.0 else math.inf
+        return 0.0 if self.values.min() >= 0.0 else -math.inf, 1.0 if self.values.max() <= 1.0 else math.inf
 
 
 class CourseTrend(Struct, frozen=True):
@@ -400,8 +399,13 @@ class CourseTrend(Struct, frozen=True):
 
     @property
     def estimate(self) -> Estimate:
-        """With an interval that allows for the correlation of steps; undefined for fewer than three."""
-        return trend(self.steps, self.values)
+        """With an interval that allows for drifts, within what the values suggest; undefined for fewer than three."""
+        return trend(self.steps, self.values).within(-self.reach, self.reach)
+
+    @property
+    def reach(self) -> float:
+        """The most that it may rise or fall, as far as the values suggest it: of shares 1."""
+        return 1.0 if self.values.min() >= 0.0 and self.values.max() <= 1.0 else math.inf
 
 
 Number = GroupMean | CourseMean | CourseTrend
@@ -412,7 +416,7 @@ Means = Mapping[str, Number]
 def _reward_trend(run: ComparedRun) -> dict[str, CourseTrend]:
     """By its metric; empty where there are too few steps for a line."""
     of_reward = CourseTrend(tuple(run.steps[: len(run.reward)].tolist()), run.reward)
-    return {"reward_trend": of_reward} if of_reward.estimate.is_defined else {}
+    return {"reward_trend": of_reward} if len(run.reward) and of_reward.estimate.is_defined else {}
 
 
 def _means(run: ComparedRun) -> Means:
@@ -420,7 +424,7 @@ def _means(run: ComparedRun) -> Means:
     if run.log is not None and run.log.kind == "metrics":
         series = {"train_reward": run.reward, "mean_frac_reward_zero_std": run.degenerate}
         steps = tuple(run.steps.tolist())
-        means = {name: CourseMean(steps, values, values) for name, values in series.items() if len(values)}
+        means = {name: CourseMean(steps, values) for name, values in series.items() if len(values)}
         return means | _reward_trend(run)
     table = run.rewards
     if table is None:
@@ -468,11 +472,12 @@ def changes(first: Means, second: Means) -> dict[str, Estimate]:
 def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]]) -> Estimate:
     """Of one metric; ``prompts`` number the prompts of each log, one that both have alike."""
     if isinstance(first, CourseTrend) and isinstance(second, CourseTrend) and first.steps == second.steps:
-        return trend(first.steps, second.values - first.values)
+        reach = first.reach + second.reach
+        return trend(first.steps, second.values - first.values).within(-reach, reach)
     if isinstance(first, CourseMean) and isinstance(second, CourseMean) and first.steps == second.steps:
         step_by_step = second.values - first.values  # what both do over their course is no noise
         (low, high), (other_low, other_high) = first.ends, second.ends
-        return mean_of_steps(step_by_step, step_by_step).within(other_low - high, other_high - low)
+        return mean_of_steps(step_by_step).within(other_low - high, other_high - low)
     if not isinstance(first, GroupMean) or not isinstance(second, GroupMean):
         before, after = (
             _alone(number, float(number.values.min()), float(np.ptp(number.values)) or 1.0)
@@ -496,15 +501,8 @@ def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]])
         for mean, of_run in zip((first, second), prompts, strict=True)
     ]
     if of_steps[0].keys() != of_steps[1].keys():
-        return by_prompts
-    # what all rollouts of a step have in common, as a policy that wanders, is no prompt's luck
-    step_by_step = np.array([of_steps[1][step] - of_steps[0][step] for step in of_steps[0]])
-    by_steps = mean_of_steps(step_by_step, step_by_step)
-    if by_prompts.interval is None or by_steps.interval is None:
-        return by_prompts
-    value, half = by_prompts.value or 0.0, by_steps.ends[1] - (by_steps.value or 0.0)
-    lower, upper = max(value - half, -reach), min(value + half, reach)
-    return replace(by_prompts, low=min(by_prompts.ends[0], lower), high=max(by_prompts.ends[1], upper))
+        return by_prompts  # parts of one run: what the policy did between them is no chance
+    return widened_by_steps(by_prompts, mean_difference(*of_steps), reach=reach)
 
 
 def _by_prompts(first: GroupMean, second: GroupMean, units: _Array, low: float, reach: float) -> Estimate:

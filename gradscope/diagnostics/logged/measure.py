@@ -111,7 +111,7 @@ def _slowest(times: Sequence[tuple[int, str, float]]) -> Estimate:
     ]
     if not ratios:
         return Estimate.undefined_because(_ONE_TIMED)
-    return mean_of_steps(ratios, ratios).within(1.0, np.inf)
+    return mean_of_steps(ratios).within(1.0, np.inf)
 
 
 PARTS: Mapping[str, tokens.LoggedPart[Any]] = {

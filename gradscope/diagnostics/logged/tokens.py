@@ -62,8 +62,7 @@ def mean_as_logged(values: Mapping[int, float]) -> Estimate:
     >>> mean_as_logged({1: 0.5, 2: 1.5}).value, mean_as_logged({1: 0.5, 2: math.inf}).undefined
     (1.0, 'the trainer logged Infinity at step 2')
     """
-    numbers = list(values.values())
-    return _first_undefined(values) or mean_of_steps(numbers, numbers)
+    return _first_undefined(values) or mean_of_steps(list(values.values()))
 
 
 def _first_undefined(values: Mapping[int, float], *, is_share: bool = True) -> Estimate | None:

@@ -29,7 +29,7 @@ from gradscope.findings.degeneracy import conflicts_of_runs
 from gradscope.findings.logged import broken_sentences, late_sentence
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni
-from gradscope.metrics.uncertainty.steps import late_change, trend
+from gradscope.metrics.uncertainty.steps import MIN_STEPS, late_change, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.render.views.view import lines_over, table_of_cells
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary
@@ -265,7 +265,7 @@ def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
     numbers: dict[str, compared_runs.Number] = {}
     if len(table):
         numbers[_REWARD] = _mean(table, table.sums(table.reward) / table.size)
-        if len(steps) >= 4:
+        if len(steps) >= 4 * MIN_STEPS:  # of fewer nothing tells how far a policy wanders
             last = table.select(table.step >= steps[-(len(steps) // 4)])
             if len(last):
                 numbers["mean reward, last quarter"] = _mean(last, last.sums(last.reward) / last.size)
@@ -278,8 +278,7 @@ def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
         course = _finite(run, metric)
         chosen = tuple(step for step in steps if step in course)
         if chosen:
-            at_steps = np.array([course[step] for step in chosen])
-            numbers[title] = compared_runs.CourseMean(chosen, at_steps, np.array(list(course.values())))
+            numbers[title] = compared_runs.CourseMean(chosen, np.array([course[step] for step in chosen]))
     if len(rewards) >= 3:
         numbers[_TREND] = compared_runs.CourseTrend(tuple(rewards), np.array(list(rewards.values())))
     return numbers

@@ -155,6 +155,13 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
         yield f"The learning rate is 0 at {len(idle):,} of {len(rates):,} steps ({_spans(idle)}): they change nothing."
     warm = math.ceil(_WARM_UP * len(rates))
     jumps = warm + 1 + np.flatnonzero((rates[warm + 1 :] > _JUMP * rates[warm:-1]) & (rates[warm:-1] > 0))
+    fallen = np.where(_JUMP * rates < np.maximum.accumulate(rates), rates, math.inf)
+    risen = warm + np.flatnonzero((rates > _JUMP * np.minimum.accumulate(fallen))[warm:])
+    if len(risen) and not len(jumps):  # by a warm-up of its own
+        top = risen[0] + int(np.argmax(rates[risen[0] :]))
+        low = int(np.argmin(fallen[:top]))
+        ends = f"{rates[low]:.3g} at step {steps[low]} to {rates[top]:.3g} at step {steps[top]}"
+        yield f"The learning rate falls and rises again, from {ends}: a restart."
     for at in jumps[:1].tolist():
         later = _spans(steps[jumps[1:]].tolist())
         again = f", and again at {later}: cycles, or restarts" if later else ""

@@ -1,8 +1,8 @@
 """Numbers of training steps: the uncertainty of their mean, their trend, and outliers among them.
 
-Legend: n steps of a mean or neighbors of a step, T steps of the run, N steps of a course, J rows. Neighboring steps
-resemble each other. Student's interval takes them for independent and is far too narrow; none of the three remedies
-here is right for every course, so the widest of them counts.
+Legend: n steps, D ways in which they may drift, N steps of a course, J rows. Neighboring steps resemble each other, and
+a drift as slow as the run looks like a change. Nothing in a run says how slow its drifts are, so what they may do to a
+mean or a trend is averaged over all that the steps leave likely.
 
 Written here: ``scipy.stats.linregress`` is the same line, behind an import that takes a third of a second, and takes
 steps for independent.
@@ -11,52 +11,172 @@ steps for independent.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import cluster_numbers, deviations_within
-from gradscope.metrics.uncertainty.intervals import student_quantile
+from gradscope.metrics.uncertainty.intervals import COVERAGE, UPPER_TAIL, difference_of, student_quantile
 
 Array = NDArray[np.float64]
 
 MIN_STEPS = 10
-"""With fewer steps no remedy keeps its promise: at a correlation of 0.95 and n = 8 a tenth of equal runs differ."""
-_MIN_WINDOWS = 4
-_MAX_CORRELATION = 0.98
+"""With fewer steps nothing shows how neighbors resemble each other."""
+_MAX_CORRELATION, _DEGREE = 0.98, 3
+_MAX_BLOCKS = 512  # means of neighbors that stand for the steps of a longer course: enough to tell a drift from noise
+_SHARES_OF_DRIFT = (0.05, 0.1, 0.2, 0.4, 0.7, 0.9, 0.99)
+_TINY = 1e-300
+_NUM_TIMES = 7  # correlation times of a drift, from one step to as many as may matter, a constant ratio apart
+_NO_DRIFT = 0.3
+"""How likely steps are to be independent before they are seen. With less the intervals of steps that are would be
+twice as wide, with more slow drifts below noise would pass for trends."""
+_TIMES_OF_MEAN, _TIMES_OF_TREND = (2.0, 0.0), (1.0, 0.5)
+"""The longest correlation time, in lengths of the course, and the power of a time to which its prior is proportional.
+A drift slower than the course moves a mean all the same and is but a line to a trend, which hangs on the slowest."""
+_COSINES_A_DEGREE = 5
+"""Cosines for each degree of freedom: the scale of a drift is told by the slow ones. With all of them counted a fifth
+of courses of a dozen steps that are correlated by 0.9 would have a trend."""
 
 
-def mean_of_steps(values: ArrayLike, course: ArrayLike) -> Estimate:
+class _Drifts(Struct, frozen=True):
+    """Noise of single steps with a drift below it, an autoregression of order one, in D kinds of unit variance."""
+
+    of_mean: Array  # n times the variance of the mean, [D]
+    of_cosines: Array  # variance of the coefficient of each cosine, [D, n - 1]
+    log_prior: Array  # [D]
+
+
+@lru_cache(maxsize=8)
+def _drifts(num_steps: int, times: tuple[float, float]) -> _Drifts:
+    """Those of a course of n steps, with the longest time and the power of the prior."""
+    longest, power = times
+    lags = np.arange(1, num_steps)
+    angles = np.pi * lags / num_steps
+    of_mean, of_cosines, weights = [1.0], [np.ones(num_steps - 1)], [0.0]
+    for time in np.geomspace(1.0, longest * num_steps, _NUM_TIMES):
+        r = math.exp(-1 / time)
+        spectrum = (1 - r * r) / (1 - 2 * r * np.cos(angles) + r * r)
+        of_sum = 1 + 2 * float(np.sum((1 - lags / num_steps) * r**lags))
+        of_mean += [1 + share * (of_sum - 1) for share in _SHARES_OF_DRIFT]
+        of_cosines += [1 + share * (spectrum - 1) for share in _SHARES_OF_DRIFT]
+        weights += [time**power] * len(_SHARES_OF_DRIFT)
+    prior = (1 - _NO_DRIFT) * np.array(weights) / sum(weights)
+    prior[0] = _NO_DRIFT
+    return _Drifts(np.array(of_mean), np.array(of_cosines), np.log(prior))
+
+
+def _cosines(values: Array) -> Array:
+    """The coefficients of cos(pi k (i + 1/2) / n), k from 1 to n - 1, of unit variance for independent unit values."""
+    # scipy.fft has them in a call, and takes as long to import as a log
+    num, k = len(values), np.arange(1, len(values))
+    waves = np.fft.rfft(values, 2 * num)[k] * np.exp(-0.5j * np.pi * k / num)
+    return np.asarray(waves.real * math.sqrt(2 / num), dtype=np.float64)
+
+
+def _blocks(values: Array) -> Array:
+    """Means of neighbors, at most 512, the first few left out where they do not fill one."""
+    size = -(-len(values) // _MAX_BLOCKS)
+    return np.asarray(values[len(values) % size :].reshape(-1, size).mean(axis=1), dtype=np.float64)
+
+
+def _fit(variances: Array, cosines: Array, fitted: Array) -> tuple[Array, Array]:
+    """The weighed squares of cosines, [k], of each variance, [D, k], and its likelihood without a constant, [D] each.
+
+    m courses, [m, k], are fitted to them and averaged over, as is the scale of the variances.
+    """
+    weighed = fitted[None] / variances[:, None]  # [D, m, k]
+    gram, onto = weighed @ fitted.T, weighed @ cosines
+    squares = (1 / variances) @ cosines**2 - np.sum(onto * np.linalg.solve(gram, onto[..., None])[..., 0], axis=1)
+    squares, num_free = np.maximum(squares, 0.0), len(cosines) - len(fitted)
+    log_volume = np.log(variances).sum(axis=1) + np.linalg.slogdet(gram)[1]
+    log_volume += num_free * np.log(np.maximum(squares, _TINY))
+    return squares, -log_volume / 2
+
+
+def _half_interval(variances: Array, log_weights: Array, num_cosines: int) -> float:
+    """Half the 95 % interval of a mixture of Student's distributions about one value, [D] each."""
+    if not variances.any():
+        return 0.0
+    free = max(num_cosines // _COSINES_A_DEGREE, 1)
+    weights = np.exp(log_weights - log_weights.max())
+    weights, spreads = weights / weights.sum(), np.maximum(np.sqrt(variances), _TINY)
+    low, high = 0.0, float(spreads.max()) * float(stdtrit(free, UPPER_TAIL))
+    for _ in range(40):
+        middle = (low + high) / 2
+        outside = float(weights @ stdtr(free, -middle / spreads)) * 2
+        low, high = (middle, high) if outside > 1 - COVERAGE else (low, middle)
+    return high
+
+
+def mean_of_steps(values: ArrayLike) -> Estimate:
     """A mean over steps, [n], with an interval that holds where steps resemble their neighbors.
 
-    The variance of the mean is the one that gives the widest interval of these: s^2 / m with m the number of
-    independent steps that n correlated ones are worth (:func:`independent_steps`), m - 1 degrees of freedom; the same
-    of the means of 2, 4, 8 and more steps about a cubic, while 16 are left, for noise of single steps hides a slow
-    drift; the projections on the first 0.41 n^(2/3) cosines (Lazarus, Lewis, Stock & Watson 2018, J. Business &
-    Economic Statistics 36), as many degrees of freedom; and the spread, about their line, of the means of windows of n
-    steps over all steps of the run, [T], which notices drifts that are slow compared with n. Differences between runs,
-    not within one, such as a seed's luck, is in none of them. ``num_units`` is the degrees of freedom plus one; no
-    interval for fewer than ten steps.
+    The steps are taken for noise with a drift below it, an autoregression of order one whose share of the variance and
+    whose correlation time, up to twice the course, are not known: the interval is that of Student's distributions
+    averaged over them, weighed by how likely they make the cosines of the course (Whittle's likelihood, as Mueller &
+    Watson 2018, Econometrica 86, average over slow drifts). Differences between runs, not within one, such as a seed's
+    luck, are not in it. ``num_units`` is how many independent steps they are worth; no interval for fewer than ten.
 
     >>> rng = np.random.default_rng(0)
-    >>> estimate = mean_of_steps(*[rng.normal(size=40)] * 2)
+    >>> estimate = mean_of_steps(rng.normal(size=40))
     >>> round(estimate.low, 2), round(estimate.value, 2), round(estimate.high, 2)
-    (-0.6, -0.06, 0.48)
-    >>> mean_of_steps([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).interval
+    (-0.94, -0.06, 0.82)
+    >>> mean_of_steps([1.0, 2.0, 3.0]).interval
     """
-    chosen, run = np.asarray(values, dtype=np.float64), np.asarray(course, dtype=np.float64)
-    mean = float(chosen.mean())
-    if len(chosen) < MIN_STEPS:
-        return Estimate.exact(mean, num_units=len(chosen))
-    if not np.ptp(chosen):
-        return Estimate(value=mean, low=mean, high=mean, num_units=len(chosen))
-    half, free = max((student_quantile(free) * variance**0.5, free) for variance, free in _variances(chosen, run))
-    return Estimate(value=mean, low=mean - half, high=mean + half, num_units=round(free) + 1)
+    numbers = np.asarray(values, dtype=np.float64)
+    mean = float(numbers.mean())
+    if len(numbers) < MIN_STEPS:
+        return Estimate.exact(mean, num_units=len(numbers))
+    if not np.ptp(numbers):
+        return Estimate(value=mean, low=mean, high=mean, num_units=len(numbers))
+    blocks = _blocks(numbers - mean)
+    drifts, free = _drifts(len(blocks), _TIMES_OF_MEAN), len(blocks) - 1
+    squares, log_likelihood = _fit(drifts.of_cosines, _cosines(blocks), np.zeros((0, free)))
+    log_weights = drifts.log_prior + log_likelihood
+    half = _half_interval(squares / free * drifts.of_mean / len(blocks), log_weights, free)
+    worth = len(blocks) * float(np.average(1 / drifts.of_mean, weights=np.exp(log_weights - log_weights.max())))
+    return Estimate(value=mean, low=mean - half, high=mean + half, num_units=max(round(worth), 2))
+
+
+def mean_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate:
+    """How much higher the mean over steps of one run is than that of another, of their numbers by step.
+
+    Step by step where both have the same steps, so that what both do over their course is no noise; else from the
+    interval of each. Undefined where a run has fewer than ten steps.
+
+    >>> mean_difference({1: 0.5}, {1: 0.7}).undefined
+    'of fewer than ten steps it is not known how far they wander'
+    """
+    if min(len(first), len(second)) < MIN_STEPS:
+        return Estimate.undefined_because("of fewer than ten steps it is not known how far they wander")
+    if first.keys() == second.keys():
+        return mean_of_steps([second[step] - first[step] for step in sorted(first)])
+    return difference_of(*(mean_of_steps([of_run[step] for step in sorted(of_run)]) for of_run in (first, second)))
+
+
+def widened_by_steps(change: Estimate, by_steps: Estimate, *, reach: float = math.inf) -> Estimate:
+    """A change with the interval of prompts, at least as wide as that over steps, and within ``reach`` of zero.
+
+    What all rollouts of a step have in common, as a policy that wanders, is no prompt's luck. As it is where either has
+    no interval.
+
+    >>> by_prompts = Estimate(value=0.5, low=0.25, high=0.75, num_units=50)
+    >>> widened_by_steps(by_prompts, Estimate(value=0.0, low=-0.75, high=0.75, num_units=9), reach=1.0).interval
+    (-0.25, 1.0)
+    """
+    if change.value is None or change.interval is None or by_steps.interval is None:
+        return change
+    half = (by_steps.interval[1] - by_steps.interval[0]) / 2
+    low, high = max(change.value - half, -reach), min(change.value + half, reach)
+    num_units = by_steps.num_units if half > change.value - change.interval[0] else change.num_units
+    return replace(change, low=min(change.interval[0], low), high=max(change.interval[1], high), num_units=num_units)
 
 
 def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: float = 0.0) -> float:
@@ -87,75 +207,29 @@ def error_of_part(values: ArrayLike, size: int) -> float:
     """
     numbers = np.asarray(values, dtype=np.float64)
     at = np.arange(len(numbers), dtype=np.float64)
-    deviations = numbers - np.polynomial.Polynomial.fit(at, numbers, _DEGREE_OF_MEAN)(at)
-    variance = float(deviations @ deviations) / (len(numbers) - _DEGREE_OF_MEAN - 1)
+    deviations = numbers - np.polynomial.Polynomial.fit(at, numbers, _DEGREE)(at)
+    variance = float(deviations @ deviations) / (len(numbers) - _DEGREE - 1)
     each = len(numbers) / independent_steps(deviations, num_fitted=2, errors=1.0)  # steps that one is worth
     return math.sqrt(variance * min(each, size) / size)
 
 
-def _variances(chosen: Array, run: Array) -> Iterator[tuple[float, float]]:
-    """Each remedy's variance of the mean, and its degrees of freedom."""
-    worth = max(independent_steps(chosen), 2.0)
-    yield float(chosen.var()) / (1 - 1 / worth) / worth, worth - 1
-    for _, drift, left in _drifts(
-        np.arange(len(chosen), dtype=np.float64), chosen, _MIN_BLOCKS_OF_MEAN, _DEGREE_OF_MEAN
-    ):
-        worth = max(independent_steps(drift, num_fitted=2) * left / len(drift), 2.0)
-        yield float(drift @ drift) / left / worth, worth - 1
-    num_cosines = max(2, int(0.41 * len(chosen) ** (2 / 3)))
-    k = np.arange(1, num_cosines + 1)
-    waves = (np.fft.rfft(chosen, 2 * len(chosen))[k] * np.exp(-0.5j * np.pi * k / len(chosen))).real
-    # sums of cos(pi k (i + 1/2) / n) x_i; scipy.fft has them in a call, and takes as long to import as a log
-    yield float(np.mean(waves**2)) * 2 / len(chosen) ** 2, num_cosines
-    num_windows = len(run) // len(chosen)
-    if num_windows >= _MIN_WINDOWS:
-        means = run[-num_windows * len(chosen) :].reshape(num_windows, -1).mean(axis=1)
-        line = np.polynomial.Polynomial.fit(np.arange(num_windows), means, 1)
-        residuals = means - line(np.arange(num_windows))
-        yield float(residuals @ residuals) / (num_windows - 2), num_windows - 2
-
-
-_MIN_BLOCKS_OF_MEAN, _DEGREE_OF_MEAN = 16, 3
-_MIN_BLOCKS_OF_TREND, _DEGREE_OF_TREND = 32, 5
-"""With half as many blocks the interval of independent steps would be twice as wide, as it is with lines or no curve at
-all for learning curves; of higher degrees a polynomial follows the drift."""
-
-
-def _drifts(x: Array, y: Array, least: int, degree: int) -> Iterator[tuple[Array, Array, int]]:
-    """Means of 2, 4, 8 and more of x, while so many are left, with the deviations of those of y from a polynomial.
-
-    With them the degrees of freedom that it leaves.
-    """
-    while len(x) >= 2 * least:
-        x, y = (values[len(x) % 2 :].reshape(-1, 2).mean(axis=1) for values in (x, y))
-        if len(x) <= 1 << 14:  # a fit to a million steps would take as much memory as its log
-            yield x, y - np.polynomial.Polynomial.fit(at := np.arange(len(x)), y, degree)(at), len(x) - degree - 1
-
-
 _MIN_POINTS = 3
 _NOTHING = 1e-9
-_ERRORS = 1.5
-"""Standard errors by which the correlation of neighboring steps is assumed larger than observed: the least, in halves,
-with which courses without a trend show one in at most 5 %, at correlations up to 0.95 and from 3 steps on."""
 
 
 def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     """Change from the first to the last step along the least-squares line, b (x_last - x_first).
 
-    b = sum (x - mean x)(y - mean y) / sum (x - mean x)^2; the interval is Student's, b +- t s / sqrt(sum (x - mean
-    x)^2), s^2 the summed squares of the deviations from the line over M - 2, times N / (N - 2), and M - 2 degrees of
-    freedom. M is what the deviations are worth in independent ones by :func:`independent_steps`, at least 3 of them.
-    Fewer than ten steps do not show how neighbors resemble each other, and count as 3; fewer than three have
-    no line. Wider counts: the same of the means of 2, 4, 8 and more steps, while 32 are left, with their deviations
-    from a polynomial of the fifth degree in place of those from the line, for noise of single steps hides a slow
-    drift, and a learning curve is none.
+    b = sum (x - mean x)(y - mean y) / sum (x - mean x)^2. The interval allows for noise with a drift below it, as that
+    of :func:`mean_of_steps`, here of a correlation time up to the length of the course, and from ten steps on about a
+    parabola, for a learning curve bends. Fewer than three steps have no line.
 
     Raises:
         ValueError: There is not one value a step.
 
     >>> change = trend([1, 2, 3, 4], [0.5, 0.4, 0.2, 0.1])
     >>> round(change.low, 3), round(change.value, 3), round(change.high, 3)
-    (-1.498, -0.42, 0.658)
+    (-1.088, -0.42, 0.248)
     >>> trend([1, 2], [0.5, 0.4]).undefined
     'a trend needs three steps, there are 2'
     """
@@ -164,26 +238,29 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
         return _too_few(len(np.unique(times)))
     x, y = (times - times.mean()) / np.ptp(times), numbers - numbers.mean()
     slope = float(x @ y) / float(x @ x)
-    line = (x, y - slope * x, len(x) - 2)
-    half = max(map(_half_of_trend, *zip(line, *_drifts(x, y, _MIN_BLOCKS_OF_TREND, _DEGREE_OF_TREND), strict=True)))
+    half = _half_of_sum(x / float(x @ x), y, x)
     return Estimate(value=slope, low=slope - half, high=slope + half, num_units=len(x))
 
 
-def _half_of_trend(x: Array, deviations: Array, left: int) -> float:
-    """Half the interval of a slope from deviations that have so many degrees of freedom where they are independent."""
-    num, spread = len(x), float(np.sum((x - x.mean()) ** 2))
-    free = max(_worth(deviations) * (left + 2) / num, _MIN_POINTS) - 2
-    variance = float(deviations @ deviations) * num / left / free / spread
-    return float(student_quantile(free) * variance**0.5)
+def _half_of_sum(weights: Array, values: Array, times: Array) -> float:
+    """Half the interval of a sum of values with weights that add up to zero, [n] each, about a parabola over times."""
+    blocks = _blocks(values)
+    drifts, size = _drifts(len(blocks), _TIMES_OF_TREND), len(values) // len(blocks)
+    powers = (times, times**2)[: 2 if len(values) >= MIN_STEPS else 1]
+    fitted = np.stack([_cosines(_blocks(power)) for power in powers])
+    squares, log_likelihood = _fit(drifts.of_cosines, _cosines(blocks), fitted)
+    free = len(blocks) - 1 - len(powers)
+    variances = squares / free * (drifts.of_cosines @ (_cosines(_blocks(weights)) * size) ** 2)
+    return _half_interval(variances, drifts.log_prior + log_likelihood, free)
 
 
 def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estimate:
     """The same within units that are seen at several steps, such as prompts that return: each has a level of its own.
 
-    Steps and numbers are those of a unit minus its means, so a change of units is no change. The error is made of sums
-    by step, for rows of one step have its luck in common (clusters), and of the correlation of neighboring steps as in
-    :func:`trend`; levels that are fitted count as rows that are not there. Each row has its step, unit and number, [J]
-    each; undefined where fewer than three units return.
+    Steps and numbers are those of a unit minus its means, so a change of units is no change. The interval is the wider
+    of that of sums by step, for rows of one step have its luck in common (clusters), where levels that are fitted count
+    as rows that are not there, and of that of :func:`trend`, for what the units of a step have in common. Each row has
+    its step, unit and number, [J] each; undefined where fewer than three units return.
 
     Raises:
         ValueError: There is not one value a step.
@@ -204,12 +281,13 @@ def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estim
     x, y, num = deviations_within(times / np.ptp(times), unit), deviations_within(numbers, unit), len(names)
     spread = float(x @ x)
     slope = float(x @ y) / spread
-    residual = y - slope * x
     left = 1 - (int(unit.max()) + 1) / len(x)
-    free = max(_worth(np.bincount(step, weights=residual) / np.bincount(step)) * left, _MIN_POINTS) - 2
-    scores = np.bincount(step, weights=x * residual)
-    variance = float(scores @ scores) / left * num**2 / (num - 2) / free
-    half = student_quantile(free) * variance**0.5 / spread
+    scores = np.bincount(step, weights=x * (y - slope * x))
+    variance = float(scores @ scores) / left * num / (num - 2) / spread**2
+    num_visits = np.bincount(unit)[unit]  # a unit's mean holds a part of each of its rows
+    of_steps = np.bincount(step, weights=y * num_visits / (num_visits - 1)) / np.bincount(step)
+    by_drift = _half_of_sum(np.bincount(step, weights=x) / spread, of_steps, (names - names.mean()) / np.ptp(names))
+    half = max(student_quantile(max(num * left - 2, 1)) * variance**0.5, by_drift)
     return Estimate(value=slope, low=slope - half, high=slope + half, num_units=num)
 
 
@@ -222,13 +300,6 @@ def _checked(steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
 
 def _too_few(number: int) -> Estimate:
     return Estimate.undefined_because(f"a trend needs three steps, there are {number}")
-
-
-def _worth(deviations: Array) -> float:
-    """Independent steps that so many are worth; the least of a trend where they are too few to tell."""
-    if len(deviations) < MIN_STEPS:
-        return float(_MIN_POINTS)
-    return independent_steps(deviations, num_fitted=2, errors=_ERRORS)
 
 
 NUM_NEIGHBORS = 50

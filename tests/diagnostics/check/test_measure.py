@@ -7,7 +7,7 @@ import pytest
 
 from gradscope.diagnostics.check.measure import (
     MAX_PROMPTS,
-    _change_of,
+    _difference,
     baseline_verdicts,
     check_run,
     parse_requirement,
@@ -141,7 +141,8 @@ def metric(value: float, half: float = 0.1, prompts: dict[str, float] | None = N
 
 def test_a_baseline_is_read_as_written_but_for_too_many_prompts(tmp_path: Path) -> None:
     many = {f"{number:012x}": 0.5 for number in range(MAX_PROMPTS + 1)}
-    metrics = {"pass@8": metric(0.5, prompts={"ab": 0.25}), "grad_norm": metric(1.0)}
+    by_step = BaselineMetric(estimate=Estimate.exact(1.0), course={3: 0.5, 12: 1.5}, deviations={3: -0.5})
+    metrics = {"pass@8": metric(0.5, prompts={"ab": 0.25}), "grad_norm": metric(1.0), "kl@mean": by_step}
     path = tmp_path / "ci" / "baseline.json"
     write_baseline(Baseline(run="a run", metrics=metrics | {"x": metric(0.5, prompts=many)}), path)
     assert read_baseline(path) == Baseline(run="a run", metrics=metrics | {"x": metric(0.5)})
@@ -173,26 +174,84 @@ def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str | None, messag
 
 
 def test_a_change_adds_intervals_in_squares_where_both_sides_have_one() -> None:
-    change, paired = _change_of(metric(0.5, 0.3), metric(0.6, 0.4), RESAMPLING)
-    assert len(paired) == 0
+    difference = _difference("kl", metric(0.5, 0.3), metric(0.6, 0.4), RESAMPLING)
+    change = difference.change
+    assert len(difference.paired) == 0
     assert change.value == pytest.approx(0.1)
     assert change.high - change.value == pytest.approx(math.hypot(0.3, 0.4))
     first, two = (BaselineMetric(estimate=Estimate.exact(value)) for value in (1.0, 3.0))
-    assert _change_of(first, two, RESAMPLING)[0] == Estimate.exact(2.0)
+    assert _difference("kl", first, two, RESAMPLING).change == Estimate.exact(2.0)
     for sides in ((metric(1.0), two), (first, metric(3.0))):
-        assert _change_of(*sides, RESAMPLING)[0] == Estimate.exact(2.0)
+        assert _difference("kl", *sides, RESAMPLING).change == Estimate.exact(2.0)
 
 
 def test_pairs_take_the_difficulty_of_prompts_out() -> None:
     rng = np.random.default_rng(0)
     hard = {f"{number:012x}": float(rng.random()) for number in range(60)}
     easier = {name: value + 0.01 + 0.002 * float(rng.normal()) for name, value in hard.items()}
-    change, paired = _change_of(metric(0.5, 0.1, hard), metric(0.51, 0.1, easier), RESAMPLING)
-    assert len(paired) == 60
-    assert 0 < change.low < 0.01 < change.high < 0.02
+    difference = _difference("pass_rate", metric(0.5, 0.1, hard), metric(0.51, 0.1, easier), RESAMPLING)
+    assert len(difference.paired) == 60
+    assert 0 < difference.change.low < 0.01 < difference.change.high < 0.02
     first = {f"a{number}": 0.0 for number in range(20)}
     second = {**{f"b{number}": 1.0 for number in range(14)}, **{f"a{number}": 0.0 for number in range(6)}}
-    assert len(_change_of(metric(0.0, 0.1, first), metric(0.7, 0.1, second), RESAMPLING)[1]) == 0  # too few in common
+    few = _difference("pass_rate", metric(0.0, 0.1, first), metric(0.7, 0.1, second), RESAMPLING)
+    assert len(few.paired) == 0  # too few in common
+
+
+def wandering(seed: int, drop: float = 0.0) -> list[dict[str, object]]:
+    """Rows of 40 steps of eight prompts whose policy's log-odds wander, with its chance of passing this much lower."""
+    rng, drift = np.random.default_rng(seed), 0.0
+    rows: list[dict[str, object]] = []
+    for step in range(40):
+        drift = 0.9 * drift + 0.4 * 0.19**0.5 * rng.normal()
+        for prompt in range(8):
+            rate = 1 / (1 + np.exp(-(prompt - 3.5) / 2 - drift)) - drop
+            passed = (rng.random(8) < rate).astype(int).tolist()
+            rows += [{"prompt_id": f"p{prompt}", "step": step, "reward": reward} for reward in passed]
+    return rows
+
+
+@pytest.mark.slow
+def test_a_policy_that_wanders_seldom_fails_beside_its_own_recipe(tmp_path: Path) -> None:
+    """Of 20 such pairs 10 failed by the chance of prompts and samples alone."""
+    failed = {0.0: 0, 0.4: 0}
+    for drop in failed:
+        for seed in range(20):
+            first = write_lines(tmp_path / "first.jsonl", *wandering(2 * seed))
+            second = write_lines(tmp_path / "second.jsonl", *wandering(2 * seed + 1, drop))
+            settings = CheckSettings(track=["pass_rate"], baseline=tmp_path / "b.json")
+            check_run(first, settings, update_baseline=True, force=True)
+            (verdict,) = check_run(second, settings).verdicts
+            failed[drop] += verdict.outcome == "fail"
+            assert "by the chance of prompts, samples and steps alone" in verdict.meaning
+    assert failed[0.0] <= 2
+    assert failed[0.4] >= 15
+
+
+@pytest.mark.parametrize(("aggregate", "outcome"), [("mean", "fail"), ("trend", "pass")])
+def test_metrics_of_the_same_steps_are_compared_step_by_step(aggregate: str, outcome: str, tmp_path: Path) -> None:
+    """A reward that is lower all along a learning curve is another reward with the same trend."""
+    rng, paths = np.random.default_rng(0), []
+    for drop in (0.0, 0.05):
+        rows = [
+            {"step": step, "reward": 0.2 + 0.5 * math.tanh(step / 20) - drop + 0.01 * rng.normal()}
+            for step in range(60)
+        ]
+        paths.append(write_lines(tmp_path / f"metrics{drop}.jsonl", *rows))
+    settings = CheckSettings(track=[f"reward@{aggregate}"], baseline=tmp_path / "b.json")
+    check_run(paths[0], settings, update_baseline=True)
+    (verdict,) = check_run(paths[1], settings).verdicts
+    assert verdict.outcome == outcome
+    assert "step by step over 60 steps" in verdict.meaning
+
+
+def test_of_single_policies_another_seed_is_not_in_the_chance(samples: Path, tmp_path: Path) -> None:
+    rows = [{"task_id": f"t{number}", "n": 8, "c": number % 8} for number in range(40)]
+    log = write_lines(tmp_path / "samples.jsonl", *rows)
+    settings = CheckSettings(track=["pass@1"], baseline=tmp_path / "b.json")
+    check_run(log, settings, update_baseline=True)
+    (verdict,) = check_run(log, settings).verdicts
+    assert "How much another seed would change is not in it: a margin allows for that." in verdict.meaning
 
 
 @pytest.fixture

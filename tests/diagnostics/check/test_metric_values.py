@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.metric_values import (
     MetricValues,
-    _group_metric_by_prompt,
+    _over_groups,
     furthest_deviation,
     is_of_tokens,
     look_closer,
@@ -48,9 +48,9 @@ RUN = run_of(
     ],
 )
 def test_a_prompt_has_the_mean_of_its_groups(name: str, threshold: float | None, expected: dict[str, float]) -> None:
-    assert _group_metric_by_prompt(RUN, name, reward=None, threshold=threshold) == expected
+    assert _over_groups(RUN, name, reward=None, threshold=threshold)[0] == expected
     run = run_of(group_of([1, 0], functions={"format": [1, 1]}))
-    assert _group_metric_by_prompt(run, "frac_all_pass", reward="format", threshold=1.0) == {"p": 1.0}
+    assert _over_groups(run, "frac_all_pass", reward="format", threshold=1.0)[0] == {"p": 1.0}
 
 
 def test_every_metric_has_a_value_or_a_reason() -> None:

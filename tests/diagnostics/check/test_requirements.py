@@ -73,12 +73,12 @@ def test_what_is_no_selector_belongs_to_the_name() -> None:
 def test_numbers_of_steps_become_one(aggregate: requirements.Aggregate, value: float) -> None:
     """1, 4 and 2 at steps 2, 4 and 6: the least-squares slope is 1/4 a step, over four steps 1."""
     estimate = requirements.aggregate_steps(
-        {2: 1.0, 4: 4.0, 6: 2.0}, requirements.Selector(steps="all", aggregate=aggregate), [1.0, 4.0, 2.0]
+        {2: 1.0, 4: 4.0, 6: 2.0}, requirements.Selector(steps="all", aggregate=aggregate)
     )
     assert estimate.value == pytest.approx(value)
     assert (estimate.interval is None) == (aggregate != "trend")
     assert estimate.num_units == 3
-    nothing = requirements.aggregate_steps({}, requirements.Selector(steps="last3", aggregate=aggregate), [])
+    nothing = requirements.aggregate_steps({}, requirements.Selector(steps="last3", aggregate=aggregate))
     assert nothing.undefined == "none of the steps 'last3' has a value"
 
 

@@ -101,11 +101,13 @@ def test_larger_needs_intervals_that_do_not_meet(first, second, verdict: str) ->
     shares = {"frac_all_fail": between(*first), "frac_all_pass": between(*second), "pass_rate": between(0.1, 0.2)}
     assert by_degeneracy(outcomes.dead_groups_are_failures, **shares).verdict == verdict
     parts = SimpleNamespace(between_prompts=between(*first), over_time=between(*second))
-    assert by_degeneracy(outcomes.excess_from_prompts, gap_decomposition=parts).verdict == verdict
+    sure, unsure = ({"jensen_gap": between(low, 0.4), "gap_decomposition": parts} for low in (0.1, 0.0))
+    assert by_degeneracy(outcomes.excess_from_prompts, **sure).verdict == verdict
+    assert by_degeneracy(outcomes.excess_from_prompts, **unsure).why == "It is not sure that there is an excess."
     exact = SimpleNamespace(between_prompts=between(0.1, 0.2), over_time=Estimate.exact(0.0))
-    assert by_degeneracy(outcomes.excess_from_prompts, gap_decomposition=exact).verdict == "cannot_tell"
+    assert by_degeneracy(outcomes.excess_from_prompts, **sure | {"gap_decomposition": exact}).verdict == "cannot_tell"
     nothing = SimpleNamespace(between_prompts=between(-0.01, 0.02), over_time=between(-0.1, -0.05))
-    assert by_degeneracy(outcomes.excess_from_prompts, gap_decomposition=nothing).verdict == "cannot_tell"
+    assert by_degeneracy(outcomes.excess_from_prompts, **sure | {"gap_decomposition": nothing}).verdict == "cannot_tell"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,8 @@ def test_larger_needs_intervals_that_do_not_meet(first, second, verdict: str) ->
 def test_what_is_of_the_visit_is_no_difficulty_of_prompts(stays: Estimate, of_visit: Estimate, verdict: str) -> None:
     parts = SimpleNamespace(between_prompts=between(0.1, 0.2), over_time=between(0.0, 0.05))
     returns = SimpleNamespace(between_prompts=stays, between_visits=of_visit)
-    judgement = by_degeneracy(outcomes.excess_from_prompts, gap_decomposition=parts, overdispersion=returns)
+    gap = {"jensen_gap": between(0.1, 0.4), "gap_decomposition": parts}
+    judgement = by_degeneracy(outcomes.excess_from_prompts, **gap, overdispersion=returns)
     assert judgement.verdict == verdict
     assert ("no prompt returns" in judgement.why) == (stays is UNKNOWN)
 

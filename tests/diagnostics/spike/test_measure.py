@@ -221,6 +221,15 @@ def test_a_learning_rate_that_jumps_after_its_warm_up_is_told(jump: int | None, 
     assert sentence.endswith(" to 1e-06 at step 15, and again at 30, 45: cycles, or restarts.")
 
 
+@pytest.mark.parametrize(("least", "is_told"), [(0.0, True), (0.05, True), (0.5, False)])
+def test_a_restart_with_a_warm_up_of_its_own_is_told(least: float, is_told: bool) -> None:
+    one = [min((step + 1) / 5, 1.0) * (least + (1 - least) * (1 + np.cos(np.pi * step / 39)) / 2) for step in range(40)]
+    metrics = {step: {"lr": 1e-6 * rate} for step, rate in enumerate(one + one)}
+    told = [sentence for sentence in module.spike_sentences(run_of(metrics=metrics)) if "rises" in sentence]
+    assert len(told) == is_told
+    assert not any("rises" in text for text in module.spike_sentences(run_of(metrics=dict(list(metrics.items())[:40]))))
+
+
 @pytest.mark.parametrize(("late", "is_told"), [(50.0, True), (-50.0, True), (5.0, False)])
 def test_a_loss_that_explodes_alone_is_told(late: float, is_told: bool) -> None:
     losses = {step: {"loss": late if step > 30 else 0.01 * (-1) ** step, "grad_norm": 1.0} for step in range(40)}

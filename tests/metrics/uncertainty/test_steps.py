@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import linregress
 from scipy.stats import t as student
 
+from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.steps import (
     MIN_NEIGHBORS,
     MIN_STEPS,
@@ -13,10 +14,12 @@ from gradscope.metrics.uncertainty.steps import (
     deviation_of,
     independent_steps,
     late_change,
+    mean_difference,
     mean_of_steps,
     most_deviating,
     trend,
     trend_within,
+    widened_by_steps,
 )
 
 
@@ -33,7 +36,7 @@ def test_two_stretches_of_one_process_seldom_differ_beyond_their_intervals(corre
     rng = np.random.default_rng(1)
     apart = 0
     for _ in range(300):
-        a, b = (mean_of_steps(course[-20:], course) for course in persistent(rng, 200, correlation).reshape(2, 100))
+        a, b = (mean_of_steps(course[-20:]) for course in persistent(rng, 200, correlation).reshape(2, 100))
         reach = np.hypot(a.ends[1] - (a.value or 0.0), b.ends[1] - (b.value or 0.0))
         apart += abs((a.value or 0.0) - (b.value or 0.0)) > reach
     assert apart <= 0.05 * 300
@@ -41,22 +44,25 @@ def test_two_stretches_of_one_process_seldom_differ_beyond_their_intervals(corre
 
 def test_of_uncorrelated_steps_the_interval_is_not_far_from_students() -> None:
     rng = np.random.default_rng(2)
-    halves = [(e := mean_of_steps(values, values)).ends[1] - (e.value or 0.0) for values in rng.normal(size=(200, 100))]
-    assert 0.19 < float(np.mean(halves)) < 0.3  # Student's: 0.198
+    halves = [(e := mean_of_steps(values)).ends[1] - (e.value or 0.0) for values in rng.normal(size=(200, 100))]
+    assert 0.3 < float(np.mean(halves)) < 0.5  # Student's: 0.198; what drifts they leave possible is the rest
 
 
-def test_a_drift_that_is_slow_beside_the_stretch_widens_its_interval() -> None:
+@pytest.mark.parametrize("num_steps", [40, 400])
+def test_a_drift_below_noise_widens_the_interval_of_a_mean(num_steps: int) -> None:
     rng = np.random.default_rng(3)
-    noise = rng.normal(size=200)
-    wandering = noise + 3 * np.repeat(rng.normal(size=10), 20)
-    still, moved = (mean_of_steps(course[-20:], course) for course in (noise, wandering))
-    assert moved.ends[1] - moved.ends[0] > 2 * (still.ends[1] - still.ends[0])
+    noise = rng.normal(size=num_steps)
+    still, moved = (
+        mean_of_steps(course) for course in (noise, noise + np.repeat(rng.normal(size=10), num_steps // 10))
+    )
+    assert moved.ends[1] - moved.ends[0] > 1.5 * (still.ends[1] - still.ends[0])
+    assert moved.num_units < still.num_units
 
 
 def test_few_steps_have_no_interval_and_equal_ones_an_empty_one() -> None:
-    few = mean_of_steps(range(MIN_STEPS - 1), range(100))
+    few = mean_of_steps(range(MIN_STEPS - 1))
     assert (few.value, few.interval) == (4.0, None)
-    assert mean_of_steps([0.5] * 12, [0.5] * 40).interval == (0.5, 0.5)
+    assert mean_of_steps([0.5] * 12).interval == (0.5, 0.5)
 
 
 @pytest.mark.parametrize(("correlation", "worth"), [(0.0, 1.0), (0.5, 1 / 3), (0.8, 1 / 9)])
@@ -74,7 +80,7 @@ def test_a_slow_drift_under_noise_seldom_passes_for_a_trend_and_a_learning_curve
     rng, steps = np.random.default_rng(6), np.arange(600)
     courses = [0.3 * persistent(rng, 600, 0.95) + rng.normal(size=600) for _ in range(60)]
     assert sum(trend(steps, course).side_of_zero != 0 for course in courses) <= 6  # 25 by single steps alone
-    assert sum(mean_of_steps(course, course).side_of_zero != 0 for course in courses) <= 4  # 8 by these
+    assert sum(mean_of_steps(course).side_of_zero != 0 for course in courses) <= 4  # 8 by these
     curves = [6 * (1 - np.exp(-steps / 200)) + persistent(rng, 600, 0.5) for _ in range(10)]
     assert all(trend(steps, curve).side_of_zero == 1 for curve in curves)
     assert trend(np.repeat([1, 2, 10**6], 40), rng.normal(size=120)).side_of_zero == 0  # and no warning
@@ -89,11 +95,11 @@ def test_trend_is_the_regression_line_from_end_to_end() -> None:
     steps = np.array([1, 2, 5, 9, 12])
     values = np.array([0.3, 0.5, 0.4, 0.8, 0.7])
     line = linregress(steps, values)
-    half = student.ppf(0.975, 1) * line.stderr * 11 * 5**0.5  # worth three: one degree of freedom, s^2 as large times 5
+    half = student.ppf(0.975, 1) * line.stderr * 11  # few steps have one degree of freedom
     change = trend(steps, values)
     assert change.value == pytest.approx(line.slope * 11)
-    assert change.low == pytest.approx(line.slope * 11 - half)
-    assert change.high == pytest.approx(line.slope * 11 + half)
+    assert half < change.ends[1] - line.slope * 11 < 2 * half
+    assert change.ends[1] + change.ends[0] == pytest.approx(2 * line.slope * 11)
 
 
 def test_large_steps_cost_no_digits() -> None:
@@ -101,8 +107,19 @@ def test_large_steps_cost_no_digits() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("num_steps", [20, 40, 80, 150])
+def test_a_slow_drift_is_seldom_a_trend_and_a_learning_curve_is_one(num_steps: int) -> None:
+    """Noise on a drift twice as large, correlated by 0.95: 16 to 35 % of 150 courses had a trend; 10 % may."""
+    rng, steps = np.random.default_rng(num_steps), np.arange(num_steps)
+    drifts = [persistent(rng, num_steps, 0.95) * 0.62 + rng.normal(size=num_steps) for _ in range(150)]
+    assert sum(trend(steps, drift).side_of_zero != 0 for drift in drifts) <= 15
+    curve = 8 * (1 - np.exp(-3 * steps / num_steps))
+    assert sum(trend(steps, curve + rng.normal(size=num_steps)).side_of_zero for _ in range(40)) >= 34
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("length", "correlation"), [(3, 0.9), (5, 0.5), (5, 0.9), (12, 0.8), (12, 0.9), (30, 0.0), (40, 0.5), (40, 0.9)]
+    ("length", "correlation"), [(5, 0.5), (5, 0.9), (12, 0.8), (12, 0.9), (30, 0.0), (40, 0.5), (40, 0.9)]
 )
 def test_a_trend_of_noise_that_persists_is_seldom_taken_for_one(correlation: float, length: int) -> None:
     """Student's interval takes a fifth to a half of such courses for a trend; at most 5 % are here."""
@@ -114,7 +131,7 @@ def test_a_trend_of_noise_that_persists_is_seldom_taken_for_one(correlation: flo
 def test_a_trend_that_is_there_is_seen() -> None:
     rng = np.random.default_rng(0)
     changes = [trend(np.arange(30), np.linspace(0, 3, 30) + rng.normal(size=30)).side_of_zero for _ in range(100)]
-    assert changes.count(1) > 75
+    assert changes.count(1) > 50
 
 
 def test_within_units_that_are_all_there_it_is_the_trend_of_the_means() -> None:
@@ -140,6 +157,23 @@ def test_within_prompts_that_return_luck_that_persists_is_no_trend(num_epochs: i
         values = level[prompts] + shock[steps] + 0.3 * rng.normal(size=len(steps))
         claimed += trend_within(steps, prompts, values).side_of_zero != 0
     assert claimed <= 15
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_two_runs_are_compared_step_by_step_where_they_have_the_same_steps(shift: int) -> None:
+    rng, curve = np.random.default_rng(0), 5 * np.tanh(np.arange(60) / 20)
+    first, second = (curve + rng.normal(size=60) / 10 for _ in range(2))
+    change = mean_difference(dict(enumerate(first)), dict(enumerate(second + 0.5, start=shift)))
+    assert change.value == pytest.approx(0.5 + second.mean() - first.mean())
+    assert change.side_of_zero == 1 - shift  # else what both learn is noise
+
+
+def test_without_an_interval_over_steps_that_over_prompts_stays() -> None:
+    by_prompts = Estimate(value=0.1, low=0.0, high=0.2, num_units=50)
+    assert widened_by_steps(by_prompts, Estimate.exact(0.0)) == by_prompts
+    assert widened_by_steps(Estimate.exact(0.1), by_prompts) == Estimate.exact(0.1)
+    narrow = Estimate(value=0.0, low=-0.01, high=0.01, num_units=9)
+    assert widened_by_steps(by_prompts, narrow) == by_prompts
 
 
 def test_a_trend_needs_a_value_a_step_and_three_different_steps() -> None:
