@@ -379,7 +379,7 @@ def evaluations_below(path: str | Path, options: ReadOptions, progress: Progress
     if local.is_file() or any(reader.recognizes(request) for reader in TRAINERS) or _runs_below(local):
         return ()
     logs = evaluations_in(local, options)
-    return logs if len(logs) > 1 else ()
+    return logs if len(logs) > 1 or any(not log.path.exists() for log in logs) else ()
 
 
 def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
