@@ -106,7 +106,7 @@ def _outnumber_weights(terms: Array, reward: Array) -> bool:
     """Whether more different rows than weights fit; of a verdict, which two values have, a row of zeros is no test."""
     different = np.unique(terms, axis=0)
     is_verdict = len(np.unique(reward)) < 3 and terms.shape[1] > 1
-    return len(different) - int(is_verdict and not different.any(axis=1).all()) > terms.shape[1]
+    return len(different) - bool(is_verdict and not different.any(axis=1).all()) > int(terms.shape[1])
 
 
 def _different(columns: Mapping[str, Array]) -> list[str]:
