@@ -464,7 +464,7 @@ def _tables_of(
         if read.strict:
             raise
         source = Source(path=str(log.path), format=log.format or "", recognized="not read", files=(str(log.path),))
-        yield _without_verdicts(error.message.rstrip("."), log, named, source=source)
+        yield _without_verdicts(error.message.rstrip("."), log, named, None, source=source)
 
 
 def _evaluation_table(
@@ -486,8 +486,8 @@ def _evaluation_table(
     if threshold is None and binary_threshold(scored) is None:
         counted = np.unique(prompts, return_counts=True)[1] if len(scored) else np.zeros(1, dtype=np.int64)
         reason = _NO_VERDICT if len(scored) else "no sample has this score"
-        return _without_verdicts(reason, log, scorer, source=run.source, mean=mean, counted=counted, run=run)
-    name = f"{log.path}:{scorer}" if scorer else str(log.path)
+        return _without_verdicts(reason, log, scorer, policy, source=run.source, mean=mean, counted=counted, run=run)
+    name = _name_of(log, scorer, policy)
     of_scorer = scorer if scorer in rewards.rewards else None
     samples = samples_of_run(run, name=name, success_threshold=threshold, scorer=of_scorer, policy=policy)
     table = _table(samples, sorted(set(ks)) or default_ks(int(samples.num_samples.max())), resampling=resampling)
@@ -498,6 +498,7 @@ def _without_verdicts(
     reason: str,
     log: EvaluationLog,
     scorer: str | None,
+    policy: str | None,
     *,
     source: Source,
     mean: Estimate | None = None,
@@ -508,13 +509,17 @@ def _without_verdicts(
     unknown = Estimate.undefined_because(reason)
     sizes = (0,) if counted is None else counted
     return results.PassAtKTable(
-        name=f"{log.path}:{scorer}" if scorer else str(log.path),
+        name=_name_of(log, scorer, policy),
         source=source,
         num_prompts=0 if counted is None else len(counted),
         num_samples=(int(min(sizes)), int(max(sizes))),
         rows=(results.PassAtK(k=1, pass_at_k=unknown, pass_hat_k=unknown),),
         evaluation=_evaluation(log, scorer, unknown if mean is None else mean, run),
     )
+
+
+def _name_of(log: EvaluationLog, *parts: str | None) -> str:
+    return ":".join((str(log.path), *filter(None, parts)))
 
 
 def _evaluation(log: EvaluationLog, scorer: str | None, mean: Estimate, run: Run | None) -> results.Evaluation:

@@ -2,6 +2,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -341,6 +342,31 @@ def test_of_a_folder_of_evaluations_one_scorer_may_be_named_and_a_pass_defined(e
     assert (table.source.unfinished, table.evaluation) == ("was cancelled: 6 of 8 samples", None)
     with pytest.raises(InputError, match="has no scorer 'other'"):
         passk.measure_pass_at_k(evaluations, read=ReadOptions(columns=ColumnNames(reward="other"), strict=True))
+
+
+def test_each_policy_of_an_evaluation_in_a_folder_has_a_table_of_its_own(tmp_path: Path) -> None:
+    rows = [{"model": of, "task_id": at, "passed": of == "a" or at > 1} for of in "ab" for at in range(4)]
+    for name in ("code", "math"):
+        write_lines(tmp_path / f"{name}.jsonl", *rows, {"task_id": 0, "passed": False})
+    graded = [{**row, "passed": 0.5} for row in rows]
+    write_lines(tmp_path / "judge.jsonl", *graded)
+    tables = passk.measure_pass_at_k(tmp_path).tables
+    of_policies = [("a", 4, 1.0), ("b", 4, 0.5), (tmp_path.name, 1, 0.0)]
+    rates = [(table.evaluation.model, table.num_prompts, table.rows[0].pass_at_k.value) for table in tables]
+    assert rates == [*of_policies, ("a", 4, None), ("b", 4, None), *of_policies]
+    assert [table.evaluation.mean_score.value for table in tables][3:5] == [0.5, 0.5]
+    assert len({table.name for table in tables}) == 8
+
+
+def test_trials_with_a_folder_each_are_read_as_one_file_of_them_would_be(tmp_path: Path) -> None:
+    for task, at in product(("sort", "grep"), (1, 2)):
+        folder = tmp_path / "job" / task / f"{task}.{at}"
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps({"task_id": task, "is_resolved": task == "sort" or None}))
+    report = passk.measure_pass_at_k(tmp_path / "job", ks=(1, 2))
+    (table,) = report.tables
+    assert (table.num_prompts, table.num_samples, table.evaluation) == (2, (2, 2), None)
+    assert [row.pass_at_k.value for row in table.rows] == [0.5, 0.5]
 
 
 def test_filters_of_lm_eval_are_scorers_and_files_and_folders_are_evaluations(tmp_path: Path) -> None:
