@@ -46,6 +46,7 @@ from gradscope.rollouts.readers.column_roles import (
     setting_columns,
     summed_columns,
     with_entries,
+    with_failed_trials,
 )
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
@@ -85,8 +86,6 @@ _STEP_IN_NAME = re.compile(
     re.IGNORECASE,
 )
 _BEGINNING = 40  # characters of a question: the answers it offers may be in another order each time
-_OF_TRIALS = "is_resolved"  # of Terminal-Bench, whose accuracy and pass@k count a trial that ended without as failed
-_NO_VERDICT = "Trials without a verdict (is_resolved is null) failed, as in Terminal-Bench's own accuracy."
 HELD_OUT = re.compile(r"(?<![a-z])(eval|valid|val(?![a-z])|test)", re.IGNORECASE)
 """What names files and folders of evaluations."""
 
@@ -187,10 +186,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             training = np.flatnonzero(~held_out)
             all_cells = all_cells.chosen(training.tolist())
         rows = all_cells.changed(names.prompt or "", before_answers) if self.holds_answers else all_cells
-        noted: dict[str, NDArray[np.bool_]] = {}
-        if names.reward == _OF_TRIALS:
-            noted[_NO_VERDICT] = np.array([cell is None for cell in rows.column(names.reward)], dtype=np.bool_)
-            rows = rows.changed(names.reward, lambda cells: [False if cell is None else cell for cell in cells])
+        rows, noted = with_failed_trials(rows, names.reward)
         reward = rows.numbers(names.reward)
         numbers: dict[str, NDArray[Any]] = {"reward": reward}
         for name in self.rewards:

@@ -148,8 +148,8 @@ def _contradicting(path: Path, files: Sequence[Path], options: ReadOptions) -> I
     """A sentence on the files beside those read that have several rows a step, as a log of several runs has."""
     folder, endings = files[0].parent, _ENDINGS if path.is_dir() and len(files) == 1 else ()
     for ending in endings:
-        beside = [file for file in sorted(folder.glob(f"*.{ending}")) if file.is_file() and file not in files]
-        looks = zip(beside, map(partial(_first_look, options=options), beside), strict=True)
+        siblings = [file for file in sorted(folder.glob(f"*.{ending}")) if file.is_file() and file not in files]
+        looks = zip(siblings, map(partial(_first_look, options=options), siblings), strict=True)
         names = [
             file.name
             for file, (tables, rows, logs) in looks

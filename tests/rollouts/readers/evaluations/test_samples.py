@@ -369,7 +369,10 @@ def test_a_report_of_swe_bench_lists_ids_and_one_of_terminal_bench_trials(tmp_pa
     run = read(tmp_path, {"results": trials, "pass_at_k": {}, "n_resolved": 1, "resolved_ids": ["t"], "accuracy": 0.5})
     assert [group.rewards for group in run.groups] == [(0, 1), (0,)]  # one without a verdict failed, as in its accuracy
     assert any("as in Terminal-Bench" in sentence for sentence in run.source.inferred)
-    run = read(tmp_path, *({"task_id": name[0], "is_resolved": bool(of)} for name, of in verdicts.items()))
+    run = read(
+        tmp_path, *({"task_id": name[0], "is_resolved": bool(of)} for name, of in verdicts.items()), {"task_id": 1}
+    )
+    assert run.source.quarantined.num_rows == 1  # that says nothing of a verdict
     assert not any("as in Terminal-Bench" in sentence for sentence in run.source.inferred)
 
 
