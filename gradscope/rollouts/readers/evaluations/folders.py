@@ -73,7 +73,8 @@ def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
             by_glob.setdefault(alike, []).append(log)
     for trials, of in by_glob.items():
         if (pooled := _pooled(of, trials)) is not None:
-            logs = {file: log for file, log in logs.items() if log not in of} | {trials: pooled}
+            paths = {log.path for log in of}
+            logs = {file: log for file, log in logs.items() if file not in paths} | {trials: pooled}
     return tuple(logs.values())
 
 
