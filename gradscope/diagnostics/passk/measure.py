@@ -423,7 +423,10 @@ def pass_at_k_of_samples(
     budgets = sorted(set(ks)) or default_ks(min(int(policy.num_samples.max()) for policy in samples))
     tables = tuple(_table(policy, budgets, resampling=resampling) for policy in samples)
     first, *rest = samples
-    comparisons = [compare_samples(first, other, budgets, resampling=resampling) for other in rest]
+    # of the policies of one file only those that were asked the same; other files without such a prompt are refused
+    asked = set(first.prompts)
+    paired = (of for of in rest if of.source.path != first.source.path or not asked.isdisjoint(of.prompts))
+    comparisons = [compare_samples(first, other, budgets, resampling=resampling) for other in paired]
     return results.PassAtKReport(
         tables=tables,
         comparison=comparisons[0] if comparisons else None,

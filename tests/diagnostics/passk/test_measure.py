@@ -13,6 +13,7 @@ from gradscope.diagnostics.passk import measure as passk
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import Resampling
+from gradscope.render.terminal.passk import pass_at_k_table
 from gradscope.results.passk import PassAtKDifference
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
@@ -20,6 +21,7 @@ from gradscope.rollouts.run_folder import heldout_path
 from tests.conftest import REPOSITORY
 from tests.diagnostics.compared_runs import write_run
 from tests.diagnostics.made_up_runs import FIRST, SECOND, group_of, humaneval, run_of, samples, tau_bench
+from tests.render.printing import printed
 from tests.rollouts.readers.evaluations.test_inspect_ai import archive
 from tests.rollouts.readers.lines import write_lines
 
@@ -422,6 +424,17 @@ def test_the_policies_of_a_file_are_never_pooled(tmp_path: Path) -> None:
         passk.read_samples(path)
     lists = [{"task_id": 1, "model": m, "scores": [s], "responses": ["x"]} for m, s in (("a", 1.0), ("c", None))]
     assert [of.name for of in passk.measure_pass_at_k(write_lines(path, *lists)).tables] == ["a"]
+
+
+def test_policies_of_a_file_that_were_asked_something_else_are_not_compared(tmp_path: Path) -> None:
+    asked = {"a": "xyz", "b": "uvw", "c": "zw", "d": "x", "e": "yz", "f": "u", "g": "z"}
+    rows = [{"task_id": task, "model": m, "passed": task == "z"} for m, tasks in asked.items() for task in tasks]
+    report = passk.measure_pass_at_k(write_lines(tmp_path / "all.jsonl", *rows))
+    assert [table.name for table in report.tables] == list(asked)
+    comparisons = [(of.first, of.second, of.num_prompts) for of in (report.comparison, *report.further_comparisons)]
+    assert comparisons == [("a", "c", 1), ("a", "d", 1), ("a", "e", 2), ("a", "g", 1)]
+    led = [line.split()[0] for line in printed(pass_at_k_table(report)).splitlines() if line.count("[") == 3]
+    assert led == ["c", "d", "e", "g"]
 
 
 def test_run_folder_stands_for_its_held_out_samples(tmp_path: Path) -> None:
