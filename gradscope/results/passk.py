@@ -105,6 +105,7 @@ class PassAtKReport(Drawn, Struct, frozen=True, kw_only=True):
     tables: tuple[PassAtKTable, ...]
     """One per file; of a folder of evaluations one per log and scorer, which are not compared."""
     comparison: PassAtKComparison | None  # first against second file; None for one file
+    # of the policies of one file only those with a prompt of the first's are compared with it
     further_comparisons: tuple[PassAtKComparison, ...] = ()  # first against third, fourth, ...
     findings: tuple[str, ...] = ()  # the meaning of the numbers, in sentences
 

@@ -94,12 +94,19 @@ def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float
         exact = [
             {names[at]: weight for at, weight in zip(chosen, weights, strict=True)}
             for chosen, weights in _solutions(table, reward[rows], size)
-            if len(np.unique(table[:, chosen], axis=0)) > size
+            if _outnumber_weights(table[:, chosen], reward[rows])
         ]
         exact = [terms for terms in exact if adds_up(reward, columns, terms)]
         if exact:
             return exact[0] if len(exact) == 1 else None
     return None
+
+
+def _outnumber_weights(terms: Array, reward: Array) -> bool:
+    """Whether more different rows than weights fit; of a verdict, which two values have, a row of zeros is no test."""
+    different = np.unique(terms, axis=0)
+    is_verdict = len(np.unique(reward)) < 3 and terms.shape[1] > 1
+    return len(different) - bool(is_verdict and not different.any(axis=1).all()) > int(terms.shape[1])
 
 
 def _different(columns: Mapping[str, Array]) -> list[str]:

@@ -121,3 +121,15 @@ def test_every_row_has_to_add_up() -> None:
     assert reward_terms(total, {"correct": correct, "length": length}) is not None
     total[-3] += 0.5
     assert reward_terms(total, {"correct": correct, "length": length}) is None
+
+
+@pytest.mark.parametrize("code", [1.0, 124.0])
+def test_a_verdict_is_no_sum_of_two_columns_that_three_kinds_of_rows_have(code: float) -> None:
+    has_solution, exit_code = np.repeat([0.0, 1.0, 1.0], 20), np.repeat([0.0, code, 0.0], 20)
+    columns = {"has_solution": has_solution, "exit_code": exit_code}
+    assert reward_terms(has_solution - exit_code / code, columns) is None
+    format_reward, correct = has_solution, 1 - exit_code / code  # three values of a reward are no accident
+    columns = {"format": format_reward, "correct": correct * has_solution}
+    assert reward_terms(0.1 * format_reward + correct * has_solution, columns) == {"format": 0.1, "correct": 1.0}
+    mixed = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]] * 10)
+    assert reward_terms(mixed[:, 0] * (1 - mixed[:, 1]), {"a": mixed[:, 0], "b": mixed[:, 1]}) is None

@@ -39,7 +39,7 @@ from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.results import passk as results
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched
-from gradscope.rollouts.groups import UNKNOWN, reward_table
+from gradscope.rollouts.groups import UNKNOWN, RewardTable, reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, evaluations_in
@@ -107,8 +107,7 @@ def samples_of_run(
             hint=f"Each of them: gradscope passk {shlex.quote(run.source.path)}",
         )
     rewards = table.reward if scorer is None else table.rewards[scorer]
-    own = table.policies.index(policy) if policy else UNKNOWN
-    is_own = np.equal(table.policy, own) if table.policy is not None and policy is not None else np.isreal(rewards)
+    is_own = _is_of(table, policy)
     is_known = is_own & ~np.isnan(rewards)
     reward, prompt = rewards[is_known], np.repeat(table.prompt, table.size)[is_known]
     if not len(reward):
@@ -143,6 +142,13 @@ def samples_of_run(
         num_correct=counts[:, 0],
         num_missing=int(np.sum(is_own & ~is_known)),
     )
+
+
+def _is_of(table: RewardTable, policy: str | None) -> NDArray[np.bool_]:
+    """Which rollouts are of a policy, "" for those that name none; of None all."""
+    if table.policy is None or policy is None:
+        return np.ones(len(table.reward), dtype=np.bool_)
+    return np.equal(table.policy, table.policies.index(policy) if policy else UNKNOWN)
 
 
 def _policies_of(run: Run) -> tuple[str | None, ...]:
@@ -387,7 +393,8 @@ def measure_pass_at_k(
         evaluations_below(path, read, progress) if sample_files(path, progress) == (fetched(path),) else ()
         for path in paths
     ]
-    if any(evaluations):
+    paths = tuple(of[0].path if len(of) == 1 else path for path, of in zip(paths, evaluations, strict=True))
+    if any(len(of) > 1 for of in evaluations):
         logs = [log for path, below in zip(paths, evaluations, strict=True) for log in below or [_log_at(path, read)]]
         logs.sort(key=lambda log: (log.task, log.model))
         score = partial(_tables_of, ks=ks, threshold=success_threshold, read=read, resampling=resampling)
@@ -416,7 +423,10 @@ def pass_at_k_of_samples(
     budgets = sorted(set(ks)) or default_ks(min(int(policy.num_samples.max()) for policy in samples))
     tables = tuple(_table(policy, budgets, resampling=resampling) for policy in samples)
     first, *rest = samples
-    comparisons = [compare_samples(first, other, budgets, resampling=resampling) for other in rest]
+    # of the policies of one file only those that were asked the same; other files without such a prompt are refused
+    asked = set(first.prompts)
+    paired = (of for of in rest if of.source.path != first.source.path or not asked.isdisjoint(of.prompts))
+    comparisons = [compare_samples(first, other, budgets, resampling=resampling) for other in paired]
     return results.PassAtKReport(
         tables=tables,
         comparison=comparisons[0] if comparisons else None,
@@ -450,18 +460,21 @@ def _tables_of(
             if scorer not in (None, named, *reward_table(run.groups).rewards):
                 columns = replace(read.columns, reward=scorer)
                 run = read_run(log.path, replace(read, columns=columns), rewards_only=True, progress=progress)
-            yield _evaluation_table(run, log, scorer, ks, threshold=threshold, resampling=resampling)
+            for policy in _policies_of(run):
+                of = replace(log, model=policy or log.model)
+                yield _evaluation_table(run, of, scorer, policy, ks, threshold=threshold, resampling=resampling)
     except InputError as error:
         if read.strict:
             raise
         source = Source(path=str(log.path), format=log.format or "", recognized="not read", files=(str(log.path),))
-        yield _without_verdicts(error.message.rstrip("."), log, named, source=source)
+        yield _without_verdicts(error.message.rstrip("."), log, named, None, source=source)
 
 
 def _evaluation_table(
     run: Run,
     log: EvaluationLog,
     scorer: str | None,
+    policy: str | None,
     ks: Sequence[int],
     *,
     threshold: float | None,
@@ -469,18 +482,17 @@ def _evaluation_table(
 ) -> results.PassAtKTable:
     rewards = reward_table(run.groups)
     scores = rewards.rewards.get(scorer or "", rewards.reward)
-    is_known = ~np.isnan(scores)
+    is_known = ~np.isnan(scores) & _is_of(rewards, policy)
     scored, prompts = scores[is_known], np.repeat(rewards.prompt, rewards.size)[is_known]
     is_share = bool(np.all((scored >= 0) & (scored <= 1)))
     (mean,) = bootstrap_means(scored[:, None], prompts, resampling=resampling, share=is_share)
     if threshold is None and binary_threshold(scored) is None:
         counted = np.unique(prompts, return_counts=True)[1] if len(scored) else np.zeros(1, dtype=np.int64)
         reason = _NO_VERDICT if len(scored) else "no sample has this score"
-        return _without_verdicts(reason, log, scorer, source=run.source, mean=mean, counted=counted, run=run)
-    name = f"{log.path}:{scorer}" if scorer else str(log.path)
-    samples = samples_of_run(
-        run, name=name, success_threshold=threshold, scorer=scorer if scorer in rewards.rewards else None
-    )
+        return _without_verdicts(reason, log, scorer, policy, source=run.source, mean=mean, counted=counted, run=run)
+    name = _name_of(log, scorer, policy)
+    of_scorer = scorer if scorer in rewards.rewards else None
+    samples = samples_of_run(run, name=name, success_threshold=threshold, scorer=of_scorer, policy=policy)
     table = _table(samples, sorted(set(ks)) or default_ks(int(samples.num_samples.max())), resampling=resampling)
     return replace(table, evaluation=_evaluation(log, scorer, mean, run))
 
@@ -489,6 +501,7 @@ def _without_verdicts(
     reason: str,
     log: EvaluationLog,
     scorer: str | None,
+    policy: str | None,
     *,
     source: Source,
     mean: Estimate | None = None,
@@ -499,13 +512,17 @@ def _without_verdicts(
     unknown = Estimate.undefined_because(reason)
     sizes = (0,) if counted is None else counted
     return results.PassAtKTable(
-        name=f"{log.path}:{scorer}" if scorer else str(log.path),
+        name=_name_of(log, scorer, policy),
         source=source,
         num_prompts=0 if counted is None else len(counted),
         num_samples=(int(min(sizes)), int(max(sizes))),
         rows=(results.PassAtK(k=1, pass_at_k=unknown, pass_hat_k=unknown),),
         evaluation=_evaluation(log, scorer, unknown if mean is None else mean, run),
     )
+
+
+def _name_of(log: EvaluationLog, *parts: str | None) -> str:
+    return ":".join((str(log.path), *filter(None, parts)))
 
 
 def _evaluation(log: EvaluationLog, scorer: str | None, mean: Estimate, run: Run | None) -> results.Evaluation:

@@ -157,8 +157,8 @@ def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
             f"ahead of the first\nat k = {high}", lambda row: row[1].rows[-1].difference if row[1] else "", "gap", ""
         ),
     ]
-    compared = [None, report.comparison, *report.further_comparisons]
-    return draw_table(columns, list(zip(report.tables, compared, strict=True)), notes)
+    compared = {of.second: of for of in (report.comparison, *report.further_comparisons) if of is not None}
+    return draw_table(columns, [(table, compared.get(table.name)) for table in report.tables], notes)
 
 
 def _facts(tables: Sequence[results.PassAtKTable]) -> list[str]:

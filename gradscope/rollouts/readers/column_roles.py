@@ -22,6 +22,7 @@ from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.records import list_names
 from gradscope.rollouts.readers.parsing.tables import STEP_NAMES
+from gradscope.rollouts.readers.reduction.columns import Cells
 
 USUAL: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "problem", "input", "query", "instruction", "prompt_ids", parse.CONVERSATION),
@@ -228,6 +229,18 @@ def run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tupl
         if text := parse.text_of(row.get(name)):
             sizes[parse.text_of(row.get(columns.step or "")), parse.text_of(row.get(key_of(columns) or "")), text] += 1
     return tuple(name for name, sizes in counters.items() if sum(size > 1 for size in sizes.values()) > len(sizes) / 2)
+
+
+_OF_TRIALS = "is_resolved"  # of Terminal-Bench, whose accuracy and pass@k count a trial that ended without as failed
+_NO_VERDICT = "Trials without a verdict (is_resolved is null) failed, as in Terminal-Bench's own accuracy."
+
+
+def with_failed_trials(rows: Cells, reward: str | None) -> tuple[Cells, Mapping[str, NDArray[np.bool_]]]:
+    """Rows in which trials without a verdict failed where their benchmark says so, and a sentence about which, [R]."""
+    if reward != _OF_TRIALS:
+        return rows, {}
+    judged = rows.changed(reward, lambda cells: [False if cell is None else cell for cell in cells])
+    return judged, {_NO_VERDICT: np.isnan(rows.numbers(reward)) & ~np.isnan(judged.numbers(reward))}
 
 
 def only_text(rows: Sequence[Mapping[str, Any]], name: str) -> str:

@@ -281,8 +281,10 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     list_name = lists[0] if len(rows) == len(lists) == 1 else None
     rows = rows if list_name is None else rows[0][list_name]
     refuse_lone_list(request.path, rows)
-    entries = column_roles.columns_in(column_roles.with_entries(rows))
-    scores = [name for name in entries if "." in name and ("reward" in name or "score" in name)]
+    with_entries = column_roles.with_entries(rows)
+    entries = column_roles.columns_in(with_entries)
+    are_scores = (name for name in _like_rewards(with_entries) if name in entries and "." in name)
+    scores = [name for name in are_scores if "reward" in name or "score" in name]
     candidates = scores or [name for name in _like_rewards(rows) if not column_roles.is_of_call(name, entries)]
     columns = [name for name in entries if "." not in name or name in scores]  # others are many
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
@@ -339,7 +341,9 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 _REWARD_WORD = re.compile(
-    r"reward|score|correct|success|passed|grade|accura|rating|solved|verdict|quality", re.IGNORECASE
+    r"(?<!chosen_)(?<!rejected_)reward|score|correct(?!_(answer|label|letter|option|choice|index|idx))|success|passed|grade"
+    r"|accura|rating|solved|verdict|quality",
+    re.IGNORECASE,
 )
 
 
@@ -379,7 +383,7 @@ def evaluations_below(path: str | Path, options: ReadOptions, progress: Progress
     if local.is_file() or any(reader.recognizes(request) for reader in TRAINERS) or _runs_below(local):
         return ()
     logs = evaluations_in(local, options)
-    return logs if len(logs) > 1 else ()
+    return logs if len(logs) > 1 or any(not log.path.exists() for log in logs) else ()
 
 
 def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:

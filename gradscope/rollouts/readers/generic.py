@@ -46,6 +46,7 @@ from gradscope.rollouts.readers.column_roles import (
     setting_columns,
     summed_columns,
     with_entries,
+    with_failed_trials,
 )
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
@@ -185,6 +186,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             training = np.flatnonzero(~held_out)
             all_cells = all_cells.chosen(training.tolist())
         rows = all_cells.changed(names.prompt or "", before_answers) if self.holds_answers else all_cells
+        rows, noted = with_failed_trials(rows, names.reward)
         reward = rows.numbers(names.reward)
         numbers: dict[str, NDArray[Any]] = {"reward": reward}
         for name in self.rewards:
@@ -251,6 +253,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             prompts=prompts,
             texts=None if names.prompt is None else lambda firsts: list(map(text_of, rows.cells(names.prompt, firsts))),
             numbers=numbers,
+            noted=noted,
             no_reward=partial(rows.no_reward, names.reward or ""),
             is_odd=rows.not_finite(names.advantage),
             samples=samples,

@@ -2,6 +2,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from gradscope.diagnostics.passk import measure as passk
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import Resampling
+from gradscope.render.terminal.passk import pass_at_k_table
 from gradscope.results.passk import PassAtKDifference
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
@@ -19,6 +21,7 @@ from gradscope.rollouts.run_folder import heldout_path
 from tests.conftest import REPOSITORY
 from tests.diagnostics.compared_runs import write_run
 from tests.diagnostics.made_up_runs import FIRST, SECOND, group_of, humaneval, run_of, samples, tau_bench
+from tests.render.printing import printed
 from tests.rollouts.readers.evaluations.test_inspect_ai import archive
 from tests.rollouts.readers.lines import write_lines
 
@@ -343,6 +346,31 @@ def test_of_a_folder_of_evaluations_one_scorer_may_be_named_and_a_pass_defined(e
         passk.measure_pass_at_k(evaluations, read=ReadOptions(columns=ColumnNames(reward="other"), strict=True))
 
 
+def test_each_policy_of_an_evaluation_in_a_folder_has_a_table_of_its_own(tmp_path: Path) -> None:
+    rows = [{"model": of, "task_id": at, "passed": of == "a" or at > 1} for of in "ab" for at in range(4)]
+    for name in ("code", "math"):
+        write_lines(tmp_path / f"{name}.jsonl", *rows, {"task_id": 0, "passed": False})
+    graded = [{**row, "passed": 0.5} for row in rows]
+    write_lines(tmp_path / "judge.jsonl", *graded)
+    tables = passk.measure_pass_at_k(tmp_path).tables
+    of_policies = [("a", 4, 1.0), ("b", 4, 0.5), (tmp_path.name, 1, 0.0)]
+    rates = [(table.evaluation.model, table.num_prompts, table.rows[0].pass_at_k.value) for table in tables]
+    assert rates == [*of_policies, ("a", 4, None), ("b", 4, None), *of_policies]
+    assert [table.evaluation.mean_score.value for table in tables][3:5] == [0.5, 0.5]
+    assert len({table.name for table in tables}) == 8
+
+
+def test_trials_with_a_folder_each_are_read_as_one_file_of_them_would_be(tmp_path: Path) -> None:
+    for task, at in product(("sort", "grep"), (1, 2)):
+        folder = tmp_path / "job" / task / f"{task}.{at}"
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps({"task_id": task, "is_resolved": task == "sort" or None}))
+    report = passk.measure_pass_at_k(tmp_path / "job", ks=(1, 2))
+    (table,) = report.tables
+    assert (table.num_prompts, table.num_samples, table.evaluation) == (2, (2, 2), None)
+    assert [row.pass_at_k.value for row in table.rows] == [0.5, 0.5]
+
+
 def test_filters_of_lm_eval_are_scorers_and_files_and_folders_are_evaluations(tmp_path: Path) -> None:
     logs = REPOSITORY / "fixtures/logs"
     row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "metrics": ["acc"]}
@@ -396,6 +424,17 @@ def test_the_policies_of_a_file_are_never_pooled(tmp_path: Path) -> None:
         passk.read_samples(path)
     lists = [{"task_id": 1, "model": m, "scores": [s], "responses": ["x"]} for m, s in (("a", 1.0), ("c", None))]
     assert [of.name for of in passk.measure_pass_at_k(write_lines(path, *lists)).tables] == ["a"]
+
+
+def test_policies_of_a_file_that_were_asked_something_else_are_not_compared(tmp_path: Path) -> None:
+    asked = {"a": "xyz", "b": "uvw", "c": "zw", "d": "x", "e": "yz", "f": "u", "g": "z"}
+    rows = [{"task_id": task, "model": m, "passed": task == "z"} for m, tasks in asked.items() for task in tasks]
+    report = passk.measure_pass_at_k(write_lines(tmp_path / "all.jsonl", *rows))
+    assert [table.name for table in report.tables] == list(asked)
+    comparisons = [(of.first, of.second, of.num_prompts) for of in (report.comparison, *report.further_comparisons)]
+    assert comparisons == [("a", "c", 1), ("a", "d", 1), ("a", "e", 2), ("a", "g", 1)]
+    led = [line.split()[0] for line in printed(pass_at_k_table(report)).splitlines() if line.count("[") == 3]
+    assert led == ["c", "d", "e", "g"]
 
 
 def test_run_folder_stands_for_its_held_out_samples(tmp_path: Path) -> None:

@@ -484,3 +484,19 @@ def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str,
     assert caught.value.hint == f"Name the number that the trainer used, as in {named}"
     reward = shlex.split(named.split(";")[0].removesuffix("."))[1]
     assert len(read_run(path, ReadOptions(columns=ColumnNames(reward=reward))).groups[0].rollouts) == 4
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"reward_model": {"style": "rule", "ground_truth": "4"}},  # prompts as verl takes them
+        {"evaluation_criteria": {"reward_basis": ["DB"]}, "payload": {"reward_info": {"reward": 1}}},
+        {"correct_label": 1, "is_correct_answer": "B"},
+        {"chosen_reward": 0.5, "rejected_reward": 0.1},
+    ],
+)
+def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[str, Any]) -> None:
+    path = write_lines(tmp_path / "log.jsonl", *[{"prompt": "p"} | cells] * 4)
+    with pytest.raises(InputError, match="is not a log that gradscope knows") as caught:
+        read_run(path)
+    assert (caught.value.hint or "").startswith("Name the columns with --reward-column, --group-column")

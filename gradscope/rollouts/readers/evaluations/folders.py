@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.plain_json import read_json
-from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.readers.column_roles import first_present
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
+from gradscope.rollouts.readers.evaluations.shapes import PromptSamples, samples_of
 from gradscope.rollouts.readers.format import Format, RowFormat
+from gradscope.rollouts.readers.nested import layout_of
 from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, step_number, text_of
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import STEP_NAMES, expand, natural, stem_of, suffix_of
@@ -24,6 +29,7 @@ from gradscope.rollouts.readers.parsing.tables import STEP_NAMES, expand, natura
 _MAX_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
 _PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
+_TOLD_APART = re.compile(r"[0-9a-f]{8,}|[0-9]+")  # what in names of files is of a trial: a hash, a time, a number
 _FORMATS: tuple[Format | RowFormat, ...] = (
     inspect_ai.FORMAT,
     harnesses.EVALPLUS,
@@ -45,15 +51,39 @@ class EvaluationLog(Struct, frozen=True, kw_only=True):
     scorers: tuple[str | None, ...] | None = None
     """Its scores, names for ``--reward-column`` and None for the scalar; None: every reward of its rollouts."""
     scalar: str = "reward"  # the name of the scalar
+    prompt: str = ""  # the prompt, where the log is one sample of it
+    has_policy: bool = False  # whether that sample names its policy
 
 
 Evaluations = tuple[EvaluationLog, ...]
 
 
 def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
-    """The evaluations of a log, a folder or a glob, by folder and name; of a named reader only its own."""
+    """The evaluations of a log, a folder or a glob, by folder and name; of a named reader only its own.
+
+    Where each trial has a folder of its own, named after its task, they are one evaluation, whose path is a glob.
+    """
     folders = _folders(path, _MAX_DEPTH) if path.is_dir() else [path]
-    return tuple(log for folder in folders for log in _logs_of(folder, options))
+    logs = {log.path: log for folder in folders for log in _logs_of(folder, options)}
+    by_glob: dict[Path, list[EvaluationLog]] = {}
+    for log in logs.values():
+        if log.prompt and (root := _above_tasks(log, path)) is not None:
+            below = log.path.relative_to(root).parts[:-1]
+            alike = Path(glob.escape(str(root)), *["*"] * len(below), glob.escape(log.path.name))
+            by_glob.setdefault(alike, []).append(log)
+    for trials, of in by_glob.items():
+        if (pooled := _pooled(of, trials)) is not None:
+            paths = {log.path for log in of}
+            logs = {file: log for file, log in logs.items() if file not in paths} | {trials: pooled}
+    return tuple(logs.values())
+
+
+def _above_tasks(log: EvaluationLog, path: Path) -> Path | None:
+    """The folder, at or below a path, that holds those named after tasks; None where none around a log is."""
+    named = re.compile(rf"([a-z]+[-_])?{re.escape(log.prompt)}([-_.].*)?", re.IGNORECASE)
+    around = [folder for folder in log.path.parents if folder.is_relative_to(path)]
+    of_task = next((folder for folder in reversed(around) if named.fullmatch(folder.resolve().name)), None)
+    return of_task and (path if of_task == path else of_task.parent)
 
 
 def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
@@ -66,14 +96,15 @@ def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
         more = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
         raise InputError(
             f"{path} holds {len(logs)} evaluations, which are never pooled: {named}{more}.",
-            hint=f"All, a row each: gradscope passk {shlex.quote(str(path))}; or name one log: {logs[0].path}",
+            hint=f"All, a row each: gradscope passk {shlex.quote(str(path))}; or name one log: "
+            + shlex.quote(str(logs[0].path)),
         )
 
 
 def _are_steps(logs: Sequence[EvaluationLog]) -> bool:
     """Whether each log is of a step of its own, as its first row says: they are dumps of one training."""
     first = [row for log in logs if log.format == samples.FORMAT.name for row in peek(log.path, num_rows=1)]
-    steps = {step_number(row.get(first_present(row, STEP_NAMES) or "")) for row in first}
+    steps = {step_number(row.get(roles.first_present(row, STEP_NAMES) or "")) for row in first}
     return None not in steps and len(steps) == len(logs)
 
 
@@ -85,6 +116,18 @@ def are_of_one(format: str, files: Sequence[Path]) -> bool:
 
 def _are_parts(files: Sequence[Path]) -> bool:
     return len(files) > 1 and all(_PART.fullmatch(stem_of(file)) for file in files)
+
+
+def _pooled(logs: Sequence[EvaluationLog], files: Path) -> EvaluationLog | None:
+    """Logs of a sample each as one, all files of a glob; None where more than prompts, trials and policies differs."""
+    prompts, models = [log.prompt for log in logs], {log.model for log in logs}
+    rests = {_TOLD_APART.sub("", stem_of(log.path).replace(log.prompt, "")) for log in logs}
+    is_told = len(set(prompts)) == len(prompts) or len(rests) == 1 or all(log.has_policy for log in logs)
+    if len(logs) < 2 or not all(prompts) or not is_told or {log.path for log in logs} != set(expand(files)):
+        return None
+    folder = next(of for of in files.parents if "*" not in of.name).resolve()
+    model = models.pop() if len(models) == 1 else folder.parent.name
+    return replace(logs[0], path=files, task=folder.name, model=model, prompt="")
 
 
 def _folders(path: Path, depth: int) -> Iterator[Path]:
@@ -114,9 +157,11 @@ def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
         return
     logs = {file: _about(format, file) for file in rows if (format := _format_of(file, options)) is not None}
     parts = [file for file, log in logs.items() if log.format == samples.FORMAT.name]
-    if _are_parts(parts):
+    trials = Path(glob.escape(str(folder)), f"*{parts[0].suffix}") if folder.is_dir() and parts else folder
+    pooled = _pooled([logs[file] for file in parts], trials)
+    if pooled is not None or _are_parts(parts):
         logs = {file: log for file, log in logs.items() if file not in parts}
-        logs[folder] = _about(samples.FORMAT, folder)
+        logs[trials] = pooled or _about(samples.FORMAT, folder)
     yield from logs.values()
 
 
@@ -155,8 +200,24 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
         case harnesses.SKYRL.name:
             step = re.search(r"global_step_([0-9]+)", above.name)
             return log(task=stem, model=f"step {step[1]}" if step else "", scorers=(None,))
-    models = {text_of(row.get("model")) for row in peek(file)}
-    return log(task=stem, model=models.pop() if len(models) == 1 and "" not in models else above.name, scorers=(None,))
+    rows = peek(file)
+    models = {text_of(row.get("model")) for row in rows}
+    return log(
+        task=stem,
+        model=models.pop() if len(models) == 1 and "" not in models else above.name,
+        scorers=(None,),
+        prompt="" if file.is_dir() or len(rows) != 1 else _prompt_of_sample(rows[0]),
+        has_policy=any(isinstance(row.get(name), str) for row in rows for name in roles.POLICIES),
+    )
+
+
+def _prompt_of_sample(row: Mapping[str, Any]) -> str:
+    """The prompt that the only row of a log names beside one verdict; empty where it may be that of an evaluation."""
+    columns = roles.columns_of_rows([row], ColumnNames())
+    is_verdict = row.get(columns.reward or "", "") in (None, 0, 1)
+    if not is_verdict or columns.prompt_id in _OF_LOGS or isinstance(samples_of(row, ColumnNames()), PromptSamples):
+        return ""
+    return "" if layout_of([row], ColumnNames()) else text_of(row.get(roles.key_of(columns) or ""))
 
 
 def _lm_eval_model(folder: Path, when: str) -> str:
@@ -178,5 +239,6 @@ def _lm_eval_scorers(file: Path) -> tuple[str, ...]:
 
 
 _INSPECT = inspect_ai.FORMAT.name
+_OF_LOGS = ("id", "idx")  # ids that a whole evaluation has as well
 _NEVER_POOLED = {format.name for format in _FORMATS if format is not harnesses.SKYRL}
 """Formats of which several logs are refused; SkyRL's are those of the steps of one training, a useful course."""

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, compress, product
 from pathlib import Path
 
@@ -123,7 +123,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
         files=tuple(map(str, files)),
         num_rows=chosen.num_rows,
         inferred=(*naming.sentences, *sentences, *chosen.sentences, *impossible),
-        missing=(*_listed_rewards(path), switch_on(logged.columns)),
+        missing=(*_listed_rewards(path), *_contradicting(path, files, options), switch_on(logged.columns)),
         quarantined=quarantine.result(),
     )
     return Run(path=path, source=source, groups=(), metrics=metrics)
@@ -142,6 +142,33 @@ def _listed_rewards(path: Path) -> Iterator[str]:
             option = f"--reward-column {shlex.quote(name if key is None else f'{name}.{key}')}"
             yield f"Rows also list {name!r}; if these are of the rollouts of one prompt: {option}."
             return
+
+
+def _contradicting(path: Path, files: Sequence[Path], options: ReadOptions) -> Iterator[str]:
+    """A sentence on the files beside those read that have several rows a step, as a log of several runs has."""
+    folder, endings = files[0].parent, _ENDINGS if path.is_dir() and len(files) == 1 else ()
+    for ending in endings:
+        siblings = [file for file in sorted(folder.glob(f"*.{ending}")) if file.is_file() and file not in files]
+        looks = zip(siblings, map(partial(_first_look, options=options), siblings), strict=True)
+        names = [
+            file.name
+            for file, (tables, rows, logs) in looks
+            if _are_contradictory(rows, logs) and not _hold_rollouts(tables)
+        ]
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            yield f"Not read, as they have several rows a step with different values: {names[0]}{more}."
+        if files[0].name.endswith(f".{ending}"):
+            return
+
+
+def _are_contradictory(rows: RunRows, logs: Iterable[StepMetrics]) -> bool:
+    """Whether most steps of the first rows of a file have several with different values."""
+    return 2 * rows.num_conflicts > sum(map(len, logs))
+
+
+def _hold_rollouts(tables: Iterable[MetricTable]) -> bool:
+    return any(hold_rollouts(table.columns) for table in tables)
 
 
 def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
@@ -215,8 +242,7 @@ def _names_in(file: Path, options: ReadOptions) -> Set[str]:
             if not _MAY_COUNT_STEPS.search(table.readline(_LONGEST_HEADER)):
                 return frozenset()
     tables, rows, logs = _first_look(file, options)
-    steps = sum(map(len, logs))
-    if not steps or any(hold_rollouts(table.columns) for table in tables) or 2 * rows.num_conflicts > steps:
+    if not any(map(len, logs)) or _are_contradictory(rows, logs) or _hold_rollouts(tables):
         return frozenset()
     keys = {key for log in logs for key in log.columns}
     named = parse_metric_columns(options.metric_columns)
@@ -229,18 +255,17 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
     numbers = {key: None for table in tables for key, _, _ in numbers_by_key(table.columns, table.at)}
     metrics = [name for name in naming_of(numbers, {}).parts if name != "learning_rate"]
     metrics += [key for key in parse_metric_columns(options.metric_columns).values() if key in numbers]
-    steps = sum(map(len, logs))
-    if not metrics or any(hold_rollouts(table.columns) for table in tables):
+    if not metrics or _hold_rollouts(tables):
         return
     named = ", ".join(metrics[:_MAX_NAMED])
-    if 2 * rows.num_conflicts > steps:
+    if _are_contradictory(rows, logs):
         raise InputError(
             f"{file} has several rows a step with different values ({named}): neither the metrics of a run, a row a "
             "step, nor rollouts, of which a column says which share a prompt.",
             hint="Of rollouts, name that column and the reward: --group-column NAME --reward-column NAME; of metrics, "
             "keep a row a step, or add a column `run`.",
         )
-    if not steps:
+    if not any(map(len, logs)):
         if sum(len(table.at) for table in tables) == 1 and not any(map(is_step, tables[0].columns)):
             text = f"{file} has one row of metrics ({named}) and no step: what a run or an evaluation came to."
             raise InputError(text, hint="Give the file with a row a step, or with a row a rollout.")

@@ -1,5 +1,7 @@
 import json
+import shlex
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,58 @@ def test_parts_of_one_log_and_steps_of_skyrl_are_read_together(folder: Path) -> 
 def test_results_that_name_no_model_leave_it_to_the_folder(folder: Path, document: Any) -> None:
     (folder / "named" / "results_2026-01-01T00-00-00.json").write_text(json.dumps(document))
     assert [log.model for log in evaluations_in(folder / "named", ReadOptions())] == ["named"]
+
+
+def trial(path: Path, **row: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"notes": {"passed": 3}, **row}))
+
+
+@pytest.mark.parametrize("named", ["sort.{}-of-2", "task_sort/{}", "sort/sort__{}"])
+def test_trials_in_folders_named_after_their_tasks_are_one_evaluation(tmp_path: Path, named: str) -> None:
+    for model, at, right in product("ab", (1, 2), (True, False)):
+        task = "sort" if right else "grep"
+        folder = tmp_path / model / named.replace("sort", task).format(at)
+        trial(folder / "result.json", task_id=task, is_resolved=right and at == 1, trial_name=folder.name)
+    logs = evaluations_in(tmp_path, ReadOptions())
+    assert [(log.task, log.path.parts[len(tmp_path.parts) :][1]) for log in logs] == [("a", "*"), ("b", "*")]
+    assert [[group.rewards for group in read_run(log.path).groups] for log in logs] == [[(0, 0), (1, 0)]] * 2
+    below = tmp_path / "a" / named.format(1).partition("/")[0]
+    assert len(evaluations_in(below, ReadOptions())) == 1
+    trial(tmp_path / "a" / named.format(1) / "more" / "result.json", task_id="sort", is_resolved=True)
+    assert {log.task for log in evaluations_in(tmp_path, ReadOptions())} == {"a", "b", "result"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_one"),
+    [
+        ({"1-sort": {"problem": "sort", "correct": True}, "2-sort": {"problem": "sort", "correct": False}}, True),
+        ({"base-sort": {"problem": "sort", "correct": True}, "rl-sort": {"problem": "sort", "correct": False}}, False),
+        ({name: {"model": name, "problem": "sort", "correct": name > "b"} for name in ("base", "rl")}, True),
+        ({"x": {"problem": "sort", "correct": True}, "y": {"problem": "grep", "correct": False}}, True),
+        ({name: {"id": name, "correct": True} for name in ("base", "rl")}, False),
+        ({name: {"problem": "sort", "score": 0.5} for name in "12"}, True),  # numbered parts
+        ({name: {"problem": name, "score": 0.5} for name in ("sort", "grep")}, False),
+        ({name: {"problem": name, "correct": 1, "samples": SAMPLES} for name in ("sort", "grep")}, False),
+        ({name: {"problem": name, "scores": [1, 0], "responses": ["a", "b"]} for name in ("sort", "grep")}, False),
+    ],
+)
+def test_files_of_a_trial_each_are_one_evaluation_unless_more_sets_them_apart(
+    tmp_path: Path, rows: dict[str, dict[str, Any]], is_one: bool
+) -> None:
+    for name, row in rows.items():
+        trial(tmp_path / f"{name}.json", **row)
+    logs = evaluations_in(tmp_path, ReadOptions())
+    assert len(logs) == (1 if is_one else 2)
+    if is_one:
+        assert read_run(logs[0].path).source.num_rows == 2
+
+
+def test_the_command_that_reads_one_of_several_trials_works_when_pasted(tmp_path: Path) -> None:
+    for folder, task in product(("a b", "c"), ("sort", "grep")):
+        trial(tmp_path / folder / f"{task}.json", task_id=task, passed=True)
+    shutil.copytree(tmp_path / "c", tmp_path / "a b" / "d")
+    with pytest.raises(InputError, match="holds 2 evaluations") as caught:
+        read_run(tmp_path / "a b")
+    (named,) = shlex.split((caught.value.hint or "").partition("name one log: ")[2])
+    assert read_run(named).source.num_rows == 2

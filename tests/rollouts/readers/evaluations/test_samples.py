@@ -361,11 +361,16 @@ def test_a_report_of_swe_bench_lists_ids_and_one_of_terminal_bench_trials(tmp_pa
     run = read(tmp_path, {"total_instances": 4, "resolved_instances": 1, **ids, "schema_version": 2})
     assert [(group.prompt_id, group.rewards) for group in run.groups] == [("a", (0,)), ("b", (1,)), ("c", (0,))]
     assert ("without 1 that were not submitted" in run.source.recognized) is bool(missing)
-    verdicts = {"t.1-of-2": False, "t.2-of-2": True, "u.1-of-2": None}
+    verdicts: dict[str, bool | None] = {"t.1-of-2": False, "t.2-of-2": True, "u.1-of-2": None}
     trials = [{"trial_name": name, "task_id": name[0], "is_resolved": of} for name, of in verdicts.items()]
     run = read(tmp_path, {"results": trials, "pass_at_k": {}, "n_resolved": 1, "resolved_ids": ["t"], "accuracy": 0.5})
-    assert run.groups[0].rewards == (0, 1)
-    assert run.source.quarantined.num_rows == 1
+    assert [group.rewards for group in run.groups] == [(0, 1), (0,)]  # one without a verdict failed, as in its accuracy
+    assert any("as in Terminal-Bench" in sentence for sentence in run.source.inferred)
+    run = read(
+        tmp_path, *({"task_id": name[0], "is_resolved": bool(of)} for name, of in verdicts.items()), {"task_id": 1}
+    )
+    assert run.source.quarantined.num_rows == 1  # that says nothing of a verdict
+    assert not any("as in Terminal-Bench" in sentence for sentence in run.source.inferred)
 
 
 def test_a_list_of_counts_that_is_named_has_a_prompt_each(tmp_path: Path) -> None:

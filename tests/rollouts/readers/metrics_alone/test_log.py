@@ -105,6 +105,19 @@ def test_a_trainers_folder_without_completions_has_its_state(tmp_path: Path) -> 
     assert read(tmp_path, reader="metrics").every_step == run.every_step
 
 
+def test_files_of_several_runs_beside_the_one_that_is_read_are_named(tmp_path: Path) -> None:
+    rows = [{"step": 1, "reward": 0.1 * again, "loss": 0.5} for again in range(3)]
+    for name, num_rows in (("run_1.json", 1), ("run_2.json", 2), ("run_3.json", 3)):
+        (tmp_path / name).write_text(json.dumps(rows[:num_rows]))
+    write_lines(tmp_path / "history.jsonl", *rows)
+    run = read(tmp_path)
+    assert run.source.files == (str(tmp_path / "run_1.json"),)
+    sentence = "Not read, as they have several rows a step with different values: "
+    named = [text.removeprefix(sentence) for text in run.source.missing if text.startswith(sentence)]
+    assert named == ["history.jsonl.", "run_2.json and 1 more."]
+    assert not any(text.startswith(sentence) for text in read(tmp_path / "run_1.json").source.missing)
+
+
 def test_two_files_of_one_kind_in_a_folder_are_refused(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         shutil.copy(LOGS / "verl_file.jsonl", tmp_path / name)
