@@ -122,7 +122,8 @@ def _judge_reduced(
 ) -> Outcome:
     """The verdict on a norm that can be reproduced only within a spread."""
     within, value = trained.told_within, trained.mean
-    if trained.num_ties and error <= WELL_BEYOND * within:
+    is_near = abs(value - logged) <= WELL_BEYOND * within * value
+    if trained.num_ties and is_near:
         ties = (
             f"the entropies of {trained.num_ties} tokens lie within rounding of top_entropy_quantile: as these are "
             f"masked, the norm moves by {_per_cent(within)}, and the logged one is {_per_cent(error)} off"
@@ -132,12 +133,15 @@ def _judge_reduced(
     unnamed = [name for name in ("bf16", "per_device_train_batch_size") if run.settings.get(name) is None]
     is_guess = trained.dtype != "float32" and "bf16" in unnamed and run.settings.origin is not None
     spread += " (whether it computed so is not in the arguments)" if is_guess else ""
-    if error <= within:
+    if trained.meets(logged):
         notes = [f"within {spread}", _caveats(run, measured, step_norm)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
     off = f"the recomputed norm is {_per_cent(error)} off, beyond {spread}"
-    close = max(WELL_BEYOND * within, _HALF_ROUNDING.get(trained.dtype, 0.0))
-    if error <= close and run.settings.origin is not None and not step_norm.num_inferred_ids:
+    if trained.is_vague and is_near:
+        vague = f"{spread}, is so wide that other weights or ids may give the logged norm, too"
+        return refused(_NAME, Reason("precision", vague), value, error)
+    is_close = is_near or error <= _HALF_ROUNDING.get(trained.dtype, 0.0)
+    if is_close and run.settings.origin is not None and not step_norm.num_inferred_ids:
         hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
         hint = f"Give {' and '.join(unnamed)} with --run-config." if unnamed and not hint else hint
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)

@@ -50,6 +50,7 @@ def step_of(norm: float | None, *, trained: TrainedNorms | None = None, num_infe
 IN_FLOAT32 = TrainedNorms(dtype="float32", norms=(2.0, 2.00002, 1.99998, 2.00001, 1.99999, 2.0), resolution=1e-7)
 """A spread of 6.9 sd * sqrt(7 / 6) = 7e-5 of the norm."""
 TIES = replace(SPREAD, dtype="float32", num_ties=4)
+WIDE = TrainedNorms(dtype="bfloat16", norms=(1.9, 2.0, 2.1), resolution=1e-7)  # told within 360 %
 OTHER_LOSS = replace(STATED, values={"trl_trainer": "GMPO"})
 
 
@@ -76,6 +77,8 @@ def judged(logged: float | None, norm: float | None, *, settings: TrainerSetting
         (2.015, 1.99, {"trained": SPREAD}, "cannot", "precision", "beyond the spread of bfloat16"),
         (2.015, 1.99, {"trained": SPREAD, "num_inferred": 1}, "cannot", "ids_inferred", "beyond the spread"),
         (2.1, 1.99, {"trained": SPREAD}, "mismatch", "differs", "beyond the spread of bfloat16"),
+        (2.1, 1.99, {"trained": WIDE}, "cannot", "precision", "so wide that other weights or ids may give"),
+        (2.0, 1e-6, {"trained": replace(WIDE, norms=(1e-6, 9e-6, 2e-6))}, "mismatch", "differs", "beyond the spread"),
         (2.0001, 2.0, {"trained": TIES}, "cannot", "entropy_ties", "the entropies of 4 tokens lie within rounding"),
         (2.5, 2.0, {"trained": TIES}, "mismatch", "differs", ""),
         (None, 2.0, {}, "cannot", "not_logged", ""),
