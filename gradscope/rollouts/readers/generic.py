@@ -75,8 +75,7 @@ from gradscope.rollouts.readers.parsing.tables import expand, read_rows, stem_of
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.readers.run_files import with_run_files
-from gradscope.rollouts.readers.trainers.trl_groups import MASKS
-from gradscope.rollouts.readers.trainers.verl import row_tokens
+from gradscope.rollouts.readers.token_columns import hold_tokens, tokens_by_names
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
@@ -221,7 +220,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
                     ids = [prompt_id or other for prompt_id, other in zip(ids, texts_in(ids_in(name)), strict=True)]
             return list(map(in_environment, texts_in(cells.names(self.environment)), ids)) if self.environment else ids
 
-        has_ids = not set(RESPONSE_IDS).isdisjoint(rows.keys)
+        has_ids = hold_tokens(rows.keys)
 
         def details(at: int) -> dict[str, Any]:
             asked = rows.cell(names.prompt, at)
@@ -263,33 +262,16 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
 
 def _tokens(rows: Cells, at: int, names: ColumnNames) -> Tokens | None:
-    """The exact tokens of a row, under TRL's names of their columns or other usual ones; None where it has none."""
+    """The exact tokens of a row."""
 
-    def cell_of(name: str | None) -> Any:
+    def cell_of(name: str) -> Any:
         cell = rows.cell(name, at)
         if rows.from_text and isinstance(cell, str) and cell.startswith("["):
             with suppress(ValueError):
                 return parse_json(cell)
         return cell
 
-    cells = {role: [cell_of(name) for name in names_of] for role, names_of in _TOKENS.items()}
-    row = {role: next((cell for cell in of if cell is not None), None) for role, of in cells.items()}
-    prompt, response, mask = (row[role] or () for role in ("prompts", "responses", "response_mask"))
-    if isinstance(mask, list) and len(mask) == len(prompt) + len(response):  # of the whole sequence
-        row["response_mask"] = mask[len(prompt) :]
-    advantages = cell_of(names.advantage)
-    with suppress(UnusableRowError):  # such columns are of something else
-        return row_tokens(row | {"advantages": advantages if isinstance(advantages, list) else None})
-    return None
-
-
-RESPONSE_IDS = ("completion_ids", "completion_token_ids", "response_ids", "response_token_ids")
-_TOKENS = {
-    "prompts": ("prompt_ids", "prompt_token_ids", "query_token_ids", "query_ids"),
-    "responses": RESPONSE_IDS,
-    "response_mask": (*MASKS, "response_mask", "loss_mask", "action_mask", "assistant_mask", "assistant_masks"),
-    "rollout_log_probs": ("sampling_logprobs", "logprobs", "rollout_log_probs"),
-}
+    return tokens_by_names(cell_of, names.advantage)
 
 
 _TIMES = ("generation_seconds", "timing")
