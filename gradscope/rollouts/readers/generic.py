@@ -6,7 +6,7 @@ import glob
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -109,7 +109,11 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     columns = (
         (file, nested.columns_within(peek(file), request.columns)) for file in (files if beside_metrics else first)
     )
-    keys = {file: (of.step, key_of(of)) for file, of in columns if None not in (of.reward, of.step, key_of(of))}
+    rollouts = {file: of for file, of in columns if None not in (of.reward, key_of(of))}
+    keys = {file: (of.step, key_of(of)) for file, of in rollouts.items() if of.step is not None}
+    if rollouts and not keys and beside_metrics:
+        alike = _alike(request.path, rollouts)
+        return alike if alike is not None and steps_of_files(alike, next(iter(rollouts.values()))) else None
     names = {word: file for file in reversed(keys) if (word := _word_of(file))}
     if len(names) > 1:
         groups = [{tuple(str(row.get(key or "")) for key in keys[of]) for row in peek(of)} for of in names.values()]
@@ -121,8 +125,13 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
         return f"Rollouts by step lie in files of several names, {listed}, which are not pooled: name one of them."
     if len(keys) < 2 or not beside_metrics:
         return next(iter(keys), None) if beside_metrics else None
-    alike = Path(glob.escape(str(request.path)), re.sub("[0-9]+", "[0-9]*", next(iter(keys)).name))
-    return alike if expand(alike) == tuple(keys) else None
+    return _alike(request.path, keys)
+
+
+def _alike(folder: Path, files: Collection[Path]) -> Path | None:
+    """A glob of files in a folder whose names differ in numbers alone; None where it has others, too."""
+    alike = Path(glob.escape(str(folder)), re.sub("[0-9]+", "[0-9]*", next(iter(files)).name))
+    return alike if expand(alike) == tuple(files) else None
 
 
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:

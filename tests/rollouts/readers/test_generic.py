@@ -129,6 +129,22 @@ def test_a_script_may_log_rollouts_as_lists_or_cells_of_text(file: str, tmp_path
     assert rollouts == [((5, 9), (7, 2), 1.0, 0.5), ((5, 9), (8,), 0.0, -0.5)]
 
 
+@pytest.mark.parametrize(("name", "steps"), [("step_000{}.json", (1, 2)), ("eval_step_{}.json", None)])
+def test_a_script_may_name_the_step_of_rollouts_in_their_files_alone(
+    name: str, steps: tuple | None, tmp_path: Path
+) -> None:
+    (tmp_path / "rollouts").mkdir()
+    for step in (1, 2):
+        rows = [{"prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, step)]
+        (tmp_path / "rollouts" / name.format(step)).write_text(json.dumps(rows))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "grad_norm": 0.25}\n{"step": 2, "grad_norm": 0.5}\n')
+    run = read_run(tmp_path, metrics_alone=True)
+    assert run.metrics[2]["grad_norm"] == 0.5
+    assert (run.steps, [group.rewards for step in run.steps for group in run.groups_at(step)]) == (
+        (steps, [(0.0, 1.0), (0.0, 2.0)]) if steps else ((), [])
+    )
+
+
 LOGGED = [{"step": step, "loss": 0.5, "gnorm": 0.25 / step} for step in (1, 2)]
 LINES = "\n".join(map(json.dumps, LOGGED))
 
