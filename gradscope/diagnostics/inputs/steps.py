@@ -124,6 +124,8 @@ _WHY: Mapping[str, tuple[str, str]] = {
 
 def _without_ids(run: Run, rollouts: Sequence[Rollout]) -> Reason | None:
     """Why the forward pass of a step's rollouts cannot be made, or None."""
+    if not any(rollout.completion or rollout.completion_ids is not None for rollout in rollouts):
+        return Reason("ids_missing", "the log has neither ids nor texts of the completions")
     why = _WHY.get(str(run.settings.get("trainer")))
     if why is None or not any(None in (rollout.prompt_ids, rollout.completion_ids) for rollout in rollouts):
         return None

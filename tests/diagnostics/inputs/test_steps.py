@@ -88,6 +88,14 @@ def test_only_logs_without_ids_of_other_trainers_are_refused(log: str, step: int
         assert "rollout_log_probs" in reason.advice
 
 
+def test_rollouts_without_ids_and_texts_are_refused(run: Run) -> None:
+    rollouts = [replace(rollout, completion_ids=None) for group in run.groups_at(1) for rollout in group.rollouts]
+    reason = _without_ids(run, [replace(rollout, completion="") for rollout in rollouts])
+    assert reason == Reason("ids_missing", "the log has neither ids nor texts of the completions")
+    rollouts[1] = replace(rollouts[1], completion="4")
+    assert _without_ids(run, rollouts) is None
+
+
 ADAPTER = WeightsRef(num_updates=3, path=Path("adapter"), kind="adapter", base="base")
 REASON = Reason("batch_split", "why not")
 
