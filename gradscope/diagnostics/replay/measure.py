@@ -412,7 +412,7 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
     quantities, recomputed, errors = [], {}, {}
     batch = batch_of_step(run, measured)
     of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured, batch)]
-    counts_kl = "reward_clip_range" in run.settings.values  # RLOOTrainer's share is of rewards less their KL
+    counts_kl = run.settings.are_of_rloo  # its share is of rewards less their KL
     if of_sampling and run.settings.get("trainer") is None and not counts_kl:  # the others log no such share
         of_sampling.append(replay_zero_std(run, measured, batch))
     texts = [replay_texts(step_norm)] if (step_norm := measured.recomputed) and step_norm.other_texts else []

@@ -60,7 +60,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     prompt_text_id,
     text_of,
 )
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, WatchedLog
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import (
     NUM_SEARCHED,
     ReadRequest,

@@ -46,7 +46,8 @@ def test_padding_and_what_an_environment_wrote_are_no_sampled_tokens() -> None:
         "advantages": [0.5, -0.5],
     }
     tokens = read(padded)
-    assert tokens is not None and (tokens.prompt_ids, tokens.completion_ids) == ((5, 9), (7, 11, 2))
+    assert tokens is not None
+    assert (tokens.prompt_ids, tokens.completion_ids) == ((5, 9), (7, 11, 2))
     assert (tokens.mask, tokens.token_advantages) == ((True, False, True), (0.5, 0.0, -0.5))
 
 
@@ -70,4 +71,5 @@ def test_a_mask_of_another_length_is_none() -> None:
 
 
 def test_a_name_alone_is_no_token() -> None:
-    assert not hold_tokens({"tokens": 5, "reward": 1.0}) and not hold_tokens({"labels": [1]})
+    assert not hold_tokens({"tokens": 5, "reward": 1.0})
+    assert not hold_tokens({"labels": [1]})
