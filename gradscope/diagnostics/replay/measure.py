@@ -96,7 +96,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         return refused(_NAME, Reason("precision", rounded_advantages, hint=LOG_DIGITS), value, error)
     if step_norm.trained is not None:
         return _judge_reduced(run, measured, step_norm, step_norm.trained, logged, error)
-    return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
+    return refused(_NAME, _off(run, measured, step_norm, off), value, error)
 
 
 def _rounded_advantages(measured: inputs.MeasuredStep, step_norm: StepNorm, off: float) -> str | None:
@@ -146,7 +146,7 @@ def _judge_reduced(
         hint = f"Give {' and '.join(unnamed)} with --run-config." if unnamed and not hint else hint
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)
         return refused(_NAME, closer, value, error)
-    return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
+    return refused(_NAME, _off(run, measured, step_norm, off), value, error)
 
 
 def _why_zero(measured: inputs.MeasuredStep) -> str:
@@ -175,10 +175,12 @@ def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> st
     return "; ".join(note for note in notes if note) or None
 
 
-def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
+def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str) -> Reason:
     """Why a norm is another one, the most likely cause first."""
     if run.settings.origin is None:
-        contradiction = ", which the log contradicts, for it has a kl," if run.metrics.get(step, {}).get("kl") else ""
+        contradiction = (
+            ", which the log contradicts, for it has a kl," if run.metrics.get(measured.step, {}).get("kl") else ""
+        )
         text = f"the loss settings are not in the folder, and with the trainer's defaults{contradiction} {off}"
         return Reason("settings_unknown", text)
     if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
@@ -192,7 +194,11 @@ def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
     if inferred := _inferred(step_norm):
         hint = _IDS_OF_SCRIPT if run.source.format == "generic" else ""
         return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries", hint)
-    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
+    if assumed := measured.loss.objective.assumed if measured.loss else ():
+        names = ", ".join(assumed)
+        text = f"the arguments do not name {names}, and with the trainer's defaults {off}"
+        return Reason("settings_unknown", text, hint=f"Give {names} with --run-config.")
+    rollouts = [rollout for group in run.groups_at(measured.step) for rollout in group.rollouts]
     rendered = any(rollout.prompt_ids is None and rollout.messages is not None for rollout in rollouts)
     root = run.path if run.path.is_dir() else run.path.parent
     if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):

@@ -11,10 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.check.requirements import split_metric
+from gradscope.diagnostics.inputs.step_loss import StepLoss
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.replay import measure as replay
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.step_gram import StepNorm
 from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.reason import Reason
@@ -33,7 +35,14 @@ def run_with(logged: float | None, *, settings: TrainerSettings = STATED) -> Run
     return replace(run, settings=settings)
 
 
-def step_of(norm: float | None, *, trained: TrainedNorms | None = None, num_inferred: int = 0, **options: Any) -> Any:
+def step_of(
+    norm: float | None,
+    *,
+    trained: TrainedNorms | None = None,
+    num_inferred: int = 0,
+    loss: StepLoss | None = None,
+    **options: Any,
+) -> Any:
     step_norm = StepNorm(
         norm=norm,
         floor=1.4e-6,
@@ -44,13 +53,14 @@ def step_of(norm: float | None, *, trained: TrainedNorms | None = None, num_infe
         trained=trained,
         **options,
     )
-    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=(), loss=None)
+    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=(), loss=loss)
 
 
 IN_FLOAT32 = TrainedNorms(dtype="float32", norms=(2.0, 2.00002, 1.99998, 2.00001, 1.99999, 2.0), resolution=1e-7)
 """A spread of 6.9 sd * sqrt(7 / 6) = 7e-5 of the norm."""
 TIES = replace(SPREAD, dtype="float32", num_ties=4)
 WIDE = TrainedNorms(dtype="bfloat16", norms=(1.9, 2.0, 2.1), resolution=1e-7)  # told within 360 %
+UNNAMED = StepLoss(objective=Objective(assumed=("loss_type", "beta")))
 OTHER_LOSS = replace(STATED, values={"trl_trainer": "GMPO"})
 
 
@@ -66,6 +76,7 @@ def judged(logged: float | None, norm: float | None, *, settings: TrainerSetting
         (2.0, 2.4, {}, "mismatch", "differs", "with exact ids: other weights, another loss, or another advantage"),
         (2.0, 2.4, {"settings": TrainerSettings()}, "cannot", "settings_unknown", "--run-config"),
         (2.0, 2.4, {"num_inferred": 1}, "cannot", "ids_inferred", ""),
+        (2.0, 2.4, {"loss": UNNAMED}, "cannot", "settings_unknown", "Give loss_type, beta with --run-config."),
         (2.0, 2.4, {"settings": OTHER_LOSS}, "cannot", "loss_unknown", ""),
         (1.2e-8, 0.0, {}, "no_gradient", "no_gradient", ""),
         (0.0, 1e-6, {}, "no_gradient", "no_gradient", ""),
