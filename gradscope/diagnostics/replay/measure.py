@@ -339,8 +339,11 @@ def replay_report(
     """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
     no_kl = not run.courses.course("kl")[1].any()  # a KL term is in no default
     for name, open_for in (("advantage", _DEFAULTS), (_NAME, (*_DEFAULTS * no_kl, "batch_split"))):
-        fits = next((of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)), None)
-        steps = steps if fits is None else [_settled(step, name, open_for, fits) for step in steps]
+        fits = [of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)]
+        off = [_open(step, name, open_for) for step in steps]
+        # another formula may agree with the default where there is no KL yet, or in one group; no norm does by chance
+        if fits and (name == _NAME or len(fits) > len(off) - off.count(None)):
+            steps = [step if of is None else _settled(step, of, fits[0]) for step, of in zip(steps, off, strict=True)]
     verdicts = [step.verdict for step in steps]
     unreadable = {
         step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
@@ -380,13 +383,16 @@ def _without_rollouts(run: Run) -> Iterator[str]:
 _DEFAULTS = ("settings_unknown",)
 
 
-def _settled(step: StepReplay, name: str, open_for: tuple[str, ...], fits: int) -> StepReplay:
-    """A step where a number is off as it is computed for want of better differs where another step's is met so."""
+def _open(step: StepReplay, name: str, open_for: tuple[str, ...]) -> Quantity | None:
+    """A number of a step that is off as it is computed for want of better; None where it is not."""
     off = next((of for of in step.quantities if of.name == name and of.reason in open_for), None)
-    if off is None or step.relative_error.get(name, 0.0) <= (0.0 if name == _NAME else NEAR * LOG_TOLERANCE):
-        return step
+    return None if step.relative_error.get(name, 0.0) <= (0.0 if name == _NAME else NEAR * LOG_TOLERANCE) else off
+
+
+def _settled(step: StepReplay, off: Quantity, fits: int) -> StepReplay:
+    """A step where such a number differs, as another step's is met so."""
     text = f"{off.cause}; but computed in the same way step {fits} matches"
-    quantity = refused(name, Reason("differs" if name == _NAME else "log_differs", text))[0]
+    quantity = refused(off.name, Reason("differs" if off.name == _NAME else "log_differs", text))[0]
     quantities = tuple(quantity if of is off else of for of in step.quantities)
     return replace(
         step, verdict="mismatch", cause=step.cause if step.verdict == "mismatch" else text, quantities=quantities

@@ -403,12 +403,24 @@ def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -
     assert "computed in the same way step 2 matches" in str(off.cause)
     (alone,) = replayed((2.0, 2.4), provided=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
-    of_default = 0.5 / (0.5**0.5 + 1e-4)
-    for made, verdict in ((0.6, "mismatch"), (of_default + 1e-4, "match")):  # 1e-4: another constant in the formula
-        groups = [group_of([1, 0], step=step, advantages=[a, -a]) for step, a in ((1, made), (2, of_default))]
-        edited, _ = replayed((2.0, 2.0), (3.0, 3.0), groups=groups).steps
-        assert (edited.verdict, "step 2 matches" in str(edited.cause)) == (verdict, verdict == "mismatch")
     # The first step of a run has no KL gradient, so that it fits whatever beta is.
     (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, kl=0.01).steps
     assert (off.verdict, first.verdict) == ("cannot", "match")
     assert "which the log contradicts, for it has a kl" in str(off.cause)
+
+
+OF_DEFAULT = 0.5 / (0.5**0.5 + 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("advantages", "verdict"),
+    [
+        ((0.6, OF_DEFAULT, OF_DEFAULT), "mismatch"),
+        ((OF_DEFAULT + 1e-4, OF_DEFAULT, OF_DEFAULT), "match"),  # 1e-4: another constant in the formula
+        ((0.6, OF_DEFAULT, 0.7), "match"),  # another formula, which agrees at one step
+    ],
+)
+def test_the_formula_of_most_steps_is_that_of_all(advantages: tuple[float, ...], verdict: str) -> None:
+    groups = [group_of([1, 0], step=step, advantages=[a, -a]) for step, a in enumerate(advantages, start=1)]
+    first, *_ = replayed((2.0, 2.0), (3.0, 3.0), (4.0, 4.0), groups=groups).steps
+    assert (first.verdict, "step 2 matches" in str(first.cause)) == (verdict, verdict == "mismatch")
