@@ -167,6 +167,7 @@ _ROUNDED = (
 )
 
 
+_EVALUATED = "The model was in evaluation mode, without its dropout, as the norm shows."
 _EXACTLY = 1e-6  # relative: float32 gives 1e-7, bfloat16 1e-4
 
 
@@ -204,22 +205,25 @@ class Recomputer:
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, base: PreparedStep
     ) -> tuple[StepGram | StepNorm, Any] | None:
         """The same from a prepared step; None where TRL's output layer has to be tried."""
-        self._require_no_randomness(base)
+        randomness = self._randomness(base)
+        if randomness is not None and (self._run.trained_by_trl or self._logged(step) is None):
+            raise randomness
+        evaluated = [] if randomness is None else [_EVALUATED]
         stated = Assumption.of(base.policy)
         start = self._fitted or stated
         alone = self._norm_alone(under(base, start))
         if alone is not None:
             own = (*notes_on(base.plan), *base.budget.notes, *start.describe(stated))
-            described = {
-                **alone.described,
-                "notes": [*own, *self._undecided_assumptions(base, stated), *self._altered()],
-            }
+            further = *self._undecided_assumptions(base, stated), *self._altered(), *evaluated
+            described = {**alone.described, "notes": [*own, *further]}
             return replace(
                 alone, described=described, other_texts=other_texts(base.rollouts, base.policy.tokenizer)
             ), None
         prepared, gram = self._by_rows(under(base, start))
         trained = None
         logged = self._unmet(step, gram)
+        if randomness is not None and logged is not None:
+            raise randomness
         if logged is not None or self._logged(step) is None:
             self._require_trainers_tokens(base)
         is_saved = logged is not None and weights.kind == "full" and weights.num_updates > 0
@@ -250,7 +254,7 @@ class Recomputer:
                     trained = rounding
         rounded = self._is_reduced and trained is None and self._unmet(step, gram) is not None
         notes = (*gram.notes, *start.describe(stated), *self._undecided_assumptions(base, stated), *self._altered())
-        notes = (*notes, _ROUNDED) if rounded else notes
+        notes = (*notes, *evaluated, *[_ROUNDED] * rounded)
         texts = other_texts(base.rollouts, base.policy.tokenizer) if self.closely else ()
         gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
         return gram, question(prepared, gram, progress=self.progress) if question else None
@@ -270,15 +274,17 @@ class Recomputer:
                 return replace(measured, norm=norm)
         return None
 
-    def _require_no_randomness(self, prepared: PreparedStep) -> None:
+    def _randomness(self, prepared: PreparedStep) -> InputError | None:
+        """That the model draws random numbers in training; None where it does not."""
         switched_off = self._switched_off
-        if is_random(prepared.policy, prepared.shortest, without_dropout=switched_off):
-            left = " beside the dropout modules, which were off" if switched_off else ", such as dropout"
-            raise InputError(
-                f"The model draws random numbers in training{left}, and what it drew is not logged.",
-                hint=_SWITCH_OFF if switched_off else None,
-                cause="dropout",
-            )
+        if not is_random(prepared.policy, prepared.shortest, without_dropout=switched_off):
+            return None
+        left = " beside the dropout modules, which were off" if switched_off else ", such as dropout"
+        return InputError(
+            f"The model draws random numbers in training{left}, and what it drew is not logged.",
+            hint=_SWITCH_OFF if switched_off else None,
+            cause="dropout",
+        )
 
     def _is_known_pass(self, prepared: PreparedStep) -> bool:
         """Where no assumption fits: whether the trainer's pass ended in the model's own output layer."""

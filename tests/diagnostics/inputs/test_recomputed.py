@@ -309,6 +309,25 @@ def test_random_training_cannot_be_recomputed(tmp_path: Path, name: str, setting
     assert caught.value.cause == "dropout"
 
 
+@pytest.mark.parametrize("norms_alone", [True, False])
+def test_the_norm_shows_that_a_script_had_its_model_in_evaluation_mode(tmp_path: Path, norms_alone: bool) -> None:
+    name = "gpt2_tied_conv1d"
+    weights = (saved(tmp_path, name=name),)
+    prepared = prepare_step(policy_of(tiny_model(name)), tiny_groups(), DAPO)
+    norm = batch_norm(measure_step(prepared, engine="loop").logged_gram)
+
+    def of_script(logged: float | None) -> Run:
+        run = weights_run(weights, logged, disable_dropout=False)
+        return replace(run, source=replace(run.source, format="generic"))
+
+    result = recompute(of_script(norm), norms_alone=norms_alone)
+    notes = result.described["notes"] if isinstance(result, StepNorm) else result.notes
+    assert any(note.startswith("The model was in evaluation mode, without its dropout") for note in notes)
+    for other in (1.01 * norm, None):
+        with pytest.raises(InputError, match="such as dropout"):
+            recompute(of_script(other), norms_alone=norms_alone)
+
+
 def test_other_tokens_are_no_matter_of_the_loss(tmp_path: Path) -> None:
     run = weights_run((saved(tmp_path),), 2 * norm_of())
     run = replace(run, metrics={1: {**run.metrics[1], "completions/mean_length": 99.0}})
