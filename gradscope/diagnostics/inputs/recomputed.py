@@ -184,21 +184,27 @@ class Recomputer:
         self._run, self._options, self.closely, self.norms_alone = run, options, closely, norms_alone
         self.progress: ProgressCallback = no_progress
         self._fitted: Assumption | None = None
-        self._by_trls_output = False
+        self._by_trls_output = self._pads_left = False
         self._met_exactly = False  # whether a norm was met as no arithmetic of less than float32 would meet it
 
     def measure(
-        self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None
+        self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, *, pads_left: bool = False
     ) -> tuple[StepGram | StepNorm, Any]:
-        """The step's Gram matrix, or its norm alone, and the answer to the question, from weights loaded once."""
+        """The step's Gram matrix, or its norm alone, and the answer to the question, from weights loaded once.
+
+        Raises:
+            InputError: The step cannot be recomputed, or its prompts are padded and the model does not see that.
+        """
+        self._pads_left = pads_left
         with ExitStack() as altered:
-            prepared = prepared_of(
-                self._run, step, weights, loss, self._options, altered=altered if self._by_trls_output else None
-            )
+            output = altered if self._by_trls_output else None
+            prepared = prepared_of(self._run, step, weights, loss, self._options, altered=output, pads_left=pads_left)
+            if pads_left and prepared.plan.sequences[0].frame is None:
+                raise InputError("Where the padding is makes no difference to this model.")
             measured = self._measure(step, weights, loss, question, prepared)
         if measured is None:
             self._by_trls_output = True
-            measured = self.measure(step, weights, loss, question)
+            measured = self.measure(step, weights, loss, question, pads_left=pads_left)
         return measured
 
     def _measure(
@@ -294,6 +300,8 @@ class Recomputer:
         return is_own_output(prepared.policy.model, shortest)
 
     def _altered(self) -> Iterator[str]:
+        if self._pads_left:
+            yield "Prompts were padded on the left, and the model counted the padding, as the norm shows."
         if self._by_trls_output:
             yield (
                 "The output layer is TRL's, as in training: it leaves out what this model does between the last hidden "
@@ -437,12 +445,18 @@ def prepared_of(
     options: EngineOptions,
     batch_tokens: int | None = None,
     altered: ExitStack | None = None,
+    *,
+    pads_left: bool = False,
 ) -> PreparedStep:
-    """A step made ready to measure, with everything that its loss looks at."""
+    """A step made ready to measure, with everything that its loss looks at.
+
+    With ``pads_left`` a script's prompts have one width, the padding first, and the model is told no positions.
+    """
     # While ``altered`` is open, models end in TRL's output layer instead of their own.
     groups = run.groups_at(step)
     with _blamed_on("weights_unreadable"):
         policy = policy_of(run, weights, options, loss.reference)
+    policy = replace(policy, padding=TrainerPadding()) if pads_left else policy
     _remember_longest(run, step, policy, loss.objective)
     if altered is not None:
         for model in filter(None, (policy.model, policy.reference)):
@@ -455,7 +469,7 @@ def prepared_of(
     )
     old = None
     if loss.sampled_with is not None:
-        sampler = policy_of(run, loss.sampled_with, options)
+        sampler = replace(policy_of(run, loss.sampled_with, options), padding=policy.padding)
         _remember_longest(run, loss.sampled_with.num_updates + 1, sampler, loss.objective)
         old = step_logprobs(sampler, groups, loss.objective, budget)
     with _blamed_on("ids_misfit"):

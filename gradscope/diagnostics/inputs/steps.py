@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -277,9 +278,11 @@ def _measure_steps(
             recomputer.progress = part(progress, done, len(steps), label)
             measure = partial(_measure, run, measured, weights, recomputer, options, question)
             measured = measure(loss)
-            if _is_off(run, measured):
+            if _is_off(run, measured) or (measured.reason is not None and measured.reason.cause == "dropout"):
                 resumed = (measure(loss) for loss in possible if _reason_against(run, step, loss) is None)
-                measured = next((each for each in resumed if each.recomputed and not _is_off(run, each)), measured)
+                of_script = (loss,) if run.source.format == "generic" else ()
+                others = chain(resumed, (measure(stated, pads_left=True) for stated in of_script))
+                measured = next((each for each in others if each.recomputed and not _is_off(run, each)), measured)
         yield measured
     progress(len(steps), len(steps), "steps")
 
@@ -305,6 +308,8 @@ def _measure(
     options: EngineOptions,
     question: RowQuestion | None,
     loss: StepLoss,
+    *,
+    pads_left: bool = False,
 ) -> MeasuredStep:
     """One step by a loss, computed or cached by an earlier call; refused where its weights or rollouts are unfit."""
     from gradscope.gradients.model.budget import names_out_of_memory
@@ -313,14 +318,14 @@ def _measure(
 
     step = measured.step
     # a question needs the weights again; of several processes the main one looks and writes
-    looks = question is None and connected_index() == 0
+    looks = question is None and connected_index() == 0 and not pads_left
     cache = _step_cache(run, step, loss, options, recomputer) if looks else None
     result = broadcast_from_main(lambda: cache.read() if cache else None)
     answer = None
     try:
         if result is None:
             with shared_errors(), names_out_of_memory(f"step {step}"):
-                result, answer = recomputer.measure(step, weights, loss, question)
+                result, answer = recomputer.measure(step, weights, loss, question, pads_left=pads_left)
             if cache:
                 cache.write(result)
     except InputError as error:  # of this step; the others have weights and rollouts of their own

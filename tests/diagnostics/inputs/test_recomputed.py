@@ -328,6 +328,27 @@ def test_the_norm_shows_that_a_script_had_its_model_in_evaluation_mode(tmp_path:
             recompute(of_script(other), norms_alone=norms_alone)
 
 
+def test_the_norm_shows_that_a_script_padded_prompts_on_the_left(tmp_path: Path) -> None:
+    """Where the model is told no positions, those that it learned count the padding, as in TRL's rows."""
+    run = weights_run((saved(tmp_path, name="gpt2_tied_conv1d"),), None)
+    padded = batch_norm(recompute(run).logged_gram)
+    of_script = replace(run, metrics={1: {"grad_norm": padded}}, source=replace(run.source, format="generic"))
+    own = batch_norm(recompute(of_script).logged_gram)
+    assert abs(own / padded - 1) > 1e-4
+    (measured,) = measure_steps(of_script, [1], EngineOptions(device="cpu"), no_progress, norms_alone=True)
+    assert measured.norm is not None
+    assert measured.norm.norm == pytest.approx(padded, rel=1e-6)
+    assert any(note.startswith("Prompts were padded on the left") for note in measured.norm.described["notes"])
+
+
+def test_a_model_that_does_not_see_padding_is_not_asked_twice(tmp_path: Path) -> None:
+    run = weights_run((saved(tmp_path),), 1.0)
+    loss = next(losses_at(run, Objective.from_settings(run.settings), 1))
+    recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=False)
+    with pytest.raises(InputError, match="Where the padding is makes no difference to this model"):
+        recomputer.measure(1, run.weights[0], loss, None, pads_left=True)
+
+
 def test_other_tokens_are_no_matter_of_the_loss(tmp_path: Path) -> None:
     run = weights_run((saved(tmp_path),), 2 * norm_of())
     run = replace(run, metrics={1: {**run.metrics[1], "completions/mean_length": 99.0}})

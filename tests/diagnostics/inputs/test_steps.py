@@ -135,7 +135,7 @@ def test_the_objective_is_read_once_a_run(monkeypatch):
 def test_a_question_is_never_answered_from_the_cache(monkeypatch):
     question, put = partial(measure_tokens, num_buckets=64), []
 
-    def measure(self, step, weights, loss, asked):
+    def measure(self, step, weights, loss, asked, *, pads_left=False):
         put.append((step, asked))
         return "gram", "answer" if asked else None
 
@@ -158,7 +158,7 @@ def test_a_cached_step_is_returned_as_it_is(monkeypatch):
 
 
 def test_a_step_that_cannot_be_measured_leaves_the_others_alone(monkeypatch):
-    def measure(self, step, weights, loss, asked):
+    def measure(self, step, weights, loss, asked, *, pads_left=False):
         if step == 1:
             raise InputError("It is cut off.", hint="Copy it again.", cause="weights_unreadable")
         if step == 2:
