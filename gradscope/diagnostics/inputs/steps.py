@@ -281,8 +281,8 @@ def _measure_steps(
             if _is_off(run, measured) or (measured.reason is not None and measured.reason.cause == "dropout"):
                 resumed = (measure(loss) for loss in possible if _reason_against(run, step, loss) is None)
                 of_script = (loss,) if run.source.format == "generic" else ()
-                others = chain(resumed, (measure(stated, pads_left=True) for stated in of_script))
-                measured = next((each for each in others if each.recomputed and not _is_off(run, each)), measured)
+                alternatives = chain(resumed, (measure(stated, pads_left=True) for stated in of_script))
+                measured = next((each for each in alternatives if each.recomputed and not _is_off(run, each)), measured)
         yield measured
     progress(len(steps), len(steps), "steps")
 

@@ -76,14 +76,14 @@ def _of_one_list(row: dict[str, Any]) -> Tokens | None:
     else:
         return None
     sampled = list(map(bool, mask))
-    lists = [
-        _of_each_token(values, len(ids), sampled) if isinstance(values, list) else None
-        for values in (row["rollout_log_probs"], row["advantages"])
-    ]
+    of_each = [ids, sampled]
+    for values in (row["rollout_log_probs"], row["advantages"]):
+        of_each.append(_of_each_token(values, len(ids), sampled) if isinstance(values, list) else [])
     attended = row["attention_mask"]
     if isinstance(attended, list) and len(attended) == len(ids):  # the others are padding
-        ids, sampled, *lists = (values and list(compress(values, attended)) for values in (ids, sampled, *lists))
-    return cut_sequence(ids, sampled, logprobs=lists[0], advantages=lists[1])
+        of_each = [list(compress(values, attended)) for values in of_each]
+    ids, mask, logprobs, advantages = of_each
+    return cut_sequence(ids, mask, logprobs=logprobs or None, advantages=advantages or None)
 
 
 def _of_each_token(values: list[Any], num_ids: int, sampled: list[bool] | None = None) -> list[Any]:
@@ -92,5 +92,5 @@ def _of_each_token(values: list[Any], num_ids: int, sampled: list[bool] | None =
         return [0, *values]
     if sampled is None or len(values) == num_ids or len(values) != sum(sampled):
         return values
-    given = iter(values)
-    return [next(given) if is_sampled else 0 for is_sampled in sampled]
+    of_sampled = iter(values)
+    return [next(of_sampled) if is_sampled else 0 for is_sampled in sampled]
