@@ -191,7 +191,7 @@ def missing_weights(run: Run, step: int) -> Reason:
         return run.unmerged_weights[step - 1]
     if damaged := run.damaged_weights.get(step - 1):
         return Reason("weights_unreadable", damaged)
-    saved = ", ".join(str(weights.num_updates) for weights in run.weights)
+    saved = ", ".join(str(weights.num_updates) for weights in run.weights if weights.num_updates >= 0)
     have = f"on disk are the weights after {saved} updates" if saved else "no weights are on disk"
     updates = "1 update" if step == 2 else f"{step - 1} updates"
     text = f"the weights after {updates}, which made step {step}, are not on disk ({have})"

@@ -186,7 +186,7 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
     if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
         text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
         return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")
-    if run.source.format == "generic" and (unclear := _of_other_steps(run)) is not None:
+    if run.source.format == "generic" and (unclear := _of_other_steps(run, measured.step)) is not None:
         return Reason(unclear.cause, f"{off}; {unclear}", hint=unclear.hint)
     if other := _other_reference(run, step_norm):
         hint = "TRL loads it by the model's name: save a model that you change after loading, and train from there."
@@ -207,9 +207,10 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
     return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
 
 
-def _of_other_steps(run: Run) -> Reason | None:
+def _of_other_steps(run: Run, step: int) -> Reason | None:
     """Why the steps of a script may not be updates that start from the weights of that number."""
-    if inputs.counts_from_0(run):
+    are_tried = run.weights_before(step) is not None and run.weights_before(step + 1) is not None
+    if inputs.counts_from_0(run) and not are_tried:
         text = "the log counts its steps from 0, so a checkpoint of the same number may be the one before or after"
         hint = "Count steps from 1, and name a checkpoint by the number of updates that it has had."
         return Reason("step_unknown", text, hint=hint)

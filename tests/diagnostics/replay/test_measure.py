@@ -336,6 +336,15 @@ def test_a_scripts_steps_may_be_no_single_updates(steps: tuple, values: dict, re
         assert replay.replay_grad_norm(of_format, step_of(2.4), 1e-5)[0].reason == cause
 
 
+def test_steps_from_0_differ_where_the_checkpoints_of_both_counts_were_tried() -> None:
+    run = run_of(*(group_of([1, 0], step=step) for step in (0, 1)), metrics={1: {"grad_norm": 2.0}}, settings={})
+    run = replace(run, source=replace(run.source, format="generic"))
+    saved = tuple(WeightsRef(num_updates=number, path=Path("W"), kind="full") for number in (0, 1))
+    for weights, reason in ((saved, "differs"), (saved[:1], "step_unknown"), (saved[1:], "step_unknown")):
+        of_these = replace(run, weights=weights)
+        assert replay.replay_grad_norm(of_these, step_of(2.4), 1e-5)[0].reason == reason
+
+
 def test_norms_without_rollouts_are_counted_in_a_script() -> None:
     run = run_of(group_of([1, 0], step=1), metrics={step: {"grad_norm": 1.0} for step in (1, 2, 3)}, settings={})
     assert not replay.replay_report(run, []).findings[1:]

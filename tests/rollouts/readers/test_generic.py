@@ -105,6 +105,21 @@ def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(checkpoi
     assert run.source.missing[-1].startswith(f"Metrics lie in 2 files ({tmp_path}/log.csv, {tmp_path}/log2.csv): which")
 
 
+@pytest.mark.parametrize(("first", "numbers"), [(0, [-1, 0, 1]), (1, [0, 1])])
+def test_checkpoint_0_of_a_script_that_counts_from_0_is_not_what_training_began_with(
+    first: int, numbers: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "rollouts").mkdir()
+    for step in (first, first + 1):
+        rows = [{"step": step, "prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, 1)]
+        (tmp_path / "rollouts" / f"step_{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("checkpoint-0", "checkpoint-1", "W0"):
+        model_folder(tmp_path / name)
+    run = read_run(tmp_path / "rollouts", ReadOptions(initial_weights=tmp_path / "W0"))
+    assert [weights.num_updates for weights in run.weights] == numbers
+    assert run.weights[0].path == tmp_path / "W0"
+
+
 OF_EACH = (
     '"completions": ["4", "5"], "completion_ids": [[7, 2], [8]], "rewards": [1.0, 0], "advantages": [0.5, -0.5]}\n'
 )
