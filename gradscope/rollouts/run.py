@@ -209,6 +209,11 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
         return self.get(path, self.get(path.rpartition(".")[2], default))
 
     @property
+    def are_of_rloo(self) -> bool:
+        """Whether they are those of TRL's RLOOTrainer. Scripts, too, may have a ``normalize_advantages``."""
+        return "reward_clip_range" in self.values and "loss_type" not in self.values
+
+    @property
     def updates_per_batch(self) -> int:
         """How many updates TRL makes with one batch of rollouts."""
         accumulation = int(self.get("gradient_accumulation_steps", 1))

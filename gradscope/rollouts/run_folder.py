@@ -155,15 +155,20 @@ def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str 
 
 
 def with_initial(
-    refs: Iterable[WeightsRef], initial: Path | None, base_of: Callable[[Path], str | None]
+    refs: Iterable[WeightsRef],
+    initial: Path | None,
+    base_of: Callable[[Path], str | None],
+    *,
+    before_0: bool = False,
 ) -> tuple[WeightsRef, ...]:
-    """A run's weights by updates, with those of ``initial`` for 0; mixed models and adapters are refused."""
+    """A run's weights by updates, those of ``initial`` for 0, or before 0; mixed models and adapters are refused."""
     if initial is None:
         return tuple(refs)
-    later = tuple(weights for weights in refs if weights.num_updates > 0)
+    at = -1 if before_0 else 0
+    later = tuple(weights for weights in refs if weights.num_updates > at)
     same_adapter = initial / later[-1].path.name if later else initial
     of_several = (same_adapter / "adapter_config.json").is_file()
-    first = weights_at(same_adapter if of_several else initial, num_updates=0, base_of=base_of)
+    first = weights_at(same_adapter if of_several else initial, num_updates=at, base_of=base_of)
     if later and later[-1].kind != first.kind:
         raise InputError(
             f"{initial} is {_NOUNS[first.kind][0]}, and the checkpoints of the run are {_NOUNS[later[-1].kind][1]}.",

@@ -237,7 +237,5 @@ def test_a_command_line_says_whose_option_a_hint_names(cli: Cli, tmp_path: Path)
     log.write_text('{"a": 1}\n')
     done = cli("replay", log)
     assert done.code == 2
-    assert (
-        "(--reward-column, --group-column, --prompt-column, --step-column, --metric-column are options of "
-        "`gradscope degeneracy`, not of `gradscope replay`.)"
-    ) in done.err
+    assert "(--n-column, --c-column are options of `gradscope passk`, not of `gradscope replay`.)" in done.err
+    assert "(--metric-column is an option of `gradscope degeneracy`, not of `gradscope replay`.)" in done.err

@@ -55,7 +55,7 @@ class MatrixQuestions(Struct, frozen=True, kw_only=True):
     ] = None
 
 
-@options.with_records(leave_out=("columns", "metric_columns", "metric_run"))
+@options.with_records(leave_out=("num_samples", "num_correct", "metric_columns", "metric_run"))
 def rank(
     context: typer.Context,
     run: options.RunArgument,

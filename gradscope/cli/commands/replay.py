@@ -35,7 +35,7 @@ AdvantageOption = Annotated[
 ]
 
 
-@options.with_records(leave_out=("columns", "metric_columns", "metric_run"))
+@options.with_records(leave_out=("num_samples", "num_correct", "metric_columns", "metric_run"))
 def replay(
     context: typer.Context,
     run: options.RunArgument,

@@ -167,6 +167,7 @@ _ROUNDED = (
 )
 
 
+_EVALUATED = "The model was in evaluation mode, without its dropout, as the norm shows."
 _EXACTLY = 1e-6  # relative: float32 gives 1e-7, bfloat16 1e-4
 
 
@@ -183,43 +184,52 @@ class Recomputer:
         self._run, self._options, self.closely, self.norms_alone = run, options, closely, norms_alone
         self.progress: ProgressCallback = no_progress
         self._fitted: Assumption | None = None
-        self._by_trls_output = False
+        self._by_trls_output = self._pads_left = False
         self._met_exactly = False  # whether a norm was met as no arithmetic of less than float32 would meet it
 
     def measure(
-        self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None
+        self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, *, pads_left: bool = False
     ) -> tuple[StepGram | StepNorm, Any]:
-        """The step's Gram matrix, or its norm alone, and the answer to the question, from weights loaded once."""
+        """The step's Gram matrix, or its norm alone, and the answer to the question, from weights loaded once.
+
+        Raises:
+            InputError: The step cannot be recomputed, or its prompts are padded and the model does not see that.
+        """
+        self._pads_left = pads_left
         with ExitStack() as altered:
-            prepared = prepared_of(
-                self._run, step, weights, loss, self._options, altered=altered if self._by_trls_output else None
-            )
+            output = altered if self._by_trls_output else None
+            prepared = prepared_of(self._run, step, weights, loss, self._options, altered=output, pads_left=pads_left)
+            if pads_left and prepared.plan.sequences[0].frame is None:
+                raise InputError("Where the padding is makes no difference to this model.")
             measured = self._measure(step, weights, loss, question, prepared)
         if measured is None:
             self._by_trls_output = True
-            measured = self.measure(step, weights, loss, question)
+            measured = self.measure(step, weights, loss, question, pads_left=pads_left)
         return measured
 
     def _measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, base: PreparedStep
     ) -> tuple[StepGram | StepNorm, Any] | None:
         """The same from a prepared step; None where TRL's output layer has to be tried."""
-        self._require_no_randomness(base)
+        randomness = self._randomness(base)
+        if randomness is not None and (self._run.trained_by_trl or self._logged(step) is None):
+            raise randomness
+        evaluated = [] if randomness is None else [_EVALUATED]
         stated = Assumption.of(base.policy)
         start = self._fitted or stated
         alone = self._norm_alone(under(base, start))
         if alone is not None:
             own = (*notes_on(base.plan), *base.budget.notes, *start.describe(stated))
-            described = {
-                **alone.described,
-                "notes": [*own, *self._undecided_assumptions(base, stated), *self._altered()],
-            }
+            further = *self._undecided_assumptions(base, stated), *self._altered(), *evaluated
+            described = {**alone.described, "notes": [*own, *further]}
             return replace(
                 alone, described=described, other_texts=other_texts(base.rollouts, base.policy.tokenizer)
             ), None
         prepared, gram = self._by_rows(under(base, start))
         trained = None
         logged = self._unmet(step, gram)
+        if randomness is not None and logged is not None:
+            raise randomness
         if logged is not None or self._logged(step) is None:
             self._require_trainers_tokens(base)
         is_saved = logged is not None and weights.kind == "full" and weights.num_updates > 0
@@ -250,7 +260,7 @@ class Recomputer:
                     trained = rounding
         rounded = self._is_reduced and trained is None and self._unmet(step, gram) is not None
         notes = (*gram.notes, *start.describe(stated), *self._undecided_assumptions(base, stated), *self._altered())
-        notes = (*notes, _ROUNDED) if rounded else notes
+        notes = (*notes, *evaluated, *[_ROUNDED] * rounded)
         texts = other_texts(base.rollouts, base.policy.tokenizer) if self.closely else ()
         gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
         return gram, question(prepared, gram, progress=self.progress) if question else None
@@ -270,15 +280,17 @@ class Recomputer:
                 return replace(measured, norm=norm)
         return None
 
-    def _require_no_randomness(self, prepared: PreparedStep) -> None:
+    def _randomness(self, prepared: PreparedStep) -> InputError | None:
+        """That the model draws random numbers in training; None where it does not."""
         switched_off = self._switched_off
-        if is_random(prepared.policy, prepared.shortest, without_dropout=switched_off):
-            left = " beside the dropout modules, which were off" if switched_off else ", such as dropout"
-            raise InputError(
-                f"The model draws random numbers in training{left}, and what it drew is not logged.",
-                hint=_SWITCH_OFF if switched_off else None,
-                cause="dropout",
-            )
+        if not is_random(prepared.policy, prepared.shortest, without_dropout=switched_off):
+            return None
+        left = " beside the dropout modules, which were off" if switched_off else ", such as dropout"
+        return InputError(
+            f"The model draws random numbers in training{left}, and what it drew is not logged.",
+            hint=_SWITCH_OFF if switched_off else None,
+            cause="dropout",
+        )
 
     def _is_known_pass(self, prepared: PreparedStep) -> bool:
         """Where no assumption fits: whether the trainer's pass ended in the model's own output layer."""
@@ -288,6 +300,8 @@ class Recomputer:
         return is_own_output(prepared.policy.model, shortest)
 
     def _altered(self) -> Iterator[str]:
+        if self._pads_left:
+            yield "Prompts were padded on the left, and the model counted the padding, as the norm shows."
         if self._by_trls_output:
             yield (
                 "The output layer is TRL's, as in training: it leaves out what this model does between the last hidden "
@@ -431,12 +445,18 @@ def prepared_of(
     options: EngineOptions,
     batch_tokens: int | None = None,
     altered: ExitStack | None = None,
+    *,
+    pads_left: bool = False,
 ) -> PreparedStep:
-    """A step made ready to measure, with everything that its loss looks at."""
+    """A step made ready to measure, with everything that its loss looks at.
+
+    With ``pads_left`` a script's prompts have one width, the padding first, and the model is told no positions.
+    """
     # While ``altered`` is open, models end in TRL's output layer instead of their own.
     groups = run.groups_at(step)
     with _blamed_on("weights_unreadable"):
         policy = policy_of(run, weights, options, loss.reference)
+    policy = replace(policy, padding=TrainerPadding()) if pads_left else policy
     _remember_longest(run, step, policy, loss.objective)
     if altered is not None:
         for model in filter(None, (policy.model, policy.reference)):
@@ -449,7 +469,7 @@ def prepared_of(
     )
     old = None
     if loss.sampled_with is not None:
-        sampler = policy_of(run, loss.sampled_with, options)
+        sampler = replace(policy_of(run, loss.sampled_with, options), padding=policy.padding)
         _remember_longest(run, loss.sampled_with.num_updates + 1, sampler, loss.objective)
         old = step_logprobs(sampler, groups, loss.objective, budget)
     with _blamed_on("ids_misfit"):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +125,8 @@ _WHY: Mapping[str, tuple[str, str]] = {
 
 def _without_ids(run: Run, rollouts: Sequence[Rollout]) -> Reason | None:
     """Why the forward pass of a step's rollouts cannot be made, or None."""
+    if not any(rollout.completion or rollout.completion_ids is not None for rollout in rollouts):
+        return Reason("ids_missing", "the log has neither ids nor texts of the completions")
     why = _WHY.get(str(run.settings.get("trainer")))
     if why is None or not any(None in (rollout.prompt_ids, rollout.completion_ids) for rollout in rollouts):
         return None
@@ -188,7 +191,7 @@ def missing_weights(run: Run, step: int) -> Reason:
         return run.unmerged_weights[step - 1]
     if damaged := run.damaged_weights.get(step - 1):
         return Reason("weights_unreadable", damaged)
-    saved = ", ".join(str(weights.num_updates) for weights in run.weights)
+    saved = ", ".join(str(weights.num_updates) for weights in run.weights if weights.num_updates >= 0)
     have = f"on disk are the weights after {saved} updates" if saved else "no weights are on disk"
     updates = "1 update" if step == 2 else f"{step - 1} updates"
     text = f"the weights after {updates}, which made step {step}, are not on disk ({have})"
@@ -275,9 +278,11 @@ def _measure_steps(
             recomputer.progress = part(progress, done, len(steps), label)
             measure = partial(_measure, run, measured, weights, recomputer, options, question)
             measured = measure(loss)
-            if _is_off(run, measured):
+            if _is_off(run, measured) or (measured.reason is not None and measured.reason.cause == "dropout"):
                 resumed = (measure(loss) for loss in possible if _reason_against(run, step, loss) is None)
-                measured = next((each for each in resumed if each.recomputed and not _is_off(run, each)), measured)
+                of_script = (loss,) if run.source.format == "generic" else ()
+                alternatives = chain(resumed, (measure(stated, pads_left=True) for stated in of_script))
+                measured = next((each for each in alternatives if each.recomputed and not _is_off(run, each)), measured)
         yield measured
     progress(len(steps), len(steps), "steps")
 
@@ -303,6 +308,8 @@ def _measure(
     options: EngineOptions,
     question: RowQuestion | None,
     loss: StepLoss,
+    *,
+    pads_left: bool = False,
 ) -> MeasuredStep:
     """One step by a loss, computed or cached by an earlier call; refused where its weights or rollouts are unfit."""
     from gradscope.gradients.model.budget import names_out_of_memory
@@ -311,14 +318,14 @@ def _measure(
 
     step = measured.step
     # a question needs the weights again; of several processes the main one looks and writes
-    looks = question is None and connected_index() == 0
+    looks = question is None and connected_index() == 0 and not pads_left
     cache = _step_cache(run, step, loss, options, recomputer) if looks else None
     result = broadcast_from_main(lambda: cache.read() if cache else None)
     answer = None
     try:
         if result is None:
             with shared_errors(), names_out_of_memory(f"step {step}"):
-                result, answer = recomputer.measure(step, weights, loss, question)
+                result, answer = recomputer.measure(step, weights, loss, question, pads_left=pads_left)
             if cache:
                 cache.write(result)
     except InputError as error:  # of this step; the others have weights and rollouts of their own

@@ -96,7 +96,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         return refused(_NAME, Reason("precision", rounded_advantages, hint=LOG_DIGITS), value, error)
     if step_norm.trained is not None:
         return _judge_reduced(run, measured, step_norm, step_norm.trained, logged, error)
-    return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
+    return refused(_NAME, _off(run, measured, step_norm, off), value, error)
 
 
 def _rounded_advantages(measured: inputs.MeasuredStep, step_norm: StepNorm, off: float) -> str | None:
@@ -122,7 +122,8 @@ def _judge_reduced(
 ) -> Outcome:
     """The verdict on a norm that can be reproduced only within a spread."""
     within, value = trained.told_within, trained.mean
-    if trained.num_ties and error <= WELL_BEYOND * within:
+    is_near = abs(value - logged) <= WELL_BEYOND * within * value
+    if trained.num_ties and is_near:
         ties = (
             f"the entropies of {trained.num_ties} tokens lie within rounding of top_entropy_quantile: as these are "
             f"masked, the norm moves by {_per_cent(within)}, and the logged one is {_per_cent(error)} off"
@@ -132,17 +133,20 @@ def _judge_reduced(
     unnamed = [name for name in ("bf16", "per_device_train_batch_size") if run.settings.get(name) is None]
     is_guess = trained.dtype != "float32" and "bf16" in unnamed and run.settings.origin is not None
     spread += " (whether it computed so is not in the arguments)" if is_guess else ""
-    if error <= within:
+    if trained.meets(logged):
         notes = [f"within {spread}", _caveats(run, measured, step_norm)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
     off = f"the recomputed norm is {_per_cent(error)} off, beyond {spread}"
-    close = max(WELL_BEYOND * within, _HALF_ROUNDING.get(trained.dtype, 0.0))
-    if error <= close and run.settings.origin is not None and not step_norm.num_inferred_ids:
+    if trained.is_vague and is_near:
+        vague = f"{spread}, is so wide that other weights or ids may give the logged norm, too"
+        return refused(_NAME, Reason("precision", vague), value, error)
+    is_close = is_near or error <= _HALF_ROUNDING.get(trained.dtype, 0.0)
+    if is_close and run.settings.origin is not None and not step_norm.num_inferred_ids:
         hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
         hint = f"Give {' and '.join(unnamed)} with --run-config." if unnamed and not hint else hint
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)
         return refused(_NAME, closer, value, error)
-    return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
+    return refused(_NAME, _off(run, measured, step_norm, off), value, error)
 
 
 def _why_zero(measured: inputs.MeasuredStep) -> str:
@@ -171,16 +175,18 @@ def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> st
     return "; ".join(note for note in notes if note) or None
 
 
-def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
+def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str) -> Reason:
     """Why a norm is another one, the most likely cause first."""
     if run.settings.origin is None:
-        contradiction = ", which the log contradicts, for it has a kl," if run.metrics.get(step, {}).get("kl") else ""
+        contradiction = (
+            ", which the log contradicts, for it has a kl," if run.metrics.get(measured.step, {}).get("kl") else ""
+        )
         text = f"the loss settings are not in the folder, and with the trainer's defaults{contradiction} {off}"
         return Reason("settings_unknown", text)
     if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
         text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
         return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")
-    if run.source.format == "generic" and (unclear := _of_other_steps(run)) is not None:
+    if run.source.format == "generic" and (unclear := _of_other_steps(run, measured.step)) is not None:
         return Reason(unclear.cause, f"{off}; {unclear}", hint=unclear.hint)
     if other := _other_reference(run, step_norm):
         hint = "TRL loads it by the model's name: save a model that you change after loading, and train from there."
@@ -188,7 +194,11 @@ def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
     if inferred := _inferred(step_norm):
         hint = _IDS_OF_SCRIPT if run.source.format == "generic" else ""
         return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries", hint)
-    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
+    if assumed := measured.loss.objective.assumed if measured.loss else ():
+        names = ", ".join(assumed)
+        text = f"the arguments do not name {names}, and with the trainer's defaults {off}"
+        return Reason("settings_unknown", text, hint=f"Give {names} with --run-config.")
+    rollouts = [rollout for group in run.groups_at(measured.step) for rollout in group.rollouts]
     rendered = any(rollout.prompt_ids is None and rollout.messages is not None for rollout in rollouts)
     root = run.path if run.path.is_dir() else run.path.parent
     if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):
@@ -197,9 +207,10 @@ def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
     return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
 
 
-def _of_other_steps(run: Run) -> Reason | None:
+def _of_other_steps(run: Run, step: int) -> Reason | None:
     """Why the steps of a script may not be updates that start from the weights of that number."""
-    if inputs.counts_from_0(run):
+    are_tried = run.weights_before(step) is not None and run.weights_before(step + 1) is not None
+    if inputs.counts_from_0(run) and not are_tried:
         text = "the log counts its steps from 0, so a checkpoint of the same number may be the one before or after"
         hint = "Count steps from 1, and name a checkpoint by the number of updates that it has had."
         return Reason("step_unknown", text, hint=hint)
@@ -329,8 +340,11 @@ def replay_report(
     """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
     no_kl = not run.courses.course("kl")[1].any()  # a KL term is in no default
     for name, open_for in (("advantage", _DEFAULTS), (_NAME, (*_DEFAULTS * no_kl, "batch_split"))):
-        fits = next((of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)), None)
-        steps = steps if fits is None else [_settled(step, name, open_for, fits) for step in steps]
+        fits = [of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)]
+        off = [_open(step, name, open_for) for step in steps]
+        # another formula may agree with the default where there is no KL yet, or in one group; no norm does by chance
+        if fits and (name == _NAME or len(fits) > len(off) - off.count(None)):
+            steps = [step if of is None else _settled(step, of, fits[0]) for step, of in zip(steps, off, strict=True)]
     verdicts = [step.verdict for step in steps]
     unreadable = {
         step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
@@ -370,13 +384,16 @@ def _without_rollouts(run: Run) -> Iterator[str]:
 _DEFAULTS = ("settings_unknown",)
 
 
-def _settled(step: StepReplay, name: str, open_for: tuple[str, ...], fits: int) -> StepReplay:
-    """A step where a number is off as it is computed for want of better differs where another step's is met so."""
+def _open(step: StepReplay, name: str, open_for: tuple[str, ...]) -> Quantity | None:
+    """A number of a step that is off as it is computed for want of better; None where it is not."""
     off = next((of for of in step.quantities if of.name == name and of.reason in open_for), None)
-    if off is None or step.relative_error.get(name, 0.0) <= (0.0 if name == _NAME else NEAR * LOG_TOLERANCE):
-        return step
+    return None if step.relative_error.get(name, 0.0) <= (0.0 if name == _NAME else NEAR * LOG_TOLERANCE) else off
+
+
+def _settled(step: StepReplay, off: Quantity, fits: int) -> StepReplay:
+    """A step where such a number differs, as another step's is met so."""
     text = f"{off.cause}; but computed in the same way step {fits} matches"
-    quantity = refused(name, Reason("differs" if name == _NAME else "log_differs", text))[0]
+    quantity = refused(off.name, Reason("differs" if off.name == _NAME else "log_differs", text))[0]
     quantities = tuple(quantity if of is off else of for of in step.quantities)
     return replace(
         step, verdict="mismatch", cause=step.cause if step.verdict == "mismatch" else text, quantities=quantities
@@ -408,7 +425,7 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
     quantities, recomputed, errors = [], {}, {}
     batch = batch_of_step(run, measured)
     of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured, batch)]
-    counts_kl = "reward_clip_range" in run.settings.values  # RLOOTrainer's share is of rewards less their KL
+    counts_kl = run.settings.are_of_rloo  # its share is of rewards less their KL
     if of_sampling and run.settings.get("trainer") is None and not counts_kl:  # the others log no such share
         of_sampling.append(replay_zero_std(run, measured, batch))
     texts = [replay_texts(step_norm)] if (step_norm := measured.recomputed) and step_norm.other_texts else []

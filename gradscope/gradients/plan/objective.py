@@ -40,7 +40,7 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     loss_type = get("loss_type", "dapo")
     if loss_type not in LOSSES:
         yield Reason("loss_unknown", f"loss_type {loss_type!r} has no rule here")
-    if {"normalize_advantages", "reward_clip_range"} <= settings.values.keys():
+    if settings.are_of_rloo:
         yield Reason("loss_unknown", "the arguments are those of RLOOTrainer, whose loss has no rule here")
     if get("importance_sampling_level", "token") not in ("token", "sequence"):
         level = get("importance_sampling_level")

@@ -164,9 +164,17 @@ class TrainedNorms(Struct, frozen=True, kw_only=True):
         low, high = prediction_interval(self.norms)
         return max((high - low) / (high + low), self.resolution) if high + low > 0 else 0.0
 
+    @property
+    def is_vague(self) -> bool:
+        """Whether orders differ by so much that other weights or ids may give the logged norm as well."""
+        return self.told_within > _VAGUE
+
     def meets(self, logged: float) -> bool:
-        """Whether a logged norm is as close as it can be reproduced."""
-        return abs(self.mean - logged) <= self.told_within * abs(logged)
+        """Whether a logged norm is as close as it can be reproduced, and that is close enough to tell something."""
+        return not self.is_vague and abs(self.mean - logged) <= self.told_within * self.mean
+
+
+_VAGUE = 0.05  # a relative spread of norms; the widest of 71 runs that it fitted was 0.016
 
 
 def tensor_squares(prepared: PreparedStep) -> dict[str, float]:

@@ -6,7 +6,7 @@ import glob
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -61,7 +61,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     prompt_text_id,
     text_of,
 )
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, WatchedLog
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import (
     NUM_SEARCHED,
     ReadRequest,
@@ -76,8 +76,7 @@ from gradscope.rollouts.readers.parsing.tables import expand, read_rows, stem_of
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, columns_of_whole_rows, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.readers.run_files import with_run_files
-from gradscope.rollouts.readers.trainers.trl_groups import MASKS
-from gradscope.rollouts.readers.trainers.verl import row_tokens
+from gradscope.rollouts.readers.token_columns import hold_tokens, tokens_by_names
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
@@ -111,7 +110,11 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     columns = (
         (file, nested.columns_within(peek(file), request.columns)) for file in (files if beside_metrics else first)
     )
-    keys = {file: (of.step, key_of(of)) for file, of in columns if None not in (of.reward, of.step, key_of(of))}
+    rollouts = {file: of for file, of in columns if None not in (of.reward, key_of(of))}
+    keys = {file: (of.step, key_of(of)) for file, of in rollouts.items() if of.step is not None}
+    if rollouts and not keys and beside_metrics:
+        alike = _alike(request.path, rollouts)
+        return alike if alike is not None and steps_of_files(alike, next(iter(rollouts.values()))) else None
     names = {word: file for file in reversed(keys) if (word := _word_of(file))}
     if len(names) > 1:
         groups = [{tuple(str(row.get(key or "")) for key in keys[of]) for row in peek(of)} for of in names.values()]
@@ -123,8 +126,13 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
         return f"Rollouts by step lie in files of several names, {listed}, which are not pooled: name one of them."
     if len(keys) < 2 or not beside_metrics:
         return next(iter(keys), None) if beside_metrics else None
-    alike = Path(glob.escape(str(request.path)), re.sub("[0-9]+", "[0-9]*", next(iter(keys)).name))
-    return alike if expand(alike) == tuple(keys) else None
+    return _alike(request.path, keys)
+
+
+def _alike(folder: Path, files: Collection[Path]) -> Path | None:
+    """A glob of files in a folder whose names differ in numbers alone; None where it has others, too."""
+    alike = Path(glob.escape(str(folder)), re.sub("[0-9]+", "[0-9]*", next(iter(files)).name))
+    return alike if expand(alike) == tuple(files) else None
 
 
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
@@ -223,7 +231,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
                     ids = [prompt_id or other for prompt_id, other in zip(ids, texts_in(ids_in(name)), strict=True)]
             return list(map(in_environment, texts_in(cells.names(self.environment)), ids)) if self.environment else ids
 
-        has_ids = not set(RESPONSE_IDS).isdisjoint(rows.keys)
+        has_ids = hold_tokens(rows.keys)
 
         def details(at: int) -> dict[str, Any]:
             asked = rows.cell(names.prompt, at)
@@ -266,33 +274,16 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
 
 def _tokens(rows: Cells, at: int, names: ColumnNames) -> Tokens | None:
-    """The exact tokens of a row, under TRL's names of their columns or other usual ones; None where it has none."""
+    """The exact tokens of a row."""
 
-    def cell_of(name: str | None) -> Any:
+    def cell_of(name: str) -> Any:
         cell = rows.cell(name, at)
         if rows.from_text and isinstance(cell, str) and cell.startswith("["):
             with suppress(ValueError):
                 return parse_json(cell)
         return cell
 
-    cells = {role: [cell_of(name) for name in names_of] for role, names_of in _TOKENS.items()}
-    row = {role: next((cell for cell in of if cell is not None), None) for role, of in cells.items()}
-    prompt, response, mask = (row[role] or () for role in ("prompts", "responses", "response_mask"))
-    if isinstance(mask, list) and len(mask) == len(prompt) + len(response):  # of the whole sequence
-        row["response_mask"] = mask[len(prompt) :]
-    advantages = cell_of(names.advantage)
-    with suppress(UnusableRowError):  # such columns are of something else
-        return row_tokens(row | {"advantages": advantages if isinstance(advantages, list) else None})
-    return None
-
-
-RESPONSE_IDS = ("completion_ids", "completion_token_ids", "response_ids", "response_token_ids")
-_TOKENS = {
-    "prompts": ("prompt_ids", "prompt_token_ids", "query_token_ids", "query_ids"),
-    "responses": RESPONSE_IDS,
-    "response_mask": (*MASKS, "response_mask", "loss_mask", "action_mask", "assistant_mask", "assistant_masks"),
-    "rollout_log_probs": ("sampling_logprobs", "logprobs", "rollout_log_probs"),
-}
+    return tokens_by_names(cell_of, names.advantage)
 
 
 _TIMES = ("generation_seconds", "timing")

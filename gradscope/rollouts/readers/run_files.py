@@ -97,7 +97,8 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     """
     folder = request.path if request.path.is_dir() else request.path.parent
     folders = [folder, folder.parent] if _OF_ROLLOUTS.fullmatch(folder.name) else [folder]
-    run = replace(run, **saved_weights(request, _LAYOUT, folders))
+    from_0 = run.source.format == "generic" and 0 in run.steps
+    run = replace(run, **saved_weights(request, _LAYOUT, folders, from_0=from_0))
     for folder in folders:
         events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
         if several := several_sources("TensorBoard's files", "folder", sorted({str(file.parent) for file in events})):
@@ -189,8 +190,13 @@ _LAYOUT = CheckpointLayout(
 )
 
 
-def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterable[Path]) -> dict[str, Any]:
-    """The fields of a run that its checkpoints, the first of each number, and the weights of ``--initial`` make."""
+def saved_weights(
+    request: ReadRequest, layout: CheckpointLayout, roots: Iterable[Path], *, from_0: bool = False
+) -> dict[str, Any]:
+    """The fields of a run that its checkpoints, the first of each number, and the weights of ``--initial`` make.
+
+    ``from_0``: steps are counted from 0, so that checkpoint 0 may have had the update of step 0.
+    """
     weights_of: dict[int, WeightsRef] = {}
     unmerged: dict[int, Reason] = {}
     for root in roots:
@@ -205,7 +211,8 @@ def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterabl
     def base_of(adapter: Path) -> str | None:
         return request.model or find_base(adapter, adapter.parent)
 
-    weights_of_all = with_initial((weights_of[number] for number in sorted(weights_of)), request.initial, base_of)
+    refs = [weights_of[number] for number in sorted(weights_of)]
+    weights_of_all = with_initial(refs, request.initial, base_of, before_0=from_0 and 0 in weights_of)
     readable = {weights.num_updates for weights in weights_of_all}
     bases = [Path(weights.base) for weights in weights_of_all if weights.base]
     model = None if request.model is None else Path(request.model)

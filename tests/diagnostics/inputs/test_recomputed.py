@@ -309,6 +309,46 @@ def test_random_training_cannot_be_recomputed(tmp_path: Path, name: str, setting
     assert caught.value.cause == "dropout"
 
 
+@pytest.mark.parametrize("norms_alone", [True, False])
+def test_the_norm_shows_that_a_script_had_its_model_in_evaluation_mode(tmp_path: Path, norms_alone: bool) -> None:
+    name = "gpt2_tied_conv1d"
+    weights = (saved(tmp_path, name=name),)
+    prepared = prepare_step(policy_of(tiny_model(name)), tiny_groups(), DAPO)
+    norm = batch_norm(measure_step(prepared, engine="loop").logged_gram)
+
+    def of_script(logged: float | None) -> Run:
+        run = weights_run(weights, logged, disable_dropout=False)
+        return replace(run, source=replace(run.source, format="generic"))
+
+    result = recompute(of_script(norm), norms_alone=norms_alone)
+    notes = result.described["notes"] if isinstance(result, StepNorm) else result.notes
+    assert any(note.startswith("The model was in evaluation mode, without its dropout") for note in notes)
+    for other in (1.01 * norm, None):
+        with pytest.raises(InputError, match="such as dropout"):
+            recompute(of_script(other), norms_alone=norms_alone)
+
+
+def test_the_norm_shows_that_a_script_padded_prompts_on_the_left(tmp_path: Path) -> None:
+    """Where the model is told no positions, those that it learned count the padding, as in TRL's rows."""
+    run = weights_run((saved(tmp_path, name="gpt2_tied_conv1d"),), None)
+    padded = batch_norm(recompute(run).logged_gram)
+    of_script = replace(run, metrics={1: {"grad_norm": padded}}, source=replace(run.source, format="generic"))
+    own = batch_norm(recompute(of_script).logged_gram)
+    assert abs(own / padded - 1) > 1e-4
+    (measured,) = measure_steps(of_script, [1], EngineOptions(device="cpu"), no_progress, norms_alone=True)
+    assert measured.norm is not None
+    assert measured.norm.norm == pytest.approx(padded, rel=1e-6)
+    assert any(note.startswith("Prompts were padded on the left") for note in measured.norm.described["notes"])
+
+
+def test_a_model_that_does_not_see_padding_is_not_asked_twice(tmp_path: Path) -> None:
+    run = weights_run((saved(tmp_path),), 1.0)
+    loss = next(losses_at(run, Objective.from_settings(run.settings), 1))
+    recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=False)
+    with pytest.raises(InputError, match="Where the padding is makes no difference to this model"):
+        recomputer.measure(1, run.weights[0], loss, None, pads_left=True)
+
+
 def test_other_tokens_are_no_matter_of_the_loss(tmp_path: Path) -> None:
     run = weights_run((saved(tmp_path),), 2 * norm_of())
     run = replace(run, metrics={1: {**run.metrics[1], "completions/mean_length": 99.0}})

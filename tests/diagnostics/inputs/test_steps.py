@@ -88,6 +88,14 @@ def test_only_logs_without_ids_of_other_trainers_are_refused(log: str, step: int
         assert "rollout_log_probs" in reason.advice
 
 
+def test_rollouts_without_ids_and_texts_are_refused(run: Run) -> None:
+    rollouts = [replace(rollout, completion_ids=None) for group in run.groups_at(1) for rollout in group.rollouts]
+    reason = _without_ids(run, [replace(rollout, completion="") for rollout in rollouts])
+    assert reason == Reason("ids_missing", "the log has neither ids nor texts of the completions")
+    rollouts[1] = replace(rollouts[1], completion="4")
+    assert _without_ids(run, rollouts) is None
+
+
 ADAPTER = WeightsRef(num_updates=3, path=Path("adapter"), kind="adapter", base="base")
 REASON = Reason("batch_split", "why not")
 
@@ -127,7 +135,7 @@ def test_the_objective_is_read_once_a_run(monkeypatch):
 def test_a_question_is_never_answered_from_the_cache(monkeypatch):
     question, put = partial(measure_tokens, num_buckets=64), []
 
-    def measure(self, step, weights, loss, asked):
+    def measure(self, step, weights, loss, asked, *, pads_left=False):
         put.append((step, asked))
         return "gram", "answer" if asked else None
 
@@ -150,7 +158,7 @@ def test_a_cached_step_is_returned_as_it_is(monkeypatch):
 
 
 def test_a_step_that_cannot_be_measured_leaves_the_others_alone(monkeypatch):
-    def measure(self, step, weights, loss, asked):
+    def measure(self, step, weights, loss, asked, *, pads_left=False):
         if step == 1:
             raise InputError("It is cut off.", hint="Copy it again.", cause="weights_unreadable")
         if step == 2:

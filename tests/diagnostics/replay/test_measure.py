@@ -11,10 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.check.requirements import split_metric
+from gradscope.diagnostics.inputs.step_loss import StepLoss
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.replay import measure as replay
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.step_gram import StepNorm
 from gradscope.gradients.trained.norms import TrainedNorms
 from gradscope.reason import Reason
@@ -33,7 +35,14 @@ def run_with(logged: float | None, *, settings: TrainerSettings = STATED) -> Run
     return replace(run, settings=settings)
 
 
-def step_of(norm: float | None, *, trained: TrainedNorms | None = None, num_inferred: int = 0, **options: Any) -> Any:
+def step_of(
+    norm: float | None,
+    *,
+    trained: TrainedNorms | None = None,
+    num_inferred: int = 0,
+    loss: StepLoss | None = None,
+    **options: Any,
+) -> Any:
     step_norm = StepNorm(
         norm=norm,
         floor=1.4e-6,
@@ -44,12 +53,14 @@ def step_of(norm: float | None, *, trained: TrainedNorms | None = None, num_infe
         trained=trained,
         **options,
     )
-    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=(), loss=None)
+    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=(), loss=loss)
 
 
 IN_FLOAT32 = TrainedNorms(dtype="float32", norms=(2.0, 2.00002, 1.99998, 2.00001, 1.99999, 2.0), resolution=1e-7)
 """A spread of 6.9 sd * sqrt(7 / 6) = 7e-5 of the norm."""
 TIES = replace(SPREAD, dtype="float32", num_ties=4)
+WIDE = TrainedNorms(dtype="bfloat16", norms=(1.9, 2.0, 2.1), resolution=1e-7)  # told within 360 %
+UNNAMED = StepLoss(objective=Objective(assumed=("loss_type", "beta")))
 OTHER_LOSS = replace(STATED, values={"trl_trainer": "GMPO"})
 
 
@@ -65,6 +76,7 @@ def judged(logged: float | None, norm: float | None, *, settings: TrainerSetting
         (2.0, 2.4, {}, "mismatch", "differs", "with exact ids: other weights, another loss, or another advantage"),
         (2.0, 2.4, {"settings": TrainerSettings()}, "cannot", "settings_unknown", "--run-config"),
         (2.0, 2.4, {"num_inferred": 1}, "cannot", "ids_inferred", ""),
+        (2.0, 2.4, {"loss": UNNAMED}, "cannot", "settings_unknown", "Give loss_type, beta with --run-config."),
         (2.0, 2.4, {"settings": OTHER_LOSS}, "cannot", "loss_unknown", ""),
         (1.2e-8, 0.0, {}, "no_gradient", "no_gradient", ""),
         (0.0, 1e-6, {}, "no_gradient", "no_gradient", ""),
@@ -76,6 +88,8 @@ def judged(logged: float | None, norm: float | None, *, settings: TrainerSetting
         (2.015, 1.99, {"trained": SPREAD}, "cannot", "precision", "beyond the spread of bfloat16"),
         (2.015, 1.99, {"trained": SPREAD, "num_inferred": 1}, "cannot", "ids_inferred", "beyond the spread"),
         (2.1, 1.99, {"trained": SPREAD}, "mismatch", "differs", "beyond the spread of bfloat16"),
+        (2.1, 1.99, {"trained": WIDE}, "cannot", "precision", "so wide that other weights or ids may give"),
+        (2.0, 1e-6, {"trained": replace(WIDE, norms=(1e-6, 9e-6, 2e-6))}, "mismatch", "differs", "beyond the spread"),
         (2.0001, 2.0, {"trained": TIES}, "cannot", "entropy_ties", "the entropies of 4 tokens lie within rounding"),
         (2.5, 2.0, {"trained": TIES}, "mismatch", "differs", ""),
         (None, 2.0, {}, "cannot", "not_logged", ""),
@@ -322,6 +336,15 @@ def test_a_scripts_steps_may_be_no_single_updates(steps: tuple, values: dict, re
         assert replay.replay_grad_norm(of_format, step_of(2.4), 1e-5)[0].reason == cause
 
 
+def test_steps_from_0_differ_where_the_checkpoints_of_both_counts_were_tried() -> None:
+    run = run_of(*(group_of([1, 0], step=step) for step in (0, 1)), metrics={1: {"grad_norm": 2.0}}, settings={})
+    run = replace(run, source=replace(run.source, format="generic"))
+    saved = tuple(WeightsRef(num_updates=number, path=Path("W"), kind="full") for number in (0, 1))
+    for weights, reason in ((saved, "differs"), (saved[:1], "step_unknown"), (saved[1:], "step_unknown")):
+        of_these = replace(run, weights=weights)
+        assert replay.replay_grad_norm(of_these, step_of(2.4), 1e-5)[0].reason == reason
+
+
 def test_norms_without_rollouts_are_counted_in_a_script() -> None:
     run = run_of(group_of([1, 0], step=1), metrics={step: {"grad_norm": 1.0} for step in (1, 2, 3)}, settings={})
     assert not replay.replay_report(run, []).findings[1:]
@@ -389,12 +412,24 @@ def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -
     assert "computed in the same way step 2 matches" in str(off.cause)
     (alone,) = replayed((2.0, 2.4), provided=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
-    of_default = 0.5 / (0.5**0.5 + 1e-4)
-    for made, verdict in ((0.6, "mismatch"), (of_default + 1e-4, "match")):  # 1e-4: another constant in the formula
-        groups = [group_of([1, 0], step=step, advantages=[a, -a]) for step, a in ((1, made), (2, of_default))]
-        edited, _ = replayed((2.0, 2.0), (3.0, 3.0), groups=groups).steps
-        assert (edited.verdict, "step 2 matches" in str(edited.cause)) == (verdict, verdict == "mismatch")
     # The first step of a run has no KL gradient, so that it fits whatever beta is.
     (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, kl=0.01).steps
     assert (off.verdict, first.verdict) == ("cannot", "match")
     assert "which the log contradicts, for it has a kl" in str(off.cause)
+
+
+OF_DEFAULT = 0.5 / (0.5**0.5 + 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("advantages", "verdict"),
+    [
+        ((0.6, OF_DEFAULT, OF_DEFAULT), "mismatch"),
+        ((OF_DEFAULT + 1e-4, OF_DEFAULT, OF_DEFAULT), "match"),  # 1e-4: another constant in the formula
+        ((0.6, OF_DEFAULT, 0.7), "match"),  # another formula, which agrees at one step
+    ],
+)
+def test_the_formula_of_most_steps_is_that_of_all(advantages: tuple[float, ...], verdict: str) -> None:
+    groups = [group_of([1, 0], step=step, advantages=[a, -a]) for step, a in enumerate(advantages, start=1)]
+    first, *_ = replayed((2.0, 2.0), (3.0, 3.0), (4.0, 4.0), groups=groups).steps
+    assert (first.verdict, "step 2 matches" in str(first.cause)) == (verdict, verdict == "mismatch")

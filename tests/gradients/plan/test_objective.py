@@ -1,4 +1,5 @@
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -120,7 +121,7 @@ OLD_LUSPO = {"loss_type": "luspo", "trl_version": "1.9.0", "importance_sampling_
     ("values", "cause", "text"),
     [
         ({"loss_type": "odd"}, "loss_unknown", "'odd' has no rule"),
-        ({"normalize_advantages": False, "reward_clip_range": None}, "loss_unknown", "RLOOTrainer"),
+        ({"reward_clip_range": None, "beta": 0.05}, "loss_unknown", "RLOOTrainer"),
         ({"importance_sampling_level": "odd"}, "loss_unknown", "'odd' has no rule"),
         ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, "rollouts_missing", "several generation"),
         ({"gradient_accumulation_steps": 2, "steps_per_generation": 4}, "batch_split", "shuffled part"),
@@ -147,6 +148,13 @@ def test_settings_without_exact_weights_give_a_reason(values, cause, text):
     assert result is not None
     assert result.cause == cause
     assert text in str(result)
+
+
+@pytest.mark.parametrize(
+    "others", [{"normalize_advantages": True}, {"reward_clip_range": [-1, 1], "loss_type": "dapo"}]
+)
+def test_arguments_that_others_may_have_too_are_not_those_of_rloo(others: dict[str, Any]) -> None:
+    assert reason_against(TrainerSettings(values=others)) is None
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,9 @@ def test_how_closely_a_norm_can_be_recomputed() -> None:
     spread = TrainedNorms(dtype="bfloat16", norms=(1.0, 1.001, 0.999), resolution=1e-7)
     assert spread.told_within == pytest.approx(31.6 * 0.001 * np.sqrt(4 / 3), rel=1e-2)
     assert replace(spread, norms=(0.0, 0.0)).told_within == 0.0
+    assert spread.meets(1.03)
+    assert not spread.meets(1.05)
+    assert not replace(spread, norms=(1.0, 1.1, 0.9)).meets(1.0)  # to 360 %, which tells nothing
 
 
 class Model(nn.Module):

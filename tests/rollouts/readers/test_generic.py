@@ -105,6 +105,21 @@ def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(checkpoi
     assert run.source.missing[-1].startswith(f"Metrics lie in 2 files ({tmp_path}/log.csv, {tmp_path}/log2.csv): which")
 
 
+@pytest.mark.parametrize(("first", "numbers"), [(0, [-1, 0, 1]), (1, [0, 1])])
+def test_checkpoint_0_of_a_script_that_counts_from_0_is_not_what_training_began_with(
+    first: int, numbers: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "rollouts").mkdir()
+    for step in (first, first + 1):
+        rows = [{"step": step, "prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, 1)]
+        (tmp_path / "rollouts" / f"step_{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("checkpoint-0", "checkpoint-1", "W0"):
+        model_folder(tmp_path / name)
+    run = read_run(tmp_path / "rollouts", ReadOptions(initial_weights=tmp_path / "W0"))
+    assert [weights.num_updates for weights in run.weights] == numbers
+    assert run.weights[0].path == tmp_path / "W0"
+
+
 OF_EACH = (
     '"completions": ["4", "5"], "completion_ids": [[7, 2], [8]], "rewards": [1.0, 0], "advantages": [0.5, -0.5]}\n'
 )
@@ -127,6 +142,22 @@ def test_a_script_may_log_rollouts_as_lists_or_cells_of_text(file: str, tmp_path
     assert (run.source.format, run.metrics, len(run.weights)) == ("generic", {1: {"grad_norm": 0.25}}, 1)
     rollouts = [(of.prompt_ids, of.completion_ids, of.reward, of.advantage) for of in run.groups_at(1)[0].rollouts]
     assert rollouts == [((5, 9), (7, 2), 1.0, 0.5), ((5, 9), (8,), 0.0, -0.5)]
+
+
+@pytest.mark.parametrize(("name", "steps"), [("step_000{}.json", (1, 2)), ("eval_step_{}.json", None)])
+def test_a_script_may_name_the_step_of_rollouts_in_their_files_alone(
+    name: str, steps: tuple | None, tmp_path: Path
+) -> None:
+    (tmp_path / "rollouts").mkdir()
+    for step in (1, 2):
+        rows = [{"prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, step)]
+        (tmp_path / "rollouts" / name.format(step)).write_text(json.dumps(rows))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "grad_norm": 0.25}\n{"step": 2, "grad_norm": 0.5}\n')
+    run = read_run(tmp_path, metrics_alone=True)
+    assert run.metrics[2]["grad_norm"] == 0.5
+    assert (run.steps, [group.rewards for step in run.steps for group in run.groups_at(step)]) == (
+        (steps, [(0.0, 1.0), (0.0, 2.0)]) if steps else ((), [])
+    )
 
 
 LOGGED = [{"step": step, "loss": 0.5, "gnorm": 0.25 / step} for step in (1, 2)]

@@ -55,6 +55,7 @@ from gradscope.rollouts.readers.reduction.columns import (
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
 from gradscope.rollouts.readers.run_files import with_run_files
+from gradscope.rollouts.readers.token_columns import hold_tokens
 from gradscope.rollouts.run import Run
 
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
@@ -213,7 +214,7 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
         # they are read from the parts of rows, whose steps are those of whole rows
         within = roles.columns_in(first_rows_within(rows, layout))
         steps = {request.columns.step, *roles.USUAL["step"]}.intersection(within)
-        has_ids = not set(generic.RESPONSE_IDS).isdisjoint(within)
+        has_ids = hold_tokens(within)
         return layout if steps - set(present) or (steps and has_ids) else ()
     return layout
 

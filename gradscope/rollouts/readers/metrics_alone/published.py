@@ -52,9 +52,11 @@ _STEP_ABOVE = re.compile(
     r"(?:^\W*\b|\btrain )step (?P<step>[0-9]{1,15})/[0-9]{1,15}\b(?:\W*| done\..*)$", re.IGNORECASE
 )
 _STEP_OF_ALL = re.compile(
-    r"^(?!.*\b(?:epoch|eval\w*|val\w*|test\w*)\b)[^/]{0,100}?\b(?P<step>[0-9]{1,15})/[0-9]{1,15}\b\]?\s?[|:,-]?\s+",
+    r"^(?!.*\b(?:epoch|eval\w*|val\w*|test\w*)\b)"
+    r"(?P<before>[^/]{0,100}?\b)(?P<step>[0-9]{1,15})/[0-9]{1,15}\b\]?(?P<gap>\s?[|:,-]?\s+)",
     re.IGNORECASE,
 )
+_STEP_WORD = re.compile(r"step|iter|update", re.IGNORECASE)
 _STEP_OF_EPOCH = re.compile(
     r"\bepoch\W{0,3}(?P<epoch>[0-9]{1,9})(?:/[0-9]{1,9})?\W{1,4}"
     r"(?:step|batch|iter(?:ation)?)\W{0,3}(?P<step>[0-9]{1,15})\b(?:/[0-9]{1,15})?",
@@ -194,8 +196,8 @@ class PrintedLines:
             self._above = int(above["step"])
         elif first is not None and (values := _named(text[first.end() :])):
             return {**values, "step": int(first["step"])}
-        elif "/" in text and (of_all := _STEP_OF_ALL.match(text)) is not None and _NAMED.match(text, of_all.end()):
-            return {**_named(text[of_all.end() :]), "step": int(of_all["step"])}
+        elif "/" in text and (of_all := _STEP_OF_ALL.match(text)) is not None and _are_named(of_all):
+            return {**_named(text[of_all.start("gap") :]), "step": int(of_all["step"])}
         elif self._above is not None and ("•" in text or "│" in text) and (values := _named(text)):
             return {**values, "step": self._above}
         elif "episode" in lowered and (begun := _EPISODE_FIRST.match(text)) and (values := _named(text[begun.end() :])):
@@ -235,6 +237,13 @@ def _numbered(values: Values) -> Values:
     """A dictionary that names its step; none of one that is all counts of steps."""
     steps = [number for key in filter(is_step, values) if isinstance(number := values[key], float)]
     return {**values, "step": steps[0]} if steps and not all(key.endswith("step") for key in values) else {}
+
+
+def _are_named(of_all: re.Match[str]) -> bool:
+    """Whether names and numbers follow a step of so many; of a progress bar other numbers may."""
+    if _NAMED.match(of_all.string, of_all.end()):
+        return True
+    return _STEP_WORD.search(of_all["before"]) is not None and bool(_named(of_all.string[of_all.start("gap") :]))
 
 
 def _named(text: str) -> Values:

@@ -95,7 +95,7 @@ def read_step_file(path: Path, functions: Sequence[str] = (), *, in_full: bool =
     """Read a file of completions, whose texts are measured ``in_full``.
 
     Raises:
-        InputError: It is damaged, lacks a column, or holds several steps.
+        InputError: It is damaged, lacks a column, is empty, or holds several steps.
     """
     with open_parquet(path) as file:
         types = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
@@ -110,6 +110,9 @@ def read_step_file(path: Path, functions: Sequence[str] = (), *, in_full: bool =
         is_measured = in_full and OF_TOKENS.isdisjoint(types)
         read = {"step", "prompt", _IDS, *numeric, *(["completion"] if is_measured else [])}
         cells = table_in(path, file, without=types.keys() - read)
+    if not len(cells):
+        hint = "Look at its dataset: prompts that are fewer than those of a step are left out."
+        raise InputError(f"{path} holds no rollouts: the training ended before its first step.", hint=hint)
     steps = cells["step"].unique().to_pylist() if pa.types.is_integer(types["step"]) else []
     if len(steps) != 1 or steps[0] is None:
         raise InputError(f"{path} does not hold one step, as TRL writes it.", hint="Use --reader generic.")

@@ -3,6 +3,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from gradscope.errors import InputError
@@ -146,6 +147,14 @@ def test_a_file_that_is_not_trls_says_so(tmp_path: Path) -> None:
         read_run(tmp_path)
     write_file(tmp_path, 1, [row | {"step": at} for at, row in enumerate(rows(AABB, [1, 0, 0, 0]))])
     with pytest.raises(InputError, match="does not hold one step, as TRL writes it"):
+        read_run(tmp_path)
+
+
+def test_a_training_that_ended_before_its_first_step_says_so(tmp_path: Path) -> None:
+    """TRL then writes a table without rows, of step 0."""
+    file = write_file(tmp_path, 0, rows(AABB, [1, 0, 0, 0]))
+    pq.write_table(pq.read_table(file).slice(0, 0), file)
+    with pytest.raises(InputError, match=r"00000\.parquet holds no rollouts: the training ended before its first step"):
         read_run(tmp_path)
 
 
