@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
@@ -101,7 +101,7 @@ def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
         )
     if reward is not None and reward.mean.is_defined and (outlier := _outlier(reward)):
         yield outlier
-    if _reward_falls(courses):
+    if reward_goes(courses) in ("falls", "hardly rises"):
         yield reward_sentence(courses)
     dead = course_named(courses, "frac_reward_zero_std")
     for name in ("entropy", "completions/mean_length", *(() if dead else ("reward_std",))):
@@ -113,9 +113,33 @@ def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
             yield late_sentence(f"The {course.title.strip()}", change)
 
 
-def _reward_falls(courses: Sequence[MetricCourse]) -> bool:
-    course = course_named(courses, "reward")
-    return course is not None and _falls(course)
+def reward_goes(courses: Sequence[MetricCourse]) -> Literal["falls", "hardly rises", "rises", "is"]:
+    """Where the mean reward goes; "is" where that cannot be told.
+
+    It hardly rises where any rise is surely small beside the logged spread of rewards, though there is room for one: of
+    rewards up to 1, half a deviation.
+    """
+    course, spread = course_named(courses, "reward"), course_named(courses, "reward_std")
+    if course is not None and _falls(course):
+        return "falls"
+    if course is None or course.mean.value is None or not (fifths := _fifths(course)):
+        return "is"
+    if min(course.values) == max(course.values):
+        return "is"
+    from gradscope.metrics.uncertainty.steps import trend  # behind it lies scipy
+
+    small = SMALL_CHANGE * ((spread and spread.mean.value) or 0.0)
+    change, room = trend(course.steps, course.values), 1.0 - fifths[0][0]
+    if change.ends[1] < small and (max(course.values) > 1.0 or room > 2.5 * small):
+        return "hardly rises"
+    return "rises" if change.side_of_zero > 0 else "is"
+
+
+SMALL_CHANGE = 0.2
+"""Standard deviations of the rewards below which a change of their mean is small (Cohen 1988)."""
+FLAT_ADVICE = (
+    "Look at the learning rate, KL and dead groups, and whether the reward tells good completions from bad ones."
+)
 
 
 def _falls(course: MetricCourse, least_steps: int = 20) -> bool:  # with fewer a fifth is not even a handful
@@ -158,7 +182,8 @@ def reward_sentence(courses: Sequence[MetricCourse]) -> str:
     if not parts:
         first, last = course.values[0], course.values[-1]
         return f"The mean reward was {first:.3g} at step {course.steps[0]} and {last:.3g} at step {course.steps[-1]}."
-    return f"The mean reward {'falls:' if _reward_falls(courses) else 'was'} {', '.join(parts)}."
+    goes = reward_goes(courses)
+    return f"The mean reward {'was' if goes == 'is' else f'{goes}:'} {', '.join(parts)}."
 
 
 def gap_sentence(steps: Sequence[int]) -> str:

@@ -142,6 +142,28 @@ def test_completions_that_were_cut_off(values: tuple[float, ...], sentence: str)
     assert logged.clipped_sentence([]) == ""
 
 
+@pytest.mark.parametrize(
+    ("levels", "spread", "goes"),
+    [
+        ((0.3, 0.6), 0.4, "rises"),
+        ((0.5, 0.505), 0.4, "hardly rises"),
+        ((0.5, 0.505), 0.01, "rises"),  # beside such a spread it is no small rise
+        ((0.5, 0.505), None, "rises"),
+        ((0.99, 0.991), 0.4, "rises"),  # no room for more
+        ((5.0, 5.01), 0.4, "hardly rises"),
+        ((0.5, 0.5), 0.4, "is"),
+        ((0.6, 0.3), 0.4, "falls"),
+    ],
+)
+def test_where_a_logged_reward_goes(levels: tuple[float, float], spread: float | None, goes: str) -> None:
+    noise = np.random.default_rng(0).normal(scale=1e-3 * (levels[0] != levels[1]), size=100)
+    courses = [course("reward", *(np.linspace(*levels, 100) + noise).tolist())]
+    courses += [] if spread is None else [course("reward_std", *[spread] * 100)]
+    assert logged.reward_goes(courses) == goes
+    assert logged.reward_sentence(courses).startswith(f"The mean reward {'was' if goes == 'is' else f'{goes}:'} ")
+    assert any("The mean reward hardly" in of for of in logged.level_sentences(courses)) == (goes == "hardly rises")
+
+
 def test_rewards_and_what_is_no_number() -> None:
     courses = [course("reward", 0.25, 0.5), course("kl", 0.1, math.nan, math.inf)]
     assert logged.reward_sentence(courses) == "The mean reward was 0.25 at step 10 and 0.5 at step 20."

@@ -105,7 +105,9 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
         titles = ", ".join(course.title.strip() for course in other_courses or courses)
         lost = findings.lost_sentence(verdict_courses(run))
         gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
-        severity: Severity = "look" if lost or broken_courses or spikes or levels or gap else "unknown"
+        goes = findings.reward_goes(courses)
+        calm: Severity = "fine" if goes == "rises" else "unknown"
+        severity: Severity = "look" if lost or broken_courses or spikes or levels or gap else calm
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",
@@ -115,7 +117,7 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
                 )
             ),
             severity=severity,
-            next_step=_LOST if lost else "",
+            next_step=_LOST if lost else findings.FLAT_ADVICE if goes == "hardly rises" else "",
             charts=tuple(
                 chart
                 for course in other_courses

@@ -18,7 +18,7 @@ from gradscope.diagnostics.degeneracy.breakdowns import environments_of
 from gradscope.diagnostics.logged.tokens import verdict_courses
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import lost_sentence
+from gradscope.findings.logged import FLAT_ADVICE, SMALL_CHANGE, lost_sentence
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni
@@ -29,7 +29,6 @@ from gradscope.say import counted, with_interval
 
 _MIN_STEPS_FOR_FIFTHS = 10  # steps: fewer make fifths of a single one
 _MIN_SHARED_PROMPTS = 10  # prompts that two fifths share, below which a fall may be that of other prompts
-_A_FALL = 0.2  # standard deviations of the rewards below which a fall is small (Cohen 1988)
 
 
 class _RewardCourse(Struct, frozen=True):
@@ -70,7 +69,7 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
         (bonferroni(reward_change(part, parts[-1]), num_tests), *_on_shared(part, parts[-1])) for part in parts[:-1]
     ]
     levels = [np.mean(part.sums(part.reward) / part.size) for part in parts]
-    small = _A_FALL * float(np.std(table.reward))
+    small = SMALL_CHANGE * float(np.std(table.reward))
     falls = [
         0 if same.is_defined and same.ends[1] >= 0 else shared
         for change, same, shared in changes
@@ -122,7 +121,7 @@ def _falling_prompts(table: RewardTable) -> str | None:
     counts = np.bincount(cell, minlength=4 * len(table.prompts))
     means = (np.bincount(cell, levels, minlength=len(counts)) / np.maximum(counts, 1)).reshape(-1, 2, 2)
     change = (means[:, 1] - means[:, 0])[np.all(counts.reshape(-1, 4), axis=1)]
-    small = _A_FALL * float(np.std(table.reward))
+    small = SMALL_CHANGE * float(np.std(table.reward))
     falls = change[:, 0] <= -small
     if min(falls.sum(), (~falls).sum()) < _MIN_SHARED_PROMPTS:
         return None
@@ -203,7 +202,9 @@ def _verdicts(
     elif not course.falls and (lost := lost_sentence(verdict_courses(inputs.run))):
         yield _Verdict(lost, _HACKED)
     if of_main is not None and not is_lost and of_main.is_flat and course.goes == "rises":
-        yield _Verdict(f"'{main}' hardly rises while the mean reward rises: {' to '.join(of_main.levels)}.", _FLAT)
+        yield _Verdict(
+            f"'{main}' hardly rises while the mean reward rises: {' to '.join(of_main.levels)}.", FLAT_ADVICE
+        )
     named = np.array(environments_of(table.prompts))
     for name in np.unique(named).tolist():
         part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
@@ -214,13 +215,12 @@ def _verdicts(
     if not (course.falls or is_lost or is_relative) and (some_fall := _falling_prompts(table)):
         yield _Verdict(some_fall, _FORGOTTEN)
     if course.falls or course.is_flat:
-        advice = _FALLEN if course.falls else _FLAT
+        advice = _FALLEN if course.falls else FLAT_ADVICE
         yield _Verdict("", _PERHAPS_HARDER if course.of_other_prompts else advice)
 
 
 _HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
 _FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: what others gain seems to cost them."
-_FLAT = "Look at the learning rate, KL and dead groups, and whether the reward tells good completions from bad ones."
 _FALLEN = "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
 _PERHAPS_HARDER = (
     "Too few prompts return: sample some of the first ones again to tell what the policy does from harder prompts."
