@@ -34,7 +34,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.degeneracy import share_columns
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.metrics.sampler import TokenCell
-from gradscope.metrics.uncertainty.bootstrap import deviations_within, unit_sums
+from gradscope.metrics.uncertainty.bootstrap import cluster_numbers, deviations_within, unit_sums
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
 from gradscope.results.tokens import CorrectionEffect, TokenKind
@@ -71,7 +71,7 @@ def _over_groups(
     }
     # the mean of a prompt holds a part of each of its groups; one that does not return deviates from all prompts
     num_visits = np.bincount(groups.prompt)[groups.prompt]
-    within = deviations_within(values, groups.prompt) * num_visits / np.maximum(num_visits - 1, 1)
+    within = deviations_within(values, cluster_numbers(groups.prompt)) * num_visits / np.maximum(num_visits - 1, 1)
     deviations = np.where(num_visits > 1, within, values - values.mean())
     return by_prompt, groups.mean_by_step(deviations, np.ones(len(values)))
 

@@ -23,8 +23,9 @@ from gradscope.rollouts.readers.evaluations.shapes import PromptSamples, samples
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.nested import layout_of
 from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, step_number, text_of
+from gradscope.rollouts.readers.parsing.documents import STEP_NAMES
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
-from gradscope.rollouts.readers.parsing.tables import STEP_NAMES, expand, natural, stem_of, suffix_of
+from gradscope.rollouts.readers.parsing.tables import expand, natural, stem_of, suffix_of
 
 _MAX_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
 _PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")

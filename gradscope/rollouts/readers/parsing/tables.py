@@ -43,6 +43,7 @@ from gradscope.outside.limits import (
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
 from gradscope.results.source import BLANK, CUT_OFF, TWICE, first_duplicate
 from gradscope.rollouts.arrays import expanded_bytes
+from gradscope.rollouts.readers.parsing.documents import LIST, UNDECODED, rows_of
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 if TYPE_CHECKING:
@@ -550,53 +551,8 @@ def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
         ) from error
 
 
-LISTS = ("rollouts", "rows", "records", "data")  # keys under which a document that is an object has its rows
-STEP_NAMES = (
-    *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
-    *("optimizer_step", "optim_step", "update_step", "rl_step", "grpo_step", "total_step"),
-    *("training_iteration", "update"),
-)
-"""Usual names of the column of steps, and of the step of all rows in a document."""
-
-
-def _elements_of(document: Any) -> Sequence[Any]:
-    if not isinstance(document, dict):
-        return document if isinstance(document, list) else [document]
-    lists = [document[name] for name in LISTS if isinstance(document.get(name), list)]
-    if len(lists) != 1:
-        return [document]
-    step = {name: document[name] for name in STEP_NAMES if isinstance(document.get(name), (int, float, str))}
-    return [step | row if isinstance(row, dict) else row for row in lists[0]] if step else lists[0]
-
-
-LIST = msgspec.json.Decoder(list[msgspec.Raw])  # whose elements are parsed later: of most files the first are enough
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-def elements_undecoded(data: bytes) -> Sequence[bytes | msgspec.Raw]:
-    """The JSON of each row in a document of JSON.
-
-    Raises:
-        msgspec.MsgspecError: It is no JSON.
-    """
-    if not data.startswith(b"{"):
-        return LIST.decode(data)
-    cells = {name: bytes(cell) for name, cell in _OBJECT.decode(data).items()}
-    lists = [cells[name] for name in LISTS if cells.get(name, b"").startswith(b"[")]
-    if len(lists) != 1:
-        return [data.strip()]
-    rows, steps = LIST.decode(lists[0]), [name for name in STEP_NAMES if cells.get(name, b"[")[:1] not in b"[{n"]
-    if not steps:
-        return rows
-    step = b"".join(b'"%b":%b,' % (name.encode(), cells[name]) for name in steps)
-    return [b"{" + step + bytes(row)[1:] for row in rows]  # of a key that is there twice the last counts
-
-
-UNDECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
 def read_json_rows(
-    path: Path, quarantine: QuarantineLog, rows_in: Callable[[Any], Sequence[Any]] = _elements_of
+    path: Path, quarantine: QuarantineLog, rows_in: Callable[[Any], Sequence[Any]] = rows_of
 ) -> Iterator[Row]:
     """The rows in a document: its list's elements, or itself; a file that is no document is read as JSON lines."""
     first = list(islice(read_bytes(path), 2))
@@ -608,7 +564,7 @@ def read_json_rows(
     if data is None:
         raise InputError(f"{path} is a JSON document of more than {in_mib(allowed(MAX_ROW))}.", hint=raise_limits(path))
     elements: Sequence[Any] = ()
-    if rows_in is _elements_of:
+    if rows_in is rows_of:
         with suppress(*UNDECODED):
             elements = LIST.decode(data)
     if not elements:

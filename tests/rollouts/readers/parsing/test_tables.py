@@ -4,7 +4,6 @@ import csv
 import gc
 import gzip
 import io
-import json
 import os
 import random
 from collections.abc import Iterator
@@ -324,24 +323,3 @@ def test_a_file_without_rows_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
     quarantine = QuarantineLog()
     assert [location.rpartition(":")[2] for location, _ in tables.read_jsonl(path, quarantine)] == ["4", "8"]
     assert quarantine.result().lost == (f"{path} has no row in 3 lines from line 9 on.",)
-
-
-@pytest.mark.parametrize(
-    ("document", "rows"),
-    [
-        (b'[{"a": 1}, 2]', [b'{"a": 1}', b"2"]),
-        (b'{"a": 1}\n', [b'{"a": 1}']),
-        (b'{"rollouts": [{"a": 1}], "lr": 0.1}', [b'{"a": 1}']),
-        (b'{"step": 3, "data": [{"a": 1}, {"step": 4}]}', [b'{"step":3,"a": 1}', b'{"step":3,"step": 4}']),
-        (b'{"iteration": "step_3", "rows": [{"a": 1}]}', [b'{"iteration":"step_3","a": 1}']),
-        (b'{"step": null, "global_step": [3], "rows": [{"a": 1}]}', [b'{"a": 1}']),
-        (b'{"data": [], "rows": [1]}', [b'{"data": [], "rows": [1]}']),
-        (b'{"data": {"a": 1}}', [b'{"data": {"a": 1}}']),
-    ],
-)
-def test_rows_of_a_document_are_those_of_its_one_list(document: bytes, rows: list[bytes], tmp_path: Path) -> None:
-    undecoded = [bytes(row) for row in tables.elements_undecoded(document)]
-    assert undecoded == rows
-    (tmp_path / "log.json").write_bytes(document)
-    decoded = [row for _, row in tables.read_json_rows(tmp_path / "log.json", QuarantineLog())]
-    assert decoded == [row for row in map(json.loads, undecoded) if isinstance(row, dict)]

@@ -1,0 +1,53 @@
+"""The rows of a JSON document, decoded or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+UNDECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+LIST = msgspec.json.Decoder(list[msgspec.Raw])  # whose elements are parsed later: of most files the first are enough
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_LISTS = ("rollouts", "rows", "records", "data")  # keys under which a document that is an object has its rows
+STEP_NAMES = (
+    *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
+    *("optimizer_step", "optim_step", "update_step", "rl_step", "grpo_step", "total_step"),
+    *("training_iteration", "update"),
+)
+"""Usual names of the column of steps, and of the step of all rows in a document."""
+
+
+def rows_of(document: Any) -> Sequence[Any]:
+    """The rows of a document: the elements of a list, or of its one list under such a key, else itself.
+
+    >>> rows_of({"step": 3, "rollouts": [{"reward": 1.0}]})
+    [{'step': 3, 'reward': 1.0}]
+    """
+    if not isinstance(document, dict):
+        return document if isinstance(document, list) else [document]
+    lists = [document[name] for name in _LISTS if isinstance(document.get(name), list)]
+    if len(lists) != 1:
+        return [document]
+    step = {name: document[name] for name in STEP_NAMES if isinstance(document.get(name), (int, float, str))}
+    return [step | row if isinstance(row, dict) else row for row in lists[0]] if step else lists[0]
+
+
+def undecoded_rows(data: bytes) -> Sequence[bytes | msgspec.Raw]:
+    """The JSON of each row of :func:`rows_of`, of a document as JSON.
+
+    Raises:
+        msgspec.MsgspecError: It is no JSON.
+    """
+    if not data.startswith(b"{"):
+        return LIST.decode(data)
+    cells = {name: bytes(cell) for name, cell in _OBJECT.decode(data).items()}
+    lists = [cells[name] for name in _LISTS if cells.get(name, b"").startswith(b"[")]
+    if len(lists) != 1:
+        return [data.strip()]
+    rows, steps = LIST.decode(lists[0]), [name for name in STEP_NAMES if cells.get(name, b"[")[:1] not in b"[{n"]
+    if not steps:
+        return rows
+    step = b"".join(b'"%b":%b,' % (name.encode(), cells[name]) for name in steps)
+    return [b"{" + step + bytes(row)[1:] for row in rows]  # of a key that is there twice the last counts
