@@ -33,6 +33,8 @@ _MAX_CORRELATION, _DEGREE = 0.98, 3
 _MAX_BLOCKS = 512  # means of neighbors that stand for the steps of a longer course: enough to tell a drift from noise
 _SHARES_OF_DRIFT = (0.05, 0.1, 0.2, 0.4, 0.7, 0.9, 0.99)
 _TINY = 1e-300
+_MAX = 1e150
+_TOO_LARGE = Estimate.undefined_because("numbers beyond 1e150 have no variance that can be computed")
 _NUM_TIMES = 7  # correlation times of a drift, from one step to as many as may matter, a constant ratio apart
 _NO_DRIFT = 0.3
 """How likely steps are to be independent before they are seen. With less the intervals of steps that are would be
@@ -106,7 +108,8 @@ def _half_interval(variances: Array, log_weights: Array, num_cosines: int) -> fl
         return 0.0
     free = max(num_cosines / _COSINES_A_DEGREE, 1.0)
     weights = np.exp(log_weights - log_weights.max())
-    weights, spreads = weights / weights.sum(), np.maximum(np.sqrt(variances), _TINY)
+    weights, spreads = weights / weights.sum(), np.sqrt(variances)
+    spreads = np.maximum(spreads, _NOTHING * spreads.max())
     low, high = 0.0, float(spreads.max()) * float(stdtrit(free, UPPER_TAIL))
     for _ in range(40):
         middle = (low + high) / 2
@@ -131,6 +134,8 @@ def mean_of_steps(values: ArrayLike) -> Estimate:
     >>> mean_of_steps([1.0, 2.0, 3.0]).interval
     """
     numbers = np.asarray(values, dtype=np.float64)
+    if np.abs(numbers).max() > _MAX:
+        return _TOO_LARGE
     mean = float(numbers.mean())
     if len(numbers) < MIN_STEPS:
         return Estimate.exact(mean, num_units=len(numbers))
@@ -236,6 +241,8 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     times, numbers = _checked(steps, values)
     if len(np.unique(times)) < _MIN_POINTS:
         return _too_few(len(np.unique(times)))
+    if np.abs(numbers).max() > _MAX:
+        return _TOO_LARGE
     x, y = (times - times.mean()) / np.ptp(times), numbers - numbers.mean()
     slope = float(x @ y) / float(x @ x)
     half = _half_of_sum(x / float(x @ x), y, x)
@@ -247,9 +254,10 @@ def _half_of_sum(weights: Array, values: Array, times: Array) -> float:
     blocks = _blocks(values)
     drifts, size = _drifts(len(blocks), _TIMES_OF_TREND), len(values) // len(blocks)
     powers = (times, times**2)[: 2 if len(values) >= MIN_STEPS else 1]
-    fitted = np.stack([_cosines(_blocks(power)) for power in powers])
+    _, sizes, fitted = np.linalg.svd(np.stack([_cosines(_blocks(power)) for power in powers]), full_matrices=False)
+    fitted = fitted[sizes > _NOTHING * sizes[0]]  # of steps but for one far apart, a parabola is a line
     squares, log_likelihood = _fit(drifts.of_cosines, _cosines(blocks), fitted)
-    free = len(blocks) - 1 - len(powers)
+    free = len(blocks) - 1 - len(fitted)
     variances = squares / free * (drifts.of_cosines @ (_cosines(_blocks(weights)) * size) ** 2)
     return _half_interval(variances, drifts.log_prior + log_likelihood, free)
 
@@ -278,6 +286,8 @@ def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estim
     names, step = np.unique(times, return_inverse=True)
     if len(names) < _MIN_POINTS:
         return _too_few(len(names))
+    if np.abs(numbers).max() > _MAX:
+        return _TOO_LARGE
     x, y, num = deviations_within(times / np.ptp(times), unit), deviations_within(numbers, unit), len(names)
     spread = float(x @ x)
     slope = float(x @ y) / spread

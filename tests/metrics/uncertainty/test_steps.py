@@ -296,3 +296,19 @@ def test_the_level_of_correlated_steps_seldom_doubles_by_chance() -> None:
         course = np.exp(0.3 * 0.6 * persistent(rng, 60, 0.8))
         alarms += late_change(dict(enumerate(course.tolist())), factor=2.0) is not None
     assert alarms <= 4
+
+
+def test_steps_but_for_one_far_apart_have_a_trend() -> None:
+    """A parabola over them is a line, and no fit to both has one answer."""
+    values = np.random.default_rng(0).normal(size=12)
+    change = trend([*range(11), 2**53], values)
+    assert change.interval is not None
+    assert change.ends[0] < change.ends[1]
+
+
+@pytest.mark.parametrize("large", [1e151, -1e308])
+def test_numbers_whose_squares_no_float_holds_have_neither_mean_nor_trend(large: float) -> None:
+    values = [0.5] * 11 + [large]
+    twice = trend_within(list(range(12)) * 2, ["a"] * 12 + ["b"] * 12, values * 2)
+    for estimate in (mean_of_steps(values), trend(range(12), values), twice):
+        assert estimate.undefined == "numbers beyond 1e150 have no variance that can be computed"
