@@ -6,7 +6,7 @@ metadata of a Parquet file tells that all its rows have lists alike, of which no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -165,10 +165,7 @@ def table_alike(path: Path, columns: LogColumns) -> TableColumns | None:
     elements = {name: _types_of(kind) for name, kind in of_lists.items() if _matters(name, kind, columns)}
     types = {name: of for name, of in types.items() if name in elements or name not in of_lists}
     ids, lists = _ids_of(types, columns), _lists_of(types, elements, columns.named)
-    chunks: dict[str, list[pq.ColumnChunkMetaData]] = {name: [] for name in kinds}
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for chunk in map(group.column, range(group.num_columns)):
-            chunks[chunk.path_in_schema.partition(".")[0]].append(chunk)
+    chunks = _chunks_of(metadata, elements)
     # an empty list or null counts as a value that is null
     sizes = {tuple(chunk.num_values for chunk in chunks[name]) for name in elements}
     are_whole = all(map(_has_no_null, chain.from_iterable(chunks[name] for name in elements)))
@@ -179,6 +176,18 @@ def table_alike(path: Path, columns: LogColumns) -> TableColumns | None:
     read = filter(None, (columns.step, columns.benchmark, ids.key, ids.prompt, *lists.further))
     to_columns = partial(_columns_of_lists, ids=ids, lists=lists, columns=columns)
     return TableColumns(names=tuple(dict.fromkeys(read)), to_columns=to_columns)
+
+
+def _chunks_of(metadata: pq.FileMetaData, names: Collection[str]) -> dict[str, list[pq.ColumnChunkMetaData]]:
+    """The chunks of columns of a file, and of the parts of nested ones: a name may have dots, as the path of a part."""
+    chunks: dict[str, list[pq.ColumnChunkMetaData]] = {name: [] for name in names}
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            path = chunk.path_in_schema
+            of = max((name for name in names if f"{path}.".startswith(f"{name}.")), key=len, default=None)
+            if of is not None:
+                chunks[of].append(chunk)
+    return chunks
 
 
 def _types_of(kind: pa.DataType) -> set[type]:

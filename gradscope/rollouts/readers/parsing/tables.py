@@ -484,14 +484,7 @@ def parquet_batches(
     kinds = {} if twice else {name: file.schema_arrow.field(name).type for name in chosen}
     folded = [name for name, kind in kinds.items() if kind in (pa.string(), pa.large_string())]
     rows_of = max(metadata.num_rows, 1)
-    chunks = (
-        group.column(at)
-        for group in map(metadata.row_group, range(metadata.num_row_groups))
-        for at in range(group.num_columns)
-    )
-    num_bytes = sum(
-        chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.partition(".")[0] in chosen
-    )
+    num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     at_once = min(max(_LARGE * rows_of // max(num_bytes, 1), _BATCH), _CHUNK if names is None else _MANY)
     with open_parquet(path, read_dictionary=folded) as file:
         done = 0

@@ -380,9 +380,9 @@ def line_columns(
 
 
 class ListColumns(Struct, frozen=True, kw_only=True):
-    """How a JSON document that is one list of objects becomes columns; other documents go to the row reader."""
+    """How the rows of a JSON document become columns; where one of them is odd, the document goes to the row reader."""
 
-    lines: LineColumns  # of the elements as lines
+    lines: LineColumns  # of the rows as lines
 
 
 class TableColumns(Struct, frozen=True, kw_only=True):

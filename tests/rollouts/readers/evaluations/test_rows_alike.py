@@ -104,6 +104,7 @@ def _shown(run: Run) -> object:
         ([{"prompt": row["id"], "responses": ["x"], "rewards": [0.5]} for row in _rows()], ("prompt", "rewards")),
         ([{**row, "benchmark": of} for row in _rows() for of in ("aime", "math")], ("id", "rewards")),
         ([{**row, "rewards": [at % 2 == 0, False]} for at, row in enumerate(_rows())], ("id", "rewards")),
+        (_rows(**{"info.tags": ["x"], "info": {"tags": ["y"]}}), ("id", "rewards")),
     ],
 )
 def test_files_alike_are_read_without_responses_as_json_lines_are(
