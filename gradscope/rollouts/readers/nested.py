@@ -51,18 +51,19 @@ _MAX_SEARCHED = 100 * NUM_LISTED
 class Level(Struct, frozen=True, kw_only=True):
     """Where the rows within a row lie: in a list, under each key of an object, or across several lists."""
 
-    name: str | None = None  # the key of the list or object; None: the row is the object itself
+    name: str | None = None  # the key of the list or object, also that of lists; None: the row is the object itself
     key_column: str | None = None  # the column that the keys of the object become; None: there is no such object
     columns: tuple[str, ...] = ()  # the keys of lists with a cell for each row
 
     def rows(self, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The rows within a row; nothing of cells that are something else."""
+        cell = row if self.name is None else row.get(self.name)
         if self.columns:
-            for cells in zip(*(parse.list_of(row.get(name)) for name in self.columns), strict=False):
+            lists = parse.mapping_of(cell)
+            for cells in zip(*(parse.list_of(lists.get(name)) for name in self.columns), strict=False):
                 named = zip(self.columns, cells, strict=True)
                 yield {_named_singly(name, cell): cell for name, cell in named}
             return
-        cell = row if self.name is None else row.get(self.name)
         if self.key_column is None:
             yield from (element for element in parse.list_of(cell) if isinstance(element, dict))
             return
@@ -147,17 +148,23 @@ def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
             yield Level(name=name)
         elif (of_keys := key_column(cell)) is not None:
             yield Level(name=name, key_column=of_keys)
+        elif aligned := _aligned_lists(parse.mapping_of(cell), is_of_batch=False):
+            yield Level(name=name, columns=aligned)
+    if aligned := _aligned_lists(row, is_of_batch=is_of_batch):
+        yield Level(columns=aligned)
+
+
+def _aligned_lists(row: Mapping[str, Any], *, is_of_batch: bool) -> tuple[str, ...]:
+    """The keys of lists with a cell for each rollout, one a reward and, but in a batch, one a text."""
     rewards = next((name for name in roles.REWARD_LISTS if isinstance(row.get(name), list) and row[name]), None)
-    if rewards is not None:
-        size = len(row[rewards])
-        lists = ((name, cell) for name, cell in row.items() if isinstance(cell, list) and len(cell) == size)
-        # the ids of one prompt may be as many
-        aligned = tuple(of for of, cell in lists if of not in roles.USUAL["prompt"] or not isinstance(cell[0], int))
-        has_texts = any(
-            name in roles.TEXT_LISTS or _SINGULAR.get(name, name) in roles.USUAL["prompt"] for name in aligned
-        )
-        if is_of_batch or has_texts:
-            yield Level(columns=aligned)
+    if rewards is None:
+        return ()
+    size = len(row[rewards])
+    lists = ((name, cell) for name, cell in row.items() if isinstance(cell, list) and len(cell) == size)
+    # the ids of one prompt may be as many
+    aligned = tuple(of for of, cell in lists if of not in roles.USUAL["prompt"] or not isinstance(cell[0], int))
+    has_texts = any(name in roles.TEXT_LISTS or _SINGULAR.get(name, name) in roles.USUAL["prompt"] for name in aligned)
+    return aligned if is_of_batch or has_texts else ()
 
 
 def are_turns_of_one(name: str, elements: Iterable[Mapping[str, Any]]) -> bool:
