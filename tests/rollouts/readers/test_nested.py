@@ -209,3 +209,21 @@ def test_the_step_of_a_document_is_that_of_its_rows(name: str, key: str, tmp_pat
     if key in ("samples", "groups"):
         with pytest.raises(InputError, match="holds 2 evaluations, which are never pooled"):
             read_run(tmp_path)
+
+
+@pytest.mark.parametrize("is_document", [False, True])
+def test_an_entry_named_with_its_list_is_that_of_rollouts_of_several_prompts(is_document: bool, tmp_path: Path) -> None:
+    """It was the reward of one prompt's samples, whatever the prompts were."""
+    rows = [
+        {"step": step, "rollouts": [{"prompt": of["prompt"], "rm_score": of["reward"]} for of in flat(step)]}
+        for step in (1, 2)
+    ]
+    (tmp_path / "log.json").write_text(json.dumps({"config": {}, "steps": rows} if is_document else rows))
+    with pytest.raises(InputError) as error:
+        read_run(tmp_path / "log.json")
+    assert error.value.hint == "Name the number that the trainer used, as in --reward-column rollouts.rm_score."
+    for name in ("rollouts.rm_score", "rm_score"):
+        run = read_run(tmp_path / "log.json", ReadOptions(columns=ColumnNames(reward=name)), rewards_only=True)
+        assert [(group.step, group.rewards) for group in run.groups] == [
+            (step, rewards) for (step, _), rewards in REWARDS.items()
+        ]

@@ -34,6 +34,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     PromptSamples,
     cells_around,
     from_counts,
+    listed_prompts,
     prompt_rows,
     refuse_lone_list,
     samples_of,
@@ -77,6 +78,7 @@ MAX_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up 
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds lists or counts of samples, or rows with a reward, a prompt and no step."""
     rows = peek(request.path)
+    request = _with_entry(request, rows)
     if _listed(rows, request) or _holds_shapes(rows, request.columns):
         return True
     columns = roles.columns_of_rows(rows, request.columns)
@@ -87,6 +89,7 @@ def _recognizes(request: ReadRequest) -> bool:
 def _read(request: ReadRequest) -> Run:
     """Read a sample file: a group for each prompt, at step 0."""
     rows = peek(request.path)
+    request = _with_entry(request, rows)
     layout = _listed(rows, request)
     if layout:
         run = generic.read_flat(request, format=FORMAT.name, with_steps=True, layout=layout)
@@ -151,6 +154,16 @@ def _read(request: ReadRequest) -> Run:
         groups=groups,
         quarantine=quarantine,
     )
+
+
+def _with_entry(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> ReadRequest:
+    """A request whose reward ``list.entry`` is the entry where the list is of several prompts, or lies deeper."""
+    of, _, entry = (request.columns.reward or "").rpartition(".")
+    columns = replace(request.columns, reward=entry)
+    is_of_several = any(listed_prompts({of: row.get(of)}, entry) for row in rows if of)
+    if not of or not (is_of_several or (all(of not in row for row in rows) and layout_of(rows, columns))):
+        return request
+    return replace(request, options=replace(request.options, columns=columns))
 
 
 def _is_nameless_count(keys: tuple[str, ...], part: Mapping[str, Any], samples: PromptSamples | str) -> bool:

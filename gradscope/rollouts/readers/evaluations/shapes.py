@@ -96,15 +96,16 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = NO_COLUMNS) -> Pro
     """
     if columns.num_samples or columns.num_correct:
         return from_counts(row, columns)
-    if _listed_prompts(row, columns.reward):
+    if listed_prompts(row, columns.reward):
         return None  # counts beside samples of several prompts are the totals of these
     return _from_lists(row, columns.reward) or from_counts(row, columns) or _from_policies(row, columns.reward)
 
 
-def _listed_prompts(row: Mapping[str, Any], reward: str | None) -> list[dict[str, Any]]:
+def listed_prompts(row: Mapping[str, Any], reward: str | None) -> list[dict[str, Any]]:
     """The rollouts of several prompts or steps that a row lists, in a policy's evaluation those with texts as ids."""
     for name, cell in row.items():
-        is_of_rewards = is_list_of_objects(cell) and not cell[0].keys().isdisjoint((reward, *USUAL["reward"]))
+        own = (reward or "").removeprefix(f"{name}.")  # `list.entry`, or an entry
+        is_of_rewards = is_list_of_objects(cell) and not cell[0].keys().isdisjoint((own, *USUAL["reward"]))
         if is_of_rewards and not are_turns_of_one(name, cell):
             keys = _TELLS_APART & set().union(*cell)
             is_of_policy = any(isinstance(row.get(key), str) for key in POLICIES) and row.keys().isdisjoint(NAMES)
@@ -136,7 +137,7 @@ def prompt_rows(
         yield from (((*keys, str(key)), *part) for key, part in by_key.items())
     elif isinstance(node, dict) and (
         (policy := {key: node[key] for key in POLICIES if key in node})
-        and (listed := _listed_prompts(node, columns.reward))
+        and (listed := listed_prompts(node, columns.reward))
     ):
         main = first_present(listed[0], (columns.reward or "", *USUAL["reward"])) or ""
         for at, row in enumerate(listed):
