@@ -78,7 +78,8 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
         # what returning prompts surely do not do is not the policy's, but that of others in their place
         and not (same.is_defined and same.ends[0] > -small)
     ]
-    ends = [rise.ends[1] for change, same, _ in changes for rise in (change, same) if rise.is_defined]
+    rises = [rise for change, same, _ in changes for rise in (change, *[same] * same.is_defined)]
+    ends = [np.inf if rise.num_units < _MIN_SHARED_PROMPTS else rise.ends[1] for rise in rises]
     has_room = table.reward.max() - levels[0] > 2.5 * small  # half a deviation; of 0 and 1, a pass rate below 0.8
     hidden = [
         f"Easier prompts hide a fall: on {shared} that return the mean reward changes by {with_interval(same, '+.3g')}."
@@ -156,7 +157,8 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
     course = replace(course, is_flat=course.is_flat and not course.falls and not is_relative)
     verdicts = list(_verdicts(inputs, table, fifths, course, is_relative=is_relative))
-    severity: Severity = verdicts[0].severity if verdicts else "unknown" if is_relative else "fine"
+    is_silent = is_relative or not np.ptp(table.reward)
+    severity: Severity = verdicts[0].severity if verdicts else "unknown" if is_silent else "fine"
     relative = f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."
     levels = [f"{level} at steps {part[0]} to {part[-1]}" for level, part in zip(course.levels, fifths, strict=True)]
     by_step = table.mean_by_step(means, np.ones(len(table)))
@@ -202,9 +204,8 @@ def _verdicts(
     elif not course.falls and (lost := lost_sentence(verdict_courses(inputs.run))):
         yield _Verdict(lost, _HACKED)
     if of_main is not None and not is_lost and of_main.is_flat and course.goes == "rises":
-        yield _Verdict(
-            f"'{main}' hardly rises while the mean reward rises: {' to '.join(of_main.levels)}.", FLAT_ADVICE
-        )
+        text = f"'{main}' hardly rises while the mean reward rises: {' to '.join(of_main.levels)}."
+        yield _Verdict(text, FLAT_ADVICE)
     named = np.array(environments_of(table.prompts))
     for name in np.unique(named).tolist():
         part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))

@@ -100,13 +100,15 @@ def _lists_of(types: Mapping[str, set[type]], elements: Mapping[str, set[type]],
     """The lists of samples in rows, by the types of their cells, and of the elements of lists."""
     reward = named.reward or roles.first_present(elements, roles.REWARD_LISTS)
     texts = roles.first_present(elements, (*roles.ANSWER_KEYS, *roles.TEXT_LISTS))
-    is_counted = "n" in types or named != ColumnNames(reward=named.reward, step=named.step)
+    if reward is None or reward not in elements or texts is None:
+        return None
     are_plain = all(kinds == {str} or kinds <= NUMBERS for kinds in elements.values())
     has_other = any(list in types[key] for key in types.keys() - elements.keys())
-    if reward not in elements or reward is None or texts is None or is_counted or has_other or not are_plain:
+    is_named = named != ColumnNames(reward=named.reward, step=named.step)
+    # a number n may be that of samples, and a list of prompts is that of a batch
+    if not are_plain or has_other or is_named or "n" in types or not elements.keys().isdisjoint(PROMPTS):
         return None
-    further = tuple(key for key, kinds in elements.items() if key == reward or kinds <= NUMBERS)
-    return _Lists(reward, further, texts) if elements.keys().isdisjoint(PROMPTS) else None
+    return _Lists(reward, tuple(key for key, kinds in elements.items() if key == reward or kinds <= NUMBERS), texts)
 
 
 def prompts_alike(rows: Sequence[Mapping[str, Any]], columns: LogColumns) -> list[Prompt]:

@@ -44,6 +44,14 @@ def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: s
     assert section.findings[1].endswith("; 0 prompts in both." if other else "; 12 prompts in both.")
 
 
+def test_a_constant_reward_and_a_flat_one_of_few_groups_are_not_judged() -> None:
+    constant = [group_of([0.5] * 4, step=step, prompt=str(step)) for step in range(50)]
+    assert reward_section(inputs_of(run_of(*constant))).severity == "unknown"
+    few = [group_of([0.0, float(step % 2)], step=step, prompt=str(step)) for step in range(40)]
+    section = reward_section(inputs_of(run_of(*few)))
+    assert (section.severity, section.findings[0].split()[3]) == ("fine", "is")
+
+
 @pytest.mark.parametrize(
     ("changes", "num_visits", "change"),
     [
