@@ -23,7 +23,6 @@ from gradscope.rollouts.readers.evaluations.shapes import PromptSamples, samples
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.nested import layout_of
 from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, step_number, text_of
-from gradscope.rollouts.readers.parsing.documents import STEP_NAMES
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import expand, natural, stem_of, suffix_of
 
@@ -105,7 +104,7 @@ def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
 def _are_steps(logs: Sequence[EvaluationLog]) -> bool:
     """Whether each log is of a step of its own, as its first row says: they are dumps of one training."""
     first = [row for log in logs if log.format == samples.FORMAT.name for row in peek(log.path, num_rows=1)]
-    steps = {step_number(row.get(roles.first_present(row, STEP_NAMES) or "")) for row in first}
+    steps = {step_number(row.get(roles.first_present(row, roles.USUAL["step"]) or "")) for row in first}
     return None not in steps and len(steps) == len(logs)
 
 

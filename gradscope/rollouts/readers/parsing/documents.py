@@ -42,7 +42,8 @@ def undecoded_rows(data: bytes) -> Sequence[bytes | msgspec.Raw]:
     """
     if not data.startswith(b"{"):
         return LIST.decode(data)
-    cells = {name: bytes(cell) for name, cell in _OBJECT.decode(data).items()}
+    document = _OBJECT.decode(data)
+    cells = {name: bytes(document[name]) for name in (*_LISTS, *STEP_NAMES) if name in document}  # others may be long
     lists = [cells[name] for name in _LISTS if cells.get(name, b"").startswith(b"[")]
     if len(lists) != 1:
         return [data.strip()]
