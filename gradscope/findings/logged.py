@@ -89,8 +89,11 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
     return f"{percent(mean)} of completions were cut off at the length limit{ends}{most}."
 
 
-def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
-    """Which numbers end on another level than they had."""
+Direction = Literal["falls", "hardly rises", "rises", "is"]
+
+
+def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = None) -> Iterator[str]:
+    """Which numbers end on another level than they had; ``goes`` is :func:`reward_goes`, where it is known."""
     from gradscope.metrics.uncertainty.steps import MIN_STEPS_OF_LEVELS, late_change  # behind it lies scipy
 
     reward = course_named(courses, "reward")
@@ -101,8 +104,9 @@ def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
         )
     if reward is not None and reward.mean.is_defined and (outlier := _outlier(reward)):
         yield outlier
-    if reward_goes(courses) in ("falls", "hardly rises"):
-        yield reward_sentence(courses)
+    goes = goes or reward_goes(courses)
+    if goes in ("falls", "hardly rises"):
+        yield reward_sentence(courses, goes)
     dead = course_named(courses, "frac_reward_zero_std")
     for name in ("entropy", "completions/mean_length", *(() if dead else ("reward_std",))):
         course = course_named(courses, name)
@@ -113,7 +117,7 @@ def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
             yield late_sentence(f"The {course.title.strip()}", change)
 
 
-def reward_goes(courses: Sequence[MetricCourse]) -> Literal["falls", "hardly rises", "rises", "is"]:
+def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
     """Where the mean reward goes; "is" where that cannot be told.
 
     It hardly rises where any rise is surely small beside the logged spread of rewards, though there is room for one: of
@@ -173,8 +177,11 @@ def lost_sentence(verdicts: Sequence[MetricCourse]) -> str:
     return f"{name} falls: {', '.join(f'{mean:.3g} {where}' for mean, where in means)}{more}."
 
 
-def reward_sentence(courses: Sequence[MetricCourse]) -> str:
-    """The mean reward of the first, middle and last fifth of steps, of few at both ends; empty without one."""
+def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = None) -> str:
+    """The mean reward of the first, middle and last fifth of steps, of few at both ends; empty without one.
+
+    ``goes`` is :func:`reward_goes`, where it is known.
+    """
     course = course_named(courses, "reward")
     if course is None or len(course.steps) < 2 or course.mean.value is None:
         return ""
@@ -182,7 +189,7 @@ def reward_sentence(courses: Sequence[MetricCourse]) -> str:
     if not parts:
         first, last = course.values[0], course.values[-1]
         return f"The mean reward was {first:.3g} at step {course.steps[0]} and {last:.3g} at step {course.steps[-1]}."
-    goes = reward_goes(courses)
+    goes = goes or reward_goes(courses)
     return f"The mean reward {'was' if goes == 'is' else f'{goes}:'} {', '.join(parts)}."
 
 
@@ -225,6 +232,7 @@ def metric_findings(
     courses: Sequence[MetricCourse], spikes: Sequence[str] = (), verdicts: Sequence[MetricCourse] = ()
 ) -> tuple[str, ...]:
     """All sentences, the verdict first, then what is wrong, with those on ``spikes`` and on what judges answers."""
+    goes = reward_goes(courses)
     sentences = (
         dead_sentence(courses),
         *broken_sentences(courses),
@@ -232,8 +240,8 @@ def metric_findings(
         gap_sentence(max((course.steps for course in courses), key=len, default=())),
         clipped_sentence(courses),
         *spikes,
-        *level_sentences(courses),
-        reward_sentence(courses),
+        *level_sentences(courses, goes),
+        reward_sentence(courses, goes),
     )
     return tuple(dict.fromkeys(filter(None, sentences)))
 

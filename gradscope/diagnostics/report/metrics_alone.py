@@ -101,11 +101,11 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
     if courses:
         broken_courses = tuple(findings.broken_sentences(other_courses))
         spikes = spike_sentences(run) if norm is None else ()
-        levels, reward = tuple(findings.level_sentences(courses)), findings.reward_sentence(courses)
+        goes = findings.reward_goes(courses)
+        levels, reward = tuple(findings.level_sentences(courses, goes)), findings.reward_sentence(courses, goes)
         titles = ", ".join(course.title.strip() for course in other_courses or courses)
         lost = findings.lost_sentence(verdict_courses(run))
         gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
-        goes = findings.reward_goes(courses)
         calm: Severity = "fine" if goes == "rises" else "unknown"
         severity: Severity = "look" if lost or broken_courses or spikes or levels or gap else calm
         yield ReportSection(
