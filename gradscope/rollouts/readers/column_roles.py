@@ -9,7 +9,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -48,9 +47,6 @@ RIGHT_ANSWER = re.compile(
     r"ground_?truth.*|correct_answer|(gt|gold|expected|reference|target)(_(answer|label|letter|output|text))?", re.I
 )
 """Names of what all samples of a prompt share, and prompts of one text, as games that all begin alike, do not."""
-_OF_TALK = re.compile(
-    r"answer|info\.(\w+_)?(seed|id|idx|index|answer|target|secret|word)"
-)  # the like beside a conversation
 
 REWARD_LISTS = (
     *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
@@ -91,8 +87,6 @@ ARMS = (
     *("phase", "stage", "version", "adapter", "agent", "system"),
 )
 """Names of columns that set policies apart where they differ within a prompt of an evaluation."""
-_COUNTS_ROWS = re.compile(r"seed|(^|_)(id|idx|index|number|num|rank|fold)$", re.IGNORECASE)
-"""Names of columns whose numbers tell rows apart, and set nothing."""
 BENCHMARKS = (
     *("benchmark", "benchmark_name", "task", "task_name", "dataset_name", "subset", "domain", "subject", "split"),
 )
@@ -222,15 +216,6 @@ def as_number(cell: Any) -> float:
     return math.nan if isinstance(value, str) else value
 
 
-def run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
-    """The columns that tell runs apart: most of their texts stand in several rows of a group, as no sample's would."""
-    counters = {name: Counter[tuple[str, ...]]() for name in (*RUNS, "method", "algorithm", "arm")}
-    for row, (name, sizes) in product(rows, counters.items()):
-        if text := parse.text_of(row.get(name)):
-            sizes[parse.text_of(row.get(columns.step or "")), parse.text_of(row.get(key_of(columns) or "")), text] += 1
-    return tuple(name for name, sizes in counters.items() if sum(size > 1 for size in sizes.values()) > len(sizes) / 2)
-
-
 _OF_TRIALS = "is_resolved"  # of Terminal-Bench, whose accuracy and pass@k count a trial that ended without as failed
 _NO_VERDICT = "Trials without a verdict (is_resolved is null) failed, as in Terminal-Bench's own accuracy."
 
@@ -247,67 +232,6 @@ def only_text(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     """The text that a column has in every row; empty where rows differ, or one lacks it."""
     texts = {parse.text_of(row.get(name)) for row in rows}
     return texts.pop() if len(texts) == 1 else ""
-
-
-def setting_columns(
-    rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *further: str, are_first: bool = False
-) -> tuple[str, ...]:
-    """The settings that differ within most prompts of an evaluation, so that their samples are of several policies.
-
-    Of rows that are only the first of a log, also those that have been the same so far: another may follow.
-    """
-    by_prompt: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        by_prompt.setdefault(parse.text_of(row.get(key_of(columns) or "")), []).append(row)
-    groups = [group for group in by_prompt.values() if len(group) > 1]
-    arms = (*ARMS, *further)
-    num = {arm: sum(len({parse.text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in arms}
-    so_far = [arm for arm in arms if are_first and only_text(rows, arm)]
-    known_names = {*arms, *astuple(columns), *reward_columns(columns_in(rows), "")}
-    free = (name for name in columns_in(rows) if name not in known_names and not _COUNTS_ROWS.search(name))
-    designed = (name for name in free if len(groups) > 2 and _are_levels(groups, name))
-    return (*so_far, *(arm for arm in num if num[arm] > len(groups) / 2), *designed)
-
-
-def _are_levels(groups: Iterable[Iterable[Mapping[str, Any]]], name: str) -> bool:
-    """Whether every prompt has the same numbers equally often, and these count nothing, as the places of samples do."""
-    cells = ([row.get(name) for row in group] for group in groups)
-    sizes = [Counter(math.nan if type(cell) is bool else as_number(cell) for cell in of_group) for of_group in cells]
-    levels = sorted(sizes[0])
-    are_alike = all(sorted(of) == levels and len(set(of.values())) == 1 < len(of) for of in sizes)
-    return are_alike and (levels != [levels[0] + at for at in range(len(levels))] or levels[0] not in (0, 1))
-
-
-def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *, are_first: bool = False) -> str | None:
-    """The column within whose names ids count, as of files in which several benchmarks number their prompts from 0.
-
-    Where each value of a column has the same prompt, its id needs no more to name it. Where only their texts tell
-    prompts apart, it is the right answer that differs within a text, or what an environment was told, if that recurs.
-    Of rows that are only the first of a log, it may have been the same so far.
-    """
-    key = columns.group or columns.prompt_id
-    names = _answers_in(rows, columns) if key is None else (*parse.ENVIRONMENTS, *BENCHMARKS)
-    for name in names if key or columns.prompt else ():
-        prompts: dict[tuple[str, str], dict[str, str]] = {}
-        sizes = Counter[tuple[str, str, str]]()
-        for row in rows if name not in astuple(columns) else ():
-            if of := parse.text_of(row.get(name)):
-                text = parse.prompt_text_id(row.get(columns.prompt)) if columns.prompt else ""
-                prompt = parse.text_of(row.get(columns.step or "")), parse.text_of(row.get(key)) if key else text
-                prompts.setdefault(prompt, {}).setdefault(of, text if key else "")
-                sizes[*prompt, of] += 1
-        several = [list(named.values()) for named in prompts.values() if len(named) > 1]
-        recurs = not name.startswith("info.") or min(sizes.values(), default=0) > 1
-        if recurs and sum(texts[0] == "" or len(set(texts)) > 1 for texts in several) > len(several) / 2:
-            return name
-    return next((name for name in names if key and are_first and only_text(rows, name)), None)
-
-
-def _answers_in(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> list[str]:
-    """Columns of right answers; beside a conversation as completion, as verifiers log it, also of what it was about."""
-    is_talk = any(isinstance(row.get(columns.completion or ""), list) for row in rows)
-    of_talk = filter(_OF_TALK.fullmatch, columns_in(rows) if is_talk else ())
-    return [*of_talk, *filter(RIGHT_ANSWER.fullmatch, columns_in(rows))]
 
 
 def held_out_columns(names: Iterable[str]) -> tuple[str, ...]:

@@ -5,79 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from gradscope.errors import GradscopeError, InputError
-from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.column_roles import key_of
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.generic import FlatColumns, column_log
-from gradscope.rollouts.readers.parsing.cells import prompt_text_id
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, Record
-from gradscope.rollouts.readers.reduction import lines
-from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, TableColumns, records_in
-from gradscope.rollouts.readers.reduction.log import ColumnLog
-from gradscope.rollouts.run import Run
 from tests.rollouts.build import model_folder
+from tests.rollouts.readers.lines import IDS, rewards_of, steps_logged
 from tests.rollouts.readers.lines import write_lines as write
-from tests.rollouts.readers.reduced import STRANGE, assert_reduced, assert_reduced_alike, assert_same, write_lines
-
-
-def columns(sample: str | None = None, times: tuple[str, ...] = (), **names: str) -> FlatColumns:
-    named = ColumnNames(reward="reward", **names)
-    return FlatColumns(names=named, rewards=("reward", "format"), sample=sample, times=times)
-
-
-def read(row: dict[str, Any], flat: FlatColumns, file: str = "a") -> tuple[list[Record], dict[str, int]]:
-    quarantine = QuarantineLog()
-    records = [record for _, record in records_in(flat.to_columns, Path(file), [("a:1", row)], quarantine)]
-    return records, {reason.reason: reason.num_rows for reason in quarantine.result().reasons}
-
-
-USUAL = {"step": "3", "group": "g", "prompt": "2+2?", "text": "4", "reward": 1, "format": 0.5, "advantage": -0.25}
-NAMES = {"step": "step", "group": "group", "prompt": "prompt", "completion": "text", "advantage": "advantage"}
-
-
-def test_a_row_is_a_rollout_with_what_its_columns_hold() -> None:
-    (record,), reasons = read(
-        USUAL | {"id": 7, "generation_seconds": 2}, columns("id", times=("generation_seconds",), **NAMES)
-    )
-    assert not reasons
-    assert (record.step, record.group, record.prompt, record.completion) == (3, "g", "2+2?", "4")
-    assert (record.reward, record.rewards, record.advantage) == (1.0, {"reward": 1.0, "format": 0.5}, -0.25)
-    assert (record.prompt_id, record.seconds) == (prompt_text_id("2+2?"), 2.0)
-    assert (record.sample_id, record.location) == ("7", "a:1")
-
-
-IDS = {"prompt_ids": [5, 9], "completion_ids": [7, 11, 2], "completion_mask": [1, 0, 1], "logprobs": [-0.5, 0, -1.5]}
-
-
-def test_exact_tokens_have_the_names_of_trls_columns() -> None:
-    (record,), _ = read(USUAL | IDS, columns(**NAMES))
-    tokens = record.tokens
-    assert (tokens.prompt_ids, tokens.completion_ids, tokens.mask) == ((5, 9), (7, 11, 2), (True, False, True))
-    assert tokens.logprobs == (-0.5, 0.0, -1.5)
-    named_otherwise = {"env_mask": IDS["completion_mask"], "sampling_logprobs": IDS["logprobs"]}
-    rest = {name: cell for name, cell in IDS.items() if name.endswith("_ids")}
-    assert read(USUAL | rest | named_otherwise, columns(**NAMES))[0][0].tokens == tokens
-    other_names = dict(zip(("prompt_token_ids", "response_ids", "loss_mask", "logprobs"), IDS.values(), strict=True))
-    whole = other_names | {"loss_mask": [0, 0, *IDS["completion_mask"]], "advantages": [0.5, 0, -0.5]}
-    for row in (other_names, whole):
-        (record,), _ = read(USUAL | row, columns(**NAMES | {"advantage": "advantages"}))
-        assert replace(record.tokens, token_advantages=None) == tokens
-    assert record.tokens.token_advantages == (0.5, 0.0, -0.5)
-    for other in ({"completion_ids": "7 11 2"}, {"completion_mask": [1, 0]}, {"prompt_ids": None}):
-        (record,), reasons = read(USUAL | IDS | other, columns(**NAMES))
-        assert record.tokens is None
-        assert not reasons
 
 
 @pytest.mark.parametrize(
@@ -123,6 +62,8 @@ def test_checkpoint_0_of_a_script_that_counts_from_0_is_not_what_training_began_
 OF_EACH = (
     '"completions": ["4", "5"], "completion_ids": [[7, 2], [8]], "rewards": [1.0, 0], "advantages": [0.5, -0.5]}\n'
 )
+
+
 LISTS = {
     "prompts_{}.jsonl": '{"step": 1, "prompt": "q", "prompt_ids": [5, 9], ' + OF_EACH,
     "steps.jsonl": '{"step": 1, "prompts": ["q", "q"], "prompt_ids": [[5, 9], [5, 9]], ' + OF_EACH,
@@ -161,6 +102,8 @@ def test_a_script_may_name_the_step_of_rollouts_in_their_files_alone(
 
 
 LOGGED = [{"step": step, "loss": 0.5, "gnorm": 0.25 / step} for step in (1, 2)]
+
+
 LINES = "\n".join(map(json.dumps, LOGGED))
 
 
@@ -193,216 +136,27 @@ def test_a_scripts_log_may_have_any_name_that_a_log_has(tmp_path: Path, rollouts
 
 
 @pytest.mark.parametrize(
-    ("cells", "reason", "is_kept"),
+    ("pattern", "without", "num_groups"),
     [
-        ({"step": 1.5}, "the step is not a whole number", False),
-        ({"group": None}, "group is missing", False),
-        ({"group": ""}, "group is missing", False),
-        ({"group": [{"role": "user"}]}, "group is missing", False),
-        ({"reward": None}, "the reward is null", True),
-        ({"reward": "1"}, "the reward is text", True),
-        ({"advantage": float("nan")}, BROKEN_ADVANTAGE, True),
+        *((pattern, (), 6) for pattern in ("rollouts_step{}.jsonl", "global_step_{}.json", "{}.jsonl")),
+        ("iter-{}_rank0.jsonl", ("group_id",), 6),
+        ("{}.jsonl", ("prompt",), 6),
+        ("shard{}.jsonl", (), 6),  # no step, but the prompts tell groups apart
+        ("test_step_{}.jsonl", (), None),
     ],
 )
-def test_unusable_rows_are_set_aside_within_their_groups(cells: dict[str, Any], reason: str, is_kept: bool) -> None:
-    records, reasons = read(USUAL | cells, columns(**NAMES))
-    assert reasons == {reason: 1}
-    assert len(records) == is_kept
-
-
-def test_text_is_a_number_where_all_cells_are_text() -> None:
-    (record,), _ = read(USUAL | {"reward": " TRUE ", "format": "x"}, columns(**NAMES), "a.csv")
-    assert record.rewards == {"reward": 1.0, "format": None}
-
-
-@pytest.mark.parametrize(
-    ("names", "row", "group", "prompt_id"),
-    [
-        ({"prompt_id": "p"}, {"p": 5}, "5", "5"),
-        ({"prompt": "q"}, {"q": "2+2?"}, prompt_text_id("2+2?"), prompt_text_id("2+2?")),
-        ({"group": "g", "prompt_id": "p", "prompt": "q"}, {"g": 1, "p": None, "q": "?"}, "1", prompt_text_id("?")),
-        ({"group": "g", "prompt": "q"}, {"g": 1}, "1", "1"),
-        ({"group": "g", "prompt": "q"}, {"g": 1, "q": ""}, "1", "1"),
-    ],
-)
-def test_a_prompt_has_its_own_id_or_that_of_its_text_or_that_of_its_group(
-    names: dict[str, str], row: dict[str, Any], group: str, prompt_id: str
-) -> None:
-    flat = columns(**names)
-    (record,), _ = read(row | {"reward": 1}, flat)
-    assert (record.group, record.prompt_id, record.step) == (group, prompt_id, 0)
-    assert flat.by_prompt == (set(names) == {"prompt"})
-    assert flat.key == key_of(flat.names)
-
-
-def test_equal_messages_are_one_prompt_whatever_arrow_added_to_them() -> None:
-    message = {"role": "user", "content": "2+2?"}
-    assert prompt_text_id([message]) == prompt_text_id([message | {"name": None}])
-    assert prompt_text_id([message]) != prompt_text_id("2+2?")
-    assert key_of(ColumnNames()) is None
-
-
-def log_of(sample: str | None = None, **names: str) -> ColumnLog:
-    flat = FlatColumns(names=ColumnNames(reward="reward", **names), rewards=("reward",), sample=sample)
-    return column_log([Path("a.jsonl")], flat, QuarantineLog())
-
-
-def test_a_file_is_read_as_its_name_promises() -> None:
-    columns_of = log_of(step="step", group="g").columns_of
-    assert isinstance(columns_of(Path("a.jsonl")), LineColumns)
-    assert columns_of(Path("a.jsonl")) is columns_of(Path("b.txt"))
-    for name in ("a.csv", "a.csv.gz", "a.parquet"):
-        assert isinstance(columns_of(Path(name)), TableColumns), name
-    assert isinstance(columns_of(Path("a.json")), ListColumns)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("key", ["step", "prompt", "reward", "completion", "more"])
-def test_a_list_in_a_document_is_read_as_row_by_row(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "_ELEMENTS", 3)
-    usual = [{"step": 1, "prompt": f"p{at % 2}", "reward": at % 3 / 2, "completion": "c\n"} for at in range(5)]
-    for at, cell in enumerate([*STRANGE, "é", 2]):
-        (tmp_path / f"{at}.json").write_text(json.dumps([*usual, usual[0] | {key: cell}], indent=at % 3 or None))
-        assert_reduced_alike(tmp_path / f"{at}.json")
-
-
-@pytest.mark.parametrize("text", ["[{}, [], 3, ROW]", '[ROW, "\xff"]', "[ROW]]", "[ROW, null]", "ROW", "[[ROW]]", "[]"])
-def test_any_other_document_is_for_the_row_reader(tmp_path: Path, text: str) -> None:
-    row = '{"step": 1, "prompt": "p", "reward": 1}'
-    (tmp_path / "a.json").write_bytes(text.replace("ROW", row).encode("latin-1"))
-    assert_reduced_alike(tmp_path / "a.json")
-    (tmp_path / "b.json").write_text(f"[{row}]")
-    (tmp_path / "c.json").symlink_to("/proc/self/mem")
-    assert_reduced_alike(tmp_path)
-
-
-def test_keys_that_no_struct_can_have_are_for_the_row_reader(tmp_path: Path) -> None:
-    assert log_of(group='g"').columns_of(Path("a.jsonl")) is None
-    assert log_of(group="\ud800").columns_of(Path("a.jsonl")) is None
-    rows = [{"re\tward": at % 2, "é": "g", "": 0, "\ud800": 1} for at in range(4)]
-    run = assert_same(write(tmp_path / "a.jsonl", *rows), columns=ColumnNames(reward="re\tward", group="é"))
-    assert run is not None
-    assert run.groups[0].rewards == (0.0, 1.0, 0.0, 1.0)
-
-
-def test_one_key_may_be_several_columns(tmp_path: Path) -> None:
-    rows = [{"step": at // 2, "reward": at % 2, "prompt": "p"} for at in range(4)]
-    path = write(tmp_path / "a.jsonl", *rows)
-    for names in (
-        {"group": "prompt"},
-        {"group": "step"},
-        {"prompt": "reward"},
-        {"reward": "step"},
-        {"prompt_id": "reward"},
-    ):
-        assert_reduced(path, columns=ColumnNames(**names))
-
-
-@pytest.mark.parametrize(
-    ("cells", "seconds"),
-    [
-        ({"generation_seconds": 2.5}, 2.5),
-        ({"timing": {"llm_time": 2}}, 2.0),
-        ({"timing": {"generation_ms": 1500}}, 1.5),
-        ({"generation_seconds": -1, "timing": {"llm_time": 2}}, 2.0),
-        ({"generation_seconds": "x", "timing": 3}, None),
-    ],
-)
-def test_seconds_are_those_of_the_row_reader(tmp_path: Path, cells: dict[str, Any], seconds: float | None) -> None:
-    rows = [{"group_id": "a", "step": 1, "reward": 1.0, "generation_seconds": None, "timing": None} | cells] * 2
-    path = write(tmp_path / "a.jsonl", *rows)
-    table = reward_table(read_run(path, rewards_only=True).groups)
-    assert seconds is None or (table.seconds is not None and table.seconds.tolist() == [seconds] * 2)
-    assert [rollout.seconds for group in read_run(path).groups for rollout in group.rollouts] == [seconds] * 2
-
-
-TABLES: list[dict[str, Any]] = [
-    {"reward": [1.0, None, 0.0, float("nan")]},
-    {"reward": [True, False, None, True]},
-    {"reward": [1, 0, 1, 0], "step": ["1", "2.0", "x", None]},
-    {"reward": ["1.0", "0.0", "x", None]},
-    {"reward": [10**30, 1, 0, 2]} | {"step": [1.0, 1.5, -1.0, 3.0]},
-    {"group_id": [1.5, 1.5, None, 2.0]},
-    {"group_id": [True, False, True, None]},
-    {"group_id": ["", "a", "a", "[a"]},
-    {"group_id": [[1], [1], None, []]},
-    {"prompt": ["p", None, "p", ""], "group_id": ["a", "a", "b", "b"]},
-    {"prompt": [[{"role": "user", "content": "q"}]] * 3 + [None], "group_id": ["a", "a", "b", "b"]},
-    {"prompt_id": ["p", None, "q", "q"], "prompt": ["x"] * 4, "group_id": ["a", "b", "c", "d"]},
-    {"prompt_id": [7, 7, None, 8], "group_id": None},
-    {"prompt": ["p", None, "p", ""], "group_id": None},
-    {"prompt": [[{"role": "user", "content": "q"}]] * 2 + [None, [{"role": "user", "content": "r"}]], "group_id": None},
-    {"advantage": [1.0, None, float("inf"), float("nan")]},
-    {"sample_idx": [0, 1, 0, None], "group_id": ["a"] * 4},
-    {"sample_idx": [0, 1, 2, 1], "group_id": ["a"] * 4, "completion": ["x", "y", "z", "w"]},
-    {"generation_seconds": [1.0, None, -1.0, 2.0], "timing": [{"llm_time": 1.0}] * 3 + [None]},
-    {"format_reward": [None, 0.5, float("inf"), 1.0], "score": ["1", "x", None, "2"]},
-]
-
-
-@pytest.mark.parametrize("cells", TABLES)
-def test_tables_equal_the_row_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: dict[str, Any]) -> None:
-    usual = {"step": [1, 1, 2, 2], "group_id": ["a", "a", "b", "b"], "reward": [1.0, 0.0, 0.5, 0.5]}
-    columns = {name: values for name, values in (usual | cells).items() if values is not None}
-    columns |= (
-        {"reward": [None if at is None else float(at) for at in columns["reward"]]}
-        if 10**30 in columns["reward"]
-        else {}
-    )
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    assert_same(tmp_path / "a.parquet")
-    text = [
-        ",".join(columns),
-        *(",".join("" if cell is None else str(cell) for cell in row) for row in zip(*columns.values(), strict=True)),
-    ]
-    if not any(isinstance(cell, list | dict) for values in columns.values() for cell in values):
-        (tmp_path / "b.csv").write_text("\n".join(text) + "\n")
-        assert_same(tmp_path / "b.csv")
-
-
-def test_an_empty_prompt_tells_no_group(tmp_path: Path) -> None:
-    rows = [
-        {"prompt": text, "completion": "4", "reward": 1.0, "step": 1} for text in ("2+2", "", "2+2", "2\u002b2", None)
-    ]
-    run = assert_reduced(write(tmp_path / "a.jsonl", *rows))
-    assert [(entry.reason, entry.num_rows) for entry in run.source.quarantined.reasons] == [("prompt is missing", 2)]
-
-
-def test_prompts_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
-    prompts = ['"é\\n/"', '"\\u00e9\\u000a\\/"', '"\\u00e9\\n/"', '["é"]', '["\\u00e9"]', '"\\ud83d\\ude00"', '"😀"']
-    path = write_lines(tmp_path / "a.jsonl", [f'{{"step": 1, "reward": 1, "prompt": {text}}}' for text in prompts])
-    assert [group.size for group in assert_reduced(path).groups] == [3, 2, 2]
-
-
-def test_an_object_or_a_list_of_parts_is_no_reward_function(tmp_path: Path) -> None:
-    parts = {"reward_components": {"format": 1.0}, "reward_history": [0.5], "reward_bonus": 0.5}
-    rows = [{"step": 1, "group_id": "g", "total_reward": reward, **parts} for reward in (0.0, 1.0)]
-    run = assert_reduced(write_lines(tmp_path / "a.jsonl", rows))
-    assert run.groups[0].rollouts[0].rewards == {"reward_bonus": 0.5, "total_reward": 0.0}
-
-
-def test_a_broken_advantage_is_told(tmp_path: Path) -> None:
-    row = '{"group_id": "g", "step": 1, "reward": 1, "advantage": %s}'
-    cells = ("0.5", "null", "NaN", "-Infinity", '"x"', "1e999")
-    run = assert_reduced(write_lines(tmp_path / "a.jsonl", [row % cell for cell in cells]))
-    assert [entry.num_rows for entry in run.source.quarantined.reasons] == [3]
-
-
-@pytest.mark.parametrize(
-    "cells", ['"reward_a": %s, "b_reward": 0.5', '"rewards": {"a": %s, "b": 0.5}', '"generation_seconds": %s']
-)
-def test_a_function_that_is_no_number_leaves_a_row_usual(
-    cells: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = '{"group_id": "g", "step": 1, "reward": 1, "info": {}, ' + cells + "}"
-    path = write_lines(tmp_path / "a.jsonl", [row % cell for cell in ("1", "NaN", "null", "-Infinity", "{}", "NaN")])
-    assert not assert_reduced(path).source.quarantined.reasons
-    monkeypatch.setattr(lines, "OddRow", None)
-    assert read_run(path, rewards_only=True).groups[0].size == 6
-
-
-def shape(run: Run) -> dict[str, tuple[float | None, ...]]:
-    return {group.group_id: group.rewards for group in run.groups}
+def test_file_numbers_are_steps(pattern: str, without: tuple[str, ...], num_groups: int | None, tmp_path: Path) -> None:
+    for step in (8, 9, 10):
+        rows = [{name: cell for name, cell in row.items() if name not in without} for row in steps_logged(step)]
+        file = tmp_path / pattern.format(step)
+        write(file, *rows) if file.suffix == ".jsonl" else file.write_text(json.dumps(rows))
+    if num_groups is None:
+        with pytest.raises(InputError, match="holds 3 evaluations"):
+            read_run(tmp_path)
+        return
+    table = reward_table(read_run(tmp_path).groups)
+    assert table.size.tolist() == [2] * num_groups
+    assert sorted(set(table.step.tolist())) == ([0] if "shard" in pattern else [8, 9, 10])
 
 
 def test_rows_of_a_group_may_be_anywhere(tmp_path: Path) -> None:
@@ -412,7 +166,7 @@ def test_rows_of_a_group_may_be_anywhere(tmp_path: Path) -> None:
           for s, u, r in ((2, "x", 1), (1, "x", 0), (2, "y", 0), (2, "x", 0), (1, "x", 1), (2, "x", 1))),
     )  # fmt: skip
     run = read_run(path)
-    assert shape(run) == {"1:x": (0.0, 1.0), "2:x": (1.0, 0.0, 1.0), "2:y": (0.0,)}
+    assert rewards_of(run) == {"1:x": (0.0, 1.0), "2:x": (1.0, 0.0, 1.0), "2:y": (0.0,)}
     assert {group.prompt_id for group in run.groups} == {"t"}
     first = run.groups[1].rollouts[1]
     assert (first.sample, first.row, first.prompt, first.completion, first.advantage) == (1, 2, "p", "r", 0.5)
@@ -495,7 +249,7 @@ def test_rewards_in_an_object_without_their_sum_are_asked_for(tmp_path: Path) ->
     with pytest.raises(InputError, match=r"has objects as 'reward', with 'reward\.accuracy', 'reward\.form'"):
         read_run(objects)
     run = read_run(path, ReadOptions(columns=ColumnNames(reward="rewards.accuracy")))
-    assert list(shape(run).values()) == [(0.0, 1.0)]
+    assert list(rewards_of(run).values()) == [(0.0, 1.0)]
     assert run.groups[0].rollouts[1].rewards == {"rewards.accuracy": 1.0, "rewards.form": 0.0}
 
 
@@ -506,37 +260,6 @@ def test_an_id_groups_and_only_without_one_the_text_does(tmp_path: Path) -> None
     run = read_run(write(tmp_path / "b.jsonl", *bare))
     assert len(run.groups) == 1
     assert "grouped by the prompt's text" in run.source.inferred[1]
-
-
-def steps_logged(step: int) -> list[dict[str, Any]]:
-    """Two groups of two, whose ids are those of every other step."""
-    return [
-        {"group_id": g, "prompt": f"{step} {g}", "sample": n, "reward": float(n * g)} for g in (0, 1) for n in (0, 1)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "without", "num_groups"),
-    [
-        *((pattern, (), 6) for pattern in ("rollouts_step{}.jsonl", "global_step_{}.json", "{}.jsonl")),
-        ("iter-{}_rank0.jsonl", ("group_id",), 6),
-        ("{}.jsonl", ("prompt",), 6),
-        ("shard{}.jsonl", (), 6),  # no step, but the prompts tell groups apart
-        ("test_step_{}.jsonl", (), None),
-    ],
-)
-def test_file_numbers_are_steps(pattern: str, without: tuple[str, ...], num_groups: int | None, tmp_path: Path) -> None:
-    for step in (8, 9, 10):
-        rows = [{name: cell for name, cell in row.items() if name not in without} for row in steps_logged(step)]
-        file = tmp_path / pattern.format(step)
-        write(file, *rows) if file.suffix == ".jsonl" else file.write_text(json.dumps(rows))
-    if num_groups is None:
-        with pytest.raises(InputError, match="holds 3 evaluations"):
-            read_run(tmp_path)
-        return
-    table = reward_table(read_run(tmp_path).groups)
-    assert table.size.tolist() == [2] * num_groups
-    assert sorted(set(table.step.tolist())) == ([0] if "shard" in pattern else [8, 9, 10])
 
 
 def test_ids_that_recur_without_a_step_are_no_groups(tmp_path: Path) -> None:
@@ -605,205 +328,6 @@ def test_copies_are_refused(tmp_path: Path) -> None:
     assert len(read_run(write(tmp_path / "few_texts.jsonl", *few_texts)).groups) == 40
     alike = [row | {"completion": "same", "sample": 0, "reward": 0.0} for row in rows]  # all that the policy wrote
     assert len(read_run(write(tmp_path / "alike.jsonl", *alike)).groups) == 40
-
-
-@pytest.mark.parametrize("setting", ["condition", "temperature", "strategy", "phase"])
-def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) -> None:
-    rows = [
-        {"task_id": task, setting: arm, "sample_idx": sample, "passed": arm == 0.5}
-        for arm in (0.0, 0.5)
-        for task in range(150)
-        for sample in (0, 1)
-    ]
-    run = read_run(write(tmp_path / "a.jsonl", *rows))
-    assert (len(run.groups), {group.rewards for group in run.groups}) == (300, {(0.0, 0.0), (1.0, 1.0)})
-    assert reward_table(run.groups).policies == ("0.0", "0.5")
-    assert [rollout.policy for group in run.groups for rollout in group.rollouts] == ["0.0"] * 300 + ["0.5"] * 300
-    for row in rows:
-        del row["sample_idx"]
-    of_task = [row | {setting: row["task_id"] % 3} for row in rows]  # an attribute of the prompt
-    for other in (of_task, [row | {"step": 1} for row in rows]):
-        assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
-
-
-SETTINGS: dict[str, tuple[float, ...]] = {"alpha": (-1.0, 0.0, 0.5), "max_tokens": (512, 2048), "k": (1, 2, 4)}
-OF_SAMPLES: dict[str, tuple[float, ...]] = {
-    **{"attempt_no": (1, 2, 3), "repeat": (0, 1), "rng_seed": (42, 7), "node_id": (3, 8), "is_chosen": (True, False)},
-    "format": (0.5, 0.0, 0.5),  # not equally often
-}
-
-
-@pytest.mark.parametrize("name", [*SETTINGS, *OF_SAMPLES])
-def test_numbers_that_every_prompt_has_and_that_count_nothing_are_settings(name: str, tmp_path: Path) -> None:
-    numbers = (SETTINGS | OF_SAMPLES)[name]
-    rows = [{"task_id": task, name: number, "passed": True} for number in numbers for task in range(9)]
-    run = read_run(write(tmp_path / "a.jsonl", *rows))
-    assert {group.size for group in run.groups} == {1 if name in SETTINGS else len(numbers)}
-    run = read_run(write(tmp_path / "b.jsonl", *rows[:-1], {**rows[-1], name: 99.5}))
-    assert max(group.size for group in run.groups) == len(numbers)
-
-
-def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_well(tmp_path: Path) -> None:
-    rows = [{"task_id": at, "condition": arm, "passed": arm == "b"} for arm in "ab" for at in range(NUM_SEARCHED)]
-    run = read_run(write(tmp_path / "a.jsonl", *rows))
-    assert {(group.rollouts[0].policy, group.rewards) for group in run.groups} == {("a", (0.0,)), ("b", (1.0,))}
-    of_tasks = [{"subset" if name == "condition" else name: cell for name, cell in row.items()} for row in rows]
-    assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *of_tasks)).groups} == {1}
-
-
-def test_settings_that_never_change_name_neither_policies_nor_prompts(tmp_path: Path) -> None:
-    rows = [{"task_id": at, "condition": "a", "subset": "s", "passed": True} for at in range(NUM_SEARCHED + 1)]
-    table = reward_table(read_run(write(tmp_path / "a.jsonl", *rows), rewards_only=True).groups)
-    assert (table.prompts[1], table.policies, table.policy) == ("1", (), None)
-    lists = [{"idx": at, "checkpoint": "a", "subset": "s", "n": 2, "c": 1} for at in range(NUM_SEARCHED + 1)]
-    table = reward_table(read_run(write(tmp_path / "b.jsonl", *lists), rewards_only=True).groups)
-    assert (table.prompts[1], table.policies, table.policy) == ("1", (), None)
-
-
-@pytest.mark.parametrize(
-    ("name", "question", "num_prompts"),
-    [
-        ("question", lambda seed, at: f"What is {seed} + {at}?", 12),
-        ("problem", lambda seed, at: f"{at} and {seed // 2} are how many?", 8),
-        (
-            "question",
-            lambda seed, at: f"Which of these is the number {at} in words, as in a book? {seed} {3 - seed}",
-            4,
-        ),
-        ("prompt", lambda seed, at: f"{seed} is an example. What is {at}?", 4),
-        ("question", lambda seed, at: f"{at}?", 4),
-    ],
-)
-def test_ids_under_which_questions_differ_are_those_of_no_prompt(
-    name: str, question: Callable[[int, int], str], num_prompts: int, tmp_path: Path
-) -> None:
-    rows = [
-        {"seed": seed, "condition": arm, "example_id": at, name: question(seed, at), "correct": arm == "b"}
-        for seed in range(3)
-        for arm in "ab"
-        for at in range(4)
-    ]
-    log = write(tmp_path / "a.jsonl", *rows)
-    run = read_run(log)
-    assert len({group.prompt_id for group in run.groups}) == num_prompts
-    assert {group.rewards for group in run.groups} == {
-        (c,) * len(group.rewards) for group in run.groups for c in (0, 1)
-    }
-    assert (num_prompts > 4) == any("Under most ids in 'example_id'" in said for said in run.source.inferred)
-    assert len(read_run(log, ReadOptions(columns=ColumnNames(prompt_id="example_id"))).groups) == 8
-
-
-@pytest.mark.parametrize("name", ["dataset", "env", "agent", "benchmark", "task", "domain", "split"])
-@pytest.mark.parametrize("more", [{}, {"step": 3}])
-def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, more: dict[str, Any], tmp_path: Path) -> None:
-    rows = [
-        {name: of, "problem_id": problem, "passed": sample % 2, "response": f"{of}{problem}{sample}"} | more
-        for of in ("aime", "math")
-        for problem in range(2 if of == "aime" else 5)
-        for sample in range(3)
-    ]
-    run = read_run(write(tmp_path / "a.jsonl", *rows))
-    assert [(group.prompt_id, group.size) for group in run.groups] == [
-        *((f"aime/{problem}", 3) for problem in range(2)),
-        *((f"math/{problem}", 3) for problem in range(5)),
-    ]
-    assert f"Rows of one group have the same {name!r}." in run.source.inferred
-    of_one_agent = [row | {"agent": "of all"} for row in rows] if name > "agent" else rows
-    assert [group.prompt_id for group in read_run(write(tmp_path / "b.jsonl", *of_one_agent)).groups] == [
-        group.prompt_id for group in run.groups
-    ]
-    one_text = [row | {"prompt": f"p{row['problem_id']}"} for row in rows]
-    two_texts = [row | {"prompt": f"p{row['problem_id']} of {row[name]}"} for row in rows]
-    for texts, num in ((one_text, 5), (two_texts, 7)):
-        assert len(read_run(write(tmp_path / "b.jsonl", *texts)).groups) == num
-    assert len(read_run(tmp_path / "b.jsonl", ReadOptions(columns=ColumnNames(group="problem_id"))).groups) == 5
-
-
-@pytest.mark.parametrize(
-    ("told", "num_groups"),
-    [
-        ({"answer": "abc"}, 3),
-        ({"info": [{"seed": 5}, {"seed": 6}, {"seed": 7}]}, 3),
-        ({"ground_truth": "abc", "completion": ["x"]}, 3),
-        ({"answer": "aaa"}, 1),
-        ({"answer": "abc", "completion": ["x"]}, 1),  # of the response
-        ({"info": [{"turns": turns} for turns in range(6)]}, 1),
-        ({"answer": "abc", "example_id": [0]}, 1),
-    ],
-)
-def test_games_that_begin_alike_are_told_apart_by_what_is_right(
-    told: dict[str, Any], num_groups: int, tmp_path: Path
-) -> None:
-    talk = [{"role": "assistant", "content": "x"}]
-    rows = [
-        {"prompt": [{"role": "user", "content": "guess"}], "completion": talk, "reward": at / 6}
-        | {name: cells[at % len(cells)] for name, cells in told.items()}
-        for at in range(6)
-    ]
-    run = read_run(write(tmp_path / "a.jsonl", *rows))
-    assert [group.size for group in run.groups] == [6 // num_groups] * num_groups
-    assert len({group.prompt_id for group in run.groups}) == num_groups
-
-
-def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
-    pairs = [("a", step) for step in range(400)] + [("b", step) for step in range(400)]  # the second beyond first rows
-    rows = [
-        {"step": step, "prompt": "p", "reward": sample % 2, "of": run} for run, step in pairs for sample in range(3)
-    ]
-    for name, size in {"method": 3, "run_id": 3, "temperature": 6}.items():
-        log = write(tmp_path / "a.jsonl", *(row | {name: row["of"]} for row in rows))
-        table = reward_table(read_run(log).groups)
-        assert set(table.size.tolist()) == {size}
-        assert table.policies == (("a", "b") if size == 3 else ())
-    numbered = [row | {"run": at % 3} for at, row in enumerate(rows[:1200])]  # its samples
-    assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *numbered)).groups} == {3}
-
-
-@pytest.mark.parametrize(
-    ("name", "training", "held_out"),
-    [
-        *(("split", "train", word) for word in ("eval", "Test", "validation")),
-        *(
-            ("phase", None, "val"),
-            ("mode", "rollout", "dev"),
-            ("event", "train", "eval"),
-            ("log_type", "train", "eval"),
-        ),
-        *(("is_eval", False, True), ("is_training", True, False), ("isValidation", 0, 1)),
-    ],
-)
-@pytest.mark.parametrize(
-    ("kind", "num_first"),  # rows of an evaluation before the first of training
-    [("jsonl", 0), ("jsonl", 2100), ("json", 0), ("parquet", 0), ("csv", 2100), ("entry", 0)],
-)
-def test_rows_of_an_evaluation_are_left_out_of_training(
-    name: str, training: object, held_out: object, kind: str, num_first: int, tmp_path: Path
-) -> None:
-    def row(step: int, prompt: str, reward: float, mark: object) -> dict[str, Any]:
-        cells = {"info": {name: mark}} if kind == "entry" else {name: mark}
-        return {"step": step, "prompt": prompt, "completion": str(reward), "reward": reward} | cells
-
-    trained = [row(step, "p", sample, training) for step in (0, 1) for sample in (0, 1)]
-    evaluated = [row(step, f"e{at}", 1, held_out) for step in (0, 1) for at in range(3)]
-    first = [row(0, f"e{at}", 1, held_out) for at in range(num_first)]
-    mixed = tmp_path / f"mixed.{'jsonl' if kind == 'entry' else kind}"
-
-    def written(rows: list[dict[str, Any]]) -> Path:
-        if kind == "parquet":
-            pq.write_table(pa.Table.from_pylist(rows), mixed)
-        elif kind == "csv":
-            pacsv.write_csv(pa.Table.from_pylist(rows), mixed)
-        else:
-            mixed.write_text(json.dumps(rows) if kind == "json" else "".join(f"{json.dumps(row)}\n" for row in rows))
-        return mixed
-
-    run = read_run(written([*first, *trained[:2], *evaluated[:3], *trained[2:], *evaluated[3:]]))
-    assert [(group.step, group.size, group.rollouts[0].prompt) for group in run.groups] == [(0, 2, "p"), (1, 2, "p")]
-    column = f"info.{name}" if kind == "entry" else name
-    assert f"Rows of an evaluation beside training, by {column!r}, are left out." in run.source.inferred
-    alone = read_run(written([*first, *evaluated]))
-    assert sum(group.size for group in alone.groups) == num_first + 6
-    assert not any("left out" in sentence for sentence in alone.source.inferred)
 
 
 @pytest.mark.parametrize(("episodes", "rises"), [(range(8), True), ([0, 1, 2, 3] * 2, False), ([3] * 8, False)])
@@ -911,7 +435,11 @@ def test_initial_weights_are_taken(tmp_path: Path) -> None:
 
 
 CELL = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+
+
 CELLS = st.recursive(CELL, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner))
+
+
 KEYS = st.sampled_from(["step", "uid", "prompt", "reward", "score", "n", "c", "input", "output", "task_id", "passed"])
 
 

@@ -40,6 +40,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     samples_of,
 )
 from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.grouping import benchmark_column, grouping_of, setting_columns
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
@@ -99,26 +100,32 @@ def _read(request: ReadRequest) -> Run:
         reward = roles.columns_of_rows(rows, request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return generic.read_flat(request, format="samples", with_steps=False)
-    step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
+    return _read_shapes(request, rows)
+
+
+def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run:
+    """Read lists or counts of samples."""
+    parts = [part for row in rows for part in prompt_rows(row)]
+    if len(rows) == 1 and request.columns == NO_COLUMNS and all(starmap(_is_nameless_count, parts)):
+        _refuse_totals(request.path, len(list(_without_repeats(parts))), parts)  # rather than make millions of samples
     many = peek(request.path, num_rows=NUM_SEARCHED)  # so many that ids are seen to recur
     num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
     of_many = ((row, part) for row in many for _, part, _ in islice(prompt_rows(row, request.columns), num_parts))
-    first, columns, benchmark = [cells_around(row) | dict(part) for row, part in of_many], request.columns, None
-    is_named = roles.key_of(columns) is not None
-    parts = [part for row in rows for part in prompt_rows(row)]
-    if len(rows) == 1 and columns == NO_COLUMNS and all(starmap(_is_nameless_count, parts)):
-        _refuse_totals(request.path, len(list(_without_repeats(parts))), parts)  # rather than make millions of samples
-    names = columns if is_named else replace(_names_in(first), step=step_key)
+    first = [cells_around(row) | dict(part) for row, part in of_many]
+    step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
     has_steps = step_key is not None or not set(roles.USUAL["step"]).isdisjoint(roles.columns_in(first))
     are_first = not has_steps and len(first) > 1 and has_more_rows(request.path, first)
-    if not is_named:
-        benchmark = roles.benchmark_column(first, names, are_first=are_first)
-    apart = () if has_steps else roles.setting_columns(first, names, are_first=are_first)
-    within = filter(None, (*apart, benchmark))
-    if not is_named and (question := generic.question_of_several(first, names, *within)) is not None:
-        columns = replace(columns, prompt=question)
-        apart = () if has_steps else roles.setting_columns(first, columns, are_first=are_first)
-    log_columns = LogColumns(named=columns, step=step_key, benchmark=benchmark)
+    is_named = roles.key_of(request.columns) is not None
+    grouping = grouping_of(
+        first,
+        request.columns if is_named else replace(_names_in(first), step=step_key),
+        lambda names: () if has_steps else setting_columns(first, names, are_first=are_first),
+        is_key_named=is_named,
+        are_first=are_first,
+    )
+    apart, question = grouping.settings, grouping.names.prompt if grouping.has_questions else request.columns.prompt
+    columns = replace(request.columns, prompt=question)
+    log_columns = LogColumns(named=columns, step=step_key, benchmark=grouping.benchmark)
     to_columns = partial(_to_columns, columns=log_columns, apart=apart)
     files = expand(request.path)
     alike = None if apart else partial(table_alike, columns=log_columns)
@@ -134,8 +141,7 @@ def _read(request: ReadRequest) -> Run:
         max_rollouts=allowed(MAX_SAMPLES),
     )
     if are_first and request.rewards_only:
-        same = partial(generic.without_constants, rows=first, settings=apart, benchmark=benchmark)
-        log = replace(log, validate=same)
+        log = replace(log, validate=partial(grouping.without_constants, rows=first))
     groups = reduced_groups(log, request) or ()
     shapes, identities = facts_in(notes, "shape"), facts_in(notes, "identity")
     is_named = request.columns.num_samples is not None or not {_BY_KEYS, _BY_LINES}.issuperset(identities)
@@ -269,7 +275,7 @@ def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     first = (beginning(row, MAX_DEPTH, _NUM_PARTS, num_elements) for row in rows)
     parts = [(row, samples) for row in first for _, _, samples in islice(prompt_rows(row, columns), 1)]
     counts = [row for row, samples in parts if isinstance(samples, PromptSamples) and samples.shape == COUNTS]
-    benchmark = roles.benchmark_column(counts, _names_in(counts))
+    benchmark = benchmark_column(counts, _names_in(counts))
     prompts = {_identify(row, str(index), benchmark=benchmark)[0] for index, row in enumerate(counts)}
     is_named = columns.num_samples is not None or columns.num_correct is not None
     # Where most prompts have several rows, what looks like counts are single samples numbered n.

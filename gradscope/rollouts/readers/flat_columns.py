@@ -1,0 +1,202 @@
+"""The columns of a log with a row a rollout, and what its rows hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from gradscope.outside.plain_json import parse_json
+from gradscope.rollouts.arrays import to_floats
+from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers.column_roles import are_held_out, key_of, with_failed_trials
+from gradscope.rollouts.readers.parsing.cells import (
+    CONVERSATION,
+    before_answers,
+    generation_seconds,
+    in_environment,
+    parse_messages,
+    text_of,
+)
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.tables import read_rows
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
+from gradscope.rollouts.readers.reduction.log import ColumnLog
+from gradscope.rollouts.readers.token_columns import hold_tokens, tokens_by_names
+
+TIMES = ("generation_seconds", "timing")  # columns that ``generation_seconds`` looks at
+
+
+class FlatColumns(Struct, frozen=True, kw_only=True):
+    """The columns of a log with a row a rollout."""
+
+    names: ColumnNames  # by role; the reward and something to group by are known
+    rewards: tuple[str, ...]  # those of reward functions
+    sample: str | None  # the one that tells the rollouts of a group apart
+    environment: str | None = None  # the one that names a row's environment, data source or agent
+    steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
+    policies: tuple[str, ...] = ()  # those that name the policy
+    apart: tuple[str, ...] = ()  # those that tell groups of one key apart
+    held_out: tuple[str, ...] = ()  # those that may say that a row is of an evaluation and none of training
+    times: tuple[str, ...] = ()  # those of :data:`TIMES`
+    entries: frozenset[str] = frozenset()  # those that are entries of objects
+    measures_completions: bool = False  # whether completions are read, too, because rewards alone do not suffice
+
+    @property
+    def key(self) -> str:
+        """The column that rollouts are grouped by."""
+        return key_of(self.names) or ""
+
+    @property
+    def by_prompt(self) -> bool:
+        """Whether only the prompts' texts tell groups apart."""
+        return self.names.group is None and self.names.prompt_id is None
+
+    @property
+    def holds_answers(self) -> bool:
+        """Whether prompts are whole conversations, each with its answer."""
+        return self.names.prompt is not None and self.names.prompt.endswith(CONVERSATION)
+
+    def to_columns(self, rows: Cells) -> Columns:
+        """What rows hold."""
+        names, with_answers = self.names, rows.with_entries(self.entries)
+        training, notes = self._of_training(with_answers)
+        with_answers = with_answers if training is None else with_answers.chosen(training.tolist())
+        rows = with_answers.changed(names.prompt or "", before_answers) if self.holds_answers else with_answers
+        rows, noted = with_failed_trials(rows, names.reward)
+        sampled_by, apart = _joined_texts(rows, self.policies), _joined_texts(rows, self.apart)
+        policies = {name: at for at, name in enumerate(filter(None, dict.fromkeys(sampled_by)))}
+        numbers = self._numbers(rows)
+        if self.policies:
+            numbers["policy"] = np.array([policies.get(name, UNKNOWN) for name in sampled_by])
+        group = rows.prompt_ids(self.key) if self.by_prompt else rows.names(self.key)
+        has_ids = hold_tokens(rows.keys)
+
+        def details(at: int) -> dict[str, Any]:
+            return {
+                "completion": self._completion(rows, with_answers, at),
+                "messages": parse_messages(rows.cell(names.prompt, at)),
+                "policy": (sampled_by[at] or None) if sampled_by else None,
+                "tokens": _tokens(rows, at, names) if has_ids else None,
+            }
+
+        def completions() -> list[str]:
+            if names.completion is None:
+                return [self._completion(rows, with_answers, at) for at in range(len(rows))]
+            return list(map(text_of, rows.cells(names.completion)))
+
+        return Columns(
+            row=training,
+            notes=notes,
+            step=rows.steps(names.step) if names.step else np.full(len(rows), self.steps.get(rows.path, 0)),
+            group=[name and f"{of}/{name}" for of, name in zip(apart, texts_in(group), strict=True)]
+            if self.apart
+            else group,
+            no_group=f"{self.key} is missing",
+            prompts=partial(self._prompts, rows, group),
+            texts=None if names.prompt is None else lambda firsts: list(map(text_of, rows.cells(names.prompt, firsts))),
+            numbers=numbers,
+            noted=noted,
+            no_reward=partial(rows.no_reward, names.reward or ""),
+            is_odd=rows.not_finite(names.advantage),
+            samples=None if self.sample is None else [name or None for name in texts_in(rows.names(self.sample))],
+            policies=tuple(policies),
+            has_all_functions=True,
+            completions=completions if self.measures_completions else None,
+            details=details,
+            flaw=partial(rows.flaw_of_advantage, names.advantage),
+        )
+
+    def _of_training(self, rows: Cells) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+        """Which rows are of training, where others are of an evaluation beside it, and a sentence about these."""
+        held_out = are_held_out({name: texts_in(rows.names(name)) for name in self.held_out})
+        if not held_out.any():
+            return None, ()
+        marks = " or ".join(map(repr, self.held_out))
+        return np.flatnonzero(~held_out), (f"Rows of an evaluation beside training, by {marks}, are left out.",)
+
+    def _numbers(self, rows: Cells) -> dict[str, NDArray[Any]]:
+        names, reward = self.names, rows.numbers(self.names.reward)
+        numbers: dict[str, NDArray[Any]] = {"reward": reward}
+        for name in self.rewards:
+            numbers[REWARD + name] = reward if name == names.reward else rows.numbers(name)
+        if self.times and not rows.from_text:
+            timed = zip(*map(rows.cells, self.times), strict=True)
+            numbers["seconds"] = to_floats(
+                generation_seconds(dict(zip(self.times, of_row, strict=True))) for of_row in timed
+            )
+        if names.advantage is not None:
+            numbers["advantage"] = rows.numbers(names.advantage)
+        return numbers
+
+    def _prompts(self, rows: Cells, group: list[str] | pa.Array, firsts: list[int]) -> list[str]:
+        """The ids of the prompts of some rows: their own, else that of their text, else that of their group."""
+        names, cells = self.names, rows.chosen(firsts)
+        ids = texts_in(group, firsts) if self.by_prompt else [""] * len(firsts)
+        for name, ids_in in (
+            (names.prompt_id, cells.names),
+            (names.prompt, cells.prompt_ids),
+            (self.key, cells.names),
+        ):
+            if name is not None and "" in ids:
+                ids = [prompt_id or other for prompt_id, other in zip(ids, texts_in(ids_in(name)), strict=True)]
+        return list(map(in_environment, texts_in(cells.names(self.environment)), ids)) if self.environment else ids
+
+    def _completion(self, rows: Cells, with_answers: Cells, at: int) -> str:
+        """The completion of a row, else the end of its conversation, of which ``rows`` have only what was asked."""
+        if self.names.completion:
+            return text_of(rows.cell(self.names.completion, at))
+        asked = rows.cell(self.names.prompt, at)
+        if not self.holds_answers or not isinstance(asked, list) or not asked:
+            return ""
+        return text_of(with_answers.cell(self.names.prompt, at)[len(asked) :] or None)
+
+
+def _joined_texts(rows: Cells, names: Iterable[str]) -> list[str]:
+    """The texts of some columns of each row as one, [R]; empty without a column."""
+    texts = (texts_in(rows.names(name)) for name in names)
+    return ["/".join(filter(None, of_row)) for of_row in zip(*texts, strict=True)]
+
+
+def _tokens(rows: Cells, at: int, names: ColumnNames) -> Tokens | None:
+    """The exact tokens of a row."""
+
+    def cell_of(name: str) -> Any:
+        cell = rows.cell(name, at)
+        if rows.from_text and isinstance(cell, str) and cell.startswith("["):
+            with suppress(ValueError):
+                return parse_json(cell)
+        return cell
+
+    return tokens_by_names(cell_of, names.advantage)
+
+
+def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: QuarantineLog) -> ColumnLog:
+    """How the files of a log are read, in their order; what is set aside goes to the quarantine."""
+    names = columns.names
+    roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
+    long = (names.prompt, names.completion if columns.measures_completions else None)
+    further = (columns.sample, columns.environment, *columns.policies, *columns.rewards, *columns.times, *long)
+    texts = tuple(name for name in long if name is not None and name not in columns.entries)
+    read = [name for name in (*roles, *further, *columns.held_out) if name is not None and name not in texts]
+    key_of_name = {name: name.partition(".")[0] if name in columns.entries else name for name in read}
+    optional = {*columns.rewards, *columns.times} - {names.reward}
+    required = {key for name, key in key_of_name.items() if name not in optional}
+    return ColumnLog(
+        files=files,
+        rows=read_rows,
+        to_columns=columns.to_columns,
+        keys=tuple(dict.fromkeys(key_of_name.values())),
+        raw=texts,
+        quarantine=quarantine,
+        looks_at_path=bool(columns.steps),
+        may_be_nan=tuple(set(key_of_name.values()) - required),
+    )

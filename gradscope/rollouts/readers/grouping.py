@@ -1,0 +1,168 @@
+"""What tells groups apart beside their ids, by the first rows of a log: settings, benchmarks, what was asked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import astuple, replace
+
+from gradscope.rollouts.groups import RewardTable
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers import column_roles as roles
+from gradscope.rollouts.readers.parsing import cells as parse
+
+_BENCHMARKS = (*parse.ENVIRONMENTS, *roles.BENCHMARKS)
+_BEGINNING = 40  # characters of a question: the answers it offers may be in another order each time
+_OF_TALK = re.compile(
+    r"answer|info\.(\w+_)?(seed|id|idx|index|answer|target|secret|word)"
+)  # the like of right answers beside a conversation
+_COUNTS_ROWS = re.compile(r"seed|(^|_)(id|idx|index|number|num|rank|fold)$", re.IGNORECASE)
+"""Names of columns whose numbers tell rows apart, and set nothing."""
+
+
+class Grouping(Struct, frozen=True, kw_only=True):
+    """The columns that tell groups apart."""
+
+    names: ColumnNames  # by role; the prompt is the question where one id has several
+    settings: tuple[str, ...] = ()  # those of policies or runs, each of which has groups of its own
+    benchmark: str | None = None  # the one within whose names the ids of prompts count
+    has_questions: bool = False  # whether the prompt is the question, as ids do not tell prompts apart
+
+    def without_constants(self, table: RewardTable, rows: Sequence[Mapping[str, Any]]) -> RewardTable:
+        """The table without the settings and the benchmark of its first rows where no others came.
+
+        They were read as labels in case others follow; a shorter log of the same rows has none, nor is it to differ.
+        """
+
+        def without(name: str, labels: Sequence[str]) -> Sequence[str]:
+            label = roles.only_text(rows, name)
+            is_alone = bool(label) and (set(labels) == {label} or all(of.startswith(f"{label}/") for of in labels))
+            return tuple(of.removeprefix(label).removeprefix("/") for of in labels) if is_alone else labels
+
+        policies, prompts = table.policies, table.prompts
+        for name in self.settings:
+            policies = tuple(without(name, policies))
+        if self.benchmark is not None and self.benchmark not in parse.ENVIRONMENTS:
+            prompts = without(self.benchmark, prompts)
+        if not any(policies):
+            table = replace(table, policy=None)
+        return replace(table, policies=policies if any(policies) else (), prompts=prompts)
+
+
+def grouping_of(
+    rows: Sequence[Mapping[str, Any]],
+    names: ColumnNames,
+    settings_of: Callable[[ColumnNames], tuple[str, ...]],
+    *,
+    is_key_named: bool,
+    are_first: bool,
+) -> Grouping:
+    """How rows are grouped by columns of known roles.
+
+    Args:
+        rows: The first of a log, enough to see ids recur.
+        names: Its columns by role.
+        settings_of: The settings, once the roles are known.
+        is_key_named: Whether the user named what tells prompts apart: then no benchmark or question does.
+        are_first: Whether more rows follow, among which a benchmark that is the same so far may change.
+    """
+
+    def of(names: ColumnNames) -> Grouping:
+        benchmark = None if is_key_named else benchmark_column(rows, names, are_first=are_first)
+        return Grouping(names=names, settings=settings_of(names), benchmark=benchmark)
+
+    by_id = of(names)
+    within = filter(None, (*by_id.settings, by_id.benchmark))
+    question = None if is_key_named else _question_of_several(rows, names, *within)
+    if question is None:
+        return by_id
+    return replace(of(replace(names, prompt_id=None, prompt=question)), has_questions=True)
+
+
+def run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
+    """The columns that tell runs apart: most of their texts stand in several rows of a group, as no sample's would."""
+    counters = {name: Counter[tuple[str, ...]]() for name in (*roles.RUNS, "method", "algorithm", "arm")}
+    step, key = columns.step or "", roles.key_of(columns) or ""
+    for row, (name, sizes) in product(rows, counters.items()):
+        if text := parse.text_of(row.get(name)):
+            sizes[parse.text_of(row.get(step)), parse.text_of(row.get(key)), text] += 1
+    return tuple(name for name, sizes in counters.items() if sum(size > 1 for size in sizes.values()) > len(sizes) / 2)
+
+
+def setting_columns(
+    rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *further: str, are_first: bool = False
+) -> tuple[str, ...]:
+    """The settings that differ within most prompts of an evaluation, so that their samples are of several policies.
+
+    Of rows that are only the first of a log, also those that have been the same so far: another may follow.
+    """
+    by_prompt: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_prompt.setdefault(parse.text_of(row.get(roles.key_of(columns) or "")), []).append(row)
+    groups = [group for group in by_prompt.values() if len(group) > 1]
+    arms = (*roles.ARMS, *further)
+    num = {arm: sum(len({parse.text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in arms}
+    so_far = [arm for arm in arms if are_first and roles.only_text(rows, arm)]
+    present = roles.columns_in(rows)
+    known_names = {*arms, *astuple(columns), *roles.reward_columns(present, "")}
+    free = (name for name in present if name not in known_names and not _COUNTS_ROWS.search(name))
+    designed = (name for name in free if len(groups) > 2 and _are_levels(groups, name))
+    return (*so_far, *(arm for arm in num if num[arm] > len(groups) / 2), *designed)
+
+
+def _are_levels(groups: Iterable[Iterable[Mapping[str, Any]]], name: str) -> bool:
+    """Whether every prompt has the same numbers equally often, and these count nothing, as the places of samples do."""
+    cells = ([row.get(name) for row in group] for group in groups)
+    sizes = [Counter(math.nan if type(cell) is bool else roles.as_number(cell) for cell in of) for of in cells]
+    levels = sorted(sizes[0])
+    are_alike = all(sorted(of) == levels and len(set(of.values())) == 1 < len(of) for of in sizes)
+    return are_alike and (levels != [levels[0] + at for at in range(len(levels))] or levels[0] not in (0, 1))
+
+
+def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *, are_first: bool = False) -> str | None:
+    """The column within whose names ids count, as of files in which several benchmarks number their prompts from 0.
+
+    Where each value of a column has the same prompt, its id needs no more to name it. Where only their texts tell
+    prompts apart, it is the right answer that differs within a text, or what an environment was told, if that recurs.
+    Of rows that are only the first of a log, it may have been the same so far.
+    """
+    key = columns.group or columns.prompt_id
+    names = _answers_in(rows, columns) if key is None else _BENCHMARKS
+    for name in names if key or columns.prompt else ():
+        prompts: dict[tuple[str, str], dict[str, str]] = {}
+        sizes = Counter[tuple[str, str, str]]()
+        for row in rows if name not in astuple(columns) else ():
+            if of := parse.text_of(row.get(name)):
+                text = parse.prompt_text_id(row.get(columns.prompt)) if columns.prompt else ""
+                prompt = parse.text_of(row.get(columns.step or "")), parse.text_of(row.get(key)) if key else text
+                prompts.setdefault(prompt, {}).setdefault(of, text if key else "")
+                sizes[*prompt, of] += 1
+        several = [list(named.values()) for named in prompts.values() if len(named) > 1]
+        recurs = not name.startswith("info.") or min(sizes.values(), default=0) > 1
+        if recurs and sum(texts[0] == "" or len(set(texts)) > 1 for texts in several) > len(several) / 2:
+            return name
+    return next((name for name in names if key and are_first and roles.only_text(rows, name)), None)
+
+
+def _answers_in(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> list[str]:
+    """Columns of right answers; beside a conversation as completion, as verifiers log it, also of what it was about."""
+    is_talk = any(isinstance(row.get(columns.completion or ""), list) for row in rows)
+    present = roles.columns_in(rows)
+    return [*filter(_OF_TALK.fullmatch, present if is_talk else ()), *filter(roles.RIGHT_ANSWER.fullmatch, present)]
+
+
+def _question_of_several(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *within: str) -> str | None:
+    """The column of questions that begin otherwise under most ids with several rows, as where each seed has its own."""
+    question = roles.first_present(roles.columns_in(rows), ("question", "problem"))
+    begins: dict[tuple[str, ...], list[str]] = {}
+    for row in rows if question and columns.prompt_id and columns.group is None else ():
+        key = tuple(parse.text_of(row.get(name or "")) for name in (columns.step, columns.prompt_id, *within))
+        begins.setdefault(key, []).append(parse.text_of(row.get(question or ""))[:_BEGINNING])
+    several = [of for of in begins.values() if len(of) > 1]
+    return question if sum(len(set(of)) > 1 for of in several) > len(several) / 2 else None
