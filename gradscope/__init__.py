@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.passk.measure import measure_pass_at_k as measure_pass_at_k
     from gradscope.diagnostics.rank.measure import measure_rank as measure_rank
     from gradscope.diagnostics.rank.options import RankOptions as RankOptions
-    from gradscope.diagnostics.reduce.part import reduce_run as reduce_run
+    from gradscope.diagnostics.reduce import reduce_run as reduce_run
     from gradscope.diagnostics.replay.measure import replay_run as replay_run
     from gradscope.diagnostics.report.index import report_runs as report_runs
     from gradscope.diagnostics.report.measure import ReportOptions as ReportOptions
@@ -64,7 +64,7 @@ _HOMES = {
     "measure_rank": "gradscope.diagnostics.rank.measure",
     "measure_spike": "gradscope.diagnostics.spike.measure",
     "read_run": "gradscope.rollouts.readers.detect",
-    "reduce_run": "gradscope.diagnostics.reduce.part",
+    "reduce_run": "gradscope.diagnostics.reduce",
     "replay_run": "gradscope.diagnostics.replay.measure",
     "report_run": "gradscope.diagnostics.report.measure",
     "report_runs": "gradscope.diagnostics.report.index",

@@ -26,7 +26,7 @@ def reduce(run: options.RunArgument, output: OutputOption, *, read: ReadOptions)
     A folder of parts is a log to degeneracy, passk, check and report, which give the same numbers as for the full log.
     Each part can be written by another machine. Texts, token ids and weights stay with the log.
     """
-    from gradscope.diagnostics.reduce.part import reduce_run
+    from gradscope.diagnostics.reduce import reduce_run
 
     with progress_bar(quiet=False) as progress:
         part = reduce_run(run, output, read=read, progress=progress)

@@ -1,23 +1,17 @@
 import gzip
 import json
-import shlex
 import shutil
-import subprocess
-import sys
-import zipfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import FORMATS, read_run
-from gradscope.rollouts.run import Run
 from tests.conftest import LOGS
 from tests.rollouts.build import group
-from tests.rollouts.readers.lines import write_lines
+from tests.rollouts.readers.lines import rewards_of, write_lines
 from tests.rollouts.test_run_folder import MANIFEST
 
 
@@ -45,10 +39,6 @@ def test_a_forced_format_that_does_not_fit_says_what_is_missing(format: str, mes
         read_run(LOGS / "README.md", ReadOptions(reader=format))
 
 
-def rewards(run: Run) -> dict[str, tuple[float | None, ...]]:
-    return {group.group_id: group.rewards for group in run.groups}
-
-
 @pytest.mark.parametrize(
     ("name", "format", "expected"),
     [
@@ -67,7 +57,7 @@ def rewards(run: Run) -> dict[str, tuple[float | None, ...]]:
 def test_every_fixture_is_recognized(name: str, format: str, expected: list[tuple[float, ...]]) -> None:
     run = read_run(LOGS / name)
     assert run.source.format == format
-    assert list(rewards(run).values()) == expected
+    assert list(rewards_of(run).values()) == expected
     assert run.source.quarantined.num_rows == 0
     assert all(Path(file).is_file() for file in run.source.files)
     assert {group.group_id for group in run.groups} == {r.group_id for g in run.groups for r in g.rollouts}
@@ -76,7 +66,7 @@ def test_every_fixture_is_recognized(name: str, format: str, expected: list[tupl
 def test_a_messy_log_is_read_and_every_row_accounted_for() -> None:
     path = LOGS / "messy.jsonl"
     run = read_run(path)
-    assert rewards(run) == {"1:a": (1.0, None, None, None), "1:b": (None, None, 1.0, None)}
+    assert rewards_of(run) == {"1:a": (1.0, None, None, None), "1:b": (None, None, 1.0, None)}
     assert run.source.num_rows == 2
     assert Counter({r.reason: r.num_rows for r in run.source.quarantined.reasons}) == {
         "the reward is not finite": 2,
@@ -107,7 +97,7 @@ def test_a_folder_a_glob_and_gzip_hold_the_same(tmp_path: Path) -> None:
         with gzip.open(tmp_path / f"{step}.jsonl.gz", "wt") as stream:
             stream.write(json.dumps(row) + "\n")
     by_folder, by_glob = read_run(tmp_path), read_run(str(tmp_path / "*.gz"))
-    assert rewards(by_folder) == rewards(by_glob) == {"9:g": (1.0,), "10:g": (1.0,)}
+    assert rewards_of(by_folder) == rewards_of(by_glob) == {"9:g": (1.0,), "10:g": (1.0,)}
     assert [Path(file).name for file in by_folder.source.files] == ["9.jsonl.gz", "10.jsonl.gz"]
 
 
@@ -125,50 +115,6 @@ def test_a_run_folder_of_ours(tmp_path: Path) -> None:
     assert run.groups == (group(1, rewards=(1.0, None)),)
     assert run.metrics == {1: {"grad_norm": 2.0}}
     assert run.settings.get("num_generations") == 4
-
-
-def touched(*files: Path) -> None:
-    for file in files:
-        file.parent.mkdir(parents=True)
-        file.touch()
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda path: None, "There is no file or folder"),
-        (lambda path: path.mkdir(), "The folder .* is empty"),
-        (lambda path: path.touch(), "The file .* is empty"),
-        (
-            lambda path: path.write_text('{"a": 1}\n'),
-            r"is not a log that gradscope knows. Its columns are 'a'\. Looked for",
-        ),
-        (
-            lambda path: touched(path / "a" / "1.jsonl", path / "b" / "1.csv"),
-            "has no rows itself: such files are in .*a and 1 more folder.",
-        ),
-        (lambda path: path.write_text("\n\n"), "has no usable rows; the first .*: the line is blank"),
-    ],
-)
-def test_an_unusable_path_says_why(tmp_path: Path, make: object, message: str) -> None:
-    path = tmp_path / "log"
-    make(path)  # type: ignore[operator]
-    with pytest.raises(InputError, match=message):
-        read_run(path)
-
-
-@pytest.mark.parametrize(
-    ("row", "hint"),
-    [
-        ('{"step": 1, "prompt": "p", "scores": {"total": 1, "format": 0}}', "--reward-column scores.total"),
-        ('{"text": "a", "reward": 1, "scores": {"total": 1}}', "--group-column or --prompt-column"),
-    ],
-)
-def test_a_log_that_lacks_one_column_is_told_which_option_names_it(tmp_path: Path, row: str, hint: str) -> None:
-    (path := tmp_path / "log.jsonl").write_text(f"{row}\n")
-    with pytest.raises(InputError) as error:
-        read_run(path)
-    assert hint in str(error.value.hint)
 
 
 def test_a_glob_without_matches(tmp_path: Path) -> None:
@@ -241,28 +187,6 @@ def test_rollouts_of_the_same_groups_in_files_of_other_names_are_not_pooled(
             read_run(tmp_path)
         assert caught.value.hint == f"If all are of one run, name them so: '{tmp_path}/*.jsonl'"
         assert sum(group.size for group in read_run(f"{tmp_path}/*.jsonl").groups) == 16
-
-
-@pytest.mark.parametrize(
-    ("document", "keys", "column"),
-    [
-        ({"results": {"step_10": "rows", "step_20": "rows"}}, "'results', 'step_10'", "step: $p[-1]"),
-        ({"curves": {"0": "rows", "1": "rows"}}, "'curves', '0'", "setting: ($p | join"),
-        (
-            {"zero_shot": {"a": "rows", "b": "rows"}, "few_shot": {"a": "rows"}},
-            "'zero_shot', 'a'",
-            "setting: ($p | join",
-        ),
-    ],
-)
-def test_rows_below_keys_are_refused_with_what_makes_them_lines(
-    document: dict[str, Any], keys: str, column: str, tmp_path: Path
-) -> None:
-    rows = json.dumps([{"question": f"q{at}", "correct": at % 2 == 0} for at in range(4)])
-    (tmp_path / "a.json").write_text(json.dumps(document).replace('"rows"', rows))
-    with pytest.raises(InputError, match=f"Its rows lie below the keys {keys}, and what these are") as caught:
-        read_run(tmp_path / "a.json")
-    assert f"objects | {{{column}" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -340,163 +264,3 @@ def test_files_of_another_trainer_are_named(tmp_path: Path, logs: tuple[str, str
 
 
 TRL = LOGS / "trl"
-BYTES = b"\x80\x04cos\nsystem\n"  # what a hostile pickle begins with: it must never be opened
-
-
-@pytest.mark.parametrize(
-    ("files", "path_given", "message", "instead"),
-    [
-        (
-            ["checkpoint-5/config.json", "checkpoint-5/model.safetensors"],
-            "checkpoint-5",
-            "a checkpoint",
-            "above it: RUN",
-        ),
-        (["global_step_5/actor/0.distcp"], "global_step_5", "a checkpoint", "above it: RUN"),
-        (["qwen/config.json", "qwen/model.safetensors"], "qwen", "a model folder", "--initial"),
-        (["a/adapter_config.json", "a/adapter_model.safetensors"], "a", "a model folder", "--model"),
-        (["checkpoint-5/trainer_state.json"], "checkpoint-5", "a checkpoint", "above it: RUN"),
-        (["checkpoint-5/trainer_state.json"], ".", "holds no completions", "log_completions=True"),
-        (["global_step_5/actor/0.distcp"], ".", "checkpoints and without rollouts", "rollout_data_dir"),
-        (["run-1-ab/files/wandb-summary.json"], "run-1-ab", "or TensorBoard keeps", "log_completions=True"),
-        (["run-1-ab/run-ab.wandb"], "run-1-ab/run-ab.wandb", "or TensorBoard keeps", "log_completions=True"),
-        (["my-project.db"], ".", "or TensorBoard keeps", "log_completions=True"),
-        (["runs/events.out.tfevents.1.host"], ".", "or TensorBoard keeps", "log_completions=True"),
-        (["events.out.tfevents.1.host"], "events.out.tfevents.1.host", "or TensorBoard keeps", "rollout_data_dir"),
-        (["results_2026.json"], "results_2026.json", "the totals of an evaluation", "log_samples"),
-    ],
-)
-@pytest.mark.parametrize("is_remote", [False, True], ids=["here", "at a URL"])
-def test_what_is_no_log_is_recognized(
-    tmp_path: Path, memory: Any, files: list[str], path_given: str, message: str, instead: str, is_remote: bool
-) -> None:
-    for name in files:
-        file = tmp_path / "run" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("{}")
-    run = str(tmp_path / "run")
-    if is_remote:
-        memory.put(f"{run}/", "/runs/run", recursive=True)
-        run = "memory://runs/run"
-    with pytest.raises(InputError, match=message) as caught:
-        read_run(run if path_given == "." else f"{run}/{path_given}")
-    assert instead.replace("RUN", run) in (caught.value.hint or "")
-
-
-def test_within_a_checkpoint_the_hint_names_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "checkpoint-5").mkdir()
-    (tmp_path / "checkpoint-5" / "trainer_state.json").write_text("{}")
-    monkeypatch.chdir(tmp_path / "checkpoint-5")
-    with pytest.raises(InputError, match=r"\. is a checkpoint") as caught:
-        read_run(".")
-    assert caught.value.hint == f"Name the run folder above it: {tmp_path}"
-
-
-def test_a_folder_of_runs_lists_them_with_commands(tmp_path: Path) -> None:
-    for number in range(7):
-        shutil.copytree(TRL, tmp_path / "my runs" / f"seed{number}")
-    folder = tmp_path / "my runs"
-    with pytest.raises(
-        InputError, match=r"is a folder of 7 runs: seed0, seed1, seed2, seed3, seed4 and 2 more\."
-    ) as caught:
-        read_run(folder)
-    assert caught.value.hint == (
-        f"One: gradscope degeneracy '{folder}/seed0'; all, on one page: gradscope report '{folder}'"
-    )
-
-
-def test_a_run_two_folders_down_is_named(tmp_path: Path) -> None:
-    shutil.copytree(TRL, tmp_path / "a" / "run")
-    with pytest.raises(InputError, match=r"is not a run itself, but .*run is") as caught:
-        read_run(tmp_path)
-    assert caught.value.hint == f"Name it: {tmp_path / 'a' / 'run'}"
-
-
-@pytest.mark.parametrize("name", ["notes.txt", "train.log", "README"])
-@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
-def test_text_is_no_log(tmp_path: Path, name: str, encoding: str) -> None:
-    (tmp_path / name).write_text("[étape] 1 reward 0.5\n", encoding=encoding)
-    with pytest.raises(InputError, match="is text without rows") as caught:
-        read_run(tmp_path / name)
-    assert "log_completions=True" in (caught.value.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("model.safetensors", b"\0\0", "is a file of weights, without rollouts"),
-        ("x.ipynb", b'{"cells": []}', "is a notebook whose outputs have no table of metrics"),
-    ],
-)
-def test_weights_and_notebooks_without_metrics_are_no_log(tmp_path: Path, name: str, data: bytes, message: str) -> None:
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(InputError, match=message):
-        read_run(tmp_path / name)
-
-
-@pytest.mark.slow
-def test_an_archive_is_unpacked_by_the_command_of_its_hint(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "logs.zip", "w") as archive:
-        archive.writestr("log.jsonl", '{"prompt_id": "a", "step": 1, "reward": 1}\n')
-    with pytest.raises(InputError, match="is an archive") as caught:
-        read_run(tmp_path / "logs.zip")
-    _, *arguments = shlex.split((caught.value.hint or "").partition(": ")[2])
-    subprocess.run([sys.executable, *arguments], check=True, cwd=tmp_path)
-    assert read_run(tmp_path / "log.jsonl").steps == (1,)
-
-
-@pytest.mark.parametrize(
-    ("name", "path_given", "message", "instead"),
-    [
-        ("dumped_data/global_step_3_training_input.pkl", ".", "SkyRL's dump", "dump_eval_results"),
-        ("dumped_data/global_step_3_training_input.pkl", "dumped_data", "SkyRL's dump", "global_step_<N>_evals"),
-        ("3/0/tq_batch.pt", ".", "verl's rollout cache", "trainer.rollout_data_dir"),
-        ("3/gen_batch.dp", "3/gen_batch.dp", "verl's rollout cache", "trainer.rollout_data_dir"),
-        ("rollout_data/3.pt", ".", "slime's dump of training", "--dump-details"),
-        ("train_data/3.pt", "train_data/3.pt", "slime's dump of training", "rollout_data/<rollout_id>.pt"),
-        ("val_rollouts_1.pkl", ".", "RAGEN's evaluation rollouts", "format: jsonl"),
-        ("anything.pkl", "anything.pkl", "looks like a pickle", "JSONL, Parquet or CSV"),
-    ],
-)
-def test_a_refused_pickle_says_what_helps(
-    tmp_path: Path, name: str, path_given: str, message: str, instead: str
-) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(BYTES)
-    with pytest.raises(InputError, match=message) as caught:
-        read_run(tmp_path / path_given)
-    assert instead in (caught.value.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("row", "named"),
-    [
-        ({"prompt": "p", "quality": 0.5, "format_score": 1}, "--reward-column quality; others are 'format_score'."),
-        ({"task_id": 1, "variants": [{"name": "a", "score": 0.5}]}, "--reward-column variants.score."),
-        ({"prompt": "p", "format reward": 1.0, "graded": "no"}, "--reward-column 'format reward'."),
-    ],
-)
-def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str, Any], named: str) -> None:
-    path = write_lines(tmp_path / "log.jsonl", *[row] * 4)
-    with pytest.raises(InputError, match="is not a log that gradscope knows") as caught:
-        read_run(path)
-    assert caught.value.hint == f"Name the number that the trainer used, as in {named}"
-    reward = shlex.split(named.split(";")[0].removesuffix("."))[1]
-    assert len(read_run(path, ReadOptions(columns=ColumnNames(reward=reward))).groups[0].rollouts) == 4
-
-
-@pytest.mark.parametrize(
-    "cells",
-    [
-        {"reward_model": {"style": "rule", "ground_truth": "4"}},  # prompts as verl takes them
-        {"evaluation_criteria": {"reward_basis": ["DB"]}, "payload": {"reward_info": {"reward": 1}}},
-        {"correct_label": 1, "is_correct_answer": "B"},
-        {"chosen_reward": 0.5, "rejected_reward": 0.1},
-    ],
-)
-def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[str, Any]) -> None:
-    path = write_lines(tmp_path / "log.jsonl", *[{"prompt": "p"} | cells] * 4)
-    with pytest.raises(InputError, match="is not a log that gradscope knows") as caught:
-        read_run(path)
-    assert (caught.value.hint or "").startswith("Name the columns with --reward-column, --group-column")

@@ -90,16 +90,7 @@ def _read(request: ReadRequest) -> Run:
     if not paths:
         raise without_completions(request.path)
     quarantine = QuarantineLog()
-    state = trl_files.read_state(run)
-    events = event_files(run) if state.path is None else []
-    tables = tables_of_metrics(run) if state.path is None and not events else []
-    tracked, several = tables[0] if len(tables) == 1 else None, several_sources("Metrics", "file", tables)
-    if events:
-        state = state.with_scalars(scalar_metrics(events, {}, quarantine))
-    elif tracked is not None:
-        state = state.with_scalars(table_metrics(tracked, quarantine))
-    for file in state.damaged:
-        quarantine.add_unreadable(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
+    state, state_files, several = _logged(run, quarantine)
     settings = with_card(read_trainer_settings(request.run_config), run)
     training, evaluation = trl_files.split_training(
         _readable(paths, state, quarantine, in_full=not request.rewards_only), state, settings
@@ -109,16 +100,7 @@ def _read(request: ReadRequest) -> Run:
         raise InputError(text, hint=trl_files.LOG_ELSEWHERE)
     functions = trl_groups.reward_weights(training, state, settings)
     side_ids = _side_ids(request, training)
-    blocks = [_block(file, functions.weights, state, side_ids) for file in training]
-    for index in reversed(trl_groups.uncut(blocks, settings)):
-        quarantine.add_unreadable(
-            InputError(
-                f"{training.pop(index).path} is left out: its rows do not come in groups of one prompt, so that "
-                "some were lost, doubled or exchanged.",
-                hint="Copy it again.",
-            )
-        )
-        del blocks[index]
+    training, blocks = _whole_blocks(training, functions.weights, state, side_ids, settings, quarantine)
     sizes, cut = trl_groups.group_sizes(blocks, settings)
     table = trl_groups.table_of_blocks(blocks, sizes)
     _set_aside(training, blocks, functions.weights, quarantine)
@@ -136,7 +118,7 @@ def _read(request: ReadRequest) -> Run:
         return request.model or find_base(adapter, run)
 
     weights = with_initial(find_checkpoints(run, base_of, damaged_weights), request.initial, base_of)
-    read_files = (*paths, *events, tracked, state.path, request.run_config, request.completion_ids)
+    read_files = (*paths, *state_files, request.run_config, request.completion_ids)
     source = Source(
         path=str(request.path),
         format="trl",
@@ -161,6 +143,44 @@ def _read(request: ReadRequest) -> Run:
         windows=trl_files.windows(training, state),
         repeats=repeats(training, settings),
     )
+
+
+def _logged(run: Path, quarantine: QuarantineLog) -> tuple[trl_files.TrlState, Sequence[Path | None], str]:
+    """What was logged at each step, the files that say so, and why others, of which there are several, are not read."""
+    state = trl_files.read_state(run)
+    events = event_files(run) if state.path is None else []
+    tables = tables_of_metrics(run) if state.path is None and not events else []
+    tracked, several = tables[0] if len(tables) == 1 else None, several_sources("Metrics", "file", tables)
+    if events:
+        state = state.with_scalars(scalar_metrics(events, {}, quarantine))
+    elif tracked is not None:
+        state = state.with_scalars(table_metrics(tracked, quarantine))
+    for file in state.damaged:
+        quarantine.add_unreadable(InputError(f"{file} is damaged: what it logged is not known.", hint="Copy it again."))
+    return state, (*events, tracked, state.path), several
+
+
+def _whole_blocks(
+    files: Sequence[trl_files.StepFile],
+    weights: Mapping[str, float],
+    state: trl_files.TrlState,
+    side_ids: SideIds,
+    settings: TrainerSettings,
+    quarantine: QuarantineLog,
+) -> tuple[list[trl_files.StepFile], list[trl_groups.Block]]:
+    """The files whose rows come in groups of one prompt, and their blocks; the others are set aside."""
+    blocks = [_block(file, weights, state, side_ids) for file in files]
+    uncut = set(trl_groups.uncut(blocks, settings))
+    for index in sorted(uncut):
+        quarantine.add_unreadable(
+            InputError(
+                f"{files[index].path} is left out: its rows do not come in groups of one prompt, so that some were "
+                "lost, doubled or exchanged.",
+                hint="Copy it again.",
+            )
+        )
+    pairs = [pair for index, pair in enumerate(zip(files, blocks, strict=True)) if index not in uncut]
+    return [file for file, _ in pairs], [block for _, block in pairs]
 
 
 def _readable(

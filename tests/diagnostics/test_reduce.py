@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gradscope.diagnostics import reduce
 from gradscope.diagnostics.check.measure import check_run
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 from gradscope.diagnostics.passk.measure import measure_pass_at_k
-from gradscope.diagnostics.reduce import part
-from gradscope.diagnostics.reduce.part import reduce_run
+from gradscope.diagnostics.reduce import reduce_run
 from gradscope.diagnostics.report.measure import report_run
 from gradscope.errors import InputError
 from gradscope.render.files import document_of
@@ -117,7 +117,7 @@ def test_evaluations_and_metrics_alone_are_not_reduced(tmp_path: Path, monkeypat
             reduce_run(LOGS / log, tmp_path)
     run = read_run(LOGS / "inspect_ai", rewards_only=True)
     cancelled = replace(run, source=replace(run.source, unfinished="was cancelled: 12 of 32 samples"))
-    monkeypatch.setattr(part, "read_run", lambda *_, **__: cancelled)
+    monkeypatch.setattr(reduce, "read_run", lambda *_, **__: cancelled)
     with pytest.raises(InputError, match="was cancelled: 12 of 32 samples"):
         reduce_run(LOGS / "inspect_ai", tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -1,1 +1,0 @@
-"""`gradscope reduce`: a part of a log as the table of its rewards."""

@@ -1,0 +1,318 @@
+"""What a path holds that is no log that gradscope reads, and what to name or to switch on instead.
+
+Checkpoints and models; files of wandb, trackio or TensorBoard; weights, archives and text; logs that exist only as
+pickles, since opening one would run its code; and rows whose columns are not known.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NoReturn
+
+from msgspec import Struct
+
+from gradscope.errors import InputError
+from gradscope.rollouts.read_options import ColumnNames
+from gradscope.rollouts.readers import column_roles
+from gradscope.rollouts.readers.evaluations.shapes import refuse_lone_list
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, step_number
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.records import ReadRequest, list_names, peek
+from gradscope.rollouts.readers.parsing.tables import SUFFIXES, files_like, suffix_of
+from gradscope.say import counted
+
+_NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_][0-9]+")
+_WEIGHTS = ("*.safetensors*", "pytorch_model*.bin", "*.distcp", "optimizer.pt")
+_PICKLES = ("*.pt", "*.pth", "*.pkl", "*.pickle", "*.dp", "*.bin")
+_EVENTS = "events.out.tfevents.*"
+_START = 65_536  # bytes of a file that are read to recognize text
+_LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; docs/logs.md has the others"
+"""The switches that make the usual trainers log rollouts."""
+_MAX_FILES_BELOW = 10_000  # files that are looked at for the sake of an error
+_REWARD_WORD = re.compile(
+    r"(?<!chosen_)(?<!rejected_)reward|score|correct(?!_(answer|label|letter|option|choice|index|idx))|success|passed|grade"
+    r"|accura|rating|solved|verdict|quality",
+    re.IGNORECASE,
+)
+
+
+class _Kind(Struct, frozen=True, kw_only=True):
+    matches: Callable[[Path], bool]  # whether an existing path is of this kind
+    description: str  # the predicate of the sentence about it
+    hint: Callable[[Path], str]  # what to do instead
+
+
+def refuse_checkpoint(path: Path) -> None:
+    """Refuse a checkpoint of TRL, which has a trainer's state as TRL's runs have, and a run's folder of them."""
+    if path.resolve().name.startswith("checkpoint-") and is_checkpoint(path):
+        _refuse(path, _CHECKPOINT)
+    if _is_folder_of_checkpoints(path.resolve()):
+        raise InputError(
+            f"{path} holds a run's checkpoints: weights, without rollouts.",
+            hint=f"Name the run folder above it: {_run_above(path)}",
+        )
+
+
+def refuse_folder_of_runs(path: Path, runs: Sequence[Path]) -> None:
+    """Refuse a folder that holds runs, where there are any, with the commands that read them."""
+    if len(runs) == 1:
+        raise InputError(f"{path} is not a run itself, but {runs[0]} is.", hint=f"Name it: {runs[0]}")
+    if runs:
+        names = [str(run.relative_to(path)) for run in runs]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        first, all_of_them = shlex.quote(str(runs[0])), shlex.quote(str(path))
+        raise InputError(
+            f"{path} is a folder of {len(runs)} runs: {', '.join(names[:5])}{more}.",
+            hint=f"One: gradscope degeneracy {first}; all, on one page: gradscope report {all_of_them}",
+        )
+
+
+def refuse_unknown(path: Path) -> None:
+    """Refuse a path that is recognized as something other than rollouts."""
+    for writer, patterns, instead in _PICKLED:
+        file = _first_like(path, *patterns)
+        if file is not None:
+            raise InputError(f"{file} is {writer}: a pickle, which is never opened.", hint=instead)
+    for kind in _KINDS:
+        if kind.matches(path):
+            _refuse(path, kind)
+
+
+def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoReturn:
+    """Say what rows of no known format hold, which of their columns may be the reward, and what else was looked for."""
+    rows = _usable_rows(request.path)
+    lists = [key for row in rows[:1] for key, cell in row.items() if is_list_of_objects(cell)]
+    list_name = lists[0] if len(rows) == len(lists) == 1 else None
+    rows = rows if list_name is None else rows[0][list_name]
+    refuse_lone_list(request.path, rows)
+    with_entries = column_roles.with_entries(rows)
+    entries = column_roles.columns_in(with_entries)
+    are_scores = (name for name in _like_rewards(with_entries) if name in entries and "." in name)
+    scores = [name for name in are_scores if "reward" in name or "score" in name]
+    candidates = scores or [name for name in _like_rewards(rows) if not column_roles.is_of_call(name, entries)]
+    columns = [name for name in entries if "." not in name or name in scores]  # others are many
+    if not columns and (below := _folders_with_rows(request.path)):
+        more_folders = f" and {counted(len(below) - 1, 'more folder')}" if len(below) > 1 else ""
+        named = f"such files are in {below[0]}{more_folders}"
+        raise InputError(f"{request.path} has no rows itself: {named}.", hint=f"Name the folder: {below[0]}")
+    if len(rows) == 1 and not candidates:
+        _refuse_rows_below_keys(request.path, rows[0])
+    of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
+    seen = f"{of} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
+    has_candidates = candidates and column_roles.resolve_columns(entries, request.columns).reward is None
+    raise InputError(
+        f"{request.path} is not a log that gradscope knows. {seen} Looked for what a trainer writes, and for "
+        f"{'; '.join(looks_for)}.",
+        hint=_reward_hint(rows, candidates)
+        if has_candidates
+        else "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
+        "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them.",
+    )
+
+
+def _usable_rows(path: Path) -> list[dict[str, Any]]:
+    """The first rows of a log; an InputError where it has some, and each was set aside."""
+    quarantine = QuarantineLog()
+    rows = peek(path, quarantine)
+    if not rows:
+        quarantine.raise_unreadable()
+        for reason in quarantine.result().reasons:
+            raise InputError(
+                f"{path} has no usable rows; the first that was set aside, {reason.first}: {reason.reason}.",
+                hint="A row needs a finite number as reward and something to group by.",
+            )
+    return rows
+
+
+def _refuse_rows_below_keys(path: Path, document: Mapping[str, Any]) -> None:
+    """Refuse a document whose rows lie below several keys, with the command that writes them as lines."""
+    keys = _keys_of_rows(document)
+    if len(keys) > 1:
+        is_step = step_number(keys[-1]) is not None and not keys[-1].isdecimal()
+        column = "step: $p[-1]" if is_step else 'setting: ($p | join("/"))'
+        program = shlex.quote(f"paths(arrays) as $p | getpath($p)[] | objects | {{{column}}} + .")
+        raise InputError(
+            f"{path} is not a log that gradscope knows. Its rows lie below the keys {list_names(keys)}, and what these "
+            "are is not known.",
+            hint=f"Write a row a line, with its keys: jq -c {program} {shlex.quote(str(path))} > rows.jsonl",
+        )
+
+
+def _reward_hint(rows: Sequence[Mapping[str, Any]], candidates: Sequence[str]) -> str:
+    named = shlex.quote(candidates[0])
+    listed, _, entry = named.partition(".")
+    if len(rows) == len({of.partition(".")[0] for of in candidates}) == 1 and is_list_of_objects(rows[0].get(listed)):
+        named = f"{entry} --prompt-column NAME, a column of {listed!r} that tells prompts apart"
+    alternatives = f"; others are {list_names(candidates[1:])}" if candidates[1:] else ""
+    return f"Name the number that the trainer used, as in --reward-column {named}{alternatives}."
+
+
+def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Columns of numbers, and entries of objects in lists, that may be the reward by a word in their names."""
+    columns: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, cell in row.items():
+            listed = cell[0].items() if is_list_of_objects(cell) else ()
+            for inner, value in ((name, cell), *((f"{name}.{key}", value) for key, value in listed)):
+                columns.setdefault(inner, []).append(value)
+    return [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
+
+
+def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:
+    """The keys below which the first list of rows with a reward and a prompt lies in objects; none without one."""
+    for key, cell in node.items() if depth else ():
+        columns = column_roles.resolve_columns(cell[0], ColumnNames()) if is_list_of_objects(cell) else ColumnNames()
+        if None not in (columns.reward, column_roles.key_of(columns)):
+            return (key,)
+        if isinstance(cell, dict) and (below := _keys_of_rows(cell, depth - 1)):
+            return (key, *below)
+    return ()
+
+
+def _folders_with_rows(path: Path) -> list[Path]:
+    """Folders below one that hold files of rows, by name."""
+    files = path.rglob("*.*") if path.is_dir() else ()
+    files_of_rows = (file for file in islice(files, _MAX_FILES_BELOW) if suffix_of(file) and file.is_file())
+    return sorted({file.parent for file in files_of_rows} - {path})
+
+
+def _refuse(path: Path, kind: _Kind) -> None:
+    raise InputError(f"{path} {kind.description}.", hint=kind.hint(path))
+
+
+def _has(path: Path, *patterns: str) -> bool:
+    return path.is_dir() and any(next(iter(path.glob(pattern)), None) is not None for pattern in patterns)
+
+
+def _is_file(path: Path, *patterns: str) -> bool:
+    return path.is_file() and any(map(path.match, patterns))
+
+
+def _first_like(path: Path, *patterns: str) -> Path | None:
+    if path.is_dir():
+        return next(iter(files_like(path, *patterns)), None)
+    return path if any(path.match(pattern.removeprefix("**/")) for pattern in patterns) else None
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is a checkpoint, by its name and what it holds."""
+    has_state = _has(path, "config.json", "adapter_config.json", "trainer_state.json", "actor") or _has(path, *_WEIGHTS)
+    return _NUMBERED.fullmatch(path.resolve().name) is not None and has_state
+
+
+def _is_folder_of_checkpoints(path: Path) -> bool:
+    return path.name == "checkpoints" and _has(path, "checkpoint-*") and (path.parent / "manifest.json").is_file()
+
+
+def _run_above(path: Path) -> Path:
+    """The run that a checkpoint belongs to, whether it has a folder for its checkpoints or not."""
+    above = path.parent if path.name else path.resolve().parent
+    return above.parent if _is_folder_of_checkpoints(above.resolve()) and above.name else above
+
+
+def _is_loggers(path: Path) -> bool:
+    folders = ("", "files/", "*/files/", "wandb/*/files/")
+    own = ("*.wandb", "*.db", _EVENTS)
+    return _is_file(path, *own) or _has(path, *own, f"*/{_EVENTS}", *(f"{name}wandb-summary.json" for name in folders))
+
+
+def _is_text(path: Path) -> bool:
+    start = ""
+    if path.is_file() and suffix_of(path) is None:
+        with path.open("rb") as file:
+            start = file.read(_START).decode("utf-8-sig", errors="replace")
+    return start.strip() != "" and "\0" not in start and re.match(r"\s*(\{|\[\s*[\[{])", start) is None
+
+
+def _unpacking(path: Path) -> str:
+    unpack, into = ("python -m zipfile -e", " .") if path.suffix == ".zip" else ("tar -xf", "")
+    return f"Unpack it and name what comes out: {unpack} {shlex.quote(str(path))}{into}"
+
+
+def _name_rollouts(path: Path) -> str:
+    file_or = "file or " if path.is_file() else ""
+    return f"Name the trainer's {file_or}folder of rollouts, or log them in the next run: {_LOG_ROLLOUTS}."
+
+
+_CHECKPOINT = _Kind(
+    matches=is_checkpoint,
+    description="is a checkpoint: weights and the trainer's state, without rollouts",
+    hint=lambda path: f"Name the run folder above it: {_run_above(path)}",
+)
+_KINDS = (
+    _Kind(
+        matches=lambda path: _is_file(path, *_PICKLES),
+        description="looks like a pickle, which is never opened",
+        hint=lambda _: "Write the rollouts as JSONL, Parquet or CSV with a row a rollout: step, group, reward.",
+    ),
+    _CHECKPOINT,
+    _Kind(
+        matches=lambda path: _has(path, "config.json", "adapter_config.json") and _has(path, *_WEIGHTS),
+        description="is a model folder: weights, without rollouts",
+        hint=lambda _: (
+            "Name the folder that the trainer wrote its rollouts to; the model before the first update "
+            "is given with --initial, an adapter's base with --model."
+        ),
+    ),
+    _Kind(
+        matches=lambda path: _has(path, "global_step_*/actor"),
+        description="is a trainer's folder with checkpoints and without rollouts",
+        hint=_name_rollouts,
+    ),
+    _Kind(
+        matches=_is_loggers,
+        description="is what W&B, trackio or TensorBoard keeps of a run, without metrics by step and without rollouts",
+        hint=_name_rollouts,
+    ),
+    _Kind(
+        matches=lambda path: _is_file(path, "results_[0-9]*.json"),
+        description="holds the totals of an evaluation",
+        hint=lambda _: "Give its samples: samples_*.jsonl of lm-eval (log_samples), details_*.parquet of lighteval.",
+    ),
+    _Kind(
+        matches=lambda path: _is_file(path, "*.safetensors", "*.gguf"),
+        description="is a file of weights, without rollouts",
+        hint=_name_rollouts,
+    ),
+    _Kind(
+        matches=lambda path: _is_file(path, "*.tar", "*.tar.gz", "*.tgz", "*.zip"),
+        description="is an archive",
+        hint=_unpacking,
+    ),
+    _Kind(
+        matches=lambda path: _is_file(path, "*.ipynb"),
+        description="is a notebook whose outputs have no table of metrics with a step, nor a trainer's lines",
+        hint=_name_rollouts,
+    ),
+    _Kind(
+        matches=_is_text,
+        description=f"is text without rows; rows are read from {', '.join(SUFFIXES)} files",
+        hint=_name_rollouts,
+    ),
+)
+_PICKLED = (
+    (
+        "SkyRL's dump of training batches, which lacks the rewards",
+        ("dumped_data/global_step_*_training_input.pkl", "global_step_*_training_input.pkl"),
+        "SkyRL writes evaluations as JSONL (dump_eval_results), which are read: give "
+        "dumped_evals/global_step_<N>_evals. For training, write a JSONL row a rollout from the environment: step, "
+        "group, reward.",
+    ),
+    (
+        "verl's rollout cache",
+        ("**/tq_batch.pt", "**/gen_batch.dp"),
+        "Set trainer.rollout_data_dir=DIR; verl then writes <step>.jsonl, which is read.",
+    ),
+    (
+        "slime's dump of training, which lacks the rewards as they were given, or a dump in an old form",
+        ("rollout_data/*.pt", "train_data/*.pt"),
+        "Give the folder of --dump-details: its rollout_data/<rollout_id>.pt are read as plain data, as "
+        "are miles' trajectory/<rollout_id>.jsonl.",
+    ),
+    ("RAGEN's evaluation rollouts", ("val_rollouts*.pkl",), "Set `format: jsonl` under `output` in config/eval.yaml."),
+)
+"""For each pickle: who writes it and what it is, the patterns of its path, and what to switch on instead."""
