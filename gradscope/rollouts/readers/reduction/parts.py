@@ -286,37 +286,14 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
     Groups are sorted by step, then by first row. The pieces of a group in several parts become one, whose first row
     names its prompt. Equal columns share an array. Without groups the table is empty.
     """
-    codes: dict[str, int] = defaultdict(count().__next__)  # of the prompts
-    codes_of_policies: dict[str, int] = defaultdict(count().__next__, {"": UNKNOWN})
-    texts: list[str] = []
-    # growing buffers: arrays of a long log would be in memory twice while they are concatenated
-    of_groups = tuple(bytearray() for _ in range(4))
-    letters, ends = bytearray(), bytearray(8)
-    buffers: dict[str, bytearray] = {}
-    num_rows = 0
-    starts = [np.zeros(0, dtype=np.int64)]  # of stretches of groups without a repeated one
-    num_groups = 0
+    pieces = _Pieces()
     for part in parts:
-        starts.append(num_groups + np.arange(len(part.step) if part.may_repeat else 1))
-        num_groups += len(part.step)
-        prompt = np.fromiter(map(codes.__getitem__, part.prompt), np.int64, len(part.prompt))
-        for buffer, values in zip(of_groups, (part.step, part.size, part.first_row, prompt), strict=True):
-            buffer += np.asarray(values, dtype=np.int64).tobytes()
-        offsets = byte_offsets(part.group).astype(np.int64)
-        ends += (offsets[1:] - offsets[0] + len(letters)).tobytes()
-        letters += memoryview(part.group.buffers()[2] or b"")[offsets[0] : offsets[-1]]
-        texts += part.texts
-        if part.policies:
-            numbers = np.array([codes_of_policies[name] for name in (*part.policies, "")])
-            part = replace(part, columns={**part.columns, "policy": numbers[part.columns["policy"]]})
-        _grow(buffers, part, num_rows)
-        num_rows += int(part.size.sum())
-    step, size, first_row, prompt_codes = (np.frombuffer(buffer, dtype=np.int64) for buffer in of_groups)
-    groups = pa.LargeStringArray.from_buffers(len(step), pa.py_buffer(ends), pa.py_buffer(letters))
-    del of_groups, letters, ends  # so that what is reordered below is in memory once
-    if not num_groups:
+        pieces.add(part)
+    step, size, first_row, prompt_codes = pieces.numbers()
+    if not len(step):
         return RewardTable.of_groups(())
-    order, num_parts = _by_group(step, first_row, groups, np.concatenate(starts))
+    groups = pieces.groups()
+    order, num_parts = _by_group(step, first_row, groups, np.concatenate(pieces.starts))
     trim_heap()
     is_in_order = bool(np.all(order[1:] > order[:-1]))
     rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
@@ -326,54 +303,106 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
         size = np.add.reduceat(size[order], starts_of(num_parts))
         del order, num_parts
         groups = groups.take(to_indices(first))
-    prompt, first_of_prompt = _renumbered(prompt_codes[first], len(codes))
-    arrays: dict[int, NDArray[Any]] = {}
-    for name, buffer in buffers.items():
-        if id(buffer) not in arrays:
-            values = np.frombuffer(buffer, dtype=COLUMN_TYPES.get(name, np.float64))
-            arrays[id(buffer)] = values if rows is None else values[rows]
-    at = np.arange(len(step))[first][first_of_prompt].tolist() if texts else []
-    names_of_prompts = list(codes)
-    columns = {name: arrays[id(buffer)] for name, buffer in buffers.items()}
-    policies = np.array(list(codes_of_policies), dtype=object)
-    if "policy" in columns:
-        is_named = columns["policy"] != UNKNOWN
-        numbers, first_named = numbered(columns["policy"][is_named])
-        policies = policies[1:][columns["policy"][is_named][first_named]]
-        columns["policy"] = np.full(len(is_named), UNKNOWN)
-        columns["policy"][is_named] = numbers
+    prompt, first_of_prompt = _renumbered(prompt_codes[first], len(pieces.prompts))
+    at = np.arange(len(step))[first][first_of_prompt].tolist() if pieces.texts else []
+    ids = list(pieces.prompts)
+    columns = pieces.columns(rows)
     return RewardTable.of_columns(
         columns,
         step=step[first],
         names=groups,
         prompt=prompt,
-        prompts=tuple(names_of_prompts[code] for code in prompt_codes[first][first_of_prompt].tolist()),
+        prompts=tuple(ids[code] for code in prompt_codes[first][first_of_prompt].tolist()),
         size=size,
-        prompt_texts=tuple(texts[index] for index in at) if any(texts) else None,
+        prompt_texts=tuple(pieces.texts[index] for index in at) if any(pieces.texts) else None,
         first_row=first_row[first],
-        policies=tuple(policies.tolist()) if "policy" in columns else (),
+        policies=_renumber_policies(columns, list(pieces.policies)) if "policy" in columns else (),
     )
 
 
-def _grow(buffers: dict[str, bytearray], part: Part, num_rows: int) -> None:
-    """Add the numbers of a part; columns that are equal in every part so far are one buffer."""
-    of_type: dict[Any, bytearray] = {}
-    for name in (name for name in part.columns if name not in buffers):
-        dtype = COLUMN_TYPES.get(name, np.float64)
-        buffers[name] = of_type.setdefault(dtype, bytearray(unknown(name, num_rows).tobytes()))
-    # a buffer as it was, its next values, and the buffer that they go to
-    grown: list[tuple[bytearray, NDArray[Any], bytearray]] = []
-    for name, buffer in buffers.items():
-        values = np.asarray(part.column(name), dtype=COLUMN_TYPES.get(name, np.float64))
-        alike = [entry for entry in grown if entry[0] is buffer]
-        has_nan = values.dtype.kind == "f"
-        own = next((grows for _, other, grows in alike if np.array_equal(other, values, equal_nan=has_nan)), None)
-        if own is None:
-            own = bytearray(buffer) if alike else buffer
-            grown.append((buffer, values, own))
-        buffers[name] = own
-    for _, values, buffer in grown:
-        buffer += values.tobytes()
+def _renumber_policies(columns: dict[str, NDArray[Any]], names: Sequence[str]) -> tuple[str, ...]:
+    """The policies in the order of the rows, by which the column of them is numbered anew."""
+    is_named = columns["policy"] != UNKNOWN
+    numbers, first = numbered(columns["policy"][is_named])
+    named = columns["policy"][is_named][first].tolist()
+    columns["policy"] = np.full(len(is_named), UNKNOWN)
+    columns["policy"][is_named] = numbers
+    return tuple(names[number + 1] for number in named)  # the first name is that of no policy
+
+
+class _Pieces:
+    """The groups of parts, one after another.
+
+    Their numbers are in buffers that grow: arrays of a long log would be in memory twice while they are concatenated.
+    """
+
+    def __init__(self) -> None:
+        self.prompts: dict[str, int] = defaultdict(count().__next__)  # ids and their codes
+        self.policies: dict[str, int] = defaultdict(count().__next__, {"": UNKNOWN})  # names and their codes
+        self.texts: list[str] = []  # of the prompts
+        self.starts = [np.zeros(0, dtype=np.int64)]  # of stretches of groups without a repeated one
+        self._of_groups = tuple(bytearray() for _ in range(4))
+        self._letters, self._ends = bytearray(), bytearray(8)
+        self._columns: dict[str, bytearray] = {}
+        self._num_rows = 0
+
+    def add(self, part: Part) -> None:
+        """Add the groups of a part."""
+        num_groups = len(self._of_groups[0]) // np.dtype(np.int64).itemsize
+        self.starts.append(num_groups + np.arange(len(part.step) if part.may_repeat else 1))
+        prompt = np.fromiter(map(self.prompts.__getitem__, part.prompt), np.int64, len(part.prompt))
+        for buffer, values in zip(self._of_groups, (part.step, part.size, part.first_row, prompt), strict=True):
+            buffer += np.asarray(values, dtype=np.int64).tobytes()
+        offsets = byte_offsets(part.group).astype(np.int64)
+        self._ends += (offsets[1:] - offsets[0] + len(self._letters)).tobytes()
+        self._letters += memoryview(part.group.buffers()[2] or b"")[offsets[0] : offsets[-1]]
+        self.texts += part.texts
+        if part.policies:
+            numbers = np.array([self.policies[name] for name in (*part.policies, "")])
+            part = replace(part, columns={**part.columns, "policy": numbers[part.columns["policy"]]})
+        self._add_columns(part)
+        self._num_rows += int(part.size.sum())
+
+    def _add_columns(self, part: Part) -> None:
+        """Add the numbers of a part; columns that are equal in every part so far are one buffer."""
+        of_type: dict[Any, bytearray] = {}
+        for name in (name for name in part.columns if name not in self._columns):
+            dtype = COLUMN_TYPES.get(name, np.float64)
+            missing = unknown(name, self._num_rows)
+            self._columns[name] = of_type.setdefault(dtype, bytearray(missing.tobytes()))
+        # a buffer as it was, its next values, and the buffer that they go to
+        grown: list[tuple[bytearray, NDArray[Any], bytearray]] = []
+        for name, buffer in self._columns.items():
+            values = np.asarray(part.column(name), dtype=COLUMN_TYPES.get(name, np.float64))
+            alike = [entry for entry in grown if entry[0] is buffer]
+            has_nan = values.dtype.kind == "f"
+            own = next((grows for _, other, grows in alike if np.array_equal(other, values, equal_nan=has_nan)), None)
+            if own is None:
+                own = bytearray(buffer) if alike else buffer
+                grown.append((buffer, values, own))
+            self._columns[name] = own
+        for _, values, buffer in grown:
+            buffer += values.tobytes()
+
+    def numbers(self) -> tuple[Counts, Counts, Counts, Counts]:
+        """Steps, sizes, first rows and codes of prompts, [P] each."""
+        step, size, first_row, prompt = (np.frombuffer(buffer, dtype=np.int64) for buffer in self._of_groups)
+        return step, size, first_row, prompt
+
+    def groups(self) -> pa.Array:
+        """Names of groups, [P]; the buffers are handed over, so that what is reordered is in memory once."""
+        ends, letters = pa.py_buffer(self._ends), pa.py_buffer(self._letters)
+        self._ends, self._letters = bytearray(), bytearray()
+        return pa.LargeStringArray.from_buffers(len(ends) // np.dtype(np.int64).itemsize - 1, ends, letters)
+
+    def columns(self, rows: Counts | None) -> dict[str, NDArray[Any]]:
+        """The numbers of rollouts, of some rows, or of all without a copy; columns of one buffer are one array, [N]."""
+        arrays: dict[int, NDArray[Any]] = {}
+        for name, buffer in self._columns.items():
+            if id(buffer) not in arrays:
+                values = np.frombuffer(buffer, dtype=COLUMN_TYPES.get(name, np.float64))
+                arrays[id(buffer)] = values if rows is None else values[rows]
+        return {name: arrays[id(buffer)] for name, buffer in self._columns.items()}
 
 
 def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) -> tuple[Counts, Counts]:
