@@ -462,7 +462,10 @@ def table_in(path: Path, file: pq.ParquetFile, *, without: Container[str]) -> pa
     if twice is not None:
         raise InputError(f"{path}: {TWICE.format(twice)}.", hint="Write each column under a name of its own.")
     chosen = [name for name in file.schema_arrow.names if name not in without]
-    batches = list(_batches(path, file, columns=chosen, size=_CHUNK))
+    kinds = [file.schema_arrow.field(name).type for name in chosen]
+    are_narrow = all(pa.types.is_primitive(kind) or pa.types.is_dictionary(kind) for kind in kinds)
+    size = _rows_at_once(file.metadata, _MANY) if are_narrow else _CHUNK
+    batches = list(_batches(path, file, columns=chosen, size=size))
     table = pa.Table.from_batches(batches, schema=None if batches else file.schema_arrow).select(chosen)
     return table.replace_schema_metadata(file.schema_arrow.metadata)
 
@@ -483,14 +486,19 @@ def parquet_batches(
         twice, size, metadata = first_duplicate(present), path.stat().st_size, file.metadata
     kinds = {} if twice else {name: file.schema_arrow.field(name).type for name in chosen}
     folded = [name for name, kind in kinds.items() if kind in (pa.string(), pa.large_string())]
-    rows_of = max(metadata.num_rows, 1)
-    num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    at_once = min(max(_LARGE * rows_of // max(num_bytes, 1), _BATCH), _CHUNK if names is None else _MANY)
+    rows_of, at_once = max(metadata.num_rows, 1), _rows_at_once(metadata, _CHUNK if names is None else _MANY)
     with open_parquet(path, read_dictionary=folded) as file:
         done = 0
         for batch in _batches(path, file, columns=[] if twice else chosen, size=at_once, texts=texts):
             done += batch.num_rows
             yield batch, size * done // rows_of, twice
+
+
+def _rows_at_once(metadata: pq.FileMetaData, most: int) -> int:
+    """How many rows of a Parquet file a batch of columns has."""
+    num_bytes: int = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    num_rows: int = metadata.num_rows
+    return min(max(_LARGE * num_rows // max(num_bytes, 1), _BATCH), most)
 
 
 def read_parquet_rows(path: Path, quarantine: QuarantineLog, columns: Collection[str] | None = None) -> Iterator[Row]:

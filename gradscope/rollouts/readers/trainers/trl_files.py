@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
-from gradscope.rollouts.arrays import to_numpy
+from gradscope.rollouts.arrays import dictionary_codes, to_numpy
 from gradscope.rollouts.groups import UNKNOWN, completion_columns
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.tables import natural, open_parquet, read_parquet, table_in
@@ -99,16 +99,18 @@ def read_step_file(path: Path, functions: Sequence[str] = (), *, in_full: bool =
     """
     with open_parquet(path) as file:
         types = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
-        absent = [name for name in _REQUIRED if name not in types]
-        if absent:
-            raise InputError(
-                f"{path} lacks the column{'s' * (len(absent) > 1)} {', '.join(absent)} that TRL writes.",
-                hint="Use --reader generic and name the columns.",
-            )
-        doubles = tuple(name for name, kind in types.items() if pa.types.is_floating(kind))
-        numeric = [name for name in types if name in ("advantage", *functions, *doubles)]
-        is_measured = in_full and OF_TOKENS.isdisjoint(types)
-        read = {"step", "prompt", _IDS, *numeric, *(["completion"] if is_measured else [])}
+    absent = [name for name in _REQUIRED if name not in types]
+    if absent:
+        raise InputError(
+            f"{path} lacks the column{'s' * (len(absent) > 1)} {', '.join(absent)} that TRL writes.",
+            hint="Use --reader generic and name the columns.",
+        )
+    doubles = tuple(name for name, kind in types.items() if pa.types.is_floating(kind))
+    numeric = [name for name in types if name in ("advantage", *functions, *doubles)]
+    is_measured = in_full and OF_TOKENS.isdisjoint(types)
+    read = {"step", "prompt", _IDS, *numeric, *(["completion"] if is_measured else [])}
+    is_text = pa.types.is_string(types["prompt"]) or pa.types.is_large_string(types["prompt"])
+    with open_parquet(path, read_dictionary=["prompt"] if is_text else None) as file:
         cells = table_in(path, file, without=types.keys() - read)
     if not len(cells):
         hint = "Look at its dataset: prompts that are fewer than those of a step are left out."
@@ -147,9 +149,12 @@ def _num_tokens(column: pa.ChunkedArray) -> NDArray[np.int64]:
 
 
 def _prompts(column: pa.Array) -> RowPrompts:
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        encoded = column.dictionary_encode(null_encoding="encode")
-        return RowPrompts.of(encoded.dictionary.to_pylist(), to_numpy(encoded.indices), text_id)
+    if pa.types.is_dictionary(column.type):
+        codes = dictionary_codes(column)
+        if not np.bincount(codes + 1, minlength=len(column.dictionary) + 1)[1:].all() or codes.min() < 0:
+            column = column.cast(column.type.value_type).dictionary_encode(null_encoding="encode")
+            codes = to_numpy(column.indices)
+        return RowPrompts.of(column.dictionary.to_pylist(), codes, text_id)
     return RowPrompts.of(column.to_pylist(), np.arange(len(column)), parse.prompt_text_id)
 
 

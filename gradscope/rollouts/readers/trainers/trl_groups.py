@@ -8,8 +8,9 @@ group, L logged steps, K reward functions.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import compress, count
 from typing import Any
 
 import numpy as np
@@ -108,13 +109,12 @@ def table_of_blocks(blocks: Sequence[Block], sizes: Sequence[int]) -> RewardTabl
     num_groups = [len(block.prompts) // size for block, size in sized]
     step = np.repeat([block.step for block in blocks], num_groups)
     within = np.arange(len(step)) - np.searchsorted(step, step)
-    texts: dict[str, str] = {}
-    for block in blocks:
-        texts |= zip(block.prompts.ids, block.prompts.texts, strict=True)
-    numbers = {name: number for number, name in enumerate(texts)}
-    prompts = [
-        np.array([numbers[name] for name in block.prompts.ids])[block.prompts.of_row[::size]] for block, size in sized
-    ]
+    codes: dict[str, int] = defaultdict(count().__next__)  # ids of prompts
+    texts, prompts = list[str](), list[NDArray[np.int64]]()
+    for block, size in sized:
+        of_block = np.fromiter(map(codes.__getitem__, block.prompts.ids), np.int64, len(block.prompts.ids))
+        texts += compress(block.prompts.texts, of_block >= len(texts))
+        prompts.append(of_block[block.prompts.of_row[::size]])
     columns = {
         name: np.concatenate([getattr(block, field) for block in blocks])
         for name, field in (("reward", "rewards"), ("advantage", "advantages"))
@@ -135,9 +135,9 @@ def table_of_blocks(blocks: Sequence[Block], sizes: Sequence[int]) -> RewardTabl
         step=step.astype(np.int64),
         names=to_indices(within).cast(pa.string()),
         prompt=np.concatenate(prompts),
-        prompts=tuple(texts),
+        prompts=tuple(codes),
         size=np.repeat(np.array(sizes, dtype=np.int64), num_groups),
-        prompt_texts=tuple(texts.values()) if any(texts.values()) else None,
+        prompt_texts=tuple(texts) if any(texts) else None,
     )
 
 
