@@ -167,10 +167,10 @@ class MetricFile(Struct, frozen=True):
             quarantine.add_unreadable(error)
 
     def first_pieces(self, number: int) -> list[Piece]:
-        """The first pieces, with at least so many rows; nothing is set aside yet."""
-        pieces = list[Piece]()
-        with closing(self.pieces(MetricsLog(no_progress, ()))) as rest:  # type: ignore[type-var]
-            while number > 0 and (piece := next(rest, None)) is not None:
+        """The first pieces, with at least so many rows unless these are large; nothing is set aside yet."""
+        pieces, reading = list[Piece](), MetricsLog(no_progress, ())
+        with closing(self.pieces(reading)) as rest:  # type: ignore[type-var]
+            while number > 0 and reading.num_read < _LARGE and (piece := next(rest, None)) is not None:
                 pieces.append(piece)
                 number -= len(piece.numbers)
         return pieces

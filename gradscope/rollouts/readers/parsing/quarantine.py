@@ -182,14 +182,15 @@ class WatchedLog(QuarantineLog):
         super().__init__()
         self._progress = progress
         self._num_bytes = sum(file.stat().st_size for file in files)
-        self._num_rows = self._done = 0
+        self.num_read = 0  # bytes
+        self._num_rows = 0
         self._due = _MEGABYTE
 
     def count_read(self, num_bytes: int, num_rows: int = 1) -> None:
         """Count the bytes, and report them after each megabyte."""
         self._num_rows += num_rows
-        self._done += num_bytes
-        if self._done >= self._due:
-            self._due = self._done + _MEGABYTE
-            done = min(self._done, self._num_bytes)
+        self.num_read += num_bytes
+        if self.num_read >= self._due:
+            self._due = self.num_read + _MEGABYTE
+            done = min(self.num_read, self._num_bytes)
             self._progress(done // _MEGABYTE, self._num_bytes // _MEGABYTE, f"MB read, {self._num_rows:,} rows")

@@ -506,9 +506,10 @@ def refuse_copies(path: Path, keys: Sequence[str]) -> None:
         return Counter(tuple(hash(str(row.get(key))) for key in keys) for row in rows)  # without times of writing
 
     rows = [row for _, file in likest for row in peek(file, num_rows=NUM_SEARCHED)]
-    times, num_bytes = times_of(rows), len(str(rows[:_NUM_PEEKED])) / _NUM_PEEKED
+    times = times_of(rows)
     may_be_shuffled = NUM_SEARCHED <= len(rows) > len(times)
-    if may_be_shuffled and likest[0][0] < _NUM_SHUFFLED * num_bytes:  # of more rows, copies would lie too far apart
+    num_bytes = len(str(rows[:_NUM_PEEKED])) / _NUM_PEEKED if may_be_shuffled else 0
+    if likest[0][0] < _NUM_SHUFFLED * num_bytes:  # of more rows, copies would lie too far apart
         more = (islice(read_rows(file, QuarantineLog(), keys), _NUM_SHUFFLED) for _, file in likest)
         times = times_of(row for rows in more for _, row in rows)
     groups = {content[:2] for content in times}

@@ -32,7 +32,7 @@ from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part
 
 BLOCK = 4 << 20
 """Bytes of a block: so many that its overhead is small, and so few that a processor's cache holds most of them."""
-_END, _OPEN, _CLOSE, _RETURN, _QUOTE = map(ord, '\n{}\r"')
+_END, _OPEN, _CLOSE, _RETURN, _QUOTE, _MINUS = map(ord, '\n{}\r"-')
 _BRACKET = ord("{")
 """``{``, which ``[`` becomes where bit 0x20 is set."""
 _STRIDE = (
@@ -372,7 +372,6 @@ def _none_if_patched(cell: Any) -> Any:
     return {name: _none_if_patched(value) for name, value in cell.items()} or None
 
 
-_NOT_JSON = (b"NaN", b"Infinity", b"-Infinity")
 _PATCH = b"{}"
 
 
@@ -381,16 +380,25 @@ def _without_nan(data: bytes, bounds: Counts) -> tuple[bytes, NDArray[np.bool_]]
 
     Also which lines have one: where such a cell is read, only the row reader knows what it means.
     """
-    quotes = positions_of(_unescaped(data), _QUOTE)
-    patched, is_patched = np.frombuffer(data, dtype=np.uint8).copy(), np.zeros(len(bounds) - 1, dtype=np.bool_)
-    for text in _NOT_JSON:
-        starts = np.fromiter(_positions_in(data, text), np.int64)
-        line = np.searchsorted(bounds, starts, side="right") - 1
-        is_outside = _are_outside(starts, quotes, bounds)
-        is_patched[line[is_outside]] = True
-        patch = np.frombuffer(_PATCH.ljust(len(text)), dtype=np.uint8)
-        patched[starts[is_outside, None] + np.arange(len(text))] = patch
+    letters, quotes = np.frombuffer(data, dtype=np.uint8), positions_of(_unescaped(data), _QUOTE)
+    patched, is_patched = letters.copy(), np.zeros(len(bounds) - 1, dtype=np.bool_)
+    for word in (b"NaN", b"Infinity"):
+        starts = _words_in(letters, word)
+        starts = starts[_are_outside(starts, quotes, bounds)]
+        is_patched[np.searchsorted(bounds, starts, side="right") - 1] = True
+        patched[starts[:, None] + np.arange(len(word))] = np.frombuffer(_PATCH.ljust(len(word)), dtype=np.uint8)
+        signed = starts[letters[starts - 1] == _MINUS] if word == b"Infinity" else starts[:0]
+        patched[signed[:, None] + np.arange(-1, 2)] = np.frombuffer(_PATCH.ljust(3), dtype=np.uint8)
     return patched.tobytes(), is_patched
+
+
+def _words_in(letters: NDArray[np.uint8], word: bytes) -> Counts:
+    """Where a word begins, of which few begin with its first letter alone."""
+    at = positions_of(letters, word[0])
+    at = at[at <= len(letters) - len(word)]
+    for offset, letter in enumerate(word):
+        at = at[letters[at + offset] == letter]
+    return at
 
 
 def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts:
