@@ -464,7 +464,8 @@ def table_in(path: Path, file: pq.ParquetFile, *, without: Container[str]) -> pa
     chosen = [name for name in file.schema_arrow.names if name not in without]
     kinds = [file.schema_arrow.field(name).type for name in chosen]
     are_narrow = all(pa.types.is_primitive(kind) or pa.types.is_dictionary(kind) for kind in kinds)
-    size = _rows_at_once(file.metadata, _MANY) if are_narrow else _CHUNK
+    most = max(_MANY // max(len(chosen), 1), _CHUNK)  # numbers that repeat take no more of a file than one of them
+    size = _rows_at_once(file.metadata, most) if are_narrow else _CHUNK
     batches = list(_batches(path, file, columns=chosen, size=size))
     table = pa.Table.from_batches(batches, schema=None if batches else file.schema_arrow).select(chosen)
     return table.replace_schema_metadata(file.schema_arrow.metadata)
