@@ -7,10 +7,11 @@ import pytest
 
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers import nested
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.nested import NUM_LISTED, Level, layout_of, rows_within, title_of
 from tests.rollouts.readers.lines import write_lines
-from tests.rollouts.readers.reduced import assert_reduced
+from tests.rollouts.readers.reduced import answers, assert_reduced
 
 REWARDS = {(step, prompt): (float(step > 1), float(prompt == "p")) for step in (1, 2) for prompt in "pq"}
 """(Step, prompt) -> the rewards of its two samples."""
@@ -174,13 +175,14 @@ FLAWS: tuple[dict[str, Any], ...] = (
     {"prompt": ""},
     {"prompt": None},
     {"reward": "x"},
+    {"reward": [1]},
 )
 
 
 @pytest.mark.parametrize("flaw", [{}, *FLAWS])
 @pytest.mark.parametrize("kind", ["list", "batch", "keys"])
 def test_rollouts_within_rows_are_columns_as_the_row_reader_has_them(
-    kind: str, flaw: dict[str, Any], tmp_path: Path
+    kind: str, flaw: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = []
     for step in range(1, 7):
@@ -192,8 +194,11 @@ def test_rollouts_within_rows_are_columns_as_the_row_reader_has_them(
             rows.append({"step": step, "loss": 0.5, **lists})
         else:
             rows.append({"step": step, "loss": 0.5, "rollouts": inner if kind == "list" else by_key})
-    run = assert_reduced(write_lines(tmp_path / "log.jsonl", *rows, {"step": 7, "loss": 0.5}))
+    log = write_lines(tmp_path / "log.jsonl", *rows, {"step": 7, "loss": 0.5})
+    run = assert_reduced(log)
     assert run.source.num_rows >= 30
+    monkeypatch.setattr(nested, "_cells_in_lists", lambda *_: None)
+    assert answers(read_run(log, rewards_only=True)) == answers(run)
 
 
 @pytest.mark.parametrize("name", ["step", "global_step", "iteration"])

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.progress import no_progress
+from gradscope.rollouts.readers.metrics_alone import files
 from gradscope.rollouts.readers.metrics_alone.files import STEP_IS_POSITION, MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.runs import Piece
 from gradscope.rollouts.run import Numbers
@@ -38,6 +39,16 @@ def cells_in(path: Path, aside: MetricsLog | None = None) -> list[dict[str, Any]
     assert str(first) == str(rows[: len(first)])
     assert len(first) >= min(len(rows), 2)
     return [row for _, _, row in rows]
+
+
+def test_no_more_of_large_rows_is_looked_at_than_tells_what_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps({"step": at, "loss": 0.5}) + "\n" for at in range(100)))
+    monkeypatch.setattr(files, "_SMALL", 300)
+    assert sum(len(piece.numbers) for piece in opened(path).first_pieces(100)) == 100
+    monkeypatch.setattr(files, "_LARGE", 300)
+    assert sum(len(piece.numbers) for piece in opened(path).first_pieces(100)) < 20
 
 
 def write(path: Path, text: str) -> Path:

@@ -3,10 +3,12 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from gradscope.errors import InputError
+from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.trainers.trl_files import TrlState, read_state
@@ -138,6 +140,15 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(InputError, match=r"completions_00001\.parquet is not a readable Parquet file"):
         read_run(tmp_path)
+
+
+def test_prompts_are_those_of_rows_whatever_the_dictionary_of_the_file_has(tmp_path: Path) -> None:
+    file = write_file(tmp_path, 1, rows(["a", "a", "", ""], [1, 0, 0, 0]))
+    table = pq.read_table(file)
+    prompts = pa.DictionaryArray.from_arrays(pa.array([1, 1, None, None], pa.int32()), ["of no row", "a"])
+    pq.write_table(table.set_column(table.schema.get_field_index("prompt"), "prompt", prompts), file)
+    read = reward_table(read_run(tmp_path, rewards_only=True).groups)
+    assert (read.prompt_texts, read.size.tolist()) == (("a", ""), [2, 2])
 
 
 def test_a_file_that_is_not_trls_says_so(tmp_path: Path) -> None:
