@@ -146,43 +146,14 @@ def compare_runs(
     """
     progress = reporter(progress)
     paths = tuple(fetched(path, progress) for path in paths)
-    folders = compared_runs.find_runs(paths)
-    runs, left_out = compared_runs.read_runs(folders, read, progress)
-    reasons = {folder: error.message.rstrip(".") for folder, error in left_out.items()}
-    listed = "; ".join(f"{folder}: {reason}" for folder, reason in reasons.items())
-    if strict and left_out:
-        raise InputError(f"{len(left_out)} runs cannot be compared ({listed}).", hint="Leave out --strict.")
-    if len(runs) < 2:
-        why = next((error.hint for error in left_out.values()), None)
-        why = shlex.join(["gradscope", "passk", *map(str, paths)]) if why == compared_runs.OF_SAMPLES else why
-        raise InputError(
-            f"A comparison needs two finished runs, and there are {len(runs)} ({listed or 'no other folder'}).",
-            hint=why or "Name two runs, or train some: gradscope train --advantage grpo,sign --seeds 0-4 --output grid",
-        )
+    runs, left_out = _comparable_runs(paths, read, progress, strict=strict)
     lengths = [len(run.steps) for run in runs]
     if len(runs) == 2:
         runs = compared_runs.on_common_steps(*map(compared_runs.with_side_rewards, runs))
     cells = _cells(runs)
     asked = _asked(cells, only)
     measured = _measure_gradients(runs, progress=progress) if gradients else {}
-    budgets = _budgets(runs, ks)
-    is_told = {
-        # one more test would weaken those of many runs; of two it tells a rise from a fall of the same mean
-        "reward_trend": len(runs) == 2,
-        # where the reward is the probability of the answer, whatever led there
-        "frac_incoherent": any(run.settings.get("reward") == "answer_probability" for run in runs),
-        # where runs cost differently by design and all state their cost; else only completion lengths differ
-        "kilotokens_per_step": any(run.settings.get("sampling", "fixed") != "fixed" for run in runs)
-        and all(run.kilotokens is not None for run in runs),
-    }
-    values = {
-        cell: {
-            seed: {name: value for name, value in run.values(budgets).items() if is_told.get(name, True)}
-            | measured.get(run.path, {})
-            for seed, run in of_seed.items()
-        }
-        for cell, of_seed in cells.items()
-    }
+    values = _values(cells, runs, _budgets(runs, ks), measured)
     metrics = tuple(dict.fromkeys(name for of_seed in values.values() for run in of_seed.values() for name in run))
     pairs = with_verdicts([pair for first, second in asked for pair in _compare(first, second, values)])
     if len(runs) == 2 and pairs:
@@ -199,7 +170,7 @@ def compare_runs(
         metrics=metrics,
         num_tests=sum(pair.p_value is not None for pair in pairs),
         rewards=tuple(replace(run.sides, run=names[run.path]) for run in runs if run.sides is not None),
-        left_out=reasons,
+        left_out=left_out,
     )
     if len(runs) == 2:
         prompts = _prompts(*runs)
@@ -209,6 +180,51 @@ def compare_runs(
             cautions=tuple(_cautions(*runs, lengths, prompts)),
         )
     return replace(comparison, findings=compare_findings(comparison))
+
+
+def _comparable_runs(
+    paths: Sequence[Path], read: ReadOptions | None, progress: ProgressCallback, *, strict: bool
+) -> tuple[tuple[compared_runs.ComparedRun, ...], dict[str, str]]:
+    """The runs below some paths, two or more, and why others are left out."""
+    runs, left_out = compared_runs.read_runs(compared_runs.find_runs(paths), read, progress)
+    reasons = {folder: error.message.rstrip(".") for folder, error in left_out.items()}
+    listed = "; ".join(f"{folder}: {reason}" for folder, reason in reasons.items())
+    if strict and left_out:
+        raise InputError(f"{len(left_out)} runs cannot be compared ({listed}).", hint="Leave out --strict.")
+    if len(runs) < 2:
+        why = next((error.hint for error in left_out.values()), None)
+        why = shlex.join(["gradscope", "passk", *map(str, paths)]) if why == compared_runs.OF_SAMPLES else why
+        raise InputError(
+            f"A comparison needs two finished runs, and there are {len(runs)} ({listed or 'no other folder'}).",
+            hint=why or "Name two runs, or train some: gradscope train --advantage grpo,sign --seeds 0-4 --output grid",
+        )
+    return runs, reasons
+
+
+def _values(
+    cells: Mapping[_Cell, Mapping[int, compared_runs.ComparedRun]],
+    runs: Sequence[compared_runs.ComparedRun],
+    budgets: Sequence[int],
+    measured: Mapping[Path, dict[str, float]],
+) -> dict[_Cell, dict[int, dict[str, float]]]:
+    """The metrics of each cell's seeds that tell these runs apart, with those of gradients."""
+    is_told = {
+        # one more test would weaken those of many runs; of two it tells a rise from a fall of the same mean
+        "reward_trend": len(runs) == 2,
+        # where the reward is the probability of the answer, whatever led there
+        "frac_incoherent": any(run.settings.get("reward") == "answer_probability" for run in runs),
+        # where runs cost differently by design and all state their cost; else only completion lengths differ
+        "kilotokens_per_step": any(run.settings.get("sampling", "fixed") != "fixed" for run in runs)
+        and all(run.kilotokens is not None for run in runs),
+    }
+    return {
+        cell: {
+            seed: {name: value for name, value in run.values(budgets).items() if is_told.get(name, True)}
+            | measured.get(run.path, {})
+            for seed, run in of_seed.items()
+        }
+        for cell, of_seed in cells.items()
+    }
 
 
 def _prompts(*runs: compared_runs.ComparedRun) -> list[set[str]] | None:
