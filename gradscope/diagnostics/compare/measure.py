@@ -183,7 +183,7 @@ def compare_runs(
 
 
 def _comparable_runs(
-    paths: Sequence[Path], read: ReadOptions | None, progress: ProgressCallback, *, strict: bool
+    paths: Sequence[str | Path], read: ReadOptions | None, progress: ProgressCallback, *, strict: bool
 ) -> tuple[tuple[compared_runs.ComparedRun, ...], dict[str, str]]:
     """The runs below some paths, two or more, and why others are left out."""
     runs, left_out = compared_runs.read_runs(compared_runs.find_runs(paths), read, progress)
