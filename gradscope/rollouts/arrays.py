@@ -95,6 +95,38 @@ def run_starts(cells: Sequence[Any]) -> NDArray[np.bool_]:
     return np.fromiter(map(ne, cells, chain([object()], cells)), np.bool_, len(cells))
 
 
+def nested_starts(column: pa.Array) -> NDArray[np.bool_]:
+    """:func:`run_starts` of lists and structs that stay in Arrow, [R]."""
+    rows = np.arange(len(column))
+    try:
+        differ = ~_are_equal(column, rows[1:], rows[:-1])
+    except pa.ArrowNotImplementedError:  # of a map, say
+        return run_starts(to_cells(column))
+    return np.append(np.ones(min(len(column), 1), dtype=np.bool_), differ)
+
+
+def _are_equal(column: pa.Array, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether cells at some places equal those at others, as null equals null, [P]."""
+    if pa.types.is_struct(column.type):
+        are_equal = np.ones(len(first), dtype=np.bool_)
+        for field in column.flatten():
+            are_equal &= _are_equal(field, first, second)
+    elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        offsets = to_numpy(column.offsets).astype(np.int64)
+        sizes = np.diff(offsets)
+        are_equal = sizes[first] == sizes[second]
+        num = np.where(are_equal, sizes[first], 0)
+        pair = np.repeat(np.arange(len(first)), num)
+        within = np.arange(len(pair)) - np.repeat(np.cumsum(num) - num, num)
+        differ = ~_are_equal(column.values, offsets[first][pair] + within, offsets[second][pair] + within)
+        are_equal[pair[differ]] = False
+    else:
+        codes = dictionary_codes(column if pa.types.is_dictionary(column.type) else column.dictionary_encode())
+        return np.asarray(codes[first] == codes[second])
+    is_valid = to_numpy(column.is_valid().cast(pa.int8()))
+    return np.asarray((is_valid[first] == is_valid[second]) & (are_equal | (is_valid[first] == 0)))
+
+
 _CACHED = 1 << 17  # letters that are compared at once: of a whole block, the results leave a processor's cache
 
 

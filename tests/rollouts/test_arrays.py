@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,27 @@ def test_places_are_found_and_choose_rows() -> None:
     names = pa.array(["a", "b", "c"])
     for places in (np.array([2, 0, 2]), np.arange(3)[::2], np.zeros(0, dtype=np.int64)):
         assert names.take(arrays.to_indices(places)).to_pylist() == [names[at].as_py() for at in places.tolist()]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [["a"], ["a"], ["a", "b"], ["a", None], None, None, [], ["b"]],
+        [{"of": "a", "at": [1]}, {"of": "a", "at": [1]}, {"of": "a", "at": [2]}, None, {"of": None, "at": None}],
+        [[{"role": "user", "content": "q"}]] * 2 + [[{"role": "user", "content": "p"}]] * 2 + [[]],
+        [[["a"], []], [["a"], []], [[], ["a"]]],
+    ],
+)
+def test_lists_and_structs_begin_where_their_plain_values_differ(cells: list[Any]) -> None:
+    expected = [at == 0 or cell != cells[at - 1] for at, cell in enumerate(cells)]
+    assert arrays.nested_starts(pa.array(cells)).tolist() == expected
+    assert arrays.nested_starts(pa.array([cells[-1], *cells])[1:]).tolist() == expected
+    assert arrays.nested_starts(pa.array(cells)[:0]).tolist() == []
+
+
+def test_what_arrow_does_not_encode_is_compared_as_plain_values() -> None:
+    maps = pa.array([[("a", 1)], [("a", 1)], [("b", 1)]], pa.map_(pa.string(), pa.int64()))
+    assert arrays.nested_starts(maps).tolist() == [True, False, True]
 
 
 def test_text_of_any_letters_becomes_strings() -> None:

@@ -12,10 +12,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
-from functools import lru_cache
 from itertools import repeat
 from json.encoder import encode_basestring_ascii
 from operator import contains
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import UNSET, MsgspecError, Raw, Struct
+from msgspec import UNSET, MsgspecError, Raw, Struct, convert
 from msgspec.json import Decoder, decode, encode
 from numpy.typing import NDArray
 
@@ -200,7 +199,26 @@ def before_answer(messages: Any) -> Any:
 
 def prompt_text_id(prompt: Any) -> str:
     """The id of a prompt that has none in the log: a digest of its messages or its text."""
-    return _text_digest(prompt) if type(prompt) is str else digest(parse_messages(prompt) or text_of(prompt))
+    if type(prompt) is str:
+        return _text_id(prompt)
+    with suppress(MsgspecError):
+        if type(prompt) is list and (messages := convert(prompt, list[_Message])):
+            return _messages_id(messages)
+    return digest(parse_messages(prompt) or text_of(prompt))
+
+
+_MAX_KNOWN = 1 << 17
+_known_ids: dict[int, str] = {}
+
+
+def _text_id(text: str) -> str:
+    """The digest of a prompt that is likely to come again, kept by the hash of its text, as texts would take memory."""
+    key = hash(text)  # which has as many bits as the digest
+    if key not in _known_ids:
+        if len(_known_ids) == _MAX_KNOWN:
+            _known_ids.clear()
+        _known_ids[key] = digest(text)
+    return _known_ids[key]
 
 
 class _Message(Struct, gc=False, forbid_unknown_fields=True):
@@ -208,20 +226,22 @@ class _Message(Struct, gc=False, forbid_unknown_fields=True):
     content: str
 
 
+def _messages_id(messages: Iterable[_Message]) -> str:
+    """The digest of messages with roles and contents alone, in a third of the time."""
+    pairs = (map(encode_basestring_ascii, (message.content, message.role)) for message in messages)
+    written = ", ".join(['{{"content": {}, "role": {}}}'.format(*pair) for pair in pairs])
+    return hashlib.sha256(f"[[{written}]]".encode()).hexdigest()[:16]
+
+
 _MESSAGES = Decoder(list[_Message])
 
 
 def prompt_json_id(text: bytes) -> str:
-    """:func:`prompt_text_id` of what a JSON text says; messages of role and content alone take a third of the time."""
+    """:func:`prompt_text_id` of what a JSON text says."""
     with suppress(MsgspecError, UnicodeDecodeError, RecursionError):
         if messages := _MESSAGES.decode(text):
-            pairs = (map(encode_basestring_ascii, (message.content, message.role)) for message in messages)
-            written = ", ".join(['{{"content": {}, "role": {}}}'.format(*pair) for pair in pairs])
-            return hashlib.sha256(f"[[{written}]]".encode()).hexdigest()[:16]
+            return _messages_id(messages)
     return prompt_text_id(json.loads(text))
-
-
-_text_digest = lru_cache(maxsize=2)(digest)  # one text of a dictionary may be the prompt of many groups
 
 
 def _content_of(message: Mapping[str, Any]) -> str:

@@ -352,6 +352,8 @@ _BATCH = 64
 """Rows of a Parquet file that are decoded at once: a few bytes on disk may stand for a large cell in every row."""
 _CHUNK = 1024  # the same where they stay columns, whose texts are no dictionary
 _LARGE, _MANY = 64 << 20, 1 << 16  # bytes and rows of a batch of columns, by the sizes in the file's metadata
+_BUFFER = 1 << 16
+"""Bytes of a Parquet file that are read at once: else its first rows cost as much as all of their row group."""
 _DIGITS = re.compile("[0-9]+")
 _LONGEST_NUMBER = 20  # digits: those of a time in nanoseconds
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
@@ -543,7 +545,7 @@ def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq  # 30 ms that no other log needs
 
     try:
-        with open_file(path) as stream, pq.ParquetFile(stream, **how) as file:
+        with open_file(path) as stream, pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER, **how) as file:
             yield file
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # part of a damaged file cannot be trusted
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from itertools import chain, compress, islice, repeat
+from itertools import chain, islice, repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -486,10 +486,9 @@ def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
     """The different cells of a column, and which of them each row has; -1 for null, [R]."""
     if not pa.types.is_dictionary(column.type):
         if pa.types.is_nested(column.type):  # which Arrow does not encode; equal cells mostly stand side by side
-            cells = arrays.to_cells(column)
-            starts = arrays.run_starts(cells)
-            codes = np.where([cell is None for cell in cells], -1, np.cumsum(starts) - 1)
-            return list(compress(cells, starts)), codes
+            starts = arrays.nested_starts(column)
+            codes = np.where(arrays.to_numpy(column.is_valid().cast(pa.int8())), np.cumsum(starts) - 1, -1)
+            return arrays.to_cells(column.take(arrays.to_indices(np.flatnonzero(starts)))), codes
         column = column.dictionary_encode()
     codes = arrays.dictionary_codes(column)
     if len(column.dictionary) <= len(column):

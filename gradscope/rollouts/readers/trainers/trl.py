@@ -483,7 +483,7 @@ def _swift_prompts(prompts: Sequence[Any]) -> trl_files.RowPrompts:
         return trl_files.RowPrompts.of(prompts, np.arange(len(prompts)), parse.digest)
     numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
     return trl_files.RowPrompts.of(
-        list(numbers), np.fromiter(map(numbers.__getitem__, prompts), np.int64), trl_files.text_id
+        list(numbers), np.fromiter(map(numbers.__getitem__, prompts), np.int64), parse.prompt_text_id
     )
 
 

@@ -11,7 +11,6 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +153,8 @@ def _prompts(column: pa.Array) -> RowPrompts:
         if not np.bincount(codes + 1, minlength=len(column.dictionary) + 1)[1:].all() or codes.min() < 0:
             column = column.cast(column.type.value_type).dictionary_encode(null_encoding="encode")
             codes = to_numpy(column.indices)
-        return RowPrompts.of(column.dictionary.to_pylist(), codes, text_id)
+        return RowPrompts.of(column.dictionary.to_pylist(), codes, parse.prompt_text_id)
     return RowPrompts.of(column.to_pylist(), np.arange(len(column)), parse.prompt_text_id)
-
-
-@lru_cache(maxsize=1 << 16)
-def text_id(prompt: str | None) -> str:
-    """The id of a prompt's text, cached since prompts return from step to step."""
-    return parse.digest(prompt or "")
 
 
 def completion_files(path: Path) -> tuple[Path, ...]:

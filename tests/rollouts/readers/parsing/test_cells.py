@@ -281,3 +281,11 @@ def test_a_prompt_as_json_has_the_id_of_what_it_says(content: Any, further: dict
     question = {"role": "user", "content": content, **further}
     for prompt in ([question], [question, ANSWER], [], question, content):
         assert cells.prompt_json_id(json.dumps(prompt).encode()) == cells.prompt_text_id(prompt)
+
+
+def test_ids_of_prompts_are_those_of_their_texts_however_many_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "_MAX_KNOWN", 2)
+    monkeypatch.setattr(cells, "_known_ids", {})
+    texts = ["a", "b", "a", "c", "é\ud800", "b"]
+    assert [cells.prompt_text_id(text) for text in texts] == list(map(cells.digest, texts))
+    assert len(cells._known_ids) <= 2
