@@ -78,6 +78,8 @@ _OF_SEVERAL = re.compile(
     r"reward[_/]|(mean|avg|average|median|max|min|best|peak|top|std|sum|group|batch|baseline|expected|(last|first)_?\d*)_"
 )
 """Rewards by their names that are none of a rollout alone: of reward functions, or of several rollouts."""
+INSTEAD_OF_STEPS = ("iter", "epoch", "round", "episode")
+"""Columns that may count as steps where no column is called one."""
 POLICIES = ("policy", "model", "model_name")
 RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
 """Columns that name the run of a row."""
@@ -130,6 +132,8 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
     alone = [name for name in reward_columns(present, "") if not _OF_SEVERAL.match(name) and "." not in name]
     if guessed["reward"] is None and len(alone) == 1:
         guessed["reward"] = alone[0]
+    if (total := f"{guessed['reward'] or 'rewards'}.total") in present:  # of an object with its parts
+        guessed["reward"] = total
     if key_of(ColumnNames(**guessed)) is None:
         ids = () if guessed["step"] else ("id", "idx")  # beside a step they number rows
         guessed["prompt_id"] = next((name for name in present if PROMPT_NUMBER.fullmatch(name) or name in ids), None)

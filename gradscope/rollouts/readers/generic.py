@@ -22,7 +22,14 @@ from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import nested
 from gradscope.rollouts.readers.flat_columns import TIMES, FlatColumns, column_log
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.grouping import Grouping, grouping_of, run_columns, setting_columns
+from gradscope.rollouts.readers.grouping import (
+    Grouping,
+    are_parts_of_rollouts,
+    counted_step,
+    grouping_of,
+    run_columns,
+    setting_columns,
+)
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     ENVIRONMENTS,
@@ -41,6 +48,7 @@ from gradscope.rollouts.readers.parsing.records import (
     list_names,
     peek,
     refuse_copies,
+    refuse_turns,
 )
 from gradscope.rollouts.readers.parsing.tables import expand, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import columns_of_whole_rows, step_numbers
@@ -123,6 +131,11 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
         if names.group is None or not any(first[group] > 1 < second[group] for group in first):
             return {}
     return {file: int(match["step"] or match["bare"]) for file, match in zip(files, matches, strict=True)}
+
+
+def have_steps(path: Path, columns: ColumnNames) -> bool:
+    """Whether the rows of a log name their step, by any name, or its files do."""
+    return _with_step(columns, _FirstRows.of(path, ())).step is not None or bool(steps_of_files(path, columns))
 
 
 def _recognizes(request: ReadRequest) -> bool:
@@ -213,23 +226,30 @@ def _known_columns(request: ReadRequest, first: _FirstRows) -> ColumnNames:
             an episode, or stand in the log several times.
     """
     columns = _require(roles.resolve_columns(first.names, request.columns), first.names, request.path)
+    columns = _with_step(columns, first)
     _require_numbers(request, first.plain, columns)
     asked = {(text_of(row.get(columns.prompt_id or "")), text_of(row.get(columns.prompt or ""))) for row in first.rows}
     of_states = columns.prompt_id is not None and 2 * len({of for of, _ in asked}) < len(asked)  # states of a world
     is_guess = of_states and request.columns == ColumnNames() if columns.step is None else request.columns.step is None
     own = roles.columns_in(first.plain)
     if is_guess and are_turns({name: [row.get(name) for row in first.plain] for name in own}):
-        counts = f": {columns.step!r} counts no updates." if columns.step else "."
-        raise InputError(
-            f"{request.path} has a row for each step of an episode{counts}",
-            hint="Write a row an episode, with its prompt or task, the sum of its rewards, and the step of training.",
-        )
+        refuse_turns(request.path, columns.step)
+    if request.columns == ColumnNames() and are_parts_of_rollouts(first.many, columns):
+        refuse_turns(request.path, None)
     if columns.completion is not None:  # rows without a text may be equal by chance
         keys = (columns.step, roles.key_of(columns), columns.completion, columns.reward, *roles.SAMPLE_IDS)
         refuse_copies(request.path, [key or "" for key in keys])
     if "filtered_resps" in own:  # of an older lm-eval, which scores the same responses after each filter
         refuse_copies(request.path, ["", "", "doc_id", "resps"])
     return columns
+
+
+def _with_step(columns: ColumnNames, first: _FirstRows) -> ColumnNames:
+    """The columns with one that counts as the step, where none is called one."""
+    if columns.step is not None or set(roles.INSTEAD_OF_STEPS).isdisjoint(first.names):
+        return columns
+    rows = roles.with_entries(first.many)
+    return replace(columns, step=counted_step(rows, roles.key_of(columns), are_first=first.are_followed))
 
 
 def _without_recurring_ids(

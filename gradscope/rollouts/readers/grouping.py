@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
@@ -16,6 +17,7 @@ from gradscope.rollouts.groups import RewardTable
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.reduction.columns import step_numbers
 
 _BENCHMARKS = (*parse.ENVIRONMENTS, *roles.BENCHMARKS)
 _BEGINNING = 40  # characters of a question: the answers it offers may be in another order each time
@@ -24,6 +26,12 @@ _OF_TALK = re.compile(
 )  # the like of right answers beside a conversation
 _COUNTS_ROWS = re.compile(r"seed|(^|_)(id|idx|index|number|num|rank|fold)$", re.IGNORECASE)
 """Names of columns whose numbers tell rows apart, and set nothing."""
+
+
+_EPISODE_ID = re.compile(r"(episode|traj|trajectory)_(id|uid|uuid|key)")
+_COUNTS_TURNS = re.compile(
+    r"(env_|event_|action_)?(turn|step|timestep|time|event|action|t)(_?(id|idx|index|number|num))?"
+)
 
 
 class Grouping(Struct, frozen=True, kw_only=True):
@@ -83,6 +91,43 @@ def grouping_of(
     if question is None:
         return by_id
     return replace(of(replace(names, prompt_id=None, prompt=question)), has_questions=True)
+
+
+def counted_step(
+    rows: Sequence[Mapping[str, Any]], key: str | None, *, are_first: bool, are_groups: bool = False
+) -> str | None:
+    """The column that counts as the step where none is called one, by rows that are a rollout or a group each.
+
+    Its numbers never fall, and prompts have several rollouts under each; inspect's epochs number the samples instead.
+    Of rows that are only the first of a log, it may have been the same so far.
+    """
+    for name in filter(rows[0].__contains__, roles.INSTEAD_OF_STEPS) if rows and key else ():
+        steps = step_numbers([row.get(name) for row in rows])
+        sizes = Counter(zip(steps.tolist(), (parse.text_of(row.get(key or "")) for row in rows), strict=True))
+        are_several = are_groups or sum(size > 1 for size in sizes.values()) > len(sizes) / 2
+        if are_several and (np.diff(steps, prepend=0) >= 0).all() and (are_first or steps[0] < steps[-1]):
+            return name
+    return None
+
+
+def are_parts_of_rollouts(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> bool:
+    """Whether most rollouts, by the names of their episodes, have several rows, which some column counts."""
+    present = roles.columns_in(rows)
+    counters = list(filter(_COUNTS_TURNS.fullmatch, present))
+    for name in filter(_EPISODE_ID.fullmatch, present if counters else ()):
+        parts: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+        for row in rows:
+            ids = (columns.step, roles.key_of(columns), name)
+            parts.setdefault(tuple(parse.text_of(row.get(of or "")) for of in ids), []).append(row)
+        several = [of_rollout for of_rollout in parts.values() if len(of_rollout) > 1]
+        if len(several) > len(parts) / 2 and any(all(_rises(of, counter) for of in several) for counter in counters):
+            return True
+    return False
+
+
+def _rises(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
+    numbers = [roles.as_number(row.get(name)) for row in rows]
+    return numbers == sorted(numbers) and numbers[0] < numbers[-1]
 
 
 def run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:

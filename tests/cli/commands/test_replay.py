@@ -28,11 +28,11 @@ def test_a_log_without_weights_decides_nothing_and_exits_1(cli: Cli, log: Path) 
 
 
 def test_the_columns_of_a_script_may_be_named(cli: Cli, tmp_path: Path) -> None:
-    log, rewards = tmp_path / "log.jsonl", ({"total": 0.5, "format": 0.5}, {"total": 0.0, "format": 0.0})
+    log, rewards = tmp_path / "log.jsonl", ({"tests": 0.5, "format": 0.5}, {"tests": 0.0, "format": 0.0})
     rows = [{"step": 1, "prompt": "2+2?", "completion": "4", "reward": reward} for reward in rewards]
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "as in --reward-column reward.total.\n" in cli("replay", log).err
-    done = cli("replay", log, "--reward-column", "reward.total")
+    assert "as in --reward-column reward.tests.\n" in cli("replay", log).err
+    done = cli("replay", log, "--reward-column", "reward.tests")
     assert (done.code, "grad_norm could not be recomputed at any step" in done.out) == (1, True)
 
 

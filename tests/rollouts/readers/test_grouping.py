@@ -1,9 +1,11 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradscope.errors import InputError
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -53,6 +55,10 @@ def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_w
     rows = [{"task_id": at, "condition": arm, "passed": arm == "b"} for arm in "ab" for at in range(NUM_SEARCHED)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
     assert {(group.rollouts[0].policy, group.rewards) for group in run.groups} == {("a", (0.0,)), ("b", (1.0,))}
+    (tmp_path / "files").mkdir()
+    for arm in "ab":
+        write(tmp_path / "files" / f"part-{ord(arm)}.jsonl", *(row for row in rows[::500] if row["condition"] == arm))
+    assert {group.size for group in read_run(tmp_path / "files").groups} == {1}
     of_tasks = [{"subset" if name == "condition" else name: cell for name, cell in row.items()} for row in rows]
     assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *of_tasks)).groups} == {1}
 
@@ -163,3 +169,58 @@ def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
         assert table.policies == (("a", "b") if size == 3 else ())
     numbered = [row | {"run": at % 3} for at, row in enumerate(rows[:1200])]  # its samples
     assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *numbered)).groups} == {3}
+
+
+@pytest.mark.parametrize("layout", ["rows", "lists", "document"])
+@pytest.mark.parametrize(
+    ("name", "numbers", "num_steps"),
+    [
+        *((name, (0, 1, 4), 3) for name in ("iter", "epoch", "round", "episode")),
+        *((("iter", (0, 1, 0), 1), ("iter", (0, "last", 1), 1), ("iter", (2, 2, 2), 1), ("batch", (0, 1, 4), 1))),
+    ],
+)
+def test_a_number_of_iterations_counts_as_the_step_where_it_never_falls(
+    layout: str, name: str, numbers: tuple[int | str, ...], num_steps: int, tmp_path: Path
+) -> None:
+    samples = [{"prompt": prompt, "response": str(at), "reward": at % 2} for prompt in "pq" for at in (0, 1)]
+    lists = [{"prompt": prompt, "responses": ["a", "b"], "rewards": [0, 1]} for prompt in "pq"]
+    if layout == "document":
+        (path := tmp_path / "a.json").write_text(json.dumps({"log": [{name: n, "rollouts": samples} for n in numbers]}))
+    else:
+        rows = samples if layout == "rows" else lists
+        path = write(tmp_path / "a.jsonl", *({name: number, **row} for number in numbers for row in rows))
+    run = read_run(path)
+    assert [group.rewards for group in run.groups] == [(0.0, 1.0) * (3 // num_steps)] * 2 * num_steps
+    assert any(repr(name) in sentence for sentence in run.source.inferred) == (num_steps == 3)
+
+
+def test_epochs_that_number_the_samples_of_a_prompt_are_no_steps(tmp_path: Path) -> None:
+    rows = [{"task_id": prompt, "epoch": epoch, "reward": epoch % 2} for epoch in (1, 2) for prompt in "pqr"]
+    assert {group.size for group in read_run(write(tmp_path / "a.jsonl", *rows)).groups} == {2}
+
+
+@pytest.mark.parametrize(
+    ("cells", "are_parts"),
+    [
+        *(({name: "e-{episode}", "turn": "{turn}"}, True) for name in ("episode_id", "trajectory_id")),
+        ({"episode_id": "e-{episode}", "env_time": "{turn}", "step": "1"}, True),
+        ({"episode_id": "e-{episode}", "turn": "4"}, False),
+        ({"episode_id": "e-{episode}-{turn}", "turn": "{turn}"}, False),
+        ({"trajectory_id": "{turn}", "step_id": "{turn}"}, False),
+        ({"rollout_id": "e-{episode}", "turn": "{turn}"}, False),  # slime's number of a step
+        ({"episode_id": "e-{episode}"}, False),
+    ],
+)
+def test_parts_of_rollouts_are_no_rollouts(cells: dict[str, str], are_parts: bool, tmp_path: Path) -> None:
+    rows = [
+        {"task_id": episode % 2, "reward": turn}
+        | {name: cell.format(episode=episode, turn=turn) for name, cell in cells.items()}
+        for episode in range(4)
+        for turn in range(3)
+    ]
+    path = write(tmp_path / "a.jsonl", *rows)
+    if are_parts:
+        with pytest.raises(InputError, match=r"has a row for each step of an episode\."):
+            read_run(path)
+    named = ReadOptions(columns=ColumnNames(reward="reward") if are_parts else ColumnNames())
+    assert len(read_run(path, named).groups) == 2

@@ -64,6 +64,7 @@ class LogColumns(Struct, frozen=True, kw_only=True):
     named: ColumnNames  # by the user
     step: str | None  # the column of steps
     benchmark: str | None  # the column of the benchmark within which ids count
+    rewards: frozenset[str]  # the numbers of samples that are those of reward functions
 
 
 class _Ids(NamedTuple):
@@ -79,7 +80,7 @@ class _Lists(NamedTuple):
     """The lists of rows alike."""
 
     reward: str
-    further: tuple[str, ...]  # all lists of numbers
+    further: tuple[str, ...]  # the lists of rewards
     texts: str
 
 
@@ -96,8 +97,9 @@ def _ids_of(types: Mapping[str, set[type]], columns: LogColumns) -> _Ids | None:
     return _Ids(key, is_text, roles.first_present(types, roles.USUAL["prompt"]), how)
 
 
-def _lists_of(types: Mapping[str, set[type]], elements: Mapping[str, set[type]], named: ColumnNames) -> _Lists | None:
+def _lists_of(types: Mapping[str, set[type]], elements: Mapping[str, set[type]], columns: LogColumns) -> _Lists | None:
     """The lists of samples in rows, by the types of their cells, and of the elements of lists."""
+    named = columns.named
     reward = named.reward or roles.first_present(elements, roles.REWARD_LISTS)
     texts = roles.first_present(elements, (*roles.ANSWER_KEYS, *roles.TEXT_LISTS))
     if reward is None or reward not in elements or texts is None:
@@ -108,7 +110,8 @@ def _lists_of(types: Mapping[str, set[type]], elements: Mapping[str, set[type]],
     # a number n may be that of samples, and a list of prompts is that of a batch
     if not are_plain or has_other or is_named or "n" in types or not elements.keys().isdisjoint(PROMPTS):
         return None
-    return _Lists(reward, tuple(key for key, kinds in elements.items() if key == reward or kinds <= NUMBERS), texts)
+    further = (key for key, kinds in elements.items() if key in columns.rewards and kinds <= NUMBERS)
+    return _Lists(reward, tuple(dict.fromkeys((reward, *further))), texts)
 
 
 def prompts_alike(rows: Sequence[Mapping[str, Any]], columns: LogColumns) -> list[Prompt]:
@@ -120,7 +123,7 @@ def prompts_alike(rows: Sequence[Mapping[str, Any]], columns: LogColumns) -> lis
     by_key = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
     types = {key: set(map(type, cells)) for key, cells in by_key.items()}
     ids = _ids_of(types, columns)
-    samples = [] if ids is None or "" in by_key[ids.key] else _samples_alike(rows, by_key, types, columns.named)
+    samples = [] if ids is None or "" in by_key[ids.key] else _samples_alike(rows, by_key, types, columns)
     steps = [0] * len(rows) if columns.step is None else step_numbers(by_key.get(columns.step, ())).tolist()
     if ids is None or not samples or min(steps, default=-1) < 0:
         return []
@@ -137,15 +140,15 @@ def _samples_alike(
     rows: Sequence[Mapping[str, Any]],
     by_key: Mapping[str, Sequence[Any]],
     types: Mapping[str, set[type]],
-    named: ColumnNames,
+    columns: LogColumns,
 ) -> list[PromptSamples]:
     """The samples of rows with counts or with lists of one length; none of others."""
     if all(of.isdisjoint((list, dict)) for of in types.values()):
-        counted = [from_counts(row, named) for row in rows]
+        counted = [from_counts(row, columns.named) for row in rows]
         samples = [of_row for of_row in counted if isinstance(of_row, PromptSamples)]
         return samples if len(samples) == len(rows) else []
     elements = {key: set(map(type, chain.from_iterable(by_key[key]))) for key, of in types.items() if of == {list}}
-    lists = _lists_of(types, elements, named)
+    lists = _lists_of(types, elements, columns)
     sizes = {tuple(map(len, by_key[key])) for key in elements}
     if lists is None or len(sizes) != 1 or 0 in next(iter(sizes)):
         return []
@@ -166,7 +169,7 @@ def table_alike(path: Path, columns: LogColumns) -> TableColumns | None:
     of_lists = {name: kind.value_type for name, kind in kinds.items() if types[name] == {list}}
     elements = {name: _types_of(kind) for name, kind in of_lists.items() if _matters(name, kind, columns)}
     types = {name: of for name, of in types.items() if name in elements or name not in of_lists}
-    ids, lists = _ids_of(types, columns), _lists_of(types, elements, columns.named)
+    ids, lists = _ids_of(types, columns), _lists_of(types, elements, columns)
     chunks = _chunks_of(metadata, elements)
     # an empty list or null counts as a value that is null
     sizes = {tuple(chunk.num_values for chunk in chunks[name]) for name in elements}

@@ -40,7 +40,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     samples_of,
 )
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.grouping import benchmark_column, grouping_of, setting_columns
+from gradscope.rollouts.readers.grouping import benchmark_column, counted_step, grouping_of, setting_columns
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
@@ -84,7 +84,7 @@ def _recognizes(request: ReadRequest) -> bool:
         return True
     columns = roles.columns_of_rows(rows, request.columns)
     are_rows = columns.step is None and None not in (columns.reward, roles.key_of(columns))
-    return are_rows and not generic.steps_of_files(request.path, columns)
+    return are_rows and not generic.have_steps(request.path, columns)
 
 
 def _read(request: ReadRequest) -> Run:
@@ -110,12 +110,15 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
         _refuse_totals(request.path, len(list(_without_repeats(parts))), parts)  # rather than make millions of samples
     many = peek(request.path, num_rows=NUM_SEARCHED)  # so many that ids are seen to recur
     num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
-    of_many = ((row, part) for row in many for _, part, _ in islice(prompt_rows(row, request.columns), num_parts))
-    first = [cells_around(row) | dict(part) for row, part in of_many]
+    of_many = [(row, *of) for row in many for of in islice(prompt_rows(row, request.columns), num_parts)]
+    first = [cells_around(row) | dict(part) for row, _, part, _ in of_many]
+    is_named = roles.key_of(request.columns) is not None
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
+    key = roles.key_of(request.columns) or roles.first_present(roles.columns_in(many), NAMES)
+    counted = counted_step(many, key, are_first=has_more_rows(request.path, many), are_groups=True)
+    counted, step_key = None if step_key else counted, step_key or counted
     has_steps = step_key is not None or not set(roles.USUAL["step"]).isdisjoint(roles.columns_in(first))
     are_first = not has_steps and len(first) > 1 and has_more_rows(request.path, first)
-    is_named = roles.key_of(request.columns) is not None
     grouping = grouping_of(
         first,
         request.columns if is_named else replace(_names_in(first), step=step_key),
@@ -125,7 +128,8 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     )
     apart, question = grouping.settings, grouping.names.prompt if grouping.has_questions else request.columns.prompt
     columns = replace(request.columns, prompt=question)
-    log_columns = LogColumns(named=columns, step=step_key, benchmark=grouping.benchmark)
+    rewards = _rewards_in([samples for *_, samples in of_many if isinstance(samples, PromptSamples)])
+    log_columns = LogColumns(named=columns, step=step_key, benchmark=grouping.benchmark, rewards=rewards)
     to_columns = partial(_to_columns, columns=log_columns, apart=apart)
     files = expand(request.path)
     alike = None if apart else partial(table_alike, columns=log_columns)
@@ -155,11 +159,32 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
             inferred=[
                 f"Prompts are told apart by {' and '.join(identities)}.",
                 *([f"Rows of one group have the same {' and '.join(map(repr, apart))}."] if apart else ()),
+                *([f"No column is called a step: {counted!r} counts as one."] if counted else ()),
             ],
         ),
         groups=groups,
         quarantine=quarantine,
     )
+
+
+def _rewards_in(prompts: Sequence[PromptSamples]) -> frozenset[str]:
+    """The numbers of samples that are rewards by their names, or that the reward is a weighted sum of."""
+    names = {name: cells is of.rewards for of in prompts for name, cells in of.further.items()}
+    main = next((name for name, is_main in names.items() if is_main), "")
+    named = {
+        name
+        for name in names
+        if name in (main, *roles.REWARD_LISTS)
+        or roles.reward_columns([name, name.removesuffix("s")], "")
+        or name.rstrip("s").endswith("_score")
+    }
+    rows = (
+        {"": at, **{name: cells[sample] for name, cells in of.further.items()}}
+        for at, of in enumerate(prompts)
+        for sample in range(len(of.rewards))
+    )
+    terms = roles.summed_columns(list(islice(rows, NUM_LISTED)), ColumnNames(reward=main, group=""), names)
+    return frozenset(named | terms.keys())
 
 
 def _with_entry(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> ReadRequest:
@@ -309,7 +334,8 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
     if sum(counts) > allowed(MAX_SAMPLES):
         raise too_many_rollouts(rows.path, allowed(MAX_SAMPLES))
     rewards = list(chain.from_iterable(prompt.samples.rewards for prompt in prompts))
-    names = dict.fromkeys(chain.from_iterable(dict.fromkeys(tuple(prompt.samples.further) for prompt in prompts)))
+    keys = dict.fromkeys(chain.from_iterable(dict.fromkeys(tuple(prompt.samples.further) for prompt in prompts)))
+    names = [name for name in keys if name in columns.rewards]
     numbers = {"reward": numbers_of(rewards)}
     for name in names:
         lists = [prompt.samples.further.get(name) or (None,) * n for prompt, n in sized]
@@ -326,7 +352,9 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
         samples = prompt.samples
         return {
             "completion": parse.text_of(samples.texts[sample]) if samples.texts else "",
-            "rewards": {name: parse.finite_or_none(cells[sample]) for name, cells in samples.further.items()},
+            "rewards": {
+                name: parse.finite_or_none(samples.further[name][sample]) for name in names if name in samples.further
+            },
             "messages": parse.parse_messages(prompt.cell),
             "policy": sampled_by[at],
         }

@@ -60,7 +60,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     is_step,
 )
 from gradscope.rollouts.readers.nested import are_turns_of_one
-from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, step_number
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, mapping_of, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.tables import (
     BOM,
@@ -233,6 +233,8 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
 
     Else those of the parts with a step, of which each is a run.
     """
+    if isinstance(document, list) and any(map(_is_run, document[:_FEW])):
+        document = {f"run {at}": run for at, run in enumerate(document, start=1)}
     if isinstance(document, list):
         return scalars_saved(document, file)
     if not isinstance(document, dict) or not document:
@@ -248,9 +250,11 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     ends = ("step", "steps") if is_history or any("loss" in key for key in by_key) else ("step",)  # turns are steps too
     step = next((key for key in by_key if key.lower().endswith(ends)), None)
     num_rows = 0 if step is None else len(by_key[step])
-    if step is None and len(by_key) == len(document) and len({len(cell) for cell in by_key.values()}) == 1:
+    are_history = is_history and all(is_number(cell) for cells in by_key.values() for cell in cells)
+    are_whole = len(by_key) == len(document) or (are_history and any("loss" in key for key in by_key))
+    if step is None and are_whole and len({len(cell) for cell in by_key.values()}) == 1:
         num_rows = len(next(iter(by_key.values())))
-        if is_history and all(is_number(cell) for cells in by_key.values() for cell in cells):
+        if are_history:
             by_key |= {"step": list(range(1, 1 + num_rows)), STEP_IS_POSITION: [1.0] * num_rows}
     if num_rows:  # lists of another length are of other rows, as those of evaluations
         names = [key for key, cell in by_key.items() if len(cell) == num_rows]
@@ -281,6 +285,13 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     if not all(isinstance(value, dict) and list(value) == keys for value in columns.values()):
         return ()
     return [{key: value[at] for key, value in columns.items()} for at in keys]
+
+
+def _is_run(row: Any) -> bool:
+    """Whether an object without a step lists rows with a step and a loss, and not the turns of an episode."""
+    lists = filter(is_list_of_objects, mapping_of(row).values())
+    learns = any(any(map(is_step, of[0])) and any("loss" in key for key in of[0]) for of in lists)
+    return learns and not any(map(is_step, row))
 
 
 def _are_metrics(rows: Sequence[Cells]) -> bool:

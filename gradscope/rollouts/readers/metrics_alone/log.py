@@ -19,7 +19,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.column_roles import RUNS, USUAL
+from gradscope.rollouts.readers.column_roles import INSTEAD_OF_STEPS, RUNS, USUAL
 from gradscope.rollouts.readers.metrics_alone.files import MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.naming import (
     bare,
@@ -41,7 +41,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     steps_in,
 )
 from gradscope.rollouts.readers.parsing.cells import is_number
-from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
+from gradscope.rollouts.readers.parsing.records import ReadRequest, peek, refuse_turns
 from gradscope.rollouts.readers.parsing.tables import suffix_of
 from gradscope.rollouts.run import Numbers, Run, StepMetrics
 from gradscope.say import counted
@@ -52,8 +52,6 @@ LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBo
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
 _NAMES = ("Name", "name", "model", "model_name", "method", "algorithm", "algo", "arm", "condition", "variant")
 """Columns that may name the run."""
-_EPISODE = "episode"
-_INSTEAD_OF_STEPS = ("iter", "epoch", "round", _EPISODE)  # columns that count as steps where no other does
 _LEARNS = {"loss", "grad_norm", "learning_rate"}  # of which an update has one, and an episode that is only played none
 _REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _MAY_COUNT_STEPS = re.compile(rb"step|iter|epoch|round|episode|update|batch|\0", re.IGNORECASE)  # in a table's header
@@ -105,7 +103,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     of_run = [name for name in quarantine.lists if chosen.name == name or chosen.name.startswith(f"{name}/")]
     lists = quarantine.lists if len(quarantine.lists) == 1 else of_run
     sentences = [f"The rows are those of the document's list {name!r}." for name in lists]
-    if keys and plain_name(keys[0]) in _INSTEAD_OF_STEPS and options.columns.step is None:
+    if keys and plain_name(keys[0]) in INSTEAD_OF_STEPS and options.columns.step is None:
         sentences.append(f"No column is called a step: {keys[0]!r} counts as one.")
     if rows.counts_steps:
         sentences.append("Nothing names the steps: a step is the place of its row among all.")
@@ -168,7 +166,14 @@ def _are_contradictory(rows: RunRows, logs: Iterable[StepMetrics]) -> bool:
 
 
 def _hold_rollouts(tables: Iterable[MetricTable]) -> bool:
-    return any(hold_rollouts(table.columns) for table in tables)
+    return any(hold_rollouts(table.columns) or _are_of_episodes(table) for table in tables)
+
+
+def _are_of_episodes(table: MetricTable) -> bool:
+    """Whether rows are the steps of episodes, which begin again with each, and of which nothing learns."""
+    steps, begins = steps_in(table, STEPS), np.diff(steps_in(table, ["episode"])) > 0
+    are_turns = (steps >= 0).all() and begins.any() and np.array_equal(begins, np.diff(steps) <= 0)
+    return bool(are_turns) and _LEARNS.isdisjoint(naming_of(table.columns, {}).parts)
 
 
 def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
@@ -255,6 +260,8 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
     numbers = {key: None for table in tables for key, _, _ in numbers_by_key(table.columns, table.at)}
     metrics = [name for name in naming_of(numbers, {}).parts if name != "learning_rate"]
     metrics += [key for key in parse_metric_columns(options.metric_columns).values() if key in numbers]
+    if any(map(_are_of_episodes, tables)):
+        refuse_turns(file, "step")
     if not metrics or _hold_rollouts(tables):
         return
     named = ", ".join(metrics[:_MAX_NAMED])
@@ -324,8 +331,8 @@ def _steps_of(tables: Sequence[MetricTable]) -> tuple[str, ...]:
     named = {plain_name(key): key for key in ends} | {key: key for key in ends}
     usual = [named[name] for name in STEPS if name in named]
     usual += filter(is_step, ends)
-    usual = usual or [named[name] for name in _INSTEAD_OF_STEPS if name in named and _rises(tables, named[name])]
-    if usual == [named.get(_EPISODE)]:
+    usual = usual or [named[name] for name in INSTEAD_OF_STEPS if name in named and _rises(tables, named[name])]
+    if usual == [named.get("episode")]:
         keys = {key for table in tables for key in table.columns}
         usual = [] if _LEARNS.isdisjoint(naming_of(keys, {}).parts) else usual
     if not usual:

@@ -217,6 +217,7 @@ _NO_SCORES = {
 }
 
 _PREFIX = "train/"
+_MEAN_REWARDS = ("mean_reward", "reward_mean", "avg_reward")
 _ROUNDING = 1e-6  # tolerance for a sum of shares above 1
 
 
@@ -265,6 +266,9 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
         if _OF_GROUPS.search(key)
     }
     written = {plain_name(key): key for key in logged} | {key: key for key in logged}
+    plain = set(map(bare, written))
+    if "reward_std" not in plain and not plain.isdisjoint(_MEAN_REWARDS):  # `reward` may be that of one response
+        written = {name: key for name, key in written.items() if bare(name) != "reward"}
     for metric in COMMON:
         part = next(_candidates(metric, written), None)
         if part is None and metric.name in _GROUPS:

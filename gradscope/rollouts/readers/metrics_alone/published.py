@@ -28,7 +28,7 @@ _PAIR = re.compile(
     rf"""['"](?P<key>[^'"]{{1,200}})['"]\s*:\s*(?:np\.\w+\()?['"]?(?P<value>{_NUMBER})['"]?\)?(?=\s*[,}}])""",
     re.IGNORECASE,
 )
-_LIST = r"\[[0-9.,e+\s-]{1,4096}\]"
+_LIST = r"\[[0-9.,e+\s'-]{1,4096}\]"
 _NAMED = re.compile(
     r"(?:^|(?<=[\s|,;•]))(?P<key>[a-z_][\w/@.-]{0,200}(?: [a-z(][\w/)]{0,40}){0,3}?)\s?[:=]\s{0,2}"
     rf"(?:(?:np\.\w+|array|tensor)\()?(?P<value>{_NUMBER}|{_LIST})\)?(?=[\s,;|]|$)",
@@ -59,7 +59,7 @@ _STEP_OF_ALL = re.compile(
 _STEP_WORD = re.compile(r"step|iter|update", re.IGNORECASE)
 _STEP_OF_EPOCH = re.compile(
     r"\bepoch\W{0,3}(?P<epoch>[0-9]{1,9})(?:/[0-9]{1,9})?\W{1,4}"
-    r"(?:step|batch|iter(?:ation)?)\W{0,3}(?P<step>[0-9]{1,15})\b(?:/[0-9]{1,15})?",
+    r"(?:(?:step|batch|iter(?:ation)?)\W{0,3}|(?<=\()(?=[0-9]{1,15}/))(?P<step>[0-9]{1,15})\b(?:/[0-9]{1,15})?",
     re.IGNORECASE,
 )
 _EPISODE_FIRST = re.compile(r"^\W*episode[\s:=#]{1,9}(?P<number>[0-9]{1,15})\b", re.IGNORECASE)
@@ -263,7 +263,7 @@ def _named(text: str) -> Values:
 
 
 def _mean_or_text(cell: str) -> float | str:
-    numbers = [number_or_text(number) for number in cell[1:-1].replace(",", " ").split()]
+    numbers = [number_or_text(number) for number in re.split(r"[\s,']+", cell[1:-1]) if number]
     are_all = numbers and all(isinstance(number, float) for number in numbers)
     return sum(map(float, numbers)) / len(numbers) if are_all else cell
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import islice, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from msgspec import Struct, field
@@ -446,7 +446,8 @@ def peek(path: Path, quarantine: QuarantineLog | None = None, *, num_rows: int =
 
 def has_more_rows(path: Path, searched: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a log may go on below the rows that were searched, with other settings, say."""
-    return len(searched) >= NUM_SEARCHED or max(file.stat().st_size for file in expand(path)[:1]) >= _MAX_PEEKED
+    files = expand(path)
+    return len(searched) >= NUM_SEARCHED or len(files) > 1 or files[0].stat().st_size >= _MAX_PEEKED
 
 
 @lru_cache(maxsize=4)
@@ -484,6 +485,15 @@ def are_turns(columns: Mapping[str, Sequence[Any]]) -> bool:
     ends = next((columns[name] for name in _ENDS if name in columns), ())
     num_within = sum(text_of(cell).lower() in ("false", "0", "0.0") for cell in ends)
     return num_within > len(ends) / 2 or not _NEXT.isdisjoint(columns)
+
+
+def refuse_turns(path: Path, step: str | None) -> NoReturn:
+    """Refuse a log of such rows, whose column of steps, if it has one, counts them."""
+    counts = f": {step!r} counts no updates." if step else "."
+    raise InputError(
+        f"{path} has a row for each step of an episode{counts}",
+        hint="Write a row an episode, with its prompt or task, the sum of its rewards, and the step of training.",
+    )
 
 
 def refuse_copies(path: Path, keys: Sequence[str]) -> None:

@@ -16,7 +16,8 @@ from gradscope.rollouts.readers.evaluations.rows_alike import LogColumns, prompt
 from gradscope.rollouts.run import Run
 from tests.rollouts.readers.lines import write_lines
 
-COLUMNS = LogColumns(named=ColumnNames(), step=None, benchmark=None)
+REWARDS = frozenset(("reward", "rewards", "lengths", "format", "score"))
+COLUMNS = LogColumns(named=ColumnNames(), step=None, benchmark=None, rewards=REWARDS)
 ROW = {"id": "a", "responses": ["x", "y"], "rewards": [1.0, 0.0]}
 ALIKE = {"prompt": "p", "step": 1, "responses": ["a", "b"], "rewards": [0.0, 1], "solution": "a", "lengths": [3, 4]}
 
@@ -24,7 +25,7 @@ ALIKE = {"prompt": "p", "step": 1, "responses": ["a", "b"], "rewards": [0.0, 1],
 @pytest.mark.parametrize("change", [{}, {"task_id": 0}, {"task_id": "t"}, {"prompt": "q", "step": 2.0}])
 def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str, Any]) -> None:
     rows = [ALIKE | change, ALIKE | change | {"responses": ["c"], "rewards": [True], "lengths": [5]}]
-    columns = LogColumns(named=ColumnNames(), step="step", benchmark="benchmark")
+    columns = LogColumns(named=ColumnNames(), step="step", benchmark="benchmark", rewards=REWARDS)
     by_row = [next(samples._prompts_of(row, at, "", columns)) for at, row in enumerate(rows)]
     listed = [{name: cell for name, cell in row.items() if not isinstance(cell, list)} for row in rows]
     keys = {"response": "responses", "reward": "rewards", "lengths": "lengths"}
@@ -48,7 +49,7 @@ def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str
     ],
 )
 def test_a_row_that_differs_leaves_all_to_be_read_by_themselves(change: dict[str, Any]) -> None:
-    columns = LogColumns(named=ColumnNames(), step="step", benchmark=None)
+    columns = LogColumns(named=ColumnNames(), step="step", benchmark=None, rewards=REWARDS)
     assert prompts_alike([ALIKE | dict.fromkeys(change), ALIKE | change], columns) == []
     assert prompts_alike([ALIKE | change] * 2, columns) == []
 
@@ -58,7 +59,7 @@ def test_counts_alike_are_read_at_once_as_each_by_itself() -> None:
     assert prompts_alike(rows, COLUMNS) == [
         next(samples._prompts_of(row, at, "", COLUMNS)) for at, row in enumerate(rows)
     ]
-    named = LogColumns(named=ColumnNames(num_samples="n", num_correct="c"), step=None, benchmark=None)
+    named = LogColumns(named=ColumnNames(num_samples="n", num_correct="c"), step=None, benchmark=None, rewards=REWARDS)
     assert prompts_alike(rows, named) == prompts_alike(rows, COLUMNS)
     flaws: tuple[dict[str, Any], ...] = (
         *({"n": "x"}, {"c": 9}, {"n": 0}, {"task_id": ""}, {"task_id": 1.5}, {"model": "m"}, {"dataset": "d"}),
@@ -111,7 +112,9 @@ def test_files_alike_are_read_without_responses_as_json_lines_are(
     rows: list[dict[str, Any]], names: tuple[str, ...], tmp_path: Path
 ) -> None:
     path = _write(tmp_path, *rows)
-    of_log = LogColumns(named=ColumnNames(), step="step" if "step" in rows[0] else None, benchmark=None)
+    of_log = LogColumns(
+        named=ColumnNames(), step="step" if "step" in rows[0] else None, benchmark=None, rewards=REWARDS
+    )
     columns = table_alike(path, of_log)
     assert columns is not None
     assert columns.names == names
@@ -151,8 +154,11 @@ def test_files_with_other_lists_in_a_row_are_read_in_full(cells: dict[str, Any],
 
 def test_a_named_column_or_a_step_that_the_file_lacks_is_read_in_full(tmp_path: Path) -> None:
     path = _write(tmp_path, *_rows())
-    assert table_alike(path, LogColumns(named=ColumnNames(prompt_id="id"), step=None, benchmark=None)) is None
-    assert table_alike(path, LogColumns(named=ColumnNames(), step="step", benchmark=None)) is None
+    assert (
+        table_alike(path, LogColumns(named=ColumnNames(prompt_id="id"), step=None, benchmark=None, rewards=REWARDS))
+        is None
+    )
+    assert table_alike(path, LogColumns(named=ColumnNames(), step="step", benchmark=None, rewards=REWARDS)) is None
 
 
 @pytest.mark.parametrize("flaw", [{"rewards": [math.nan, 1.0]}, {"id": None}, {"id": ""}, {"format": [1.0]}])

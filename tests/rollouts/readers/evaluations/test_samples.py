@@ -33,6 +33,23 @@ def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
         read(tmp_path, row, columns=ColumnNames(reward="grade"))
 
 
+def test_numbers_of_samples_are_rewards_by_name_or_as_parts_of_the_reward(tmp_path: Path) -> None:
+    samples = [
+        {
+            "rollout": n,
+            "text": "?",
+            "reward": n % 3 + n * n / 8,
+            "fits": n % 3,
+            "turns": n * n,
+            "tokens": 5 * n % 7,
+            "acc": 1,
+        }
+        for n in range(9)
+    ]
+    run = read(tmp_path, *({"qid": at, "rollouts": samples} for at in range(4)))
+    assert set(run.groups[0].rollouts[0].rewards) == {"reward", "fits", "turns", "acc"}
+
+
 @pytest.mark.parametrize(
     ("row", "rewards"),
     [

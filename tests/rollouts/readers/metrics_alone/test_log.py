@@ -157,6 +157,13 @@ def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
         read(many)
 
 
+@pytest.mark.parametrize(("name", "more"), [("episode", {"loss": 1}), ("seed", {})])
+def test_steps_that_begin_again_are_no_turns_where_something_learns(name: str, more: Any, tmp_path: Path) -> None:
+    rows = ({name: at // 3, "step": at % 3, "reward": at, **more} for at in range(6))
+    with pytest.raises(InputError, match="holds 2 runs"):
+        read(write_lines(tmp_path / "metrics.jsonl", *rows))
+
+
 def test_of_several_runs_the_only_one_with_a_reward_counts(tmp_path: Path) -> None:
     tuned = [{"step": at, "loss": 1.0} for at in (1, 2)]
     trained = [{"step": at, "loss": 0.0, "mean_reward": at / 4} for at in (1, 2)]
@@ -344,6 +351,12 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
             for num in (2, 4)
         ),
         ([{"batch": 8, "ep": at, "avg_reward": 0.5} for at in (1, 2)], {}, r"\(reward\) and", "--step-column ep"),
+        (
+            [{"episode": at // 2, "step": at % 2, "reward": at} for at in range(6)],
+            {},
+            "of an episode: 'step' c",
+            "Write a",
+        ),
         ([{"epoch": at // 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
         ([{"epoch": at / 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
         ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "Add a column `step`"),

@@ -33,6 +33,8 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"train/num_groups_trainable": 6.0, "train/num_groups_submitted": 8.0}, "frac_reward_zero_std", 0.25),
         ({"critic/rewards/mean": 2.0, "critic/score/mean": 1.0}, "reward", 1.0),
         ({"rewards/train/mean": 0.25, "rewards/train/score/mean": 1.0}, "reward", 1.0),
+        ({"train/reward": 3.0, "avg_reward": 1.0}, "reward", 1.0),
+        ({"train/reward": 3.0, "train/reward_std": 0.5, "train/avg_reward": 1.0}, "reward", 3.0),
         ({"eval_reward": 3.0}, "reward", None),
         ({"Mean Reward": 3.0}, "reward", 3.0),
         ({"Train / Groups_Skipped": 3.0, "Train / Groups_Total": 4.0}, "frac_reward_zero_std", 0.75),
