@@ -229,7 +229,7 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     num_singletons: int  # groups left out because they have a single rollout
     num_incomplete: int  # groups left out because a reward is missing
     resampled: bool  # whether dead groups were replaced before they reached the log
-    doubled_steps: Sequence[int] = ()  # steps with twice the rollouts that most steps have
+    silent: Sequence[str] = ()  # those of them that are 0 for every rollout, though another one is not
     num_without_main: int = 0  # rollouts that reach the threshold without the main reward, and so count as failing
 
 
@@ -238,26 +238,31 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     conflict = conflict_findings(report.reward_conflict)
     leads = conflict and report.is_in_conflict
     moved = " ".join(filter(None, (sudden_sentence(report), moved_sentence(report))))
+    environments = environment_sentence(report)
+    leading = moved or environments
     advice = "" if log.resampled else _advice(report, log)
     sentences = [
         _broken_advantages(report),
         _contradiction(report),
         _other_baseline(report),
         *(conflict if leads else ()),
+        f"There are twice the usual rollouts at {named_steps(doubled)}: did a resumed run log them again?"
+        if (doubled := report.doubled_steps)
+        else "",
+        environments,
         _share(report),
-        *((moved, advice) if moved else ()),
+        *((moved, advice) if leading else ()),
+        silent_sentence(log.silent),
+        balance_sentence(report),
         *(() if leads else conflict),
         target_finding(report),
         *_filtered(report, log),
         disagreement(report.course, log.num_levels)[0],
         _left_out(log),
-        f"There are twice the usual rollouts at {named_steps(doubled)}: did a resumed run log them again?"
-        if (doubled := log.doubled_steps)
-        else "",
         gap_sentence(report.course.step if report.course.step == report.course.last_step else ()),
         _levels(report, log),
         cost_finding(report),
-        "" if moved else advice,
+        "" if leading else advice,
     ]
     return tuple(filter(None, sentences))
 
@@ -279,6 +284,69 @@ def degeneracy_findings(
         disagreement(report.course, log.num_levels)[1],
     ]
     return tuple(filter(None, sentences))
+
+
+def silent_sentence(names: Sequence[str]) -> str:
+    """That reward functions are 0 throughout; empty where none is."""
+    if not names:
+        return ""
+    listed = " and ".join(f"'{name}'" for name in names)
+    return f"{listed} never pay{'s' if len(names) == 1 else ''}: 0 for every rollout."
+
+
+def balance_sentence(report: results.DegeneracyReport) -> str:
+    """That side rewards make most of the advantage, or undo what the main one makes; empty where neither is sure."""
+    others = {row.name: row for row in report.by_reward if row.weight}
+    main = others.pop(report.prompts.reward, None)
+    if main is None or not others or report.is_in_conflict:
+        return ""
+    kind = "advantage_share" if main.advantage_share.is_defined else "difference_share"
+    share_of_main, shares = getattr(main, kind), {name: getattr(row, kind) for name, row in others.items()}
+    if not all(share.is_defined for share in (share_of_main, *shares.values())):
+        return ""
+    of_what = f"of the squared {'advantage' if kind == 'advantage_share' else 'reward differences'}"
+    most, least = (of(shares, key=lambda name: shares[name].ends) for of in (max, min))
+    if share_of_main.ends[1] < _MOST < shares[most].ends[0]:
+        return (
+            f"'{most}' makes {with_interval(shares[most], signed_percent)} {of_what}, and '{main.name}' "
+            f"{signed_percent(share_of_main.value or 0.0)}: that is what is learned."
+        )
+    if shares[least].ends[1] < -_MOST:
+        correlation = main.correlation.get(least)
+        beside = "" if correlation is None else f" (correlation {with_interval(correlation, '+.2f')} within groups)"
+        return f"'{least}' takes back what '{main.name}' pays{beside}: most of the two cancels."
+    return ""
+
+
+_MOST = 0.5  # more than all else together
+
+
+def dead_environments(report: results.DegeneracyReport) -> list[results.EnvironmentDegeneracy]:
+    """Those of which surely most groups are dead, where that is not so of all; the deadest first."""
+    rows = sorted(report.by_environment, key=lambda row: -(row.frac_reward_zero_std.value or 0.0))
+    dead = [row for row in rows if bonferroni(row.frac_reward_zero_std, len(rows)).ends[0] > _MOST]
+    return dead if len(dead) < len(rows) else []
+
+
+def environment_sentence(report: results.DegeneracyReport) -> str:
+    """In which environments most groups are dead; empty where there is none, or where there are only such."""
+    dead = dead_environments(report)
+    if not dead:
+        return ""
+
+    def num_dead(rows: Sequence[results.EnvironmentDegeneracy]) -> int:
+        return round(sum((row.frac_reward_zero_std.value or 0.0) * row.num_groups for row in rows))
+
+    named = [
+        f"in '{row.environment}' {num_dead([row]):,} of {row.num_groups:,} groups have no gradient"
+        + (f" (pass rate {percent(row.pass_rate.value)})" if row.pass_rate.value is not None else "")
+        for row in dead[:3]
+    ]
+    more = [f"in {len(dead) - 3} more likewise"] if dead[3:] else []
+    others = [row for row in report.by_environment if row not in dead]
+    elsewhere = f"elsewhere {num_dead(others):,} of {sum(row.num_groups for row in others):,}"
+    text = ", ".join([*named, *more, elsewhere])
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _environments(report: results.DegeneracyReport) -> str:
@@ -446,6 +514,12 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return "Nothing to do: none of these groups was without a gradient."
     kinds, ends, at = _too_hard_and_too_easy(report), _ends(report) if report.frac_all_fail.is_defined else None, ""
     dying, failing, passing = (last - first for first, last in ends.values()) if ends else (0.0, 0.0, 0.0)
+    if environments := dead_environments(report):
+        failing_ones = [row for row in environments if (row.pass_rate.value or 0.0) < _MOST]
+        name = (failing_ones or environments)[0].environment
+        if failing_ones:
+            return f"Look at the verifier and the prompts of '{name}' before those of others."
+        return f"Sample '{name}' less often, or give it harder prompts."
     for step in _sudden(report)[:1]:
         at = f" at step {step} (verifier, sampler, data)"
         if failing <= max(passing, 0):
@@ -522,6 +596,12 @@ def _ends(report: results.DegeneracyReport) -> _Ends | None:
     )
     change = difference_of(first, last)
     return ends if change.side_of_zero and abs(change.value or 0.0) >= _MUCH else None
+
+
+def share_at_end(report: results.DegeneracyReport) -> float | None:
+    """The share of dead groups in the last fifth of steps, where it surely is another one than at first; else None."""
+    ends = _ends(report)
+    return None if ends is None else ends["frac_reward_zero_std"][1]
 
 
 def moved_sentence(report: results.DegeneracyReport) -> str:

@@ -165,6 +165,11 @@ def judged_groups(
     return chosen, group_table(chosen, threshold, main)
 
 
+def silent_functions(rewards: Mapping[str, Array]) -> tuple[str, ...]:
+    """Reward functions, of several, that are 0 or missing for every rollout."""
+    return tuple(name for name, values in rewards.items() if len(rewards) > 1 and not np.nan_to_num(values).any())
+
+
 def _are_several(weights: Mapping[str, float] | None) -> bool:
     return sum(map(bool, (weights or {}).values())) > 1
 

@@ -82,8 +82,8 @@ def _optional_section(name: str, module: str, needs: str = "no_grams") -> Callab
 
 
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
-    signal_section,
     reward_section,
+    signal_section,
     zero_loss_section,
     replay_section,
     _optional_section("rank", "gradient"),

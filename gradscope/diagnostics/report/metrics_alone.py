@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.tokens import metric_courses, verdict_courses
+from gradscope.diagnostics.report.sections.agreement import agreement_as_logged
 from gradscope.diagnostics.spike.measure import spike_sentences
+from gradscope.estimate import Estimate
 from gradscope.findings import logged as findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.logged import MetricCourse
@@ -19,7 +21,6 @@ from gradscope.say import counted
 
 _DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_norm"
 _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
-_HALF, _MANY = 0.5, 0.1
 _LOST = "Read completions of late steps that score high, and compare with a checkpoint before the fall."
 
 
@@ -37,6 +38,19 @@ def report_of_metrics(run: Run, name: str) -> RunReport:
     )
 
 
+_HALF = 0.5  # a share of dead groups that is surely above this costs more rollouts than it leaves
+_MANY = 0.25  # from a quarter on, resampling dead groups costs at least a third more rollouts, which is worth a look
+
+
+def dead_severity(dead: Estimate, at_end: float | None = None) -> Severity:
+    """How much a share of dead groups asks for; ``at_end`` is that of the last steps, where it is another one."""
+    if dead.value is None:
+        return "unknown"
+    if dead.ends[0] > _HALF:
+        return "problem"
+    return "look" if max(dead.value, at_end or 0.0) >= _MANY else "fine"
+
+
 def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSection:
     """Groups without a gradient."""
     course = findings.course_named(courses, _DEAD)
@@ -47,13 +61,12 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
     kinds = [
         kind for key in ("frac_all_pass", "frac_all_fail") if (kind := findings.course_named(courses, key)) is not None
     ]
-    share = course.mean.value
     return ReportSection(
         name="signal",
         findings=(sentence,),
-        severity="unknown" if share is None else "problem" if share > _HALF else "look" if share > _MANY else "fine",
+        severity=dead_severity(course.mean, findings.share_at_end(course)),
         meaning=metric(_DEAD).meaning,
-        next_step="Nothing to do." if share == 0 else _ADVICE,
+        next_step="Nothing to do." if course.mean.value == 0 else _ADVICE,
         command=f"gradscope degeneracy {shlex.quote(source.path)}",
         charts=_chart("Groups without a gradient, as logged", [course, *kinds], "share of groups"),
     )
@@ -80,6 +93,8 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
             else "Nothing to do.",
             charts=_chart("Completions that were cut off", [cut], "share of completions"),
         )
+    if (agreement := agreement_as_logged(run)) is not None:
+        yield agreement
     norm = findings.course_named(courses, _NORM)
     if norm is not None:
         broken = any(not math.isfinite(value) for value in norm.values)
@@ -104,7 +119,7 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
         goes = findings.reward_goes(courses)
         levels, reward = tuple(findings.level_sentences(courses, goes)), findings.reward_sentence(courses, goes)
         titles = ", ".join(course.title.strip() for course in other_courses or courses)
-        lost = findings.lost_sentence(verdict_courses(run))
+        lost = findings.lost_sentence(verdict_courses(run), goes)
         gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
         calm: Severity = "fine" if goes == "rises" else "unknown"
         severity: Severity = "look" if lost or broken_courses or spikes or levels or gap else calm

@@ -42,7 +42,7 @@ from tests.rollouts.readers.lines import write_lines
 pytestmark = pytest.mark.slow  # a run of shared/data, recomputed
 
 NAMES = [
-    *("signal", "reward", "zero-loss", "replay", "rank", "contributions", "tokens", "length", "rewards", "dilution"),
+    *("reward", "signal", "zero-loss", "replay", "rank", "contributions", "tokens", "length", "rewards", "dilution"),
     *("agreement", "staleness", "entropy", "generation", "coverage", "formulations", "claims"),
 ]
 

@@ -86,7 +86,9 @@ def test_without_the_share_the_page_says_how_to_name_it() -> None:
 def test_a_score_that_falls_while_the_reward_rises_asks_for_a_look() -> None:
     rising = tuple(0.01 * step for step in range(30))
     section = sections_of(metrics_alone(reward=rising, rewards__accuracy__mean=rising[::-1]))["courses"]
-    assert section.findings[0].startswith("rewards/accuracy/mean falls: 0.265 at steps 1 to 6, ")
+    assert section.findings[0].startswith(
+        "rewards/accuracy/mean falls while the mean reward rises: 0.265 at steps 1 to 6, "
+    )
     assert (section.severity, section.next_step[:26]) == ("look", "Read completions of late s")
 
 
@@ -95,3 +97,30 @@ def test_without_a_norm_a_kl_that_jumps_is_told(jump: int) -> None:
     kl = tuple(0.01 * (1 + step % 3) * (1000 if step == jump else 1) for step in range(20))
     courses = sections_of(metrics_alone(kl=kl, reward=(0.1, 0.2)))["courses"]
     assert (courses.severity, courses.findings[0].split(":")[0]) == ("look", f"Step {jump + 1} stands out")
+
+
+def test_a_share_of_dead_groups_is_judged_as_with_rollouts_and_at_its_end() -> None:
+    """Of any healthy run with a sixth of its groups dead this was to be looked at; with rollouts it was fine."""
+
+    def severity(*shares: float) -> str:
+        return sections_of(metrics_alone(frac_reward_zero_std=shares))["signal"].severity
+
+    assert severity(*[0.16] * 20) == "fine"
+    assert severity(*[0.3] * 20) == "look"
+    assert severity(*[0.05] * 15, *[0.4] * 5) == "look"
+    assert severity(*[0.6] * 20) == "problem"
+
+
+def test_sampler_and_trainer_that_drift_apart_are_a_problem_in_metrics_alone() -> None:
+    name = "sampling__sampling_logp_difference__mean"
+    near, far = (sections_of(metrics_alone(**{name: [0.002] * 19 + [last]})) for last in (0.002, 0.3))
+    assert (near["agreement"].severity, far["agreement"].severity) == ("fine", "problem")
+    assert far["agreement"].headline.endswith("sampling/sampling_logp_difference/mean = 0.3.")
+    assert "agreement" not in sections_of(metrics_alone(reward=[0.5] * 20))
+
+
+def test_a_share_of_correct_answers_that_is_the_reward_is_told_once() -> None:
+    falling = tuple(1 - 0.02 * step for step in range(30))
+    section = sections_of(metrics_alone(reward=falling, rewards__correct__mean=falling))["courses"]
+    assert section.headline.startswith("The mean reward falls: ")
+    assert not any("correct" in finding for finding in section.findings)
