@@ -213,7 +213,7 @@ def _meaning(requirement: results.Requirement, value: MetricValue) -> str:
     if estimate.value is None:
         return f"{value.subject} is undefined: {estimate.undefined}. What is not known does not pass."
     required = f"required is {requirement.op} {requirement.limit:g}"
-    ends = f"{interval(estimate, '.4g')} over {estimate.num_units} units" if estimate.interval else ""
+    ends = interval(estimate, ".4g")
     text = f"{value.subject} is {estimate.value:.6g}{ends}; {required}."
     if estimate.interval is not None and estimate.interval[0] <= requirement.limit <= estimate.interval[1]:
         return f"{text} The interval holds the limit: other prompts could turn the verdict."
