@@ -151,7 +151,7 @@ def conflict_advice(conflict: results.RewardConflict) -> str:
 
 def reward_findings(report: results.DegeneracyReport) -> tuple[str, ...]:
     """How often each reward function is tied and what it makes of the advantage; nothing for a single one."""
-    rows = [row for row in report.by_reward if row.frac_tied.value is not None and row.weight != 0]
+    rows = [row for row in report.by_reward if row.weight != 0]
     rescuable = [
         f"'{row.name}' differs within {row.num_rescuable} groups that '{report.reward}' leaves equal: with a weight "
         "for it they would have a gradient, its own."
@@ -172,7 +172,8 @@ def reward_findings(report: results.DegeneracyReport) -> tuple[str, ...]:
 
 
 def _of_function(row: results.RewardFunction) -> str:
-    text = f"'{row.name}' is tied in {percent(row.frac_tied.value or 0.0)} of groups"
+    tied = row.frac_tied.value
+    text = f"'{row.name}' is {'missing in some' if tied is None else f'tied in {percent(tied)} of'} groups"
     for share, kind in ((row.advantage_share, "advantage"), (row.difference_share, "reward differences")):
         if share.value is not None:
             return f"{text} and makes {signed_percent(share.value)} of the squared {kind}"

@@ -20,7 +20,7 @@ from gradscope.render.views.view import Column, lines_over, table_of_cells, tabu
 from gradscope.results.degeneracy import DegeneracyReport, RewardFunction, StepDegeneracy
 from gradscope.results.report import Chart, ColumnStyle, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.rollouts.groups import RewardTable, reward_table
-from gradscope.say import counted, interval, percent, points, with_interval
+from gradscope.say import counted, percent, points
 
 MAX_PROMPTS = 200  # prompts that the page lists; a file of --output has all
 _ENVIRONMENTS = "Each environment, data source or agent that rows name"
@@ -77,7 +77,8 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     caption = f"{counted(len(report.by_prompt), 'prompt')}, those never or always solved first, by number of rollouts"
     prompts = prompts_view(MAX_PROMPTS)
     findings = [text for text in report.findings if text != advice]
-    behind = 2 if report.is_in_conflict else 1  # the trend is that of the share of dead groups
+    leading = (report.is_in_conflict, report.doubled_steps, degeneracy.dead_environments(report))
+    behind = 1 + sum(map(bool, leading))  # the trend is that of the share of dead groups
     findings[behind:behind] = _trend(report)
     names = (
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
@@ -163,7 +164,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         return ReportSection(name="rewards", findings=(only,), severity="fine")
     functions = [function for function in report.by_reward if function.weight != 0]
     odd = tuple(_odd_functions(report, functions, table))
-    told, shares = [sentence for sentence, _ in odd], _findings(report, functions)
+    told, shares = [sentence for sentence, _ in odd], _findings(report)
     steps = np.unique(table.step).tolist()
     means: dict[str, list[float | None]] = {}
     for name in [function.name for function in functions]:
@@ -209,34 +210,12 @@ def _odd_functions(
             )
 
 
-def _findings(report: DegeneracyReport, functions: list[RewardFunction]) -> Iterator[str]:
+def _findings(report: DegeneracyReport) -> Iterator[str]:
     conflict = () if report.reward_conflict is None else (degeneracy.conflict_sentence(report.reward_conflict),)
-    if report.is_in_conflict and report.reward_conflict is not None:  # the page begins with the conflict itself
-        main = next(function for function in report.by_reward if function.name == report.reward_conflict.main)
-        if main.frac_tied.is_defined:  # missing for some rollouts, it may differ in their groups
-            yield f"'{main.name}' is tied in {with_interval(main.frac_tied, percent)} of the groups."
-    else:
-        yield from conflict
-    for kind, quantity in (
-        ("advantage_share", "squared advantage"),
-        ("difference_share", "squared reward differences"),
-    ):
-        shares = {
-            function.name: share for function in functions if (share := getattr(function, kind)).value is not None
-        }
-        if shares:
-            top = max(shares, key=lambda name: shares[name].value or 0.0)
-            whose = f", by {report.advantages_of}" if kind == "advantage_share" else ""
-            value = degeneracy.signed_percent(shares[top].value or 0.0)
-            yield f"'{top}' makes {value}{interval(shares[top], degeneracy.signed_percent)} of the {quantity}{whose}."
-            break
-    else:
+    shares = degeneracy.reward_findings(report)
+    yield from (*shares, *conflict) if report.is_in_conflict else (*conflict, *shares)  # which the page begins with
+    if not any(row.advantage_share.is_defined or row.difference_share.is_defined for row in report.by_reward):
         yield f"What each makes is not known: {report.by_reward[0].difference_share.undefined}."
-    if report.is_in_conflict:
-        yield from conflict
-    for function in functions:
-        if function.num_alone and report.reward_conflict is None:
-            yield f"'{function.name}' alone differs in {function.num_alone:,} of {report.num_groups:,} groups."
     unweighted = [row.name for row in report.by_reward if row.weight == 0 and row.frac_tied.value != 1]
     if unweighted:
         yield f"Logged beside the reward and no part of it: {', '.join(unweighted)}."
