@@ -297,12 +297,12 @@ def silent_sentence(names: Sequence[str]) -> str:
 
 def balance_sentence(report: results.DegeneracyReport) -> str:
     """That side rewards make most of the advantage, or undo what the main one makes; empty where neither is sure."""
-    others = {row.name: row for row in report.by_reward if row.weight}
-    main = others.pop(report.prompts.reward, None)
-    if main is None or not others or report.is_in_conflict:
+    side_functions = {row.name: row for row in report.by_reward if row.weight}
+    main = side_functions.pop(report.prompts.reward, None)
+    if main is None or not side_functions or report.is_in_conflict:
         return ""
     kind = "advantage_share" if main.advantage_share.is_defined else "difference_share"
-    share_of_main, shares = getattr(main, kind), {name: getattr(row, kind) for name, row in others.items()}
+    share_of_main, shares = getattr(main, kind), {name: getattr(row, kind) for name, row in side_functions.items()}
     if not all(share.is_defined for share in (share_of_main, *shares.values())):
         return ""
     of_what = f"of the squared {'advantage' if kind == 'advantage_share' else 'reward differences'}"
@@ -312,10 +312,10 @@ def balance_sentence(report: results.DegeneracyReport) -> str:
             f"'{most}' makes {with_interval(shares[most], signed_percent)} {of_what}, and '{main.name}' "
             f"{signed_percent(share_of_main.value or 0.0)}: that is what is learned."
         )
-    if shares[least].ends[1] < -_MOST:
-        correlation = main.correlation.get(least)
-        beside = "" if correlation is None else f" (correlation {with_interval(correlation, '+.2f')} within groups)"
-        return f"'{least}' takes back what '{main.name}' pays{beside}: most of the two cancels."
+    correlation = main.correlation.get(least)
+    if shares[least].ends[1] < -_MOST and correlation is not None and correlation.is_defined:
+        correlated = f"correlation {with_interval(correlation, '+.2f')} within groups"
+        return f"'{least}' takes back what '{main.name}' pays ({correlated}): most of the two cancels."
     return ""
 
 
@@ -344,8 +344,8 @@ def environment_sentence(report: results.DegeneracyReport) -> str:
         for row in dead[:3]
     ]
     more = [f"in {len(dead) - 3} more likewise"] if dead[3:] else []
-    others = [row for row in report.by_environment if row not in dead]
-    elsewhere = f"elsewhere {num_dead(others):,} of {sum(row.num_groups for row in others):,}"
+    live = [row for row in report.by_environment if row not in dead]
+    elsewhere = f"elsewhere {num_dead(live):,} of {sum(row.num_groups for row in live):,}"
     text = ", ".join([*named, *more, elsewhere])
     return f"{text[:1].upper()}{text[1:]}."
 

@@ -60,12 +60,12 @@ def dead_sentence(courses: Sequence[MetricCourse]) -> str:
     all_dead = sum(value >= 1.0 for value in course.values)
     steps = f"{len(course.steps):,} logged steps" if len(course.steps) > 1 else "the one logged step"
     more = f"; at {all_dead:,} of them every group" if all_dead else ""
-    if (last := share_at_end(course)) is not None:
+    if (last := late_share(course)) is not None:
         more += f", from {percent(_fifths(course)[0][0])} in the first fifth of them to {percent(last)} in the last"
     return f"{percent(course.mean.value)} of a step's groups gave no gradient, by the trainer's log of {steps}{more}."
 
 
-def share_at_end(course: MetricCourse) -> float | None:
+def late_share(course: MetricCourse) -> float | None:
     """The mean share of the last fifth of steps, where it is far from that of the first; else None."""
     (first, _), *_, (last, _) = _fifths(course) or [(0.0, ""), (0.0, "")]
     return last if abs(last - first) >= 2 * _HIGH else None

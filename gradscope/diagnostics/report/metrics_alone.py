@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.tokens import metric_courses, verdict_courses
-from gradscope.diagnostics.report.sections.agreement import agreement_as_logged
 from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.estimate import Estimate
 from gradscope.findings import logged as findings
@@ -24,13 +23,16 @@ _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
 _LOST = "Read completions of late steps that score high, and compare with a checkpoint before the fall."
 
 
-def report_of_metrics(run: Run, name: str) -> RunReport:
-    """The page of a run of which metrics alone were logged: what they answer, and what rollouts would add."""
+def report_of_metrics(run: Run, name: str, agreement: ReportSection | None = None) -> RunReport:
+    """The page of a run of which metrics alone were logged: what they answer, and what rollouts would add.
+
+    ``agreement`` is what they say of sampler and trainer.
+    """
     courses = metric_courses(run)
     return RunReport(
         source=run.source,
         name=name,
-        sections=(dead_section(courses, run.source), *_sections(courses, run)),
+        sections=(dead_section(courses, run.source), *filter(None, [agreement]), *_sections(courses, run)),
         recomputed=(),
         strip=tuple(
             _key_number(course) for key in _STRIP if (course := findings.course_named(courses, key)) is not None
@@ -64,7 +66,7 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
     return ReportSection(
         name="signal",
         findings=(sentence,),
-        severity=dead_severity(course.mean, findings.share_at_end(course)),
+        severity=dead_severity(course.mean, findings.late_share(course)),
         meaning=metric(_DEAD).meaning,
         next_step="Nothing to do." if course.mean.value == 0 else _ADVICE,
         command=f"gradscope degeneracy {shlex.quote(source.path)}",
@@ -93,8 +95,6 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
             else "Nothing to do.",
             charts=_chart("Completions that were cut off", [cut], "share of completions"),
         )
-    if (agreement := agreement_as_logged(run)) is not None:
-        yield agreement
     norm = findings.course_named(courses, _NORM)
     if norm is not None:
         broken = any(not math.isfinite(value) for value in norm.values)

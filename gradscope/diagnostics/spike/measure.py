@@ -24,6 +24,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.steps import (
+    MIN_NEIGHBORS,
     MIN_STEPS_OF_LEVELS,
     deviation_of,
     late_change,
@@ -75,13 +76,13 @@ def courses_of(run: Run, *, named: int | None = None) -> Courses:
 
 
 def _dead_steps(run: Run, norms: Mapping[int, float]) -> set[int]:
-    """The steps without a live group, as logged, of a norm below the median of live steps.
+    """The steps without a live group, as logged, of a norm below the median of live steps, where these are enough.
 
     Such a norm is of the KL or of rounding: beside it that of any gradient stands out.
     """
     dead = {step for step, share in run.courses.by_step(_DEAD).items() if share >= 1}
     live = [norm for step, norm in norms.items() if step not in dead and math.isfinite(norm)]
-    return {step for step in dead if norms.get(step, 0.0) < median(live)} if live else set()
+    return {step for step in dead if norms.get(step, 0.0) < median(live)} if len(live) > MIN_NEIGHBORS else set()
 
 
 def outstanding_step(courses: Courses) -> tuple[int, int]:

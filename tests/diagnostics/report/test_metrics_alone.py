@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.report.metrics_alone import dead_section, report_of_metrics
+from gradscope.diagnostics.report.sections.agreement import agreement_as_logged
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import run_of
@@ -22,7 +23,7 @@ def metrics_alone(**courses: tuple[float, ...]) -> Run:
 
 
 def sections_of(run: Run) -> dict[str, ReportSection]:
-    return {section.name: section for section in report_of_metrics(run, "a run").sections}
+    return {section.name: section for section in report_of_metrics(run, "a run", agreement_as_logged(run)).sections}
 
 
 NORMS = (*(0.1, 0.12, 0.11) * 4, 9.0)

@@ -32,7 +32,6 @@ from gradscope.results import logged as results
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, Severity
 from gradscope.results.tokens import EntropyChange
 from gradscope.rollouts.groups import holds_rewards_alone
-from gradscope.rollouts.run import Run
 from gradscope.say import interval, number, percent, with_interval
 
 Array = NDArray[np.float64]
@@ -259,7 +258,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         findings=(
             *([late_sentence(f"The mean length in {lengths.unit}", change)] if change else []),
             _correlation(correlation, direction, lengths.unit),
-            _truncation(inputs.run, inputs.lengths.ends),
+            _truncation(inputs.lengths.ends),
             _mean(lengths),
         ),
         severity="look" if change or direction else "fine" if correlation.is_defined else "unknown",
@@ -306,19 +305,11 @@ def _correlation(correlation: Estimate, direction: int, unit: str) -> str:
     return f"{text}{interval(correlation, '+.2f')}: {conclusions[direction]}."
 
 
-def _truncation(run: Run, ends: Ends) -> str:
+def _truncation(ends: Ends) -> str:
     if ends.num_judged:
         text = f"{ends.num_cut:,} of {ends.num_judged:,} completions were cut off at the length limit"
         mass = ends.frac_advantage
         return f"{text}." if mass is None else f"{text}; they hold {percent(mass)} of the summed absolute advantages."
-    name = "completions/clipped_ratio"
-    ratios = run.courses.course(name)[1].tolist()
-    if ratios:
-        mean = number(sum(ratios) / len(ratios), percent)
-        return (
-            f"The trainer logged that on average {mean} of completions were cut off ({name}); which ones is not in the "
-            "log."
-        )
     return "Which completions were cut off is not in the log."
 
 

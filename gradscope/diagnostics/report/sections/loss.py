@@ -134,6 +134,8 @@ def _verdict(counts: Counter[str], spike: Sequence[str], inputs: ReportInputs) -
     if counts["dead batch"] or counts["other terms"]:
         advice = "" if isinstance(inputs.degeneracy, Unavailable) else f" {dead_group_advice(inputs.degeneracy)}"
         return severity, f"Steps without a live group cost rollouts and teach nothing.{advice}"
+    if spike:
+        return severity, "Look at what changed there (learning rate, data, lengths), and at the reward after it."
     return severity, "Nothing to do here: judge progress by the reward and by grad_norm, not by the loss."
 
 

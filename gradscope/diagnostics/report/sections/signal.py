@@ -164,7 +164,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         return ReportSection(name="rewards", findings=(only,), severity="fine")
     functions = [function for function in report.by_reward if function.weight != 0]
     odd = tuple(_odd_functions(report, functions, table))
-    told, shares = [sentence for sentence, _ in odd], _findings(report)
+    sentences, shares = [sentence for sentence, _ in odd], _findings(report)
     steps = np.unique(table.step).tolist()
     means: dict[str, list[float | None]] = {}
     for name in [function.name for function in functions]:
@@ -173,7 +173,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         means[name] = [None if math.isnan(mean) else mean for mean in logged.values()]
     return ReportSection(
         name="rewards",
-        findings=(*shares, *told) if report.is_in_conflict else (*told, *shares),
+        findings=(*shares, *sentences) if report.is_in_conflict else (*sentences, *shares),
         severity=_rewards_severity(report, is_odd=bool(odd or not functions)),
         meaning=metric("by_reward.advantage_share").meaning,
         next_step=odd[0][1] if odd and not report.is_in_conflict else _next_step(report, functions),
