@@ -323,31 +323,29 @@ _MOST = 0.5  # more than all else together
 
 
 def dead_environments(report: results.DegeneracyReport) -> list[results.EnvironmentDegeneracy]:
-    """Those of which surely most groups are dead, where that is not so of all; the deadest first."""
-    rows = sorted(report.by_environment, key=lambda row: -(row.frac_reward_zero_std.value or 0.0))
+    """Those of which surely most groups are dead, where that is not so of all; those that fail first."""
+    rows = report.by_environment
     dead = [row for row in rows if bonferroni(row.frac_reward_zero_std, len(rows)).ends[0] > _MOST]
+    dead.sort(key=lambda row: ((row.pass_rate.value or 0.0) > _MOST, -(row.frac_reward_zero_std.value or 0.0)))
     return dead if len(dead) < len(rows) else []
 
 
 def environment_sentence(report: results.DegeneracyReport) -> str:
-    """In which environments most groups are dead; empty where there is none, or where there are only such."""
+    """In which environment most groups are dead; empty where there is none, or where there are only such."""
     dead = dead_environments(report)
     if not dead:
         return ""
 
-    def num_dead(rows: Sequence[results.EnvironmentDegeneracy]) -> int:
-        return round(sum((row.frac_reward_zero_std.value or 0.0) * row.num_groups for row in rows))
+    def num_dead(rows: Sequence[results.EnvironmentDegeneracy]) -> str:
+        number = sum((row.frac_reward_zero_std.value or 0.0) * row.num_groups for row in rows)
+        return f"{number:,.0f} of {sum(row.num_groups for row in rows):,}"
 
-    named = [
-        f"in '{row.environment}' {num_dead([row]):,} of {row.num_groups:,} groups have no gradient"
-        + (f" (pass rate {percent(row.pass_rate.value)})" if row.pass_rate.value is not None else "")
-        for row in dead[:3]
-    ]
-    more = [f"in {len(dead) - 3} more likewise"] if dead[3:] else []
-    live = [row for row in report.by_environment if row not in dead]
-    elsewhere = f"elsewhere {num_dead(live):,} of {sum(row.num_groups for row in live):,}"
-    text = ", ".join([*named, *more, elsewhere])
-    return f"{text[:1].upper()}{text[1:]}."
+    rate = dead[0].pass_rate.value
+    passing = "" if rate is None else f" (pass rate {percent(rate)})"
+    more = f", most in {counted(len(dead) - 1, 'environment')} more" if dead[1:] else ""
+    elsewhere = num_dead([row for row in report.by_environment if row not in dead])
+    text = f"In '{dead[0].environment}' {num_dead(dead[:1])} groups have no gradient{passing}{more}"
+    return f"{text}, elsewhere {elsewhere}."
 
 
 def _environments(report: results.DegeneracyReport) -> str:
@@ -515,12 +513,10 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return "Nothing to do: none of these groups was without a gradient."
     kinds, ends, at = _too_hard_and_too_easy(report), _ends(report) if report.frac_all_fail.is_defined else None, ""
     dying, failing, passing = (last - first for first, last in ends.values()) if ends else (0.0, 0.0, 0.0)
-    if environments := dead_environments(report):
-        failing_ones = [row for row in environments if (row.pass_rate.value or 0.0) < _MOST]
-        name = (failing_ones or environments)[0].environment
-        if failing_ones:
-            return f"Look at the verifier and the prompts of '{name}' before those of others."
-        return f"Sample '{name}' less often, or give it harder prompts."
+    for environment in dead_environments(report)[:1]:
+        if (environment.pass_rate.value or 0.0) > _MOST:
+            return f"Sample '{environment.environment}' less often, or give it harder prompts."
+        return f"Look at the verifier and the prompts of '{environment.environment}' before those of others."
     for step in _sudden(report)[:1]:
         at = f" at step {step} (verifier, sampler, data)"
         if failing <= max(passing, 0):

@@ -145,6 +145,10 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
 
 SMALL_CHANGE = 0.2
 """Standard deviations of the rewards below which a change of their mean is small (Cohen 1988)."""
+FALLEN_ADVICE = (
+    "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
+)
+SPIKE_ADVICE = "Look at what changed there (learning rate, data, lengths), and at the reward after it."
 FLAT_ADVICE = (
     "Look at the learning rate, KL and dead groups, and whether the reward tells good completions from bad ones."
 )

@@ -20,6 +20,7 @@ from gradscope.say import counted
 
 _DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_norm"
 _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
+_ADVICE_ON = {"falls": findings.FALLEN_ADVICE, "hardly rises": findings.FLAT_ADVICE}
 _LOST = "Read completions of late steps that score high, and compare with a checkpoint before the fall."
 
 
@@ -32,7 +33,7 @@ def report_of_metrics(run: Run, name: str, agreement: ReportSection | None = Non
     return RunReport(
         source=run.source,
         name=name,
-        sections=(dead_section(courses, run.source), *filter(None, [agreement]), *_sections(courses, run)),
+        sections=(*_sections(courses, run), *filter(None, [agreement])),
         recomputed=(),
         strip=tuple(
             _key_number(course) for key in _STRIP if (course := findings.course_named(courses, key)) is not None
@@ -78,38 +79,7 @@ _ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then ch
 
 
 def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSection]:
-    cut = findings.course_named(courses, _CUT)
-    if cut is not None:
-        sentence = findings.clipped_sentence(courses)
-        share = cut.mean.value
-        yield ReportSection(
-            name="generation",
-            question="How many completions are cut off?",
-            findings=(sentence or "Few completions were cut off at the length limit.",)
-            if share is not None
-            else (f"How many is not known: {cut.mean.undefined}.",),
-            severity="unknown" if share is None else "look" if sentence else "fine",
-            meaning=metric("generation.frac_truncated").meaning,
-            next_step="Raise the length limit, or mask cut completions, and see whether the reward follows."
-            if sentence
-            else "Nothing to do.",
-            charts=_chart("Completions that were cut off", [cut], "share of completions"),
-        )
     norm = findings.course_named(courses, _NORM)
-    if norm is not None:
-        broken = any(not math.isfinite(value) for value in norm.values)
-        spikes = spike_sentences(run)
-        largest = f"The largest gradient norm is {norm.at(norm.largest_step):.3g}, at step {norm.largest_step}."
-        yield ReportSection(
-            name="norm",
-            question="Which step stands out?",
-            findings=(*findings.broken_sentences([norm]), *spikes, largest),
-            severity="problem" if broken else "look" if spikes else "fine",
-            meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
-            next_step="Look at that step." if broken or spikes else "Nothing to do.",
-            command=f"gradscope spike {shlex.quote(run.source.path)}",
-            charts=_chart("Gradient norm, as logged", [norm], "norm"),
-        )
     other_courses = [
         course for course in courses if course.name not in (_DEAD, "frac_all_pass", "frac_all_fail", _CUT, _NORM)
     ]
@@ -132,13 +102,45 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
                 )
             ),
             severity=severity,
-            next_step=_LOST if lost else findings.FLAT_ADVICE if goes == "hardly rises" else "",
+            next_step=_LOST if lost else _ADVICE_ON.get(goes, ""),
             charts=tuple(
                 chart
                 for course in other_courses
                 for chart in _chart(f"{course.title}, as logged", [course], course.title)
             ),
             tables=_table(courses),
+        )
+    yield dead_section(courses, run.source)
+    cut = findings.course_named(courses, _CUT)
+    if cut is not None:
+        sentence = findings.clipped_sentence(courses)
+        share = cut.mean.value
+        yield ReportSection(
+            name="generation",
+            question="How many completions are cut off?",
+            findings=(sentence or "Few completions were cut off at the length limit.",)
+            if share is not None
+            else (f"How many is not known: {cut.mean.undefined}.",),
+            severity="unknown" if share is None else "look" if sentence else "fine",
+            meaning=metric("generation.frac_truncated").meaning,
+            next_step="Raise the length limit, or mask cut completions, and see whether the reward follows."
+            if sentence
+            else "Nothing to do.",
+            charts=_chart("Completions that were cut off", [cut], "share of completions"),
+        )
+    if norm is not None:
+        broken = any(not math.isfinite(value) for value in norm.values)
+        spikes = spike_sentences(run)
+        largest = f"The largest gradient norm is {norm.at(norm.largest_step):.3g}, at step {norm.largest_step}."
+        yield ReportSection(
+            name="norm",
+            question="Which step stands out?",
+            findings=(*findings.broken_sentences([norm]), *spikes, largest),
+            severity="problem" if broken else "look" if spikes else "fine",
+            meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
+            next_step=findings.SPIKE_ADVICE if broken or spikes else "Nothing to do.",
+            command=f"gradscope spike {shlex.quote(run.source.path)}",
+            charts=_chart("Gradient norm, as logged", [norm], "norm"),
         )
     yield ReportSection(
         name="rollouts",

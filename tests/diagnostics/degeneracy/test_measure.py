@@ -401,7 +401,7 @@ def test_an_environment_that_is_dead_among_others_leads() -> None:
     assert solved.startswith("In 'easy' 39 of 40 groups have no gradient (pass rate 98.8 %), elsewhere")
     assert "Sample 'easy' less often, or give it harder prompts." in solved
     several = in_environments(*((name, 40, 0.0) for name in "abcd"), *others)
-    assert "in 'c' 40 of 40 groups have no gradient (pass rate 0.0 %), in 1 more likewise, elsewhere 18" in several
+    assert "groups have no gradient (pass rate 0.0 %), most in 3 environments more, elsewhere 18 of 360." in several
     assert in_environments(*others).startswith("18 of 360 groups")
     assert in_environments(("a", 38, 0.0), ("b", 38, 0.0)).startswith("76 of 80 groups")
 

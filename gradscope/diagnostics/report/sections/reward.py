@@ -19,7 +19,7 @@ from gradscope.diagnostics.degeneracy.breakdowns import environments_of
 from gradscope.diagnostics.logged.tokens import verdict_courses
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import FLAT_ADVICE, SMALL_CHANGE, lost_sentence
+from gradscope.findings.logged import FALLEN_ADVICE, FLAT_ADVICE, SMALL_CHANGE, lost_sentence
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni
@@ -238,21 +238,20 @@ def _verdicts(
     for name in np.unique(named).tolist():
         part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
         if part is not None and part.surely_falls:
-            yield _Verdict(f"In '{name}' the mean reward falls: {' to '.join(part.levels)}.", _FALLEN)
+            yield _Verdict(f"In '{name}' the mean reward falls: {' to '.join(part.levels)}.", FALLEN_ADVICE)
     if course.hidden:
-        yield _Verdict(course.hidden, _FALLEN)
+        yield _Verdict(course.hidden, FALLEN_ADVICE)
     if not (course.falls or is_lost or is_relative) and (some_fall := _falling_prompts(table)):
         yield _Verdict(some_fall, _FORGOTTEN)
     if not course.falls and not is_relative and (dip := _dip(table)):
         yield _Verdict(dip, _DIPPED)
     if course.falls or course.is_flat:
-        advice = _FALLEN if course.falls else FLAT_ADVICE
+        advice = FALLEN_ADVICE if course.falls else FLAT_ADVICE
         yield _Verdict("", _PERHAPS_HARDER if course.of_other_prompts else advice)
 
 
 _HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
 _FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: what others gain seems to cost them."
-_FALLEN = "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
 _DIPPED = "Look at what changed before it fell (learning rate, KL, length, data), for it may fall again."
 _PERHAPS_HARDER = (
     "Too few prompts return: sample some of the first ones again to tell what the policy does from harder prompts."
