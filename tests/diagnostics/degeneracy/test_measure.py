@@ -433,7 +433,12 @@ def test_a_side_reward_that_makes_most_of_the_advantage_or_undoes_the_main_one_i
 
 def test_a_function_that_never_pays_is_named_and_steps_that_were_logged_twice_lead() -> None:
     groups = [
-        group_of([1, 0] * (1 + (step == 3)), step=step, prompt=f"p{n}", functions={"a": [1, 0] * 2, "form": [0, 0] * 2})
+        group_of(
+            [1, 0] * (1 + (step == 3)),
+            step=step,
+            prompt=f"p{n}",
+            functions={"a": [1, 0] * 2, "form": [0] * 4, "overlong": [0] * 4},
+        )
         for step in range(6)
         for n in range(2)
     ]
