@@ -80,6 +80,10 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     leading = (report.is_in_conflict, report.doubled_steps, degeneracy.dead_environments(report))
     behind = 1 + sum(map(bool, leading))  # the trend is that of the share of dead groups
     findings[behind:behind] = _trend(report)
+    moved = degeneracy.moved_sentence(report)
+    at = next((at for at, text in enumerate(findings) if moved and text.endswith(moved)), 0)
+    if at:  # of a share that moves its mean says little
+        findings[at - 1 : at + 1] = [" ".join(findings[at - 1 : at + 1])]
     names = (
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
         *("iid_prediction", "jensen_gap"),

@@ -206,3 +206,16 @@ def test_few_groups_that_side_rewards_decide_ask_for_nothing() -> None:
         return section_of(*groups).severity
 
     assert (severity(4), severity(5)) == ("fine", "look")
+
+
+def test_a_share_that_moves_is_said_with_its_mean() -> None:
+    groups = [
+        group_of([1, 1] if step >= 8 else [1, 0], step=step, prompt=f"p{step}{n}")
+        for step in range(10)
+        for n in range(9)
+    ]
+    run = run_of(*groups)
+    section = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
+    assert section.headline.startswith("18 of 90 groups (20.0 %")
+    assert section.headline.endswith("from 0.0 % of the first fifth of steps to 100.0 % of the last (steps 8 to 9).")
+    assert section.severity == "look"
