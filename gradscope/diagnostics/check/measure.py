@@ -33,7 +33,7 @@ from gradscope.diagnostics.check.requirements import (
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.estimate import Estimate
-from gradscope.findings.degeneracy import conflict_findings
+from gradscope.findings.degeneracy_parts import conflict_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine import process_index
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean

@@ -8,7 +8,7 @@ import pytest
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import Pace, degeneracy_of_run, follow_degeneracy, measure_degeneracy
 from gradscope.errors import InputError, UsageError
-from gradscope.findings.degeneracy import balance_sentence, dead_group_advice, silent_sentence
+from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
 from tests.diagnostics.made_up_runs import (
     beta_run,
@@ -379,72 +379,3 @@ def test_a_target_may_be_reached_out_of_reach_or_not_forecast() -> None:
 def test_target_is_a_share(target: float) -> None:
     with pytest.raises(UsageError, match="A target share lies between 0 and 1"):
         DegeneracyOptions(target_degeneracy=target)
-
-
-def in_environments(*shares: tuple[str, int, float]) -> str:
-    """The first sentences on 40 groups of each environment, so many of them dead, at this reward."""
-    groups = [
-        group_of([reward] * 4 if at < num_dead else [1, 0, 1, 0], step=at % 10, prompt=f"{name}/p{at}")
-        for name, num_dead, reward in shares
-        for at in range(40)
-    ]
-    return " ".join(degeneracy_of_run(run_of(*groups)).summary)
-
-
-def test_an_environment_that_is_dead_among_others_leads() -> None:
-    """One of ten that never passes: of all groups a seventh was dead, and nothing was to be looked at."""
-    others = [(f"env{n}", 2, 1.0) for n in range(9)]
-    text = in_environments(("code", 40, 0.0), *others)
-    assert text.startswith("In 'code' 40 of 40 groups have no gradient (pass rate 0.0 %), elsewhere 18 of 360. 58 of")
-    assert "Look at the verifier and the prompts of 'code' before those of others." in text
-    solved = in_environments(("easy", 39, 1.0), *others)
-    assert solved.startswith("In 'easy' 39 of 40 groups have no gradient (pass rate 98.8 %), elsewhere")
-    assert "Sample 'easy' less often, or give it harder prompts." in solved
-    several = in_environments(*((name, 40, 0.0) for name in "abcd"), *others)
-    assert "groups have no gradient (pass rate 0.0 %), most in 3 environments more, elsewhere 18 of 360." in several
-    assert in_environments(*others).startswith("18 of 360 groups")
-    assert in_environments(("a", 38, 0.0), ("b", 38, 0.0)).startswith("76 of 80 groups")
-
-
-def balance_of(*functions: tuple[list[float], list[float]], weight: float = 1.0) -> str:
-    groups = [
-        group_of(
-            [one + weight * other for one, other in zip(correct, side, strict=True)],
-            prompt=f"p{at}",
-            functions={"correct": correct, "side": [weight * other for other in side]},
-        )
-        for at, (correct, side) in enumerate(functions)
-    ]
-    return balance_sentence(degeneracy_of_run(run_of(*groups, settings={"scale_rewards": "none"})))
-
-
-def test_a_side_reward_that_makes_most_of_the_advantage_or_undoes_the_main_one_is_named() -> None:
-    """By hand: deviations of a half, and of 25: shares of 1 / 2501 and 2500 / 2501 where they are independent."""
-    apart = [([1.0, 1, 0, 0], [0.0, 1, 0, 1])] * 12
-    assert balance_of(*apart, weight=50.0).startswith("'side' makes 100.0 %")
-    assert balance_of(*apart, weight=50.0).endswith("and 'correct' <0.1 %: that is what is learned.")
-    assert balance_of(*apart, weight=0.9) == ""
-    against = [
-        ([1.0, 1, 0, 0], [0.0, 0, 1, 1])
-    ] * 12  # 1 - w of the difference is left: shares of 1 / (1-w) and -w / (1-w)
-    assert balance_of(*against, weight=0.9).startswith("'side' takes back what 'correct' pays (correlation -1.00")
-    assert balance_of(*against, weight=0.2) == ""
-
-
-def test_a_function_that_never_pays_is_named_and_steps_that_were_logged_twice_lead() -> None:
-    groups = [
-        group_of(
-            [1, 0] * (1 + (step == 3)),
-            step=step,
-            prompt=f"p{n}",
-            functions={"a": [1, 0] * 2, "form": [0] * 4, "overlong": [0] * 4},
-        )
-        for step in range(6)
-        for n in range(2)
-    ]
-    summary = degeneracy_of_run(run_of(*groups)).summary
-    assert summary[0] == "There are twice the usual rollouts at step 3: did a resumed run log them again?"
-    assert "'form' never pays: 0 for every rollout." in summary
-    nothing = [group_of([0, 0], prompt=f"p{n}", functions={"a": [0, 0], "form": [0, 0]}) for n in range(6)]
-    assert "never pay" not in " ".join(degeneracy_of_run(run_of(*nothing)).summary)
-    assert silent_sentence(["a", "b"]) == "'a' and 'b' never pay: 0 for every rollout."

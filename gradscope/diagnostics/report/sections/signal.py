@@ -14,6 +14,14 @@ from gradscope.diagnostics.report.lengths import Lengths
 from gradscope.diagnostics.report.metrics_alone import dead_section, dead_severity
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, along_line, missing_section
 from gradscope.findings import degeneracy
+from gradscope.findings.degeneracy_parts import (
+    balance_sentence,
+    conflict_advice,
+    conflict_sentence,
+    dead_environments,
+    reward_findings,
+    silent_sentence,
+)
 from gradscope.metrics.uncertainty.steps import trend
 from gradscope.render.views.degeneracy import ENVIRONMENTS, REWARDS, prompts_view
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate, view_table
@@ -77,7 +85,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     caption = f"{counted(len(report.by_prompt), 'prompt')}, those never or always solved first, by number of rollouts"
     prompts = prompts_view(MAX_PROMPTS)
     findings = [text for text in report.findings if text != advice]
-    leading = (report.is_in_conflict, report.doubled_steps, degeneracy.dead_environments(report))
+    leading = (report.is_in_conflict, report.doubled_steps, dead_environments(report))
     behind = 1 + sum(map(bool, leading))  # the trend is that of the share of dead groups
     findings[behind:behind] = _trend(report)
     moved = degeneracy.moved_sentence(report)
@@ -93,7 +101,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         report.has_other_baseline
         or report.looks_filtered
         or report.num_faint > 0
-        or bool(report.doubled_steps or degeneracy.dead_environments(report) or degeneracy.sudden_sentence(report))
+        or bool(report.doubled_steps or dead_environments(report) or degeneracy.sudden_sentence(report))
     )
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
     return ReportSection(
@@ -199,8 +207,11 @@ def _odd_functions(
     """What is odd about reward functions, and what to do about it."""
     silent = silent_functions(table.rewards) if np.ptp(table.reward) else ()
     if silent:
-        yield degeneracy.silent_sentence(silent), f"Read completions that '{silent[0]}' should pay, and see why not."
-    if balance := degeneracy.balance_sentence(report):
+        yield (
+            silent_sentence(silent),
+            f"Read completions that '{silent[0]}' should pay, and see why not.",
+        )
+    if balance := balance_sentence(report):
         yield balance, f"Change the weights (reward_weights in TRL): '{report.prompts.reward}' should make most of it."
     for name in [row.name for row in functions if row.frac_tied.value == 1 and row.name not in silent]:
         yield f"'{name}' is tied in every group: it adds no gradient.", "See whether it can tell completions apart."
@@ -215,8 +226,8 @@ def _odd_functions(
 
 
 def _findings(report: DegeneracyReport) -> Iterator[str]:
-    conflict = () if report.reward_conflict is None else (degeneracy.conflict_sentence(report.reward_conflict),)
-    shares = degeneracy.reward_findings(report)
+    conflict = () if report.reward_conflict is None else (conflict_sentence(report.reward_conflict),)
+    shares = reward_findings(report)
     yield from (*shares, *conflict) if report.is_in_conflict else (*conflict, *shares)  # which the page begins with
     if not any(row.advantage_share.is_defined or row.difference_share.is_defined for row in report.by_reward):
         yield f"What each makes is not known: {report.by_reward[0].difference_share.undefined}."
@@ -227,7 +238,7 @@ def _findings(report: DegeneracyReport) -> Iterator[str]:
 
 def _next_step(report: DegeneracyReport, functions: list[RewardFunction]) -> str:
     if report.reward_conflict is not None:
-        return degeneracy.conflict_advice(report.reward_conflict)
+        return conflict_advice(report.reward_conflict)
     if report.frac_reward_conflict.undefined and len(functions) > 1:
         return f"Whether side rewards decide groups is undefined: {report.frac_reward_conflict.undefined}."
     return "If one makes more of the gradient than it should, change its weight (reward_weights in TRL)."
