@@ -244,17 +244,13 @@ def _advice(gap: float | None) -> str:
 def agreement_as_logged(run: Run) -> ReportSection | None:
     """What the trainer's own metrics say, TRL's above all; None where it logged none."""
     names = sorted(name for name in run.courses.columns if "sampling_logp" in name)
-    metrics: dict[int, dict[str, float]] = {}
-    for name in names:
-        for step, value in run.courses.by_step(name).items():
-            if not run.steps or step in run.steps:
-                metrics.setdefault(step, {})[name] = value
-    if not metrics:
+    courses = {name: run.courses.by_step(name) for name in names}
+    steps = sorted(set().union(*courses.values()) & set(run.steps or run.every_step))
+    if not steps:
         return None
-    steps = sorted(metrics)
-    last = metrics[steps[-1]]
-    mean = max((last[name] for name in names if name in last and name.endswith("mean")), default=None)
-    shown = ", ".join(f"{name} = {number(last[name], '.4g')}" for name in names if name in last)
+    last = {name: course[steps[-1]] for name, course in courses.items() if steps[-1] in course}
+    mean = max((value for name, value in last.items() if name.endswith("mean")), default=None)
+    shown = ", ".join(f"{name} = {number(value, '.4g')}" for name, value in last.items())
     return ReportSection(
         name="agreement",
         findings=(f"The trainer logged at step {steps[-1]}: {shown}.",),
@@ -264,7 +260,7 @@ def agreement_as_logged(run: Run) -> ReportSection | None:
         charts=lines_over(
             steps,
             "As the trainer logged it",
-            {name: [metrics[step].get(name) for step in steps] for name in names[:4]},
+            {name: [courses[name].get(step) for step in steps] for name in names[:4]},
             y_label="nats a token",
         ),
     )
