@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from gradscope.estimate import Estimate
-from gradscope.findings.degeneracy import conflicts_of_runs
+from gradscope.findings.degeneracy_parts import conflicts_of_runs
 from gradscope.results.compare import ComparedPair, Comparison
 from gradscope.say import chance, points, with_interval
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from msgspec import Struct
 
 from gradscope.estimate import Estimate
+from gradscope.findings.degeneracy_parts import (
+    balance_sentence,
+    conflict_advice,
+    conflict_findings,
+    dead_environments,
+    environment_sentence,
+    environments_finding,
+    reward_findings,
+    silent_sentence,
+)
 from gradscope.findings.logged import disagreement, gap_sentence
-from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of, wilson_interval
+from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
 from gradscope.results import degeneracy as results
 from gradscope.say import amount, chance, counted, named_steps, percent, points, with_interval
 
@@ -92,98 +102,6 @@ def target_finding(report: results.DegeneracyReport) -> str:
     return f"At most {percent(target.target)} dead groups: {'; '.join(ways)}."
 
 
-def conflict_findings(conflict: results.RewardConflict | None) -> tuple[str, ...]:
-    """That a main reward has no say where others decide, and what to do; nothing where there is no such group."""
-    if conflict is None:
-        return ()
-    return (conflict_sentence(conflict), conflict_advice(conflict))
-
-
-def conflict_sentence(conflict: results.RewardConflict) -> str:
-    """That a main reward has no say where others decide."""
-    share = conflict.advantage_share.value
-    weight = "" if share is None else f", which hold {percent(share)} of all squared advantages"
-    text = f"{with_interval(conflict.frac_groups, percent)} of the groups"
-    text = (
-        f"'{conflict.deciding}' alone decides {text}"
-        if conflict.is_alone
-        else f"Side rewards decide {text}, most of all '{conflict.deciding}'"
-    )
-    return f"{text}: '{conflict.main}' is tied in these {conflict.num_groups:,}{weight}."
-
-
-def conflicts_of_runs(runs: Sequence[results.SideRewards]) -> Iterator[str]:
-    """What a comparison of dead groups does not show: those that side rewards decide, and gains that are none."""
-    improved = {run.run: text for run in runs if (text := _no_gain(runs[0], run))}
-    yield from improved.values()
-    for run in runs:
-        if run.conflict is not None and run.run not in improved:
-            yield f"In {run.run} {conflict_sentence(run.conflict)}"
-
-
-def _no_gain(first: results.SideRewards, second: results.SideRewards) -> str:
-    """That a run has fewer dead groups than another only because side rewards decide them; empty where it has not."""
-    conflict, before = second.conflict, first.conflict
-    shares = [run.frac_main_differs for run in (first, second)]
-    dead = [run.frac_reward_zero_std.value or 0.0 for run in (first, second)]
-    decided, decided_before = (0.0 if of is None else of.frac_groups.value or 0.0 for of in (conflict, before))
-    if conflict is None or decided <= decided_before or dead[1] >= dead[0]:
-        return ""
-    if any(share.value is None for share in shares) or difference_of(*shares).side_of_zero > 0:
-        return ""
-    return (
-        f"{second.run} has fewer groups without a gradient than {first.run} ({percent(dead[1])} for "
-        f"{percent(dead[0])}), which shows no improvement: '{conflict.deciding}' decides "
-        f"{percent(decided)} of them, and '{conflict.main}' differs in "
-        f"{with_interval(shares[1], percent)}, in {first.run} in {with_interval(shares[0], percent)}."
-    )
-
-
-def conflict_advice(conflict: results.RewardConflict) -> str:
-    """What to do about groups that side rewards decide."""
-    side_rewards = f"'{conflict.deciding}'" if conflict.is_alone else "side rewards"
-    weight = f"ive {side_rewards} no weight where '{conflict.main}' is tied."
-    left = conflict.difference_share.value
-    if not conflict.remedy or left is None:
-        return f"G{weight}"
-    return f"Try {conflict.remedy}: these groups then have {percent(left)} of all squared advantages. Or g{weight}"
-
-
-def reward_findings(report: results.DegeneracyReport) -> tuple[str, ...]:
-    """How often each reward function is tied and what it makes of the advantage; nothing for a single one."""
-    rows = [row for row in report.by_reward if row.frac_tied.value is not None and row.weight != 0]
-    rescuable = [
-        f"'{row.name}' differs within {row.num_rescuable} groups that '{report.reward}' leaves equal: with a weight "
-        "for it they would have a gradient, its own."
-        for row in report.by_reward
-        if row.num_rescuable
-    ]
-    if len(rows) < 2:
-        return tuple(rescuable)
-    ranked = sorted(rows, key=lambda row: row.frac_tied.value or 0.0)
-    sentences = [f"By reward function: {'; '.join(map(_of_function, ranked))}."]
-    named = [row for row in rows if row.advantage_share.is_defined]
-    if named:
-        sentences.append(f"Shares of the squared advantage are of {report.advantages_of}.")
-    alone = [f"'{row.name}' in {row.num_alone:,}" for row in rows if row.num_alone]
-    if alone and report.reward_conflict is None:
-        sentences.append(f"Alone in telling rollouts of a group apart: {', '.join(alone)} groups.")
-    return (*sentences, *rescuable)
-
-
-def _of_function(row: results.RewardFunction) -> str:
-    text = f"'{row.name}' is tied in {percent(row.frac_tied.value or 0.0)} of groups"
-    for share, kind in ((row.advantage_share, "advantage"), (row.difference_share, "reward differences")):
-        if share.value is not None:
-            return f"{text} and makes {signed_percent(share.value)} of the squared {kind}"
-    return text
-
-
-def signed_percent(share: float) -> str:
-    """A share that may be negative, in per cent."""
-    return f"-{percent(-share)}" if share < 0 else percent(share)
-
-
 def policy_finding(report: results.DegeneracyReport) -> str:
     """What pooling several policies does to the gap; empty for a log of one policy."""
     split = report.policy_gap
@@ -229,7 +147,7 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     num_singletons: int  # groups left out because they have a single rollout
     num_incomplete: int  # groups left out because a reward is missing
     resampled: bool  # whether dead groups were replaced before they reached the log
-    doubled_steps: Sequence[int] = ()  # steps with twice the rollouts that most steps have
+    silent: Sequence[str] = ()  # those of them that are 0 for every rollout, though another one is not
     num_without_main: int = 0  # rollouts that reach the threshold without the main reward, and so count as failing
 
 
@@ -238,26 +156,31 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     conflict = conflict_findings(report.reward_conflict)
     leads = conflict and report.is_in_conflict
     moved = " ".join(filter(None, (sudden_sentence(report), moved_sentence(report))))
+    environments = environment_sentence(report)
+    leading = moved or environments
     advice = "" if log.resampled else _advice(report, log)
     sentences = [
         _broken_advantages(report),
         _contradiction(report),
         _other_baseline(report),
         *(conflict if leads else ()),
+        f"There are twice the usual rollouts at {named_steps(doubled)}: did a resumed run log them again?"
+        if (doubled := report.doubled_steps)
+        else "",
+        environments,
         _share(report),
-        *((moved, advice) if moved else ()),
+        *((moved, advice) if leading else ()),
+        silent_sentence(log.silent),
+        balance_sentence(report),
         *(() if leads else conflict),
         target_finding(report),
         *_filtered(report, log),
         disagreement(report.course, log.num_levels)[0],
         _left_out(log),
-        f"There are twice the usual rollouts at {named_steps(doubled)}: did a resumed run log them again?"
-        if (doubled := log.doubled_steps)
-        else "",
         gap_sentence(report.course.step if report.course.step == report.course.last_step else ()),
         _levels(report, log),
         cost_finding(report),
-        "" if moved else advice,
+        "" if leading else advice,
     ]
     return tuple(filter(None, sentences))
 
@@ -272,23 +195,13 @@ def degeneracy_findings(
         "" if log.resampled else remedy_finding(report, doubled),
         *(() if is_undefined else (_gap(report),)),
         policy_finding(report),
-        _environments(report),
+        environments_finding(report),
         dispersion_finding(report),
         *reward_findings(report),
         *((_gap(report),) if is_undefined else ()),
         disagreement(report.course, log.num_levels)[1],
     ]
     return tuple(filter(None, sentences))
-
-
-def _environments(report: results.DegeneracyReport) -> str:
-    """The pooled environments that pass least and most; empty where their intervals, widened for all of them, meet."""
-    defined = [row for row in report.by_environment if row.pass_rate.is_defined]
-    rated = sorted((bonferroni(row.pass_rate, len(defined)).ends, row.environment, row.pass_rate) for row in defined)
-    if not rated or rated[0][0][1] >= rated[-1][0][0]:
-        return ""
-    least, most = (f"{with_interval(rate, percent)} in '{name}'" for _, name, rate in (rated[0], rated[-1]))
-    return f"The log pools {len(rated)} environments, which pass from {least} to {most}: judge each by its own row."
 
 
 def _broken_advantages(report: results.DegeneracyReport) -> str:
@@ -446,6 +359,10 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return "Nothing to do: none of these groups was without a gradient."
     kinds, ends, at = _too_hard_and_too_easy(report), _ends(report) if report.frac_all_fail.is_defined else None, ""
     dying, failing, passing = (last - first for first, last in ends.values()) if ends else (0.0, 0.0, 0.0)
+    for environment in dead_environments(report)[:1]:
+        if (environment.pass_rate.value or 0.0) > 0.5:
+            return f"Sample '{environment.environment}' less often, or give it harder prompts."
+        return f"Look at the verifier and the prompts of '{environment.environment}' before those of others."
     for step in _sudden(report)[:1]:
         at = f" at step {step} (verifier, sampler, data)"
         if failing <= max(passing, 0):
@@ -522,6 +439,12 @@ def _ends(report: results.DegeneracyReport) -> _Ends | None:
     )
     change = difference_of(first, last)
     return ends if change.side_of_zero and abs(change.value or 0.0) >= _MUCH else None
+
+
+def share_at_end(report: results.DegeneracyReport) -> float | None:
+    """The share of dead groups in the last fifth of steps, where it surely is another one than at first; else None."""
+    ends = _ends(report)
+    return None if ends is None else ends["frac_reward_zero_std"][1]
 
 
 def moved_sentence(report: results.DegeneracyReport) -> str:

@@ -60,10 +60,15 @@ def dead_sentence(courses: Sequence[MetricCourse]) -> str:
     all_dead = sum(value >= 1.0 for value in course.values)
     steps = f"{len(course.steps):,} logged steps" if len(course.steps) > 1 else "the one logged step"
     more = f"; at {all_dead:,} of them every group" if all_dead else ""
-    (first, _), *_, (last, _) = _fifths(course) or [(0.0, ""), (0.0, "")]
-    if abs(last - first) >= 2 * _HIGH:
-        more += f", from {percent(first)} in the first fifth of them to {percent(last)} in the last"
+    if (last := late_share(course)) is not None:
+        more += f", from {percent(_fifths(course)[0][0])} in the first fifth of them to {percent(last)} in the last"
     return f"{percent(course.mean.value)} of a step's groups gave no gradient, by the trainer's log of {steps}{more}."
+
+
+def late_share(course: MetricCourse) -> float | None:
+    """The mean share of the last fifth of steps, where it is far from that of the first; else None."""
+    (first, _), *_, (last, _) = _fifths(course) or [(0.0, ""), (0.0, "")]
+    return last if abs(last - first) >= 2 * _HIGH else None
 
 
 def _fifths(course: MetricCourse) -> list[tuple[float, str]]:
@@ -94,7 +99,7 @@ Direction = Literal["falls", "hardly rises", "rises", "is"]
 
 def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = None) -> Iterator[str]:
     """Which numbers end on another level than they had; ``goes`` is :func:`reward_goes`, where it is known."""
-    from gradscope.metrics.uncertainty.steps import MIN_STEPS_OF_LEVELS, late_change  # behind it lies scipy
+    from gradscope.metrics.uncertainty.steps import MIN_STEPS_OF_LEVELS, collapse, level_change  # behind it lies scipy
 
     reward = course_named(courses, "reward")
     if reward is not None and len(reward.steps) >= MIN_STEPS_OF_LEVELS and min(reward.values) == max(reward.values):
@@ -111,8 +116,7 @@ def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = No
     for name in ("entropy", "completions/mean_length", *(() if dead else ("reward_std",))):
         course = course_named(courses, name)
         values = {} if course is None else dict(zip(course.steps, course.values, strict=True))
-        change = late_change(values, factor=5.0, share_before=0.05)
-        change = change or (None if name == "reward_std" else late_change(values, factor=2.0))
+        change = collapse(values) if name == "reward_std" else level_change(values)
         if course is not None and change is not None and (change.side < 0 or name != "reward_std"):
             yield late_sentence(f"The {course.title.strip()}", change)
 
@@ -141,6 +145,10 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
 
 SMALL_CHANGE = 0.2
 """Standard deviations of the rewards below which a change of their mean is small (Cohen 1988)."""
+FALLEN_ADVICE = (
+    "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
+)
+SPIKE_ADVICE = "Look at what changed there (learning rate, data, lengths), and at the reward after it."
 FLAT_ADVICE = (
     "Look at the learning rate, KL and dead groups, and whether the reward tells good completions from bad ones."
 )
@@ -166,7 +174,7 @@ _A_FALL = 3.5
 where 11 to 30 % did by the noise of neighbors alone; of falls of four deviations in 20 steps or more 60 to 100 % do."""
 
 
-def lost_sentence(verdicts: Sequence[MetricCourse]) -> str:
+def lost_sentence(verdicts: Sequence[MetricCourse], reward_goes: str = "is") -> str:
     """What else says how good answers are and falls; evaluations come every few steps, and ten of them do."""
     lost = [(course.name, _fifths(course)) for course in verdicts if _falls(course, least_steps=10)]
     if not lost:
@@ -174,7 +182,8 @@ def lost_sentence(verdicts: Sequence[MetricCourse]) -> str:
     name, means = lost[0]
     more = f"; likewise {', '.join(name for name, _ in lost[1:3])}" if lost[1:] else ""
     more += f" and {len(lost) - 3} more" if lost[3:] else ""
-    return f"{name} falls: {', '.join(f'{mean:.3g} {where}' for mean, where in means)}{more}."
+    apart = f" while the mean reward {reward_goes}" if reward_goes in ("rises", "hardly rises") else ""
+    return f"{name} falls{apart}: {', '.join(f'{mean:.3g} {where}' for mean, where in means)}{more}."
 
 
 def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = None) -> str:
@@ -236,7 +245,7 @@ def metric_findings(
     sentences = (
         dead_sentence(courses),
         *broken_sentences(courses),
-        lost_sentence(verdicts),
+        lost_sentence(verdicts, goes),
         gap_sentence(max((course.steps for course in courses), key=len, default=())),
         clipped_sentence(courses),
         *spikes,

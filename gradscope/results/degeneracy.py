@@ -294,6 +294,7 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
         "faint_spread",
         "num_contradicting",
         "num_moved",
+        "doubled_steps",
     )
 
     source: Source  # where the rollouts came from
@@ -359,6 +360,7 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     faint_spread: float = 0.0  # the most that these differ by
     num_contradicting: int = 0  # groups whose logged advantages fall where the rewards rise
     num_moved: int = 0  # groups of equal rewards whose logged advantages are not zero
+    doubled_steps: Sequence[int] = ()  # steps with twice the rollouts that most steps have
 
     @property
     def contradicts_rewards(self) -> bool:

@@ -4,16 +4,12 @@ from msgspec.structs import replace
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import (
     LoggedGroups,
-    conflict_findings,
-    conflicts_of_runs,
     cost_finding,
     dead_group_advice,
     degeneracy_findings,
     dispersion_finding,
     policy_finding,
     remedy_finding,
-    reward_findings,
-    signed_percent,
     target_finding,
 )
 from gradscope.results import degeneracy as results
@@ -132,73 +128,6 @@ def test_plans_say_what_they_cost_in_tokens() -> None:
     plans = (now, larger, replace(resampling, tokens_per_group=Estimate.exact(1200.0)))
     text = target_finding(replace(REPORT, target=replace(REPORT.target, plans=plans)))
     assert text.endswith("or 10.9 rollouts sampled for each group by resampling (1,200 tokens a group).")
-
-
-def test_reward_functions_are_ranked_by_what_they_tie() -> None:
-    functions, shares, rescuable = reward_findings(REPORT)
-    assert functions == (
-        "By reward function: 'format' is tied in 20.0 % of groups and makes 82.0 % of the squared advantage; "
-        f"'{HOSTILE}' is tied in 90.0 % of groups and makes 18.0 % of the squared advantage."
-    )
-    assert shares == "Shares of the squared advantage are of the logged advantages."
-    assert rescuable == (
-        f"'format' differs within 41 groups that '{HOSTILE}' leaves equal: with a weight for it they would have a "
-        "gradient, its own."
-    )
-    without = tuple(replace(one, advantage_share=NOTHING, difference_share=NOTHING) for one in REPORT.by_reward)
-    alone = reward_findings(replace(REPORT, by_reward=without, reward_conflict=None))[1]
-    assert alone == f"Alone in telling rollouts of a group apart: '{HOSTILE}' in 3, 'format' in 70 groups."
-    raw = tuple(replace(one, advantage_share=NOTHING) for one in REPORT.by_reward)
-    assert "makes 18.0 % of the squared reward differences; " in reward_findings(replace(REPORT, by_reward=raw))[0]
-    assert reward_findings(replace(REPORT, by_reward=())) == ()
-    assert (signed_percent(-0.25), signed_percent(0.25)) == ("-25.0 %", "25.0 %")
-
-
-def test_a_conflict_says_who_decides_and_what_to_do() -> None:
-    conflict = REPORT.reward_conflict
-    assert conflict is not None
-    assert conflict_findings(conflict) == (
-        f"'{HOSTILE}' alone decides 20.0 % [15.0 %, 25.0 %] of the groups: 'correct' is tied in these 40, which hold "
-        "30.0 % of all squared advantages.",
-        'Try scale_rewards="none": these groups then have 0.4 % of all squared advantages. Or give '
-        f"'{HOSTILE}' no weight where 'correct' is tied.",
-    )
-    rest = replace(conflict, is_alone=False, advantage_share=NOTHING, remedy="")
-    assert conflict_findings(rest) == (
-        f"Side rewards decide 20.0 % [15.0 %, 25.0 %] of the groups, most of all '{HOSTILE}': 'correct' is tied in "
-        "these 40.",
-        "Give side rewards no weight where 'correct' is tied.",
-    )
-    assert conflict_findings(None) == ()
-
-
-def sides(name: str, dead: float, differs: float, *, conflict: bool) -> results.SideRewards:
-    return results.SideRewards(
-        run=name,
-        frac_reward_zero_std=Estimate.exact(dead),
-        frac_main_differs=Estimate(value=differs, low=differs - 0.05, high=differs + 0.05),
-        conflict=REPORT.reward_conflict if conflict else None,
-    )
-
-
-def test_fewer_dead_groups_by_side_rewards_alone_are_no_improvement() -> None:
-    before, after = sides("a", 0.8, 0.2, conflict=False), sides("b", 0.0, 0.2, conflict=True)
-    (text,) = conflicts_of_runs((before, after))
-    assert text.startswith(
-        "b has fewer groups without a gradient than a (0.0 % for 80.0 %), which shows no improvement"
-    )
-    assert text.endswith("and 'correct' differs in 20.0 % [15.0 %, 25.0 %], in a in 20.0 % [15.0 %, 25.0 %].")
-    for first, second in (
-        (before, sides("b", 0.0, 0.6, conflict=True)),
-        (sides("a", 0.0, 0.2, conflict=False), after),
-        (replace(before, frac_main_differs=NOTHING), after),
-        (sides("a", 0.8, 0.2, conflict=True), after),
-    ):
-        assert not any("improvement" in text for text in conflicts_of_runs((first, second)))
-    assert next(conflicts_of_runs((sides("a", 0.0, 0.2, conflict=True),))).startswith(
-        f"In a '{HOSTILE}' alone decides 20.0 %"
-    )
-    assert list(conflicts_of_runs((before,))) == []
 
 
 def test_pooled_policies_split_the_gap() -> None:

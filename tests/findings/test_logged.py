@@ -66,7 +66,9 @@ def test_a_held_out_score_that_falls_is_told_and_one_that_wavers_is_not() -> Non
     )
     several = [held, *(replace(held, name=name) for name in "abcd"), level]
     assert logged.lost_sentence(several).endswith("; likewise a, b and 2 more.")
-    assert logged.metric_findings([course("reward", *falls[::-1])], verdicts=[held])[1].startswith("val/acc falls: ")
+    assert logged.metric_findings([course("reward", *falls[::-1])], verdicts=[held])[1].startswith(
+        "val/acc falls while the mean reward rises: "
+    )
     rng = np.random.default_rng(0)
     wander = [course("val/acc", *persistent(rng, 60, 0.8)) for _ in range(100)]
     assert sum(logged.lost_sentence([one]) != "" for one in wander) <= 8, "26 by the noise of neighbors alone"

@@ -338,6 +338,10 @@ def test_a_report_says_what_each_answer_asks_for_the_numbers_on_top_and_what_is_
         "It does not. Of 3 questions this log answers 2 (1 with a problem: replay; 1 to look at: signal)."
     )
     assert "look Half of it, says" in text
+    asking = [replace(one, next_step="Do this.") for one in run_report().sections]
+    assert " ".join(printed(render_table(replace(run_report(), sections=tuple(asking)))).split()).startswith(
+        "It does not. Do this. Of 3 questions"
+    )
     assert "25.0 % [10.0 %, 40.0 %]" in text
     assert "absent coverage: the page says what to log" in text
     sections = " ".join(printed(render_table(run_report(), ("sections",))).split())

@@ -159,14 +159,14 @@ def _write_figures(result: RunReport | RunIndex, folder: Path) -> None:
 
 
 def _closer(result: RunReport | RunIndex) -> list[list[str]]:
-    """The words behind ``gradscope`` of a command that looks closer: at the first answer, or at the first run."""
+    """The words behind ``gradscope`` of a command that looks closer: at the first answer by urgency, or run."""
     from gradscope.results.report import RunIndex
 
     if isinstance(result, RunIndex):
         commands = [run.command for run in result.runs[:1]]
     else:
         answered = dict.fromkeys(
-            section.command for section in result.sections if section.command and section.missing is None
+            section.command for section in result.by_severity if section.command and section.missing is None
         )
         commands = list(answered)[:1]
     return [shlex.split(command)[1:] for command in commands]

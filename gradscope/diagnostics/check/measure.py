@@ -33,7 +33,7 @@ from gradscope.diagnostics.check.requirements import (
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.estimate import Estimate
-from gradscope.findings.degeneracy import conflict_findings
+from gradscope.findings.degeneracy_parts import conflict_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine import process_index
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
@@ -220,7 +220,7 @@ def _meaning(requirement: results.Requirement, value: MetricValue) -> str:
     if estimate.value is None:
         return f"{value.subject} is undefined: {estimate.undefined}. What is not known does not pass."
     required = f"required is {requirement.op} {requirement.limit:g}"
-    ends = f"{interval(estimate, '.4g')} over {estimate.num_units} units" if estimate.interval else ""
+    ends = interval(estimate, ".4g")
     text = f"{value.subject} is {estimate.value:.6g}{ends}; {required}."
     if estimate.interval is not None and estimate.interval[0] <= requirement.limit <= estimate.interval[1]:
         return f"{text} The interval holds the limit: other prompts could turn the verdict."

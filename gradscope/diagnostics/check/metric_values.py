@@ -29,7 +29,8 @@ from gradscope.diagnostics.passk import measure as passk
 from gradscope.diagnostics.spike.measure import courses_of, metrics_at, outstanding_step
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
-from gradscope.findings.degeneracy import conflict_advice, dead_group_advice
+from gradscope.findings.degeneracy import dead_group_advice
+from gradscope.findings.degeneracy_parts import conflict_advice
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.degeneracy import share_columns
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k

@@ -24,7 +24,11 @@ from numpy.typing import NDArray
 from gradscope.diagnostics.degeneracy import breakdowns, group_rewards
 from gradscope.diagnostics.degeneracy.as_logged import degeneracy_as_logged, measure_behind_filter
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
-from gradscope.diagnostics.degeneracy.reward_functions import judged_groups, measure_reward_functions
+from gradscope.diagnostics.degeneracy.reward_functions import (
+    judged_groups,
+    measure_reward_functions,
+    silent_functions,
+)
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary
@@ -338,7 +342,7 @@ def degeneracy_of_run(
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,
         resampled=run.settings.get("sampling") == "dynamic",
-        doubled_steps=_doubled_steps(chosen.table),
+        silent=silent_functions(chosen.table.rewards) if len(chosen.levels) > 1 else (),
         num_without_main=num_reaching - (0 if table.num_passing is None else int(table.num_passing.sum())),
     )
     report = results.DegeneracyReport(
@@ -382,6 +386,7 @@ def degeneracy_of_run(
         faint_spread=float(spread[faint].max(initial=0.0)),
         num_contradicting=_num_contradicting(chosen.table),
         num_moved=_num_moved(chosen.table),
+        doubled_steps=_doubled_steps(chosen.table),
     )
     return report
 

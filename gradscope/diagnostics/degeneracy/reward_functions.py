@@ -43,6 +43,8 @@ _MAIN = re.compile(r"correct|accura|(^|[_/.])acc($|[_/.])|solv|success|pass|answ
 """Names of a function that is the goal."""
 _SIDE = re.compile(r"format|style|tag|xml|length|short|long|penal|repet|langu|tidy|bonus", re.IGNORECASE)
 """Names of functions that are not, though they be 0 or 1."""
+_PENALTY = re.compile(r"penal|punish|cost|overlong|repet", re.IGNORECASE)
+"""Names of functions that take something away, if anything."""
 _VERL_EPSILON = 1e-6
 _LARGEST = 1e150  # of a ratio; functions of 1e300 that cancel have larger ones, which no interval can be drawn around
 _MAX_CORRELATED = 32
@@ -163,6 +165,12 @@ def judged_groups(
         goal = main_function(groups, weights, None)
         main = goal if goal in groups.rewards and _are_several(weights) else None
     return chosen, group_table(chosen, threshold, main)
+
+
+def silent_functions(rewards: Mapping[str, Array]) -> tuple[str, ...]:
+    """Reward functions, of several, that are 0 or missing for every rollout; a penalty may well be."""
+    named = [name for name in rewards if len(rewards) > 1 and not _PENALTY.search(name)]
+    return tuple(name for name in named if not np.nan_to_num(rewards[name]).any())
 
 
 def _are_several(weights: Mapping[str, float] | None) -> bool:

@@ -81,7 +81,8 @@ def metric_courses(run: Run) -> tuple[results.MetricCourse, ...]:
 
 def verdict_courses(run: Run) -> tuple[results.MetricCourse, ...]:
     """What else says how good answers are, by its trainer's name: held-out evaluations, shares of correct answers."""
-    names = [name for name in run.courses.columns if is_verdict(name)]
+    reward = run.courses.by_step("reward")
+    names = [name for name in run.courses.columns if is_verdict(name) and run.courses.by_step(name) != reward]
     return tuple(_course(run, CommonMetric(name=name, title=name, style="norm", keys=(name,))) for name in names)
 
 

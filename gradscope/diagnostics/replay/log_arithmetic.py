@@ -277,16 +277,18 @@ def replay_rewards(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) 
 
 
 def replay_zero_std(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) -> Outcome:
-    """The share of rollouts in groups of equal reward, as TRL counts it; of groups, where our own log says so."""
+    """The share of rollouts in groups of equal reward, as TRL counts it, or of groups, as others may."""
     name = "frac_reward_zero_std"
     logged = _logged_at(run, measured.step, name, name)
     if isinstance(batch, Reason):
         return refused(name, batch)
     if isinstance(logged, Reason):
         return refused(name, logged)
-    if run.settings.get("sampling") == "reallocated":
+    if not run.trained_by_trl or run.settings.get("sampling") == "reallocated":
         dead = [all_equal([reward for reward in group.rewards if reward is not None]) for group in measured.groups]
-        return _compare(name, float(np.mean(dead)), logged)
+        of_groups = _compare(name, float(np.mean(dead)), logged, run.half_unit(measured.step, name))
+        if of_groups[0].verdict == "match":
+            return of_groups
     sizes = np.cumsum([group.size for group in _rounded_alive(run, measured)])
     num_alive = (batch.frac_zero_std - logged) * sum(group.size for group in measured.groups)
     if np.any(np.abs(sizes - num_alive) <= LOG_TOLERANCE * sizes):

@@ -25,7 +25,7 @@ from gradscope.diagnostics.logged.tokens import metric_courses
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import effect_over_interval, shared_prompts
-from gradscope.findings.degeneracy import conflicts_of_runs
+from gradscope.findings.degeneracy_parts import conflicts_of_runs
 from gradscope.findings.logged import broken_sentences, late_sentence
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni

@@ -30,7 +30,7 @@ from gradscope.diagnostics.report.lengths import Lengths
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
 from gradscope.diagnostics.report.rollouts import read_groups
 from gradscope.diagnostics.report.sections import courses
-from gradscope.diagnostics.report.sections.agreement import agreement_section, replay_section
+from gradscope.diagnostics.report.sections.agreement import agreement_as_logged, agreement_section, replay_section
 from gradscope.diagnostics.report.sections.claims import claims_section
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, TokenParts, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section
@@ -82,8 +82,8 @@ def _optional_section(name: str, module: str, needs: str = "no_grams") -> Callab
 
 
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
-    signal_section,
     reward_section,
+    signal_section,
     zero_loss_section,
     replay_section,
     _optional_section("rank", "gradient"),
@@ -147,7 +147,7 @@ def report_run(
     success_threshold = options.success_threshold
     run = read_run(path, read, progress=progress, metrics_alone=True, parts_answer=True)
     if run.source.kind == "metrics":
-        return report_of_metrics(run, _name(run))
+        return report_of_metrics(run, _name(run), agreement_as_logged(run))
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
     measured, absent = _NOT_ASKED
     most_tokens = MAX_TOKENS if options.tokens is None else options.tokens

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.tokens import metric_courses, verdict_courses
 from gradscope.diagnostics.spike.measure import spike_sentences
+from gradscope.estimate import Estimate
 from gradscope.findings import logged as findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.logged import MetricCourse
@@ -19,22 +20,38 @@ from gradscope.say import counted
 
 _DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_norm"
 _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
-_HALF, _MANY = 0.5, 0.1
+_ADVICE_ON = {"falls": findings.FALLEN_ADVICE, "hardly rises": findings.FLAT_ADVICE}
 _LOST = "Read completions of late steps that score high, and compare with a checkpoint before the fall."
 
 
-def report_of_metrics(run: Run, name: str) -> RunReport:
-    """The page of a run of which metrics alone were logged: what they answer, and what rollouts would add."""
+def report_of_metrics(run: Run, name: str, agreement: ReportSection | None = None) -> RunReport:
+    """The page of a run of which metrics alone were logged: what they answer, and what rollouts would add.
+
+    ``agreement`` is what they say of sampler and trainer.
+    """
     courses = metric_courses(run)
     return RunReport(
         source=run.source,
         name=name,
-        sections=(dead_section(courses, run.source), *_sections(courses, run)),
+        sections=(*_sections(courses, run), *filter(None, [agreement])),
         recomputed=(),
         strip=tuple(
             _key_number(course) for key in _STRIP if (course := findings.course_named(courses, key)) is not None
         ),
     )
+
+
+_HALF = 0.5  # a share of dead groups that is surely above this costs more rollouts than it leaves
+_MANY = 0.25  # from a quarter on, resampling dead groups costs at least a third more rollouts, which is worth a look
+
+
+def dead_severity(dead: Estimate, at_end: float | None = None) -> Severity:
+    """How much a share of dead groups asks for; ``at_end`` is that of the last steps, where it is another one."""
+    if dead.value is None:
+        return "unknown"
+    if dead.ends[0] > _HALF:
+        return "problem"
+    return "look" if max(dead.value, at_end or 0.0) >= _MANY else "fine"
 
 
 def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSection:
@@ -47,13 +64,12 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
     kinds = [
         kind for key in ("frac_all_pass", "frac_all_fail") if (kind := findings.course_named(courses, key)) is not None
     ]
-    share = course.mean.value
     return ReportSection(
         name="signal",
         findings=(sentence,),
-        severity="unknown" if share is None else "problem" if share > _HALF else "look" if share > _MANY else "fine",
+        severity=dead_severity(course.mean, findings.late_share(course)),
         meaning=metric(_DEAD).meaning,
-        next_step="Nothing to do." if share == 0 else _ADVICE,
+        next_step="Nothing to do." if course.mean.value == 0 else _ADVICE,
         command=f"gradscope degeneracy {shlex.quote(source.path)}",
         charts=_chart("Groups without a gradient, as logged", [course, *kinds], "share of groups"),
     )
@@ -63,6 +79,38 @@ _ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then ch
 
 
 def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSection]:
+    norm = findings.course_named(courses, _NORM)
+    other_courses = [
+        course for course in courses if course.name not in (_DEAD, "frac_all_pass", "frac_all_fail", _CUT, _NORM)
+    ]
+    if courses:
+        broken_courses = tuple(findings.broken_sentences(other_courses))
+        spikes = spike_sentences(run) if norm is None else ()
+        goes = findings.reward_goes(courses)
+        levels, reward = tuple(findings.level_sentences(courses, goes)), findings.reward_sentence(courses, goes)
+        titles = ", ".join(course.title.strip() for course in other_courses or courses)
+        lost = findings.lost_sentence(verdict_courses(run), goes)
+        gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
+        calm: Severity = "fine" if goes == "rises" else "unknown"
+        severity: Severity = "look" if lost or broken_courses or spikes or levels or gap else calm
+        yield ReportSection(
+            name="courses",
+            question="How do reward, lengths, entropy and KL go?",
+            findings=tuple(
+                dict.fromkeys(
+                    filter(None, (lost, gap, *broken_courses, *spikes, *levels, reward or f"Logged: {titles}."))
+                )
+            ),
+            severity=severity,
+            next_step=_LOST if lost else _ADVICE_ON.get(goes, ""),
+            charts=tuple(
+                chart
+                for course in other_courses
+                for chart in _chart(f"{course.title}, as logged", [course], course.title)
+            ),
+            tables=_table(courses),
+        )
+    yield dead_section(courses, run.source)
     cut = findings.course_named(courses, _CUT)
     if cut is not None:
         sentence = findings.clipped_sentence(courses)
@@ -80,7 +128,6 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
             else "Nothing to do.",
             charts=_chart("Completions that were cut off", [cut], "share of completions"),
         )
-    norm = findings.course_named(courses, _NORM)
     if norm is not None:
         broken = any(not math.isfinite(value) for value in norm.values)
         spikes = spike_sentences(run)
@@ -91,39 +138,9 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
             findings=(*findings.broken_sentences([norm]), *spikes, largest),
             severity="problem" if broken else "look" if spikes else "fine",
             meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
-            next_step="Look at that step." if broken or spikes else "Nothing to do.",
+            next_step=findings.SPIKE_ADVICE if broken or spikes else "Nothing to do.",
             command=f"gradscope spike {shlex.quote(run.source.path)}",
             charts=_chart("Gradient norm, as logged", [norm], "norm"),
-        )
-    other_courses = [
-        course for course in courses if course.name not in (_DEAD, "frac_all_pass", "frac_all_fail", _CUT, _NORM)
-    ]
-    if courses:
-        broken_courses = tuple(findings.broken_sentences(other_courses))
-        spikes = spike_sentences(run) if norm is None else ()
-        goes = findings.reward_goes(courses)
-        levels, reward = tuple(findings.level_sentences(courses, goes)), findings.reward_sentence(courses, goes)
-        titles = ", ".join(course.title.strip() for course in other_courses or courses)
-        lost = findings.lost_sentence(verdict_courses(run))
-        gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
-        calm: Severity = "fine" if goes == "rises" else "unknown"
-        severity: Severity = "look" if lost or broken_courses or spikes or levels or gap else calm
-        yield ReportSection(
-            name="courses",
-            question="How do reward, lengths, entropy and KL go?",
-            findings=tuple(
-                dict.fromkeys(
-                    filter(None, (lost, gap, *broken_courses, *spikes, *levels, reward or f"Logged: {titles}."))
-                )
-            ),
-            severity=severity,
-            next_step=_LOST if lost else findings.FLAT_ADVICE if goes == "hardly rises" else "",
-            charts=tuple(
-                chart
-                for course in other_courses
-                for chart in _chart(f"{course.title}, as logged", [course], course.title)
-            ),
-            tables=_table(courses),
         )
     yield ReportSection(
         name="rollouts",

@@ -474,3 +474,17 @@ def late_change(
                 before=before, late=late, before_until=steps[num_before - 1], since=steps[-num_late], until=steps[-1]
             )
     return None
+
+
+def collapse(values: Mapping[int, float]) -> LateChange | None:
+    """Where a course ends at five times its level over the first twentieth of steps, or a fifth of it."""
+    return late_change(values, factor=5.0, share_before=0.05)
+
+
+def level_change(values: Mapping[int, float]) -> LateChange | None:
+    """Where a course collapses at any time, or its level has doubled or halved late, which a line may miss.
+
+    Negative numbers count as 0: an entropy in float32 may be -5e-7.
+    """
+    clipped = {step: max(value, 0.0) for step, value in values.items()}
+    return collapse(clipped) or late_change(clipped, factor=2.0)

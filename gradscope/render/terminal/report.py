@@ -32,7 +32,10 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     answered = [section for section in report.by_severity if section.missing is None]
     kinds = "; ".join(filter(None, (_of_kind(answered, kind) for kind in _KINDS)))
     summary = f"Of {len(report.sections)} questions this log answers {len(answered)}{f' ({kinds})' if kinds else ''}."
-    verdict = f"{answered[0].headline} {summary}" if answered else f"{summary} The page says what to log."
+    asks = [section.next_step for section in answered[:1] if section.severity in ("problem", "look")]
+    verdict = f"{summary} The page says what to log."
+    if answered:
+        verdict = " ".join(filter(None, (answered[0].headline, *asks, summary)))
     fine = [section.name for section in answered[1:] if section.severity == "fine"]
     missing = [section.name for section in report.sections if section.missing is not None]
     defined = [number for number in report.strip if number.value.is_defined]

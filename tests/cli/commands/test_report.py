@@ -21,6 +21,16 @@ def test_a_log_becomes_a_page_and_a_list_of_findings(cli: Cli, log: Path, tmp_pa
     assert [path.name for path in page.parent.iterdir()] == ["log.html"]
 
 
+def test_the_command_that_is_named_looks_at_the_most_pressing_answer(cli: Cli, tmp_path: Path) -> None:
+    rows = ({"step": step, "prompt_id": f"p{step}", "reward": step % 2 ^ n} for step in range(1, 21) for n in (0, 1))
+    write_lines(tmp_path / "rollouts.jsonl", *rows)
+    norms = ({"step": step, "grad_norm": 9.0 if step == 7 else 1 + 0.1 * (step % 4)} for step in range(1, 21))
+    write_lines(tmp_path / "metrics.jsonl", *norms)
+    done = cli("report", tmp_path, "--no-gradients", "--output", tmp_path / "page.html")
+    assert "Step 7 stands out" in " ".join(done.out.split())
+    assert "$ gradscope spike " in done.out
+
+
 def test_a_page_is_not_laid_over_another(cli: Cli, log: Path, tmp_path: Path) -> None:
     page = tmp_path / "mine.html"
     page.write_text("mine")

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.report.metrics_alone import dead_section, report_of_metrics
+from gradscope.diagnostics.report.sections.agreement import agreement_as_logged
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import run_of
@@ -22,7 +23,7 @@ def metrics_alone(**courses: tuple[float, ...]) -> Run:
 
 
 def sections_of(run: Run) -> dict[str, ReportSection]:
-    return {section.name: section for section in report_of_metrics(run, "a run").sections}
+    return {section.name: section for section in report_of_metrics(run, "a run", agreement_as_logged(run)).sections}
 
 
 NORMS = (*(0.1, 0.12, 0.11) * 4, 9.0)
@@ -33,8 +34,8 @@ def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
         frac_reward_zero_std=(1.0, 0.9), completions__clipped_ratio=(1.0, 1.0), grad_norm=NORMS, reward=(0.1, 0.2)
     )
     report, sections = report_of_metrics(run, "a run"), sections_of(run)
-    assert list(sections) == ["signal", "generation", "norm", "courses", "rollouts"]
-    assert [one.severity for one in sections.values()] == ["problem", "look", "look", "unknown", "unknown"]
+    assert list(sections) == ["courses", "signal", "generation", "norm", "rollouts"]
+    assert [one.severity for one in sections.values()] == ["unknown", "problem", "look", "look", "unknown"]
     assert sections["rollouts"].missing == "Log rollouts."
     assert sections["norm"].findings[0].startswith("Step 13 stands out: grad_norm 9, 81.8 times the 0.11 of the 11")
     assert sections["norm"].findings[1] == "The largest gradient norm is 9, at step 13."
@@ -86,7 +87,9 @@ def test_without_the_share_the_page_says_how_to_name_it() -> None:
 def test_a_score_that_falls_while_the_reward_rises_asks_for_a_look() -> None:
     rising = tuple(0.01 * step for step in range(30))
     section = sections_of(metrics_alone(reward=rising, rewards__accuracy__mean=rising[::-1]))["courses"]
-    assert section.findings[0].startswith("rewards/accuracy/mean falls: 0.265 at steps 1 to 6, ")
+    assert section.findings[0].startswith(
+        "rewards/accuracy/mean falls while the mean reward rises: 0.265 at steps 1 to 6, "
+    )
     assert (section.severity, section.next_step[:26]) == ("look", "Read completions of late s")
 
 
@@ -95,3 +98,30 @@ def test_without_a_norm_a_kl_that_jumps_is_told(jump: int) -> None:
     kl = tuple(0.01 * (1 + step % 3) * (1000 if step == jump else 1) for step in range(20))
     courses = sections_of(metrics_alone(kl=kl, reward=(0.1, 0.2)))["courses"]
     assert (courses.severity, courses.findings[0].split(":")[0]) == ("look", f"Step {jump + 1} stands out")
+
+
+def test_a_share_of_dead_groups_is_judged_as_with_rollouts_and_at_its_end() -> None:
+    """Of any healthy run with a sixth of its groups dead this was to be looked at; with rollouts it was fine."""
+
+    def severity(*shares: float) -> str:
+        return sections_of(metrics_alone(frac_reward_zero_std=shares))["signal"].severity
+
+    assert severity(*[0.16] * 20) == "fine"
+    assert severity(*[0.3] * 20) == "look"
+    assert severity(*[0.05] * 15, *[0.4] * 5) == "look"
+    assert severity(*[0.6] * 20) == "problem"
+
+
+def test_sampler_and_trainer_that_drift_apart_are_a_problem_in_metrics_alone() -> None:
+    name = "sampling__sampling_logp_difference__mean"
+    near, far = (sections_of(metrics_alone(**{name: [0.002] * 19 + [last]})) for last in (0.002, 0.3))
+    assert (near["agreement"].severity, far["agreement"].severity) == ("fine", "problem")
+    assert far["agreement"].headline.endswith("sampling/sampling_logp_difference/mean = 0.3.")
+    assert "agreement" not in sections_of(metrics_alone(reward=[0.5] * 20))
+
+
+def test_a_share_of_correct_answers_that_is_the_reward_is_told_once() -> None:
+    falling = tuple(1 - 0.02 * step for step in range(30))
+    section = sections_of(metrics_alone(reward=falling, rewards__correct__mean=falling))["courses"]
+    assert section.headline.startswith("The mean reward falls: ")
+    assert not any("correct" in finding for finding in section.findings)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
@@ -177,10 +176,8 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
         return replace(section, findings=(*section.findings, *more.findings), tables=(*section.tables, *more.tables))
     if gaps:
         return _compared(gaps, inputs)
-    names = sorted(name for name in inputs.run.courses.columns if "sampling_logp" in name)
-    metrics = {step: inputs.run.metrics.get(step, {}) for step in inputs.run.steps if names}
-    if any(name in values for values in metrics.values() for name in names):
-        return _as_logged(metrics, names)
+    if (as_logged := agreement_as_logged(inputs.run)) is not None:
+        return as_logged
     if inputs.logged.sampler.set_aside.keys() - {NO_SAMPLER}:
         return missing_part("sampler", inputs.logged.sampler, anchor="agreement")
     hint = (
@@ -244,11 +241,16 @@ def _advice(gap: float | None) -> str:
     return WRONG_SIDE
 
 
-def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> ReportSection:
-    steps = [step for step, values in metrics.items() if any(name in values for name in names)]
-    last = metrics[steps[-1]]
-    mean = max((last[name] for name in names if name in last and name.endswith("mean")), default=None)
-    shown = ", ".join(f"{name} = {number(last[name], '.4g')}" for name in names if name in last)
+def agreement_as_logged(run: Run) -> ReportSection | None:
+    """What the trainer's own metrics say, TRL's above all; None where it logged none."""
+    names = sorted(name for name in run.courses.columns if "sampling_logp" in name)
+    courses = {name: run.courses.by_step(name) for name in names}
+    steps = sorted(set().union(*courses.values()) & set(run.steps or run.every_step))
+    if not steps:
+        return None
+    last = {name: course[steps[-1]] for name, course in courses.items() if steps[-1] in course}
+    mean = max((value for name, value in last.items() if name.endswith("mean")), default=None)
+    shown = ", ".join(f"{name} = {number(value, '.4g')}" for name, value in last.items())
     return ReportSection(
         name="agreement",
         findings=(f"The trainer logged at step {steps[-1]}: {shown}.",),
@@ -258,7 +260,7 @@ def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str])
         charts=lines_over(
             steps,
             "As the trainer logged it",
-            {name: [metrics[step].get(name) for step in steps] for name in names[:4]},
+            {name: [courses[name].get(step) for step in steps] for name in names[:4]},
             y_label="nats a token",
         ),
     )
@@ -291,7 +293,9 @@ def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
     names = ("reward", "advantage", "frac_reward_zero_std", "grad_norm")
     return ReportSection(
         name="replay",
-        findings=(f"Replay: {report.headline}.", *report.findings),
+        findings=(" ".join(report.findings),)
+        if report.verdict == "cannot"
+        else (f"Replay: {report.headline}.", *report.findings),
         severity=_SEVERITIES[report.verdict],
         meaning=metric("replay_grad_norm_error").meaning,
         next_step=_replay_next(report),

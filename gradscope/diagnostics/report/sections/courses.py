@@ -7,7 +7,8 @@ Shapes: R rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,20 +26,19 @@ from gradscope.findings.logged import late_sentence
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
-from gradscope.metrics.uncertainty.steps import LateChange, late_change
+from gradscope.metrics.uncertainty.steps import level_change
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
 from gradscope.results import logged as results
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, Severity
 from gradscope.results.tokens import EntropyChange
 from gradscope.rollouts.groups import holds_rewards_alone
-from gradscope.rollouts.run import Run
 from gradscope.say import interval, number, percent, with_interval
 
 Array = NDArray[np.float64]
 
 _SMALL = 0.1
-"""Of a correlation, and of a change relative to its mean: what is nearer to zero does not matter, however certain it is
-(Cohen 1988 calls a correlation of 0.1 small)."""
+"""Of a correlation: what is nearer to zero does not matter, however certain it is (Cohen 1988 calls 0.1 small)."""
+_HALVED = 2 / 3  # of its mean, by which a line changes that halves or doubles from its first step to its last
 _NOTHING = "Nothing to do while it is this near to zero, or its direction uncertain."
 
 
@@ -48,20 +48,17 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
     if entropy.overall is None:
         return missing_part("entropy", entropy)
     trend = entropy.trend or Estimate.undefined_because("it was not computed")
-    change = _late([(row.step, row.mean.value) for row in entropy.by_step])
-    is_small = abs(trend.value or 0.0) < _SMALL * abs(entropy.overall.mean.value or 0.0)
+    change = level_change({row.step or 0: row.mean.value for row in entropy.by_step if row.mean.value is not None})
+    is_small = abs(trend.value or 0.0) < _HALVED * abs(entropy.overall.mean.value or 0.0)
     moves = change.side if change else 0 if is_small else trend.side_of_zero
     severity, advice = _entropy_verdict(entropy.overall, moves)
     steps, means = [row.step or 0 for row in entropy.by_step], {"entropy": [row.mean.value for row in entropy.by_step]}
     return ReportSection(
         name="entropy",
         findings=(
+            *([late_sentence("The entropy", change)] if change else []),
             _level(entropy, entropy.overall),
-            *(
-                [late_sentence("It", change)]
-                if change
-                else along_line("it", trend, (entropy.by_step[0].step, entropy.by_step[-1].step), "+.3g")
-            ),
+            *(() if change else along_line("it", trend, (entropy.by_step[0].step, entropy.by_step[-1].step), "+.3g")),
             *entropy_findings(inputs.parts.entropy),
         ),
         severity=severity,
@@ -88,19 +85,14 @@ def _at(row: results.EntropyNumbers) -> str:
     return f"{with_interval(row.mean, '.3g')} at step {row.step}"
 
 
-def _late(course: Iterable[tuple[int | None, float | None]]) -> LateChange | None:
-    """How a course ends whose level has doubled or halved, which a line through it may miss."""
-    return late_change({step or 0: value for step, value in course if value is not None}, factor=2.0)
-
-
 _ENTROPY_ADVICE = {
     -1: "Watch pass@k beside pass@1: where it falls too, keep exploration up (a higher upper clip, temperature, an "
     "entropy bonus, harder prompts).",
-    0: _NOTHING,
+    0: "Nothing to do while it neither halves nor doubles.",
     1: "Read some completions: a policy that falls apart, a growing gap between sampler and trainer, and longer "
     "reasoning all raise it.",
 }
-"""The side to which the entropy surely moves by a tenth -> what to do."""
+"""The side to which the entropy surely moves by half -> what to do."""
 
 
 def _entropy_verdict(overall: results.EntropyNumbers, moves: int) -> tuple[Severity, str]:
@@ -184,10 +176,11 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
     generation = inputs.logged.generation
     if generation.overall is None:
         return missing_part("generation", generation)
-    severity, advice = _generation_verdict(generation.overall)
+    at_end = _cut_at_end(generation)
+    severity, advice = _generation_verdict(generation.overall, at_end)
     return ReportSection(
         name="generation",
-        findings=tuple(_findings(generation.overall)),
+        findings=tuple(_findings(generation.overall, at_end)),
         severity=severity,
         meaning=metric("generation.frac_truncated").meaning,
         next_step=advice,
@@ -195,9 +188,20 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-def _findings(overall: results.GenerationNumbers) -> Iterator[str]:
+def _cut_at_end(generation: results.Generation) -> float | None:
+    """The share that is cut off in the last fifth of steps, where it is twice that of all; None where it is not."""
+    shares = [row.frac_truncated.value for row in generation.by_step if row.frac_truncated.value is not None]
+    size = len(shares) // 5
+    late = fmean(shares[-size:]) if size > 1 else 0.0
+    return late if late >= 2 * fmean(shares or [0.0]) else None
+
+
+def _findings(overall: results.GenerationNumbers, at_end: float | None) -> Iterator[str]:
     if overall.frac_truncated.value == 0:
         yield "No completion was cut off at the length limit."
+    elif overall.frac_truncated.value is not None and at_end:  # the interval of a mean that goes somewhere says little
+        mean = percent(overall.frac_truncated.value)
+        yield f"{mean} of completions were cut off at the length limit, {percent(at_end)} in the last fifth of steps."
     elif overall.frac_truncated.is_defined:
         yield f"{with_interval(overall.frac_truncated, percent)} of completions were cut off at the length limit."
     else:
@@ -209,8 +213,8 @@ def _findings(overall: results.GenerationNumbers) -> Iterator[str]:
         yield f"A completion takes {with_interval(overall.seconds, '.3g')} seconds to generate{waits}."
 
 
-def _generation_verdict(overall: results.GenerationNumbers) -> tuple[Severity, str]:
-    if (overall.frac_truncated.value or 0.0) > _MANY:
+def _generation_verdict(overall: results.GenerationNumbers, at_end: float | None) -> tuple[Severity, str]:
+    if max(overall.frac_truncated.value or 0.0, at_end or 0.0) > _MANY:
         return "look", "Raise the length limit, or mask truncated completions, and see whether the reward follows."
     is_known = overall.frac_truncated.is_defined or overall.seconds.is_defined
     if (overall.slowest_over_mean.value or 0.0) > _SLOW:
@@ -245,7 +249,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     # the difference of both lines has the sign of the step's covariance
     steps = np.unique(lengths.steps).tolist()
     mean_lengths = np.bincount(lengths.steps, lengths.values) / np.maximum(np.bincount(lengths.steps), 1)
-    change = _late([(step, float(mean_lengths[step])) for step in steps])
+    change = level_change({step: float(mean_lengths[step]) for step in steps})
     direction = 0 if abs(correlation.value or 0.0) < _SMALL else correlation.side_of_zero
     apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
@@ -254,7 +258,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         findings=(
             *([late_sentence(f"The mean length in {lengths.unit}", change)] if change else []),
             _correlation(correlation, direction, lengths.unit),
-            _truncation(inputs.run, inputs.lengths.ends),
+            _truncation(inputs.lengths.ends),
             _mean(lengths),
         ),
         severity="look" if change or direction else "fine" if correlation.is_defined else "unknown",
@@ -301,19 +305,11 @@ def _correlation(correlation: Estimate, direction: int, unit: str) -> str:
     return f"{text}{interval(correlation, '+.2f')}: {conclusions[direction]}."
 
 
-def _truncation(run: Run, ends: Ends) -> str:
+def _truncation(ends: Ends) -> str:
     if ends.num_judged:
         text = f"{ends.num_cut:,} of {ends.num_judged:,} completions were cut off at the length limit"
         mass = ends.frac_advantage
         return f"{text}." if mass is None else f"{text}; they hold {percent(mass)} of the summed absolute advantages."
-    name = "completions/clipped_ratio"
-    ratios = run.courses.course(name)[1].tolist()
-    if ratios:
-        mean = number(sum(ratios) / len(ratios), percent)
-        return (
-            f"The trainer logged that on average {mean} of completions were cut off ({name}); which ones is not in the "
-            "log."
-        )
     return "Which completions were cut off is not in the log."
 
 

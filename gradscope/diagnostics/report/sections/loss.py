@@ -20,6 +20,7 @@ from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.findings.degeneracy import dead_group_advice
+from gradscope.findings.logged import SPIKE_ADVICE
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.report import ReportSection, ReportTable, Severity
@@ -134,6 +135,8 @@ def _verdict(counts: Counter[str], spike: Sequence[str], inputs: ReportInputs) -
     if counts["dead batch"] or counts["other terms"]:
         advice = "" if isinstance(inputs.degeneracy, Unavailable) else f" {dead_group_advice(inputs.degeneracy)}"
         return severity, f"Steps without a live group cost rollouts and teach nothing.{advice}"
+    if spike:
+        return severity, SPIKE_ADVICE
     return severity, "Nothing to do here: judge progress by the reward and by grad_norm, not by the loss."
 
 

@@ -6,6 +6,7 @@ Shapes: R rollouts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from gradscope.diagnostics.degeneracy.breakdowns import environments_of
 from gradscope.diagnostics.logged.tokens import verdict_courses
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import FLAT_ADVICE, SMALL_CHANGE, lost_sentence
+from gradscope.findings.logged import FALLEN_ADVICE, FLAT_ADVICE, SMALL_CHANGE, lost_sentence
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni
@@ -28,6 +29,7 @@ from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.say import counted, with_interval
 
 _MIN_STEPS_FOR_FIFTHS = 10  # steps: fewer make fifths of a single one
+_MEDIUM_CHANGE = 0.5  # standard deviations of the rewards (Cohen 1988)
 _MIN_SHARED_PROMPTS = 10  # prompts that two fifths share, below which a fall may be that of other prompts
 
 
@@ -80,7 +82,8 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
     ]
     rises = [rise for change, same, _ in changes for rise in (change, *[same] * same.is_defined)]
     ends = [np.inf if rise.num_units < _MIN_SHARED_PROMPTS else rise.ends[1] for rise in rises]
-    has_room = table.reward.max() - levels[0] > 2.5 * small  # half a deviation; of 0 and 1, a pass rate below 0.8
+    # of 0 and 1, a pass rate below 0.8
+    has_room = table.reward.max() - levels[0] > _MEDIUM_CHANGE * float(np.std(table.reward))
     hidden = [
         f"Easier prompts hide a fall: on {shared} that return the mean reward changes by {with_interval(same, '+.3g')}."
         for change, same, shared in changes
@@ -105,6 +108,31 @@ def _on_shared(first: RewardTable, second: RewardTable) -> tuple[Estimate, int]:
         for table in (first, second)
     ]
     return bootstrap_mean(means[1] - means[0], share=False), len(shared)
+
+
+def _dip(table: RewardTable) -> str:
+    """That the reward fell, from one tenth of the steps to a later one, and has come back; empty where it has not.
+
+    By the largest such fall, as `reward_drawdown`; parts of fewer than ten steps would tell no fall from a wandering
+    policy. Of a fall that lasts the fifths tell.
+    """
+    parts = np.array_split(np.unique(table.step), min(10, len(np.unique(table.step)) // _MIN_STEPS_FOR_FIFTHS) or 1)
+    tables = [table.select(np.isin(table.step, steps)) for steps in parts]
+    levels = [float(np.mean(part.sums(part.reward) / part.size)) for part in tables]
+    pairs = list(combinations(range(len(parts)), 2))
+    if not pairs:
+        return ""
+    high, low = max(pairs, key=lambda pair: levels[pair[0]] - levels[pair[1]])
+    fall = levels[high] - levels[low]
+    if fall < _MEDIUM_CHANGE * float(np.std(table.reward)) or levels[-1] - levels[low] < fall / 2:
+        return ""
+    same, _ = _on_shared(tables[high], tables[low])
+    changes = (reward_change(tables[high], tables[low]), *[same] * same.is_defined)
+    if any(bonferroni(change, len(pairs)).ends[1] >= 0 for change in changes):
+        return ""
+    before, after, last = (f"{levels[at]:.3g} at steps {parts[at][0]} to {parts[at][-1]}" for at in (high, low, -1))
+    of_others = "" if same.is_defined else ", of other prompts"
+    return f"The mean reward fell and came back: {before}, {after}, {last}{of_others}."
 
 
 def _falling_prompts(table: RewardTable) -> str | None:
@@ -210,19 +238,21 @@ def _verdicts(
     for name in np.unique(named).tolist():
         part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
         if part is not None and part.surely_falls:
-            yield _Verdict(f"In '{name}' the mean reward falls: {' to '.join(part.levels)}.", _FALLEN)
+            yield _Verdict(f"In '{name}' the mean reward falls: {' to '.join(part.levels)}.", FALLEN_ADVICE)
     if course.hidden:
-        yield _Verdict(course.hidden, _FALLEN)
+        yield _Verdict(course.hidden, FALLEN_ADVICE)
     if not (course.falls or is_lost or is_relative) and (some_fall := _falling_prompts(table)):
         yield _Verdict(some_fall, _FORGOTTEN)
+    if not course.falls and not is_relative and (dip := _dip(table)):
+        yield _Verdict(dip, _DIPPED)
     if course.falls or course.is_flat:
-        advice = _FALLEN if course.falls else FLAT_ADVICE
+        advice = FALLEN_ADVICE if course.falls else FLAT_ADVICE
         yield _Verdict("", _PERHAPS_HARDER if course.of_other_prompts else advice)
 
 
 _HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
 _FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: what others gain seems to cost them."
-_FALLEN = "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
+_DIPPED = "Look at what changed before it fell (learning rate, KL, length, data), for it may fall again."
 _PERHAPS_HARDER = (
     "Too few prompts return: sample some of the first ones again to tell what the policy does from harder prompts."
 )

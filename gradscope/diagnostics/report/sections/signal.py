@@ -9,18 +9,26 @@ import numpy as np
 from msgspec.structs import replace
 
 from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.degeneracy.reward_functions import silent_functions
 from gradscope.diagnostics.report.lengths import Lengths
-from gradscope.diagnostics.report.metrics_alone import dead_section
+from gradscope.diagnostics.report.metrics_alone import dead_section, dead_severity
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, along_line, missing_section
-from gradscope.estimate import Estimate
 from gradscope.findings import degeneracy
+from gradscope.findings.degeneracy_parts import (
+    balance_sentence,
+    conflict_advice,
+    conflict_sentence,
+    dead_environments,
+    reward_findings,
+    silent_sentence,
+)
 from gradscope.metrics.uncertainty.steps import trend
 from gradscope.render.views.degeneracy import ENVIRONMENTS, REWARDS, prompts_view
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate, view_table
 from gradscope.results.degeneracy import DegeneracyReport, RewardFunction, StepDegeneracy
 from gradscope.results.report import Chart, ColumnStyle, ReportSection, ReportTable, Series, SeriesKind, Severity
-from gradscope.rollouts.groups import reward_table
-from gradscope.say import counted, interval, percent, points, with_interval
+from gradscope.rollouts.groups import RewardTable, reward_table
+from gradscope.say import counted, percent, points
 
 MAX_PROMPTS = 200  # prompts that the page lists; a file of --output has all
 _ENVIRONMENTS = "Each environment, data source or agent that rows name"
@@ -34,8 +42,7 @@ _BY_STEP = (
     Column("tied", "frac_tied.value", "share"),
     Column("pass rate", "pass_rate.value", "share"),
 )
-_HALF = 0.5  # a share of dead groups that is surely above this costs more rollouts than it leaves
-_MANY = 0.25  # from a quarter on, resampling dead groups costs at least a third more rollouts, which is worth a look
+_HALF = 0.5
 
 
 def signal_section(inputs: ReportInputs) -> ReportSection:
@@ -53,14 +60,15 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     return replace(answer, findings=(*ordered, *rest), severity=severity)
 
 
-_OFTEN = 0.1  # share of completions from which on repeats are told
+_GREEDY = "is the sampler greedy, or did the policy collapse?"
+_OFTEN = 0.1  # share of completions, or of groups, from which on repeats, conflicts and gaps are told
 
 
 def _repeats(read: Lengths) -> Iterator[str]:
     """That rollouts of a group are one text, and that one text has several rewards."""
     if read.num_repeats and read.num_repeats >= _OFTEN * read.num_texts:
         share = percent(read.num_repeats / read.num_texts)
-        yield f"{share} of completions repeat another of their group to the letter, and so its gradient: sample hotter."
+        yield f"{share} of completions repeat another of their group to the letter, and so its gradient: {_GREEDY}"
     if read.num_torn:
         yield (
             f"In {counted(read.num_torn, 'group')} one and the same completion has several rewards: the reward depends "
@@ -77,8 +85,13 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     caption = f"{counted(len(report.by_prompt), 'prompt')}, those never or always solved first, by number of rollouts"
     prompts = prompts_view(MAX_PROMPTS)
     findings = [text for text in report.findings if text != advice]
-    behind = 2 if report.is_in_conflict else 1  # the trend is that of the share of dead groups
+    leading = (report.is_in_conflict, report.doubled_steps, dead_environments(report))
+    behind = 1 + sum(map(bool, leading))  # the trend is that of the share of dead groups
     findings[behind:behind] = _trend(report)
+    moved = degeneracy.moved_sentence(report)
+    at = next((at for at, text in enumerate(findings) if moved and text.endswith(moved)), 0)
+    if at:  # of a share that moves its mean says little
+        findings[at - 1 : at + 1] = [" ".join(findings[at - 1 : at + 1])]
     names = (
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
         *("iid_prediction", "jensen_gap"),
@@ -88,14 +101,15 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         report.has_other_baseline
         or report.looks_filtered
         or report.num_faint > 0
-        or bool(degeneracy.sudden_sentence(report))
+        or bool(report.doubled_steps or dead_environments(report) or degeneracy.sudden_sentence(report))
     )
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
     return ReportSection(
         name="signal",
         findings=tuple(findings),
         severity=max(
-            *map(_severity, (report.frac_reward_zero_std, report.frac_reward_conflict)),
+            dead_severity(report.frac_reward_zero_std, degeneracy.share_at_end(report)),
+            dead_severity(report.frac_reward_conflict),
             "problem" if is_wrong else "look" if is_unusual else "fine",
             key=_ORDER.index,
         ),
@@ -118,14 +132,6 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
             *(tabulate("Each step", _BY_STEP, report.by_step, by_step=True) if len(report.by_step) > 1 else ()),
         ),
     )
-
-
-def _severity(dead: Estimate) -> Severity:
-    if dead.value is None:
-        return "unknown"
-    if dead.ends[0] > _HALF:
-        return "problem"
-    return "look" if dead.value >= _MANY else "fine"
 
 
 def _trend(report: DegeneracyReport) -> Iterator[str]:
@@ -169,6 +175,8 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         only = f"There is one reward function, '{next(iter(table.rewards))}': it makes all of the advantage."
         return ReportSection(name="rewards", findings=(only,), severity="fine")
     functions = [function for function in report.by_reward if function.weight != 0]
+    odd = tuple(_odd_functions(report, functions, table))
+    sentences, shares = [sentence for sentence, _ in odd], _findings(report)
     steps = np.unique(table.step).tolist()
     means: dict[str, list[float | None]] = {}
     for name in [function.name for function in functions]:
@@ -177,60 +185,60 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         means[name] = [None if math.isnan(mean) else mean for mean in logged.values()]
     return ReportSection(
         name="rewards",
-        findings=tuple(_findings(report, functions)),
-        severity=_rewards_severity(report, functions),
+        findings=(*shares, *sentences) if report.is_in_conflict else (*sentences, *shares),
+        severity=_rewards_severity(report, is_odd=bool(odd or not functions)),
         meaning=metric("by_reward.advantage_share").meaning,
-        next_step=_next_step(report, functions),
+        next_step=odd[0][1] if odd and not report.is_in_conflict else _next_step(report, functions),
         command=inputs.command("degeneracy", "--show", "rewards"),
         charts=lines_over(steps, "Mean of each reward function", means, y_label="mean reward"),
         tables=(*view_table(REWARDS, report, _FORMULA), *_correlations(functions)),
     )
 
 
-def _rewards_severity(report: DegeneracyReport, functions: list[RewardFunction]) -> Severity:
+def _rewards_severity(report: DegeneracyReport, *, is_odd: bool) -> Severity:
     if report.is_in_conflict:
-        return "problem" if report.frac_reward_conflict.ends[0] > 0.5 else "look"
-    is_idle = any(function.frac_tied.value == 1 for function in functions)
-    return "look" if report.reward_conflict or is_idle or not functions else "fine"
+        return "problem" if report.frac_reward_conflict.ends[0] > _HALF else "look"
+    return "look" if is_odd or (report.frac_reward_conflict.value or 0.0) >= _OFTEN else "fine"
 
 
-def _findings(report: DegeneracyReport, functions: list[RewardFunction]) -> Iterator[str]:
-    conflict = () if report.reward_conflict is None else (degeneracy.conflict_sentence(report.reward_conflict),)
-    if report.is_in_conflict and report.reward_conflict is not None:  # the page begins with the conflict itself
-        main = next(function for function in report.by_reward if function.name == report.reward_conflict.main)
-        yield f"'{main.name}' is tied in {with_interval(main.frac_tied, percent)} of the groups."
-    else:
-        yield from conflict
-    for kind, quantity in (
-        ("advantage_share", "squared advantage"),
-        ("difference_share", "squared reward differences"),
-    ):
-        shares = {
-            function.name: share for function in functions if (share := getattr(function, kind)).value is not None
-        }
-        if shares:
-            top = max(shares, key=lambda name: shares[name].value or 0.0)
-            whose = f", by {report.advantages_of}" if kind == "advantage_share" else ""
-            value = degeneracy.signed_percent(shares[top].value or 0.0)
-            yield f"'{top}' makes {value}{interval(shares[top], degeneracy.signed_percent)} of the {quantity}{whose}."
-            break
-    else:
+def _odd_functions(
+    report: DegeneracyReport, functions: list[RewardFunction], table: RewardTable
+) -> Iterator[tuple[str, str]]:
+    """What is odd about reward functions, and what to do about it."""
+    silent = silent_functions(table.rewards) if np.ptp(table.reward) else ()
+    if silent:
+        yield (
+            silent_sentence(silent),
+            f"Read completions that '{silent[0]}' should pay, and see why not.",
+        )
+    if balance := balance_sentence(report):
+        yield balance, f"Change the weights (reward_weights in TRL): '{report.prompts.reward}' should make most of it."
+    for name in [row.name for row in functions if row.frac_tied.value == 1 and row.name not in silent]:
+        yield f"'{name}' is tied in every group: it adds no gradient.", "See whether it can tell completions apart."
+    for name, values in table.rewards.items():
+        num_missing = table.sums(np.isnan(values))
+        num_torn = int(np.sum((num_missing > 0) & (num_missing < table.size)))
+        if num_torn >= _OFTEN * len(table):
+            yield (
+                f"'{name}' is missing for some rollouts of {num_torn:,} of {len(table):,} groups, and not for others.",
+                "See why it failed there: TRL counts a missing reward as 0 beside those of the others.",
+            )
+
+
+def _findings(report: DegeneracyReport) -> Iterator[str]:
+    conflict = () if report.reward_conflict is None else (conflict_sentence(report.reward_conflict),)
+    shares = reward_findings(report)
+    yield from (*shares, *conflict) if report.is_in_conflict else (*conflict, *shares)  # which the page begins with
+    if not any(row.advantage_share.is_defined or row.difference_share.is_defined for row in report.by_reward):
         yield f"What each makes is not known: {report.by_reward[0].difference_share.undefined}."
-    if report.is_in_conflict:
-        yield from conflict
-    for function in functions:
-        if function.num_alone and report.reward_conflict is None:
-            yield f"'{function.name}' alone differs in {function.num_alone:,} of {report.num_groups:,} groups."
-        if function.frac_tied.value == 1:
-            yield f"'{function.name}' is tied in every group: it adds no gradient."
-    unweighted = [function.name for function in report.by_reward if function.weight == 0]
+    unweighted = [row.name for row in report.by_reward if row.weight == 0 and row.frac_tied.value != 1]
     if unweighted:
         yield f"Logged beside the reward and no part of it: {', '.join(unweighted)}."
 
 
 def _next_step(report: DegeneracyReport, functions: list[RewardFunction]) -> str:
     if report.reward_conflict is not None:
-        return degeneracy.conflict_advice(report.reward_conflict)
+        return conflict_advice(report.reward_conflict)
     if report.frac_reward_conflict.undefined and len(functions) > 1:
         return f"Whether side rewards decide groups is undefined: {report.frac_reward_conflict.undefined}."
     return "If one makes more of the gradient than it should, change its weight (reward_weights in TRL)."

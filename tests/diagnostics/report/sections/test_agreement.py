@@ -196,6 +196,8 @@ def test_steps_that_match_need_nothing_and_the_others_a_checkpoint() -> None:
     assert section.findings[0] == "Replay: match at 1 of 1 step."
     assert section.next_step.startswith("Nothing to do")
     assert section.severity == "fine"
+    without = replace(REPORT, verdict="cannot", findings=("grad_norm could not be recomputed.", "Rewards agree."))
+    assert replay_section(inputs_of(RUN, replay=without)).findings == (" ".join(without.findings),)
     report = replace(REPORT, verdict="match", headline="match at 3 of 19 steps; 16 cannot")
     section = replay_section(inputs_of(RUN, replay=report))
     assert section.next_step == "Save a checkpoint before each step that matters."

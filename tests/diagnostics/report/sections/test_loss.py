@@ -76,6 +76,7 @@ def test_a_step_that_stands_out_is_named_with_the_command_that_takes_it_apart() 
     section = zero_loss_section(inputs_of(run_of(*groups, metrics=norms_with())))
     assert section.findings[0].startswith("Step 7 stands out: grad_norm 9, 8.18 times the 1.1 of the 19 steps around")
     assert (section.severity, section.command) == ("look", "gradscope spike made-up")
+    assert section.next_step.startswith("Look at what changed there")
     suspect = zero_loss_section(inputs_of(run_of(*groups, metrics=norms_with(grad_norm=0.0))))
     assert suspect.findings[1].startswith("Step 7 stands out")
     assert suspect.command == "gradscope replay made-up"

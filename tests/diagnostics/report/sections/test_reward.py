@@ -44,6 +44,20 @@ def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: s
     assert section.findings[1].endswith("; 0 prompts in both." if other else "; 12 prompts in both.")
 
 
+@pytest.mark.parametrize("other", [False, True])
+def test_a_fall_that_came_back_is_told(other: bool) -> None:
+    """By the first, the middle and the last fifth this run was fine."""
+    section = rates(0.4, 0.6, 0.6, 0.1, 0.2, 0.4, 0.6, 0.6, other=other)
+    of_others = ", of other prompts" * other
+    assert section.headline == (
+        f"The mean reward fell and came back: 0.65 at steps 10 to 19, 0.15 at steps 30 to 39, 0.65 at steps 70 to 79"
+        f"{of_others}."
+    )
+    assert (section.severity, section.next_step[:40]) == ("look", "Look at what changed before it fell (lea")
+    assert "came back" not in rates(0.4, 0.6, 0.5, 0.6, 0.6, other=other).headline  # by less than half a deviation
+    assert "came back" not in rates(0.4, 0.8, 0.2, 0.3, 0.4, other=other).headline  # by less than half of the fall
+
+
 def test_a_constant_reward_and_a_flat_one_of_few_groups_are_not_judged() -> None:
     constant = [group_of([0.5] * 4, step=step, prompt=str(step)) for step in range(50)]
     assert reward_section(inputs_of(run_of(*constant))).severity == "unknown"

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.report.sections import agreement, courses, coverage, loss, signal
+from gradscope.diagnostics.report.metrics_alone import dead_severity
+from gradscope.diagnostics.report.sections import agreement, courses, coverage, loss
 from gradscope.diagnostics.report.sections.courses import length_section
 from gradscope.diagnostics.report.sections.gradient import contributions_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section
@@ -56,11 +57,12 @@ UNREAD = inputs_of(run_of(group_of([1, 0])))
 @pytest.mark.parametrize(
     ("judge", "numbers", "severity"),
     [
-        (signal._severity, [between(0.51, 0.6, 0.7)], "problem"),
-        (signal._severity, [between(0.4, 0.6, 0.7)], "look"),
-        (signal._severity, [SURE(0.25)], "look"),
-        (signal._severity, [between(0.1, 0.24, 0.6)], "fine"),
-        (signal._severity, [NONE], "unknown"),
+        (dead_severity, [between(0.51, 0.6, 0.7)], "problem"),
+        (dead_severity, [between(0.4, 0.6, 0.7)], "look"),
+        (dead_severity, [SURE(0.25)], "look"),
+        (dead_severity, [between(0.1, 0.24, 0.6)], "fine"),
+        (dead_severity, [SURE(0.1), 0.3], "look"),
+        (dead_severity, [NONE], "unknown"),
         (loss._verdict, [Counter({"not finite": 1, "learning": 9}), (), UNREAD], "problem"),
         (loss._verdict, [Counter({"suspect": 1, "learning": 9}), (), UNREAD], "problem"),
         (loss._verdict, [Counter({"dead batch": 1, "learning": 9}), (), UNREAD], "look"),
@@ -75,10 +77,11 @@ UNREAD = inputs_of(run_of(group_of([1, 0])))
         (courses._entropy_verdict, [entropy(NONE), 0], "problem"),
         (courses._entropy_verdict, [entropy(SURE(1.0)), -1], "look"),
         (courses._entropy_verdict, [entropy(SURE(1.0)), 0], "fine"),
-        (courses._generation_verdict, [ended(NONE, NONE, NONE)], "unknown"),
-        (courses._generation_verdict, [ended(SURE(0.2), NONE, NONE)], "look"),
-        (courses._generation_verdict, [ended(NONE, SURE(1.0), SURE(4.0))], "look"),
-        (courses._generation_verdict, [ended(SURE(0.05), SURE(1.0), SURE(2.0))], "fine"),
+        (courses._generation_verdict, [ended(NONE, NONE, NONE), None], "unknown"),
+        (courses._generation_verdict, [ended(SURE(0.2), NONE, NONE), None], "look"),
+        (courses._generation_verdict, [ended(NONE, SURE(1.0), SURE(4.0)), None], "look"),
+        (courses._generation_verdict, [ended(SURE(0.05), SURE(1.0), SURE(2.0)), None], "fine"),
+        (courses._generation_verdict, [ended(SURE(0.05), NONE, NONE), 0.2], "look"),
         (coverage._verdict, [None], "unknown"),
         (coverage._verdict, [ending(between(-0.3, -0.2, -0.1))], "problem"),
         (coverage._verdict, [ending(between(-0.3, -0.2, 0.1))], "fine"),
