@@ -55,9 +55,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 @functools.cache
 def _forks(file: Path) -> bool:
-    """Whether a module of tests starts processes by ``tests/forked.py``."""
+    """Whether a module of tests starts processes by ``tests/forked.py``, or those of a grid."""
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    return re.search(r"^from tests\..* import .*\b(ForkedPython|by_two|start_processes)\b", text, re.M) is not None
+    names = r"^from .* import .*\b(ForkedPython|by_two|start_processes|train_grid)\b|\bforkserver\b"
+    return re.search(names, text, re.M) is not None
 
 
 def _in_fast_lane(config: pytest.Config) -> bool:

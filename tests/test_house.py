@@ -117,7 +117,7 @@ def nodes_of(path: Path) -> list[ast.AST]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_trees() -> Iterator[None]:
-    """A million nodes, through which each garbage collection of later tests would go: half a second of each training."""
+    """A million nodes, through which each garbage collection of later tests would go: half a second a training."""
     yield
     tree_of.cache_clear()
     nodes_of.cache_clear()
