@@ -1,5 +1,6 @@
 """Shared fixtures. Oracles live in files that nobody here wrote: ``shared/data`` beside the checkout, where present."""
 
+import atexit
 import functools
 import gc
 import importlib.metadata
@@ -70,8 +71,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("ours", max_examples=15 if _in_fast_lane(config) else 100, deadline=None)
     settings.load_profile("ours")
     config.pluginmanager.register(_Doctests())
-    # libraries in C++ report leaks of what the interpreter does not take down; last of all, for pytest collects twice
-    config.add_cleanup(gc.unfreeze)
+    if hasattr(config, "workerinput"):  # whose exit code nobody asks for
+        atexit.register(os._exit, 0)  # to take down all that tests imported takes three seconds
+    else:
+        # libraries in C++ report leaks of what is not taken down; last of all, for pytest collects twice
+        config.add_cleanup(gc.unfreeze)
 
 
 class _Doctests:
