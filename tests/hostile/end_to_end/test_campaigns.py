@@ -81,21 +81,20 @@ def test_a_count_that_differs_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_written_is_whole_whatever_happens() -> None:
-    arguments = ["--writer", "check --update-baseline", "--writer", "degeneracy --output", *_FEW]
-    done = ForkedPython(["-m", "tests.hostile.writes", *arguments])
+    done = ForkedPython(["-m", "tests.hostile.writes", "--writer", "degeneracy --output", *_FEW])
     out, err = done.communicate()
     assert done.returncode == 0, out + err
-    assert "killed at a write: 2 held" in out
+    assert "killed at a write: 1 held" in out
 
 
 @pytest.mark.slow
 def test_nothing_of_a_stranger_is_written() -> None:
     done = ForkedPython(
-        ["-m", "tests.hostile.planted", "--writer", "degeneracy --output", "--most", "6", "--seed", "6"]
+        ["-m", "tests.hostile.planted", "--writer", "degeneracy --output", "--most", "4", "--seed", "6"]
     )
     out, err = done.communicate()
     assert done.returncode == 0, out + err
-    assert sum(int(number) for number in re.findall(r": ([0-9]+) held, 0 fell", out)) == 6
+    assert sum(int(number) for number in re.findall(r": ([0-9]+) held, 0 fell", out)) == 4
 
 
 @pytest.mark.slow

@@ -257,7 +257,7 @@ def test_a_file_is_read_as_its_name_promises() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", ["step", "prompt", "reward", "completion", "more"])
+@pytest.mark.parametrize("key", ["step", "reward", "more"])
 def test_a_list_in_a_document_is_read_as_row_by_row(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "_ELEMENTS", 3)
     usual = [{"step": 1, "prompt": f"p{at % 2}", "reward": at % 3 / 2, "completion": "c\n"} for at in range(5)]
@@ -915,7 +915,7 @@ KEYS = st.sampled_from(["step", "uid", "prompt", "reward", "score", "n", "c", "i
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(
     st.lists(st.dictionaries(KEYS, CELLS).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=20)),
     st.sampled_from(["a.jsonl", "a.json", "a.csv", "a.parquet", "a.jsonl.gz", "a"]),
