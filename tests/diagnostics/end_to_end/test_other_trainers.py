@@ -36,12 +36,22 @@ def test_a_run_is_reproduced_or_refused_with_its_reason(trainer: str, name: str,
     assert judged.right, judged
 
 
-def test_another_loss_than_the_one_trained_with_is_a_mismatch(tmp_path: Path) -> None:
-    verl.make(tmp_path, verl.CASES["low_var_kl in the loss"])
-    config = tmp_path / "run" / ".hydra" / "config.yaml"
-    assert "low_var_kl" in config.read_text()
-    config.write_text(config.read_text().replace("low_var_kl", "mse"))
-    report = replay_run(tmp_path / "run" / "rollouts", read=ReadOptions(initial_weights=tmp_path / "initial"))
+@pytest.mark.parametrize(
+    ("trainer", "name", "log", "config", "old", "new"),
+    [
+        ("verl", "low_var_kl in the loss", "rollouts", ".hydra/config.yaml", "low_var_kl", "mse"),
+        ("prime-rl", "large kl_tau and adv_tau", ".", "configs/rl.json", '"adv_tau": 0.6', '"adv_tau": 0.7'),
+        ("nemo-rl", "tis", "exp_001", "results/grpo/step_1/config.yaml", "ratio: 1.5", "ratio: 2.5"),
+    ],
+)
+def test_another_loss_than_the_one_trained_with_is_a_mismatch(
+    trainer: str, name: str, log: str, config: str, old: str, new: str, tmp_path: Path
+) -> None:
+    TRAINERS[trainer].make(tmp_path, TRAINERS[trainer].CASES[name])
+    written = tmp_path / "run" / config
+    assert old in written.read_text()
+    written.write_text(written.read_text().replace(old, new))
+    report = replay_run(tmp_path / "run" / log, read=ReadOptions(initial_weights=tmp_path / "initial"))
     verdicts = [
         quantity.verdict for step in report.steps for quantity in step.quantities if quantity.name == "grad_norm"
     ]
