@@ -12,17 +12,18 @@ from gradscope.rollouts.read_options import ReadOptions
 TRAINERS = {"verl": verl, "prime-rl": prime_rl, "nemo-rl": nemo_rl}
 CASES = {
     "verl": (
-        *("seq-mean-token-sum, temperature", "k3+ in the loss, several turns", "k2 in the loss, entropy bonus"),
-        *("truncated correction by token", "adapter, low_var_kl to its base", "bfloat16", "shards"),
+        *("seq-mean-token-sum, temperature", "k3+ in the loss, several turns"),
+        *("k2 in the loss, entropy bonus", "truncated correction by token", "bypass, clipped low, high and dual"),
+        *("gspo", "adapter, low_var_kl to its base", "bfloat16", "shards"),
     ),
     "prime-rl": (
         *("several turns, token export", "large kl_tau and adv_tau"),
-        *("far off policy, masked by sign", "stream of traces, groups over two steps"),
+        *("far off policy, masked by sign", "no log-probabilities", "stream of traces, groups over two steps"),
         *("weights without a configuration", "stream of traces, several turns and a group without advantage"),
     ),
     "nemo-rl": (
         *("token level, before 0.7", "icepop, sequence level", "dual clip, sequences masked", "cispo, several turns"),
-        *("reinforce, all as baseline", "gspo without KL"),
+        *("reinforce, all as baseline", "gspo without KL", "no norms", "not converted"),
     ),
 }
 """tests/gradients/plan/test_trainers.py holds the other refusals and terms on plain numbers."""
