@@ -1,5 +1,6 @@
 """Shared fixtures. Oracles live in files that nobody here wrote: ``shared/data`` beside the checkout, where present."""
 
+import atexit
 import functools
 import gc
 import importlib.metadata
@@ -55,9 +56,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 @functools.cache
 def _forks(file: Path) -> bool:
-    """Whether a module of tests starts processes by ``tests/forked.py``."""
+    """Whether a module of tests starts processes by ``tests/forked.py``, or those of a grid."""
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    return re.search(r"^from tests\..* import .*\b(ForkedPython|by_two|start_processes)\b", text, re.M) is not None
+    names = r"^from .* import .*\b(ForkedPython|by_two|start_processes|train_grid)\b|\bforkserver\b"
+    return re.search(names, text, re.M) is not None
 
 
 def _in_fast_lane(config: pytest.Config) -> bool:
@@ -66,11 +68,14 @@ def _in_fast_lane(config: pytest.Config) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Properties wait for no clock, and have fewer examples in the fast lane."""
-    settings.register_profile("ours", max_examples=15 if _in_fast_lane(config) else 100, deadline=None)
+    settings.register_profile("ours", max_examples=15 if _in_fast_lane(config) else 50, deadline=None)
     settings.load_profile("ours")
     config.pluginmanager.register(_Doctests())
-    # libraries in C++ report leaks of what the interpreter does not take down; last of all, for pytest collects twice
-    config.add_cleanup(gc.unfreeze)
+    if hasattr(config, "workerinput"):  # whose exit code nobody asks for
+        atexit.register(os._exit, 0)  # to take down all that tests imported takes three seconds
+    else:
+        # libraries in C++ report leaks of what is not taken down; last of all, for pytest collects twice
+        config.add_cleanup(gc.unfreeze)
 
 
 class _Doctests:

@@ -115,6 +115,14 @@ def nodes_of(path: Path) -> list[ast.AST]:
     return nodes
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forget_trees() -> Iterator[None]:
+    """A million nodes, through which each garbage collection of later tests would go: half a second a training."""
+    yield
+    tree_of.cache_clear()
+    nodes_of.cache_clear()
+
+
 def layer_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 

@@ -16,7 +16,7 @@ README, TOUR, HOWTO = (
     (REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "docs/tour.md", "docs/howto.md")
 )
 PAGES = f"{TOUR}\n{HOWTO}\n{README.replace('my-run', 'tour')}"
-"""What the tour trains is the reader's own run; what two pages say is run once."""
+"""What the tour trains is the reader's own run, and a grid by the forkserver; what two pages say is run once."""
 SMALLER = {
     "train": ["--num-prompts", "4", "--heldout-prompts", "6"],
     "claims tour": ["--no-gradients"],

@@ -40,8 +40,8 @@ FIRST_HITS = {
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs", reason="needs mkdocs: pip install -e '.[docs]'")
     folder = tmp_path_factory.mktemp("site")
-    # mkdocstrings would start a process of ruff for each signature, to break its lines
-    code = "import sys; sys.modules['ruff.__main__'] = None; from mkdocs.__main__ import cli; cli()"
+    # mkdocstrings would start a process of ruff for each signature, to break its lines; nothing of a site is garbage
+    code = "import gc, sys; gc.disable(); sys.modules['ruff.__main__'] = None; from mkdocs.__main__ import cli; cli()"
     command = [sys.executable, "-c", code, "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "SITE_COLORS": "false"}
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)

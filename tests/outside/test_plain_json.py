@@ -17,7 +17,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(VALUES)
 def test_what_python_writes_is_read_back(value: Any) -> None:
     assert parse_json(json.dumps(value).encode()) == value

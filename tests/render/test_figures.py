@@ -93,7 +93,7 @@ def test_no_line_shows_a_number_that_the_document_does_not_have(make: Callable[[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["compare", "replay"])
+@pytest.mark.parametrize("name", ["passk", "replay"])
 def test_the_same_result_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     report = EXPECTED[name][0]
     for stem, figure in draw_figures(report).items():

@@ -213,10 +213,10 @@ def wandering(seed: int, drop: float = 0.0) -> list[dict[str, object]]:
 
 @pytest.mark.slow
 def test_a_policy_that_wanders_seldom_fails_beside_its_own_recipe(tmp_path: Path) -> None:
-    """Of 20 such pairs 10 failed by the chance of prompts and samples alone."""
+    """Half of such pairs failed by the chance of prompts and samples alone."""
     failed = {0.0: 0, 0.4: 0}
     for drop in failed:
-        for seed in range(20):
+        for seed in range(10):
             first = write_lines(tmp_path / "first.jsonl", *wandering(2 * seed))
             second = write_lines(tmp_path / "second.jsonl", *wandering(2 * seed + 1, drop))
             settings = CheckSettings(track=["pass_rate"], baseline=tmp_path / "b.json")
@@ -224,8 +224,8 @@ def test_a_policy_that_wanders_seldom_fails_beside_its_own_recipe(tmp_path: Path
             (verdict,) = check_run(second, settings).verdicts
             failed[drop] += verdict.outcome == "fail"
             assert "by the chance of prompts, samples and steps alone" in verdict.meaning
-    assert failed[0.0] <= 2
-    assert failed[0.4] >= 15
+    assert failed[0.0] <= 1
+    assert failed[0.4] >= 7
 
 
 @pytest.mark.parametrize(("aggregate", "outcome"), [("mean", "fail"), ("trend", "pass")])
@@ -391,7 +391,7 @@ def test_equal_runs_seldom_fail_and_worse_ones_often_do() -> None:
     """Six metrics on 40 paired prompts: shares of equal runs, and of runs whose hard prompts are lost, that fail."""
     failed = {0.0: 0, 0.6: 0}
     for lost in failed:
-        for trial in range(40):
+        for trial in range(20):
             rng = np.random.default_rng(trial)
             rates = rng.beta(0.5, 0.5, 40)
             sides = [
@@ -405,8 +405,8 @@ def test_equal_runs_seldom_fail_and_worse_ones_often_do() -> None:
                 for pass_rates in (rates, rates * (1 - lost))
             ]
             failed[lost] += any(one.outcome == "fail" for one in baseline_verdicts(*sides, path="run"))
-    assert failed[0.0] <= 0.05 * 40
-    assert failed[0.6] >= 0.9 * 40
+    assert failed[0.0] <= 0.05 * 20
+    assert failed[0.6] >= 0.9 * 20
 
 
 @pytest.mark.parametrize("between", ["\n\n", "\r\n\r\n", "\n \n", "\n\n\n\n"])

@@ -190,8 +190,8 @@ def test_without_a_common_budget_reach_is_not_judged(comparison: object) -> None
     assert judgement.why == "No budget is within the samples of every prompt, before and after."
 
 
-SEEDS = range(120)
-LIMIT = 12  # 5 % of 120 is 6, with two and a half standard errors 12
+SEEDS = range(60)
+LIMIT = 7  # 5 % of 60 is 3, with two and a half standard errors 7
 
 
 def only_between(step: int, index: int) -> float:
@@ -213,7 +213,7 @@ def test_prompts_of_unequal_difficulty_are_supported_and_never_contradicted() ->
     assert set(verdicts(outcomes.excess_from_prompts, once)) == {"cannot_tell"}
     origins = verdicts(outcomes.excess_from_prompts, [numbers_of(log(only_between, seed, new=False)) for seed in SEEDS])
     assert origins.count("contradicted") <= LIMIT
-    assert origins.count("supported") > 60
+    assert origins.count("supported") > 30
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [((0.05, 0.2), "supported"), ((0.2, outcomes.HARD), "cannot_tell")])

@@ -12,7 +12,7 @@ from gradscope.rollouts.read_options import ReadOptions
 TRAINERS = {"verl": verl, "prime-rl": prime_rl, "nemo-rl": nemo_rl}
 CASES = {
     "verl": (
-        *("token-mean", "seq-mean-token-sum, temperature", "k3+ in the loss, several turns"),
+        *("seq-mean-token-sum, temperature", "k3+ in the loss, several turns"),
         *("k2 in the loss, entropy bonus", "truncated correction by token", "bypass, clipped low, high and dual"),
         *("gspo", "adapter, low_var_kl to its base", "bfloat16", "shards"),
     ),

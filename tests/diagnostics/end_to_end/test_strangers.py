@@ -9,10 +9,8 @@ from benchmarks.strangers.case import Folders
 SAMPLE = {
     "llama, dynamic scaling, beyond": "exact",
     "mixtral, router loss, two micro-batches": "within its spread",
-    "dropout switched off, which leaves attention's": "rightly refused",
     "chat, template set in the script": "exact",
     "tools": "rightly refused",
-    "bf16 autocast, lora": "within the spread of bf16",
     "bf16, other weights": "spoiling found",
 }
 

@@ -45,7 +45,6 @@ CASES = {
         "mask_truncated_completions": True,
         **ONE_MICRO_BATCH,
     },
-    "mask truncated, grpo": {"loss_type": "grpo", "mask_truncated_completions": True, "beta": 0.5},
     **{
         f"another sampler, {mode}": {
             "use_vllm": True,
@@ -81,7 +80,6 @@ CASES = {
     },
     "reused, cispo": {"loss_type": "cispo", "num_iterations": 3, "epsilon_high": 1.2},
     "reused, sapo": {"loss_type": "sapo", "num_iterations": 3, "sapo_temperature_neg": 2.0},
-    "reused, sapo by sequence": {"loss_type": "sapo", "num_iterations": 3, "importance_sampling_level": "sequence"},
     "reused, vespo, kl": {"loss_type": "vespo", "num_iterations": 3, "beta": 0.5},
     "reused, off-policy mask": {"loss_type": "dapo", "num_iterations": 3, "off_policy_mask_threshold": 0.01},
 }

@@ -12,11 +12,10 @@ import pytest
 from gradscope.__main__ import main
 from tests.conftest import REPOSITORY
 from tests.forked import ForkedPython
-from tests.hostile import ended, gate, grown, inputs, servers
+from tests.hostile import gate, grown, inputs, servers
 from tests.hostile.campaign import Tally
 from tests.hostile.cases import BYTES, EVALUATIONS, Outcome, run_case, subjects
 from tests.hostile.oracle import counted, difference, write_log
-from tests.hostile.soak import judged
 
 _FEW = ("--kills", "1", "--most", "1", "--seed", "5")
 
@@ -81,21 +80,20 @@ def test_a_count_that_differs_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_written_is_whole_whatever_happens() -> None:
-    arguments = ["--writer", "check --update-baseline", "--writer", "degeneracy --output", *_FEW]
-    done = ForkedPython(["-m", "tests.hostile.writes", *arguments])
+    done = ForkedPython(["-m", "tests.hostile.writes", "--writer", "degeneracy --output", *_FEW])
     out, err = done.communicate()
     assert done.returncode == 0, out + err
-    assert "killed at a write: 2 held" in out
+    assert "killed at a write: 1 held" in out
 
 
 @pytest.mark.slow
 def test_nothing_of_a_stranger_is_written() -> None:
     done = ForkedPython(
-        ["-m", "tests.hostile.planted", "--writer", "degeneracy --output", "--most", "6", "--seed", "6"]
+        ["-m", "tests.hostile.planted", "--writer", "degeneracy --output", "--most", "4", "--seed", "6"]
     )
     out, err = done.communicate()
     assert done.returncode == 0, out + err
-    assert sum(int(number) for number in re.findall(r": ([0-9]+) held, 0 fell", out)) == 6
+    assert sum(int(number) for number in re.findall(r": ([0-9]+) held, 0 fell", out)) == 4
 
 
 @pytest.mark.slow
@@ -103,15 +101,6 @@ def test_no_server_leads_astray(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp", reason="needs aiohttp (the extra http), with which fsspec reads http://")
     outcomes = [outcome for outcome in servers.campaign(tmp_path, 30, seed=2) if outcome[0] != "silence"]
     assert [outcome for outcome in outcomes if outcome[1]] == []
-
-
-def test_a_process_that_grows_is_told() -> None:
-    flat = [(100.0, 3)] * 5
-    assert [judged([(50.0, 3), *flat, last])[1] for last in ((109.0, 3), (111.0, 3), (100.0, 4))] == [
-        "",
-        "7 looks, 100 to 111 MB, 3 to 3 files",
-        "7 looks, 100 to 100 MB, 3 to 4 files",
-    ]
 
 
 @pytest.mark.slow
@@ -133,17 +122,6 @@ def test_a_large_folder_takes_no_more_than_it_may(tmp_path: Path, monkeypatch: p
     name = "a folder of 20,000 texts"
     monkeypatch.setitem(inputs.WORST, name, (partial(inputs.write_texts, number=2_000), inputs.WORST[name][1]))
     assert [one.why for one in inputs.logs(tmp_path, [name])] == [""]
-
-
-@pytest.mark.slow
-def test_what_was_recorded_stays_when_its_trainer_ends() -> None:
-    assert list(ended.campaign(["on_step_end"], ["raise"], ["alone"])) == [("alone, on_step_end, raise", "")]
-
-
-@pytest.mark.slow
-def test_a_recipe_that_does_not_change_fails_no_gate_by_chance() -> None:
-    assert gate.months(1, populations=4, weeks=26).mean() <= 0.03
-    assert gate.months(1, populations=2, weeks=4, fallen=0.1).mean() >= 0.9
 
 
 def test_each_defect_of_the_attack_has_its_tests() -> None:

@@ -102,8 +102,8 @@ def test_many_prompts_leave_what_their_counts_leave_open() -> None:
 @pytest.mark.parametrize("n", [4, 100])
 def test_bounds_hold_without_any_shape(n: int) -> None:
     truth = 0.6 + 0.4 * float(np.mean((1 - np.random.default_rng(9).beta(2, 2, 100_000)) ** (4 * n)))
-    ends = np.array([bounds_of(*starved(seed, 150, n)).interval(unsolved(4 * n)) for seed in range(20)])
-    assert np.sum((ends[:, 0] <= truth) & (truth <= ends[:, 1])) >= 18
+    ends = np.array([bounds_of(*starved(seed, 150, n)).interval(unsolved(4 * n)) for seed in range(10)])
+    assert np.sum((ends[:, 0] <= truth) & (truth <= ends[:, 1])) >= 9
     assert np.all((ends >= 0) & (ends <= 1))
 
 

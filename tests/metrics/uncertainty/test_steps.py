@@ -35,11 +35,11 @@ def persistent(rng: np.random.Generator, num_steps: int, correlation: float) -> 
 def test_two_stretches_of_one_process_seldom_differ_beyond_their_intervals(correlation: float) -> None:
     rng = np.random.default_rng(1)
     apart = 0
-    for _ in range(300):
+    for _ in range(150):
         a, b = (mean_of_steps(course[-20:]) for course in persistent(rng, 200, correlation).reshape(2, 100))
         reach = np.hypot(a.ends[1] - (a.value or 0.0), b.ends[1] - (b.value or 0.0))
         apart += abs((a.value or 0.0) - (b.value or 0.0)) > reach
-    assert apart <= 0.05 * 300
+    assert apart <= 0.05 * 150
 
 
 def test_of_uncorrelated_steps_the_interval_is_not_far_from_students() -> None:
@@ -124,7 +124,7 @@ def test_a_slow_drift_is_seldom_a_trend_and_a_learning_curve_is_one(num_steps: i
 def test_a_trend_of_noise_that_persists_is_seldom_taken_for_one(correlation: float, length: int) -> None:
     """Student's interval takes a fifth to a half of such courses for a trend; at most 5 % are here."""
     rng = np.random.default_rng(length)
-    ends = [trend(np.arange(length), persistent(rng, length, correlation)).ends for _ in range(400)]
+    ends = [trend(np.arange(length), persistent(rng, length, correlation)).ends for _ in range(200)]
     assert np.mean([not low <= 0 <= high for low, high in ends]) < 0.075
 
 

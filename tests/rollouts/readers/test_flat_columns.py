@@ -138,7 +138,7 @@ def test_a_file_is_read_as_its_name_promises() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", ["step", "prompt", "reward", "completion", "more"])
+@pytest.mark.parametrize("key", ["step", "reward", "more"])
 def test_a_list_in_a_document_is_read_as_row_by_row(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "_ELEMENTS", 3)
     usual = [{"step": 1, "prompt": f"p{at % 2}", "reward": at % 3 / 2, "completion": "c\n"} for at in range(5)]
@@ -282,22 +282,21 @@ def test_a_function_that_is_no_number_leaves_a_row_usual(
     assert read_run(path, rewards_only=True).groups[0].size == 6
 
 
+MARKS: list[tuple[str, object, object]] = [
+    *(("split", "train", word) for word in ("eval", "Test", "validation")),
+    *(("phase", None, "val"), ("mode", "rollout", "dev"), ("event", "train", "eval"), ("log_type", "train", "eval")),
+    *(("is_eval", False, True), ("is_training", True, False), ("isValidation", 0, 1)),
+]
+FILES = (("jsonl", 0), ("jsonl", 2100), ("json", 0), ("parquet", 0), ("csv", 2100), ("entry", 0))
+"""Forms of a log, and rows of an evaluation before the first of training."""
+
+
 @pytest.mark.parametrize(
-    ("name", "training", "held_out"),
-    [
-        *(("split", "train", word) for word in ("eval", "Test", "validation")),
-        *(
-            ("phase", None, "val"),
-            ("mode", "rollout", "dev"),
-            ("event", "train", "eval"),
-            ("log_type", "train", "eval"),
-        ),
-        *(("is_eval", False, True), ("is_training", True, False), ("isValidation", 0, 1)),
+    ("name", "training", "held_out", "kind", "num_first"),
+    [  # every mark in a log of lines; a word, a gap, a flag and a number in the other forms
+        *((*mark, *FILES[0]) for mark in MARKS),
+        *((*mark, *file) for mark in (MARKS[0], MARKS[3], MARKS[7], MARKS[9]) for file in FILES[1:]),
     ],
-)
-@pytest.mark.parametrize(
-    ("kind", "num_first"),  # rows of an evaluation before the first of training
-    [("jsonl", 0), ("jsonl", 2100), ("json", 0), ("parquet", 0), ("csv", 2100), ("entry", 0)],
 )
 def test_rows_of_an_evaluation_are_left_out_of_training(
     name: str, training: object, held_out: object, kind: str, num_first: int, tmp_path: Path

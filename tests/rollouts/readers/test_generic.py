@@ -449,7 +449,7 @@ KEYS = st.sampled_from(["step", "uid", "prompt", "reward", "score", "n", "c", "i
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(
     st.lists(st.dictionaries(KEYS, CELLS).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=20)),
     st.sampled_from(["a.jsonl", "a.json", "a.csv", "a.parquet", "a.jsonl.gz", "a"]),

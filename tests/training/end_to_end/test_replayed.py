@@ -31,7 +31,7 @@ def test_every_logged_number_is_reproduced(short_run: MakeRun, settings: dict[st
 
 
 BEYOND_REWARDS: tuple[dict[str, Any], ...] = (
-    *({"advantage": name} for name in ("running_mean", "per_step", "per_token")),
+    *({"advantage": name} for name in ("running_mean", "per_token")),
     {"advantage": "token_critic", "lora_rank": 2, "gradient_accumulation_steps": 4, "checkpoint_every": 1},
 )
 

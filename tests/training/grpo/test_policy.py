@@ -200,9 +200,7 @@ def test_by_hand() -> None:
     assert cold(problems[:1], completions[:1]) == [round(of_a * of_b * of_end, 6)]
 
 
-@pytest.mark.parametrize(
-    "settings", [HELD_OUT, {"temperature": 0.7, "lora_rank": 2}, {"sampling": "reallocated"}], ids=str
-)
+@pytest.mark.parametrize("settings", [HELD_OUT, {"temperature": 0.7, "lora_rank": 2}], ids=str)
 def test_recorded_rewards_are_of_the_weights_before_the_step(short_run: MakeRun, settings: dict[str, Any]) -> None:
     run = short_run(**DENSE, **settings)
     policy = load_trained_policy("embedded", dtype="float32", chat=False)

@@ -3,7 +3,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,16 +34,12 @@ def lora(**settings: Any) -> Any:
 
 
 SETTINGS: tuple[dict[str, Any], ...] = (
-    {"loss_type": "dr_grpo", "scale_rewards": "none", "beta": 0.1, "temperature": 0.7},
+    {
+        **{"loss_type": "dr_grpo", "scale_rewards": "none", "beta": 0.1, "temperature": 0.7},
+        **{"rewards": [answer, short], "reward_weights": [1.0, 0.5]},
+    },
     {"scale_rewards": "batch", "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4},
-    {"rewards": [answer, short], "reward_weights": [1.0, 0.5]},
     {"mask_truncated_completions": True, "max_completion_length": 20, "loss_type": "grpo"},
-    pytest.param(
-        {"mask_truncated_completions": True, "max_completion_length": 20},
-        marks=pytest.mark.skipif(
-            int(metadata.version("trl").split(".")[1]) < 12, reason="this TRL divides dapo by truncated tokens too"
-        ),
-    ),
 )
 
 

@@ -200,7 +200,7 @@ ODD = (
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     files=st.lists(
         st.tuples(st.lists(st.sampled_from(PLAIN + ODD), max_size=8), st.sampled_from(["\n", "\r\n"]), st.booleans()),

@@ -150,7 +150,7 @@ def assert_equal_tables(first_table: RewardTable, other: RewardTable) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(records=ROWS, cuts=st.lists(st.integers(1, 11), max_size=4), random=st.randoms())
 def test_any_cut_of_the_log_equals_the_row_reader(records: list[Record], cuts: list[int], random: st.randoms) -> None:
     parts = parts_of(records, cuts)
