@@ -1,4 +1,7 @@
-"""What `gradscope check` says of each kind of damage; `python -m tests.hostile.gate` prints it as a table."""
+"""What `gradscope check` says of each kind of damage, and week after week of runs that do not change.
+
+`python -m tests.hostile.gate` prints the one as a table and the other as shares.
+"""
 
 import gzip
 import json
@@ -12,9 +15,18 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from gradscope.diagnostics.check import measure
+from gradscope.estimate import Estimate
+from gradscope.metrics.outcomes.passk import pass_at_k
+from gradscope.metrics.uncertainty.intervals import difference_of
+from gradscope.metrics.uncertainty.paired import holm
+from gradscope.metrics.uncertainty.steps import mean_of_steps
+from gradscope.results.verdicts import BaselineMetric
 from tests.hostile.cases import LOGS, called
 
 _HOLDS = ("--require", "frac_reward_zero_std <= 0.9")
@@ -235,5 +247,67 @@ def table_of(results: Mapping[str, int]) -> str:
     return f"| damage | exit code | |\n|---|---|---|\n{rows}"
 
 
+_SAMPLES, _STEPS, _LAST = 8, 200, 40
+_LOGGED = ("grad_norm", "kl", "entropy", "clip_ratio", "mean_length", "loss")
+_SCREEN = 1.5
+"""Standard errors below which a change cannot fail in a family of ten, so that its flips need not be drawn."""
+
+
+def _week(rates: NDArray[np.float64], rng: np.random.Generator, fallen: float) -> dict[str, Any]:
+    """Ten numbers of one run: four by prompt, six with the interval of a course of steps."""
+    passed = rng.binomial(_SAMPLES, np.clip(rates - fallen, 0.0, 1.0))
+    failed, solved = passed == 0, passed == _SAMPLES
+    at_four = pass_at_k(np.full(len(rates), _SAMPLES), passed, 4)
+    results: dict[str, Any] = {"pass_rate": passed / _SAMPLES, "pass@4": at_four}
+    results |= {"frac_reward_zero_std": (failed | solved).astype(float), "frac_all_fail": failed.astype(float)}
+    for name in _LOGGED:
+        noise = rng.normal(size=_STEPS + 1)
+        course = rng.lognormal(0, 0.5, _STEPS) if name == "grad_norm" else noise[1:] + 0.6 * noise[:-1]
+        results[f"{name}@last20%"] = mean_of_steps(course[-_LAST:])
+    return results
+
+
+def _p_value(name: str, before: Any, after: Any) -> float:
+    is_paired, change = isinstance(before, np.ndarray), Estimate.exact(0.0)
+    paired = after - before if is_paired else np.zeros(0)
+    if is_paired and abs(paired.sum()) < _SCREEN * np.sqrt((paired**2).sum()):
+        return 1.0
+    if not is_paired:
+        change = difference_of(before, after)
+    sides = {
+        "after": BaselineMetric(estimate=change),
+        "before": None,
+        "change": change,
+        "paired": paired,
+        "by_steps": Estimate.exact(0.0),
+    }
+    p_value = measure._p_value(measure._Compared(name=name, margin=0.0, advice="", **sides))
+    assert p_value is not None
+    return p_value
+
+
+def months(seed: int, *, populations: int = 40, weeks: int = 52, prompts: int = 256, fallen: float = 0.0) -> Any:
+    """Which weekly checks of ten requirements fail, [populations, weeks], as `check` decides by interval.
+
+    Populations are recipes that do not change, each with pass rates of its own, or ``fallen`` below the baseline;
+    a team renews its baseline each quarter, by a run that passed.
+    """
+    failed = np.zeros((populations, weeks), bool)
+    for population in range(populations):
+        rng = np.random.default_rng([seed, population])
+        rates = rng.beta(0.5, 0.5, prompts)
+        before = _week(rates, rng, 0.0)
+        for week in range(weeks):
+            after = _week(rates, rng, fallen)
+            p_values = holm([_p_value(name, before[name], after[name]) for name in before])
+            failed[population, week] = any(one is not None and one <= measure.FAMILY_RATE for one in p_values)
+            if week % 13 == 12 and not fallen and not failed[population, week]:
+                before = after
+    return failed
+
+
 if __name__ == "__main__":
     sys.stdout.write(table_of(codes()))
+    for fallen in (0.0, 0.05):
+        failed = months(0, fallen=fallen, weeks=8 if fallen else 52)
+        sys.stdout.write(f"pass rates {fallen:.2f} lower: {failed.mean():.2%} of {failed.size:,} checks fail\n")

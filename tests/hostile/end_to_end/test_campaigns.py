@@ -12,10 +12,11 @@ import pytest
 from gradscope.__main__ import main
 from tests.conftest import REPOSITORY
 from tests.forked import ForkedPython
-from tests.hostile import gate, grown, inputs, servers
+from tests.hostile import ended, gate, grown, inputs, servers
 from tests.hostile.campaign import Tally
 from tests.hostile.cases import BYTES, EVALUATIONS, Outcome, run_case, subjects
 from tests.hostile.oracle import counted, difference, write_log
+from tests.hostile.soak import judged
 
 _FEW = ("--kills", "1", "--most", "1", "--seed", "5")
 
@@ -103,6 +104,15 @@ def test_no_server_leads_astray(tmp_path: Path) -> None:
     assert [outcome for outcome in outcomes if outcome[1]] == []
 
 
+def test_a_process_that_grows_is_told() -> None:
+    flat = [(100.0, 3)] * 5
+    assert [judged([(50.0, 3), *flat, last])[1] for last in ((109.0, 3), (111.0, 3), (100.0, 4))] == [
+        "",
+        "7 looks, 100 to 111 MB, 3 to 3 files",
+        "7 looks, 100 to 100 MB, 3 to 4 files",
+    ]
+
+
 @pytest.mark.slow
 def test_a_log_that_changed_in_any_way_is_read_as_it_is(tmp_path: Path) -> None:
     outcomes = list(grown.campaign(tmp_path, 3, 12, seed=1))
@@ -122,6 +132,17 @@ def test_a_large_folder_takes_no_more_than_it_may(tmp_path: Path, monkeypatch: p
     name = "a folder of 20,000 texts"
     monkeypatch.setitem(inputs.WORST, name, (partial(inputs.write_texts, number=2_000), inputs.WORST[name][1]))
     assert [one.why for one in inputs.logs(tmp_path, [name])] == [""]
+
+
+@pytest.mark.slow
+def test_what_was_recorded_stays_when_its_trainer_ends() -> None:
+    assert list(ended.campaign(["on_step_end"], ["raise"], ["alone"])) == [("alone, on_step_end, raise", "")]
+
+
+@pytest.mark.slow
+def test_a_recipe_that_does_not_change_fails_no_gate_by_chance() -> None:
+    assert gate.months(1, populations=2, weeks=26).mean() <= 0.03
+    assert gate.months(1, populations=2, weeks=4, fallen=0.1).mean() >= 0.9
 
 
 def test_each_defect_of_the_attack_has_its_tests() -> None:
