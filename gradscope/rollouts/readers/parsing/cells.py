@@ -201,24 +201,10 @@ def prompt_text_id(prompt: Any) -> str:
     """The id of a prompt that has none in the log: a digest of its messages or its text."""
     if type(prompt) is str:
         return _text_id(prompt)
-    with suppress(MsgspecError):
+    with suppress(MsgspecError, ValueError):  # the latter for half a surrogate pair
         if type(prompt) is list and (messages := convert(prompt, list[_Message])):
             return _messages_id(messages)
     return digest(parse_messages(prompt) or text_of(prompt))
-
-
-_MAX_KNOWN = 1 << 17
-_known_ids: dict[int, str] = {}
-
-
-def _text_id(text: str) -> str:
-    """The digest of a prompt that is likely to come again, kept by the hash of its text, as texts would take memory."""
-    key = hash(text)  # which has as many bits as the digest
-    if key not in _known_ids:
-        if len(_known_ids) == _MAX_KNOWN:
-            _known_ids.clear()
-        _known_ids[key] = digest(text)
-    return _known_ids[key]
 
 
 class _Message(Struct, gc=False, forbid_unknown_fields=True):
@@ -226,14 +212,24 @@ class _Message(Struct, gc=False, forbid_unknown_fields=True):
     content: str
 
 
+_MESSAGES = Decoder(list[_Message])
+_MAX_KNOWN = 1 << 17
+_known_ids: dict[int, str] = {}
+
+
+def _text_id(text: str) -> str:
+    """The digest of a prompt that is likely to come again, kept by the hash of its text, as texts would take memory."""
+    if len(_known_ids) == _MAX_KNOWN:
+        _known_ids.clear()
+    key = hash(text)  # which has as many bits as the digest
+    return _known_ids.get(key) or _known_ids.setdefault(key, digest(text))
+
+
 def _messages_id(messages: Iterable[_Message]) -> str:
     """The digest of messages with roles and contents alone, in a third of the time."""
     pairs = (map(encode_basestring_ascii, (message.content, message.role)) for message in messages)
     written = ", ".join(['{{"content": {}, "role": {}}}'.format(*pair) for pair in pairs])
     return hashlib.sha256(f"[[{written}]]".encode()).hexdigest()[:16]
-
-
-_MESSAGES = Decoder(list[_Message])
 
 
 def prompt_json_id(text: bytes) -> str:
