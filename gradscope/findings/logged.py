@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
@@ -94,6 +94,16 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
     return f"{percent(mean)} of completions were cut off at the length limit{ends}{most}."
 
 
+_MOST = 0.5  # of the tokens
+
+
+def beyond_clip_sentence(shares: Iterable[float]) -> str:
+    """That most tokens gave no gradient, as their ratio was beyond the clip; empty where fewer were."""
+    mean = fmean([share for share in shares if 0.0 <= share <= 1.0] or [0.0])
+    return f"The ratio of {percent(mean)} of tokens was beyond the clip: they gave no gradient." if mean > _MOST else ""
+
+
+CLIP_ADVICE = "Take fewer updates from a batch (num_iterations in TRL), or a smaller learning rate."
 Direction = Literal["falls", "hardly rises", "rises", "is"]
 
 

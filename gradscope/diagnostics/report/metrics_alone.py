@@ -91,18 +91,17 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
         titles = ", ".join(course.title.strip() for course in other_courses or courses)
         lost = findings.lost_sentence(verdict_courses(run), goes)
         gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
+        ratios = findings.course_named(courses, "clip_ratio/region_mean")
+        clipped = findings.beyond_clip_sentence(() if ratios is None else ratios.values)
+        odd = tuple(filter(None, (lost, gap, *broken_courses, clipped, *spikes)))
         calm: Severity = "fine" if goes == "rises" else "unknown"
-        severity: Severity = "look" if lost or broken_courses or spikes or levels or gap else calm
+        severity: Severity = "look" if odd or levels else calm
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",
-            findings=tuple(
-                dict.fromkeys(
-                    filter(None, (lost, gap, *broken_courses, *spikes, *levels, reward or f"Logged: {titles}."))
-                )
-            ),
+            findings=tuple(dict.fromkeys(filter(None, (*odd, *levels, reward or f"Logged: {titles}.")))),
             severity=severity,
-            next_step=_LOST if lost else _ADVICE_ON.get(goes, ""),
+            next_step=_LOST if lost else _ADVICE_ON.get(goes, findings.CLIP_ADVICE if clipped else ""),
             charts=tuple(
                 chart
                 for course in other_courses

@@ -47,6 +47,13 @@ def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
     assert (report.recomputed, report.rollouts, report.name) == ((), (), "a run")
 
 
+@pytest.mark.parametrize(("share", "is_told"), [(0.7, True), (0.3, False)])
+def test_tokens_beyond_the_clip_are_told_where_they_are_most(share: float, is_told: bool) -> None:
+    section = sections_of(metrics_alone(clip_ratio__region_mean=(share, share), entropy=(1.0, 1.0)))["courses"]
+    told = "The ratio of 70.0 % of tokens was beyond the clip: they gave no gradient." in section.findings
+    assert (told, section.severity == "look", "num_iterations" in section.next_step) == (is_told,) * 3
+
+
 @pytest.mark.parametrize(
     ("share", "severity", "next_step"),
     [

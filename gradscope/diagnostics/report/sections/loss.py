@@ -17,20 +17,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.logged.tokens import first_logged
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.findings.degeneracy import dead_group_advice
-from gradscope.findings.logged import SPIKE_ADVICE
+from gradscope.findings.logged import CLIP_ADVICE, SPIKE_ADVICE, beyond_clip_sentence
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.report import ReportSection, ReportTable, Severity
 from gradscope.results.tokens import TokenKl
 from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.readers.metrics_alone.naming import COMMON
 from gradscope.rollouts.run import Run
 from gradscope.say import percent
 
 _TINY_LOSS = 1e-6
 _TINY_NORM = 1e-12
+_BEYOND_CLIP = next(common.keys for common in COMMON if common.name == "clip_ratio/region_mean")
 _MANY_STEPS = 0.1  # share of steps without a gradient that is worth a look
 
 _KINDS = {
@@ -58,11 +61,12 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     perhaps_live = live + Counter(table.step[~is_judged].tolist())
     kinds = {step: _kind(norms[step], losses.get(step, 1.0), live[step], perhaps_live[step]) for step in steps}
     counts, spike = Counter(kinds.values()), spike_sentences(run)
+    clipped = beyond_clip_sentence((first_logged(run, _BEYOND_CLIP) or ("", {}))[1].values())
     commands = ["replay"] * (counts["suspect"] > 0) + ["spike"] * len(spike)
-    severity, advice = _verdict(counts, spike, inputs)
+    severity, advice = _verdict(counts, spike, inputs, clipped)
     return ReportSection(
         name="zero-loss",
-        findings=_findings(counts, kinds, spike),
+        findings=_findings(counts, kinds, [*spike, *filter(None, [clipped])]),
         severity=severity,
         meaning="At the first update after sampling, the advantages of a group sum to zero and the ratio is 1, so the "
         "loss is near zero even while the policy learns. Look at grad_norm, and at whether a group is live.",
@@ -103,7 +107,7 @@ def _kind(norm: float, loss: float, num_live: int, num_perhaps_live: int) -> str
     return "on-policy" if abs(loss) <= _TINY_LOSS else "learning"
 
 
-def _findings(counts: Counter[str], kinds: dict[int, str], spike: Sequence[str]) -> tuple[str, ...]:
+def _findings(counts: Counter[str], kinds: dict[int, str], outstanding: Sequence[str]) -> tuple[str, ...]:
     total = len(kinds)
     good = counts["learning"] + counts["on-policy"]
 
@@ -115,11 +119,13 @@ def _findings(counts: Counter[str], kinds: dict[int, str], spike: Sequence[str])
             if counts[name]
         ]
 
-    odd = (*sentences(("not finite", "suspect")), *spike, *sentences(("dead batch", "other terms")))
+    odd = (*sentences(("not finite", "suspect")), *outstanding, *sentences(("dead batch", "other terms")))
     return (*odd, f"{good} of {total} steps have a gradient from live groups.", *sentences(("on-policy",)))
 
 
-def _verdict(counts: Counter[str], spike: Sequence[str], inputs: ReportInputs) -> tuple[Severity, str]:
+def _verdict(
+    counts: Counter[str], spike: Sequence[str], inputs: ReportInputs, clipped: str = ""
+) -> tuple[Severity, str]:
     if counts["not finite"]:
         return "problem", (
             "Look at the first step that is not finite: its log-probabilities, its rewards and the precision. The "
@@ -131,12 +137,12 @@ def _verdict(counts: Counter[str], spike: Sequence[str], inputs: ReportInputs) -
             "zero, do the weights train? A replay recomputes its gradient."
         )
     many = counts["dead batch"] >= _MANY_STEPS * counts.total()
-    severity: Severity = "look" if spike or many or counts["other terms"] else "fine"
+    severity: Severity = "look" if spike or clipped or many or counts["other terms"] else "fine"
     if counts["dead batch"] or counts["other terms"]:
         advice = "" if isinstance(inputs.degeneracy, Unavailable) else f" {dead_group_advice(inputs.degeneracy)}"
         return severity, f"Steps without a live group cost rollouts and teach nothing.{advice}"
-    if spike:
-        return severity, SPIKE_ADVICE
+    if spike or clipped:
+        return severity, SPIKE_ADVICE if spike else CLIP_ADVICE
     return severity, "Nothing to do here: judge progress by the reward and by grad_norm, not by the loss."
 
 

@@ -53,6 +53,22 @@ def test_findings_count_kinds_and_name_the_first_step() -> None:
     assert [chart.series[0].values for chart in section.charts] == [(0.5, 0.0, 0.0, 0.4), (None, None, None, 0.0)]
 
 
+@pytest.mark.parametrize("name", ["clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac"])
+def test_tokens_beyond_the_clip_are_told_where_they_are_most(name: str) -> None:
+    for share, sentences in (
+        (0.6, ["The ratio of 60.0 % of tokens was beyond the clip: they gave no gradient."]),
+        (0.4, []),
+        (math.nan, []),
+        (7.0, []),
+    ):
+        metrics = {step: {"grad_norm": 0.5, name: share} for step in (1, 2)}
+        section = zero_loss_section(inputs_of(run_of(*(group_of(DIFFERENT, step=s) for s in (1, 2)), metrics=metrics)))
+        assert [sentence for sentence in section.findings if "clip" in sentence] == sentences
+        assert (section.severity, "num_iterations" in section.next_step) == (
+            ("look", True) if sentences else ("fine", False)
+        )
+
+
 def test_healthy_steps_need_no_replay_and_norms_of_several_steps_are_not_judged() -> None:
     section = zero_loss_section(inputs_of(run_of(group_of(DIFFERENT, step=1), metrics={1: {"grad_norm": 0.5}})))
     assert (section.command, section.next_step.split(":")[0]) == ("", "Nothing to do here")
