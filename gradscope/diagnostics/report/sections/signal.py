@@ -56,23 +56,29 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     lead = answer.severity == "fine" or (
         inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts and not report.source.broken_advantages
     )
-    ordered = (*repeats, first) if lead else (first, *repeats)
-    return replace(answer, findings=(*ordered, *rest), severity=severity)
+    told = [sentence for sentence, _ in repeats]
+    ordered = (*told, first) if lead else (first, *told)
+    next_step = repeats[0][1] if lead and repeats else answer.next_step
+    return replace(answer, findings=(*ordered, *rest), severity=severity, next_step=next_step)
 
 
 _GREEDY = "is the sampler greedy, or did the policy collapse?"
 _OFTEN = 0.1  # share of completions, or of groups, from which on repeats, conflicts and gaps are told
 
 
-def _repeats(read: Lengths) -> Iterator[str]:
-    """That rollouts of a group are one text, and that one text has several rewards."""
+def _repeats(read: Lengths) -> Iterator[tuple[str, str]]:
+    """That rollouts of a group are one text, and that one text has several rewards; each with what to do."""
     if read.num_repeats and read.num_repeats >= _OFTEN * read.num_texts:
         share = percent(read.num_repeats / read.num_texts)
-        yield f"{share} of completions repeat another of their group to the letter, and so its gradient: {_GREEDY}"
+        yield (
+            f"{share} of completions repeat another of their group to the letter, and so its gradient: {_GREEDY}",
+            "Look at the temperature and at the entropy; if answers are so short that they repeat, use fewer rollouts.",
+        )
     if read.num_torn:
         yield (
             f"In {counted(read.num_torn, 'group')} one and the same completion has several rewards: the reward depends "
-            "on something else than the text."
+            "on something else than the text.",
+            "Score one completion twice, and see what differs.",
         )
 
 

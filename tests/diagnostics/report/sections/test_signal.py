@@ -57,9 +57,11 @@ def test_rollouts_that_are_one_text_are_told_with_what_it_does() -> None:
         run = run_of(*groups)
         section = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
         assert (section.severity, section.findings[0].startswith(first)) == (severity, True)
+        assert section.next_step.startswith("Look at the temperature") == first.startswith("75")
     torn = [with_fields(group_of([1, 0] * 6), completion=["a", *"abcdefghijk"])]
     section = signal_section(inputs_of(run_of(*torn), degeneracy=degeneracy_of_run(run_of(*torn))))
     assert section.findings[0].startswith("In 1 group one and the same completion has several rewards: ")
+    assert section.next_step == "Score one completion twice, and see what differs."
 
 
 def test_a_page_shows_the_first_prompts_and_cuts_long_ones() -> None:
