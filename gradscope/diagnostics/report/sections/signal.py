@@ -56,8 +56,8 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     lead = answer.severity == "fine" or (
         inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts and not report.source.broken_advantages
     )
-    told = [sentence for sentence, _ in repeats]
-    ordered = (*told, first) if lead else (first, *told)
+    about_texts = [sentence for sentence, _ in repeats]
+    ordered = (*about_texts, first) if lead else (first, *about_texts)
     next_step = repeats[0][1] if lead and repeats else answer.next_step
     return replace(answer, findings=(*ordered, *rest), severity=severity, next_step=next_step)
 
