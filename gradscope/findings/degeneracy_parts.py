@@ -138,15 +138,15 @@ _MOST = 0.5  # more than all else together
 
 
 def dead_environments(report: results.DegeneracyReport) -> list[results.EnvironmentDegeneracy]:
-    """Those of which surely most groups are dead, where that is not so of all; those that fail first."""
+    """Those of which surely most groups are dead, where that is not so of most environments; those that fail first."""
     rows = report.by_environment
     dead = [row for row in rows if bonferroni(row.frac_reward_zero_std, len(rows)).ends[0] > _MOST]
     dead.sort(key=lambda row: ((row.pass_rate.value or 0.0) > _MOST, -(row.frac_reward_zero_std.value or 0.0)))
-    return dead if len(dead) < len(rows) else []
+    return dead if 2 * len(dead) <= len(rows) else []
 
 
 def environment_sentence(report: results.DegeneracyReport) -> str:
-    """In which environment most groups are dead; empty where there is none, or where there are only such."""
+    """In which environment most groups are dead; empty where there is none, or where most are such."""
     dead = dead_environments(report)
     if not dead:
         return ""
@@ -157,10 +157,10 @@ def environment_sentence(report: results.DegeneracyReport) -> str:
 
     rate = dead[0].pass_rate.value
     passing = "" if rate is None else f" (pass rate {percent(rate)})"
-    more = f", most in {counted(len(dead) - 1, 'environment')} more" if dead[1:] else ""
+    more = f", as have most in {counted(len(dead) - 1, 'more environment')}" if dead[1:] else ""
     elsewhere = num_dead([row for row in report.by_environment if row not in dead])
     text = f"In '{dead[0].environment}' {num_dead(dead[:1])} groups have no gradient{passing}{more}"
-    return f"{text}, elsewhere {elsewhere}."
+    return f"{text}; elsewhere {elsewhere}."
 
 
 def environments_finding(report: results.DegeneracyReport) -> str:

@@ -99,15 +99,16 @@ def test_an_environment_that_is_dead_among_others_leads() -> None:
     """One of ten that never passes: of all groups a seventh was dead, and nothing was to be looked at."""
     others = [(f"env{n}", 2, 1.0) for n in range(9)]
     text = in_environments(("code", 40, 0.0), *others)
-    assert text.startswith("In 'code' 40 of 40 groups have no gradient (pass rate 0.0 %), elsewhere 18 of 360. 58 of")
+    assert text.startswith("In 'code' 40 of 40 groups have no gradient (pass rate 0.0 %); elsewhere 18 of 360. 58 of")
     assert "Look at the verifier and the prompts of 'code' before those of others." in text
     solved = in_environments(("easy", 39, 1.0), *others)
-    assert solved.startswith("In 'easy' 39 of 40 groups have no gradient (pass rate 98.8 %), elsewhere")
+    assert solved.startswith("In 'easy' 39 of 40 groups have no gradient (pass rate 98.8 %); elsewhere")
     assert "Sample 'easy' less often, or give it harder prompts." in solved
     several = in_environments(*((name, 40, 0.0) for name in "abcd"), *others)
-    assert "groups have no gradient (pass rate 0.0 %), most in 3 environments more, elsewhere 18 of 360." in several
+    assert "groups have no gradient (pass rate 0.0 %), as have most in 3 more environments; elsewhere 18 of 360." in several
     assert in_environments(*others).startswith("18 of 360 groups")
     assert in_environments(("a", 38, 0.0), ("b", 38, 0.0)).startswith("76 of 80 groups")
+    assert in_environments(*((name, 40, 0.0) for name in "ab"), others[0]).startswith("82 of 120 groups")
 
 
 def balance_of(*functions: tuple[list[float], list[float]], weight: float = 1.0) -> str:
