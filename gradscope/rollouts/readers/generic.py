@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ def _recognizes(request: ReadRequest) -> bool:
     return columns.reward is not None and roles.key_of(columns) is not None
 
 
-class _FirstRows(Struct, frozen=True, kw_only=True):
+class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
     """The first rows of a log, by which it is known what its columns are."""
 
     plain: Sequence[Mapping[str, Any]]
@@ -161,6 +161,11 @@ class _FirstRows(Struct, frozen=True, kw_only=True):
         many = nested.first_rows_of_lists(outer, layout) if layout else peek(path, num_rows=NUM_SEARCHED)
         are_followed = not layout and has_more_rows(path, many)
         return cls(plain=plain, rows=roles.with_entries(plain), many=many, are_followed=are_followed, layout=layout)
+
+    @cached_property
+    def many_with_entries(self) -> Sequence[Mapping[str, Any]]:
+        """The further ones with the entries of their objects as columns."""
+        return roles.with_entries(self.many)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -248,8 +253,8 @@ def _with_step(columns: ColumnNames, first: _FirstRows) -> ColumnNames:
     """The columns with one that counts as the step, where none is called one."""
     if columns.step is not None or set(roles.INSTEAD_OF_STEPS).isdisjoint(first.names):
         return columns
-    rows = roles.with_entries(first.many)
-    return replace(columns, step=counted_step(rows, roles.key_of(columns), are_first=first.are_followed))
+    step = counted_step(first.many_with_entries, roles.key_of(columns), are_first=first.are_followed)
+    return replace(columns, step=step)
 
 
 def _without_recurring_ids(
@@ -259,8 +264,7 @@ def _without_recurring_ids(
     if names.group is None or request.columns.group is not None:
         return names
     key = (names.step, names.group, names.prompt_id)
-    labelled = roles.with_entries(first.many)
-    if roles.are_labels(*([text_of(row.get(of or "")) for row in labelled] for of in key)):
+    if roles.are_labels(*([text_of(row.get(of or "")) for row in first.many_with_entries] for of in key)):
         return replace(names, group=None)
     recur = not first.layout and _ids_recur(request.path, names, steps)
     return replace(names, group=None, prompt_id=None) if recur else names
@@ -276,7 +280,7 @@ def _grouping(request: ReadRequest, first: _FirstRows, names: ColumnNames, *, is
         return run_columns(first.many, names)
 
     return grouping_of(
-        roles.with_entries(first.many),
+        first.many_with_entries,
         names,
         settings_of,
         is_key_named=roles.key_of(request.columns) is not None,

@@ -112,18 +112,19 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
     of_many = [(row, *of) for row in many for of in islice(prompt_rows(row, request.columns), num_parts)]
     first = [cells_around(row) | dict(part) for row, _, part, _ in of_many]
-    is_named = roles.key_of(request.columns) is not None
+    named_key, counted = roles.key_of(request.columns), None
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
-    key = roles.key_of(request.columns) or roles.first_present(roles.columns_in(many), NAMES)
-    counted = counted_step(many, key, are_first=has_more_rows(request.path, many), are_groups=True)
-    counted, step_key = None if step_key else counted, step_key or counted
+    if step_key is None:
+        key = named_key or roles.first_present(roles.columns_in(many), NAMES)
+        is_part = has_more_rows(request.path, many)
+        step_key = counted = counted_step(many, key, are_first=is_part, are_groups=True)
     has_steps = step_key is not None or not set(roles.USUAL["step"]).isdisjoint(roles.columns_in(first))
     are_first = not has_steps and len(first) > 1 and has_more_rows(request.path, first)
     grouping = grouping_of(
         first,
-        request.columns if is_named else replace(_names_in(first), step=step_key),
+        replace(_names_in(first), step=step_key) if named_key is None else request.columns,
         lambda names: () if has_steps else setting_columns(first, names, are_first=are_first),
-        is_key_named=is_named,
+        is_key_named=named_key is not None,
         are_first=are_first,
     )
     apart, question = grouping.settings, grouping.names.prompt if grouping.has_questions else request.columns.prompt
