@@ -529,7 +529,7 @@ def _batches(
             dictionary, but for the dictionaries of ``texts``.
     """
     left = max_unpacked(path)
-    for batch in file.iter_batches(batch_size=size, columns=columns):
+    for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             is_shared = name in texts and pa.types.is_dictionary(column.type)
             left -= column.nbytes if is_shared else expanded_bytes(column)

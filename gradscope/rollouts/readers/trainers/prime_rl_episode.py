@@ -13,13 +13,14 @@ from functools import cache, lru_cache
 from itertools import chain, islice, takewhile
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args, get_origin
 
 import numpy as np
 from msgspec import UNSET, MsgspecError, Raw, Struct, convert, to_builtins
 from msgspec.json import Decoder
 from msgspec.structs import fields, replace
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
@@ -182,8 +183,8 @@ class _Node(Struct, gc=False, frozen=True):
     parent: int | None = None
     sampled: Any = None
     message: Raw = Raw(b"null")
-    token_ids: Raw = Raw(b"null")
-    mask: Raw = Raw(b"null")
+    token_ids: Raw = Raw(b"[]")
+    mask: Raw = Raw(b"[]")
     logprobs: Raw = Raw(b"null")
     advantages: list[float | None] | None = None
     semantic_parents: list[Raw] | None = None
@@ -247,14 +248,17 @@ class Episode(Struct, gc=False, frozen=True):
         return self.run.work.type == "eval" or "eval" in kinds
 
 
+_NOT_PARSED: Mapping[str, Any] = MappingProxyType({})  # one for all: a dictionary would be made for each rollout
+
+
 class AgentRollout(Struct, gc=False, frozen=True):
     """One trained agent of an episode."""
 
     episode: Episode
     trace: Trace
     group: str  # the name of its group
-    line: Mapping[str, Any] = {}  # the episode as parsed JSON; empty where it was decoded as declared alone
-    parsed: Mapping[str, Any] = {}  # the trace, likewise
+    line: Mapping[str, Any] = _NOT_PARSED  # the episode as parsed JSON, where it was not decoded as declared alone
+    parsed: Mapping[str, Any] = _NOT_PARSED  # the trace, likewise
 
     @property
     def plain(self) -> Mapping[str, Any]:
@@ -287,23 +291,25 @@ class AgentRollout(Struct, gc=False, frozen=True):
         return f"{environment}/{task}"
 
     @property
-    def is_path(self) -> bool:
-        """Whether each of its nodes follows the one before."""
-        return [node.parent for node in self.trace.nodes[1:]] == [*range(len(self.trace.nodes) - 1)]
-
-    @property
     def prompt(self) -> str:
         """:attr:`AgentTrace.prompt`, of a path without parsing its tokens."""
         nodes = self.trace.nodes
-        if not nodes or not self.is_path or any(node.semantic_parents for node in nodes):
+        if not nodes or not _are_plain_paths([self.trace]):
             return read_trace(self.plain).prompt
         before = takewhile(lambda node: node.sampled is not True, nodes)
         return "\n".join(_text(parse.plain_cell(node.message)) for node in before)
 
-    def is_usual(self, *, may_branch: bool) -> bool:
-        """Whether the decoded part suffices: a group, a hash of the task and, unless it may branch, a path of nodes."""
-        has_names = parse.text_of(self.episode.group.id) != "" and parse.text_of(self.episode.task.hash) != ""
-        return has_names and self.trace != _NOTHING and (may_branch or self.is_path)
+
+def _are_paths(traces: Sequence[Trace]) -> bool:
+    """Whether each node of each follows the one before."""
+    parents = [node.parent for trace in traces for node in trace.nodes[1:]]
+    return parents == list(chain.from_iterable([range(len(trace.nodes) - 1) for trace in traces]))
+
+
+def _are_plain_paths(traces: Sequence[Trace]) -> bool:
+    """Whether they are paths without links, which need not be parsed."""
+    has_links = any(node.semantic_parents for trace in traces for node in trace.nodes)
+    return not has_links and _are_paths(traces)
 
 
 def count_tokens(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats]:
@@ -311,33 +317,59 @@ def count_tokens(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats]:
 
     [R] each; paths, as most are, are not parsed for it.
     """
-    counts = []
-    for rollout in rollouts:
-        if (count := _path_count(rollout)) is None:
-            trace = read_trace(rollout.plain)
-            count = trace.num_tokens, trace.advantage()
-        counts.append(count)
-    return np.array([number for number, _ in counts], dtype=np.int64), to_floats(level for _, level in counts)
+    num_tokens, advantages = np.full(len(rollouts), UNKNOWN), np.full(len(rollouts), np.nan)
+    pending = [np.arange(len(rollouts))]
+    while pending:
+        chosen = pending.pop()
+        if (counts := _path_counts([rollouts[at] for at in chosen.tolist()])) is not None:
+            num_tokens[chosen], advantages[chosen] = counts
+        elif len(chosen) > 1:  # halves, until those that are unlike the others are alone
+            pending += np.array_split(chosen, 2)
+        else:
+            trace = read_trace(rollouts[chosen[0]].plain)
+            num_tokens[chosen], advantages[chosen] = trace.num_tokens, to_floats([trace.advantage()])
+    return num_tokens, advantages
 
 
-def _path_count(rollout: AgentRollout) -> tuple[int, float | None] | None:
-    """The count by the JSON of a path's lists; None where they are not as prime-rl writes them."""
-    nodes = rollout.trace.nodes
-    ids, masks = b"".join([node.token_ids for node in nodes]), b"".join([node.mask for node in nodes])
-    if rollout.parsed or not rollout.is_path or any(node.semantic_parents for node in nodes):
+def _path_counts(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats] | None:
+    """:func:`count_tokens` of paths by the JSON of their lists; None where one is not as prime-rl writes them."""
+    traces = [rollout.trace for rollout in rollouts]
+    nodes = [node for trace in traces for node in trace.nodes]
+    ids, masks = [node.token_ids for node in nodes], [node.mask for node in nodes]
+    if any(rollout.parsed for rollout in rollouts) or not _are_plain_paths(traces):
         return None
-    if not masks.translate(None, b"falsenu[], "):  # no flag is set
-        return UNKNOWN, None
-    num_before, num_false = masks[: masks.find(b"true")].count(b"false"), masks.count(b"false")
-    num_flags, num_ids = masks.count(b"true") + num_false, ids.count(b",") + len(nodes) - ids.count(b"[]")
-    are_lists = ids.translate(None, b"0123456789, ") == masks.translate(None, b"truefals, ") == b"[]" * len(nodes)
-    if not are_lists or num_flags != num_ids:
+    all_ids, all_masks, lists = b"".join(ids), b"".join(masks), b"[]" * len(nodes)
+    if all_ids.translate(None, b"0123456789, ") != lists or all_masks.translate(None, b"truefals, ") != lists:
         return None
-    advantages = [node.advantages or () for node in nodes]
-    if not any(advantages) or [*map(len, advantages)] != [bytes(node.mask).count(b"true") for node in nodes]:
-        return num_flags - num_before, None
-    levels = set(chain.from_iterable(advantages))
-    return num_flags - num_before, levels.pop() if len(levels) == 1 else None
+    first = _bounds([len(trace.nodes) for trace in traces])
+    id_bounds, mask_bounds = _bounds([len(cell) for cell in ids]), _bounds([len(cell) for cell in masks])
+    start = mask_bounds[first]
+    commas, (is_true, is_false) = _positions(all_ids, b","), (_positions(all_masks, flag) for flag in (b"t", b"f"))
+    num_filled = _bounds(np.diff(id_bounds) > len(b"[]"))[first]  # lists with a token
+    num_ids = np.diff(np.searchsorted(commas, id_bounds[first]) + num_filled)
+    num_true, num_false = (np.diff(np.searchsorted(flags, start)) for flags in (is_true, is_false))
+    is_sampled = num_true > 0
+    if (is_sampled & (num_true + num_false != num_ids)).any():
+        return None
+    begin = np.append(is_true, len(all_masks))[np.searchsorted(is_true, start[:-1])]  # of the completion
+    num_tokens = num_true + np.searchsorted(is_false, start[1:]) - np.searchsorted(is_false, begin)
+    advantages = np.full(len(traces), np.nan)
+    if any(node.advantages for node in nodes):
+        num_levels = np.array([len(node.advantages or ()) for node in nodes])
+        is_lacking = num_levels != np.diff(np.searchsorted(is_true, mask_bounds))
+        is_complete = np.diff(_bounds(is_lacking)[first]) == 0
+        for at in np.flatnonzero(is_sampled & is_complete).tolist():
+            levels = set(chain.from_iterable(node.advantages or () for node in traces[at].nodes))
+            advantages[at] = levels.pop() if len(levels) == 1 else np.nan
+    return np.where(is_sampled, num_tokens, UNKNOWN), advantages
+
+
+def _bounds(sizes: ArrayLike) -> Counts:
+    return np.append(0, np.cumsum(sizes, dtype=np.int64))
+
+
+def _positions(text: bytes, letter: bytes) -> Counts:
+    return np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord(letter))
 
 
 def agent_rollouts(
@@ -526,17 +558,21 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
         deque(records_in(self.columns_of_cells, files[0], first, discarded, self.noted.add), maxlen=0)
         may_branch = SEVERAL in self.noted
 
-        def agents(_: int, episode: Episode) -> list[AgentRollout]:
-            trained = [trace for trace in episode.traces if trace.is_trained]
-            names = self.names(parse.text_of(episode.group.id), trained)
-            rollouts = [AgentRollout(episode, trace, name) for trace, name in zip(trained, names, strict=True)]
-            if not rollouts or not all(rollout.is_usual(may_branch=may_branch) for rollout in rollouts):
-                raise UnusableRowError("the row reader is to look at the line")
-            return rollouts
+        def to_columns(episodes: Sequence[Episode], path: Path) -> Columns:
+            are_usual = may_branch or _are_paths([trace for episode in episodes for trace in episode.traces])
 
-        return LineColumns(
-            row=Episode, to_columns=lambda rows, path: self._columns(rows, path, agents), looks_at_path=True
-        )
+            def agents(_: int, episode: Episode) -> list[AgentRollout]:
+                trained = [trace for trace in episode.traces if trace.is_trained]
+                group = parse.text_of(episode.group.id)
+                is_named = group != "" and parse.text_of(episode.task.hash) != ""
+                if not is_named or not trained or _NOTHING in trained or not (are_usual or _are_paths(trained)):
+                    raise UnusableRowError("the row reader is to look at the line")
+                names = self.names(group, trained)
+                return [AgentRollout(episode, trace, name) for trace, name in zip(trained, names, strict=True)]
+
+            return self._columns(episodes, path, agents)
+
+        return LineColumns(row=Episode, to_columns=to_columns, looks_at_path=True)
 
     def _columns(
         self, episodes: Iterable[Episode], path: Path, agents: Callable[[int, Episode], list[AgentRollout]]

@@ -72,7 +72,8 @@ class Annotations(Struct, frozen=True, kw_only=True):
             The steps at which they were trained on, else those of their own cells, NaN where they were not; their
             advantages, NaN where none is recorded.
         """
-        steps, advantages = to_floats(ship_step({"ship": cell}) for cell in own), np.full(len(names), np.nan)
+        steps = to_floats(None if cell is None else ship_step({"ship": cell}) for cell in own)
+        advantages = np.full(len(names), np.nan)
         if len(self.traces) and len(names):
             traces = np.array([hash(name) if isinstance(name, str) else 0 for name in names], dtype=np.int64)
             at = np.minimum(np.searchsorted(self.traces, traces), len(self.traces) - 1)
