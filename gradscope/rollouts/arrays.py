@@ -105,6 +105,25 @@ def nested_starts(column: pa.Array) -> NDArray[np.bool_]:
     return np.append(np.ones(min(len(column), 1), dtype=np.bool_), differ)
 
 
+def without_last(column: pa.Array, name: str, text: str) -> pa.Array | None:
+    """Lists of objects without their last ones whose entry is a text; None where cells may be anything else."""
+    kind = column.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    at = kind.value_type.get_field_index(name) if is_list and pa.types.is_struct(kind.value_type) else -1
+    if at < 0 or column.null_count or column.values.null_count or not pa.types.is_string(kind.value_type[at].type):
+        return None
+    entries = column.values.flatten()[at].dictionary_encode()
+    codes = dictionary_codes(entries)
+    is_other = (codes < 0) | (codes != entries.dictionary.index(text).as_py())
+    stay = np.append(0, np.maximum.accumulate(np.where(is_other, np.arange(1, len(entries) + 1), 0)))
+    offsets = to_numpy(column.offsets).astype(np.int64)
+    sizes = np.maximum(stay[offsets[1:]] - offsets[:-1], 0)
+    ends = np.cumsum(sizes)
+    chosen = np.repeat(offsets[:-1] - (ends - sizes), sizes) + np.arange(len(sizes) and ends[-1])
+    values = column.values.take(to_indices(chosen))
+    return pa.LargeListArray.from_arrays(pa.array(np.append(0, ends)), values)
+
+
 def _are_equal(column: pa.Array, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether cells at some places equal those at others, as null equals null, [P]."""
     if pa.types.is_struct(column.type):

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.rollouts import arrays
+from gradscope.rollouts.readers.parsing.cells import before_answer
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64, np.uint8])
@@ -55,6 +56,28 @@ def test_lists_and_structs_begin_where_their_plain_values_differ(cells: list[Any
 def test_what_arrow_does_not_encode_is_compared_as_plain_values() -> None:
     maps = pa.array([[("a", 1)], [("a", 1)], [("b", 1)]], pa.map_(pa.string(), pa.int64()))
     assert arrays.nested_starts(maps).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("list_of", [pa.list_, pa.large_list])
+def test_conversations_lose_their_last_answers_as_plain_ones_do(list_of: Any) -> None:
+    kind = list_of(pa.struct([("role", pa.string()), ("content", pa.string())]))
+    roles = [
+        ["user", "assistant"],
+        [],
+        ["assistant", "user"],
+        ["assistant"],
+        [None, "assistant", "assistant"],
+        ["tool"],
+    ]
+    talks = [[{"role": role, "content": f"{at}"} for at, role in enumerate(of_row)] for of_row in roles]
+    for first in (0, 2):  # a slice, too
+        cut = arrays.without_last(pa.array(talks, kind)[first:], "role", "assistant")
+        assert cut is not None
+        assert cut.to_pylist() == list(map(before_answer, talks[first:]))
+    without_one = pa.array([talks[2][1:], [{"role": None, "content": "a"}]], kind)
+    assert arrays.without_last(without_one, "role", "assistant").to_pylist() == without_one.to_pylist()
+    for other in (["a"], [{"role": "assistant"}], [["assistant"]], [[{"role": 1}]], [None, talks[0]], [[None]]):
+        assert arrays.without_last(pa.array(other), "role", "assistant") is None
 
 
 def test_text_of_any_letters_becomes_strings() -> None:

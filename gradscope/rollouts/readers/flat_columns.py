@@ -14,7 +14,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.outside.plain_json import parse_json
-from gradscope.rollouts.arrays import to_floats
+from gradscope.rollouts.arrays import to_floats, without_last
 from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import are_held_out, key_of, with_failed_trials
@@ -70,7 +70,10 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         names, with_answers = self.names, rows.with_entries(self.entries)
         training, notes = self._of_training(with_answers)
         with_answers = with_answers if training is None else with_answers.chosen(training.tolist())
-        rows = with_answers.changed(names.prompt or "", before_answers) if self.holds_answers else with_answers
+        rows = with_answers
+        if self.holds_answers:
+            in_arrow = partial(without_last, name="role", text="assistant")
+            rows = rows.changed(names.prompt or "", before_answers, in_arrow)
         rows, noted = with_failed_trials(rows, names.reward)
         sampled_by, apart = _joined_texts(rows, self.policies), _joined_texts(rows, self.apart)
         policies = {name: at for at, name in enumerate(filter(None, dict.fromkeys(sampled_by)))}

@@ -183,13 +183,22 @@ class Cells:
 
         return Cells(self.path, sum(sizes), self.keys, column)
 
-    def changed(self, name: str, change: Callable[[Sequence[Any]], list[Any]]) -> Cells:
-        """The same with a column in place of one, made of its cells, some of which may be JSON text or missing."""
+    def changed(
+        self,
+        name: str,
+        change: Callable[[Sequence[Any]], list[Any]],
+        in_arrow: Callable[[pa.Array], pa.Array | None] = lambda _: None,
+    ) -> Cells:
+        """The same with a column in place of one, made of its cells, some of which may be JSON text or missing.
+
+        ``in_arrow`` makes it of an array, where it can.
+        """
 
         def changed(key: str | None, cells: Any) -> Any:
-            if key != name:
-                return cells
-            return change(arrays.to_cells(cells) if isinstance(cells, pa.Array) else cells)
+            if key != name or not isinstance(cells, pa.Array):
+                return change(cells) if key == name else cells
+            made = in_arrow(cells)
+            return change(arrays.to_cells(cells)) if made is None else made
 
         return Cells(
             self.path,
