@@ -18,7 +18,7 @@ from gradscope.findings.degeneracy_parts import (
     reward_findings,
     silent_sentence,
 )
-from gradscope.findings.logged import disagreement, gap_sentence
+from gradscope.findings.logged import cut_off_advice, disagreement, gap_sentence
 from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
 from gradscope.results import degeneracy as results
 from gradscope.say import amount, chance, counted, named_steps, percent, points, with_interval
@@ -372,6 +372,8 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     if kinds is None:
         return "To see whether they are too easy or too hard, say what counts as a pass (--success-threshold)."
     hard, easy = kinds
+    if hard > easy and (of_cut := cut_off_advice(report.frac_cut_off)):
+        return of_cut
     if dying < 0 < failing:
         return "Fewer groups are dead than at first, but more of them fail: judge by the last steps."
     if failing > max(passing, 0):

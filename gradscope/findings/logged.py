@@ -94,7 +94,16 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
     return f"{percent(mean)} of completions were cut off at the length limit{ends}{most}."
 
 
-_MOST = 0.5  # of the tokens
+_MOST = 0.5  # of the tokens, or of the completions
+
+
+def cut_off_advice(share: float | None) -> str:
+    """What to try first where most completions were cut off; empty where fewer were."""
+    if share is None or share <= _MOST:
+        return ""
+    return (
+        f"{percent(share)} of completions were cut off at the length limit: raise it, or mask them, before the prompts."
+    )
 
 
 def beyond_clip_sentence(shares: Iterable[float]) -> str:

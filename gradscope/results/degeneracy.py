@@ -295,6 +295,7 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
         "num_contradicting",
         "num_moved",
         "doubled_steps",
+        "frac_cut_off",
     )
 
     source: Source  # where the rollouts came from
@@ -361,6 +362,8 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     num_contradicting: int = 0  # groups whose logged advantages fall where the rewards rise
     num_moved: int = 0  # groups of equal rewards whose logged advantages are not zero
     doubled_steps: Sequence[int] = ()  # steps with twice the rollouts that most steps have
+    frac_cut_off: float = 0.0
+    """Share of completions that were cut off, by the rollouts or else as logged; 0 where the log does not say."""
 
     @property
     def contradicts_rewards(self) -> bool:

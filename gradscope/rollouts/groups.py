@@ -138,9 +138,15 @@ Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _AT_ONCE = 1 << 17  # groups of one size in a block, so that arrays made from it stay below a few dozen MB
-_OPTIONAL = ("advantage", "num_tokens", "seconds", "policy", "sample", "num_characters", "text_hash")
+_OPTIONAL = ("advantage", "num_tokens", "seconds", "truncated", "policy", "sample", "num_characters", "text_hash")
+_ENDS: dict[Status, float] = {"completed": 0.0, "truncated": 1.0}
 UNKNOWN = -1  # a number or hash that is not known, and a rollout without a policy's name
 REWARD = "reward/"  # what stands before the name of a reward function in the name of its column
+
+
+def status_of(truncated: float | None) -> Status:
+    """How a completion ended, by its entry in the column ``truncated``."""
+    return next((status for status, end in _ENDS.items() if end == truncated), "unknown")
 
 
 def completion_columns(completions: Sequence[str]) -> dict[str, Counts]:
@@ -161,6 +167,7 @@ def rollout_columns(rollouts: Sequence[Any], *, with_completions: bool = False) 
             for name in dict.fromkeys(name for rollout in rollouts for name in rollout.rewards)
         },
         "seconds": to_floats(rollout.seconds for rollout in rollouts),
+        "truncated": to_floats(_ENDS.get(rollout.status) for rollout in rollouts),
         "advantage": to_floats(rollout.advantage for rollout in rollouts),
         "num_tokens": np.array(lengths, dtype=np.int64),
     }
@@ -192,6 +199,8 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
     """Completion tokens of all its sequences, [N]; -1 where they were not logged, None where no rollout has them."""
     seconds: Floats | None = None
     """How long a completion took to generate, [N]; NaN where it was not logged, None where no rollout has it."""
+    truncated: Floats | None = None
+    """1 where a completion was cut off at the length limit, 0 where it came to its end, [N]; NaN and None likewise."""
     policy: Counts | None = None
     """The index of a rollout's policy in ``policies``, [N]; -1 where it has none, None where the log names none."""
     policies: tuple[str, ...] = ()  # names of the policies, by their first rollout
@@ -386,7 +395,8 @@ class GroupsOfTable(Sequence[RolloutGroup]):
 
     def _values(self, rows: slice) -> Iterator[NDArray[Any]]:
         table, missing = self.table, np.full(rows.stop - rows.start, np.nan)
-        for values in (table.reward, *table.rewards.values(), table.advantage, table.seconds, table.policy):
+        numbers = (table.advantage, table.seconds, table.truncated, table.policy)
+        for values in (table.reward, *table.rewards.values(), *numbers):
             yield missing if values is None else values[rows]
 
     def __len__(self) -> int:
@@ -507,7 +517,9 @@ class _Rollouts(dict[tuple[float, ...], Rollout]):
         self._policies: dict[float, str] = dict(enumerate(policies))
 
     def __missing__(self, row: tuple[float, ...]) -> Rollout:
-        reward, *rewards, advantage, seconds = (value if math.isfinite(value) else None for value in row[:-1])
+        reward, *rewards, advantage, seconds, truncated = (
+            value if math.isfinite(value) else None for value in row[:-1]
+        )
         rollout = Rollout(
             group_id="",
             sample=0,
@@ -517,6 +529,7 @@ class _Rollouts(dict[tuple[float, ...], Rollout]):
             reward=reward,
             rewards=dict(zip(self._names, rewards, strict=True)),
             advantage=advantage,
+            status=status_of(truncated),
             seconds=seconds,
             policy=self._policies.get(row[-1]),
         )

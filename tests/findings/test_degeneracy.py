@@ -265,6 +265,19 @@ def test_advice_follows_the_kind_of_dead_groups(all_pass: float, all_fail: float
 
 
 @pytest.mark.parametrize(
+    ("all_pass", "all_fail", "share", "is_advised"),
+    [(0.1, 0.4, 0.93, True), (0.1, 0.4, 0.5, False), (0.4, 0.1, 1.0, False)],
+)
+def test_the_length_limit_comes_before_the_prompts(
+    all_pass: float, all_fail: float, share: float, is_advised: bool
+) -> None:
+    """A run whose completions were cut off, all but a few, was to try easier prompts."""
+    report = replace(with_kinds(all_pass, all_fail), frac_cut_off=share)
+    text = shown(replace(report, course=results.DegeneracyCourse()))
+    assert ("of completions were cut off at the length limit: raise it" in text) == is_advised
+
+
+@pytest.mark.parametrize(
     ("first", "last", "kind", "sentence"),
     [
         (0.2, 1.0, "frac_all_fail", "More groups fail than at first: look at what changed"),

@@ -29,6 +29,8 @@ from gradscope.diagnostics.degeneracy.reward_functions import (
     measure_reward_functions,
     silent_functions,
 )
+from gradscope.diagnostics.logged.measure import TRUNCATED
+from gradscope.diagnostics.logged.tokens import first_logged, mean_as_logged
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary
@@ -387,6 +389,7 @@ def degeneracy_of_run(
         num_contradicting=_num_contradicting(chosen.table),
         num_moved=_num_moved(chosen.table),
         doubled_steps=_doubled_steps(chosen.table),
+        frac_cut_off=_frac_cut_off(run, chosen.table),
     )
     return report
 
@@ -398,6 +401,13 @@ def _num_contradicting(groups: RewardTable) -> int:
     deviation = groups.reward - np.repeat(groups.sums(groups.reward) / groups.size, groups.size)
     along = groups.sums(np.nan_to_num(groups.advantage * deviation))
     return int(np.sum(along < -EQUAL_REWARDS))
+
+
+def _frac_cut_off(run: Run, groups: RewardTable) -> float:
+    if groups.truncated is not None:
+        return float(np.nanmean(groups.truncated))
+    _, logged = first_logged(run, TRUNCATED) or ("", {})
+    return mean_as_logged(logged).value or 0.0 if logged else 0.0
 
 
 def _doubled_steps(groups: RewardTable) -> Sequence[int]:

@@ -69,10 +69,15 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
         findings=(sentence,),
         severity=dead_severity(course.mean, findings.late_share(course)),
         meaning=metric(_DEAD).meaning,
-        next_step="Nothing to do." if course.mean.value == 0 else _ADVICE,
+        next_step="Nothing to do." if course.mean.value == 0 else _dead_advice(courses),
         command=f"gradscope degeneracy {shlex.quote(source.path)}",
         charts=_chart("Groups without a gradient, as logged", [course, *kinds], "share of groups"),
     )
+
+
+def _dead_advice(courses: Sequence[MetricCourse]) -> str:
+    cut = findings.course_named(courses, _CUT)
+    return findings.cut_off_advice(None if cut is None else cut.mean.value) or _ADVICE
 
 
 _ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then choose prompts, or enlarge the groups."

@@ -32,6 +32,12 @@ from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_i
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.token_columns import hold_tokens, tokens_by_names
 
+ENDS = ("finish_reason", "stop_reason", "is_truncated", "truncated")
+"""Columns of how completions ended."""
+_IS_CUT_OFF = {
+    **dict.fromkeys(("length", "max_tokens", "max_new_tokens", "max_length", "truncated", "true"), 1.0),
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", "completed", "tool_calls", "false"), 0.0),
+}
 TIMES = ("generation_seconds", "timing")  # columns that ``generation_seconds`` looks at
 
 
@@ -47,6 +53,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     apart: tuple[str, ...] = ()  # those that tell groups of one key apart
     held_out: tuple[str, ...] = ()  # those that may say that a row is of an evaluation and none of training
     times: tuple[str, ...] = ()  # those of :data:`TIMES`
+    end: str | None = None  # that of :data:`ENDS`
     entries: frozenset[str] = frozenset()  # those that are entries of objects
     measures_completions: bool = False  # whether completions are read, too, because rewards alone do not suffice
 
@@ -136,6 +143,10 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             numbers["seconds"] = to_floats(
                 generation_seconds(dict(zip(self.times, of_row, strict=True))) for of_row in timed
             )
+        if self.end is not None:
+            texts = texts_in(rows.names(self.end))
+            of_text = {text: _IS_CUT_OFF.get(text.rpartition(".")[2].lower()) for text in set(texts)}
+            numbers["truncated"] = to_floats(map(of_text.__getitem__, texts))
         if names.advantage is not None:
             numbers["advantage"] = rows.numbers(names.advantage)
         return numbers
@@ -187,11 +198,12 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     names = columns.names
     roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
     long = (names.prompt, names.completion if columns.measures_completions else None)
-    further = (columns.sample, columns.environment, *columns.policies, *columns.rewards, *columns.times, *long)
+    further = (columns.sample, columns.environment, *columns.policies, *columns.rewards, *columns.times)
+    further = (*further, columns.end, *long)
     texts = tuple(name for name in long if name is not None and name not in columns.entries)
     read = [name for name in (*roles, *further, *columns.held_out) if name is not None and name not in texts]
     key_of_name = {name: name.partition(".")[0] if name in columns.entries else name for name in read}
-    optional = {*columns.rewards, *columns.times} - {names.reward}
+    optional = {*columns.rewards, *columns.times, columns.end} - {names.reward}
     required = {key for name, key in key_of_name.items() if name not in optional}
     return ColumnLog(
         files=files,

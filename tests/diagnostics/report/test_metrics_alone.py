@@ -69,6 +69,12 @@ def test_how_urgent_dead_groups_are(share: float, severity: str, next_step: str)
     assert section.next_step.startswith(next_step)
 
 
+@pytest.mark.parametrize(("cut", "next_step"), [(0.9, "90.0 % of completions were cut off"), (0.5, "Log rollouts")])
+def test_the_length_limit_comes_before_the_prompts(cut: float, next_step: str) -> None:
+    run = metrics_alone(frac_reward_zero_std=(0.9, 0.9), completions__clipped_ratio=(cut, cut))
+    assert sections_of(run)["signal"].next_step.startswith(next_step)
+
+
 def test_numbers_that_are_not_finite_are_reported_and_drawn_as_gaps() -> None:
     sections = sections_of(
         metrics_alone(grad_norm=(0.1, math.nan), completions__clipped_ratio=(math.nan, 0.1), kl=(0.1, math.inf))

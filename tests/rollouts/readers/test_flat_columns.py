@@ -1,7 +1,10 @@
+import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
@@ -9,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.results.source import BROKEN_ADVANTAGE
-from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.groups import GroupsOfTable, reward_table
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import key_of
 from gradscope.rollouts.readers.detect import read_run
@@ -195,6 +198,42 @@ def test_seconds_are_those_of_the_row_reader(tmp_path: Path, cells: dict[str, An
     table = reward_table(read_run(path, rewards_only=True).groups)
     assert seconds is None or (table.seconds is not None and table.seconds.tolist() == [seconds] * 2)
     assert [rollout.seconds for group in read_run(path).groups for rollout in group.rollouts] == [seconds] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "truncated"),
+    [
+        ("finish_reason", ["length", "stop", "abort", None], [1.0, 0.0, math.nan, math.nan]),
+        ("stop_reason", ["max_tokens", "end_turn", "tool_calls", 2], [1.0, 0.0, 0.0, math.nan]),
+        ("finish_reason", ["FinishReason.LENGTH", "FinishReason.STOP", "", "stop"], [1.0, 0.0, math.nan, 0.0]),
+        ("is_truncated", [True, False, None, True], [1.0, 0.0, math.nan, 1.0]),
+        ("finish_reason", ["error", "abort", None, "error"], None),
+    ],
+)
+@pytest.mark.parametrize("where", ["a.jsonl", "a.parquet", "a.csv", "entry.jsonl"])
+def test_how_completions_ended_is_read(
+    tmp_path: Path, where: str, name: str, cells: list[Any], truncated: list[float] | None
+) -> None:
+    ends = [{"meta": {name: cell}} if where.startswith("entry") else {name: cell} for cell in cells]
+    rows = [{"group_id": "a", "step": 1, "completion": f"{at}", "reward": 1.0, **end} for at, end in enumerate(ends)]
+    if where == "a.parquet" and 2 in cells:
+        rows[3][name] = "2"
+    path = tmp_path / where
+    if where.endswith(".jsonl"):
+        write(path, *rows)
+    elif where.endswith(".csv"):
+        with path.open("w", newline="") as file:
+            table = csv.DictWriter(file, rows[0])
+            table.writeheader()
+            table.writerows(rows)
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    table = reward_table(read_run(path, rewards_only=True).groups)
+    np.testing.assert_array_equal(table.truncated, truncated)  # type: ignore[arg-type]
+    statuses = {0.0: "completed", 1.0: "truncated"}
+    wanted = [statuses.get(end, "unknown") for end in truncated or [math.nan] * 4]
+    assert [rollout.status for rollout in GroupsOfTable(table)[0].rollouts] == wanted
+    assert [rollout.status for group in read_run(path).groups for rollout in group.rollouts] == wanted
 
 
 TABLES: list[dict[str, Any]] = [

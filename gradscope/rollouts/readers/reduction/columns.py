@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts import arrays
-from gradscope.rollouts.groups import REWARD
+from gradscope.rollouts.groups import REWARD, status_of
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
@@ -72,7 +72,7 @@ class Columns(Struct, frozen=True, kw_only=True):
     """The texts of the prompts of some rows, where ``details`` does not have them; None: the log has none."""
     numbers: Mapping[str, NDArray[Any]]
     """``reward``, NaN where the row has none, and each reward function as ``reward/NAME``; any of ``seconds``,
-    ``advantage``, ``num_tokens`` and ``policy``, as ``Part`` has them."""
+    ``truncated``, ``advantage``, ``num_tokens`` and ``policy``, as ``Part`` has them."""
     policies: Sequence[str] = ()  # names of the policies that ``numbers["policy"]`` refers to by index
     has_all_functions: bool = False  # whether a reward function without a number is listed as missing
     no_reward: Callable[[int], str | None] = lambda _: "the reward is missing"
@@ -479,6 +479,7 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
             "rewards": rewards,
             "sample_id": None if columns.samples is None else columns.samples[at],
             **{name: numbers[name][at] for name in ("advantage", "seconds") if name in numbers},
+            **({"status": status_of(numbers["truncated"][at])} if "truncated" in numbers else {}),
             **details,
         }
         if "prompt" not in fields:

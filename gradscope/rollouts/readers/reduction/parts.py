@@ -47,8 +47,9 @@ class Part(Struct, frozen=True, kw_only=True):
     size: Counts  # rollouts, [j]
     columns: Mapping[str, NDArray[Any]]
     """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
-    ``seconds``, ``advantage``, ``num_tokens``, ``num_characters``, ``text_hash``, ``sample`` (a short hash of what
-    distinguishes the rollouts of a group: two that collide are compared again). NaN where a reward is missing."""
+    ``seconds``, ``truncated``, ``advantage``, ``num_tokens``, ``num_characters``, ``text_hash``, ``sample`` (a short
+    hash of what distinguishes the rollouts of a group: two that collide are compared again). NaN where a reward is
+    missing."""
     policies: Sequence[str] = ()  # names of policies, of which the column ``policy`` has indices
     may_repeat: bool = False  # whether a group may be there more than once
 
