@@ -38,6 +38,7 @@ _IS_CUT_OFF = {
     **dict.fromkeys(("length", "max_tokens", "max_new_tokens", "max_length", "truncated", "true"), 1.0),
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", "completed", "tool_calls", "false"), 0.0),
 }
+_FLAGS = {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0}  # where a column asks yes or no
 TIMES = ("generation_seconds", "timing")  # columns that ``generation_seconds`` looks at
 
 
@@ -145,7 +146,8 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             )
         if self.end is not None:
             texts = texts_in(rows.names(self.end))
-            of_text = {text: _IS_CUT_OFF.get(text.rpartition(".")[2].lower()) for text in set(texts)}
+            known = _IS_CUT_OFF | (_FLAGS if self.end.endswith("truncated") else {})
+            of_text = {text: known.get(text.lower(), known.get(text.rpartition(".")[2].lower())) for text in set(texts)}
             numbers["truncated"] = to_floats(map(of_text.__getitem__, texts))
         if names.advantage is not None:
             numbers["advantage"] = rows.numbers(names.advantage)

@@ -207,7 +207,10 @@ def test_seconds_are_those_of_the_row_reader(tmp_path: Path, cells: dict[str, An
         ("stop_reason", ["max_tokens", "end_turn", "tool_calls", 2], [1.0, 0.0, 0.0, math.nan]),
         ("finish_reason", ["FinishReason.LENGTH", "FinishReason.STOP", "", "stop"], [1.0, 0.0, math.nan, 0.0]),
         ("is_truncated", [True, False, None, True], [1.0, 0.0, math.nan, 1.0]),
+        ("truncated", [1, 0, 0, 1], [1.0, 0.0, 0.0, 1.0]),
+        ("truncated", [1.0, 0.0, None, 1.0], [1.0, 0.0, math.nan, 1.0]),
         ("finish_reason", ["error", "abort", None, "error"], None),
+        ("finish_reason", [1, 0, 1, 1], None),
     ],
 )
 @pytest.mark.parametrize("where", ["a.jsonl", "a.parquet", "a.csv", "entry.jsonl"])
