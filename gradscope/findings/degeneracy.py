@@ -220,6 +220,11 @@ def _contradiction(report: results.DegeneracyReport) -> str:
     if not report.contradicts_rewards:
         return ""
     num_live = report.num_groups - round((report.frac_reward_zero_std.value or 0.0) * report.num_groups)
+    if report.zeroes_rewards:
+        return (
+            f"In {report.num_zeroed:,} of {num_live:,} groups with unequal rewards all logged advantages are zero: "
+            "these gave no gradient either."
+        )
     return (
         f"In {report.num_contradicting:,} of {num_live:,} groups with unequal rewards the logged advantages fall where "
         "the rewards rise: their sign is wrong, or they are those of other rollouts."

@@ -293,6 +293,7 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
         "num_faint",
         "faint_spread",
         "num_contradicting",
+        "num_zeroed",
         "num_moved",
         "doubled_steps",
         "frac_cut_off",
@@ -360,6 +361,7 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     num_faint: int = 0  # groups whose rewards differ by next to nothing beside those of other groups
     faint_spread: float = 0.0  # the most that these differ by
     num_contradicting: int = 0  # groups whose logged advantages fall where the rewards rise
+    num_zeroed: int = 0  # groups of unequal rewards whose logged advantages are all zero
     num_moved: int = 0  # groups of equal rewards whose logged advantages are not zero
     doubled_steps: Sequence[int] = ()  # steps with twice the rollouts that most steps have
     frac_cut_off: float = 0.0
@@ -369,7 +371,12 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     def contradicts_rewards(self) -> bool:
         """Whether the logged advantages are not those of these rewards, whatever their formula."""
         num_live = self.num_groups * (1 - (self.frac_reward_zero_std.value or 0.0))
-        return self.num_contradicting > max(_MANY_CONTRADICTING * num_live, 1)
+        return self.num_contradicting > max(_MANY_CONTRADICTING * num_live, 1) or self.zeroes_rewards
+
+    @property
+    def zeroes_rewards(self) -> bool:
+        """Whether most groups that could have a gradient have none by the logged advantages."""
+        return self.num_zeroed > max(0.5 * self.num_groups * (1 - (self.frac_reward_zero_std.value or 0.0)), 1)
 
     @property
     def has_other_baseline(self) -> bool:

@@ -195,6 +195,13 @@ def test_advantages_against_rewards_in_a_quarter_of_live_groups_are_reported(con
     assert ("In 24 of 94 groups with unequal rewards the logged advantages fall" in shown(report)) == is_said
 
 
+@pytest.mark.parametrize(("zeroed", "is_said"), [(47, False), (48, True)])
+def test_advantages_of_zero_in_most_live_groups_are_reported(zeroed: int, is_said: bool) -> None:
+    report = replace(degeneracy_report(), num_zeroed=zeroed)
+    assert report.contradicts_rewards == is_said
+    assert ("In 48 of 94 groups with unequal rewards all logged advantages are zero" in shown(report)) == is_said
+
+
 def test_advantages_that_are_no_numbers_come_first_with_what_to_look_at() -> None:
     broken = QuarantineReason(reason=BROKEN_ADVANTAGE, num_rows=2, num_rollouts=2, first="log.jsonl:3")
     report = degeneracy_report()

@@ -387,6 +387,7 @@ def degeneracy_of_run(
         num_faint=int(faint.sum()),
         faint_spread=float(spread[faint].max(initial=0.0)),
         num_contradicting=_num_contradicting(chosen.table),
+        num_zeroed=_num_zeroed(chosen.table),
         num_moved=_num_moved(chosen.table),
         doubled_steps=_doubled_steps(chosen.table),
         frac_cut_off=_frac_cut_off(run, chosen.table),
@@ -401,6 +402,13 @@ def _num_contradicting(groups: RewardTable) -> int:
     deviation = groups.reward - np.repeat(groups.sums(groups.reward) / groups.size, groups.size)
     along = groups.sums(np.nan_to_num(groups.advantage * deviation))
     return int(np.sum(along < -EQUAL_REWARDS))
+
+
+def _num_zeroed(groups: RewardTable) -> int:
+    """Groups of unequal rewards whose logged advantages are all zero; 0 where none were logged."""
+    if groups.advantage is None:
+        return 0
+    return int(np.sum((groups.sums(groups.advantage != 0) == 0) & ~groups.is_dead & (groups.size > 1)))
 
 
 def _frac_cut_off(run: Run, groups: RewardTable) -> float:

@@ -67,8 +67,8 @@ class Lengths:
     def __init__(self) -> None:
         self._tables: list[RewardTable] = []
         self.ends = Ends()
-        self.num_texts = self.num_repeats = 0
-        """Completions with a text, and those whose text an earlier one of their group has."""
+        self.num_texts = self.num_empty = self.num_repeats = 0
+        """Completions with a text, those that are empty, and those whose text an earlier one of their group has."""
         self.num_torn = 0  # groups in which one text has several rewards
 
     def add_step(self, groups: Sequence[RolloutGroup]) -> None:
@@ -89,6 +89,7 @@ class Lengths:
         repeats = (np.diff(group[order]) == 0) & (np.diff(hashes[order]) == 0)
         is_torn = repeats & (np.diff(table.reward[order]) != 0)
         self.num_texts += len(rows)
+        self.num_empty += int(np.sum(measured == 0))
         self.num_repeats += int(repeats.sum())
         self.num_torn += len(np.unique(group[order[1:][is_torn]]))
 
@@ -96,6 +97,7 @@ class Lengths:
         """Take in those of further steps."""
         self._tables += other._tables
         self.num_texts += other.num_texts
+        self.num_empty += other.num_empty
         self.num_repeats += other.num_repeats
         self.num_torn += other.num_torn
         self.ends.join(other.ends)

@@ -18,6 +18,7 @@ from tests.diagnostics.made_up_runs import (
     run_of,
     tau_bench,
     two_steps,
+    with_fields,
     with_tokens,
 )
 
@@ -43,6 +44,17 @@ def test_hand_worked_run() -> None:
     assert report.pass_rate_origin == "the mean of this log over 4 groups"
     assert "3 of 4 groups (75.0 %" in findings_of(report)
     assert "1 all pass, 2 all fail" in findings_of(report)
+
+
+def test_what_is_odd_of_advantages_and_ends_is_counted() -> None:
+    groups = two_steps().groups
+    zeroed = [with_fields(group, advantage=0.0, status=["truncated"] * 3 + ["completed"]) for group in groups]
+    report = degeneracy_of_run(run_of(*zeroed, metrics={1: {"completions/clipped_ratio": 0.1}}))
+    assert (report.num_zeroed, report.frac_cut_off) == (1, 0.75)
+    report = degeneracy_of_run(run_of(*(with_fields(group, advantage=[0.0] * 3 + [0.1]) for group in groups)))
+    assert (report.num_zeroed, report.frac_cut_off) == (0, 0.0)
+    shares = {step: {"completions/clipped_ratio": share} for step, share in ((1, 0.5), (2, 1.0))}
+    assert degeneracy_of_run(run_of(*groups, metrics=shares)).frac_cut_off == 0.75
 
 
 def test_group_sizes_and_a_base_pass_rate_may_be_named() -> None:

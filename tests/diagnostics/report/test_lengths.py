@@ -45,5 +45,5 @@ def test_repeats_are_those_of_a_group_whose_rewards_are_all_known(num_first: int
     for lengths, part in ((first, groups[:num_first]), (rest, groups[num_first:])):
         lengths.add_step(part)
     first.join(rest)
-    assert (first.num_texts, first.num_repeats, first.num_torn) == (7, 3, 1)
+    assert (first.num_texts, first.num_empty, first.num_repeats, first.num_torn) == (7, 1, 3, 1)
     assert first.all_steps().rewards.tolist() == [*rewards[0], *rewards[1]]

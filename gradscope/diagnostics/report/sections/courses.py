@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.lengths import Ends, RunLengths
+from gradscope.diagnostics.report.lengths import Ends, Lengths, RunLengths
 from gradscope.diagnostics.report.sections.inputs import (
     ReportInputs,
     along_line,
@@ -245,7 +245,8 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     if not lengths.values.any():
         hint = "Log the completions (log_completions=True in TRL)."
         return missing_section("length", "The log has no completions to measure.", hint)
-    correlation = correlation_within(lengths.values, lengths.rewards, lengths.groups, lengths.prompts)
+    columns = (lengths.values, lengths.rewards, lengths.groups, lengths.prompts)
+    correlation = correlation_within(*(column[lengths.values > 0] for column in columns))
     # the difference of both lines has the sign of the step's covariance
     steps = np.unique(lengths.steps).tolist()
     mean_lengths = np.bincount(lengths.steps, lengths.values) / np.maximum(np.bincount(lengths.steps), 1)
@@ -253,17 +254,21 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     direction = 0 if abs(correlation.value or 0.0) < _SMALL else correlation.side_of_zero
     apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
+    empty = _emptiness(inputs.lengths)
     return ReportSection(
         name="length",
         findings=(
+            *([empty] if empty else []),
             *([late_sentence(f"The mean length in {lengths.unit}", change)] if change else []),
             _correlation(correlation, direction, lengths.unit),
             _truncation(inputs.lengths.ends),
             _mean(lengths),
         ),
-        severity="look" if change or direction else "fine" if correlation.is_defined else "unknown",
+        severity="look" if empty or change or direction else "fine" if correlation.is_defined else "unknown",
         meaning=metric("length_correlation").meaning,
-        next_step=_LONGER
+        next_step=_EMPTY
+        if empty
+        else _LONGER
         if change and not direction
         else _LENGTH_ADVICE[direction]
         if correlation.is_defined
@@ -278,6 +283,8 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
+_FEW_EMPTY = 0.02  # of the completions: what a sampler gives up on
+_EMPTY = "Look at what failed there: the sampler, a tool or environment, or the parser that cut the completion."
 _LONGER = "Read completions from both ends of the run: do they reason, repeat themselves, or run into the limit?"
 
 
@@ -303,6 +310,12 @@ def _correlation(correlation: Estimate, direction: int, unit: str) -> str:
         0: "too little to matter" if correlation.side_of_zero else "no direction is certain",
     }
     return f"{text}{interval(correlation, '+.2f')}: {conclusions[direction]}."
+
+
+def _emptiness(lengths: Lengths) -> str:
+    """That completions are empty, where that is more than a few of those that were logged."""
+    share = lengths.num_empty / max(lengths.num_texts + lengths.num_empty, 1) if lengths.num_texts else 0.0
+    return f"{percent(share)} of completions are empty." if share > _FEW_EMPTY else ""
 
 
 def _truncation(ends: Ends) -> str:

@@ -231,6 +231,18 @@ def test_equal_rewards_have_no_correlation_and_leave_no_rounding() -> None:
     assert str(missing).startswith("The log has no completions to measure.")
 
 
+def test_empty_completions_come_first_and_make_no_correlation() -> None:
+    """That they fail was "longer completions are rewarded more: try a length penalty"."""
+    groups = [group((0, 0, 8, 9), (0, 0, 1, 0), prompt=f"p{at}") for at in range(8)]
+    section = courses.length_section(inputs_of(run_of(*groups)))
+    assert section.findings[0] == "50.0 % of completions are empty."
+    assert "correlate at -1.00" in section.findings[1]
+    assert section.severity == "look"
+    assert section.next_step.startswith("Look at what failed there")
+    few = courses.length_section(inputs_of(run_of(*(group((9, 9), (0, 1), prompt=f"p{at}") for at in range(25)))))
+    assert "empty" not in few.findings[0]
+
+
 def test_chart_and_table_say_what_the_sentence_says_where_pooling_would_say_the_opposite() -> None:
     """Within each group longer is better; hard prompts, with few passes, have the long completions."""
     easy = [group((10, 12, 12, 12), (0, 1, 1, 1), step=step, prompt=f"e{step}{n}") for step in (1, 2) for n in range(6)]
