@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.scale.made_up import MadeUpRun
+from benchmarks.scale.made_up import MadeUpRun, write_lines
 from benchmarks.scale.measure import REPOSITORY, degeneracy
-from benchmarks.scale.text_logs import write_verl_step
+from benchmarks.scale.text_logs import verl_rows
 
 EVERY = 0.2  # seconds between two looks, where a look takes no longer
 
@@ -35,7 +35,7 @@ def follow(folder: Path, run: MadeUpRun, num_steps: int) -> tuple[float, list[fl
             waited = []
             for step in range(run.num_steps + 1, run.num_steps + 1 + num_steps):
                 aside = folder.with_name(f"{folder.name}-{step}")
-                write_verl_step(aside, run, step, with_broken=False)
+                write_lines(aside, verl_rows(run, step))
                 aside.rename(folder / f"{step}.jsonl")
                 written = time.perf_counter()
                 _wait_for(step, process.stdout)

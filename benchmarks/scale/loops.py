@@ -1,4 +1,4 @@
-"""The few lines that anybody would write: ``python -m benchmarks.scale.loops {json,torch} FOLDER``."""
+"""The few lines that anybody would write: ``python -m benchmarks.scale.loops NAME FOLDER``."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ def main() -> None:
     """Print groups, dead groups and rollouts."""
     name, folder = sys.argv[1:]
     groups: dict[tuple[int, object], list[float]] = {}
-    for step, group, reward in {"json": from_lines, "torch": from_archives}[name](Path(folder)):
+    for step, group, reward in {"loop": from_lines, "torch loop": from_archives}[name](Path(folder)):
         groups.setdefault((step, group), []).append(reward)
     num_dead = sum(max(rewards) - min(rewards) <= 1e-8 for rewards in groups.values())
     print(json.dumps([len(groups), num_dead, sum(map(len, groups.values()))]))
