@@ -72,13 +72,16 @@ def score_rows(model: Any, rollouts: Sequence[Sampled], layout: Layout) -> np.nd
     num_tokens = sum(len(rollout.completion) for rollout in rollouts)
     rows = []
     for part in [rollouts] if layout == "trainer" else [[rollout] for rollout in rollouts]:
-        for index, row in enumerate(_logprobs(model, part)):
-            grads = torch.autograd.grad(
-                row.sum() / num_tokens, parameters, retain_graph=index < len(part) - 1, allow_unused=True
-            )
-            flat = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)]
-            rows.append(torch.cat([grad.flatten() for grad in flat]).double().numpy())
+        rows += [gradient_row(row.sum() / num_tokens, parameters).numpy() for row in _logprobs(model, part)]
     return np.stack(rows)
+
+
+def gradient_row(value: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A number's gradient by some parameters in one row of float64, zeros where there is none, [P]."""
+    if not value.requires_grad:
+        return torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
+    grads = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return torch.cat([grad.reshape(-1) for grad in grads]).double()
 
 
 def largest_difference(found: np.ndarray, expected: np.ndarray) -> float:

@@ -19,6 +19,8 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.oracle import gradient_row
+
 VOCAB = 29
 PAD = 0
 
@@ -184,28 +186,14 @@ def with_adapter(base: Any, folder: Path) -> Any:
         return get_peft_model(base, config).train()
 
 
-def save(model: Any, folder: Path) -> None:
-    """A Hugging Face folder."""
-    model.save_pretrained(folder)
-
-
 def _truth(model: Any, samples: Sequence[Sample], parts: Parts, temperature: float) -> tuple[float, list[np.ndarray]]:
     exact = copy.deepcopy(model).double()
     parameters = _trained(exact)
     rows, total = [], torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
     for sample in samples:
         rewards, rest = parts([sample], *logprobs(exact, [sample], temperature))
-        rows.append(_flat(rewards[0], parameters))
-        total += rows[-1] + (_flat(rest[0], parameters) if rest else 0.0)
+        rows.append(gradient_row(rewards[0], parameters))
+        total += rows[-1] + (gradient_row(rest[0], parameters) if rest else 0.0)
     groups = sorted({sample.group for sample in samples})
     members = [[row for row, sample in zip(rows, samples, strict=True) if sample.group == group] for group in groups]
     return float(total.norm()), [torch.linalg.svdvals(torch.stack(rows)).numpy() for rows in members]
-
-
-def _flat(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    if not loss.requires_grad:
-        return torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
-    gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
-    return torch.cat(
-        [(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in zip(parameters, gradients, strict=True)]
-    )
