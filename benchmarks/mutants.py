@@ -203,7 +203,9 @@ def first_failure(tests: list[str], copy: Path, limit: float | None = None) -> s
     options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
-        done = subprocess.run(command, cwd=copy, env=os.environ | places, capture_output=True, text=True, timeout=limit)
+        done = subprocess.run(
+            command, cwd=copy, env=os.environ | places, capture_output=True, text=True, timeout=limit or HANGS
+        )
     except subprocess.TimeoutExpired:
         return f"time: its own tests take more than {HANGS:g} s" if limit is None else None
     if done.returncode in {0, 5}:
