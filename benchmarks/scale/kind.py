@@ -63,23 +63,21 @@ def lines(pattern: Path, columns: str) -> str:
     return f"read_json({quoted(pattern)}, format='newline_delimited', ignore_errors=true, columns={{{columns}}})"
 
 
-def groups_of(rows: str, *, step: str = "step", by: str = "step, name") -> str:
+def groups_of(rows: str) -> str:
     """The query of a bare scan.
 
     Args:
         rows: A query of the columns that the answer needs: step, name, prompt and reward; a line that could not be read
             has no reward.
-        step: A group's step.
-        by: What tells groups apart.
 
     Returns:
         The query: groups, dead groups and rollouts, and what keeps DuckDB from leaving out the rest.
     """
     return f"""
         SELECT count(step), count_if(high - low <= 1e-8), sum(n)::BIGINT, sum(total), count(prompt)
-        FROM (SELECT {step} AS step, name, any_value(prompt) AS prompt,
+        FROM (SELECT step, name, any_value(prompt) AS prompt,
                      count(reward) AS n, sum(reward) AS total, min(reward) AS low, max(reward) AS high
-              FROM ({rows}) WHERE reward IS NOT NULL GROUP BY {by})"""
+              FROM ({rows}) WHERE reward IS NOT NULL GROUP BY step, name)"""
 
 
 def quoted(path: Path) -> str:

@@ -14,13 +14,9 @@ from benchmarks.scale.made_up import (
     prompt_ids,
     prompt_text,
     response,
-    write_lines,
 )
 
 _MASK = [0] * PROMPT_TOKENS + [1] * RESPONSE_TOKENS
-_SCORE = "traces[1].rewards.correct.score * traces[1].rewards.correct.weight"
-_REWARDS = "rewards STRUCT(correct STRUCT(score DOUBLE, weight DOUBLE))"
-_EPISODE = "run: 'STRUCT(work STRUCT(step BIGINT))', \"group\": 'STRUCT(id VARCHAR)', task: 'STRUCT(hash VARCHAR)'"
 
 
 def _episode(step: int, group: Group, row: int, reward: float) -> dict[str, Any]:
@@ -64,45 +60,14 @@ def episodes(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
 def scan_prime_rl(folder: Path) -> str:
     """A group is ``group.id``, a reward the sum of score times weight."""
     files = folder / "rollouts" / "*" / "train" / "all" / "traces.jsonl"
-    table = lines(files, f"{_EPISODE}, traces: 'STRUCT({_REWARDS})[]'")
-    rows = f'SELECT run.work.step AS step, "group".id AS name, task.hash AS prompt, {_SCORE} AS reward FROM {table}'
+    table = lines(
+        files,
+        "run: 'STRUCT(work STRUCT(step BIGINT))', \"group\": 'STRUCT(id VARCHAR)', task: 'STRUCT(hash VARCHAR)', "
+        "traces: 'STRUCT(rewards STRUCT(correct STRUCT(score DOUBLE, weight DOUBLE)))[]'",
+    )
+    score = "traces[1].rewards.correct.score * traces[1].rewards.correct.weight"
+    rows = f'SELECT run.work.step AS step, "group".id AS name, task.hash AS prompt, {score} AS reward FROM {table}'
     return groups_of(rows)
-
-
-def make_stream(folder: Path, run: MadeUpRun, with_broken: bool) -> None:
-    """The stream since September 2026: groups that are not dead were trained on, one step after their dispatch."""
-    traces = folder / "monitors" / "file" / "traces"
-    for step in run.steps:
-        chunk = f"{step - 1:05d}.jsonl"
-        write_lines(traces / "stream" / chunk, episodes(run, step), run.size(step) // 2 if with_broken else None)
-        write_lines(traces / "annotations" / "orchestrator" / chunk, _annotations(run, step))
-
-
-def _annotations(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
-    for group in run.groups(step):
-        for row, _, advantage in group.rows if len(set(group.rewards)) > 1 else ():
-            tokens = [0.0] * PROMPT_TOKENS + [advantage] * RESPONSE_TOKENS
-            yield {
-                "version": 1,
-                "trace_id": f"t{step}-{row}",
-                "info": {"effective": True, "ship": {"step": step + 1, "time": 3.0}, "advantage": advantage},
-                "branches": [{"index": 0, "advantages": tokens}],
-            }
-
-
-def scan_stream(folder: Path) -> str:
-    """As before, at the first step that trained on the group, else that of its dispatch: the annotations are joined."""
-    traces = folder / "monitors" / "file" / "traces"
-    table = lines(traces / "stream" / "*.jsonl", f"{_EPISODE}, traces: 'STRUCT(id VARCHAR, {_REWARDS})[]'")
-    beside = lines(
-        traces / "annotations" / "orchestrator" / "*.jsonl",
-        "trace_id: 'VARCHAR', info: 'STRUCT(ship STRUCT(step BIGINT))'",
-    )
-    rows = (
-        f'SELECT run.work.step AS sent, info.ship.step AS shipped, "group".id AS name, task.hash AS prompt, '
-        f"{_SCORE} AS reward FROM {table} LEFT JOIN {beside} ON traces[1].id = trace_id"
-    )
-    return groups_of(rows, step="coalesce(min(shipped), min(sent))", by="name")
 
 
 def nemo_rl_rows(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
@@ -201,7 +166,6 @@ def _sample(step: int, group: Group, row: int, reward: float) -> dict[str, Any]:
 TRACES, TRAIN_DATA = "rollouts/step_{step}/train/all/traces.jsonl", "exp_001/train_data_step{step}.jsonl"
 KINDS = (
     Kind(name="prime-rl", num_rows=650_000, make=file_a_step(TRACES, episodes), scan=scan_prime_rl),
-    Kind(name="prime-rl-stream", num_rows=600_000, make=make_stream, scan=scan_stream),
     Kind(name="nemo-rl", num_rows=800_000, make=file_a_step(TRAIN_DATA, nemo_rl_rows), scan=scan_nemo_rl),
     Kind(
         name="open-instruct",
