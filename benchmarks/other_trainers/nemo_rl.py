@@ -1,6 +1,5 @@
 """A trainer of NeMo-RL's semantics in a few lines: token or sequence level, KL with its own weight, correction."""
 
-import copy
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, update
+from benchmarks.other_trainers.toy import Sample, Truth, sampled_steps, update
 from benchmarks.scale.made_up import write_lines
 from gradscope.rollouts.event_file import masked_checksum
 
@@ -82,21 +81,16 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int, Truth]:
+def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
     """A run of two steps: step -> the truth; the weights before the first are in ``initial``."""
     given = {**_DEFAULTS, **{name: value for name, value in case.items() if name in _DEFAULTS}}
-    model = first_model()
-    first = copy.deepcopy(model)
-    model.save_pretrained(folder / "initial")
     run, truths, temperature = folder / "run", {}, float(case.get("temperature", 1.0))
     size = int(case.get("train_global_batch_size", 12))
     config = _config(given, case, size)
     events = run / "exp_001" / "tensorboard" / "events.out.tfevents.1.host.1.0"
     events.parent.mkdir(parents=True)
     data = _record(b"\x09" + struct.pack("<d", 1.0) + b"\x1a\x0dbrain.Event:2")
-    for step in range(1, num_steps + 1):
-        samples = draw(step, turns=bool(case.get("turns")))
-        remember(model, first, samples, temperature=temperature, noise=float(case.get("noise", 0.05)))
+    for step, model, samples in sampled_steps(folder, case, temperature):
         _advantages(samples, others=bool(case.get("use_leave_one_out_baseline", True)))
         out = [2, 7] if case.get("masked") else []
         for start in range(0, len(samples), size):

@@ -1,6 +1,5 @@
 """A trainer of prime-rl's semantics in a few lines: ratio to the sampler, trust region by probability, token mean."""
 
-import copy
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, update
+from benchmarks.other_trainers.toy import Sample, Truth, sampled_steps, update
 from benchmarks.scale.made_up import write_lines
 
 LOG = "."
@@ -38,20 +37,15 @@ _LOSS = ("type", "dppo_mask_low", "dppo_mask_high", "ipo_threshold", "ipo_mask_l
 _DEFAULTS = {"dppo_mask_low": 0.2, "dppo_mask_high": 0.2, "ipo_threshold": 0.1, "kl_tau": 1e-3, "adv_tau": 1.0}
 
 
-def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int, Truth]:
+def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
     """A run of two steps: step -> the truth; the weights before the first are in ``initial``."""
     given = {**_DEFAULTS, **case}
-    model = first_model()
-    first = copy.deepcopy(model)
-    model.save_pretrained(folder / "initial")
     run, truths, metrics = folder / "run", {}, []
     temperature = float(case.get("temperature", 1.0))
-    for step in range(1, num_steps + 1):
-        samples = draw(step, turns=bool(case.get("turns")))
+    for step, model, samples in sampled_steps(folder, case, temperature):
         if case.get("dead"):
             for sample in samples[-4:]:
                 sample.reward = 1.0
-        remember(model, first, samples, temperature=temperature, noise=float(case.get("noise", 0.05)))
         for sample in samples:
             members = [other.reward for other in samples if other.group == sample.group]
             sample.advantage = sample.reward - sum(members) / len(members)

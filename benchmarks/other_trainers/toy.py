@@ -8,7 +8,7 @@ Shapes: R rollouts of an update, T tokens of a completion.
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +114,23 @@ def logprobs(model: Any, samples: Sequence[Sample], temperature: float = 1.0) ->
     return [chosen[i, span] for i, span in enumerate(spans)], [entropy[i, span] for i, span in enumerate(spans)]
 
 
-def remember(model: Any, reference: Any, samples: Sequence[Sample], *, temperature: float, noise: float) -> None:
-    """What a trainer computes before its update: the sampler's log-probabilities are its own with noise."""
-    rng = torch.Generator().manual_seed(11)
-    with torch.no_grad():
-        own, first = (logprobs(each, samples, temperature)[0] for each in (model, reference))
-    for sample, old, ref in zip(samples, own, first, strict=True):
-        sample.old, sample.reference = old, ref
-        sample.sampler = old + noise * torch.randn(old.shape, generator=rng)
+def sampled_steps(folder: Path, case: dict[str, Any], temperature: float) -> Iterator[tuple[int, Any, list[Sample]]]:
+    """The model and what it sampled before each of two updates; its first weights are saved in ``initial``.
+
+    The sampler's log-probabilities are the trainer's own with noise.
+    """
+    first = first_model()
+    model = with_adapter(copy.deepcopy(first), folder / "base") if case.get("lora") else copy.deepcopy(first)
+    model.save_pretrained(folder / "initial")
+    for step in (1, 2):
+        samples = draw(step, turns=bool(case.get("turns")))
+        rng, noise = torch.Generator().manual_seed(11), float(case.get("noise", 0.05))
+        with torch.no_grad():
+            own, reference = (logprobs(each, samples, temperature)[0] for each in (model, first))
+        for sample, old, ref in zip(samples, own, reference, strict=True):
+            sample.old, sample.reference = old, ref
+            sample.sampler = old + noise * torch.randn(old.shape, generator=rng)
+        yield step, model, samples
 
 
 Parts = Callable[[Sequence[Sample], list[Tensor], list[Tensor]], tuple[list[Tensor], list[Tensor]]]

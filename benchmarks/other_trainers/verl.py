@@ -1,6 +1,5 @@
 """A trainer of verl's semantics in a few lines: mini-batches, ``loss_agg_mode``, dual clip, KL, entropy, correction."""
 
-import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, update, with_adapter
+from benchmarks.other_trainers.toy import Sample, Truth, sampled_steps, update
 from benchmarks.scale.made_up import write_lines
 
 WIDTH = 16  # the response length that the older trainer pads to
@@ -103,18 +102,12 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int, Truth]:
+def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
     """A run of two steps: step -> the truth; the weights before the first are in ``initial``."""
     given = {**_DEFAULTS, **{name: value for name, value in case.items() if "." in name}}
-    model = first_model()
-    first = copy.deepcopy(model)
-    model = with_adapter(model, folder / "base") if case.get("lora") else model
-    model.save_pretrained(folder / "initial")
+    temperature = float(given["rollout.temperature"])
     run, truths, metrics = folder / "run", {}, []
-    for step in range(1, num_steps + 1):
-        samples = draw(step, turns=bool(case.get("turns")))
-        temperature = float(given["rollout.temperature"])
-        remember(model, first, samples, temperature=temperature, noise=float(case.get("noise", 0.05)))
+    for step, model, samples in sampled_steps(folder, case, temperature):
         _advantages(samples, given)
         size = int(given["actor.ppo_mini_batch_size"]) * int(given["rollout.n"])
         found = [
