@@ -6,6 +6,7 @@ With `--train` each class also makes three steps of TRL's GRPO, and `replay` rec
 `--only qwen3 gpt2` names model types; the table goes to `--out`.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,15 @@ def subjects() -> list[Subject]:
     """Every model type behind AutoModelForCausalLM."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
-    return [Subject(name=model_type, model=name, save=_save(model_type)) for model_type, name in CLASSES.items()]
+    return [
+        Subject(name=model_type, model=name, save=partial(_save, model_type)) for model_type, name in CLASSES.items()
+    ]
 
 
-def _save(model_type: str) -> Any:
-    def save(folder: Path) -> Any:
-        model = tiny_model(model_type)
-        model.save_pretrained(folder / "model")
-        return type(model).from_pretrained(folder / "model")
-
-    return save
+def _save(model_type: str, folder: Path) -> Any:
+    model = tiny_model(model_type)
+    model.save_pretrained(folder / "model")
+    return type(model).from_pretrained(folder / "model")
 
 
 if __name__ == "__main__":
