@@ -3,8 +3,7 @@
 `python benchmarks/adapters.py` prints the table of adapters (docs/research/architectures_adapters.csv): each adapter is
 made, moved away from where it starts, saved and read back; one step of ragged rollouts goes through the engines
 `stream` and `loop`, beside one float64 backward a rollout through the adapter as it was in memory. With `--train` each
-also makes three steps of TRL's GRPO, and `replay` recomputes the norms that it logged. `--only vera` names kinds; the
-table goes to `--out`.
+also makes three steps of TRL's GRPO, and `replay` recomputes the norms that it logged. `--only vera` names kinds.
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 `python benchmarks/architectures.py` prints the table of docs/research/architectures_2.csv: one step of ragged rollouts,
 by the engines `stream` and `loop`, beside one float64 backward a rollout of the forward pass as the trainer runs it.
 With `--train` each class also makes three steps of TRL's GRPO, and `replay` recomputes the norms that it logged.
-`--only qwen3 gpt2` names model types; the table goes to `--out`.
+`--only qwen3 gpt2` names model types.
 """
 
 from functools import partial

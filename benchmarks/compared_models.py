@@ -156,7 +156,6 @@ def run(subjects: list[Subject], what: str, description: str) -> None:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="what to look at; all without it")
     parser.add_argument("--train", action="store_true", help="three steps of TRL for each, and their replay")
-    parser.add_argument("--out", type=Path, help="also write the table there")
     options = parser.parse_args()
     settle()
     outcomes = []
@@ -171,10 +170,7 @@ def run(subjects: list[Subject], what: str, description: str) -> None:
         seconds = time.perf_counter() - started
         line = f"{outcome.name}: {outcome.kind}{error} {outcome.reason} | {outcome.trained} ({seconds:.1f} s)"
         print(line, file=sys.stderr, flush=True)
-    text = table(outcomes, what)
-    print(text, end="")
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
+    print(table(outcomes, what), end="")
 
 
 def settle() -> None:
