@@ -63,11 +63,7 @@ class Section(Struct, frozen=True):
 
 
 class Table:
-    """The one table, printed and kept row by row.
-
-    Args:
-        heading: What stands above it.
-    """
+    """The one table below its heading, printed and kept row by row."""
 
     def __init__(self, path: Path, heading: str) -> None:
         self._path = path

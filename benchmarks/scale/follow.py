@@ -14,12 +14,7 @@ EVERY = 0.2  # seconds between two looks, where a look takes no longer
 
 
 def follow(folder: Path, run: MadeUpRun, num_steps: int) -> tuple[float, list[float]]:
-    """Follow verl's dump, and write further steps, one after the other, each as a file that is whole at once.
-
-    Args:
-        folder: Holds the run.
-        run: The run.
-        num_steps: How many steps to write.
+    """Follow a run of verl's, and write further steps, one after the other, each as a file that is whole at once.
 
     Returns:
         Seconds from the start to the line of the last step of the log, and from each further file to its step's line.

@@ -63,18 +63,9 @@ class MadeUpRun(Struct, frozen=True):
 
 
 def run_of(num_rows: int, rows_a_step: int | None) -> MadeUpRun:
-    """A run of so many rows.
-
-    Args:
-        num_rows: As many as whole groups of 8 hold.
-        rows_a_step: About so many; None: as many as 200 steps leave to each, of a run that has few rows 64.
-
-    Returns:
-        The run.
-    """
-    if rows_a_step is not None:
-        return MadeUpRun(num_rows, max(1, num_rows // rows_a_step))
-    return MadeUpRun(num_rows, max(1, min(NUM_FILES, num_rows // 64)))
+    """A run of whole groups of 8; None: as many rows a step as 200 steps leave to each, of few rows 64."""
+    num_steps = min(NUM_FILES, num_rows // 64) if rows_a_step is None else num_rows // rows_a_step
+    return MadeUpRun(num_rows, max(1, num_steps))
 
 
 def prompt_text(prompt: int) -> str:
