@@ -90,9 +90,8 @@ def largest_difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.max(np.abs(found - expected) / np.outer(norms, norms)))
 
 
-def _logprobs(model: Any, rollouts: Sequence[Sampled]) -> list[torch.Tensor]:
-    """Log-probabilities of each completion, as the trainer lays a batch out; one rollout has no padding, [R][T]."""
-    pad = getattr(model.config.get_text_config(), "pad_token_id", None) or 0
+def padded(rollouts: Sequence[Any], pad: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Ids and attention mask of a batch, [R, P + T], and P, up to which prompts are padded on their left."""
     width = max(len(rollout.prompt) for rollout in rollouts)
     height = max(len(rollout.completion) for rollout in rollouts)
     ids = torch.full((len(rollouts), width + height), pad)
@@ -101,6 +100,12 @@ def _logprobs(model: Any, rollouts: Sequence[Sampled]) -> list[torch.Tensor]:
         start, stop = width - len(rollout.prompt), width + len(rollout.completion)
         ids[row, start:stop] = torch.tensor(rollout.prompt + rollout.completion)
         mask[row, start:stop] = 1
+    return ids, mask, width
+
+
+def _logprobs(model: Any, rollouts: Sequence[Sampled]) -> list[torch.Tensor]:
+    """Log-probabilities of each completion, as the trainer lays a batch out; one rollout has no padding, [R][T]."""
+    ids, mask, width = padded(rollouts, getattr(model.config.get_text_config(), "pad_token_id", None) or 0)
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
     found = []
     for row, rollout in enumerate(rollouts):

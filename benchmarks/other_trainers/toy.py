@@ -19,7 +19,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.oracle import gradient_row
+from benchmarks.oracle import gradient_row, padded
 
 VOCAB = 29
 PAD = 0
@@ -97,20 +97,13 @@ def draw(step: int, *, num_groups: int = 3, size: int = 4, turns: bool = False) 
 
 def logprobs(model: Any, samples: Sequence[Sample], temperature: float = 1.0) -> tuple[list[Tensor], list[Tensor]]:
     """Log-probabilities and entropies of completions, [R][T] each: prompts padded on the left, positions given."""
-    before = max(len(sample.prompt) for sample in samples)
-    after = max(len(sample.completion) for sample in samples)
-    ids = torch.full((len(samples), before + after), PAD)
-    seen = torch.zeros_like(ids)
-    for row, sample in enumerate(samples):
-        start, end = before - len(sample.prompt), before + len(sample.completion)
-        ids[row, start:end] = torch.tensor(sample.prompt + sample.completion)
-        seen[row, start:end] = 1
+    ids, seen, width = padded(samples, PAD)
     positions = (seen.cumsum(1) - 1).clamp(min=0)
     logits = model(input_ids=ids, attention_mask=seen, position_ids=positions).logits / temperature
     everything = torch.log_softmax(logits, -1)
     chosen = everything[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
     entropy = -(everything.exp() * everything).sum(-1)[:, :-1]
-    spans = [slice(before - 1, before - 1 + len(sample.completion)) for sample in samples]
+    spans = [slice(width - 1, width - 1 + len(sample.completion)) for sample in samples]
     return [chosen[i, span] for i, span in enumerate(spans)], [entropy[i, span] for i, span in enumerate(spans)]
 
 

@@ -20,10 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.scale import text_logs, token_logs
-from benchmarks.scale.follow import EVERY, follow
 from benchmarks.scale.kind import Kind
 from benchmarks.scale.made_up import MadeUpRun, run_of
-from benchmarks.scale.measure import Measurement, answer_of, answer_of_peer, degeneracy, measured
+from benchmarks.scale.measure import EVERY, Measurement, answer_of, answer_of_peer, degeneracy, follow, measured
 
 KINDS = {kind.name: kind for kind in (*text_logs.KINDS, *token_logs.KINDS)}
 FOLLOW = "follow"

@@ -7,10 +7,9 @@ import duckdb
 import pytest
 
 from benchmarks.scale.__main__ import KINDS, run_of
-from benchmarks.scale.follow import follow
 from benchmarks.scale.kind import Kind
 from benchmarks.scale.made_up import GROUP_SIZE, MadeUpRun
-from benchmarks.scale.measure import Answer, answer_of, answer_of_peer, measured
+from benchmarks.scale.measure import Answer, answer_of, answer_of_peer, follow, measured
 from gradscope import measure_degeneracy
 from gradscope.rollouts.readers.reduction import log
 
