@@ -224,8 +224,11 @@ def tests_of(module: str, copy: Path) -> tuple[list[str], list[str]]:
     importers: dict[str, set[str]] = {}
     for path in [*modules_of("gradscope", copy), *modules_of("tests", copy), *modules_of("benchmarks", copy)]:
         text = path.read_text(encoding="utf-8")
-        for wanted in re.findall(r"(?:from|import) ((?:gradscope|tests|benchmarks)[\w.]*)", text):
-            importers.setdefault(wanted, set()).add(str(path.relative_to(copy)))
+        for wanted, names in re.findall(
+            r"(?:from|import) ((?:gradscope|tests|benchmarks)[\w.]*)(?: import (\([^)]*\)|.*))?", text
+        ):
+            for module_or_name in (wanted, *(f"{wanted}.{name}" for name in re.findall(r"\w+", names))):
+                importers.setdefault(module_or_name, set()).add(str(path.relative_to(copy)))
     order, queue = [module], [module]
     for path in queue:
         for importer in sorted(importers.get(path.removesuffix(".py").replace("/", "."), ())):
