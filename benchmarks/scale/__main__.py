@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _measure(kind: Kind, arguments: argparse.Namespace) -> None:
-    """Print a line for each peer of a kind.
+    """Print the line of a kind.
 
     Raises:
         SystemExit: The answers differ.
@@ -63,19 +63,15 @@ def _measure(kind: Kind, arguments: argparse.Namespace) -> None:
     with _temporary_folder(arguments.folder) as name:
         folder = Path(name)
         run = _made(kind, folder, arguments)
-        peers = kind.peers(folder)
-        answer = answer_of(folder)
-        for peer, command in peers.items():
-            other = answer_of_peer(command)
-            if other != answer:
-                raise SystemExit(f"{kind.name}: gradscope says {answer}, the {peer} {other}.")
-        commands = {"gradscope": degeneracy(folder), **peers}
-        rounds = [{name: measured(command) for name, command in commands.items()} for _ in range(arguments.repeats)]
+        commands = (degeneracy(folder), kind.peer(folder))
+        beside = "scan" if kind.scan else "torch loop"
+        answer, other = answer_of(folder), answer_of_peer(commands[1])
+        if other != answer:
+            raise SystemExit(f"{kind.name}: gradscope says {answer}, the {beside} {other}.")
+        both = [(measured(commands[0]), measured(commands[1])) for _ in range(arguments.repeats)]
         broken = ", a broken line a file" if arguments.bad_lines else ""
         log = f"{kind.name}, {run.num_rows:,} rows, {_gigabytes(folder):.2f} GB{broken}"
-        for peer in peers:
-            both = [(one["gradscope"], one[peer]) for one in rounds]
-            print(f"| {log} | {answer.num_groups:,}, {answer.num_dead:,} | {peer} | {_cells(both)} |", flush=True)
+        print(f"| {log} | {answer.num_groups:,}, {answer.num_dead:,} | {beside} | {_cells(both)} |", flush=True)
 
 
 def _measure_follow(arguments: argparse.Namespace) -> None:

@@ -22,19 +22,15 @@ class Kind(Struct, frozen=True, kw_only=True):
     """Of a log at full size, about 1 GB; TRL's is compressed, and slime's smaller, for torch reads it slowly."""
     make: Callable[[Path, MadeUpRun, bool], None]
     """Writes a run into an empty folder; the flag is for a broken line in the middle of every file."""
-    scan: Callable[[Path], str] | None = None  # DuckDB's query, by ``groups_of``
-    loop: str | None = None  # that of ``loops``
+    scan: Callable[[Path], str] | None = None  # DuckDB's query, by ``groups_of``; None: a loop stands beside
     rows_a_step: int | None = None  # None: as many as 200 steps leave to each
     has_lines: bool = True  # whether a line of its files can be broken
 
-    def peers(self, folder: Path) -> dict[str, list[str]]:
-        """Name -> a command that prints the number of groups, of dead ones and of rollouts as a JSON list."""
-        commands = {}
-        if self.scan:
-            commands["scan"] = [sys.executable, "-c", _SCAN, self.scan(folder)]
-        if self.loop:
-            commands[self.loop] = [sys.executable, "-m", "benchmarks.scale.loops", self.loop, str(folder)]
-        return commands
+    def peer(self, folder: Path) -> list[str]:
+        """A command that prints the number of groups, of dead ones and of rollouts as a JSON list."""
+        if self.scan is None:
+            return [sys.executable, "-m", "benchmarks.scale.torch_loop", str(folder)]
+        return [sys.executable, "-c", _SCAN, self.scan(folder)]
 
 
 def file_a_step(

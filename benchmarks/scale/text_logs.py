@@ -115,13 +115,7 @@ def scan_ms_swift(folder: Path) -> str:
 
 
 KINDS = (
-    Kind(
-        name="generic",
-        num_rows=3_000_000,
-        make=file_a_step("{step}.jsonl", generic_rows),
-        scan=scan_generic,
-        loop="loop",
-    ),
+    Kind(name="generic", num_rows=3_000_000, make=file_a_step("{step}.jsonl", generic_rows), scan=scan_generic),
     Kind(name="verl", num_rows=3_000_000, make=file_a_step("{step}.jsonl", verl_rows), scan=scan_verl),
     Kind(name="trl", num_rows=3_000_000, make=make_trl, scan=scan_trl, rows_a_step=_ROWS_A_CALL, has_lines=False),
     Kind(name="ms-swift", num_rows=3_000_000, make=make_ms_swift, scan=scan_ms_swift, rows_a_step=_ROWS_A_CALL),

@@ -173,6 +173,5 @@ KINDS = (
         make=file_a_step("demo_rollouts_{index:06d}.jsonl", open_instruct_rows),
         scan=scan_open_instruct,
     ),
-    # DuckDB reads no pickles: torch.load(weights_only=True) and a loop over its dictionaries stand beside
-    Kind(name="slime", num_rows=600_000, make=make_slime, loop="torch loop", has_lines=False),
+    Kind(name="slime", num_rows=600_000, make=make_slime, has_lines=False),
 )
