@@ -178,19 +178,13 @@ def _heads(default: Any, fields: set[str]) -> dict[str, Any]:
         values["num_key_value_heads"] = HEADS
     if "head_dim" in fields and own.get("head_dim") is None:
         values["head_dim"] = WIDTH // HEADS
-    if own.get("is_decoder") is False and "is_encoder_decoder" not in fields:
-        values["is_decoder"] = True
     return values
 
 
 def _layers(default: Any, fields: set[str]) -> Iterator[tuple[str, Any]]:
     """Lists with an entry for each layer, cut down to one layer of each kind."""
-    names = type(default).attribute_map
-    depth = next(
-        (name for name in (names.get("num_hidden_layers", ""), "num_hidden_layers", "num_layers") if name in fields),
-        None,
-    )
-    if depth is None or not isinstance(getattr(default, depth), int):
+    depth = type(default).attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    if depth not in fields or not isinstance(getattr(default, depth), int):
         return
     lists = {
         name: list(value)
@@ -203,7 +197,6 @@ def _layers(default: Any, fields: set[str]) -> Iterator[tuple[str, Any]]:
         first = list(range(LAYERS))
     yield depth, len(first)
     for name, value in lists.items():
-        kept = [value[index] for index in first]
-        numeric = all(isinstance(entry, int) and not isinstance(entry, bool) for entry in kept)
-        small = [_small(name, entry, entry) for entry in kept] if numeric else kept
-        yield name, [entry if new is None else new for entry, new in zip(kept, small, strict=True)]
+        chosen = [value[index] for index in first]
+        small = [_small(name, entry, entry) for entry in chosen]
+        yield name, [entry if new is None else new for entry, new in zip(chosen, small, strict=True)]
