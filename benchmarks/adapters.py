@@ -3,12 +3,12 @@
 `python benchmarks/adapters.py` prints the table of adapters (docs/research/architectures_adapters.csv): each adapter is
 made, moved away from where it starts, saved and read back; one step of ragged rollouts goes through the engines
 `stream` and `loop`, beside one float64 backward a rollout through the adapter as it was in memory. With `--train` each
-also makes three steps of TRL's GRPO, and `replay` recomputes the norms that it logged. `--only vera` names kinds; the
-table goes to `--out`.
+also makes three steps of TRL's GRPO, and `replay` recomputes the norms that it logged. `--only vera` names kinds.
 """
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,19 +67,22 @@ OTHERS: dict[str, dict[str, Any]] = {
 """PEFT's name of a method -> what its configuration needs beyond the modules that it is put on."""
 
 
-def kinds() -> dict[str, tuple[str, Callable[[], Any]]]:
-    """Name of each kind -> the model type that it is put on, and what makes its configuration."""
+def subjects() -> list[Subject]:
+    """Every kind of LoRA, then every other method."""
     from peft import LoraConfig
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
-    found: dict[str, tuple[str, Callable[[], Any]]] = {}
+    configs = []
     for name, (model_type, options) in LORA.items():
         values = {"r": 4, "target_modules": ATTENTION, "task_type": "CAUSAL_LM", **options}
-        found[name] = (model_type, lambda values=values: LoraConfig(**values))
+        configs.append((name, model_type, partial(LoraConfig, **values)))
     for peft_type, cls in PEFT_TYPE_TO_CONFIG_MAPPING.items():
         if peft_type.value != "LORA":
-            found[peft_type.value] = ("llama", lambda cls=cls, name=peft_type.value: _config(cls, OTHERS.get(name, {})))
-    return found
+            configs.append((peft_type.value, "llama", partial(_config, cls, OTHERS.get(peft_type.value, {}))))
+    return [
+        Subject(name=name, model=model_type, save=partial(_save, name, model_type, config))
+        for name, model_type, config in configs
+    ]
 
 
 def _config(cls: Any, options: dict[str, Any]) -> Any:
@@ -93,34 +96,26 @@ def _config(cls: Any, options: dict[str, Any]) -> Any:
     return cls(**{**values, **options})
 
 
-def subjects() -> list[Subject]:
-    """Every kind of LoRA, then every other method."""
-    return [Subject(name=name, model=on, save=_save(name, on, config)) for name, (on, config) in kinds().items()]
+def _save(name: str, model_type: str, config: Callable[[], Any], folder: Path) -> Any:
+    """Make the adapter, move it away from where it starts, and save it beside its base."""
+    import torch
+    from peft import get_peft_model, initialize_lora_eva_weights
 
-
-def _save(name: str, model_type: str, config: Callable[[], Any]) -> Callable[[Path], Any]:
-    def save(folder: Path) -> Any:
-        """Make the adapter, move it away from where it starts, and save it beside its base."""
-        import torch
-        from peft import get_peft_model, initialize_lora_eva_weights
-
-        base = tiny_model(model_type)
-        base.save_pretrained(folder / "base")
-        base.name_or_path = str(folder / "base")
-        torch.manual_seed(1)
-        model = get_peft_model(base, config())
-        if name == "EVA":
-            rows = [torch.tensor([one.prompt + one.completion]) for one in ragged(FIRST_TEXT, SPECIAL)]
-            batches = [{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in rows]
-            initialize_lora_eva_weights(model, batches, show_progress_bar=False)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.requires_grad:
-                    parameter.add_(0.1 * torch.randn_like(parameter))
-        model.save_pretrained(folder / "adapter")
-        return model
-
-    return save
+    base = tiny_model(model_type)
+    base.save_pretrained(folder / "base")
+    base.name_or_path = str(folder / "base")
+    torch.manual_seed(1)
+    model = get_peft_model(base, config())
+    if name == "EVA":
+        rows = [torch.tensor([one.prompt + one.completion]) for one in ragged(FIRST_TEXT, SPECIAL)]
+        batches = [{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in rows]
+        initialize_lora_eva_weights(model, batches, show_progress_bar=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(folder / "adapter")
+    return model
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from grpo_steps import replayed_steps
 from msgspec import Struct
 from msgspec.structs import replace
 from oracle import Gram, Sampled, largest_difference, ragged, score_gram
+from random_steps import groups_of
 from tiny_models import FIRST_TEXT, SPECIAL
 
 TOLERANCE = 1e-5
@@ -113,32 +114,10 @@ def our_grams(folder: Path, rollouts: list[Sampled]) -> tuple[list[np.ndarray], 
     else:
         weights = WeightsRef(num_updates=0, path=folder / "model", kind="full")
     policy = load_measured_policy(weights, device="cpu", padding=TrainerPadding())
-    prepared = prepare_step(policy, groups_of(rollouts), Objective(loss_type="dapo"))
+    groups = groups_of([(one.prompt, one.completion, None) for one in rollouts], 2)
+    prepared = prepare_step(policy, groups, Objective(loss_type="dapo"))
     stream, loop = (measure_step(prepared, engine=engine) for engine in ("stream", "loop"))
     return [stream.score_gram, loop.score_gram], len(stream.slow_parameters)
-
-
-def groups_of(rollouts: list[Sampled]) -> list[Any]:
-    """The rollouts as a log would give them, two of a group."""
-    from gradscope.rollouts.groups import Rollout, RolloutGroup
-
-    rows = [
-        Rollout(
-            group_id=f"g{row // 2}",
-            sample=row % 2,
-            row=row,
-            prompt="",
-            completion="",
-            prompt_ids=sampled.prompt,
-            completion_ids=sampled.completion,
-            reward=float(row % 2),
-        )
-        for row, sampled in enumerate(rollouts)
-    ]
-    return [
-        RolloutGroup(step=1, group_id=f"g{at // 2}", prompt_id=f"p{at // 2}", rollouts=tuple(rows[at : at + 2]))
-        for at in range(0, len(rows), 2)
-    ]
 
 
 def said(error: BaseException, folder: Path) -> str:
@@ -177,7 +156,6 @@ def run(subjects: list[Subject], what: str, description: str) -> None:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="what to look at; all without it")
     parser.add_argument("--train", action="store_true", help="three steps of TRL for each, and their replay")
-    parser.add_argument("--out", type=Path, help="also write the table there")
     options = parser.parse_args()
     settle()
     outcomes = []
@@ -192,10 +170,7 @@ def run(subjects: list[Subject], what: str, description: str) -> None:
         seconds = time.perf_counter() - started
         line = f"{outcome.name}: {outcome.kind}{error} {outcome.reason} | {outcome.trained} ({seconds:.1f} s)"
         print(line, file=sys.stderr, flush=True)
-    text = table(outcomes, what)
-    print(text, end="")
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
+    print(table(outcomes, what), end="")
 
 
 def settle() -> None:

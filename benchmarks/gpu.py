@@ -1,7 +1,7 @@
 """Everything there is to know about gradscope on a GPU, in one command under ten minutes and one table.
 
     python benchmarks/gpu.py                      # on the card; the table goes to stdout and to gpu.md as it grows
-    python benchmarks/gpu.py --only steps profile
+    python benchmarks/gpu.py --only steps waits
     python benchmarks/gpu.py --dry-run            # every section on the CPU with tiny sizes: does it still run?
 
 Sections come in the order of their worth, each with its share of the time; what one leaves goes to those behind it. A

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from gpu_setting import Case, Row, Section, Setting, plain_pass, prepared_step, product_flops
+from gpu_setting import Case, Row, Section, Setting, plain_pass, prepared_step
 from msgspec.structs import replace
+from random_steps import product_flops
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 STEPS = (
@@ -44,53 +45,52 @@ def rates(setting: Setting) -> Iterator[Case]:
     """The card's own rates: what every other figure is held to."""
     import torch
 
-    def products(name: str, dtype: Any, precision: str) -> Callable[[], Iterator[Row]]:
-        def run() -> Iterator[Row]:
-            size = 64 if setting.dry else 4096 if dtype in (torch.float64, torch.float32) else 8192
-            first, second = (torch.randn(size, size, device=setting.device).to(dtype) for _ in "ab")
-            before = torch.get_float32_matmul_precision()
-            torch.set_float32_matmul_precision(precision)
-            try:
-                seconds = setting.seconds(lambda: first @ second, 5)
-            finally:
-                torch.set_float32_matmul_precision(before)
-            setting.rates[name] = 2 * size**3 / min(seconds)
-            yield Row(seconds, note=f"{setting.rates[name] / 1e12:.3g} TFLOP/s")
-
-        return run
-
     for name, dtype, precision in (
         ("bf16", torch.bfloat16, "highest"),
         ("tf32", torch.float32, "high"),
         ("fp32", torch.float32, "highest"),
         ("fp64", torch.float64, "highest"),
     ):
-        yield Case(f"products in {name}", products(name, dtype, precision))
+        yield Case(f"products in {name}", partial(_products, setting, name, dtype, precision))
+    yield Case("Gram of few rows", partial(_few_rows, setting))
 
-    def few_rows() -> Iterator[Row]:
-        """The Gram of a slice of eight float32 rows: the longest sums of the smallest matrix."""
-        from gradscope.gradients.engines import loop
 
-        rows = torch.randn(8, 2**16 if setting.dry else 2**24, device=setting.device)
-        for name, is_coarse in (("added in float64", False), ("in float32 within chunks", True)):
-            accumulator = loop.GramAccumulator(8, setting.device, is_coarse=is_coarse)
-            seconds = setting.seconds(lambda: accumulator.products(rows), 5)  # noqa: B023 - it runs at once
-            yield Row(seconds, note=f"{rows.nbytes / min(seconds) / 1e9:.0f} GB/s", name=f"Gram of 8 rows, {name}")
+def _products(setting: Setting, name: str, dtype: Any, precision: str) -> Iterator[Row]:
+    import torch
 
-    yield Case("Gram of few rows", few_rows)
+    size = 64 if setting.dry else 4096 if dtype in (torch.float64, torch.float32) else 8192
+    first, second = (torch.randn(size, size, device=setting.device).to(dtype) for _ in "ab")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        seconds = setting.seconds(lambda: first @ second, 5)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    setting.rates[name] = 2 * size**3 / min(seconds)
+    yield Row(seconds, note=f"{setting.rates[name] / 1e12:.3g} TFLOP/s")
+
+
+def _few_rows(setting: Setting) -> Iterator[Row]:
+    """The Gram of a slice of eight float32 rows: the longest sums of the smallest matrix."""
+    import torch
+
+    from gradscope.gradients.engines.loop import GramAccumulator
+
+    rows = torch.randn(8, 2**16 if setting.dry else 2**24, device=setting.device)
+    for name, is_coarse in (("added in float64", False), ("in float32 within chunks", True)):
+        accumulator = GramAccumulator(8, setting.device, is_coarse=is_coarse)
+        seconds = setting.seconds(partial(accumulator.products, rows), 5)
+        yield Row(seconds, note=f"{rows.nbytes / min(seconds) / 1e9:.0f} GB/s", name=f"Gram of 8 rows, {name}")
 
 
 def steps(setting: Setting) -> Iterator[Case]:
     """One measured step over one plain pass, over the floor, and its memory; and where its time goes."""
-
-    def step(shape: str, trained: str, size: int, length: int) -> Callable[[], Iterator[Row]]:
-        def run() -> Iterator[Row]:
-            yield from _step(setting, prepared_step(setting, setting.policy(shape, trained), size, length))
-
-        return run
-
     for shape, trained, size, length in STEPS[:1] if setting.dry else STEPS:
-        yield Case(f"{shape} {trained} R={size} T={length}", step(shape, trained, size, length))
+        yield Case(f"{shape} {trained} R={size} T={length}", partial(_made_step, setting, shape, trained, size, length))
+
+
+def _made_step(setting: Setting, shape: str, trained: str, size: int, length: int) -> Iterator[Row]:
+    return _step(setting, prepared_step(setting, setting.policy(shape, trained), size, length))
 
 
 def _step(setting: Setting, prepared: Any, **options: Any) -> Iterator[Row]:
@@ -100,7 +100,10 @@ def _step(setting: Setting, prepared: Any, **options: Any) -> Iterator[Row]:
     plain = plain_pass(prepared)
     plain_seconds = setting.seconds(plain)
     middle = sorted(plain_seconds)[len(plain_seconds) // 2]
-    floor = product_flops(prepared) / setting.rates["bf16"] if "bf16" in setting.rates else None
+    num_tokens = sum(sequence.num_tokens for sequence in prepared.plan.sequences)
+    num_predicted = sum(len(sequence.completion_ids) for sequence in prepared.plan.sequences)
+    flops = product_flops(prepared.policy, num_tokens, num_predicted)
+    floor = flops / setting.rates["bf16"] if "bf16" in setting.rates else None
     found: list[Any] = []
     parts: dict[str, list[float]] = {"verify_gram": [], "relative_row_error": []}
 
@@ -130,33 +133,6 @@ def _step(setting: Setting, prepared: Any, **options: Any) -> Iterator[Row]:
     yield Row(seconds, middle, floor, peak, note=". ".join([note, *prepared.budget.notes]))
     yield Row(engine, middle, floor, name="    the engine alone")
     yield Row(plain_seconds, middle, floor, setting.peak(plain), name="    plain")
-
-
-def profile(setting: Setting) -> Iterator[Case]:
-    """Where the time of one measured step goes."""
-
-    def run() -> Iterator[Row]:
-        from torch.profiler import ProfilerActivity, profile
-
-        from gradscope.gradients.step.measure import measure_step
-
-        prepared = prepared_step(setting, setting.policy("4B"), 8, 300)
-        measure_step(prepared)
-        on_card = setting.device.type == "cuda"
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_card else [])]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with profile(activities=activities) as seen:
-                measure_step(prepared)
-                setting.wait()
-        kind = "self_device_time_total" if on_card else "self_cpu_time_total"
-        averages = sorted(seen.key_averages(), key=lambda each: -getattr(each, kind))
-        total = sum(getattr(each, kind) for each in averages)
-        for each in averages[:10]:
-            part = getattr(each, kind)
-            yield Row([part / 1e6], note=f"{part / total:.0%} of it, {each.count} calls", name=f"`{each.key[:60]}`")
-
-    yield Case("top ten of 4B full R=8 T=300", run)
 
 
 def waits(setting: Setting) -> Iterator[Case]:
@@ -220,80 +196,71 @@ def precision(setting: Setting) -> Iterator[Case]:
 
 def prompts(setting: Setting) -> Iterator[Case]:
     """What running a shared prompt once saves."""
-
-    def of(shape: str, trained: str, prompt: int) -> Callable[[], Iterator[Row]]:
-        def run() -> Iterator[Row]:
-            prepared = prepared_step(setting, setting.policy(shape, trained), 8, prompt + 128, prompt)
-            for engine in ("prompt", "stream"):
-                whole, *_, plain = _step(setting, prepared, engine=engine)
-                yield replace(whole, name=f"{engine}, {shape} {trained}, {prompt}")
-            yield replace(plain, name=f"plain, {shape} {trained}, {prompt}")
-
-        return run
-
     cases = (("4B", "full", 512), ("4B", "lora", 512), ("4B", "lora", 1536))
     for shape, trained, prompt in cases[-1:] if setting.dry else cases:
-        yield Case(f"{shape} {trained} R=8, prompt {prompt} and 128 more", of(shape, trained, prompt))
+        name = f"{shape} {trained} R=8, prompt {prompt} and 128 more"
+        yield Case(name, partial(_shared_prompt, setting, shape, trained, prompt))
+
+
+def _shared_prompt(setting: Setting, shape: str, trained: str, prompt: int) -> Iterator[Row]:
+    prepared = prepared_step(setting, setting.policy(shape, trained), 8, prompt + 128, prompt)
+    for engine in ("prompt", "stream"):
+        whole, *_, plain = _step(setting, prepared, engine=engine)
+        yield replace(whole, name=f"{engine}, {shape} {trained}, {prompt}")
+    yield replace(plain, name=f"plain, {shape} {trained}, {prompt}")
 
 
 def tokens(setting: Setting) -> Iterator[Case]:
     """Token rows, exact and sketched, over a plain pass of the group."""
-
-    def of(shape: str, trained: str, **options: Any) -> Callable[[], Iterator[Row]]:
-        def run() -> Iterator[Row]:
-            from gradscope.gradients.step.measure import measure_step
-            from gradscope.gradients.tokens.measure import measure_tokens
-
-            prepared = prepared_step(setting, setting.policy(shape, trained), 8, 300)
-            step = measure_step(prepared)
-            most = setting.size(128)
-            work = partial(measure_tokens, prepared, step, most=most, **options)
-            peak = setting.peak(work)
-            plain = min(setting.seconds(plain_pass(prepared)))
-            yield Row([setting.once(work)], plain, peak=peak, note=f"{most} tokens a group, checked")
-
-        return run
-
     policies = (("0.5B", "full"), ("0.5B", "lora"), ("4B", "lora"), ("4B", "full"))
     for shape, trained in policies[:1] if setting.dry else policies:
-        yield Case(f"{shape} {trained}, exact", of(shape, trained))
-    yield Case("0.5B full, sketched in 4096", of("0.5B", "full", num_buckets=64 if setting.dry else 4096))
+        yield Case(f"{shape} {trained}, exact", partial(_token_rows, setting, shape, trained))
+    sketch = partial(_token_rows, setting, "0.5B", "full", num_buckets=64 if setting.dry else 4096)
+    yield Case("0.5B full, sketched in 4096", sketch)
+
+
+def _token_rows(setting: Setting, shape: str, trained: str, **options: Any) -> Iterator[Row]:
+    from gradscope.gradients.step.measure import measure_step
+    from gradscope.gradients.tokens.measure import measure_tokens
+
+    prepared = prepared_step(setting, setting.policy(shape, trained), 8, 300)
+    step = measure_step(prepared)
+    most = setting.size(128)
+    work = partial(measure_tokens, prepared, step, most=most, **options)
+    peak = setting.peak(work)
+    plain = min(setting.seconds(plain_pass(prepared)))
+    yield Row([setting.once(work)], plain, peak=peak, note=f"{most} tokens a group, checked")
 
 
 def settings(setting: Setting) -> Iterator[Case]:
     """Constants that were chosen without a GPU, at other values."""
-
-    def slices(size: int) -> Callable[[], Iterator[Row]]:
-        def run() -> Iterator[Row]:
-            from gradscope.gradients.engines import loop
-
-            prepared = prepared_step(setting, setting.policy("4B"), 8, 300)
-            with mock.patch.object(loop, "CUDA_SLICE_BYTES", size):
-                _, engine, _ = _step(setting, prepared, engine="stream")
-            yield replace(engine, name="")
-
-        return run
-
     for size in (2**26, 2**28, 2**30)[: 1 if setting.dry else None]:
-        yield Case(f"4B full R=8 T=300, engine, slices of {size / 2**20:.0f} MiB", slices(size))
+        yield Case(f"4B full R=8 T=300, engine, slices of {size / 2**20:.0f} MiB", partial(_slices, setting, size))
+    yield Case("0.5B full R=8 T=300, engine, batches of two", partial(_batches, setting))
 
-    def batches() -> Iterator[Row]:
-        from gradscope.gradients.model.budget import TokenBudget
 
-        prepared = prepared_step(setting, setting.policy("0.5B"), 8, 300)
-        tokens = max(prepared.plan.lengths) * 2
-        several = replace(prepared, budget=TokenBudget(tokens, fixed=True))
-        _, engine, _ = _step(setting, several, engine="stream")
-        yield replace(engine, name="", note="pairs wait on the CPU")
+def _slices(setting: Setting, size: int) -> Iterator[Row]:
+    from gradscope.gradients.engines import loop
 
-    yield Case("0.5B full R=8 T=300, engine, batches of two", batches)
+    prepared = prepared_step(setting, setting.policy("4B"), 8, 300)
+    with mock.patch.object(loop, "CUDA_SLICE_BYTES", size):
+        _, engine, _ = _step(setting, prepared, engine="stream")
+    yield replace(engine, name="")
+
+
+def _batches(setting: Setting) -> Iterator[Row]:
+    from gradscope.gradients.model.budget import TokenBudget
+
+    prepared = prepared_step(setting, setting.policy("0.5B"), 8, 300)
+    budget = TokenBudget(max(prepared.plan.lengths) * 2, fixed=True)
+    _, engine, _ = _step(setting, replace(prepared, budget=budget), engine="stream")
+    yield replace(engine, name="", note="pairs wait on the CPU")
 
 
 SECTIONS = (
     Section("tests", 90, tests),
     Section("rates", 15, rates),
     Section("steps", 240, steps),
-    Section("profile", 60, profile),
     Section("waits", 15, waits),
     Section("precision", 25, precision),
     Section("prompts", 45, prompts),

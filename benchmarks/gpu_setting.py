@@ -1,4 +1,4 @@
-"""What the sections of `gpu.py` share: the table, the clock, limits, models with random weights and their rollouts."""
+"""What the sections of `gpu.py` share: the table, the clock, limits, models and their steps."""
 
 from __future__ import annotations
 
@@ -12,14 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from random_steps import random_policy, random_step
 
-SHAPES = {
-    "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
-    "4B": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
-    "8B": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32},
+SHAPES: dict[str, dict[str, Any]] = {
+    "0.5B": {
+        **{"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24},
+        **{"num_attention_heads": 14, "num_key_value_heads": 2, "head_dim": 64},
+    },
+    "4B": {
+        **{"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36},
+        **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128},
+    },
+    "8B": {
+        **{"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "tie_word_embeddings": False},
+        **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128},
+    },
 }
 """Qwen3's, the first of them Qwen2.5-0.5B's; all but the largest tie their head to the embedding."""
-TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+TINY = {
+    **{"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 64},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
+}
 GROUP, PROMPT = 8, 64  # rollouts of a group; tokens of a prompt, where nothing else is said
 
 
@@ -50,11 +63,7 @@ class Section(Struct, frozen=True):
 
 
 class Table:
-    """The one table, printed and kept row by row.
-
-    Args:
-        heading: What stands above it.
-    """
+    """The one table below its heading, printed and kept row by row."""
 
     def __init__(self, path: Path, heading: str) -> None:
         self._path = path
@@ -130,7 +139,7 @@ class Setting(Struct):
         if self._made is None or self._made[0] != key:
             self._made = None
             self.tidy()
-            self._made = (key, build(TINY if self.dry else SHAPES[shape], shape, trained, dtype, self))
+            self._made = (key, random_policy(TINY if self.dry else SHAPES[shape], trained, dtype, self.device))
         return self._made[1]
 
     def forget(self) -> None:
@@ -179,94 +188,11 @@ class Setting(Struct):
         return torch.cuda.max_memory_allocated(self.device) - before
 
 
-def build(sizes: dict[str, int], shape: str, trained: str, dtype: str, setting: Setting) -> Any:
-    """A Qwen3 with random weights, on the card from the start; LoRA of rank 16 on every linear layer."""
-    import warnings
-
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    from gradscope.gradients.model.policy import MeasuredPolicy, coarsest_dtype
-
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        **sizes,
-        num_key_value_heads=2 if shape == "0.5B" else min(8, sizes["num_attention_heads"]),
-        head_dim=8 if setting.dry else 64 if shape == "0.5B" else 128,
-        vocab_size=64 if setting.dry else 151936,
-        tie_word_embeddings=shape != "8B",
-        max_position_embeddings=8192,
-    )
-    with torch.device(setting.device):
-        model: Any = Qwen3ForCausalLM._from_config(config, dtype=getattr(torch, dtype)).eval()
-        if trained == "lora":
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                model = get_peft_model(
-                    model, LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
-                ).eval()
-            with torch.no_grad():
-                for name, parameter in model.named_parameters():
-                    if "lora_B" in name:  # a fresh adapter's is zero, and so is half of its gradient
-                        parameter.normal_(std=0.01)
-    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    return MeasuredPolicy(
-        model=model,
-        tokenizer=None,
-        trainable=trainable,
-        kind="adapter" if trained == "lora" else "full",
-        device=next(iter(trainable.values())).device,
-        dtype=coarsest_dtype(model),
-    )
-
-
-def groups_of(policy: Any, size: int, length: int, prompt: int) -> list[Any]:
-    """Groups of random rollouts, each of so many tokens, behind random prompts."""
-    import numpy as np
-
-    from gradscope.rollouts.groups import Rollout, RolloutGroup
-
-    rng, vocab = np.random.default_rng(0), policy.vocab_size
-
-    def ids(number: int) -> tuple[int, ...]:
-        return tuple(rng.integers(0, vocab, number).tolist())
-
-    groups = []
-    for first in range(0, size, GROUP):
-        shared = ids(prompt)
-        groups.append(
-            RolloutGroup(
-                step=1,
-                group_id=f"g{first}",
-                prompt_id=f"p{first}",
-                rollouts=tuple(
-                    Rollout(
-                        group_id=f"g{first}",
-                        sample=sample,
-                        row=first + sample,
-                        prompt="",
-                        completion="",
-                        prompt_ids=shared,
-                        completion_ids=ids(length - prompt),
-                        reward=float(sample % 2),
-                        advantage=float(rng.normal()),
-                    )
-                    for sample in range(min(GROUP, size - first))
-                ),
-            )
-        )
-    return groups
-
-
 def prepared_step(setting: Setting, policy: Any, size: int, length: int, prompt: int = PROMPT) -> Any:
     """A step of so many rollouts of so many tokens, ready to measure."""
-    from gradscope.gradients.plan.objective import Objective
-    from gradscope.gradients.plan.prepared_step import prepare_step
-
     length = setting.size(length)
-    groups = groups_of(policy, setting.size(size), length, min(setting.size(prompt), length // 2))
-    return prepare_step(policy, groups, Objective(loss_type="dapo"))
+    prompt = min(setting.size(prompt), length // 2)
+    return random_step(policy, [length - prompt] * setting.size(size), prompt, GROUP)
 
 
 def plain_pass(prepared: Any) -> Callable[[], None]:
@@ -285,18 +211,3 @@ def plain_pass(prepared: Any) -> Callable[[], None]:
             parameter.grad = None
 
     return plain
-
-
-def product_flops(prepared: Any) -> float:
-    """Operations of a step's plain pass in linear layers: forward, backward, and gradients of what is trained."""
-    import torch
-
-    trained = {id(parameter) for parameter in prepared.policy.trainable.values()}
-    sequences = prepared.plan.sequences
-    tokens = sum(sequence.num_tokens for sequence in sequences)
-    predicted = sum(len(sequence.completion_ids) for sequence in sequences)
-    flops = 0.0
-    for layer in (module for module in prepared.policy.model.modules() if isinstance(module, torch.nn.Linear)):
-        positions = predicted if layer.out_features == prepared.policy.vocab_size else tokens
-        flops += 2.0 * (3 if id(layer.weight) in trained else 2) * positions * layer.weight.numel()
-    return flops

@@ -13,10 +13,12 @@ import statistics
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
+from random_steps import product_flops, random_policy, random_step
 
 LENGTHS: dict[str, tuple[int, tuple[int, ...]]] = {
     "T=256": (32, (224,)),
@@ -24,7 +26,11 @@ LENGTHS: dict[str, tuple[int, tuple[int, ...]]] = {
     "prompt 512, completions 128": (512, (128,)),
 }
 """Tokens of the prompt, and of the completions in turn."""
-VOCAB = 8192
+SHAPE = {
+    **{"hidden_size": 384, "intermediate_size": 1152, "num_hidden_layers": 6, "vocab_size": 8192},
+    **{"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64},
+}
+"""A Qwen3 of 13.5 M parameters with tied embeddings."""
 NUM_PAIRS = 5
 ENGINES = ("loop", "stream", "prompt")
 BY_ROW = "stream, --batch-tokens 256"  # a row of T = 256 a batch: less memory
@@ -70,20 +76,21 @@ def measure_cell(trained: str, lengths: str, method: str, size: int, pairs: int)
     from gradscope.gradients.model.batches import pad_batch
 
     torch.set_num_threads(1)
-    model, trainable = build_model(trained)
-    plan = build_plan(lengths, size)
-    batch = pad_batch(range(size), plan.sequences, torch.device("cpu"))
-    plain = plain_pass(model, trainable, batch)
+    prompt, completions = LENGTHS[lengths]
+    policy = random_policy(SHAPE, trained, "float32", "cpu")
+    step = random_step(policy, [completions[row % len(completions)] for row in range(size)], prompt, size)
+    batch = pad_batch(range(size), step.plan.sequences, policy.device)
+    plain = plain_pass(policy, batch)
     if method == "matmul":
         plain()
-        ratios = [matmul_seconds(model, trainable, batch) / seconds(plain) for _ in range(pairs)]
+        ratios = [matmul_seconds(policy, batch) / seconds(plain) for _ in range(pairs)]
         return {"ratios": ratios, "peak_mb": None, "covered": None}
-    work = {"plain": plain, **engines(model, trainable, plan, batch)}[method]
+    work = {"plain": plain, **engines(step, batch.input_ids.numel())}[method]
     before = reset_peak()
     total = work()
     peak = peak_bytes() - before
     plain()
-    whole = sum(parameter.numel() for parameter in trainable.values())
+    whole = sum(parameter.numel() for parameter in policy.trainable.values())
     return {
         "ratios": [seconds(work) / seconds(plain) for _ in range(pairs)],
         "peak_mb": peak / 1e6,
@@ -91,97 +98,35 @@ def measure_cell(trained: str, lengths: str, method: str, size: int, pairs: int)
     }
 
 
-def engines(model: Any, trainable: dict[str, Any], plan: Any, batch: Any) -> dict[str, Callable[[], Any]]:
-    """What each engine does for this plan."""
-    import torch
-
+def engines(step: Any, tokens: int) -> dict[str, Callable[[], Any]]:
+    """What each engine does for this step, whose padded batch has so many tokens."""
     from gradscope.gradients.engines.loop import GramAccumulator, loop_gram
     from gradscope.gradients.engines.prompt import prompt_gram
     from gradscope.gradients.engines.stream import stream_gram
     from gradscope.gradients.model.batches import MAX_BATCH_TOKENS
     from gradscope.gradients.model.budget import TokenBudget
-    from gradscope.gradients.model.policy import MeasuredPolicy
-    from gradscope.gradients.plan.prepared_step import PreparedStep
+
+    policy, rows = step.policy, range(len(step.plan.rows))
+    step = replace(step, budget=TokenBudget(tokens))
 
     def run(add_up: Callable[[Any], object]) -> Any:
-        total = GramAccumulator(len(plan.rows), cpu)
+        total = GramAccumulator(len(rows), policy.device)
         add_up(total)
         return total
 
-    tokens, cpu, dtype = batch.input_ids.numel(), torch.device("cpu"), torch.float32
-    policy = MeasuredPolicy(model=model, tokenizer=None, trainable=trainable, kind="full", device=cpu, dtype=dtype)
-    step = PreparedStep(step=1, groups=(), policy=policy, plan=plan, budget=TokenBudget(tokens))
-
     def stream(most: int) -> Callable[[], Any]:
-        batches = step.batches(range(len(plan.rows)), most)
+        batches = step.batches(rows, most)
         return lambda: run(lambda total: stream_gram(step, batches, total, lambda *_: None))
 
     return {
-        "loop": lambda: run(lambda total: loop_gram(step, trainable, total, lambda *_: None)),
+        "loop": lambda: run(lambda total: loop_gram(step, policy.trainable, total, lambda *_: None)),
         "stream": stream(MAX_BATCH_TOKENS),
         BY_ROW: stream(256),
         "prompt": lambda: run(lambda total: prompt_gram(step, tokens, total, lambda *_: None)),
     }
 
 
-def build_model(trained: str) -> tuple[Any, dict[str, Any]]:
-    """A Qwen3-shaped model of 13.5 M parameters with tied embeddings; LoRA of rank 16 on every linear layer."""
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCAB,
-        hidden_size=384,
-        intermediate_size=1152,
-        num_hidden_layers=6,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=64,
-        tie_word_embeddings=True,
-    )
-    model: Any = Qwen3ForCausalLM(config).eval()
-    if trained == "lora":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = get_peft_model(model, LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")).eval()
-    return model, {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def build_plan(lengths: str, size: int) -> Any:
-    """Score rows of one group: random rollouts behind one random prompt."""
-    import torch
-
-    from gradscope.gradients.model.batches import TokenSequence
-    from gradscope.gradients.plan.objective import Objective
-    from gradscope.gradients.plan.rows import plan_rows
-    from gradscope.rollouts.groups import Rollout
-
-    generator = torch.Generator().manual_seed(0)
-
-    def ids(number: int) -> tuple[int, ...]:
-        return tuple(torch.randint(0, VOCAB, (number,), generator=generator).tolist())
-
-    num_prompt, num_completion = LENGTHS[lengths]
-    prompt, sequences, rollouts = ids(num_prompt), [], []
-    for sample in range(size):
-        completion = ids(num_completion[sample % len(num_completion)])
-        sequences.append(
-            TokenSequence(
-                group_id="g",
-                sample=sample,
-                prompt_ids=prompt,
-                completion_ids=completion,
-                mask=(True,) * len(completion),
-                inferred=False,
-            )
-        )
-        rollouts.append(Rollout(group_id="g", sample=sample, row=sample, prompt="", completion="", reward=0.0))
-    return plan_rows(sequences, rollouts, Objective())
-
-
-def plain_pass(model: Any, trainable: dict[str, Any], batch: Any) -> Callable[[], None]:
+def plain_pass(policy: Any, batch: Any) -> Callable[[], None]:
     """One forward and backward pass of a padded batch, as training does it with logits formed whole."""
     import torch
 
@@ -193,29 +138,23 @@ def plain_pass(model: Any, trainable: dict[str, Any], batch: Any) -> Callable[[]
     given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "use_cache": False}
 
     def plain() -> None:
-        logits = model(**given, position_ids=batch.position_ids, logits_to_keep=kept).logits[:, :-1]
+        logits = policy.model(**given, position_ids=batch.position_ids, logits_to_keep=kept).logits[:, :-1]
         chosen = logits.gather(2, batch.input_ids[:, 1 - kept :, None]).squeeze(2) - torch.logsumexp(logits, 2)
         chosen[counted[:, 1 - kept :]].sum().backward()
-        for parameter in trainable.values():
+        for parameter in policy.trainable.values():
             parameter.grad = None
 
     return plain
 
 
-def matmul_seconds(model: Any, trainable: dict[str, Any], batch: Any) -> float:
+def matmul_seconds(policy: Any, batch: Any) -> float:
     """Seconds of the plain pass's matrix products at this machine's own rate, attention left out: the limit."""
     import torch
 
-    trained = {id(parameter) for parameter in trainable.values()}
     tokens, predicted = batch.input_ids.numel(), sum(num + 1 for num in batch.num_completion)
-    flops = 0
-    for layer in (module for module in model.modules() if isinstance(module, torch.nn.Linear)):
-        positions = predicted if layer.out_features == VOCAB else tokens
-        passes = 3 if id(layer.weight) in trained else 2  # forward, backward, and the weight's own gradient
-        flops += 2 * passes * positions * layer.weight.numel()
     first, second = torch.randn(tokens, 384), torch.randn(384, 1152)
     best = min(seconds(lambda: first @ second) for _ in range(20))
-    return best * flops / (2 * tokens * 384 * 1152)
+    return best * product_flops(policy, tokens, predicted) / (2 * tokens * 384 * 1152)
 
 
 def seconds(work: Callable[[], object]) -> float:

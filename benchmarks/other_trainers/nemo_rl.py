@@ -1,9 +1,7 @@
 """A trainer of NeMo-RL's semantics in a few lines: token or sequence level, KL with its own weight, correction."""
 
-import copy
-import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, save, update
+from benchmarks.other_trainers.toy import Sample, Truth, sampled_steps, update
+from benchmarks.scale.made_up import write_lines
 from gradscope.rollouts.event_file import masked_checksum
 
 LOG = "exp_001"
@@ -82,21 +81,16 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int, Truth]:
+def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
     """A run of two steps: step -> the truth; the weights before the first are in ``initial``."""
     given = {**_DEFAULTS, **{name: value for name, value in case.items() if name in _DEFAULTS}}
-    model = first_model()
-    first = copy.deepcopy(model)
-    save(model, folder / "initial")
     run, truths, temperature = folder / "run", {}, float(case.get("temperature", 1.0))
     size = int(case.get("train_global_batch_size", 12))
     config = _config(given, case, size)
     events = run / "exp_001" / "tensorboard" / "events.out.tfevents.1.host.1.0"
     events.parent.mkdir(parents=True)
     data = _record(b"\x09" + struct.pack("<d", 1.0) + b"\x1a\x0dbrain.Event:2")
-    for step in range(1, num_steps + 1):
-        samples = draw(step, turns=bool(case.get("turns")))
-        remember(model, first, samples, temperature=temperature, noise=float(case.get("noise", 0.05)))
+    for step, model, samples in sampled_steps(folder, case, temperature):
         _advantages(samples, others=bool(case.get("use_leave_one_out_baseline", True)))
         out = [2, 7] if case.get("masked") else []
         for start in range(0, len(samples), size):
@@ -116,13 +110,13 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
         reward = sum(sample.reward for sample in samples) / len(samples)
         for name, value in (("train/grad_norm", truth.norm), ("train/reward", reward), ("train/lr", 0.1)):
             data += b"" if case.get("silent") else _scalar(step, name, value)
-        _write_data(run / "exp_001" / f"train_data_step{step}.jsonl", samples, out)
+        write_lines(run / "exp_001" / f"train_data_step{step}.jsonl", _data(samples, out))
         checkpoint = run / "results" / "grpo" / f"step_{step}"
         if case.get("shards"):
             (checkpoint / "policy" / "weights").mkdir(parents=True)
             (checkpoint / "policy" / "weights" / "__0_0.distcp").write_bytes(b"")
         else:
-            save(model, checkpoint / "hf")
+            model.save_pretrained(checkpoint / "hf")
         (checkpoint / "config.yaml").write_text(yaml.safe_dump(config))
     events.write_bytes(data)
     return truths
@@ -221,12 +215,11 @@ def _kl(sample: Sample, logp: Tensor, given: dict[str, Any], *, old: bool) -> Te
     return (weight * kinds[given["reference_policy_kl_type"]]).clamp(-10, 10)
 
 
-def _write_data(file: Path, samples: Sequence[Sample], out: Sequence[int]) -> None:
-    lines = []
+def _data(samples: Sequence[Sample], out: Sequence[int]) -> Iterator[dict[str, Any]]:
     for at, sample in enumerate(samples):
         before, length = len(sample.prompt), len(sample.prompt) + len(sample.completion)
         mask = [1] * len(sample.completion) if at in out else sample.mask
-        row = {
+        yield {
             "content": [["question", "answer"]],
             "rewards": [sample.reward],
             "input_lengths": [length],
@@ -238,8 +231,6 @@ def _write_data(file: Path, samples: Sequence[Sample], out: Sequence[int]) -> No
             "prev_logprobs": [_padded([0.0] * before + sample.old.tolist())],
             "idx": at,
         }
-        lines.append(json.dumps(row))
-    file.write_text("\n".join(lines) + "\n")
 
 
 def _padded(values: Sequence[Any]) -> list[Any]:

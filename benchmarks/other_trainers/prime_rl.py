@@ -1,14 +1,14 @@
 """A trainer of prime-rl's semantics in a few lines: ratio to the sampler, trust region by probability, token mean."""
 
-import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, save, update
+from benchmarks.other_trainers.toy import Sample, Truth, sampled_steps, update
+from benchmarks.scale.made_up import write_lines
 
 LOG = "."
 CASES: dict[str, dict[str, Any]] = {
@@ -37,20 +37,15 @@ _LOSS = ("type", "dppo_mask_low", "dppo_mask_high", "ipo_threshold", "ipo_mask_l
 _DEFAULTS = {"dppo_mask_low": 0.2, "dppo_mask_high": 0.2, "ipo_threshold": 0.1, "kl_tau": 1e-3, "adv_tau": 1.0}
 
 
-def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int, Truth]:
+def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
     """A run of two steps: step -> the truth; the weights before the first are in ``initial``."""
     given = {**_DEFAULTS, **case}
-    model = first_model()
-    first = copy.deepcopy(model)
-    save(model, folder / "initial")
     run, truths, metrics = folder / "run", {}, []
     temperature = float(case.get("temperature", 1.0))
-    for step in range(1, num_steps + 1):
-        samples = draw(step, turns=bool(case.get("turns")))
+    for step, model, samples in sampled_steps(folder, case, temperature):
         if case.get("dead"):
             for sample in samples[-4:]:
                 sample.reward = 1.0
-        remember(model, first, samples, temperature=temperature, noise=float(case.get("noise", 0.05)))
         for sample in samples:
             members = [other.reward for other in samples if other.group == sample.group]
             sample.advantage = sample.reward - sum(members) / len(members)
@@ -63,19 +58,20 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
             {"step": step, "time": 2.0, "reward/all/mean": sum(sample.reward for sample in samples) / len(samples)},
         ]
         if case.get("export"):
-            _write_export(run / "token_exports" / f"step_{step}" / "rank_0.jsonl", step, batch)
+            write_lines(run / "token_exports" / f"step_{step}" / "rank_0.jsonl", _export(step, batch))
         elif case.get("stream"):
             _write_stream(run / "monitors" / "file" / "traces", step, samples, case)
         else:
             shift = 1 if case.get("elsewhere") else 0
-            _write_traces(run / "rollouts" / f"step_{step}" / "train" / "all", step, samples, case, trained=False)
-            later = run / "rollouts" / f"step_{step + shift}" / "train" / "effective"
-            _write_traces(later, step, batch, case, trained=True)
-        save(model, run / "weights" / f"step_{step}")
+            arrived = run / "rollouts" / f"step_{step}" / "train" / "all" / "traces.jsonl"
+            write_lines(arrived, _traces(step, samples, case, trained=False))
+            later = run / "rollouts" / f"step_{step + shift}" / "train" / "effective" / "traces.jsonl"
+            write_lines(later, _traces(step, batch, case, trained=True))
+        model.save_pretrained(run / "weights" / f"step_{step}")
         if case.get("bare"):
             (run / "weights" / f"step_{step}" / "config.json").unlink()
     _write_config(run / "configs" / "rl.json", case)
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    write_lines(run / "metrics.jsonl", metrics)
     return truths
 
 
@@ -104,15 +100,12 @@ def _parts(batch: Sequence[Sample], given: dict[str, Any]) -> Any:
     return parts
 
 
-def _write_traces(folder: Path, step: int, samples: Sequence[Sample], case: dict[str, Any], *, trained: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = []
+def _traces(step: int, samples: Sequence[Sample], case: dict[str, Any], *, trained: bool) -> Iterator[dict[str, Any]]:
     for name, sample in _named(step, samples):
         row = _episode(step, name, f"g{sample.group}", sample, case)
         if trained:
             row["traces"][0]["nodes"][1]["advantages"] = [sample.advantage] * sum(map(bool, sample.mask))
-        lines.append(json.dumps(row))
-    (folder / "traces.jsonl").write_text("\n".join(lines) + "\n")
+        yield row
 
 
 def _write_stream(folder: Path, step: int, samples: Sequence[Sample], case: dict[str, Any]) -> None:
@@ -158,12 +151,10 @@ def _episode(step: int, name: str, group: str, sample: Sample, case: dict[str, A
     }
 
 
-def _write_export(file: Path, step: int, batch: Sequence[Sample]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    lines = []
+def _export(step: int, batch: Sequence[Sample]) -> Iterator[dict[str, Any]]:
     for sample in batch:
         zeros = [0.0] * len(sample.prompt)
-        row = {
+        yield {
             "schema_version": 1,
             "step": step,
             "rank": 0,
@@ -173,8 +164,6 @@ def _write_export(file: Path, step: int, batch: Sequence[Sample]) -> None:
             "advantages": zeros + [sample.advantage * flag for flag in sample.mask],
             "inference_logprobs": zeros + sample.sampler.tolist(),
         }
-        lines.append(json.dumps(row))
-    file.write_text("\n".join(lines) + "\n")
 
 
 def _write_config(file: Path, case: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ Shapes: R rollouts of an update, T tokens of a completion.
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from msgspec import Struct, field
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from benchmarks.oracle import gradient_row, padded
 
 VOCAB = 29
 PAD = 0
@@ -95,31 +97,33 @@ def draw(step: int, *, num_groups: int = 3, size: int = 4, turns: bool = False) 
 
 def logprobs(model: Any, samples: Sequence[Sample], temperature: float = 1.0) -> tuple[list[Tensor], list[Tensor]]:
     """Log-probabilities and entropies of completions, [R][T] each: prompts padded on the left, positions given."""
-    before = max(len(sample.prompt) for sample in samples)
-    after = max(len(sample.completion) for sample in samples)
-    ids = torch.full((len(samples), before + after), PAD)
-    seen = torch.zeros_like(ids)
-    for row, sample in enumerate(samples):
-        start, end = before - len(sample.prompt), before + len(sample.completion)
-        ids[row, start:end] = torch.tensor(sample.prompt + sample.completion)
-        seen[row, start:end] = 1
+    ids, seen, width = padded(samples, PAD)
     positions = (seen.cumsum(1) - 1).clamp(min=0)
     logits = model(input_ids=ids, attention_mask=seen, position_ids=positions).logits / temperature
     everything = torch.log_softmax(logits, -1)
     chosen = everything[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
     entropy = -(everything.exp() * everything).sum(-1)[:, :-1]
-    spans = [slice(before - 1, before - 1 + len(sample.completion)) for sample in samples]
+    spans = [slice(width - 1, width - 1 + len(sample.completion)) for sample in samples]
     return [chosen[i, span] for i, span in enumerate(spans)], [entropy[i, span] for i, span in enumerate(spans)]
 
 
-def remember(model: Any, reference: Any, samples: Sequence[Sample], *, temperature: float, noise: float) -> None:
-    """What a trainer computes before its update: the sampler's log-probabilities are its own with noise."""
-    rng = torch.Generator().manual_seed(11)
-    with torch.no_grad():
-        own, first = (logprobs(each, samples, temperature)[0] for each in (model, reference))
-    for sample, old, ref in zip(samples, own, first, strict=True):
-        sample.old, sample.reference = old, ref
-        sample.sampler = old + noise * torch.randn(old.shape, generator=rng)
+def sampled_steps(folder: Path, case: dict[str, Any], temperature: float) -> Iterator[tuple[int, Any, list[Sample]]]:
+    """The model and what it sampled before each of two updates; its first weights are saved in ``initial``.
+
+    The sampler's log-probabilities are the trainer's own with noise.
+    """
+    first = first_model()
+    model = with_adapter(copy.deepcopy(first), folder / "base") if case.get("lora") else copy.deepcopy(first)
+    model.save_pretrained(folder / "initial")
+    for step in (1, 2):
+        samples = draw(step, turns=bool(case.get("turns")))
+        rng, noise = torch.Generator().manual_seed(11), float(case.get("noise", 0.05))
+        with torch.no_grad():
+            own, reference = (logprobs(each, samples, temperature)[0] for each in (model, first))
+        for sample, old, ref in zip(samples, own, reference, strict=True):
+            sample.old, sample.reference = old, ref
+            sample.sampler = old + noise * torch.randn(old.shape, generator=rng)
+        yield step, model, samples
 
 
 Parts = Callable[[Sequence[Sample], list[Tensor], list[Tensor]], tuple[list[Tensor], list[Tensor]]]
@@ -184,28 +188,14 @@ def with_adapter(base: Any, folder: Path) -> Any:
         return get_peft_model(base, config).train()
 
 
-def save(model: Any, folder: Path) -> None:
-    """A Hugging Face folder."""
-    model.save_pretrained(folder)
-
-
 def _truth(model: Any, samples: Sequence[Sample], parts: Parts, temperature: float) -> tuple[float, list[np.ndarray]]:
     exact = copy.deepcopy(model).double()
     parameters = _trained(exact)
     rows, total = [], torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
     for sample in samples:
         rewards, rest = parts([sample], *logprobs(exact, [sample], temperature))
-        rows.append(_flat(rewards[0], parameters))
-        total += rows[-1] + (_flat(rest[0], parameters) if rest else 0.0)
+        rows.append(gradient_row(rewards[0], parameters))
+        total += rows[-1] + (gradient_row(rest[0], parameters) if rest else 0.0)
     groups = sorted({sample.group for sample in samples})
     members = [[row for row, sample in zip(rows, samples, strict=True) if sample.group == group] for group in groups]
     return float(total.norm()), [torch.linalg.svdvals(torch.stack(rows)).numpy() for rows in members]
-
-
-def _flat(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    if not loss.requires_grad:
-        return torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
-    gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
-    return torch.cat(
-        [(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in zip(parameters, gradients, strict=True)]
-    )

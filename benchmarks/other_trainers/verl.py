@@ -1,8 +1,6 @@
 """A trainer of verl's semantics in a few lines: mini-batches, ``loss_agg_mode``, dual clip, KL, entropy, correction."""
 
-import copy
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from benchmarks.other_trainers.toy import Sample, Truth, draw, first_model, remember, save, update, with_adapter
+from benchmarks.other_trainers.toy import Sample, Truth, sampled_steps, update
+from benchmarks.scale.made_up import write_lines
 
 WIDTH = 16  # the response length that the older trainer pads to
 
@@ -103,18 +102,12 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int, Truth]:
+def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
     """A run of two steps: step -> the truth; the weights before the first are in ``initial``."""
     given = {**_DEFAULTS, **{name: value for name, value in case.items() if "." in name}}
-    model = first_model()
-    first = copy.deepcopy(model)
-    model = with_adapter(model, folder / "base") if case.get("lora") else model
-    save(model, folder / "initial")
+    temperature = float(given["rollout.temperature"])
     run, truths, metrics = folder / "run", {}, []
-    for step in range(1, num_steps + 1):
-        samples = draw(step, turns=bool(case.get("turns")))
-        temperature = float(given["rollout.temperature"])
-        remember(model, first, samples, temperature=temperature, noise=float(case.get("noise", 0.05)))
+    for step, model, samples in sampled_steps(folder, case, temperature):
         _advantages(samples, given)
         size = int(given["actor.ppo_mini_batch_size"]) * int(given["rollout.n"])
         found = [
@@ -133,17 +126,17 @@ def make(folder: Path, case: dict[str, Any], *, num_steps: int = 2) -> dict[int,
         mean = sum(each.norm for each in found) / len(found)
         scores = sum(sample.reward for sample in samples) / len(samples)
         metrics.append({"step": step, "data": {"actor/grad_norm": mean, "critic/score/mean": scores}})
-        _write_rollouts(run / "rollouts" / f"{step}.jsonl", step, samples, case)
+        write_lines(run / "rollouts" / f"{step}.jsonl", _rollouts(step, samples, case))
         actor = run / f"global_step_{step}" / "actor"
         if case.get("shards"):
             actor.mkdir(parents=True)
             (actor / "model_world_size_1_rank_0.pt").write_bytes(b"")
         else:
-            save(model, actor / ("lora_adapter" if case.get("lora") else "huggingface"))
+            model.save_pretrained(actor / ("lora_adapter" if case.get("lora") else "huggingface"))
     if case.get("old"):
         del given["trainer.use_v1"]
     _write_config(run / ".hydra" / "config.yaml", given)
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    write_lines(run / "metrics.jsonl", metrics)
     return truths
 
 
@@ -239,10 +232,8 @@ def _kl(sample: Sample, logp: Tensor, given: dict[str, Any]) -> Tensor:
     return (behind.exp() - behind - 1).clamp(-10, 10)
 
 
-def _write_rollouts(file: Path, step: int, samples: Sequence[Sample], case: dict[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
+def _rollouts(step: int, samples: Sequence[Sample], case: dict[str, Any]) -> Iterator[dict[str, Any]]:
     seen: dict[int, int] = {}
-    lines = []
     for sample in samples:
         session = seen[sample.group] = seen.get(sample.group, -1) + 1
         row: dict[str, Any] = {
@@ -265,8 +256,7 @@ def _write_rollouts(file: Path, step: int, samples: Sequence[Sample], case: dict
                 "rollout_log_probs": sample.sampler.tolist() + [0.0] * after,
                 "advantages": [sample.advantage * flag for flag in sample.mask] + [0.0] * after,
             }
-        lines.append(json.dumps(row))
-    file.write_text("\n".join(lines) + "\n")
+        yield row
 
 
 def _write_config(file: Path, given: dict[str, Any]) -> None:

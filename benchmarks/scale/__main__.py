@@ -9,7 +9,8 @@ process with one DuckDB query that reads the columns which the answer needs and 
 have read the files once before, and gave the same numbers of groups, dead groups and rollouts. Logs are written to a
 temporary folder that is removed, one at a time, each of about 1 GB or less unless `--rows` says otherwise.
 
-`small` is a log of 160 rows, `follow` the wait of `degeneracy --follow` for a step that is written to a verl log.
+`--kind generic --rows 160 --repeats 5` measures a small log, the kind `follow` the wait of `degeneracy --follow` for
+a step that is written to a verl log.
 """
 
 import argparse
@@ -19,14 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.scale import text_logs, token_logs
-from benchmarks.scale.follow import EVERY, follow
 from benchmarks.scale.kind import Kind
 from benchmarks.scale.made_up import MadeUpRun, run_of
-from benchmarks.scale.measure import Measurement, answer_of, answer_of_peer, degeneracy, measured
+from benchmarks.scale.measure import EVERY, Measurement, answer_of, answer_of_peer, degeneracy, follow, measured
 
 KINDS = {kind.name: kind for kind in (*text_logs.KINDS, *token_logs.KINDS)}
-SMALL, FOLLOW = "small", "follow"
-SMALL_ROWS, SMALL_RUNS = 160, 5
+FOLLOW = "follow"
 HEAD = (
     "| log | groups, of them dead | beside | seconds | ratio | seconds of all cores | ratio | peak memory, MB |\n"
     "|---|---|---|---|---|---|---|---|"
@@ -34,11 +33,11 @@ HEAD = (
 
 
 def main() -> None:
-    """Print the table, and a sentence each of the small log and of following."""
+    """Print the table, and a sentence of following."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = (*KINDS, SMALL, FOLLOW)
+    names = (*KINDS, FOLLOW)
     parser.add_argument("--kind", nargs="+", choices=names, metavar="NAME", default=names, help=", ".join(names))
-    parser.add_argument("--rows", type=int, help="rows of each log but the small one")
+    parser.add_argument("--rows", type=int, help="rows of each log")
     parser.add_argument("--repeats", type=int, default=3, help="rounds, and steps that are written while it follows")
     parser.add_argument("--folder", type=Path, help="where to make the temporary folders")
     parser.add_argument("--bad-lines", action="store_true", help="half a line in the middle of every file")
@@ -51,14 +50,12 @@ def main() -> None:
         print(HEAD, flush=True)
     for kind in kinds:
         _measure(kind, arguments)
-    if SMALL in arguments.kind:
-        _measure_small(arguments.folder)
     if FOLLOW in arguments.kind:
         _measure_follow(arguments)
 
 
 def _measure(kind: Kind, arguments: argparse.Namespace) -> None:
-    """Print a line for each peer of a kind.
+    """Print the line of a kind.
 
     Raises:
         SystemExit: The answers differ.
@@ -66,32 +63,15 @@ def _measure(kind: Kind, arguments: argparse.Namespace) -> None:
     with _temporary_folder(arguments.folder) as name:
         folder = Path(name)
         run = _made(kind, folder, arguments)
-        peers = kind.peers(folder)
-        answer = answer_of(folder)
-        for peer, command in peers.items():
-            other = answer_of_peer(command)
-            if other != answer:
-                raise SystemExit(f"{kind.name}: gradscope says {answer}, the {peer} {other}.")
-        commands = {"gradscope": degeneracy(folder), **peers}
-        rounds = [{name: measured(command) for name, command in commands.items()} for _ in range(arguments.repeats)]
+        commands = (degeneracy(folder), kind.peer(folder))
+        beside = "scan" if kind.scan else "torch loop"
+        answer, other = answer_of(folder), answer_of_peer(commands[1])
+        if other != answer:
+            raise SystemExit(f"{kind.name}: gradscope says {answer}, the {beside} {other}.")
+        both = [(measured(commands[0]), measured(commands[1])) for _ in range(arguments.repeats)]
         broken = ", a broken line a file" if arguments.bad_lines else ""
         log = f"{kind.name}, {run.num_rows:,} rows, {_gigabytes(folder):.2f} GB{broken}"
-        for peer in peers:
-            both = [(one["gradscope"], one[peer]) for one in rounds]
-            print(f"| {log} | {answer.num_groups:,}, {answer.num_dead:,} | {peer} | {_cells(both)} |", flush=True)
-
-
-def _measure_small(parent: Path | None) -> None:
-    with _temporary_folder(parent) as name:
-        folder = Path(name)
-        kind = KINDS["generic"]
-        kind.make(folder, run_of(SMALL_ROWS, None), False)
-        scan = kind.peers(folder)["scan"]
-        both = [(measured(degeneracy(folder)), measured(scan)) for _ in range(SMALL_RUNS)]
-    ours, bare = (min(one.cpu for one in column) for column in zip(*both, strict=True))
-    print(
-        f"\nA log of {SMALL_ROWS} rows: {ours:.2f} seconds of all cores, the scan {bare:.2f} (least of {SMALL_RUNS})."
-    )
+        print(f"| {log} | {answer.num_groups:,}, {answer.num_dead:,} | {beside} | {_cells(both)} |", flush=True)
 
 
 def _measure_follow(arguments: argparse.Namespace) -> None:
@@ -125,7 +105,7 @@ def _cells(both: Sequence[tuple[Measurement, Measurement]]) -> str:
     cells = []
     for name in ("seconds", "cpu"):
         ours, theirs = ([getattr(pair[at], name) for pair in both] for at in (0, 1))
-        cells.append(f"{_spread(ours, '.1f')} / {_spread(theirs, '.1f')}")
+        cells.append(f"{_spread(ours, '.3g')} / {_spread(theirs, '.3g')}")
         cells.append(_spread([one / other for one, other in zip(ours, theirs, strict=True)], ".2f"))
     peaks = " / ".join(f"{max(pair[at].peak_mb for pair in both):.0f}" for at in (0, 1))
     return " | ".join((*cells, peaks))

@@ -12,7 +12,7 @@ from msgspec import Struct
 GROUP_SIZE = 8
 NUM_PROMPTS = 7_500
 NUM_FILES = 200  # steps, and so files, of a run that is no small one
-NUM_LETTERS = 264  # of a completion
+NUM_LETTERS, ALONE = 200, 264  # of a completion that has its prompt beside it, and of one that has not
 PROMPT_TOKENS, RESPONSE_TOKENS = 8, 16
 _POOL = 1 << 20
 
@@ -63,18 +63,9 @@ class MadeUpRun(Struct, frozen=True):
 
 
 def run_of(num_rows: int, rows_a_step: int | None) -> MadeUpRun:
-    """A run of so many rows.
-
-    Args:
-        num_rows: As many as whole groups of 8 hold.
-        rows_a_step: About so many; None: as many as 200 steps leave to each, of a run that has few rows 64.
-
-    Returns:
-        The run.
-    """
-    if rows_a_step is not None:
-        return MadeUpRun(num_rows, max(1, num_rows // rows_a_step))
-    return MadeUpRun(num_rows, max(1, min(NUM_FILES, num_rows // 64)))
+    """A run of whole groups of 8; None: as many rows a step as 200 steps leave to each, of few rows 64."""
+    num_steps = min(NUM_FILES, num_rows // 64) if rows_a_step is None else num_rows // rows_a_step
+    return MadeUpRun(num_rows, max(1, num_steps))
 
 
 def prompt_text(prompt: int) -> str:
@@ -99,18 +90,13 @@ def response(step: int, row: int) -> tuple[list[int], list[float]]:
     return pool[_at(step, row, len(pool))]
 
 
-def write_lines(file: Path, rows: Iterable[object], num_rows: int, *, with_broken: bool) -> None:
-    """A file of JSON lines.
-
-    Args:
-        num_rows: How many they are.
-        with_broken: Whether to write, before the row in the middle, half of that row's line.
-    """
+def write_lines(file: Path, rows: Iterable[object], broken: int | None = None) -> None:
+    """A file of JSON lines, before one of which half of that line stands."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", encoding="utf-8") as stream:
         for at, row in enumerate(rows):
             line = json.dumps(row)
-            if with_broken and at == num_rows // 2:
+            if at == broken:
                 stream.write(line[: len(line) // 2] + "\n")
             stream.write(line + "\n")
 
@@ -129,7 +115,7 @@ def _words() -> str:
     draw = random.Random(0)
     words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(2_000)]
     text = ""
-    while len(text) < _POOL + NUM_LETTERS:
+    while len(text) < _POOL + ALONE:
         text += " ".join(draw.choices(words, k=10_000)) + " "
     return text
 

@@ -6,20 +6,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from benchmarks.scale.kind import Kind, duckdb_scan, groups_of, lines, loop, quoted
-from benchmarks.scale.made_up import GROUP_SIZE, MadeUpRun, completion, prompt_text, write_lines
+from benchmarks.scale.kind import Kind, file_a_step, groups_of, lines, quoted
+from benchmarks.scale.made_up import ALONE, GROUP_SIZE, MadeUpRun, completion, prompt_text, write_lines
 
 _ROWS_A_CALL = 5_000
-_SHORTER = 200  # letters of a completion that has its prompt beside it
 
 
-def make_generic(folder: Path, run: MadeUpRun, with_broken: bool) -> None:
-    """A row a rollout, a file a step."""
-    for step in run.steps:
-        write_lines(folder / f"{step}.jsonl", _generic(run, step), run.size(step), with_broken=with_broken)
-
-
-def _generic(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
+def generic_rows(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
+    """A row a rollout."""
     for group in run.groups(step):
         for row, reward, _ in group.rows:
             yield {
@@ -27,35 +21,24 @@ def _generic(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
                 "group_id": f"{step}-{group.number}",
                 "prompt_id": f"p{group.prompt}",
                 "reward": reward,
-                "completion": completion(step, row),
+                "completion": completion(step, row, ALONE),
             }
 
 
-def scan_generic(folder: Path) -> dict[str, list[str]]:
-    """The columns as they are, and the loop beside the scan."""
+def scan_generic(folder: Path) -> str:
+    """The columns as they are."""
     table = lines(folder / "*.jsonl", "step: 'BIGINT', group_id: 'VARCHAR', prompt_id: 'VARCHAR', reward: 'DOUBLE'")
-    scan = duckdb_scan(groups_of(f"SELECT step, group_id AS name, prompt_id AS prompt, reward FROM {table}"))
-    return {**scan, "loop": loop("json", folder)}
+    return groups_of(f"SELECT step, group_id AS name, prompt_id AS prompt, reward FROM {table}")
 
 
-def make_verl(folder: Path, run: MadeUpRun, with_broken: bool) -> None:
-    """The dump of verl's V1 trainer."""
-    for step in run.steps:
-        write_verl_step(folder / f"{step}.jsonl", run, step, with_broken=with_broken)
-
-
-def write_verl_step(file: Path, run: MadeUpRun, step: int, *, with_broken: bool) -> None:
-    """One file of verl's dump."""
-    write_lines(file, _verl(run, step), run.size(step), with_broken=with_broken)
-
-
-def _verl(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
+def verl_rows(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
+    """A file of the dump of verl's V1 trainer."""
     for group in run.groups(step):
         name = UUID(int=(step << 96) + group.number)
         for session, (row, reward, _) in enumerate(group.rows):
             yield {
                 "input": prompt_text(group.prompt),
-                "output": completion(step, row, _SHORTER),
+                "output": completion(step, row),
                 "gts": str((group.prompt + 10) // 2),
                 "score": reward,
                 "step": step,
@@ -63,11 +46,11 @@ def _verl(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
             }
 
 
-def scan_verl(folder: Path) -> dict[str, list[str]]:
+def scan_verl(folder: Path) -> str:
     """A group is the uid without its last two parts."""
     table = lines(folder / "*.jsonl", "step: 'BIGINT', uid: 'VARCHAR', score: 'DOUBLE', input: 'VARCHAR'")
     name = "array_to_string(string_split(uid, '_')[:-3], '_')"
-    return duckdb_scan(groups_of(f"SELECT step, {name} AS name, input AS prompt, score AS reward FROM {table}"))
+    return groups_of(f"SELECT step, {name} AS name, input AS prompt, score AS reward FROM {table}")
 
 
 def make_trl(folder: Path, run: MadeUpRun, _: bool) -> None:
@@ -83,7 +66,7 @@ def make_trl(folder: Path, run: MadeUpRun, _: bool) -> None:
         table = {
             "step": [step] * len(rewards),
             "prompt": [prompt_text(group.prompt) for group in groups for _ in range(GROUP_SIZE)],
-            "completion": [completion(step, row, _SHORTER) for row in range(len(rewards))],
+            "completion": [completion(step, row) for row in range(len(rewards))],
             "correct": rewards,
             "advantage": [advantage for group in groups for advantage in group.advantages],
         }
@@ -97,17 +80,17 @@ def make_trl(folder: Path, run: MadeUpRun, _: bool) -> None:
     (folder / "trainer_state.json").write_text(json.dumps(state), encoding="utf-8")
 
 
-def scan_trl(folder: Path) -> dict[str, list[str]]:
+def scan_trl(folder: Path) -> str:
     """A group is a block of 8 rows of a file; the scan is told the 8, and reads no advantages to confirm it."""
     table = f"read_parquet({quoted(folder / 'completions' / '*.parquet')}, file_row_number=true)"
     name = f"file_row_number // {GROUP_SIZE}"
-    return duckdb_scan(groups_of(f"SELECT step, {name} AS name, prompt, correct AS reward FROM {table}"))
+    return groups_of(f"SELECT step, {name} AS name, prompt, correct AS reward FROM {table}")
 
 
 def make_ms_swift(folder: Path, run: MadeUpRun, with_broken: bool) -> None:
     """One file with a line a log call."""
     calls = (_ms_swift(run, step) for step in run.steps)
-    write_lines(folder / "completions.jsonl", calls, run.num_steps, with_broken=with_broken)
+    write_lines(folder / "completions.jsonl", calls, run.num_steps // 2 if with_broken else None)
 
 
 def _ms_swift(run: MadeUpRun, step: int) -> dict[str, list[Any]]:
@@ -115,25 +98,25 @@ def _ms_swift(run: MadeUpRun, step: int) -> dict[str, list[Any]]:
     return {
         "step": [str(step)] * run.size(step),
         "prompt": [prompt_text(group.prompt) for group in groups for _ in range(GROUP_SIZE)],
-        "completion": [completion(step, row, _SHORTER) for row in range(run.size(step))],
+        "completion": [completion(step, row) for row in range(run.size(step))],
         "correct": [reward for group in groups for reward in group.rewards],
         "advantages": [advantage for group in groups for advantage in group.advantages],
     }
 
 
-def scan_ms_swift(folder: Path) -> dict[str, list[str]]:
+def scan_ms_swift(folder: Path) -> str:
     """A group is a block of 8 elements of a line; the scan is told the 8, and reads no advantages to confirm it."""
     table = lines(folder / "completions.jsonl", "step: 'BIGINT[]', prompt: 'VARCHAR[]', correct: 'DOUBLE[]'")
     rows = (
         f"SELECT unnest(step) AS step, unnest(range(len(step))) // {GROUP_SIZE} AS name, unnest(prompt) AS prompt, "
         f"unnest(correct) AS reward FROM {table}"
     )
-    return duckdb_scan(groups_of(rows))
+    return groups_of(rows)
 
 
 KINDS = (
-    Kind(name="generic", num_rows=3_000_000, make=make_generic, peers=scan_generic),
-    Kind(name="verl", num_rows=3_000_000, make=make_verl, peers=scan_verl),
-    Kind(name="trl", num_rows=3_000_000, make=make_trl, peers=scan_trl, rows_a_step=_ROWS_A_CALL, has_lines=False),
-    Kind(name="ms-swift", num_rows=3_000_000, make=make_ms_swift, peers=scan_ms_swift, rows_a_step=_ROWS_A_CALL),
+    Kind(name="generic", num_rows=3_000_000, make=file_a_step("{step}.jsonl", generic_rows), scan=scan_generic),
+    Kind(name="verl", num_rows=3_000_000, make=file_a_step("{step}.jsonl", verl_rows), scan=scan_verl),
+    Kind(name="trl", num_rows=3_000_000, make=make_trl, scan=scan_trl, rows_a_step=_ROWS_A_CALL, has_lines=False),
+    Kind(name="ms-swift", num_rows=3_000_000, make=make_ms_swift, scan=scan_ms_swift, rows_a_step=_ROWS_A_CALL),
 )

@@ -1,6 +1,6 @@
 """Makes the runs of strangers, asks gradscope about each, and prints a table of what came of it.
 
-    python -m benchmarks.strangers --keep runs --out strangers.md
+    python -m benchmarks.strangers --keep runs > strangers.md
     python -m benchmarks.strangers --keep runs --axis loss --only "gspo*"
 
 Every run is by TRL's own GRPOTrainer and holds no code of gradscope. The judge is the gradient norm that TRL logged and
@@ -36,26 +36,25 @@ def main() -> None:
     parser.add_argument("--only", metavar="PATTERN", help="names of cases, with * and ?")
     parser.add_argument("--axis", help="one axis")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="keep the runs here and use those that are there")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write the table here too")
     parser.add_argument("--list", action="store_true", help="only name the cases")
     arguments = parser.parse_args()
-    chosen = _chosen(arguments.only, arguments.axis)
+    chosen = [
+        case
+        for case in _cases()
+        if fnmatch.fnmatch(case.name, arguments.only or "*") and arguments.axis in (None, case.axis)
+    ]
     if arguments.list:
         print("\n".join(f"{case.axis:14} {case.name}" for case in chosen))
         return
     _be_quiet()
     with tempfile.TemporaryDirectory() as scratch:
-        lines = _table(chosen, arguments.keep or Path(scratch))
-    if arguments.out:
-        arguments.out.write_text("\n".join(lines) + "\n")
+        _print_table(chosen, arguments.keep or Path(scratch))
 
 
-def _chosen(pattern: str | None, axis: str | None) -> list[Case]:
+def _cases() -> Sequence[Case]:
     from benchmarks.strangers.cases import CASES
 
-    return [
-        case for case in CASES if (pattern is None or fnmatch.fnmatch(case.name, pattern)) and axis in (None, case.axis)
-    ]
+    return CASES
 
 
 def _be_quiet() -> None:
@@ -68,31 +67,21 @@ def _be_quiet() -> None:
     logging.disable(logging.WARNING)
 
 
-def _table(cases: Sequence[Case], root: Path) -> list[str]:
-    """One line a case, and the counts."""
+def _print_table(cases: Sequence[Case], root: Path) -> None:
+    """One line a case, then how often each outcome, by axis and in all."""
     counts: Counter[tuple[str, str]] = Counter()
-    lines = [HEAD, "|" + "---|" * (HEAD.count("|") - 1)]
-    print("\n".join(lines), flush=True)
+    print(HEAD, "|" + "---|" * (HEAD.count("|") - 1), sep="\n", flush=True)
     for case in cases:
         started = time.perf_counter()
         outcome, line = _line(case, Folders(root / f"{case.axis}_{case.name}".replace(" ", "_").replace("/", "_")))
         counts[case.axis, outcome] += 1
-        lines.append(line)
+        counts["all", outcome] += 1
         print(f"{line} <!-- {time.perf_counter() - started:.1f} s -->", flush=True)
-    ending = _counts(counts)
-    print("\n".join(ending))
-    return lines + ending
-
-
-def _counts(counts: Counter[tuple[str, str]]) -> list[str]:
-    """How often each outcome, by axis and in all."""
     axes, outcomes = (list(dict.fromkeys(key[place] for key in counts)) for place in (0, 1))
-    lines = ["", f"| axis | runs | {' | '.join(outcomes)} |", "|" + "---|" * (len(outcomes) + 2)]
-    for axis in [*axes, "all"]:
-        named = axes if axis == "all" else [axis]
-        numbers = [sum(counts[one, outcome] for one in named) for outcome in outcomes]
-        lines.append(f"| {' | '.join([axis, str(sum(numbers)), *map(str, numbers)])} |")
-    return lines
+    print(f"\n| axis | runs | {' | '.join(outcomes)} |", "|" + "---|" * (len(outcomes) + 2), sep="\n")
+    for axis in [*(axis for axis in axes if axis != "all"), "all"]:
+        numbers = [counts[axis, outcome] for outcome in outcomes]
+        print(f"| {' | '.join([axis, str(sum(numbers)), *map(str, numbers)])} |")
 
 
 def _line(case: Case, folders: Folders) -> tuple[str, str]:

@@ -16,40 +16,17 @@ RankExpected = Literal["as replay", "match", "cannot", "any"]
 """Whether each group's singular values can be had; ``any``: not judged."""
 
 
-class Folders(Struct, frozen=True):
+class Folders:
     """Where a case lives."""
 
-    root: Path  # everything of the case
-
-    @property
-    def run(self) -> Path:
-        """The trainer's output_dir."""
-        return self.root / "run"
-
-    @property
-    def base(self) -> Path:
-        """The model that training started from, saved before."""
-        return self.root / "base"
-
-    @property
-    def initial(self) -> Path:
-        """What the script saved of the trainer's model before its first update."""
-        return self.root / "initial"
-
-    @property
-    def other(self) -> Path:
-        """Weights that have nothing to do with the run."""
-        return self.root / "other"
-
-    @property
-    def arguments(self) -> Path:
-        """The trainer's arguments, as the stranger gives them to gradscope."""
-        return self.root / "args.json"
-
-    @property
-    def truth(self) -> Path:
-        """What the oracle needs to know; gradscope never sees it."""
-        return self.root / "truth.json"
+    def __init__(self, root: Path) -> None:
+        self.root = root  # everything of the case
+        self.run = root / "run"  # the trainer's output_dir
+        self.base = root / "base"  # the model that training started from, saved before
+        self.initial = root / "initial"  # what the script saved of the trainer's model before its first update
+        self.other = root / "other"  # weights that have nothing to do with the run
+        self.arguments = root / "args.json"  # the trainer's arguments, as the stranger gives them to gradscope
+        self.truth = root / "truth.json"  # what the oracle needs to know; gradscope never sees it
 
     def checkpoint(self, step: int) -> Path:
         """The trainer's weights after an update."""

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,6 @@ PARTLY = {
 }
 DOCUMENT: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8"))
 OF_THAT_NAME = "of that name"
-OF_A_FOLDER = (
-    *(spoil.save_other, spoil.save_adapter, spoil.in_shards, spoil.drop_first, spoil.without_log),
-    *(spoil.shift, spoil.other_step),
-)
-OTHER_ROWS = (spoil.lost_row, spoil.two_lost_rows, spoil.doubled_row, spoil.exchanged_rows)
 
 
 def _model(value: Any) -> Callable[[], Any]:
@@ -115,11 +111,10 @@ def _prepare(value: Any) -> Callable[[Any, Folders], Any]:
 def _spoil(value: Any) -> Callable[[Folders], None]:
     if isinstance(value, dict):
         ((kind, file),) = value.items()
-        return spoil.cut(file) if kind == "cut" else spoil.lose(file)
-    change = getattr(spoil, value)
-    if change in OTHER_ROWS:
-        return spoil.rows(change)
-    return change if change in OF_A_FOLDER else spoil.edit(change)
+        return partial(getattr(spoil, kind), file)
+    if value in spoil.TABLES:
+        return partial(spoil.edit, spoil.TABLES[value])
+    return getattr(spoil, value)  # type: ignore[no-any-return]
 
 
 READ: Mapping[str, Callable[[Any], Any]] = {

@@ -43,7 +43,7 @@ def make_run(case: Case, folders: Folders) -> None:
     if case.saved != "nothing":
         trainer.save_model(str(folders.initial))
     _train(case, folders, trainer)
-    arguments = {**_written(trainer.args), **case.config_change}
+    arguments = {**trainer.args.to_dict(), **case.config_change}
     folders.arguments.write_text(json.dumps(arguments, default=str))
     if case.spoil:
         case.spoil(folders)
@@ -95,16 +95,6 @@ def _train(case: Case, folders: Folders, trainer: Any) -> None:
         second.train(resume_from_checkpoint=str(folders.checkpoint(case.stops_after)))
 
 
-def _written(args: Any) -> dict[str, Any]:
-    """The trainer's arguments as `json.dump(config.to_dict(), file)` writes them."""
-    return dict(args.to_dict())
-
-
-def _ends(trainer: Any) -> list[int]:
-    """The tokens that end a completion; before TRL 1.15 the tokenizer's alone."""
-    return list(getattr(trainer, "eos_token_ids", [trainer.processing_class.eos_token_id]))
-
-
 def _truth(trainer: Any) -> dict[str, Any]:
     """What the model was like when training started, for the oracle alone."""
     model = trainer.model
@@ -113,10 +103,12 @@ def _truth(trainer: Any) -> dict[str, Any]:
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Embedding)
     }
+    tokenizer = trainer.processing_class
+    ends = getattr(trainer, "eos_token_ids", [tokenizer.eos_token_id])  # before TRL 1.15 the tokenizer's alone
     return {
         "padding": embeddings,
         "trained": [name for name, parameter in model.named_parameters() if parameter.requires_grad],
         "router_coefficient": trainer.router_aux_loss_coef if getattr(trainer, "aux_loss_enabled", False) else 0.0,
-        "ends": [*_ends(trainer), trainer.processing_class.pad_token_id],
-        "arguments": _written(trainer.args),
+        "ends": [*ends, tokenizer.pad_token_id],
+        "arguments": trainer.args.to_dict(),
     }

@@ -17,7 +17,6 @@ SHAPE: dict[str, Any] = {
 }
 SEED = 11
 TARGETS = ["q_proj", "v_proj", "down_proj"]
-LORA: dict[str, Any] = {"r": 3, "target_modules": TARGETS, "task_type": "CAUSAL_LM"}
 
 
 def build(kind: str, *, dropout: float = 0.0, seed: int = SEED, **changes: Any) -> Any:
@@ -56,17 +55,11 @@ def plain_llama() -> Any:
 
 def lora(**changes: Any) -> Callable[[], Any]:
     """A LoraConfig in the making."""
-
-    def build() -> Any:
-        from peft import LoraConfig
-
-        return LoraConfig(**{**LORA, **changes})
-
-    return build
+    return peft_of("LoraConfig", **{"r": 3, **changes})
 
 
 def peft_of(name: str, **changes: Any) -> Callable[[], Any]:
-    """Another of PEFT's configurations."""
+    """One of PEFT's configurations in the making."""
 
     def build() -> Any:
         import peft

@@ -16,6 +16,7 @@ import pandas as pd  # type: ignore[import-untyped]
 import torch
 from msgspec import Struct
 
+from benchmarks.oracle import gradient_row
 from benchmarks.strangers.case import Case, Folders
 
 Tensor = Any  # torch.Tensor, whose methods are not typed
@@ -144,19 +145,17 @@ class Oracle:
         entropies = [self.forward(model, batch, row)[1].detach() for row in range(len(batch.masks))]
         terms = Terms(arguments=self.arguments, masks=batch.masks, chosen=self._chosen(entropies, batch.masks))
         old, reference = self._old(number, batch), self._reference(number, batch)
-        rows, rest = [], [torch.zeros_like(parameter) for parameter in parameters]
+        rows, rest = [], self._router(model, batch, parameters)
         for row, advantage in enumerate(batch.advantages):
             logps, entropy = self.forward(model, batch, row)
-            rows.append(_flat(_gradient(terms.policy(logps, old[row] if old else None, advantage, row), parameters)))
+            rows.append(gradient_row(terms.policy(logps, old[row] if old else None, advantage, row), parameters))
             others = [terms.bonus(entropy, row)] if self.arguments.get("entropy_coef", 0.0) else []
             if reference:
                 others.append(terms.divergence(logps, old[row] if old else None, reference[row], row))
-            for other in others:
-                rest = [first + second for first, second in zip(rest, _gradient(other, parameters), strict=True)]
-        whole = torch.stack(rows).sum(0) + _flat(rest) + _flat(self._router(model, batch, parameters))
-        size = int(self.arguments["num_generations"])
-        spectra = [_singular_values(rows[first : first + size]) for first in range(0, len(rows), size)]
-        return OracleStep(norm=float(whole.norm()), spectra=tuple(spectra))
+            rest += sum(gradient_row(other, parameters) for other in others)
+        size, whole = int(self.arguments["num_generations"]), torch.stack(rows)
+        spectra = tuple(torch.linalg.svdvals(group).numpy() for group in whole.split(size))
+        return OracleStep(norm=float((whole.sum(0) + rest).norm()), spectra=spectra)
 
     def forward(self, model: Any, batch: Batch, row: int) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies of one rollout's completion, [C] each."""
@@ -271,13 +270,13 @@ class Oracle:
         threshold = torch.quantile(counted, 1 - share)
         return [((one * mask) >= threshold).double() for one, mask in zip(entropies, masks, strict=True)]
 
-    def _router(self, model: Any, batch: Batch, parameters: Sequence[Tensor]) -> list[Tensor]:
+    def _router(self, model: Any, batch: Batch, parameters: Sequence[Tensor]) -> Tensor:
         """Gradient of the load-balancing term, where all rollouts are one micro-batch."""
         coefficient = self.truth["router_coefficient"]
         if not coefficient:
-            return [torch.zeros_like(parameter) for parameter in parameters]
+            return torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
         output = model(input_ids=batch.ids, attention_mask=batch.attention, output_router_logits=True)
-        return _gradient(coefficient * output.aux_loss.double(), parameters)
+        return gradient_row(coefficient * output.aux_loss.double(), parameters)
 
 
 def autocast_spread(oracle: Oracle, number: int) -> float:
@@ -310,24 +309,8 @@ def _autocast_norm(oracle: Oracle, model: Any, batch: Batch, order: Sequence[int
         taken = logps.gather(-1, batch.ids[part, batch.num_prompt :, None])[..., 0]
         parts = [terms.policy(taken[i], None, batch.advantages[row], row) for i, row in enumerate(part)]
         torch.stack(parts).sum().backward()  # type: ignore[no-untyped-call]
-    grads = [parameter.grad.double() for parameter in model.parameters() if parameter.grad is not None]
-    return float(_flat(grads).norm())
-
-
-def _gradient(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The gradient by each parameter, zeros where it has none."""
-    if not value.requires_grad:
-        return [torch.zeros_like(parameter) for parameter in parameters]
-    found = torch.autograd.grad(value, list(parameters), allow_unused=True, retain_graph=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-
-
-def _flat(parts: Sequence[Tensor]) -> Tensor:
-    return torch.cat([part.reshape(-1) for part in parts]).double()
-
-
-def _singular_values(rows: Sequence[Tensor]) -> np.ndarray:
-    return np.asarray(torch.linalg.svdvals(torch.stack(list(rows))))
+    grads = [parameter.grad.double().norm() for parameter in model.parameters() if parameter.grad is not None]
+    return float(torch.stack(grads).norm())
 
 
 def _padded(rows: Sequence[Sequence[int]], multiple: int | None, *, on_the_left: bool = False) -> tuple[Tensor, Tensor]:

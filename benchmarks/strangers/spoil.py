@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
@@ -16,24 +17,16 @@ def save_other(folders: Folders) -> None:
     of("llama", seed=77)().save_pretrained(folders.other)
 
 
-def cut(name: str, share: float = 0.5) -> Callable[[Folders], None]:
-    """The disk was full: one file of the run is cut off."""
-
-    def spoil(folders: Folders) -> None:
-        file = folders.run / name
-        content = file.read_bytes()
-        file.write_bytes(content[: int(len(content) * share)])
-
-    return spoil
+def cut(name: str, folders: Folders) -> None:
+    """The disk was full: half of one file of the run is there."""
+    file = folders.run / name
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
 
 
-def lose(name: str) -> Callable[[Folders], None]:
+def lose(name: str, folders: Folders) -> None:
     """One file of the run is gone."""
-
-    def spoil(folders: Folders) -> None:
-        (folders.run / name).unlink()
-
-    return spoil
+    (folders.run / name).unlink()
 
 
 def save_adapter(folders: Folders) -> None:
@@ -79,101 +72,57 @@ def other_step(folders: Folders) -> None:
             shutil.copy(folders.checkpoint(2) / file, folders.checkpoint(1) / file)
 
 
-def edit(change: Callable[[Any], None]) -> Callable[[Folders], None]:
-    """A change of the table of step 1."""
-
-    def spoil(folders: Folders) -> None:
-        table = pd.read_parquet(folders.completions(1))
-        change(table)
-        table.to_parquet(folders.completions(1))
-
-    return spoil
+def edit(change: Callable[[Any], Any], folders: Folders) -> None:
+    """Another table of step 1."""
+    change(pd.read_parquet(folders.completions(1))).to_parquet(folders.completions(1))
 
 
-def other_rewards(table: Any) -> None:
-    """Rewards that nobody gave."""
-    table["by_ids"] = 1.0 - table["by_ids"]
+def _other(ids: Iterable[int]) -> list[int]:
+    """Each the next word's."""
+    return [3 + (int(token) - 2) % 29 for token in ids]
 
 
-def other_advantages(table: Any) -> None:
-    """One advantage has another sign, one another size."""
-    largest = table["advantage"].abs().idxmax()
-    table.loc[largest, "advantage"] *= -1.0
+def _ids(table: Any) -> list[list[int]]:
+    return [list(map(int, ids)) for ids in table["completion_ids"]]
 
 
-def other_token(table: Any) -> None:
-    """The first token of every completion is the next one."""
-    table["completion_ids"] = [[3 + (int(ids[0]) - 2) % 29, *map(int, ids[1:])] for ids in table["completion_ids"]]
+def _other_advantage(table: Any) -> Any:
+    table.loc[table["advantage"].abs().idxmax(), "advantage"] *= -1.0
+    return table
 
 
-def one_token(table: Any) -> None:
-    """A single token of the whole step."""
-    largest, rows = table["advantage"].abs().idxmax(), [list(map(int, ids)) for ids in table["completion_ids"]]
-    rows[largest][0] = 3 + (rows[largest][0] - 2) % 29
-    table["completion_ids"] = rows
+def _one_token(table: Any) -> Any:
+    rows, largest = _ids(table), table["advantage"].abs().idxmax()
+    rows[largest][:1] = _other(rows[largest][:1])
+    return table.assign(completion_ids=rows)
 
 
-def no_eos(table: Any) -> None:
-    """The last token of every completion is lost."""
-    table["completion_ids"] = [list(map(int, ids))[: max(len(ids) - 1, 1)] for ids in table["completion_ids"]]
+def _exchanged(column: str, table: Any) -> Any:
+    """Of the rollouts with the least and the largest advantage."""
+    values, low, high = list(table[column]), table["advantage"].idxmin(), table["advantage"].idxmax()
+    values[low], values[high] = values[high], values[low]
+    return table.assign(**{column: values})
 
 
-def swapped(table: Any) -> None:
-    """The ids of the first group's first two completions are exchanged."""
-    rows = [list(map(int, ids)) for ids in table["completion_ids"]]
-    low, high = table["advantage"].idxmin(), table["advantage"].idxmax()
-    rows[low], rows[high] = rows[high], rows[low]
-    table["completion_ids"] = rows
-
-
-def other_prompts(table: Any) -> None:
-    """Logged prompts of other words."""
-    table["prompt_ids"] = [[3 + (int(one) - 2) % 29 for one in ids] for ids in table["prompt_ids"]]
-
-
-def other_mask(table: Any) -> None:
-    """The mask of the environment's tokens, inverted."""
-    table["completion_mask"] = [[1 - int(one) for one in mask] for mask in table["completion_mask"]]
-
-
-def texts_exchanged(table: Any) -> None:
-    """The texts of two rollouts, their ids left where they were."""
-    low, high = table["advantage"].idxmin(), table["advantage"].idxmax()
-    first, second = table["completion"][low], table["completion"][high]
-    table.at[low, "completion"], table.at[high, "completion"] = second, first
-
-
-def scaled_advantages(table: Any) -> None:
-    """Advantages of another size."""
-    table["advantage"] = table["advantage"] * 1.5
-
-
-def rows(change: Callable[[Any], Any]) -> Callable[[Folders], None]:
-    """Other rows at step 1."""
-
-    def spoil(folders: Folders) -> None:
-        change(pd.read_parquet(folders.completions(1))).to_parquet(folders.completions(1))
-
-    return spoil
-
-
-def lost_row(table: Any) -> Any:
-    """One rollout is not in the log."""
-    return table.drop(index=3)
-
-
-def two_lost_rows(table: Any) -> Any:
-    """The first and the last are not."""
-    return table.iloc[1:-1]
-
-
-def doubled_row(table: Any) -> Any:
-    """One rollout was logged twice."""
-    return table.iloc[[0, 0, *range(1, len(table))]]
-
-
-def exchanged_rows(table: Any) -> Any:
-    """A rollout of the first group stands in the last."""
-    order = list(range(len(table)))
-    order[0], order[-1] = order[-1], order[0]
-    return table.iloc[order].reset_index(drop=True)
+TABLES: Mapping[str, Callable[[Any], Any]] = {
+    "other_rewards": lambda table: table.assign(by_ids=1.0 - table["by_ids"]),
+    "other_advantages": _other_advantage,  # the largest has another sign
+    "scaled_advantages": lambda table: table.assign(advantage=table["advantage"] * 1.5),
+    # the first token of every completion is the next one; a single token of the whole step; the last of each is lost
+    "other_token": lambda table: table.assign(completion_ids=[_other(ids[:1]) + ids[1:] for ids in _ids(table)]),
+    "one_token": _one_token,
+    "no_eos": lambda table: table.assign(completion_ids=[ids[:-1] or ids for ids in _ids(table)]),
+    "swapped": partial(_exchanged, "completion_ids"),
+    "texts_exchanged": partial(_exchanged, "completion"),  # their ids stay
+    "other_prompts": lambda table: table.assign(prompt_ids=list(map(_other, table["prompt_ids"]))),
+    # of the environment's tokens
+    "other_mask": lambda table: table.assign(
+        completion_mask=[[1 - int(i) for i in m] for m in table["completion_mask"]]
+    ),
+    "lost_row": lambda table: table.drop(index=3),
+    "two_lost_rows": lambda table: table.iloc[1:-1],
+    "doubled_row": lambda table: table.iloc[[0, 0, *range(1, len(table))]],
+    # a rollout of the first group stands in the last
+    "exchanged_rows": lambda table: table.iloc[[-1, *range(1, len(table) - 1), 0]].reset_index(drop=True),
+}
+"""Falsehoods of a step's table."""

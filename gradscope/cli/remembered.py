@@ -109,7 +109,7 @@ def remembering(
     num_named = len(runs)
     runs = () if os.environ.get(VARIABLE) == "0" else [run for run in runs if "://" not in run]
     typed = {name: value for name in _FLAGS if (value := _value_of(read, name)) is not None}
-    chosen = {run: _with_remembered(run, read, offered, typed, quiet) for run in runs}
+    chosen = {run: _with_remembered(run, read, offered, quiet) for run in runs}
     try:
         yield next(iter(chosen.values())) if len(chosen) == 1 == num_named else replace(read, of_run=chosen)
     except typer.Exit as ended:
@@ -119,15 +119,12 @@ def remembering(
     _keep_all(runs, typed, quiet)
 
 
-def _with_remembered(
-    run: str, read: ReadOptions, offered: Sequence[str], typed: Mapping[str, _Value], quiet: bool
-) -> ReadOptions:
-    wanted = set(offered) - typed.keys()
+def _with_remembered(run: str, read: ReadOptions, offered: Sequence[str], quiet: bool) -> ReadOptions:
     for entry in remembered_for(run):
         new = [name for name in entry.options if _value_of(read, name) is None]
         if _INITIAL in new and _INITIAL not in offered and entry.owner is None:
             read = read.with_initial_if_complete(str(entry.options[_INITIAL]))
-        used = [name for name in new if name in wanted]
+        used = [name for name in new if name in offered]
         if not used:
             continue
         for name in used:

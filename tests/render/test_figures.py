@@ -102,6 +102,12 @@ def test_the_same_result_gives_the_same_bytes(name: str, tmp_path: Path) -> None
         assert [path.read_bytes() for path in again] == first
 
 
+@pytest.mark.parametrize(("num_steps", "has_whiskers"), [(24, True), (25, False)])
+def test_more_than_24_steps_have_no_whiskers(num_steps: int, has_whiskers: bool) -> None:
+    figure = draw_figures(examples.degeneracy_report(num_steps=num_steps))["degeneracy"]
+    assert any("whiskers" in text.get_text() for text in figure.texts) == has_whiskers
+
+
 def test_text_from_a_log_is_neither_mathematics_nor_a_missing_glyph(tmp_path: Path) -> None:
     report = examples.passk_report()
     tables = (replace(report.tables[0], name=r"$\frac{$ 提示"), report.tables[1])

@@ -1,4 +1,4 @@
-"""The logs of ``benchmarks.scale``: gradscope, the bare scans and the loops find what was made up."""
+"""The logs of ``benchmarks.scale``: gradscope, the bare scans and the loop find what was made up."""
 
 import sys
 from pathlib import Path
@@ -7,10 +7,9 @@ import duckdb
 import pytest
 
 from benchmarks.scale.__main__ import KINDS, run_of
-from benchmarks.scale.follow import follow
 from benchmarks.scale.kind import Kind
 from benchmarks.scale.made_up import GROUP_SIZE, MadeUpRun
-from benchmarks.scale.measure import Answer, answer_of, answer_of_peer, measured
+from benchmarks.scale.measure import Answer, answer_of, answer_of_peer, follow, measured
 from gradscope import measure_degeneracy
 from gradscope.rollouts.readers.reduction import log
 
@@ -40,8 +39,7 @@ def test_all_that_read_a_log_find_what_was_made_up(kind: Kind, tmp_path: Path, m
     assert answer == made_up(run)
     assert kind.name.startswith(report.source.format)
     assert (report.source.quarantined.num_rows > 0) == kind.has_lines
-    for name, command in kind.peers(tmp_path).items():
-        assert (scanned if name == "scan" and kind.name != "generic" else answer_of_peer)(command) == answer
+    assert (scanned if kind.scan and kind.name != "generic" else answer_of_peer)(kind.peer(tmp_path)) == answer
 
 
 def test_a_run_has_all_its_rows_however_they_are_cut() -> None:

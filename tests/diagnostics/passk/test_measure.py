@@ -299,7 +299,9 @@ def evaluations(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_of_evaluations_is_a_table_a_log_and_scorer(evaluations: Path) -> None:
+def test_a_folder_of_evaluations_is_a_table_a_log_and_scorer(
+    evaluations: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = passk.measure_pass_at_k(evaluations)
     about = [(first.task, first.model, first.scorer) for table in report.tables if (first := table.evaluation)]
     assert about == [
@@ -331,6 +333,8 @@ def test_a_folder_of_evaluations_is_a_table_a_log_and_scorer(evaluations: Path) 
         "4 evaluations: 3 tasks, 3 models, 4 scorers, none of them pooled. 1 did not succeed.",
         "2.eval: the evaluation was cancelled: 6 of 8 samples.",
     )
+    monkeypatch.chdir(evaluations)
+    assert [source.path for source in passk.measure_pass_at_k(Path()).sources] == ["."]
 
 
 def test_of_a_folder_of_evaluations_one_scorer_may_be_named_and_a_pass_defined(evaluations: Path) -> None:

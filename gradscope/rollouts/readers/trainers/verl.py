@@ -184,7 +184,7 @@ def dump_columns(
 ) -> LineColumns | None:
     """The columns of a dump, by the keys of its first rows: a row with any other is odd, as it may hold a reward."""
     raw = ("input", "output", "gts", "reward", "request_id", *(sorted(COLUMNS) if has_tokens else ()))
-    keys = dict.fromkeys([*sorted(NO_REWARDS - COLUMNS), *(name for row in first for name in row)])
+    keys = dict.fromkeys([*sorted(NO_REWARDS), *(name for row in first for name in row)])
     usual = [key for key in keys if key not in raw and key not in COLUMNS]
     return line_columns(partial(_rows, uids, in_full=in_full and not has_tokens), usual, raw, is_complete=True)
 

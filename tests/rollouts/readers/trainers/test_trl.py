@@ -106,8 +106,9 @@ def test_weights_are_listed_by_updates_with_the_base_although_the_run_moved(tmp_
     assert {ref.base for ref in read_run(run, ReadOptions(model=base)).weights} == {str(base)}
 
 
-def test_what_the_folder_does_not_tell_is_said(tmp_path: Path) -> None:
-    write_file(tmp_path, 1, rows(AABB, [1, 0, 0, 0]))
+@pytest.mark.parametrize("cells", [{}, {"completion_ids": [[], [], [], []]}])
+def test_what_the_folder_does_not_tell_is_said(tmp_path: Path, cells: dict[str, Any]) -> None:
+    write_file(tmp_path, 1, rows(AABB, [1, 0, 0, 0], **cells))
     missing = " ".join(read_run(tmp_path).source.missing)
     for words in ("no trainer_state.json", "never opened", "re-tokenized", "weights before the first update"):
         assert words in missing
