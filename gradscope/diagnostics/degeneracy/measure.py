@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -30,7 +31,7 @@ from gradscope.diagnostics.degeneracy.reward_functions import (
     silent_functions,
 )
 from gradscope.diagnostics.logged.measure import TRUNCATED
-from gradscope.diagnostics.logged.tokens import first_logged, mean_as_logged
+from gradscope.diagnostics.logged.tokens import first_logged
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary
@@ -415,7 +416,7 @@ def _frac_cut_off(run: Run, groups: RewardTable) -> float:
     if groups.truncated is not None:
         return float(np.nanmean(groups.truncated))
     _, logged = first_logged(run, TRUNCATED) or ("", {})
-    return mean_as_logged(logged).value or 0.0 if logged else 0.0
+    return fmean([share for share in logged.values() if 0.0 <= share <= 1.0] or [0.0])
 
 
 def _doubled_steps(groups: RewardTable) -> Sequence[int]:
