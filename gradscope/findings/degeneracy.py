@@ -220,7 +220,7 @@ def _contradiction(report: results.DegeneracyReport) -> str:
     if not report.contradicts_rewards:
         return ""
     num_live = report.num_groups - round((report.frac_reward_zero_std.value or 0.0) * report.num_groups)
-    if report.zeroes_rewards:
+    if report.num_zeroed > report.num_contradicting:
         return (
             f"In {report.num_zeroed:,} of {num_live:,} groups with unequal rewards all logged advantages are zero: "
             "these gave no gradient either."

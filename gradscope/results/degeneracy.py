@@ -371,12 +371,8 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     def contradicts_rewards(self) -> bool:
         """Whether the logged advantages are not those of these rewards, whatever their formula."""
         num_live = self.num_groups * (1 - (self.frac_reward_zero_std.value or 0.0))
-        return self.num_contradicting > max(_MANY_CONTRADICTING * num_live, 1) or self.zeroes_rewards
-
-    @property
-    def zeroes_rewards(self) -> bool:
-        """Whether most groups that could have a gradient have none by the logged advantages."""
-        return self.num_zeroed > max(0.5 * self.num_groups * (1 - (self.frac_reward_zero_std.value or 0.0)), 1)
+        are_zero = self.num_zeroed > max(0.5 * num_live, 1)
+        return are_zero or self.num_contradicting > max(_MANY_CONTRADICTING * num_live, 1)
 
     @property
     def has_other_baseline(self) -> bool:
