@@ -106,7 +106,7 @@ def nested_starts(column: pa.Array) -> NDArray[np.bool_]:
 
 
 def without_last(column: pa.Array, name: str, text: str) -> pa.Array | None:
-    """Lists of objects without their last ones whose entry is a text; None where cells may be anything else."""
+    """Lists of objects without those at their ends whose entry is a text; None where cells may be anything else."""
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     at = kind.value_type.get_field_index(name) if is_list and pa.types.is_struct(kind.value_type) else -1
