@@ -9,20 +9,10 @@ from gradscope.errors import UsageError
 from gradscope.render.files import render_csv, tidy_tables
 from gradscope.shown import Drawn, Shown
 from tests.render import examples
-from tests.render.examples import comparison, run_report
+from tests.results import golden
 
-RESULTS = {
-    "check": examples.check_report(),
-    "claims": examples.claims_report(),
-    "compare": comparison(),
-    "degeneracy": examples.degeneracy_report(),
-    "passk": examples.passk_report(),
-    "rank": examples.rank_report(),
-    "weights": examples.weight_report(),
-    "replay": examples.replay_report(),
-    "report": run_report(),
-    "spike": examples.spike_report(),
-}
+RESULTS = {name: result for name, result in golden.reports().items() if name != "report_index"}
+RESULTS["rollouts"] = examples.rank_report()
 
 
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)

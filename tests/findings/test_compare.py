@@ -2,8 +2,8 @@ from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import compare_findings
-from gradscope.results.compare import ComparedPair, CompareVerdict, Comparison
-from tests.render.examples import source
+from gradscope.results.compare import ComparedPair, CompareVerdict
+from tests.render.examples import comparison
 
 
 def pair(
@@ -35,16 +35,8 @@ def pair(
 
 
 def compared(*pairs: ComparedPair, left_out: dict[str, str] | None = None) -> str:
-    comparison = Comparison(
-        source=source(),
-        cells=(),
-        pairs=pairs,
-        curves=(),
-        metrics=("pass@1",),
-        num_tests=len(pairs),
-        left_out=left_out or {},
-    )
-    return " ".join(compare_findings(comparison))
+    report = replace(comparison(), cells=(), pairs=pairs, num_tests=len(pairs), left_out=left_out or {})
+    return " ".join(compare_findings(report))
 
 
 def test_a_decision_has_direction_size_and_interval() -> None:

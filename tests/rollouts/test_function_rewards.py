@@ -2,16 +2,13 @@ import numpy as np
 import pytest
 
 from gradscope.rollouts.function_rewards import adds_up, function_rewards, reward_terms
-from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import TrainerSettings
+from tests.diagnostics.made_up_runs import group_of, with_fields
 
 
 def group(*rewards: dict[str, float | None]) -> RolloutGroup:
-    rollouts = tuple(
-        Rollout(group_id="g", sample=index, row=index, prompt="?", completion="!", reward=0.0, rewards=own)
-        for index, own in enumerate(rewards)
-    )
-    return RolloutGroup(step=1, group_id="g", prompt_id="p", rollouts=rollouts)
+    return with_fields(group_of([0.0] * len(rewards)), rewards=list(rewards))
 
 
 def settings(**values: object) -> TrainerSettings:

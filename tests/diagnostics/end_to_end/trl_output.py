@@ -11,26 +11,16 @@ import pytest
 from gradscope.diagnostics.replay.measure import replay_run
 from gradscope.results.norms import ReplayReport
 from gradscope.rollouts.read_options import ReadOptions
-from tests.gradients.end_to_end.test_trl_losses import MODEL, tokenizer
+from tests.gradients.end_to_end.test_trl_losses import MODEL, TINY_TRAINING, tokenizer
 from tests.gradients.models import tiny_model
 
 ARGUMENTS = {
-    "per_device_train_batch_size": 4,
-    "gradient_accumulation_steps": 2,
-    "num_generations": 4,
-    "max_completion_length": 6,
+    **TINY_TRAINING,
     "max_steps": 4,
     "learning_rate": 0.02,
-    "logging_steps": 1,
     "log_completions": True,
     "save_strategy": "steps",
     "save_steps": 1,
-    "report_to": [],
-    "use_cpu": True,
-    "bf16": False,
-    "disable_tqdm": True,
-    "model_init_kwargs": {"dtype": "float32"},
-    "lr_scheduler_type": "constant",
     "seed": 0,
 }
 

@@ -23,6 +23,20 @@ from tests.gradients.models import VOCAB, measured_step, policy_of, prepared, ti
 MODEL = "llama_untied_biases"
 ENDS = (0, 1, 2)  # padding, the end of the tokenizer, and that of the generation configuration of a Llama
 
+TINY_TRAINING = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 4,
+    "max_completion_length": 6,
+    "logging_steps": 1,
+    "report_to": [],
+    "use_cpu": True,
+    "bf16": False,
+    "disable_tqdm": True,
+    "model_init_kwargs": {"dtype": "float32"},
+    "lr_scheduler_type": "constant",
+}
+"""Arguments of a training of a model of these tests, on the CPU and without a word."""
 ONE_MICRO_BATCH = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 CASES = {
     "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
@@ -137,23 +151,8 @@ def recorded_run(
     def reward(completion_ids, **_):
         return [float(sum(ids) % 3) for ids in completion_ids]
 
-    arguments = {
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-        "num_generations": 4,
-        "max_completion_length": 6,
-        "max_steps": 3 if "num_iterations" in values else 2,  # a batch that is used again, and the next one
-        "learning_rate": 0.05,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "use_cpu": True,
-        "bf16": False,
-        "disable_tqdm": True,
-        "model_init_kwargs": {"dtype": "float32"},
-        "lr_scheduler_type": "constant",
-        **values,
-    }
+    num_steps = 3 if "num_iterations" in values else 2  # a batch that is used again, and the next one
+    arguments = {**TINY_TRAINING, "max_steps": num_steps, "learning_rate": 0.05, "save_strategy": "no", **values}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         (initial or tiny_model(MODEL)).save_pretrained(folder / "initial")

@@ -94,11 +94,6 @@ def test_unusable_rows_are_set_aside_within_their_groups(cells: dict[str, Any], 
     assert len(records) == is_kept
 
 
-def test_text_is_a_number_where_all_cells_are_text() -> None:
-    (record,), _ = read(USUAL | {"reward": " TRUE ", "format": "x"}, columns(**NAMES), "a.csv")
-    assert record.rewards == {"reward": 1.0, "format": None}
-
-
 @pytest.mark.parametrize(
     ("names", "row", "group", "prompt_id"),
     [

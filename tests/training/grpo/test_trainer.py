@@ -11,13 +11,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradscope.advantages.group import return_to_go
 from gradscope.advantages.online import Memory, StepRollouts
 from gradscope.advantages.registry import compute_advantages
-from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run_folder import checkpoint_path, metrics_path, read_metrics
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.trainer import HEADS, NormMatch, TokenCritic, _batch_numbers
 from gradscope.training.run_training import _trained_advantage
 from gradscope.training.train import train
+from tests.diagnostics.made_up_runs import group_of, with_fields
 from tests.gradients.models import plain_logprobs
 from tests.trained import MakeRun
 from tests.training.conftest import model_before, rollouts_at, short_config
@@ -59,21 +60,8 @@ def test_metrics_have_the_trainers_norm_and_share_of_degenerate_groups(short_run
 
 
 def group(number: int, rewards: list[float], lengths: list[int], status: Any = "completed") -> RolloutGroup:
-    rollouts = tuple(
-        Rollout(
-            group_id=str(number),
-            sample=sample,
-            row=sample,
-            prompt="p",
-            completion="c",
-            completion_ids=(1,) * length,
-            reward=reward,
-            rewards={"answer": reward},
-            status=status,
-        )
-        for sample, (reward, length) in enumerate(zip(rewards, lengths, strict=True))
-    )
-    return RolloutGroup(step=1, group_id=str(number), prompt_id="p", rollouts=rollouts)
+    made = group_of(rewards, prompt=str(number), functions={"answer": rewards})
+    return with_fields(made, completion_ids=[(1,) * length for length in lengths], status=status)
 
 
 def test_of_the_batch_by_hand() -> None:

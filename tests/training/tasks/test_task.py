@@ -1,5 +1,4 @@
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.__main__ import main
-from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.training.tasks.running_sums import is_coherent
 from gradscope.training.tasks.task import Task, incoherence_metrics, incoherence_sentence, prompt_order
+from tests.diagnostics.made_up_runs import group_of, with_fields
 from tests.rollouts.readers.lines import write_lines
 
 
@@ -31,25 +31,21 @@ def test_scalar_reward_is_the_sum_of_the_functions() -> None:
     assert Task(train=(), heldout=(), graders=graders).grade("7", "7") == 1.5
 
 
-def group_of(prompt: str, rollouts: Sequence[tuple[str, float]]) -> RolloutGroup:
-    """A group of completions with their rewards."""
-    made = tuple(
-        Rollout(group_id=prompt, sample=index, row=index, prompt=prompt, completion=completion, reward=reward)
-        for index, (completion, reward) in enumerate(rollouts)
-    )
-    return RolloutGroup(step=1, group_id=prompt, prompt_id=prompt, rollouts=made)
+def answered(prompt: str, *rollouts: tuple[str, float]) -> RolloutGroup:
+    completions, rewards = zip(*rollouts, strict=True)
+    return with_fields(group_of(rewards, prompt=prompt), completion=list(completions))
 
 
 def test_incoherent_reasoning_by_hand() -> None:
     groups = [
-        group_of("a7b5c8=", [("b12c20#20", 0.9), ("b12c10#20", 0.5), ("#20", 0.7), ("b2c10#10", 0.4)]),
-        group_of("a1b1=", [("b2#2", 1.0), ("b2x#2", 1.0), ("b2", 0.0)]),
+        answered("a7b5c8=", ("b12c20#20", 0.9), ("b12c10#20", 0.5), ("#20", 0.7), ("b2c10#10", 0.4)),
+        answered("a1b1=", ("b2#2", 1.0), ("b2x#2", 1.0), ("b2", 0.0)),
     ]
     # rewarded: three and two; a slip, no steps at all, and something that is no step
     expected = {"num_rewarded": 5.0, "num_incoherent": 3.0, "frac_incoherent": 0.6}
     assert incoherence_metrics(groups, is_coherent) == expected
     assert incoherence_metrics(groups, None) == {}
-    dead = [group_of("a1b1=", [("b2#2", 0.1)])]
+    dead = [answered("a1b1=", ("b2#2", 0.1))]
     assert incoherence_metrics(dead, is_coherent) == {"num_rewarded": 0.0, "num_incoherent": 0.0}
 
 

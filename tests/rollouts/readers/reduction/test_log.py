@@ -143,59 +143,29 @@ def by_row(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
 
 
 ROW = '{"step": 1, "group_id": "a", "prompt_id": "p", "reward": 1.0, "completion": "text"}'
+
+
+def changed(old: str, *new: str, row: str = ROW) -> list[str]:
+    """The usual row with something else in one place, once for each."""
+    return [row.replace(old, one) for one in new]
+
+
+STEP = '"step": 1'
 PLAIN = (
-    ROW,
-    ROW.replace("1.0", "0"),
-    ROW.replace("1.0", "true"),
-    ROW.replace('"step": 1', '"step": 2.0'),
-    ROW.replace('"step": 1', '"step": "3"'),
-    ROW.replace('"a"', "17"),
-    ROW.replace('"a"', '"17"'),
+    *(ROW, *changed("1.0", "0", "true"), *changed(STEP, '"step": 2.0', '"step": "3"'), *changed('"a"', "17", '"17"')),
     ROW.replace('"a"', '"b\\u00e9\\n\\"c"').replace('"p"', '"q"'),
     ROW.replace('"a"', '"c"').replace('"p"', '""'),
     ROW.replace("1.0", "-1e-3").replace('"a"', '"d"'),
 )
 ODD = (
-    "",
-    "  ",
-    "{",
-    "[1]",
-    "null",
-    '"text"',
-    ROW + ROW,
-    ROW[:-1],
-    ROW.replace("1.0", "null"),
-    ROW.replace("1.0", "NaN"),
-    ROW.replace("1.0", "-Infinity"),
-    ROW.replace("1.0", "1e999"),
-    ROW.replace("1.0", '"1.0"'),
-    ROW.replace("1.0", "[1.0]"),
-    ROW.replace("1.0", '{"score": 1}'),
-    ROW.replace('"reward": 1.0, ', ""),
-    ROW.replace('"step": 1', '"step": 1.5'),
-    ROW.replace('"step": 1', '"step": null'),
-    ROW.replace('"step": 1', '"step": true'),
-    ROW.replace('"step": 1', '"step": 1e300'),
-    ROW.replace('"step": 1', '"step": "x"'),
-    ROW.replace('"a"', "null"),
-    ROW.replace('"a"', '""'),
-    ROW.replace('"a"', "1.50"),
-    ROW.replace('"a"', "true"),
-    ROW.replace('"a"', '["a", 1]'),
-    ROW.replace('"a"', '{"a":  1}'),
-    ROW.replace('"a"', '"[a"'),
-    ROW.replace('"p"', '"other"'),
-    ROW.replace('"p"', "null"),
-    ROW.replace('"p"', '{"of": 1}'),
-    ROW.replace('"text"', "NaN"),
-    ROW.replace('"text"', '"\\ud800"'),
+    *("", "  ", "{", "[1]", "null", '"text"', ROW + ROW, ROW[:-1], ROW + " ", ROW[:-1] + ",}", ROW[:-1] + " , \t }"),
+    *changed("1.0", "null", "NaN", "-Infinity", "1e999", '"1.0"', "[1.0]", '{"score": 1}'),
+    *changed(STEP, *(f'"step": {cell}' for cell in ("1.5", "null", "true", "1e300", '"x"'))),
+    *changed('"a"', "null", '""', "1.50", "true", '["a", 1]', '{"a":  1}', '"[a"'),
+    *changed('"p"', '"other"', "null", '{"of": 1}'),
+    *changed('"text"', "NaN", '"\\ud800"', "[1, 2, ]", '"so [1, ] and {2,}"'),
     ROW.replace('"a"', '"\\ud800"').replace('"p"', '"\\ud800"'),
-    ROW.replace('"reward"', '"Reward"'),
-    ROW + " ",
-    ROW[:-1] + ",}",
-    ROW[:-1] + " , \t }",
-    ROW.replace('"text"', "[1, 2, ]"),
-    ROW.replace('"text"', '"so [1, ] and {2,}"'),
+    *(ROW.replace('"reward": 1.0, ', ""), ROW.replace('"reward"', '"Reward"')),
 )
 
 
@@ -385,23 +355,16 @@ def test_compressed_logs_are_large_by_their_content(tmp_path: Path, monkeypatch:
 
 
 NUMBERED = ROW.replace('"reward"', '"sample_idx": 0, "reward"')
+NUMBER = '"sample_idx": 0'
 
 
 @pytest.mark.parametrize(
     "again",
     [
-        NUMBERED,
-        NUMBERED.replace("1.0", "0.5"),
-        NUMBERED.replace("1.0", "null"),
-        NUMBERED.replace('"sample_idx": 0', '"sample_idx": "0"'),
-        NUMBERED.replace('"sample_idx": 0', '"sample_idx": null'),
-        NUMBERED.replace('"sample_idx": 0, ', ""),
-        NUMBERED.replace('"sample_idx": 0', '"sample_idx": [0]'),
-        NUMBERED.replace('"sample_idx": 0', '"sample_idx": 1.5')
-        + "\n"
-        + NUMBERED.replace('"sample_idx": 0', '"sample_idx": "1.5"'),
-        NUMBERED.replace('"step": 1', '"step": 2'),
-        "{",
+        *(NUMBERED, *changed("1.0", "0.5", "null", row=NUMBERED)),
+        *changed(NUMBER, *(f'"sample_idx": {cell}' for cell in ('"0"', "null", "[0]")), row=NUMBERED),
+        "\n".join(changed(NUMBER, '"sample_idx": 1.5', '"sample_idx": "1.5"', row=NUMBERED)),
+        *(ROW, NUMBERED.replace(STEP, '"step": 2'), "{"),
     ],
 )
 def test_repeated_samples_equal_the_row_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str) -> None:
