@@ -47,7 +47,7 @@ from gradscope.say import non_finite_word
 if TYPE_CHECKING:
     from gradscope.results.norms import ReplayReport, StepReplay
     from gradscope.results.rank import RankReport
-    from gradscope.results.row_kinds import RowKind
+    from gradscope.results.source import RowKind
 
 
 _SHARES = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "pass_rate")  # as `share_columns` has them

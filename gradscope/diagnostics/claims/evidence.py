@@ -32,7 +32,7 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import WeightUpdate
-from gradscope.results.row_kinds import RowKind
+from gradscope.results.source import RowKind
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import RolloutGroup, sizes_of
 

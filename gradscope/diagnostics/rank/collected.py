@@ -42,8 +42,7 @@ from gradscope.metrics.gram.geometry import batch_norm, row_sparsity
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
 from gradscope.results.rank import GradientSpectrum, RankReport
-from gradscope.results.row_kinds import RowKind
-from gradscope.results.source import Source
+from gradscope.results.source import RowKind, Source
 from gradscope.results.tokens import GradientSparsity
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.groups import RolloutGroup

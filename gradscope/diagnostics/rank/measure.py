@@ -33,8 +33,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, part, reporter
 from gradscope.reason import Reason
 from gradscope.results.rank import RankReport
-from gradscope.results.row_kinds import RowKind
-from gradscope.results.source import Source
+from gradscope.results.source import RowKind, Source
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
