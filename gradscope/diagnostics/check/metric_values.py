@@ -23,6 +23,7 @@ from gradscope.diagnostics.check.requirements import Needed, Selector, aggregate
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
+from gradscope.diagnostics.inputs.steps import usable_steps
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.logged.tokens import logged_part
 from gradscope.diagnostics.passk import measure as passk
@@ -394,8 +395,7 @@ class MetricValues(Struct, kw_only=True):
         return MetricValue.unknown(cause, subject, _see(entry.name))
 
     def _last_step(self) -> tuple[int, ...] | None:
-        usable = [step for step in self.run.updates if self.run.weights_before(step) and step not in self.run.notes]
-        return tuple(usable[-1:]) or None
+        return usable_steps(self.run, self.run.updates)[-1:] or None
 
 
 def _replayed(step: StepReplay, entry: Metric) -> float | None:

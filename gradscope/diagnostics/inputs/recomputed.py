@@ -17,13 +17,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gradscope.diagnostics.inputs.row_questions import (
-    GRAD_NORM_TOLERANCE,
-    NEAR,
-    ROUNDING_FLOOR,
-    RowQuestion,
-    meets_logged,
-)
 from gradscope.diagnostics.inputs.step_loss import StepLoss
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import EngineOptions
@@ -56,13 +49,14 @@ from gradscope.gradients.trained.norms import (
     trl_output,
     unchanged,
 )
-from gradscope.metrics.gram.geometry import batch_norm
+from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR, batch_norm, meets_logged
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import Rollout
 from gradscope.rollouts.run import Run, WeightsRef
 
 if TYPE_CHECKING:
+    from gradscope.diagnostics.inputs.steps import RowQuestion
     from gradscope.gradients.model.batches import TokenSequence
 
 

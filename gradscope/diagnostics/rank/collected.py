@@ -15,8 +15,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gradscope.diagnostics.inputs.row_questions import RowQuestion, rows_and_more
-from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
+from gradscope.diagnostics.inputs.steps import MeasuredStep, RowQuestion, describe_engine, measure_steps
 from gradscope.diagnostics.rank import formulations, weight_updates
 from gradscope.diagnostics.rank.formulations import baseline_groups
 from gradscope.diagnostics.rank.heldout import measure_heldout
@@ -341,6 +340,18 @@ def row_question(request: RankRequest, most: int, num_buckets: int | None = None
         return partial(measure_signals, signal=request.rows, most=most, seed=request.options.seed)
     drawn = most if num_buckets is None else None
     return partial(measure_tokens, most=drawn, num_buckets=num_buckets, seed=request.options.seed)
+
+
+def rows_and_more(
+    prepared: PreparedStep,
+    gram: StepGram,
+    *,
+    progress: ProgressCallback = no_progress,
+    rows: RowQuestion,
+    more: RowQuestion,
+) -> tuple[Any, Any]:
+    """Rows, and something else that is known of the step while its weights are in memory; None where it has none."""
+    return rows(prepared, gram, progress=progress), more(prepared, gram, progress=progress)
 
 
 MAX_WEIGHTS = 32
