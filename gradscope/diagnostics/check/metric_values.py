@@ -40,6 +40,7 @@ from gradscope.metrics.uncertainty.bootstrap import cluster_numbers, deviations_
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
 from gradscope.results.tokens import CorrectionEffect, TokenKind
+from gradscope.results.verdicts import BaselineMetric
 from gradscope.rollouts.groups import groups_of_steps, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
@@ -86,19 +87,12 @@ _OF_GROUPS = _OF_EACH_STEP | {"relative_gap", "gap_decomposition", "frac_reward_
 _OF_DEAD_GROUPS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap", "pass_rate")
 
 
-class MetricValue(Struct, frozen=True, kw_only=True):
-    """A metric's value on a run."""
+class MetricValue(BaselineMetric, frozen=True, kw_only=True):
+    """A metric's value on a run, with whole prompt ids."""
 
-    estimate: Estimate  # the value, or why there is none
     subject: str  # what exactly it is a value of, in words
     hint: str = ""  # where there is none: what would help
-    prompts: Mapping[str, float] = {}
-    """Prompt id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
-    course: Mapping[int, float] = {}  # as those of ``BaselineMetric``
-    deviations: Mapping[int, float] = {}
     advice: str = ""  # what the run's numbers say to try, a sentence; empty where they say nothing
-    is_not_finite: bool = False
-    """Whether there is no value because the trainer logged NaN or infinity: no requirement holds for that."""
 
     @classmethod
     def unknown(cls, reason: str, subject: str, hint: str = "") -> MetricValue:
