@@ -8,7 +8,7 @@ router's term. The assumption that fitted one step is the first that is tried at
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
@@ -56,8 +56,12 @@ from gradscope.rollouts.groups import Rollout
 from gradscope.rollouts.run import Run, WeightsRef
 
 if TYPE_CHECKING:
-    from gradscope.diagnostics.inputs.steps import RowQuestion
     from gradscope.gradients.model.batches import TokenSequence
+
+
+RowQuestion = Callable[..., Any]
+"""What else is measured at a step while its weights are loaded, besides the Gram matrix of the rollouts: from the
+prepared step, that matrix and a callback ``progress`` to the answer, ``MeasuredStep.answer``."""
 
 
 def rounding_floor(score_gram: np.ndarray) -> float:

@@ -8,7 +8,7 @@ with its reason instead of a number.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -33,7 +33,7 @@ from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.diagnostics.inputs.recomputed import Recomputer
+    from gradscope.diagnostics.inputs.recomputed import Recomputer, RowQuestion
     from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.step.step_gram import StepGram, StepNorm
 
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 _SUFFIXES = {".safetensors", ".json", ".jinja", ".model", ".txt"}
 """What a model folder holds that shapes a gradient: weights, configurations, the tokenizer's files."""
 _PACKAGES = ("torch", "transformers", "peft")
-RowQuestion = Callable[..., Any]
-"""What else is measured at a step while its weights are loaded, besides the Gram matrix of the rollouts: from the
-prepared step, that matrix and a callback ``progress`` to the answer, :attr:`MeasuredStep.answer`."""
 
 
 class StepCache:

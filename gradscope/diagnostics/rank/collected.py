@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gradscope.diagnostics.inputs.steps import MeasuredStep, RowQuestion, describe_engine, measure_steps
+from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
 from gradscope.diagnostics.rank import formulations, weight_updates
 from gradscope.diagnostics.rank.formulations import baseline_groups
 from gradscope.diagnostics.rank.heldout import measure_heldout
@@ -49,6 +49,7 @@ from gradscope.rollouts.run import Run
 from gradscope.say import named_steps
 
 if TYPE_CHECKING:
+    from gradscope.diagnostics.inputs.recomputed import RowQuestion
     from gradscope.gradients.plan.prepared_step import PreparedStep
     from gradscope.gradients.step.directions import WeightSpectrum
     from gradscope.gradients.step.heldout import HeldoutGram
