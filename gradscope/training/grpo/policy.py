@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from gradscope.errors import InputError
 from gradscope.gradients.model.checkpoint import require_hub
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.gradients.model.policy import declared_ends
 from gradscope.training.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.protocols import Tokenizer
 from gradscope.training.tasks.task import AnswerMark, Grader, Problem, Task
@@ -54,9 +55,7 @@ class TrainedPolicy(Struct, frozen=True, kw_only=True):
 
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end a completion: the tokenizer's own and those that the model declares."""
-        declared = self.model.generation_config.eos_token_id
-        more = [] if declared is None else [declared] if isinstance(declared, int) else declared
-        return frozenset([self.tokenizer.eos_token_id, *more])
+        return declared_ends(self.model) | {self.tokenizer.eos_token_id}
 
 
 def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
