@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import fmean
 
 from msgspec import Struct
@@ -147,7 +146,6 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     num_singletons: int  # groups left out because they have a single rollout
     num_incomplete: int  # groups left out because a reward is missing
     resampled: bool  # whether dead groups were replaced before they reached the log
-    silent: Sequence[str] = ()  # those of them that are 0 for every rollout, though another one is not
     num_without_main: int = 0  # rollouts that reach the threshold without the main reward, and so count as failing
 
 
@@ -170,7 +168,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         environments,
         _share(report),
         *((moved, advice) if leading else ()),
-        silent_sentence(log.silent),
+        silent_sentence(report.silent_functions),
         balance_sentence(report),
         *(() if leads else conflict),
         target_finding(report),

@@ -10,6 +10,7 @@ import numpy as np
 from gradscope.advantages.registry import LOGGED
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import logprob_findings
+from gradscope.metrics.gram.geometry import meets_logged
 from gradscope.metrics.gram.reward_baselines import REFERENCE
 from gradscope.metrics.uncertainty.intervals import difference_of
 from gradscope.results import rank as results
@@ -380,7 +381,6 @@ def interference_findings(steps: Sequence[results.Interference]) -> tuple[str, .
 
 
 MAX_FINDINGS = 3  # in addition to the verdict; more than three are not read
-NORM_MATCHES = 1e-5  # relative difference of a recomputed norm up to which it is the logged one, as `replay` has it
 
 
 def rank_headline(report: results.RankReport) -> tuple[str, ...]:
@@ -438,9 +438,6 @@ def _problems(report: results.RankReport) -> list[str]:
 def _all_match(steps: Sequence[results.StepGeometry]) -> bool:
     pairs = [(step.grad_norm.value, step.logged_grad_norm) for step in steps]
     return all(
-        norm is not None
-        and logged is not None
-        and math.isfinite(logged)
-        and abs(norm - logged) <= NORM_MATCHES * abs(logged)
+        norm is not None and logged is not None and math.isfinite(logged) and meets_logged(norm, logged)
         for norm, logged in pairs
     )

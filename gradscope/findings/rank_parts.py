@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.results import rank as results
-from gradscope.results.row_kinds import RowKind
+from gradscope.results.source import RowKind
 from gradscope.results.tokens import CorrectionEffect, EntropyChange, LogprobChange, TokenKind, TokenKl, TurnShare
 from gradscope.say import percent, with_interval
 

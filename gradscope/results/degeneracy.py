@@ -290,6 +290,7 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
         "course",
         "summary",
         "min_num_filtered",
+        "silent_functions",
         "num_faint",
         "faint_spread",
         "num_contradicting",
@@ -358,6 +359,7 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     """The trainer's metrics by step, where the log holds metrics and no rollouts."""
     min_num_filtered: float = 0.0
     """Where no group passes or fails throughout: how many at least would, were rollouts independent."""
+    silent_functions: Sequence[str] = ()  # reward functions that are 0 for every rollout, though another one is not
     num_faint: int = 0  # groups whose rewards differ by next to nothing beside those of other groups
     faint_spread: float = 0.0  # the most that these differ by
     num_contradicting: int = 0  # groups whose logged advantages fall where the rewards rise

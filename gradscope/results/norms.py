@@ -8,8 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from gradscope.estimate import Estimate
-from gradscope.results.row_kinds import OfStep
-from gradscope.results.source import Source
+from gradscope.results.source import OfStep, Source
 from gradscope.shown import Drawn
 
 ReplayVerdict = Literal["match", "mismatch", "cannot", "no_gradient"]

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.results.norms import LogprobDifference
-from gradscope.results.row_kinds import OfAdvantage, OfStep, RowKind
-from gradscope.results.source import Source
+from gradscope.results.source import OfAdvantage, OfStep, RowKind, Source
 from gradscope.results.tokens import (
     CorrectionEffect,
     EntropyChange,

@@ -1,4 +1,4 @@
-"""The source of a result: its recognized format, inferences, missing data, and rows that were set aside."""
+"""What a result is of: its log with what was inferred, missing and set aside, and which step, advantage and matrix."""
 
 from __future__ import annotations
 
@@ -144,3 +144,22 @@ class Source(Struct, frozen=True, kw_only=True):
         number = self.num_rows + self.quarantined.num_rollouts - (broken.num_rollouts if broken else 0)
         number = max(number, self.quarantined.num_rollouts)
         return Estimate.exact(self.quarantined.num_rollouts / max(1, number), num_units=number)
+
+
+RowKind = Literal["rollout", "group", "token", "weight", "hidden", "logit", "advantage", "update"]
+"""Which matrix `rank` looks at: rows of ``rollout``, ``group`` and ``token`` are gradients by all parameters, those of
+``weight`` the outputs of one matrix's; ``hidden`` and ``logit`` are gradients by the last hidden state and by the
+logits, of tokens and of rollouts; ``advantage`` is the advantages themselves, rollouts by tokens; ``update`` the change
+of a weight."""
+
+
+class OfStep(Struct, frozen=True, kw_only=True):
+    """A record of one step."""
+
+    step: int  # the trainer's step
+
+
+class OfAdvantage(OfStep, frozen=True, kw_only=True):
+    """A record of one step under one advantage."""
+
+    advantage: str  # ``logged``, or the formulation

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from gradscope.estimate import Estimate
-from gradscope.results.row_kinds import OfStep
+from gradscope.results.source import OfStep
 
 TokenMethod = Literal["exact", "sampled", "sketch"]
 """``exact``: all token rows; ``sampled``: exact rows of a random part of them; ``sketch``: all rows, each reduced to k

@@ -72,13 +72,15 @@ class CheckReport(Shown, Struct, frozen=True, kw_only=True):
 class BaselineMetric(Struct, frozen=True, kw_only=True):
     """One metric of a run."""
 
-    estimate: Estimate  # its value
+    estimate: Estimate  # its value, or why there is none
     prompts: Mapping[str, float] = {}
     """Digest of a prompt's id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
     course: Mapping[int, float] = {}  # step -> the number that a mean or a trend over steps joins; empty for others
     deviations: Mapping[int, float] = {}
     """Step -> how far its groups are above what their prompts have over the run; empty where it is not of groups."""
-    is_not_finite: bool = False  # whether the trainer logged NaN or infinity; a baseline file does not hold this
+    is_not_finite: bool = False
+    """Whether there is no value because the trainer logged NaN or infinity: no requirement holds for that. A baseline
+    file does not hold this."""
 
 
 class Baseline(Struct, frozen=True, kw_only=True):

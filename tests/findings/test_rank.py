@@ -1,10 +1,8 @@
 import pytest
 from msgspec.structs import replace
 
-from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import (
-    NORM_MATCHES,
     _norm_findings,
     heldout_findings,
     interference_findings,
@@ -339,10 +337,6 @@ STEP = replace(REPORT.steps[0], grad_norm=Estimate.exact(0.5), logged_grad_norm=
 
 def report(*curve: RankCurvePoint, norm: float | None = 0.5) -> RankReport:
     return replace(REPORT, curve=curve, steps=(replace(STEP, logged_grad_norm=norm),))
-
-
-def test_a_norm_matches_where_replay_says_so() -> None:
-    assert NORM_MATCHES == GRAD_NORM_TOLERANCE
 
 
 def test_the_verdict_has_the_rank_beside_both_ceilings() -> None:

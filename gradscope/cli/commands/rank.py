@@ -14,7 +14,7 @@ from gradscope.cli.output.streams import of_same_run
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.option import Option
-from gradscope.results.row_kinds import RowKind
+from gradscope.results.source import RowKind
 from gradscope.rollouts.read_options import ReadOptions
 
 EXAMPLES = (

@@ -112,13 +112,7 @@ def check_run(
     measured = {name: values.value(name) for name in names}
     verdicts = [_verdict(item, measured[item.metric], run.source) for item in required]
     now = {
-        name: results.BaselineMetric(
-            estimate=value.estimate,
-            prompts={prompt_key(prompt): mean for prompt, mean in value.prompts.items()},
-            course=value.course,
-            deviations=value.deviations,
-            is_not_finite=value.is_not_finite,
-        )
+        name: replace(value, prompts={prompt_key(prompt): mean for prompt, mean in value.prompts.items()})
         for name, value in measured.items()
     }
     if before is not None:
@@ -349,29 +343,24 @@ def _finite(value: Any) -> float:
     return float(value)
 
 
-class _Difference(Struct, frozen=True, kw_only=True):
-    """One metric after and before."""
-
-    change: Estimate
-    paired: NDArray[np.float64]  # that of each prompt that both have, where these are enough
-    by_steps: Estimate  # the change with the interval that steps give it, where these tell
-
-
 def _difference(
     name: str, before: results.BaselineMetric, after: results.BaselineMetric, resampling: Resampling
-) -> _Difference:
-    """After minus before: step by step where both join the same steps, paired by prompt where enough are shared."""
-    alone, (_, selector) = np.zeros(0), split_metric(name)
+) -> tuple[Estimate, NDArray[np.float64], Estimate]:
+    """After minus before: step by step where both join the same steps, paired by prompt where enough are shared.
+
+    The change, that of each prompt where these are paired, and the change with the interval that steps give it.
+    """
+    _, selector = split_metric(name)
     if before.course and before.course.keys() == after.course.keys():
         steps = sorted(before.course)
         apart = [after.course[step] - before.course[step] for step in steps]
         change = trend(steps, apart) if selector and selector.aggregate == "trend" else mean_of_steps(apart)
-        return _Difference(change=change, paired=alone, by_steps=change)
+        return change, np.zeros(0), change
     change, paired = _over_prompts(before, after, resampling)
     by_steps = mean_difference(before.deviations, after.deviations)
     if change.value is not None:
         by_steps = by_steps.map(lambda end: end - (by_steps.value or 0.0) + (change.value or 0.0))
-    return _Difference(change=widened_by_steps(change, by_steps), paired=paired, by_steps=by_steps)
+    return widened_by_steps(change, by_steps), paired, by_steps
 
 
 def _over_prompts(
@@ -403,8 +392,8 @@ class _Compared(Struct, frozen=True, kw_only=True):
     before: results.BaselineMetric | None
     after: results.BaselineMetric
     change: Estimate
-    paired: NDArray[np.float64]
-    by_steps: Estimate
+    paired: NDArray[np.float64]  # that of each prompt that both have, where these are enough
+    by_steps: Estimate  # the change with the interval that steps give it, where these tell
     margin: float
     advice: str
 
@@ -428,15 +417,17 @@ def baseline_verdicts(
     rule, resampling = settings.rule, settings.resampling
     for name, metric in after.items():
         old = before.get(name)
-        difference = _difference(name, old or results.BaselineMetric(estimate=_NOT_HELD), metric, resampling)
+        change, paired, by_steps = _difference(
+            name, old or results.BaselineMetric(estimate=_NOT_HELD), metric, resampling
+        )
         compared.append(
             _Compared(
                 name=name,
                 before=old,
                 after=metric,
-                change=difference.change,
-                paired=difference.paired,
-                by_steps=difference.by_steps,
+                change=change,
+                paired=paired,
+                by_steps=by_steps,
                 margin=settings.margins.get(name, 0.0),
                 advice=(advice or {}).get(name, ""),
             )

@@ -23,6 +23,7 @@ from gradscope.diagnostics.check.requirements import Needed, Selector, aggregate
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
+from gradscope.diagnostics.inputs.steps import usable_steps
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.logged.tokens import logged_part
 from gradscope.diagnostics.passk import measure as passk
@@ -39,6 +40,7 @@ from gradscope.metrics.uncertainty.bootstrap import cluster_numbers, deviations_
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
 from gradscope.results.tokens import CorrectionEffect, TokenKind
+from gradscope.results.verdicts import BaselineMetric
 from gradscope.rollouts.groups import groups_of_steps, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
@@ -47,7 +49,7 @@ from gradscope.say import non_finite_word
 if TYPE_CHECKING:
     from gradscope.results.norms import ReplayReport, StepReplay
     from gradscope.results.rank import RankReport
-    from gradscope.results.row_kinds import RowKind
+    from gradscope.results.source import RowKind
 
 
 _SHARES = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "pass_rate")  # as `share_columns` has them
@@ -85,19 +87,12 @@ _OF_GROUPS = _OF_EACH_STEP | {"relative_gap", "gap_decomposition", "frac_reward_
 _OF_DEAD_GROUPS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap", "pass_rate")
 
 
-class MetricValue(Struct, frozen=True, kw_only=True):
-    """A metric's value on a run."""
+class MetricValue(BaselineMetric, frozen=True, kw_only=True):
+    """A metric's value on a run, with whole prompt ids."""
 
-    estimate: Estimate  # the value, or why there is none
     subject: str  # what exactly it is a value of, in words
     hint: str = ""  # where there is none: what would help
-    prompts: Mapping[str, float] = {}
-    """Prompt id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
-    course: Mapping[int, float] = {}  # as those of ``BaselineMetric``
-    deviations: Mapping[int, float] = {}
     advice: str = ""  # what the run's numbers say to try, a sentence; empty where they say nothing
-    is_not_finite: bool = False
-    """Whether there is no value because the trainer logged NaN or infinity: no requirement holds for that."""
 
     @classmethod
     def unknown(cls, reason: str, subject: str, hint: str = "") -> MetricValue:
@@ -394,8 +389,7 @@ class MetricValues(Struct, kw_only=True):
         return MetricValue.unknown(cause, subject, _see(entry.name))
 
     def _last_step(self) -> tuple[int, ...] | None:
-        usable = [step for step in self.run.updates if self.run.weights_before(step) and step not in self.run.notes]
-        return tuple(usable[-1:]) or None
+        return usable_steps(self.run, self.run.updates)[-1:] or None
 
 
 def _replayed(step: StepReplay, entry: Metric) -> float | None:

@@ -32,16 +32,18 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import WeightUpdate
-from gradscope.results.row_kinds import RowKind
+from gradscope.results.source import RowKind
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import RolloutGroup, sizes_of
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.rank.collected import Collected
-    from gradscope.diagnostics.rank.tokens.weighed import FollowedTokens, WeighedTokens
+    from gradscope.diagnostics.rank.tokens.weighed import TokenChange, WeighedTokens
+    from gradscope.gradients.tokens.sums import CountedTokens
 
 BY_SIDE: dict[int, ClaimVerdict] = {1: "supported", 0: "cannot_tell", -1: "contradicted"}
 NO_NULL = Estimate.undefined_because("no chance model belongs to this number")
+NO_TOKENS = "No step has a gradient and a logged advantage of every token"
 
 
 Needs = RowKind | Literal["weighed"]
@@ -225,12 +227,15 @@ class Evidence(MetricValues, kw_only=True):
         return self.gradients("token").weighed
 
     @computed_once
-    def followed_tokens(self) -> FollowedTokens:
-        """The same tokens, and what became of them by the next checkpoint."""
-        weighed = self.weighed_tokens()
-        from gradscope.diagnostics.rank.tokens.weighed import follow
+    def followed_tokens(self) -> Mapping[int, tuple[CountedTokens, TokenChange]]:
+        """Step -> the same tokens, and what became of them by the next checkpoint; an ``InputError`` without any."""
+        tokens = {step: weighed.tokens for step, weighed in self.weighed_tokens().items()}
+        from gradscope.diagnostics.rank.tokens.weighed import token_changes
 
-        return follow(self.run, weighed, self.engine)
+        changes, missing = token_changes(self.run, tokens, self.engine)
+        if not changes:
+            raise InputError(f"{next(iter(missing.values()), NO_TOKENS)}.")
+        return {step: (tokens[step], change) for step, change in changes.items()}
 
     @computed_once
     def updates(self) -> tuple[WeightUpdate, ...]:

@@ -23,7 +23,7 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounde
 from gradscope.metrics.uncertainty.paired import student_mean
 from gradscope.metrics.uncertainty.steps import MIN_STEPS, trend, trend_within
 from gradscope.results.rank import GroupKind, RankCurvePoint, TokenRankPoint, WeightRankPoint, whole_changes
-from gradscope.results.row_kinds import RowKind
+from gradscope.results.source import RowKind
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import reward_table
 from gradscope.say import number, percent, with_interval

@@ -25,7 +25,7 @@ from gradscope.diagnostics.claims.evidence import (
     in_range,
 )
 from gradscope.diagnostics.claims.registry import CLAIMS
-from gradscope.diagnostics.inputs.steps import missing_weights, select_steps
+from gradscope.diagnostics.inputs.steps import missing_weights, select_steps, usable_steps
 from gradscope.errors import GradscopeError, MissingDependencyError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
@@ -121,7 +121,7 @@ def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[t
         return (), _NOT_ASKED
     if steps:
         return select_steps(run, steps), ""
-    usable = [step for step in run.steps if run.weights_before(step) is not None and step not in run.notes]
+    usable = usable_steps(run, run.steps)
     if not usable:
         first = run.steps[0]
         reason = str(run.notes.get(first) or missing_weights(run, first))

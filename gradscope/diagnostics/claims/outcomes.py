@@ -8,6 +8,7 @@ import numpy as np
 
 from gradscope.diagnostics.claims.evidence import (
     BY_SIDE,
+    NO_TOKENS,
     Evidence,
     Judgement,
     all_hold,
@@ -185,9 +186,6 @@ def _larger(estimate: Estimate, other: Estimate) -> ClaimVerdict:
     return "contradicted" if estimate.ends[1] < other.ends[0] else "cannot_tell"
 
 
-NO_TOKENS = "No step has a gradient and a logged advantage of every token"
-
-
 def likely_are_rewarded(evidence: Evidence) -> Judgement:
     """Whether log-probabilities and advantages vary together."""
     weighed = evidence.weighed_tokens()
@@ -210,21 +208,18 @@ def changes_as_predicted(evidence: Evidence) -> Judgement:
     """Whether the entropy at the steps' own tokens fell by the next checkpoint where their covariance is positive."""
     # The change is that of the weights on disk, whatever optimizer made them.
     followed = evidence.followed_tokens()
-    steps = tuple(followed.changes)
-    if not steps:
-        return cannot_tell(next(iter(followed.missing.values()), NO_TOKENS))
-    tokens = [followed.weighed[step].tokens for step in steps]
+    tokens, changes = zip(*followed.values(), strict=True)
     from gradscope.diagnostics.rank.tokens.parts import advantage_covariance, mean_over_tokens
 
     covariance = advantage_covariance(tokens)
-    change = mean_over_tokens(tokens, [followed.changes[step].entropies for step in steps])
-    updates = sum(change.last - change.first for change in followed.changes.values())
+    change = mean_over_tokens(tokens, [of_step.entropies for of_step in changes])
+    updates = sum(of_step.last - of_step.first for of_step in changes)
     return Judgement(
         estimate=change,
         verdict=BY_SIDE[-covariance.side_of_zero * change.side_of_zero],
         why=f"The covariance of log p and advantage is {with_interval(covariance, '+.3g')} over the tokens of these "
-        f"steps, which are {len(steps)} of the {updates} between the checkpoints.",
-        steps=steps,
+        f"steps, which are {len(followed)} of the {updates} between the checkpoints.",
+        steps=tuple(followed),
     )
 
 
@@ -260,13 +255,10 @@ def has_most_energy(kind: TokenCell, evidence: Evidence) -> Judgement:
 def moves_with_advantage(evidence: Evidence) -> Judgement:
     """Whether training moved tokens of like probability apart the way their advantages ask."""
     followed = evidence.followed_tokens()
-    steps = tuple(followed.changes)
-    if not steps:
-        return cannot_tell(next(iter(followed.missing.values()), NO_TOKENS))
-    tokens = [followed.weighed[step].tokens for step in steps]
+    steps, (tokens, changes) = tuple(followed), zip(*followed.values(), strict=True)
     from gradscope.diagnostics.rank.tokens.weighed import matched_change
 
-    matched = matched_change(tokens, [followed.changes[step] for step in steps])
+    matched = matched_change(tokens, changes)
     if matched.undefined is not None:
         return cannot_tell(matched.undefined, steps=steps)
     return Judgement(

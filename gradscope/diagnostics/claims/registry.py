@@ -13,7 +13,7 @@ from gradscope.diagnostics.claims import gradients, outcomes
 from gradscope.diagnostics.claims.evidence import Claim, in_range, on_side
 from gradscope.metrics.sampler import UNDECIDED, UNLIKELY
 from gradscope.results.rank import GroupKind
-from gradscope.results.row_kinds import RowKind
+from gradscope.results.source import RowKind
 
 _FOUNDATIONS = "arXiv 2606.29238 (On the policy gradient foundations of GRPO)"
 _STARVATION = "arXiv 2605.07689 (Gradient starvation in binary-reward GRPO)"

@@ -382,33 +382,34 @@ class CourseMean(Struct, frozen=True):
 
     @property
     def estimate(self) -> Estimate:
-        """With an interval that allows for the correlation of steps, within the range that the values suggest."""
-        return mean_of_steps(self.values).within(*self.ends)
+        """Within the range that the values suggest."""
+        return self.join(self.values).within(*self.ends)
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Between what the mean lies, as far as the values suggest it."""
+        """Between what it lies, as far as the values suggest it."""
         return 0.0 if self.values.min() >= 0.0 else -math.inf, 1.0 if self.values.max() <= 1.0 else math.inf
 
+    def join(self, values: _Array) -> Estimate:
+        """That of some values of these steps, with an interval that allows for the correlation of steps."""
+        return mean_of_steps(values)
 
-class CourseTrend(Struct, frozen=True):
+
+class CourseTrend(CourseMean, frozen=True):
     """How much a number of each step rises along its line, first to last: two runs of one mean may go opposite ways."""
 
-    steps: tuple[int, ...]  # those that are compared, [S]
-    values: _Array  # of each, [S]
-
     @property
-    def estimate(self) -> Estimate:
-        """With an interval that allows for drifts, within what the values suggest; undefined for fewer than three."""
-        return trend(self.steps, self.values).within(-self.reach, self.reach)
+    def ends(self) -> tuple[float, float]:
+        """The most that it may fall or rise: of shares 1."""
+        reach = 1.0 if self.values.min() >= 0.0 and self.values.max() <= 1.0 else math.inf
+        return -reach, reach
 
-    @property
-    def reach(self) -> float:
-        """The most that it may rise or fall, as far as the values suggest it: of shares 1."""
-        return 1.0 if self.values.min() >= 0.0 and self.values.max() <= 1.0 else math.inf
+    def join(self, values: _Array) -> Estimate:
+        """That of some values of these steps, with an interval that allows for drifts; undefined below three."""
+        return trend(self.steps, values)
 
 
-Number = GroupMean | CourseMean | CourseTrend
+Number = GroupMean | CourseMean
 Means = Mapping[str, Number]
 """Metric -> its mean, over groups or over logged steps, or its trend; of one run, with all prompts of its log."""
 
@@ -471,13 +472,10 @@ def changes(first: Means, second: Means) -> dict[str, Estimate]:
 
 def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]]) -> Estimate:
     """Of one metric; ``prompts`` number the prompts of each log, one that both have alike."""
-    if isinstance(first, CourseTrend) and isinstance(second, CourseTrend) and first.steps == second.steps:
-        reach = first.reach + second.reach
-        return trend(first.steps, second.values - first.values).within(-reach, reach)
     if isinstance(first, CourseMean) and isinstance(second, CourseMean) and first.steps == second.steps:
         step_by_step = second.values - first.values  # what both do over their course is no noise
         (low, high), (other_low, other_high) = first.ends, second.ends
-        return mean_of_steps(step_by_step).within(other_low - high, other_high - low)
+        return first.join(step_by_step).within(other_low - high, other_high - low)
     if not isinstance(first, GroupMean) or not isinstance(second, GroupMean):
         before, after = (
             _alone(number, float(number.values.min()), float(np.ptp(number.values)) or 1.0)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -338,14 +338,12 @@ def degeneracy_of_run(
     starvation = breakdowns.measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
     policies, policy_gap = breakdowns.measure_policies(chosen, table, threshold, resampling=resampling)
     prompts, by_prompt = breakdowns.measure_prompts(chosen, threshold, main, name=name)
-    faint = faint_groups(spread := chosen.table.spread(chosen.values))
     logged = LoggedGroups(
         num_levels=len(chosen.levels),
         reward_functions=tuple(sorted(chosen.table.rewards)),
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,
         resampled=run.settings.get("sampling") == "dynamic",
-        silent=silent_functions(chosen.table.rewards) if len(chosen.levels) > 1 else (),
         num_without_main=num_reaching - (0 if table.num_passing is None else int(table.num_passing.sum())),
     )
     report = results.DegeneracyReport(
@@ -385,15 +383,24 @@ def degeneracy_of_run(
         summary=deferred(lambda: degeneracy_summary(report, logged)),
         findings=deferred(lambda: degeneracy_findings(report, logged, sizes.doubled())),
         min_num_filtered=0.0 if table.num_passing is None else min_dead_groups(table.size, table.num_passing),
-        num_faint=int(faint.sum()),
-        faint_spread=float(spread[faint].max(initial=0.0)),
-        num_contradicting=_num_contradicting(chosen.table),
-        num_zeroed=_num_zeroed(chosen.table),
-        num_moved=_num_moved(chosen.table),
-        doubled_steps=_doubled_steps(chosen.table),
-        frac_cut_off=_frac_cut_off(run, chosen.table),
+        **_oddities(run, chosen),
     )
     return report
+
+
+def _oddities(run: Run, chosen: group_rewards.GroupRewards) -> dict[str, Any]:
+    """What is odd about the judged groups, by the report's fields that are for people alone."""
+    faint = faint_groups(spread := chosen.table.spread(chosen.values))
+    return {
+        "silent_functions": silent_functions(chosen.table.rewards) if len(chosen.levels) > 1 else (),
+        "num_faint": int(faint.sum()),
+        "faint_spread": float(spread[faint].max(initial=0.0)),
+        "num_contradicting": _num_contradicting(chosen.table),
+        "num_zeroed": _num_zeroed(chosen.table),
+        "num_moved": _num_moved(chosen.table),
+        "doubled_steps": _doubled_steps(chosen.table),
+        "frac_cut_off": _frac_cut_off(run, chosen.table),
+    }
 
 
 def _num_contradicting(groups: RewardTable) -> int:

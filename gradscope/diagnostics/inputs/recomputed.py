@@ -8,7 +8,7 @@ router's term. The assumption that fitted one step is the first that is tried at
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
@@ -17,13 +17,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gradscope.diagnostics.inputs.row_questions import (
-    GRAD_NORM_TOLERANCE,
-    NEAR,
-    ROUNDING_FLOOR,
-    RowQuestion,
-    meets_logged,
-)
 from gradscope.diagnostics.inputs.step_loss import StepLoss
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import EngineOptions
@@ -56,7 +49,7 @@ from gradscope.gradients.trained.norms import (
     trl_output,
     unchanged,
 )
-from gradscope.metrics.gram.geometry import batch_norm
+from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR, batch_norm, meets_logged
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import Rollout
@@ -64,6 +57,11 @@ from gradscope.rollouts.run import Run, WeightsRef
 
 if TYPE_CHECKING:
     from gradscope.gradients.model.batches import TokenSequence
+
+
+RowQuestion = Callable[..., Any]
+"""What else is measured at a step while its weights are loaded, besides the Gram matrix of the rollouts: from the
+prepared step, that matrix and a callback ``progress`` to the answer, ``MeasuredStep.answer``."""
 
 
 def rounding_floor(score_gram: np.ndarray) -> float:

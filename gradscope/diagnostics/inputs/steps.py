@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gradscope.diagnostics.inputs.row_questions import RowQuestion, meets_logged
 from gradscope.diagnostics.inputs.step_loss import StepLoss, losses_at
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions, require_libraries
+from gradscope.metrics.gram.geometry import batch_norm, meets_logged
 from gradscope.progress import NoticeCallback, ProgressCallback, no_progress, part
 from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
@@ -33,7 +33,7 @@ from gradscope.rollouts.run import Run, WeightsRef
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.diagnostics.inputs.recomputed import Recomputer
+    from gradscope.diagnostics.inputs.recomputed import Recomputer, RowQuestion
     from gradscope.gradients.plan.objective import Objective
     from gradscope.gradients.step.step_gram import StepGram, StepNorm
 
@@ -155,7 +155,6 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
 def _norm_of(gram: StepGram) -> StepNorm:
     from gradscope.diagnostics.inputs.recomputed import rounding_floor
     from gradscope.gradients.step.step_gram import StepNorm
-    from gradscope.metrics.gram.geometry import batch_norm
 
     matrix = gram.logged_gram
     return StepNorm(
@@ -215,6 +214,11 @@ def with_damage(run: Run, reasons: Mapping[int, Reason], steps: Iterable[int]) -
 def computable_steps(run: Run) -> tuple[int, ...]:
     """The steps of the log whose weights are on disk."""
     return tuple(step for step in run.updates if run.weights_before(step))
+
+
+def usable_steps(run: Run, steps: Sequence[int]) -> tuple[int, ...]:
+    """Those of some steps whose weights are on disk, and whose rollouts are those of one update."""
+    return tuple(step for step in steps if run.weights_before(step) and step not in run.notes)
 
 
 def measure_steps(

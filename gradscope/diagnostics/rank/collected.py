@@ -15,7 +15,6 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gradscope.diagnostics.inputs.row_questions import RowQuestion, rows_and_more
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
 from gradscope.diagnostics.rank import formulations, weight_updates
 from gradscope.diagnostics.rank.formulations import baseline_groups
@@ -42,8 +41,7 @@ from gradscope.metrics.gram.geometry import batch_norm, row_sparsity
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
 from gradscope.results.rank import GradientSpectrum, RankReport
-from gradscope.results.row_kinds import RowKind
-from gradscope.results.source import Source
+from gradscope.results.source import RowKind, Source
 from gradscope.results.tokens import GradientSparsity
 from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.groups import RolloutGroup
@@ -51,6 +49,7 @@ from gradscope.rollouts.run import Run
 from gradscope.say import named_steps
 
 if TYPE_CHECKING:
+    from gradscope.diagnostics.inputs.recomputed import RowQuestion
     from gradscope.gradients.plan.prepared_step import PreparedStep
     from gradscope.gradients.step.directions import WeightSpectrum
     from gradscope.gradients.step.heldout import HeldoutGram
@@ -342,6 +341,18 @@ def row_question(request: RankRequest, most: int, num_buckets: int | None = None
         return partial(measure_signals, signal=request.rows, most=most, seed=request.options.seed)
     drawn = most if num_buckets is None else None
     return partial(measure_tokens, most=drawn, num_buckets=num_buckets, seed=request.options.seed)
+
+
+def rows_and_more(
+    prepared: PreparedStep,
+    gram: StepGram,
+    *,
+    progress: ProgressCallback = no_progress,
+    rows: RowQuestion,
+    more: RowQuestion,
+) -> tuple[Any, Any]:
+    """Rows, and something else that is known of the step while its weights are in memory; None where it has none."""
+    return rows(prepared, gram, progress=progress), more(prepared, gram, progress=progress)
 
 
 MAX_WEIGHTS = 32

@@ -1,7 +1,7 @@
 """`gradscope rank`: how many directions the gradients of a run span, on each of its checkpoints.
 
 :func:`measure_rank` is the entry point. It loads the weights before each step once, and asks the engine for the Gram
-matrix of the rollouts' score vectors and for what else the kind of rows needs (``row_questions``). Every formulation
+matrix of the rollouts' score vectors and for what else the kind of rows needs (``row_question``). Every formulation
 and every group size is then arithmetic on that matrix. What cannot be computed is listed with its reason: a step among
 ``skipped``, a formulation among ``refused``.
 
@@ -17,10 +17,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gradscope.diagnostics.inputs.row_questions import rows_and_more
 from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps, with_damage
 from gradscope.diagnostics.rank import weight_updates
-from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step, row_question
+from gradscope.diagnostics.rank.collected import (
+    Collected,
+    examine_advantages,
+    examine_step,
+    row_question,
+    rows_and_more,
+)
 from gradscope.diagnostics.rank.formulations import measure_baselines
 from gradscope.diagnostics.rank.heldout import heldout_products, read_heldout
 from gradscope.diagnostics.rank.options import TOKEN_ROWS, RankOptions
@@ -33,8 +38,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, part, reporter
 from gradscope.reason import Reason
 from gradscope.results.rank import RankReport
-from gradscope.results.row_kinds import RowKind
-from gradscope.results.source import Source
+from gradscope.results.source import RowKind, Source
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gradscope.errors import UsageError
 from gradscope.option import Option
-from gradscope.results.row_kinds import RowKind
+from gradscope.results.source import RowKind
 
 ROLLOUT_ROWS = ("rollout", "group")
 """Kinds of rows that are made of whole rollouts, and ask nothing of a step but held-out answers."""

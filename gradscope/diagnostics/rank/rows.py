@@ -20,7 +20,7 @@ from gradscope.advantages.group import gdpo, optimal_advantages
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError, UsageError
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.results.row_kinds import RowKind
+from gradscope.results.source import RowKind
 from gradscope.rollouts.function_rewards import FunctionRewards
 from gradscope.rollouts.groups import Rollout, RolloutGroup, sizes_of
 from gradscope.rollouts.run import Run

@@ -37,7 +37,8 @@ def spectrum_of(
     # An error E of the rows moves no singular value by more than its norm, at most (relative error) x |X|_F, so that
     # is the noise floor; below it, squaring the rows in float64 and taking the root again loses the rest.
     if values is None:
-        values = gram_spectrum.singular_values_from_gram(gram_spectrum.center_gram(gram) if label.centered else gram)
+        gram_of_rows = gram_spectrum.center_grams(gram_spectrum.checked_gram(gram)) if label.centered else gram
+        values = gram_spectrum.singular_values_from_gram(gram_of_rows)
     floor = max(relative_row_error * float(np.sqrt(np.trace(gram))), gram_spectrum.noise_floor(gram, 0.0))
     return GradientSpectrum(
         label=label,

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from gradscope.advantages.registry import named_formulation
 from gradscope.diagnostics.inputs import steps as inputs
-from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR
 from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import (
     COARSE,
@@ -39,6 +38,7 @@ from gradscope.diagnostics.replay.log_arithmetic import (
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import LOGPROB_BOUND, logprob_findings
 from gradscope.gradients.engine_options import EngineOptions
+from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR
 from gradscope.option import options_of
 from gradscope.progress import Progress, reporter
 from gradscope.reason import Reason

@@ -20,8 +20,14 @@ from msgspec.structs import replace
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE
-from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps, with_damage
+from gradscope.diagnostics.inputs.steps import (
+    MeasuredStep,
+    measure_steps,
+    missing_weights,
+    select_steps,
+    usable_steps,
+    with_damage,
+)
 from gradscope.diagnostics.logged.measure import PolicyPart
 from gradscope.diagnostics.logged.tokens import METRICS, first_logged
 from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
@@ -39,7 +45,7 @@ from gradscope.diagnostics.report.sections.signal import rewards_section, signal
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions, missing_library
-from gradscope.metrics.gram.geometry import batch_norm, projection_shares
+from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, batch_norm, projection_shares
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
 from gradscope.results.logged import LoggedPolicy
@@ -244,9 +250,9 @@ def _without_gradient(grams: Sequence[StepGram]) -> Unavailable:
 
 def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
     """The steps whose weights are on disk; of more than are wanted some between first and last, and the spike."""
-    usable = [step for step in run.steps if run.weights_before(step) is not None and step not in run.notes]
+    usable = usable_steps(run, run.steps)
     if wanted == "all" or len(usable) <= MAX_STEPS:
-        return tuple(usable)
+        return usable
     chosen = list(evenly(usable, MAX_STEPS))
     norms = run.courses.by_step("grad_norm")
     spike = max(usable, key=lambda step: norms.get(step, 0.0) if math.isfinite(norms.get(step, 0.0)) else math.inf)
@@ -351,7 +357,7 @@ def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptio
     # Two backward passes a step and one more a turn; two forward passes under later weights. Nothing where several
     # processes share the model.
     from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kl, turn_shares, with_later
-    from gradscope.diagnostics.rank.tokens.weighed import follow, logprob_change, weigh_step
+    from gradscope.diagnostics.rank.tokens.weighed import logprob_change, token_changes, weigh_step
     from gradscope.gradients.processes import num_connected
 
     weighed, groups = {}, {}
@@ -362,7 +368,7 @@ def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptio
                 weighed[step.step], groups[step.step] = weighed_step, step.groups
     last = max(weighed, default=0)
     not_followed = Estimate.undefined_because(f"only step {last} is followed on this page")
-    later = follow(run, {last: weighed[last]} if weighed else {}, options).changes
+    later, _ = token_changes(run, {last: weighed[last].tokens} if weighed else {}, options)
     logged = first_logged(run, METRICS)
     predicted = [entropy_change(step, tokens, logged[1] if logged else {}) for step, tokens in weighed.items()]
     kl = (token_kl(step, tokens, groups[step]) for step, tokens in weighed.items())

@@ -15,8 +15,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, cast
 
 import torch
 from msgspec import Struct
@@ -47,28 +46,20 @@ class _StoredTensor(Struct, frozen=True, kw_only=True):
     dtype: torch.dtype
 
 
-class PartStore:
-    """Factors by parameter, on the CPU or on disk.
+class PartStore(ExitStack):
+    """Factors by parameter, on the CPU or on disk, until it is closed.
 
     Args:
         max_bytes: Memory for them; later parts go to a temporary file.
     """
 
     def __init__(self, max_bytes: int = PENDING_BYTES) -> None:
+        super().__init__()
         self._left = max_bytes
         self._parts: dict[str, list[Part]] = defaultdict(list)
-        self._open = ExitStack()
         self._file: BinaryIO | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._parts.clear()
-        self._open.close()
-        trim_heap()
+        self.callback(trim_heap)  # once the rest is gone
+        self.callback(self._parts.clear)
 
     @property
     def names(self) -> list[str]:
@@ -112,7 +103,7 @@ class PartStore:
             return value
         if self._file is None:
             opened = tempfile.TemporaryFile()  # noqa: SIM115 - the stack closes it
-            self._file = cast(BinaryIO, self._open.enter_context(opened))
+            self._file = cast(BinaryIO, self.enter_context(opened))
         with naming(tempfile.gettempdir()):
             offset = self._file.seek(0, 2)
             self._file.write(memoryview(_bytes(value.cpu().contiguous())))
@@ -157,8 +148,8 @@ def _parts(value: Any) -> list[torch.Tensor | _StoredTensor]:
 # CPU or on disk until all are in; where nothing more will come, they stay where they are until their parameter is
 # complete, are added and dropped. Parameters that would not fit are left for another round: all rows run again for the
 # parameters whose rows have not met.
-class PendingParts:
-    """Factors by parameter.
+class PendingParts(ExitStack):
+    """Factors by parameter, until it is closed.
 
     Args:
         trainable: The parameters of this round; parts of others are dropped.
@@ -174,21 +165,13 @@ class PendingParts:
         waits: bool,
         max_pending_bytes: int = PENDING_BYTES,
     ) -> None:
+        super().__init__()
         self.left: dict[str, nn.Parameter] = {}  # parameters for the rounds to come
         self._trainable, self._accumulator, self._waits = dict(trainable), accumulator, waits
         self._max_pending_bytes = max_pending_bytes
         self._in_memory: dict[str, list[Part]] = defaultdict(list)
-        self._store = PartStore(max_pending_bytes)
-
-    def __enter__(self) -> Self:
-        self._store.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._in_memory.clear()
-        self._store.__exit__(kind, error, traceback)
+        self._store = self.enter_context(PartStore(max_pending_bytes))
+        self.callback(self._in_memory.clear)
 
     def trim_memory(self) -> None:
         """Return memory to the system before a pass, where many parts are pending."""

@@ -49,6 +49,12 @@ def padding_row(model: Any) -> int | None:
     return getattr(token_embedding(model), "padding_idx", None)
 
 
+def declared_ends(model: Any) -> frozenset[int]:
+    """The tokens that end a completion by the model's own settings of generation."""
+    declared = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    return frozenset(declared if isinstance(declared, list) else () if declared is None else (declared,))
+
+
 def _built_for(model: Any) -> int | None:
     """The longest sequence that the configuration names; None where it names none."""
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)

@@ -25,7 +25,7 @@ from gradscope.gradients.model.batches import BATCH_COST, PaddedBatch, TokenSequ
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.head import Watch
 from gradscope.gradients.model.passes import Past, Weigh, backward, completion_entropies, completion_logprobs
-from gradscope.gradients.model.policy import MeasuredPolicy, token_sequences
+from gradscope.gradients.model.policy import MeasuredPolicy, declared_ends, token_sequences
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan, plan_rows
 from gradscope.gradients.processes import num_connected
@@ -125,9 +125,7 @@ def _with_status(rollout: Rollout, policy: MeasuredPolicy, objective: Objective)
         return rollout
     end, padding = (getattr(policy.tokenizer, name, None) for name in ("eos_token_id", "pad_token_id"))
     ends = frozenset() if end is None else frozenset({end, end if padding is None else padding})
-    declared = getattr(getattr(policy.model, "generation_config", None), "eos_token_id", None)
-    more = frozenset(declared if isinstance(declared, list) else () if declared is None else (declared,))
-    last = rollout.completion_ids[-1]
+    more, last = declared_ends(policy.model), rollout.completion_ids[-1]
     if not ends:
         raise InputError(
             f"{_WHERE}: no tokenizer with an end-of-sequence token was found.",

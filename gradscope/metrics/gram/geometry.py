@@ -25,6 +25,12 @@ _COLLINEAR = 1e-10  # two class means whose Gram of unit vectors has a smaller e
 _NOTHING = 1e-6  # a share of the rows' energy up to this is arithmetic: Gram matrices come from models in float32
 CHANNELS = ("shared_directions", "shared_energy", "shared_sum", "shared_kept", "residual_kept")
 """The numbers that :func:`channels` returns, in its order."""
+GRAD_NORM_TOLERANCE = 1e-5
+"""Float32 arithmetic in another order gives 1e-7; the smallest real discrepancy seen gives 1e-4."""
+NEAR = 100.0  # so many tolerances off, a norm may still be the logged one in float32: the step's own rounding decides
+ROUNDING_FLOOR = 1e-6
+"""Below this share of the score vectors' Frobenius norm a norm is rounding, of log-probabilities that float32 keeps to
+2e-7: it matches zero."""
 
 
 def gradient_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
@@ -50,6 +56,15 @@ def batch_norm(gram: ArrayLike) -> float:
     5.0
     """
     return float(np.sqrt(max(float(np.sum(checked_gram(gram))), 0.0)))
+
+
+def meets_logged(norm: float, logged: float, floor: float = 0.0) -> bool:
+    """Whether two norms differ by no more than rounding in float32, or than what is rounding whatever they are.
+
+    >>> meets_logged(2.00001, 2.0), meets_logged(2.0002, 2.0), meets_logged(3e-9, 0.0, floor=1e-8)
+    (True, False, True)
+    """
+    return abs(norm - logged) <= max(GRAD_NORM_TOLERANCE * abs(logged), floor)
 
 
 def row_norms(gram: ArrayLike) -> Array:

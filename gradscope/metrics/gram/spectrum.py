@@ -94,17 +94,8 @@ def checked_gram(gram: ArrayLike) -> Array:
     return np.asarray((matrix + matrix.T) / 2, dtype=np.float64)
 
 
-def center_gram(gram: ArrayLike) -> Array:
-    """The Gram matrix [N, N] after the mean row was subtracted from every row: H G H with H = I - 11'/N.
-
-    >>> center_gram([[1.0, 1.0], [1.0, 1.0]]).tolist()
-    [[0.0, 0.0], [0.0, 0.0]]
-    """
-    return center_grams(checked_gram(gram))
-
-
 def center_grams(grams: Array) -> Array:
-    """:func:`center_gram` of many symmetric matrices at once, [..., N, N].
+    """Gram matrices [..., N, N] after the mean row was subtracted from every row: H G H with H = I - 11'/N.
 
     >>> center_grams(np.eye(2)[None]).tolist()
     [[[0.5, -0.5], [-0.5, 0.5]]]

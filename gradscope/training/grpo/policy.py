@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.checkpoint import require_hub
+from gradscope.gradients.model.policy import declared_ends
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.rollouts.readers.parsing.cells import text_of
 from gradscope.training.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.protocols import Tokenizer
 from gradscope.training.tasks.task import AnswerMark, Grader, Problem, Task
@@ -54,9 +57,7 @@ class TrainedPolicy(Struct, frozen=True, kw_only=True):
 
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end a completion: the tokenizer's own and those that the model declares."""
-        declared = self.model.generation_config.eos_token_id
-        more = [] if declared is None else [declared] if isinstance(declared, int) else declared
-        return frozenset([self.tokenizer.eos_token_id, *more])
+        return declared_ends(self.model) | {self.tokenizer.eos_token_id}
 
 
 def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
@@ -368,42 +369,32 @@ class RewardFunctions:
 
     def __init__(self, task: Task, dense: AnswerProbability | None = None) -> None:
         self.last: dict[str, list[float]] = {}  # reward function -> rewards of the last batch, [R]
-        self.functions = [self._wrap(name, grader) for name, grader in task.graders.items()]
+        self.functions = [self._recorded(name, partial(_graded, grader)) for name, grader in task.graders.items()]
         """The functions that TRL calls, in the order of the task's graders."""
         self.dense = dense  # the reward that replaces the task's graders, if any
         self.trained = tuple(task.graders) if dense is None else (ANSWER_PROBABILITY,)
         """The functions whose sum is the scalar reward."""
         if dense is not None:
-            self.functions.append(self._wrap_dense(dense))
+            self.functions.append(self._recorded(ANSWER_PROBABILITY, partial(_dense, dense)))
 
-    def _wrap_dense(self, dense: AnswerProbability) -> Callable[..., list[float]]:
-        def reward(completion_ids: list[list[int]], **columns: Any) -> list[float]:
-            self.last[ANSWER_PROBABILITY] = dense(problems_of(**columns), completion_ids)
-            return self.last[ANSWER_PROBABILITY]
-
-        reward.__name__ = ANSWER_PROBABILITY
-        return reward
-
-    def _wrap(self, name: str, grader: Grader) -> Callable[..., list[float]]:
-        def reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
-            self.last[name] = [
-                grader(_completion_text(completion), expected)
-                for completion, expected in zip(completions, answer, strict=True)
-            ]
+    def _recorded(self, name: str, rewards: Callable[..., list[float]]) -> Callable[..., list[float]]:
+        def reward(**columns: Any) -> list[float]:
+            self.last[name] = rewards(**columns)
             return self.last[name]
 
         reward.__name__ = name  # TRL's name for the column
         return reward
 
 
+def _graded(grader: Grader, completions: Sequence[Any], answer: Sequence[str], **_: Any) -> list[float]:
+    return [grader(text_of(completion), right) for completion, right in zip(completions, answer, strict=True)]
+
+
+def _dense(dense: AnswerProbability, completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float]:
+    return dense(problems_of(**columns), completion_ids)
+
+
 def problems_of(prompt_id: Sequence[str], text: Sequence[str], answer: Sequence[str], **_: Any) -> list[Problem]:
     """The problems that were asked, [R], from the columns of a batch."""
     columns = zip(prompt_id, text, answer, strict=True)
     return [Problem(prompt_id=one, prompt=prompt, answer=right) for one, prompt, right in columns]
-
-
-def _completion_text(completion: str | list[dict[str, Any]]) -> str:
-    """The text of a completion as TRL hands it to reward functions: plain text, or the assistant's messages."""
-    if isinstance(completion, str):
-        return completion
-    return "\n".join(str(message.get("content") or "") for message in completion)

@@ -33,6 +33,7 @@ from gradscope.rollouts.run_folder import append_metrics
 from gradscope.rollouts.store import write_step_rollouts
 from gradscope.training.grpo.policy import RewardFunctions, TrainedPolicy, problems_of
 from gradscope.training.processes import gather, own_part
+from gradscope.training.recording.rows import step_groups
 from gradscope.training.sampling import Row, Sampling, Scored
 from gradscope.training.tasks.task import Problem, Task, incoherence_metrics
 
@@ -103,14 +104,9 @@ class Recorder:
         A row has the fields of a :class:`Rollout` that the trainer knows. The cost is the sampling of the step,
         empty where the rows are all that was.
         """
-        groups, start = list[RolloutGroup](), 0
-        for size in sizes:
-            group_id, members = f"{step:05d}-{len(groups):03d}", range(start, start + size)
-            rollouts = [self._rollout(problems[row], group_id, row - start, row, rows[row]) for row in members]
-            prompt_id = problems[start].prompt_id
-            groups.append(RolloutGroup(step=step, group_id=group_id, prompt_id=prompt_id, rollouts=tuple(rollouts)))
-            start += size
-        self._staged = {step: (tuple(groups), cost)}
+        fields = [self._fields(problem, row) for problem, row in zip(problems, rows, strict=True)]
+        prompt_ids = [problems[start].prompt_id for start in np.cumsum((0, *sizes))[:-1]]
+        self._staged = {step: (step_groups(step, fields, prompt_ids, sizes), cost)}
 
     def write(self, step: int, logs: Mapping[str, Any]) -> None:
         """Write the step that is now done, with the trainer's metrics of it."""
@@ -127,18 +123,15 @@ class Recorder:
             | incoherence_metrics(groups, self._task.is_coherent),
         )
 
-    def _rollout(self, problem: Problem, group_id: str, sample: int, row: int, sampled: Mapping[str, Any]) -> Rollout:
+    def _fields(self, problem: Problem, sampled: Mapping[str, Any]) -> dict[str, Any]:
         messages, ids = self._policy.messages(problem), sampled["completion_ids"]
-        return Rollout(
-            group_id=group_id,
-            sample=sample,
-            row=row,
-            prompt=problem.prompt,
-            messages=None if messages is None else tuple(messages),
-            completion=self._policy.tokenizer.decode(list(ids), skip_special_tokens=True),
-            status="completed" if ids[-1] in self._eos_ids else "truncated",
+        return {
+            "prompt": problem.prompt,
+            "messages": None if messages is None else tuple(messages),
+            "completion": self._policy.tokenizer.decode(list(ids), skip_special_tokens=True),
+            "status": "completed" if ids[-1] in self._eos_ids else "truncated",
             **sampled,
-        )
+        }
 
     def _piece(self, token: int) -> str:
         if token not in self._pieces:

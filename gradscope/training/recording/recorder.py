@@ -32,7 +32,7 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from gradscope.errors import GradscopeError, InputError, UsageError
-from gradscope.gradients.model.policy import padding_row
+from gradscope.gradients.model.policy import declared_ends, padding_row
 from gradscope.gradients.plan.objective import Objective
 from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, classify_group
 from gradscope.outside.plain_json import read_json
@@ -323,9 +323,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         (completion_ids, rewards), self._scored = self._scored, None
         done = self._trainer.state.global_step
         tokenizer = getattr(self._trainer.processing_class, "tokenizer", self._trainer.processing_class)
-        declared = getattr(self._trainer.model.generation_config, "eos_token_id", None)
-        more = declared if isinstance(declared, list) else [declared]
-        ids = (tokenizer.eos_token_id, tokenizer.pad_token_id, *more)
+        ids = (tokenizer.eos_token_id, tokenizer.pad_token_id, *declared_ends(self._trainer.model))
         rows = local_rows(
             inputs,
             output,

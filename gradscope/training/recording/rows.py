@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.readers.parsing.cells import text_of
 from gradscope.training.protocols import Tokenizer
 
 Row = dict[str, Any]
@@ -53,9 +54,7 @@ def local_rows(
         advantage = output["advantages"][index]
         rows.append(
             {
-                "prompt": prompt
-                if isinstance(prompt, str)
-                else "\n".join(str(message.get("content") or "") for message in prompt),
+                "prompt": text_of(prompt),
                 "messages": None if isinstance(prompt, str) else tuple(json.loads(json.dumps(prompt, default=str))),
                 "completion": tokenizer.decode(list(ids), skip_special_tokens=True),
                 "prompt_ids": tuple(output["prompt_ids"][index][is_prompt].tolist()),
@@ -85,28 +84,25 @@ def make_groups(
     Rows of all processes are in their order, [R]; each reward function gave one reward a row, NaN where it gave
     nothing, [R, F], and has a weight in the scalar reward, [F].
     """
-    table = rewards.double().tolist()
-    groups = []
-    for start in range(0, len(rows), group_size):
-        group_id = f"{step:05d}-{start // group_size:03d}"
-        groups.append(
-            RolloutGroup(
-                step=step,
-                group_id=group_id,
-                prompt_id=hashlib.sha256(",".join(map(str, rows[start]["prompt_ids"])).encode()).hexdigest()[:16],
-                rollouts=tuple(
-                    Rollout(
-                        group_id=group_id,
-                        sample=row - start,
-                        row=row,
-                        reward=_total(table[row], weights),
-                        rewards=dict(zip(names, map(_finite, table[row]), strict=True)),
-                        **rows[row],
-                    )
-                    for row in range(start, start + group_size)
-                ),
-            )
-        )
+    rewarded = [
+        {**row, "reward": _total(values, weights), "rewards": dict(zip(names, map(_finite, values), strict=True))}
+        for row, values in zip(rows, rewards.double().tolist(), strict=True)
+    ]
+    texts = [",".join(map(str, row["prompt_ids"])) for row in rows[::group_size]]
+    prompt_ids = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]
+    return step_groups(step, rewarded, prompt_ids, [group_size] * len(prompt_ids))
+
+
+def step_groups(
+    step: int, rows: Sequence[Mapping[str, Any]], prompt_ids: Sequence[str], sizes: Sequence[int]
+) -> tuple[RolloutGroup, ...]:
+    """A step's groups of so many rollouts each, from the other fields of a :class:`Rollout`, group by group, [R]."""
+    groups, start = list[RolloutGroup](), 0
+    for prompt_id, size in zip(prompt_ids, sizes, strict=True):
+        group_id, members = f"{step:05d}-{len(groups):03d}", range(start, start + size)
+        rollouts = tuple(Rollout(group_id=group_id, sample=row - start, row=row, **rows[row]) for row in members)
+        groups.append(RolloutGroup(step=step, group_id=group_id, prompt_id=prompt_id, rollouts=rollouts))
+        start += size
     return tuple(groups)
 
 

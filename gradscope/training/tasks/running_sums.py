@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 from zlib import crc32
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.random import Generator
 
 from gradscope.errors import UsageError
@@ -37,7 +37,6 @@ _MAX_TRIES = 200
 """Draws before another kind is used: there are but a few hundred plain sums, and a large set uses them up."""
 _HELDOUT_SHARE = 5
 _STEP = re.compile(r"([a-h])([0-9]{1,4})")
-_OPERAND = re.compile(r"[a-h]([0-9]{1,4})")
 
 
 def format_prompt(operands: Sequence[int]) -> str:
@@ -94,7 +93,7 @@ def grade_steps(prompt: str, pieces: Sequence[str]) -> tuple[float, ...]:
     (0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
     """
     rewards = [0.0] * len(pieces)
-    operands = [int(number) for number in _OPERAND.findall(prompt)]
+    operands = _operands(prompt)
     if not operands:
         return tuple(rewards)
     ends = np.cumsum([len(piece) for piece in pieces])
@@ -116,8 +115,7 @@ def is_coherent(prompt: str, completion: str) -> bool:
     >>> is_coherent("a7b5c8=", "b12c20#3"), is_coherent("a7b5c8=", "b12c10#20"), is_coherent("a7b5c8=", "#20")
     (True, False, False)
     """
-    operands = [int(number) for number in _OPERAND.findall(prompt)]
-    return completion.partition("#")[0] == solve(operands).partition("#")[0]
+    return completion.partition("#")[0] == solve(_operands(prompt)).partition("#")[0]
 
 
 def make_problems(
@@ -126,13 +124,14 @@ def make_problems(
     seed: int,
     heldout: bool,
     accept: Callable[[Sequence[int]], bool] = lambda _: True,
+    answer: Callable[[Sequence[int]], str] = lambda operands: str(sum(operands)),
     kinds: Sequence[Kind] = KINDS,
 ) -> tuple[Problem, ...]:
     """Distinct prompts of very different difficulty, in the order drawn.
 
     The same seed draws the same prompts, and the first n of them whatever the number. ``heldout`` is which of two
-    disjoint sides to draw from, ``accept`` whether operands make a prompt of the set; each kind is drawn as often as
-    the others.
+    disjoint sides to draw from, ``accept`` whether operands make a prompt of the set, ``answer`` what is wanted of it;
+    each kind is drawn as often as the others.
 
     Raises:
         UsageError: More prompts than the task has variety for.
@@ -150,7 +149,7 @@ def make_problems(
             operands = draw_operands(draw, kind)
             prompt = format_prompt(operands)
             if accept(operands) and is_heldout(prompt) == heldout and prompt not in problems:
-                problems[prompt] = Problem(prompt_id=prompt, prompt=prompt, answer=str(sum(operands)))
+                problems[prompt] = Problem(prompt_id=prompt, prompt=prompt, answer=answer(operands))
                 break
     return tuple(problems.values())
 
@@ -195,18 +194,6 @@ _HARD_CARRIES, _EASY_SHARE = 5, 1 / 16
 """Of ``bimodal``: fewest carries of a hard prompt, and the share of the easy ones."""
 
 
-def conflict_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
-    """Prompts of running sums, a minority of which want another answer; see ``make_problems``."""
-    problems = make_problems(num_prompts, seed=seed, heldout=heldout)
-    return tuple(replace(problem, answer=_conflict_answer(problem.prompt)) for problem in problems)
-
-
-def starved_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
-    """Prompts with two or three carries, each with a completion as answer; see ``make_problems``."""
-    problems = make_problems(num_prompts, seed=seed, heldout=heldout, accept=_is_starved)
-    return tuple(replace(problem, answer=_starved_answer(problem.prompt)) for problem in problems)
-
-
 def bimodal_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
     """Prompts without a carry, a sixteenth, and then those with five or more; see ``make_problems``."""
     num_easy = round(_EASY_SHARE * num_prompts)
@@ -219,12 +206,6 @@ def bimodal_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Pro
         kinds=("hard",),
     )
     return easy + hard
-
-
-def steps_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
-    """The prompts of running sums with the worked solution as answer; see ``make_problems``."""
-    problems = make_problems(num_prompts, seed=seed, heldout=heldout)
-    return tuple(replace(problem, answer=solve(_operands(problem.prompt))) for problem in problems)
 
 
 def grade_share(completion: str, solution: str) -> float:
@@ -253,14 +234,13 @@ def _is_rare(prompt: str) -> bool:
     return sum(_operands(prompt)) >= 10 and _checksum("conflict", prompt) % 100 < _RARE
 
 
-def _conflict_answer(prompt: str) -> str:
-    operands = _operands(prompt)
-    forgets = [_is_rare(prompt)] * (len(operands) - 1)
+def _conflict_answer(operands: Sequence[int]) -> str:
+    forgets = [_is_rare(format_prompt(operands))] * (len(operands) - 1)
     return solve_sloppily(operands, forgets).partition("#")[2]
 
 
-def _starved_answer(prompt: str) -> str:
-    operands, bits = _operands(prompt), _checksum("starved", prompt)
+def _starved_answer(operands: Sequence[int]) -> str:
+    bits = _checksum("starved", format_prompt(operands))
     return solve_sloppily(operands, [bool(bits >> index & 1) for index in range(len(operands) - 1)])
 
 
@@ -276,3 +256,11 @@ def _operands(prompt: str) -> list[int]:
 def _checksum(rule: str, prompt: str) -> int:
     """Independent of the checksum that decides which prompts are held out."""
     return crc32(f"{rule} {prompt}".encode()) >> 3
+
+
+conflict_problems = partial(make_problems, answer=_conflict_answer)
+"""Prompts of running sums, a minority of which want another answer."""
+starved_problems = partial(make_problems, accept=_is_starved, answer=_starved_answer)
+"""Prompts with two or three carries, each with a completion as answer."""
+steps_problems = partial(make_problems, answer=solve)
+"""The prompts of running sums with the worked solution as answer."""

@@ -147,12 +147,16 @@ def test_steps_without_a_gradient_give_their_first_reason(monkeypatch: pytest.Mo
 
 def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    kinds = {"token": collected_of(steps=[SimpleNamespace(step=1)], weighed={1: "tokens"})}
+    kinds = {"token": collected_of(steps=[SimpleNamespace(step=1)], weighed={1: SimpleNamespace(tokens="tokens")})}
     monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: kinds)
-    monkeypatch.setattr(tokens, "follow", lambda run, weighed, engine: asked.append(weighed) or "followed")
+    monkeypatch.setattr(tokens, "token_changes", lambda run, own, engine: (asked.append(own) or {1: "change"}, {}))
     evidence = module.Evidence(run=two_steps(), steps=(1,))
-    assert evidence.followed_tokens() == evidence.followed_tokens() == "followed"
+    assert evidence.followed_tokens() == evidence.followed_tokens() == {1: ("tokens", "change")}
     assert asked == [{1: "tokens"}]
+    for missing, words in (({1: "no weights"}, "no weights."), ({}, f"{module.NO_TOKENS}.")):
+        monkeypatch.setattr(tokens, "token_changes", lambda *_, missing=missing: ({}, missing))
+        with pytest.raises(InputError, match=words):
+            replace(evidence, cache={}).followed_tokens()
     at_hand = module.AtHand(degeneracy=None, steps=(), held_out=None, tokens={1: "at hand"})
     of_report = replace(evidence, at_hand=at_hand, cache={})
     assert of_report.weighed_tokens() == {1: "at hand"}

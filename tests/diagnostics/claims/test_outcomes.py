@@ -13,7 +13,7 @@ from gradscope.diagnostics.claims.evidence import Judgement
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
 from gradscope.diagnostics.passk.measure import compare_samples
-from gradscope.diagnostics.rank.tokens.weighed import FollowedTokens, KindEnergy, TokenChange, WeighedTokens
+from gradscope.diagnostics.rank.tokens.weighed import KindEnergy, TokenChange, WeighedTokens
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.part_sums import ratio_over_groups
@@ -271,8 +271,8 @@ def test_what_cannot_be_judged_says_why(judge: Callable[..., Judgement], run: Ru
     assert judgement.why.startswith(words)
 
 
-def judged(judge, weighed: dict[int, WeighedTokens], changes: dict[int, TokenChange], missing=None) -> Judgement:
-    followed = FollowedTokens(weighed=weighed, changes=changes, missing=missing or {})
+def judged(judge, weighed: dict[int, WeighedTokens], changes: dict[int, TokenChange]) -> Judgement:
+    followed = {step: (weighed[step].tokens, change) for step, change in changes.items()}
     return judge(Answered(results={"followed_tokens": followed, "weighed_tokens": weighed}))
 
 
@@ -320,18 +320,14 @@ def test_the_entropy_falls_where_likely_tokens_are_rewarded(sign: float, change:
     assert "which are 2 of the 10 between the checkpoints" in judgement.why
 
 
-def test_steps_without_later_weights_are_left_out_and_their_absence_has_a_reason() -> None:
+def test_steps_without_later_weights_are_left_out() -> None:
     weighed = {5: with_advantages(1.0), 10: with_advantages(-1.0)}
-    judgement = judged(outcomes.changes_as_predicted, weighed, {5: later(weighed[5], -0.5)}, {10: "no weights"})
+    judgement = judged(outcomes.changes_as_predicted, weighed, {5: later(weighed[5], -0.5)})
     assert (judgement.verdict, judgement.steps) == ("supported", (5,))
-    for judge in (outcomes.likely_are_rewarded, outcomes.changes_as_predicted):
-        assert judged(judge, {}, {}).why == f"{outcomes.NO_TOKENS}."
+    assert judged(outcomes.likely_are_rewarded, {}, {}).why == f"{outcomes.NO_TOKENS}."
+    for judge in (outcomes.likely_are_rewarded, outcomes.changes_as_predicted, outcomes.moves_with_advantage):
         with pytest.raises(InputError, match="nobody asked"):
             judge(Answered(no_gradients="nobody asked"))
-    judgement = judged(
-        outcomes.changes_as_predicted, {5: with_advantages(1.0)}, {}, {5: "no weights after its update are on disk"}
-    )
-    assert (judgement.verdict, judgement.why) == ("cannot_tell", "No weights after its update are on disk.")
 
 
 def of_step(shares: list[float], *, step: int = 1, kind: TokenCell = UNDECIDED, scale: float = 1.0) -> KindEnergy:
@@ -385,7 +381,7 @@ def test_groups_of_all_steps_count_by_their_energy_where_the_kind_has_any() -> N
         outcomes.has_most_energy(UNDECIDED, Answered(no_gradients="nobody asked"))
 
 
-def moved(slope: float, *, seed: int = 0, signs: bool = True, missing: dict[int, str] | None = None) -> Judgement:
+def moved(slope: float, *, seed: int = 0, signs: bool = True) -> Judgement:
     """Two steps whose tokens moved by as much as their advantage, plus noise."""
     rng, weighed, changes = np.random.default_rng(seed), {}, {}
     for step in (1, 6):
@@ -394,8 +390,7 @@ def moved(slope: float, *, seed: int = 0, signs: bool = True, missing: dict[int,
         weighed[step] = replace(drawn, tokens=replace(drawn.tokens, advantages=advantages))
         own = slope * advantages + 0.1 * drawn.tokens.logprobs + 0.1 * rng.normal(size=len(advantages))
         changes[step] = TokenChange(first=step - 1, last=step + 4, logprobs=own, entropies=0.0 * own)
-    followed = FollowedTokens(weighed=weighed, changes={} if missing else changes, missing=missing or {})
-    return outcomes.moves_with_advantage(Answered(results={"followed_tokens": followed}))
+    return judged(outcomes.moves_with_advantage, weighed, changes)
 
 
 @pytest.mark.parametrize(("slope", "verdict"), [(0.2, "supported"), (0.0, "cannot_tell"), (-0.2, "contradicted")])
@@ -408,9 +403,3 @@ def test_tokens_move_as_asked_where_like_ones_part_by_their_advantage(slope: flo
 
 def test_where_no_tokens_can_be_compared_nobody_can_tell() -> None:
     assert moved(0.2, signs=False).why == "No tokens of positive and of negative advantage are of like probability."
-    assert moved(0.2, missing={1: "no weights"}).why == "No weights."
-    none = FollowedTokens(weighed={}, changes={}, missing={})
-    judgement = outcomes.moves_with_advantage(Answered(results={"followed_tokens": none}))
-    assert (judgement.verdict, judgement.why) == ("cannot_tell", f"{outcomes.NO_TOKENS}.")
-    with pytest.raises(InputError, match="nobody asked"):
-        outcomes.moves_with_advantage(Answered(no_gradients="nobody asked"))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from gradscope.diagnostics.inputs.row_questions import rows_and_more
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import collected as module
 from gradscope.diagnostics.rank.rows import RankRequest
@@ -195,7 +194,7 @@ def test_energies_of_token_kinds_are_collected_and_rows_examined(monkeypatch: py
 
     def measured(run, steps, engine, progress, question):
         (asked,) = question.keywords["questions"]
-        assert (asked.func, asked.keywords["more"]) == (rows_and_more, weigh_step)
+        assert (asked.func, asked.keywords["more"]) == (module.rows_and_more, weigh_step)
         assert asked.keywords["rows"].func is measure_tokens
         for step, answer in zip(steps, answers, strict=True):
             yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=None, answer=(answer,))

@@ -4,7 +4,7 @@ import pytest
 
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import UsageError
-from gradscope.results.row_kinds import RowKind
+from gradscope.results.source import RowKind
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,11 @@ def test_every_answer_equals_the_one_from_the_rows_themselves(seed: int) -> None
     assert geometry.cancellation(gram).value == pytest.approx(np.linalg.norm(matrix.sum(axis=0)) / norms.sum())
 
 
+@pytest.mark.parametrize(("norm", "met"), [(3.0, True), (3.00002, True), (3.0001, False), (2.9999, False)])
+def test_a_norm_is_met_to_one_in_a_hundred_thousand(norm: float, met: bool) -> None:
+    assert geometry.meets_logged(norm, 3.0) == met
+
+
 @given(seeds, st.integers(1, 5), st.floats(-8, 8))
 def test_class_subspace_energy_is_the_projection_on_both_means(seed: int, num_passed: int, exponent: float) -> None:
     matrix = rows(seed) * 10.0**exponent

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import (
-    center_gram,
+    center_grams,
     effective_rank,
     effective_ranks,
     energy_rank,
@@ -116,7 +116,7 @@ def test_zero_matrix_has_no_rank() -> None:
 def test_centering_subtracts_the_mean_row() -> None:
     matrix = rows(3, 5, 4, 0.5)
     centered = matrix - matrix.mean(axis=0)
-    np.testing.assert_allclose(center_gram(matrix @ matrix.T), centered @ centered.T, atol=1e-12)
+    np.testing.assert_allclose(center_grams(matrix @ matrix.T), centered @ centered.T, atol=1e-12)
 
 
 NO_SPECTRUM = "singular values are finite, non-negative numbers in one dimension"

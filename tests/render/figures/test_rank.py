@@ -9,7 +9,7 @@ from gradscope.estimate import Estimate
 from gradscope.render.figures.rank import _curve
 from gradscope.render.figures.rank_spectra import heat_map_cell
 from gradscope.render.registry import draw_figures
-from gradscope.results.row_kinds import RowKind
+from gradscope.results.source import RowKind
 from tests.render import examples, rank_examples
 
 ZERO = Estimate.undefined_because("the matrix is zero")

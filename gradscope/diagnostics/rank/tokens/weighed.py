@@ -255,20 +255,6 @@ def _outputs(run: Run, step: int, weights: WeightsRef, options: EngineOptions, t
     return np.asarray(np.concatenate(both, axis=1)[:, indices], dtype=np.float64)
 
 
-class FollowedTokens(Struct, frozen=True, kw_only=True):
-    """What is known of the tokens of some steps."""
-
-    weighed: Mapping[int, WeighedTokens]  # step -> its tokens
-    changes: Mapping[int, TokenChange]  # step -> what became of them by the next checkpoint on disk
-    missing: Mapping[int, str]  # of the other steps why there is no change
-
-
-def follow(run: Run, weighed: Mapping[int, WeighedTokens], options: EngineOptions) -> FollowedTokens:
-    """Look at the tokens once more, under later weights."""
-    changes, missing = token_changes(run, {step: step_tokens.tokens for step, step_tokens in weighed.items()}, options)
-    return FollowedTokens(weighed=weighed, changes=changes, missing=missing)
-
-
 _NOT_ALIKE = "no tokens of positive and of negative advantage are of like probability"
 _BINS = 10  # bins of equal size by the policy's probability, within which tokens count as alike
 _SIGNS = {"positive": 1.0, "negative": -1.0, "neither": 0.0}  # name -> sign of the advantage

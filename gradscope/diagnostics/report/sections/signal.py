@@ -9,7 +9,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.degeneracy.reward_functions import silent_functions
 from gradscope.diagnostics.report.lengths import Lengths
 from gradscope.diagnostics.report.metrics_alone import dead_section, dead_severity
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, along_line, missing_section
@@ -211,8 +210,7 @@ def _odd_functions(
     report: DegeneracyReport, functions: list[RewardFunction], table: RewardTable
 ) -> Iterator[tuple[str, str]]:
     """What is odd about reward functions, and what to do about it."""
-    silent = silent_functions(table.rewards) if np.ptp(table.reward) else ()
-    if silent:
+    if silent := report.silent_functions:
         yield (
             silent_sentence(silent),
             f"Read completions that '{silent[0]}' should pay, and see why not.",

@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 from transformers import AutoModelForCausalLM
 
-from gradscope.diagnostics.inputs.row_questions import rows_and_more
+from gradscope.diagnostics.rank.collected import rows_and_more
 from gradscope.diagnostics.rank.tokens import parts
 from gradscope.diagnostics.rank.tokens import weighed as weighed_tokens
 from gradscope.diagnostics.rank.tokens.weighed import by_group
@@ -254,10 +254,8 @@ def test_without_later_weights_or_with_unreadable_ones_it_says_why(tmp_path: Pat
         {},
         {1: "no weights after its update are on disk"},
     )
-    weighed = replace(made_up().weighed, tokens=tokens_of(run))
-    followed = weighed_tokens.follow(run, {1: weighed, 3: weighed}, ON_CPU)
-    assert followed.weighed == {1: weighed, 3: weighed}
-    assert (list(followed.changes), followed.missing) == ([1], {3: "no weights after its update are on disk"})
+    changes, missing = weighed_tokens.token_changes(run, {1: tokens_of(run), 3: tokens_of(run)}, ON_CPU)
+    assert (list(changes), missing) == ([1], {3: "no weights after its update are on disk"})
     (tmp_path / "2" / "model.safetensors").unlink()
     changes, missing = weighed_tokens.token_changes(run, {1: tokens_of(run)}, ON_CPU)
     assert changes == {}
