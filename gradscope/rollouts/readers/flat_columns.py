@@ -146,8 +146,8 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             )
         if self.end is not None:
             texts = texts_in(rows.names(self.end))
-            known = _IS_CUT_OFF | (_FLAGS if self.end.endswith("truncated") else {})
-            of_text = {text: known.get(text.lower(), known.get(text.rpartition(".")[2].lower())) for text in set(texts)}
+            ends = _IS_CUT_OFF | (_FLAGS if self.end.endswith("truncated") else {})
+            of_text = {text: ends.get(text.lower(), ends.get(text.rpartition(".")[2].lower())) for text in set(texts)}
             numbers["truncated"] = to_floats(map(of_text.__getitem__, texts))
         if names.advantage is not None:
             numbers["advantage"] = rows.numbers(names.advantage)

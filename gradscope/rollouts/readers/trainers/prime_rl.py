@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import UNSET, Struct
+from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers import run_files
 from gradscope.rollouts.readers.format import Format, RowFormat, has_keys
-from gradscope.rollouts.readers.parsing.cells import cut_sequence, digest, number_in_name, text_of
+from gradscope.rollouts.readers.parsing.cells import cut_sequence, digest, list_of, mapping_of, number_in_name, text_of
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     QuarantineLog,
@@ -46,7 +49,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     step_numbers,
     texts_in,
 )
-from gradscope.rollouts.readers.reduction.lines import blocks_in
+from gradscope.rollouts.readers.reduction.lines import LineBlock, blocks_in
 from gradscope.rollouts.readers.reduction.log import reduced_groups
 from gradscope.rollouts.readers.trainers import prime_rl_episode as episodes
 from gradscope.rollouts.readers.trainers.prime_rl_stream import read_stream, stream_files
@@ -193,13 +196,33 @@ class TrainedBatches(Struct, frozen=True):
         return num_tokens, advantages
 
 
+def rollouts_in(block: LineBlock) -> Iterator[episodes.AgentRollout]:
+    """All agents of the episodes in lines, trained or not, without their groups; lines that hold none are skipped."""
+    rows, at, bounds = block.decoded(_EPISODES)
+    of_lines: dict[int, list[episodes.AgentRollout]] = {
+        number: [episodes.AgentRollout(episode, trace, "") for trace in episode.traces]
+        for number, episode in zip(at.tolist(), rows, strict=True)
+    }
+    for odd in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in of_lines]):
+        if isinstance(odd.row, dict):
+            episode = episodes.episode_of(odd.row)
+            parsed = map(mapping_of, list_of(odd.row.get("traces")))
+            both = zip(episode.traces, parsed, strict=True)
+            agents = [episodes.AgentRollout(episode, trace, "", odd.row, plain) for trace, plain in both if plain]
+            of_lines[odd.at] = agents
+    return chain.from_iterable(rollouts for _, rollouts in sorted(of_lines.items(), key=itemgetter(0)))
+
+
+_EPISODES = Decoder(episodes.Episode)
+
+
 def batches_in(files: Iterable[Path], *, with_tokens: bool) -> TrainedBatches:
     """The batches in files; bad lines are reported where ``all`` is read."""
     trained: dict[str, Trained] = {}
     for file in files:
         batch = number_in_name(STEP, file)
         for block in blocks_in(file):
-            rollouts = [rollout for rollout in episodes.rollouts_in(block) if isinstance(rollout.trace.id, str)]
+            rollouts = [rollout for rollout in rollouts_in(block) if isinstance(rollout.trace.id, str)]
             counted = (values.tolist() for values in episodes.count_tokens(rollouts))
             for rollout, num_tokens, advantage in zip(rollouts, *counted, strict=True):
                 trained[rollout.trace.id] = Trained(

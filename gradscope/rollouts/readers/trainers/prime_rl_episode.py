@@ -8,17 +8,15 @@ tokens; the path from its root to a leaf is a sequence.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import chain, islice, takewhile
-from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args, get_origin
 
 import numpy as np
 from msgspec import UNSET, MsgspecError, Raw, Struct, convert, to_builtins
-from msgspec.json import Decoder
 from msgspec.structs import fields, replace
 from numpy.typing import ArrayLike, NDArray
 
@@ -38,7 +36,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     numbers_of,
     records_in,
 )
-from gradscope.rollouts.readers.reduction.lines import LineBlock
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 
 _COLUMNS = ("logprobs", "advantages", "trainer_logprobs", "entropies")  # lists of a node: a value per sampled token
@@ -344,7 +341,10 @@ def _path_counts(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats] | No
     first = _bounds([len(trace.nodes) for trace in traces])
     id_bounds, mask_bounds = _bounds([len(cell) for cell in ids]), _bounds([len(cell) for cell in masks])
     start = mask_bounds[first]
-    commas, (is_true, is_false) = _positions(all_ids, b","), (_positions(all_masks, flag) for flag in (b"t", b"f"))
+    commas, is_true, is_false = (
+        np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord(letter))
+        for text, letter in ((all_ids, ","), (all_masks, "t"), (all_masks, "f"))
+    )
     num_filled = _bounds(np.diff(id_bounds) > len(b"[]"))[first]  # lists with a token
     num_ids = np.diff(np.searchsorted(commas, id_bounds[first]) + num_filled)
     num_true, num_false = (np.diff(np.searchsorted(flags, start)) for flags in (is_true, is_false))
@@ -368,10 +368,6 @@ def _bounds(sizes: ArrayLike) -> Counts:
     return np.append(0, np.cumsum(sizes, dtype=np.int64))
 
 
-def _positions(text: bytes, letter: bytes) -> Counts:
-    return np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord(letter))
-
-
 def agent_rollouts(
     episode: Episode, line: Mapping[str, Any], group: Any, names: Callable[[str, Sequence[Trace]], list[str]]
 ) -> list[AgentRollout]:
@@ -384,25 +380,6 @@ def agent_rollouts(
         raise UnusableRowError("the episode has no trace of a trained agent")
     named = zip(names(parse.text_of(group), [trace for trace, _ in trained]), trained, strict=True)
     return [AgentRollout(episode, trace, name, line, plain) for name, (trace, plain) in named]
-
-
-def rollouts_in(block: LineBlock) -> Iterator[AgentRollout]:
-    """All agents of the episodes in lines, trained or not, without their groups; lines that hold none are skipped."""
-    rows, at, bounds = block.decoded(_EPISODES)
-    of_lines: dict[int, list[AgentRollout]] = {
-        number: [AgentRollout(episode, trace, "") for trace in episode.traces]
-        for number, episode in zip(at.tolist(), rows, strict=True)
-    }
-    for odd in block.odd_rows(bounds, [number for number in range(len(bounds) - 1) if number not in of_lines]):
-        if isinstance(odd.row, dict):
-            episode = episode_of(odd.row)
-            parsed = map(parse.mapping_of, parse.list_of(odd.row.get("traces")))
-            both = zip(episode.traces, parsed, strict=True)
-            of_lines[odd.at] = [AgentRollout(episode, trace, "", odd.row, plain) for trace, plain in both if plain]
-    return chain.from_iterable(rollouts for _, rollouts in sorted(of_lines.items(), key=itemgetter(0)))
-
-
-_EPISODES = Decoder(Episode)
 
 
 def episode_of(line: Mapping[str, Any]) -> Episode:

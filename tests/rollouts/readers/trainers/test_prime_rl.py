@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.lines import blocks_in
-from gradscope.rollouts.readers.trainers.prime_rl import TrainedBatches, batches_in
-from gradscope.rollouts.readers.trainers.prime_rl_episode import rollouts_in
+from gradscope.rollouts.readers.trainers.prime_rl import TrainedBatches, batches_in, rollouts_in
 from tests.conftest import LOGS
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.test_run_files import write_model
