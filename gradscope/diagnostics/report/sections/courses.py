@@ -314,7 +314,7 @@ def _correlation(correlation: Estimate, direction: int, unit: str) -> str:
 
 def _emptiness(lengths: Lengths) -> str:
     """That completions are empty, where that is more than a few of those that were logged."""
-    share = lengths.num_empty / max(lengths.num_texts + lengths.num_empty, 1) if lengths.num_texts else 0.0
+    share = lengths.num_empty / (lengths.num_texts + lengths.num_empty) if lengths.num_texts else 0.0
     return f"{percent(share)} of completions are empty." if share > _FEW_EMPTY else ""
 
 

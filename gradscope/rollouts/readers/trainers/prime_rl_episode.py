@@ -331,10 +331,10 @@ def count_tokens(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats]:
 def _path_counts(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats] | None:
     """:func:`count_tokens` of paths by the JSON of their lists; None where one is not as prime-rl writes them."""
     traces = [rollout.trace for rollout in rollouts]
-    nodes = [node for trace in traces for node in trace.nodes]
-    ids, masks = [node.token_ids for node in nodes], [node.mask for node in nodes]
     if any(rollout.parsed for rollout in rollouts) or not _are_plain_paths(traces):
         return None
+    nodes = [node for trace in traces for node in trace.nodes]
+    ids, masks = [node.token_ids for node in nodes], [node.mask for node in nodes]
     all_ids, all_masks, lists = b"".join(ids), b"".join(masks), b"[]" * len(nodes)
     if all_ids.translate(None, b"0123456789, ") != lists or all_masks.translate(None, b"truefals, ") != lists:
         return None
