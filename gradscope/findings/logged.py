@@ -54,7 +54,11 @@ def dead_sentence(courses: Sequence[MetricCourse]) -> str:
     """The verdict: how many groups gave no gradient, as far as the metrics show."""
     course = course_named(courses, "frac_reward_zero_std")
     if course is None:
-        return "These metrics do not tell how many groups gave no gradient: none of them is known as that share."
+        unknown = "hese metrics do not tell how many groups gave no gradient"
+        share, at_least = dead_steps(courses)
+        if at_least:
+            return at_least if share == 1.0 else f"{at_least} Of the others t{unknown}."
+        return f"T{unknown}: none of them is known as that share."
     if course.mean.value is None:
         return f"How many groups gave no gradient is not known: {course.mean.undefined}."
     all_dead = sum(value >= 1.0 for value in course.values)
@@ -65,10 +69,34 @@ def dead_sentence(courses: Sequence[MetricCourse]) -> str:
     return f"{percent(course.mean.value)} of a step's groups gave no gradient, by the trainer's log of {steps}{more}."
 
 
+def dead_steps(courses: Sequence[MetricCourse]) -> tuple[float, str]:
+    """The share of steps at which the rewards do not vary, and a sentence on these; empty where there are none.
+
+    Without a logged spread a mean of exactly 0 or 1 shows it of rewards of 0 and 1; not one that never moves though
+    gradients flow, as a number does that nobody filled in.
+    """
+    spread, reward, norm = (course_named(courses, name) for name in ("reward_std", "reward", "grad_norm"))
+    course, ends = (spread, (0.0,)) if spread is not None else (reward, (0.0, 1.0))
+    if course is None:
+        return 0.0, ""
+    is_unfilled = course is reward and _is_flat(course) and norm is not None and max(norm.values) > 0.0
+    num_dead = sum(value in ends for value in course.values)
+    if not num_dead or is_unfilled or (course is reward and not 0.0 <= min(course.values) <= max(course.values) <= 1.0):
+        return 0.0, ""
+    num_steps = len(course.steps)
+    at = f"each of {num_steps:,}" if num_dead == num_steps else f"{num_dead:,} of {num_steps:,}"
+    what = "the mean reward is exactly 0 or 1: if rewards are," if course is reward else "the spread of rewards is 0:"
+    return num_dead / num_steps, f"At {at} logged steps {what} no group gave a gradient."
+
+
 def late_share(course: MetricCourse) -> float | None:
     """The mean share of the last fifth of steps, where it is far from that of the first; else None."""
     (first, _), *_, (last, _) = _fifths(course) or [(0.0, ""), (0.0, "")]
     return last if abs(last - first) >= 2 * _HIGH else None
+
+
+def _is_flat(course: MetricCourse) -> bool:
+    return bool(_fifths(course)) and min(course.values) == max(course.values)
 
 
 def _fifths(course: MetricCourse) -> list[tuple[float, str]]:
@@ -118,20 +146,19 @@ Direction = Literal["falls", "hardly rises", "rises", "is"]
 
 def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = None) -> Iterator[str]:
     """Which numbers end on another level than they had; ``goes`` is :func:`reward_goes`, where it is known."""
-    from gradscope.metrics.uncertainty.steps import MIN_STEPS_OF_LEVELS, collapse, level_change  # behind it lies scipy
+    from gradscope.metrics.uncertainty.steps import collapse, level_change  # behind it lies scipy
 
-    reward = course_named(courses, "reward")
-    if reward is not None and len(reward.steps) >= MIN_STEPS_OF_LEVELS and min(reward.values) == max(reward.values):
-        yield (
-            f"The mean reward is logged as {amount(reward.values[0])} at all {len(reward.steps):,} steps: it is "
-            "rounded, relative to its group, or tells no answers apart."
-        )
+    reward, dead = course_named(courses, "reward"), course_named(courses, "frac_reward_zero_std")
+    if reward is not None and _is_flat(reward):
+        is_equal = dead_steps(courses)[0] == 1.0 if dead is None else min(dead.values) >= 1.0
+        why = "" if is_equal else "is rounded, relative to its group, or "
+        logged = f"The mean reward is logged as {amount(reward.values[0])} at all {len(reward.steps):,} steps"
+        yield f"{logged}: it {why}tells no answers apart."
     if reward is not None and reward.mean.is_defined and (outlier := _outlier(reward)):
         yield outlier
     goes = goes or reward_goes(courses)
     if goes in ("falls", "hardly rises"):
         yield reward_sentence(courses, goes)
-    dead = course_named(courses, "frac_reward_zero_std")
     for name in ("entropy", "completions/mean_length", *(() if dead else ("reward_std",))):
         course = course_named(courses, name)
         values = {} if course is None else dict(zip(course.steps, course.values, strict=True))
@@ -214,6 +241,8 @@ def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = No
     if course is None or len(course.steps) < 2 or course.mean.value is None:
         return ""
     parts = [f"{mean:.3g} {where}" for mean, where in _fifths(course)]
+    if _is_flat(course):  # which is said of levels
+        return ""
     if not parts:
         first, last = course.values[0], course.values[-1]
         return f"The mean reward was {first:.3g} at step {course.steps[0]} and {last:.3g} at step {course.steps[-1]}."

@@ -124,6 +124,32 @@ def test_dead_groups(values: tuple[float, ...], sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("courses", "share", "start"),
+    [
+        (
+            {"reward_std": (0.0, 0.0), "reward": (0.5, 0.5)},
+            1.0,
+            "At each of 2 logged steps the spread of rewards is 0:",
+        ),
+        ({"reward_std": (0.0, 0.2), "reward": (0.0, 1.0)}, 0.5, "At 1 of 2 logged steps the spread of rewards is 0:"),
+        ({"reward": (0.0, 1.0, 0.5, 0.2)}, 0.5, "At 2 of 4 logged steps the mean reward is exactly 0 or 1: if rewards"),
+        ({"reward": (0.0, 2.0)}, 0.0, ""),
+        ({"reward": (0.0, -1.0)}, 0.0, ""),
+        ({"reward": (0.0,) * 10}, 1.0, "At each of 10 logged steps the mean reward is exactly 0 or 1:"),
+        ({"reward": (0.0,) * 10, "grad_norm": (0.0, 0.1) * 5}, 0.0, ""),  # which nobody filled in
+        ({"reward_std": (0.1, math.nan)}, 0.0, ""),
+    ],
+)
+def test_steps_at_which_rewards_do_not_vary_have_no_gradient(
+    courses: dict[str, tuple[float, ...]], share: float, start: str
+) -> None:
+    of = [course(name, *values) for name, values in courses.items()]
+    assert logged.dead_steps(of)[0] == share
+    assert logged.dead_steps(of)[1].startswith(start)
+    assert ("do not tell how many" in logged.dead_sentence(of)) == (share < 1.0)
+
+
+@pytest.mark.parametrize(
     ("values", "sentence"),
     [
         ((1.0, 1.0), "Every completion was cut off at the length limit, at each of 2 logged steps."),
@@ -162,7 +188,8 @@ def test_where_a_logged_reward_goes(levels: tuple[float, float], spread: float |
     courses = [course("reward", *(np.linspace(*levels, 100) + noise).tolist())]
     courses += [] if spread is None else [course("reward_std", *[spread] * 100)]
     assert logged.reward_goes(courses) == goes
-    assert logged.reward_sentence(courses).startswith(f"The mean reward {'was' if goes == 'is' else f'{goes}:'} ")
+    if levels[0] != levels[1]:
+        assert logged.reward_sentence(courses).startswith(f"The mean reward {goes}: ")
     assert any("The mean reward hardly" in of for of in logged.level_sentences(courses)) == (goes == "hardly rises")
 
 

@@ -59,8 +59,12 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
     course = findings.course_named(courses, _DEAD)
     sentence = findings.dead_sentence(courses)
     if course is None:
+        share, _ = findings.dead_steps(courses)
         hint = f"Name it with --metric-column {_DEAD}=NAME where one of them is."
-        return ReportSection(name="signal", missing=f"{sentence} {hint}")
+        if share < _MANY:
+            return ReportSection(name="signal", missing=f"{sentence} {hint}")
+        severity: Severity = "problem" if share > _HALF else "look"
+        return ReportSection(name="signal", findings=(sentence,), severity=severity, next_step=_dead_advice(courses))
     kinds = [
         kind for key in ("frac_all_pass", "frac_all_fail") if (kind := findings.course_named(courses, key)) is not None
     ]

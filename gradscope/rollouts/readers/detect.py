@@ -252,7 +252,14 @@ def _refuse_unused(reader: Format | RowFormat, request: ReadRequest) -> None:
         )
 
 
+def _has_state(path: Path) -> bool:
+    """Whether a folder is a checkpoint of TRL or its relatives, which has the metrics up to its step."""
+    return (path / "trainer_state.json").is_file() and is_checkpoint(path)
+
+
 def _recognize(request: ReadRequest) -> Format | RowFormat:
+    if _has_state(request.path) and not completion_files(request.path.resolve().parent) and METRICS.recognizes(request):
+        return METRICS
     refuse_checkpoint(request.path)
     recognized = next((reader for reader in FORMATS if reader.recognizes(request)), None)
     if recognized is trl.FORMAT and not completion_files(request.path) and METRICS.recognizes(request):
@@ -292,7 +299,8 @@ def evaluations_below(path: str | Path, options: ReadOptions, progress: Progress
     """The evaluations in a folder or a glob, where there are several and it is no trainer's run."""
     local = fetched(path, progress)
     request = ReadRequest(path=local, options=options)
-    if local.is_file() or any(reader.recognizes(request) for reader in TRAINERS) or _runs_below(local):
+    is_run = local.is_file() or _has_state(local) or any(reader.recognizes(request) for reader in TRAINERS)
+    if is_run or _runs_below(local):
         return ()
     logs = evaluations_in(local, options)
     return logs if len(logs) > 1 or any(not log.path.exists() for log in logs) else ()

@@ -152,14 +152,15 @@ def _reward_hint(rows: Sequence[Mapping[str, Any]], candidates: Sequence[str]) -
 
 
 def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Columns of numbers, and entries of objects in lists, that may be the reward by a word in their names."""
+    """Columns and entries of lists that may be the reward: numbers by a word in their names, else truth values."""
     columns: dict[str, list[Any]] = {}
     for row in rows:
         for name, cell in row.items():
             listed = cell[0].items() if is_list_of_objects(cell) else ()
             for inner, value in ((name, cell), *((f"{name}.{key}", value) for key, value in listed)):
                 columns.setdefault(inner, []).append(value)
-    return [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
+    numbers = [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
+    return numbers or [name for name, cells in columns.items() if all(isinstance(cell, bool) for cell in cells)]
 
 
 def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:

@@ -97,6 +97,14 @@ def test_without_the_share_the_page_says_how_to_name_it() -> None:
     assert sections_of(metrics_alone(frac_reward_zero_std=(0.5,)))["courses"].findings == ("Logged: no gradient.",)
 
 
+def test_steps_without_a_spread_of_rewards_are_steps_without_a_gradient() -> None:
+    severities = [
+        sections_of(metrics_alone(reward_std=(0.0,) * dead + (0.2,) * (4 - dead)))["signal"].severity
+        for dead in (1, 2, 3)
+    ]
+    assert severities == ["look", "look", "problem"]
+
+
 def test_a_score_that_falls_while_the_reward_rises_asks_for_a_look() -> None:
     rising = tuple(0.01 * step for step in range(30))
     section = sections_of(metrics_alone(reward=rising, rewards__accuracy__mean=rising[::-1]))["courses"]

@@ -11,7 +11,7 @@ import pytest
 
 from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from tests.conftest import LOGS
 from tests.rollouts.readers.lines import write_lines
 
@@ -128,13 +128,23 @@ def test_what_is_no_log_is_recognized(
     assert instead.replace("RUN", run) in (caught.value.hint or "")
 
 
-def test_within_a_checkpoint_the_hint_names_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_read_only_where_its_run_has_no_completions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "checkpoint-5").mkdir()
-    (tmp_path / "checkpoint-5" / "trainer_state.json").write_text("{}")
-    monkeypatch.chdir(tmp_path / "checkpoint-5")
+    state = tmp_path / "checkpoint-5" / "trainer_state.json"
+    state.write_text("{}")
+    monkeypatch.chdir(state.parent)
     with pytest.raises(InputError, match=r"\. is a checkpoint") as caught:
         read_run(".")
     assert caught.value.hint == f"Name the run folder above it: {tmp_path}"
+    state.write_text('{"log_history": [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}]}')
+    (state.parent / "vocab.json").write_text('{"reward": 1, "step": 2}')
+    assert read_run(".", metrics_alone=True).metrics[2]["reward"] == 0.75
+    assert evaluations_below(".", ReadOptions()) == ()
+    shutil.copytree(TRL / "completions", tmp_path / "completions")
+    with pytest.raises(InputError, match=r"\. is a checkpoint"):
+        read_run(".")
 
 
 def test_a_folder_of_runs_lists_them_with_commands(tmp_path: Path) -> None:
@@ -220,6 +230,7 @@ def test_a_refused_pickle_says_what_helps(
         ({"prompt": "p", "quality": 0.5, "format_score": 1}, "--reward-column quality; others are 'format_score'."),
         ({"task_id": 1, "variants": [{"name": "a", "score": 0.5}]}, "--reward-column variants.score."),
         ({"prompt": "p", "format reward": 1.0, "graded": "no"}, "--reward-column 'format reward'."),
+        ({"id": "a", "exact_answer": True, "target": "31"}, "--reward-column exact_answer."),
     ],
 )
 def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str, Any], named: str) -> None:

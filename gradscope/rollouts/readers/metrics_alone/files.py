@@ -128,8 +128,9 @@ class MetricsLog(WatchedLog):
 
 
 _MAX_DEPTH = 3  # objects around the rows of a document
-_OF_STEPS = re.compile(r"mean|avg|average|history|curve|grad_?norm|^lr|learning_?rate", re.IGNORECASE)
+_OF_STEPS = re.compile(r"mean|avg|average|history|curve|_trace$|grad_?norm|^lr|learning_?rate", re.IGNORECASE)
 """Names of lists with an element a step, and not one for each rollout of a batch."""
+_TRACE = re.compile(r"_(history|curve|trace)$", re.IGNORECASE)  # such are, whatever else the document has
 _OF_EPISODES = re.compile(r"episode|rollout|traj|turn|game|sample|scaling|budget", re.IGNORECASE)
 """Names of objects whose steps are turns, or budgets of inference."""
 Rows = Iterator[MetricRow | Row | Piece]
@@ -243,15 +244,18 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     if len(usual) == 1:
         listed: list[Any] = document[usual[0]]
         return listed
+    lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
     by_key: dict[str, list[Any]] = {
-        key: cell for key, cell in document.items() if isinstance(cell, list) and not is_list_of_objects(cell)
+        key: cell for key, cell in document.items() if isinstance(cell, list) and key not in lists
     }
     is_history = any(map(_OF_STEPS.search, by_key))
     ends = ("step", "steps") if is_history or any("loss" in key for key in by_key) else ("step",)  # turns are steps too
     step = next((key for key in by_key if key.lower().endswith(ends)), None)
     num_rows = 0 if step is None else len(by_key[step])
     are_history = is_history and all(is_number(cell) for cells in by_key.values() for cell in cells)
-    are_whole = len(by_key) == len(document) or (are_history and any("loss" in key for key in by_key))
+    are_whole = len(by_key) == len(document) or (
+        are_history and (any("loss" in key for key in by_key) or (not lists and all(map(_TRACE.search, by_key))))
+    )
     if step is None and are_whole and len({len(cell) for cell in by_key.values()}) == 1:
         num_rows = len(next(iter(by_key.values())))
         if are_history:
@@ -260,7 +264,6 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         names = [key for key, cell in by_key.items() if len(cell) == num_rows]
         renamed = [singular if key == step and is_step(singular := key.removesuffix("s")) else key for key in names]
         return [dict(zip(renamed, row, strict=True)) for row in zip(*map(by_key.__getitem__, names), strict=True)]
-    lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
     if not document.keys().isdisjoint((*USUAL["prompt"], *USUAL["prompt_id"])):  # an episode, unless something learns
         learns = {name for name, cell in lists.items() if any("loss" in key for key in cell[0])}
         lists = {name: cell for name, cell in lists.items() if name in learns or not are_turns_of_one(name, cell)}

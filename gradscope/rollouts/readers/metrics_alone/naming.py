@@ -187,7 +187,7 @@ _KINDS = {
 _FURTHER = {
     *("", "mean", "avg", "average", "raw", "total", "train", "training", "trainer", "rollout", "batch", "update"),
     *("policy", "actor", "learner", "ppo", "grpo", "rl", "pg", "optim", "optimizer", "stats", "episode", "env"),
-    *("generate", "history", "curve"),
+    *("generate", "history", "curve", "trace"),
 }
 """Words that leave a metric what it is."""
 _UNIT = re.compile(r"(group|prompt)s?(?![a-z])")

@@ -94,6 +94,7 @@ STEP_6 = {"run": "of", "step": "step_6", "kl": 2}
         ({"avg_reward": [0.5], "model": ["m"]}, [{"avg_reward": 0.5, "model": "m"}]),
         ({"mean_rewards": [0.5], "losses": [2], "seed": 3}, [{"mean_rewards": 0.5, "losses": 2, **FIRST}]),
         ({"mean_rewards": [0.5], "seed": 3}, [{"mean_rewards": [0.5], "seed": 3}]),
+        ({"reward_trace": [0.5], "seed": 3}, [{"reward_trace": 0.5, **FIRST}]),
         ([{"run_id": "a", "log": [{"step": 1, "loss": 2}]}], [{"run": "run 1/log", "step": 1, "loss": 2}]),
         ([{"log": [{"step": 1, "loss": 2}]}, {"seed": 3}], [{"run": "run 1/log", "step": 1, "loss": 2}]),
         ([{"run_id": "a", "log": [{"step": 1, "reward": 2}]}], [{"run_id": "a", "log": [{"step": 1, "reward": 2}]}]),
