@@ -85,8 +85,8 @@ def dead_steps(courses: Sequence[MetricCourse]) -> tuple[float, str]:
         return 0.0, ""
     num_steps = len(course.steps)
     at = f"each of {num_steps:,}" if num_dead == num_steps else f"{num_dead:,} of {num_steps:,}"
-    what = "the mean reward is exactly 0 or 1: if rewards are," if course is reward else "the spread of rewards is 0:"
-    return num_dead / num_steps, f"At {at} logged steps {what} no group gave a gradient."
+    basis = "the mean reward is exactly 0 or 1: if rewards are," if course is reward else "the spread of rewards is 0:"
+    return num_dead / num_steps, f"At {at} logged steps {basis} no group gave a gradient."
 
 
 def late_share(course: MetricCourse) -> float | None:
