@@ -95,6 +95,13 @@ def late_share(course: MetricCourse) -> float | None:
     return last if abs(last - first) >= 2 * _HIGH else None
 
 
+def _stuck_from(course: MetricCourse) -> int | None:
+    """The step from which on the values never change again; None where these are fewer than a fifth, or ten."""
+    last = course.values[-1]
+    size = next((at for at, value in enumerate(reversed(course.values)) if value != last), len(course.values))
+    return course.steps[-size] if size >= max(_GAP, len(course.values) // 5) else None
+
+
 def _is_flat(course: MetricCourse) -> bool:
     return bool(_fifths(course)) and min(course.values) == max(course.values)
 
@@ -154,6 +161,8 @@ def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = No
         why = "" if is_equal else "is rounded, relative to its group, or "
         logged = f"The mean reward is logged as {amount(reward.values[0])} at all {len(reward.steps):,} steps"
         yield f"{logged}: it {why}tells no answers apart."
+    elif reward is not None and (stuck := _stuck_from(reward)) is not None:
+        yield f"The mean reward stays at {amount(reward.values[-1])} from step {stuck} to the last, {reward.steps[-1]}."
     if reward is not None and reward.mean.is_defined and (outlier := _outlier(reward)):
         yield outlier
     goes = goes or reward_goes(courses)

@@ -193,6 +193,14 @@ def test_where_a_logged_reward_goes(levels: tuple[float, float], spread: float |
     assert any("The mean reward hardly" in of for of in logged.level_sentences(courses)) == (goes == "hardly rises")
 
 
+@pytest.mark.parametrize(("moving", "same", "step"), [(20, 10, 210), (90, 20, None), (20, 9, None), (95, 25, 960)])
+def test_a_reward_that_stays_the_same_to_the_end(moving: int, same: int, step: int | None) -> None:
+    courses = [course("reward", *np.linspace(0, 1, moving), *[-5.0] * same)]
+    stays = [sentence for sentence in logged.level_sentences(courses) if "stays" in sentence]
+    last = 10 * (moving + same)
+    assert stays == ([] if step is None else [f"The mean reward stays at -5 from step {step} to the last, {last}."])
+
+
 def test_rewards_and_what_is_no_number() -> None:
     courses = [course("reward", 0.25, 0.5), course("kl", 0.1, math.nan, math.inf)]
     assert logged.reward_sentence(courses) == "The mean reward was 0.25 at step 10 and 0.5 at step 20."
@@ -204,12 +212,12 @@ def test_rewards_and_what_is_no_number() -> None:
 
 def test_metrics_that_end_on_another_level_are_told() -> None:
     """An entropy that fell from 0.68 to 0.018 in a log of metrics alone was told by nobody."""
-    steady, late = [1.0] * 44, [5.0] * 16
+    steady, late = [1.0] * 44, [*[5.0] * 15, 5.01]
     courses = [course(name, *steady, *late) for name in ("kl", "entropy", "reward", "completions/mean_length")]
     assert [sentence.split()[:3] for sentence in logged.level_sentences(courses)] == [
         ["The", name, "rises"] for name in ("entropy", "completions/mean_length")
     ]
-    fallen = [course(name, *late, *late, *late, *steady[:12]) for name in ("kl", "entropy", "reward")]
+    fallen = [course(name, *late, *late, *late, *steady[1:12], 1.01) for name in ("kl", "entropy", "reward")]
     reward, entropy = logged.level_sentences(fallen)
     assert reward == "The mean reward falls: 5 at steps 10 to 120, 5 at steps 250 to 360, 1 at steps 490 to 600."
     assert entropy.startswith("The entropy falls from 5, its median up to step 30, to 1 at")

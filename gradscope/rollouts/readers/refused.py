@@ -39,6 +39,8 @@ _REWARD_WORD = re.compile(
     re.IGNORECASE,
 )
 
+_VERDICT_WORD = re.compile(r"exact|match|right|valid|won|_ok$", re.IGNORECASE)
+
 
 class _Kind(Struct, frozen=True, kw_only=True):
     matches: Callable[[Path], bool]  # whether an existing path is of this kind
@@ -160,7 +162,8 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             for inner, value in ((name, cell), *((f"{name}.{key}", value) for key, value in listed)):
                 columns.setdefault(inner, []).append(value)
     numbers = [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
-    return numbers or [name for name, cells in columns.items() if all(isinstance(cell, bool) for cell in cells)]
+    verdicts = [name for name, cells in columns.items() if all(isinstance(cell, bool) for cell in cells)]
+    return numbers or [name for name in verdicts if _REWARD_WORD.search(name) or _VERDICT_WORD.search(name)]
 
 
 def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:
