@@ -320,6 +320,9 @@ _TO_SIGMA = 1.4826  # from the median absolute deviation to the standard deviati
 _EFFICIENCY = 0.37
 """Of the median absolute deviation: it tells a spread as well as the standard deviation of so much of the sample."""
 
+_LEAST_SPREAD = 0.05
+"""Of logarithms: a running mean moves by less from step to step, and what is a twentieth off is no spike."""
+
 
 class Deviation(Struct, frozen=True, kw_only=True):
     """A step's number compared with its neighbors'."""
@@ -327,7 +330,7 @@ class Deviation(Struct, frozen=True, kw_only=True):
     typical: float  # median of the neighbors
     deviation: float
     """Standard deviations from it, of logarithms where no step's number is negative; the spread is the neighbors'
-    median absolute deviation."""
+    median absolute deviation, of logarithms at least 0.05."""
     by_chance: float
     """What the furthest of as many steps exceeds in one run of twenty, were all of them normal and alike."""
     num_neighbors: int  # n
@@ -422,6 +425,7 @@ def _deviations(
     scaled, own = (np.log(neighbors), np.log(numbers[indices])) if in_logs else (neighbors, numbers[indices])
     middles = np.median(scaled, axis=1)
     spreads = _TO_SIGMA * np.median(np.abs(scaled - middles[:, None]), axis=1)
+    spreads = np.where(in_logs & (spreads > 0), np.maximum(spreads, _LEAST_SPREAD), spreads)
     with np.errstate(divide="ignore", invalid="ignore"):
         return neighbors, np.where(spreads == 0, math.nan, (own - middles) / spreads)
 

@@ -105,15 +105,17 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
         _refuse_rows_below_keys(request.path, rows[0])
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
     seen = f"{of} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
-    has_candidates = candidates and column_roles.resolve_columns(entries, request.columns).reward is None
-    raise InputError(
-        f"{request.path} is not a log that gradscope knows. {seen} Looked for what a trainer writes, and for "
-        f"{'; '.join(looks_for)}.",
-        hint=_reward_hint(rows, candidates)
-        if has_candidates
-        else "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
-        "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them.",
+    reward = column_roles.resolve_columns(entries, request.columns).reward
+    hint = (
+        "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
+        "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them."
     )
+    if reward is not None:
+        hint = f"The reward is taken to be {reward!r}; name what rollouts of a group share: --group-column or --prompt-column."
+    elif candidates:
+        hint = _reward_hint(rows, candidates)
+    looked = f"Looked for what a trainer writes, and for {'; '.join(looks_for)}."
+    raise InputError(f"{request.path} is not a log that gradscope knows. {seen} {looked}", hint=hint)
 
 
 def _usable_rows(path: Path) -> list[dict[str, Any]]:
@@ -161,6 +163,8 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             listed = cell[0].items() if is_list_of_objects(cell) else ()
             for inner, value in ((name, cell), *((f"{name}.{key}", value) for key, value in listed)):
                 columns.setdefault(inner, []).append(value)
+    given = {name: [cell for cell in cells if cell is not None] for name, cells in columns.items()}
+    columns = {name: cells for name, cells in given.items() if cells}
     numbers = [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
     verdicts = [name for name, cells in columns.items() if all(isinstance(cell, bool) for cell in cells)]
     return numbers or [name for name in verdicts if _REWARD_WORD.search(name) or _VERDICT_WORD.search(name)]

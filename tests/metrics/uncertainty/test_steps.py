@@ -240,6 +240,12 @@ def test_one_run_in_twenty_has_a_step_that_stands_out_by_chance(num_steps: int) 
     assert alarms <= 18
 
 
+@pytest.mark.parametrize(("times", "is_unusual"), [(1.06, False), (1.4, True)])
+def test_a_smooth_course_has_no_spike_of_a_few_percent(times: float, is_unusual: bool) -> None:
+    values = {step: 0.03 * (1.0 + 0.001 * (step % 7)) for step in range(200)} | {100: 0.03 * times}
+    assert deviation_in(values, 100, 200).is_unusual == is_unusual
+
+
 def test_a_bound_for_a_step_that_was_named_is_lower_than_for_the_furthest_of_many() -> None:
     values = {step: 1.0 + step % 4 for step in range(40)}
     assert deviation_in(values, 3).by_chance < deviation_in(values, 3, 40).by_chance

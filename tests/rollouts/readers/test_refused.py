@@ -50,7 +50,8 @@ def test_an_unusable_path_says_why(tmp_path: Path, make: object, message: str) -
     ("row", "hint"),
     [
         ('{"step": 1, "prompt": "p", "scores": {"total": 1, "format": 0}}', "--reward-column scores.total"),
-        ('{"text": "a", "reward": 1, "scores": {"total": 1}}', "--group-column or --prompt-column"),
+        ('{"text": "a", "reward": 1, "scores": {"total": 1}}', "taken to be 'reward'; name what rollouts of a group"),
+        ('{"text": "a", "kl": 1}', "--group-column or --prompt-column and --step-column"),
     ],
 )
 def test_a_log_that_lacks_one_column_is_told_which_option_names_it(tmp_path: Path, row: str, hint: str) -> None:
