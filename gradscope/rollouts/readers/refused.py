@@ -111,7 +111,8 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
         "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them."
     )
     if reward is not None:
-        hint = f"The reward is taken to be {reward!r}; name what rollouts of a group share: --group-column or --prompt-column."
+        of_group = "name what rollouts of a group share: --group-column or --prompt-column"
+        hint = f"The reward is taken to be {reward!r}; {of_group}."
     elif candidates:
         hint = _reward_hint(rows, candidates)
     looked = f"Looked for what a trainer writes, and for {'; '.join(looks_for)}."

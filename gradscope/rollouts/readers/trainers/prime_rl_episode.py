@@ -539,13 +539,14 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
             are_usual = may_branch or _are_paths([trace for episode in episodes for trace in episode.traces])
 
             def agents(_: int, episode: Episode) -> list[AgentRollout]:
+                group, task = episode.group.id, episode.task.hash
+                group, task = (group, task) if type(group) is type(task) is str else map(parse.text_of, (group, task))
                 trained = [trace for trace in episode.traces if trace.is_trained]
-                group = parse.text_of(episode.group.id)
-                is_named = group != "" and parse.text_of(episode.task.hash) != ""
-                if not is_named or not trained or _NOTHING in trained or not (are_usual or _are_paths(trained)):
+                if not (group and task and trained) or _NOTHING in trained or not (are_usual or _are_paths(trained)):
                     raise UnusableRowError("the row reader is to look at the line")
-                names = self.names(group, trained)
-                return [AgentRollout(episode, trace, name) for trace, name in zip(trained, names, strict=True)]
+                if len(trained) == 1:  # as most
+                    return [AgentRollout(episode, trained[0], group)]
+                return [AgentRollout(episode, *of) for of in zip(trained, self.names(group, trained), strict=True)]
 
             return self._columns(episodes, path, agents)
 
