@@ -22,6 +22,7 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.column_roles import INSTEAD_OF_STEPS, RUNS, USUAL
 from gradscope.rollouts.readers.metrics_alone.files import MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.naming import (
+    MEAN_REWARDS,
     bare,
     naming_of,
     parse_metric_columns,
@@ -98,6 +99,8 @@ def read_metrics_log(request: ReadRequest) -> Run:
     named = parse_metric_columns(options.metric_columns)
     chosen = _chosen(runs, path, options.metric_run, named.get("reward"))
     logged = chosen.metrics()
+    if are_means := _have_batches(rows, [logged]):
+        logged = chosen.metrics(of_batches=True)
     naming = naming_of(logged.columns, named)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
     of_run = [name for name in quarantine.lists if chosen.name == name or chosen.name.startswith(f"{name}/")]
@@ -107,6 +110,8 @@ def read_metrics_log(request: ReadRequest) -> Run:
         sentences.append(f"No column is called a step: {keys[0]!r} counts as one.")
     if rows.counts_steps:
         sentences.append("Nothing names the steps: a step is the place of its row among all.")
+    if are_means:
+        sentences.append("Most steps have several rows, as of batches or processes: a metric is their mean.")
     if rows.num_without_step:
         sentences.append(f"Without a step, and left out: {counted(rows.num_without_step, 'row')}.")
     if any(key.startswith(EVAL) for key in logged.columns) and rows.num_held_out:
@@ -160,8 +165,12 @@ def _contradicting(path: Path, files: Sequence[Path], options: ReadOptions) -> I
             return
 
 
-def _are_contradictory(rows: RunRows, logs: Iterable[StepMetrics]) -> bool:
-    """Whether most steps of the first rows of a file have several with different values."""
+def _are_contradictory(rows: RunRows, logs: Sequence[StepMetrics]) -> bool:
+    """Whether most steps of the first rows of a file have several with different values, and these are no means."""
+    return _have_batches(rows, logs) and not any(MEAN_REWARDS & set(map(bare, log.columns)) for log in logs)
+
+
+def _have_batches(rows: RunRows, logs: Iterable[StepMetrics]) -> bool:
     return 2 * rows.num_conflicts > sum(map(len, logs))
 
 

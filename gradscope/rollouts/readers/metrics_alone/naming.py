@@ -217,7 +217,7 @@ _NO_SCORES = {
 }
 
 _PREFIX = "train/"
-_MEAN_REWARDS = ("mean_reward", "reward_mean", "avg_reward")
+MEAN_REWARDS = {"mean_reward", "reward_mean", "avg_reward"}  # names that no reward of one rollout has
 _ROUNDING = 1e-6  # tolerance for a sum of shares above 1
 
 
@@ -267,7 +267,7 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
     }
     written = {plain_name(key): key for key in logged} | {key: key for key in logged}
     plain = set(map(bare, written))
-    if "reward_std" not in plain and not plain.isdisjoint(_MEAN_REWARDS):  # `reward` may be that of one response
+    if "reward_std" not in plain and not plain.isdisjoint(MEAN_REWARDS):  # `reward` may be that of one response
         written = {name: key for name, key in written.items() if bare(name) != "reward"}
     for metric in COMMON:
         part = next(_candidates(metric, written), None)

@@ -249,7 +249,9 @@ class OneRun(Struct, frozen=True, kw_only=True):
     """One run in the rows."""
 
     name: str
-    metrics: Callable[[], StepMetrics]  # computes its metrics by step
+    metrics: Callable[..., StepMetrics]
+    """Computes its metrics by step: the last number of each, or, with ``of_batches=True``, the mean of those of its
+    rows."""
     num_rows: int
     first: str  # location of its first row
     sentences: tuple[str, ...]  # where it was resumed
@@ -416,8 +418,8 @@ def _in_order(parts: list[tuple[Counts, Values]]) -> tuple[Counts, Values]:
     return at[order], values[order]
 
 
-def _metrics_of(part: _Part, steps: Counts, numbers: Mapping[str, Numbers]) -> StepMetrics:
-    """The last number of each key and step."""
+def _metrics_of(part: _Part, steps: Counts, numbers: Mapping[str, Numbers], *, of_batches: bool = False) -> StepMetrics:
+    """The last number of each key and step, or the mean of its rows."""
     ends = np.full(len(steps) + 1, LARGEST_STEP + 1)  # the lowest step at which it was resumed after a row
     ends[part.resumed] = steps[part.resumed]
     counts = steps < np.minimum.accumulate(ends[::-1])[::-1][1:]
@@ -430,8 +432,12 @@ def _metrics_of(part: _Part, steps: Counts, numbers: Mapping[str, Numbers]) -> S
         at, values = (steps if column.at is None else steps[column.at])[chosen], column.values[chosen]
         if not (np.diff(at) > 0).all():
             order = np.argsort(at, kind="stable")
-            order = order[np.append(np.diff(at[order]) > 0, True)]
             at, values = at[order], values[order]
+            is_last = np.append(np.diff(at) > 0, True)
+            ends = np.flatnonzero(is_last) + 1
+            starts = np.append(0, ends[:-1])
+            values = np.add.reduceat(values, starts) / (ends - starts) if of_batches else values[is_last]
+            at = at[is_last]
         if len(at):
             columns[key] = Numbers(None if len(at) == len(distinct) else np.searchsorted(distinct, at), values)
     return StepMetrics(distinct, columns)

@@ -347,7 +347,7 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
     ("rows", "options", "message", "hint"),
     [
         *(
-            ([{"step": at // num, "mean_reward": at / 9} for at in range(8)], {}, r"several rows .*\(rew", "--group")
+            ([{"step": at // num, "reward": at / 9} for at in range(8)], {}, r"several rows .*\(rew", "--group")
             for num in (2, 4)
         ),
         ([{"batch": 8, "ep": at, "avg_reward": 0.5} for at in (1, 2)], {}, r"\(reward\) and", "--step-column ep"),
@@ -370,6 +370,16 @@ def test_metrics_without_a_step_or_with_several_rows_of_one_are_refused_with_the
     with pytest.raises(InputError, match=message) as caught:
         read(series(tmp_path, *rows), **options)
     assert hint in (caught.value.hint or "")
+
+
+def test_means_of_the_batches_of_a_step_are_averaged(tmp_path: Path) -> None:
+    rows = [{"step": at // 4, "mean_reward": at, "kl": 0.5 * at, **({"loss": at} if at % 4 else {})} for at in range(8)]
+    run = read(series(tmp_path, *rows))
+    assert run.metrics == {
+        0: {"reward": 1.5, "mean_reward": 1.5, "kl": 0.75, "loss": 2.0},
+        1: {"reward": 5.5, "mean_reward": 5.5, "kl": 2.75, "loss": 6.0},
+    }
+    assert any(sentence.startswith("Most steps have several rows") for sentence in run.source.inferred)
 
 
 def test_a_text_without_steps_is_not_searched_for_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
