@@ -48,6 +48,7 @@ PROMPTS = tuple(name + plural for name in (*USUAL["prompt"], *USUAL["prompt_id"]
 _TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
 _RIGHTS = ("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "correct", "passed")
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
+_COUNTS_OF_PROMPTS = re.compile(r"per_\w+_(correct|passed)|(num|n)_(correct|passed)|(correct|passed)_counts?")
 COUNTS = "counts"  # the shape of a row with n and c
 NO_COLUMNS, _NO_TOTAL = ColumnNames(), "the number of samples is missing"
 _MAX_COUNT = 1_000_000
@@ -126,11 +127,13 @@ def prompt_rows(
     Yields:
         The keys and list indices that lead from the document to the part, after ``keys``; the part; its samples.
     """
-    counts = node.get(columns.num_correct or "") if isinstance(node, dict) else None
+    of_counts = columns if columns.num_correct else _listed_counts(mapping_of(node))
+    rights = of_counts.num_correct or ""
+    counts = node.get(rights) if isinstance(node, dict) else None
     samples = samples_of(node, columns) if isinstance(node, dict) else None
     if isinstance(counts, list):  # a count a prompt, of as many samples each
-        rows = ({**node, columns.num_correct or "": count} for count in counts)
-        yield from (((*keys, str(at)), {}, from_counts(row, columns) or _NO_TOTAL) for at, row in enumerate(rows))
+        rows = ({**node, rights: count} for count in counts)
+        yield from (((*keys, str(at)), {}, from_counts(row, of_counts) or _NO_TOTAL) for at, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
     elif isinstance(node, dict) and (by_key := _verdicts_by_id(node) or _verdicts_by_key(node)):
@@ -160,6 +163,16 @@ def prompt_rows(
                 without.append((str(key), item))
         of_prompts = [(key, item) for key, item in without if tuple(item) in layouts]  # with an empty list, say
         yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
+
+
+def _listed_counts(node: Mapping[str, Any]) -> ColumnNames:
+    """The list of how many samples of each prompt were right, and beside it the number of samples of each."""
+    total = first_present(node, _TOTALS)
+    lists = {name: cell for name, cell in node.items() if _COUNTS_OF_PROMPTS.fullmatch(name) and isinstance(cell, list)}
+    for name, cell in lists.items() if total and len(lists) == 1 else ():
+        if {int}.issuperset(map(type, cell)):
+            return ColumnNames(num_samples=total, num_correct=name)
+    return NO_COLUMNS
 
 
 def _by_name(rows: Sequence[Any]) -> dict[str, Any]:

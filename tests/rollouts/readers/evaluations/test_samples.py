@@ -395,6 +395,13 @@ def test_a_list_of_counts_that_is_named_has_a_prompt_each(tmp_path: Path) -> Non
     run = read(tmp_path, {"step_500": {"n": 2, "c": [1, 3, 2]}, "other": {"c": [1]}}, columns=columns)
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 1.0)]
     assert [entry.num_rows for entry in run.source.quarantined.reasons] == [1, 1]
+    for name in ("per_question_correct", "num_correct", "correct_counts"):
+        run = read(tmp_path, {"step_500": {"n_samples": 2, "pass@1": 0.75, name: [1, 3, 2]}})
+        assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 1.0)]
+        assert run.source.quarantined.num_rows == 1
+    for row in ({"num_correct": [1, 2]}, {"n": 2, "num_correct": [1, 2], "n_passed": [1, 2]}, {"n": 2, "correct": [1]}):
+        with pytest.raises(InputError, match="not a log that gradscope knows|no usable rows"):
+            read(tmp_path, row)
 
 
 def test_a_named_column_tells_prompts_apart(tmp_path: Path) -> None:
