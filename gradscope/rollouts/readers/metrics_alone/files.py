@@ -61,6 +61,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
 )
 from gradscope.rollouts.readers.nested import are_turns_of_one
 from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, mapping_of, step_number
+from gradscope.rollouts.readers.parsing.documents import table_rows
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.tables import (
     BOM,
@@ -240,6 +241,8 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         return scalars_saved(document, file)
     if not isinstance(document, dict) or not document:
         return ()
+    if (table := table_rows(document)) is not None:
+        return table
     usual = [name for name in ("log_history", "history", "data", "rows") if isinstance(document.get(name), list)]
     if len(usual) == 1:
         listed: list[Any] = document[usual[0]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,11 +27,27 @@ def rows_of(document: Any) -> Sequence[Any]:
     """
     if not isinstance(document, dict):
         return document if isinstance(document, list) else [document]
+    if (table := table_rows(document)) is not None:
+        return table
     lists = [document[name] for name in _LISTS if isinstance(document.get(name), list)]
     if len(lists) != 1:
         return [document]
     step = {name: document[name] for name in STEP_NAMES if isinstance(document.get(name), (int, float, str))}
     return [step | row if isinstance(row, dict) else row for row in lists[0]] if step else lists[0]
+
+
+def table_rows(document: Mapping[str, Any]) -> list[Any] | None:
+    """The rows of a table, as W&B saves one and pandas writes one that is split; None where a document is none.
+
+    >>> table_rows({"columns": ["step", "reward"], "data": [[3, 1.0]]})
+    [{'step': 3, 'reward': 1.0}]
+    """
+    names, rows = document.get("columns"), document.get("data")
+    if not isinstance(names, list) or not isinstance(rows, list) or not all(isinstance(name, str) for name in names):
+        return None
+    return [
+        dict(zip(names, row, strict=True)) if isinstance(row, list) and len(row) == len(names) else row for row in rows
+    ]
 
 
 def undecoded_rows(data: bytes) -> Sequence[bytes | msgspec.Raw]:
@@ -45,7 +61,7 @@ def undecoded_rows(data: bytes) -> Sequence[bytes | msgspec.Raw]:
     document = _OBJECT.decode(data)
     cells = {name: bytes(document[name]) for name in (*_LISTS, *STEP_NAMES) if name in document}  # others may be long
     lists = [cells[name] for name in _LISTS if cells.get(name, b"").startswith(b"[")]
-    if len(lists) != 1:
+    if len(lists) != 1 or "columns" in document:
         return [data.strip()]
     rows, steps = LIST.decode(lists[0]), [name for name in STEP_NAMES if cells.get(name, b"[")[:1] not in b"[{n"]
     if not steps:

@@ -50,7 +50,7 @@ from gradscope.rollouts.readers.parsing.records import (
     read_side_ids,
     read_trainer_settings,
 )
-from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, read_jsonl, read_parquet
+from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import numbers_of, step_numbers
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, groups_on_disk
@@ -105,7 +105,7 @@ def _read(request: ReadRequest) -> Run:
     _set_aside(training, blocks, functions.weights, quarantine)
 
     def at(step: int) -> list[RolloutGroup]:
-        rows = [row for file in training if file.step == step for row in read_parquet(file.path).to_pylist()]
+        rows = [row for file in training if file.step == step for row in trl_files.rows_in(file.path)]
         return trl_groups.groups_with_rows(
             table, step, rows, {row: ids for (of, row), ids in side_ids.items() if of == step}
         )
@@ -117,11 +117,12 @@ def _read(request: ReadRequest) -> Run:
         return request.model or find_base(adapter, run)
 
     weights = with_initial(find_checkpoints(run, base_of, damaged_weights), request.initial, base_of)
+    where = "tables on W&B" if paths[0].suffix == ".json" else "output_dir"
     read_files = (*paths, *state_files, request.run_config, request.completion_ids)
     source = Source(
         path=str(request.path),
         format="trl",
-        recognized=f"TRL output_dir, {counted(len(paths), 'file')} of completions",
+        recognized=f"TRL {where}, {counted(len(paths), 'file')} of completions",
         files=tuple(str(path) for path in read_files if path is not None),
         num_rows=num_used(groups),
         inferred=(*functions.inferred, *cut, *_left_out(training, evaluation)),

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,14 @@ from gradscope.reason import Reason
 from gradscope.rollouts.arrays import dictionary_codes, to_numpy
 from gradscope.rollouts.groups import UNKNOWN, completion_columns
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.documents import table_rows
 from gradscope.rollouts.readers.parsing.tables import natural, open_parquet, read_parquet, table_in
 from gradscope.rollouts.readers.reduction.columns import arrow_numbers
 from gradscope.rollouts.run import TrainerSettings
 
 _REQUIRED = ("step", "prompt", "completion", "advantage")
 _IDS = "completion_ids"
+_COMPLETIONS, _SAVED = "completions_*.parquet", "completions_*.table.json"  # the latter in W&B's folder of a run
 OF_TOKENS = frozenset({_IDS, "old_per_token_logps"})  # columns for which rollouts are read back, one by one
 _EVAL_PREFIX = "eval_"
 _FUNCTION_MEAN = re.compile("rewards/(.*)/mean")
@@ -96,8 +100,13 @@ def read_step_file(path: Path, functions: Sequence[str] = (), *, in_full: bool =
     Raises:
         InputError: It is damaged, lacks a column, is empty, or holds several steps.
     """
-    with open_parquet(path) as file:
-        types = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
+    saved = _saved_table(path) if path.suffix == ".json" else None
+    if saved is None:
+        with open_parquet(path) as file:
+            schema = file.schema_arrow
+    else:
+        schema = saved.schema
+    types = dict(zip(schema.names, schema.types, strict=True))
     absent = [name for name in _REQUIRED if name not in types]
     if absent:
         raise InputError(
@@ -109,8 +118,11 @@ def read_step_file(path: Path, functions: Sequence[str] = (), *, in_full: bool =
     is_measured = in_full and OF_TOKENS.isdisjoint(types)
     read = {"step", "prompt", _IDS, *numeric, *(["completion"] if is_measured else [])}
     is_text = pa.types.is_string(types["prompt"]) or pa.types.is_large_string(types["prompt"])
-    with open_parquet(path, read_dictionary=["prompt"] if is_text else None) as file:
-        cells = table_in(path, file, without=types.keys() - read)
+    if saved is None:
+        with open_parquet(path, read_dictionary=["prompt"] if is_text else None) as file:
+            cells = table_in(path, file, without=types.keys() - read)
+    else:
+        cells = saved.select([name for name in types if name in read])
     if not len(cells):
         hint = "Look at its dataset: prompts that are fewer than those of a step are left out."
         raise InputError(f"{path} holds no rollouts: the training ended before its first step.", hint=hint)
@@ -134,6 +146,40 @@ def read_step_file(path: Path, functions: Sequence[str] = (), *, in_full: bool =
         num_tokens=_num_tokens(cells[_IDS]) if _IDS in types else np.full(len(cells), UNKNOWN),
         completions=completion_columns(texts) if is_measured else {},
     )
+
+
+def _saved_table(path: Path) -> pa.Table:
+    """The table of completions that TRL logs to W&B, with steps as numbers; of a broken row nothing but null.
+
+    Raises:
+        InputError: It is no such table.
+    """
+    rows: Sequence[Any] = ()
+    with suppress(ValueError):
+        rows = table_rows(parse.mapping_of(read_json(path))) or ()
+    names = next((tuple(row) for row in rows if isinstance(row, dict)), ())
+    if not names:
+        hint = "Copy the file again, or use --reader generic."
+        raise InputError(f"{path} is no table of completions, as TRL logs it to W&B.", hint=hint)
+    return pa.table({name: _saved_cells(name, [parse.mapping_of(row).get(name) for row in rows]) for name in names})
+
+
+def _saved_cells(name: str, cells: Sequence[Any]) -> pa.Array:
+    if name == "step":
+        steps = list(map(parse.step_number, cells))
+        first = next((step for step in steps if step is not None), None)  # a file has one, also of a row without
+        return pa.array([first if step is None else step for step in steps], pa.int64())
+    numbers = list(map(parse.logged_number, cells)) if name not in _REQUIRED or name == "advantage" else []
+    if any(number is not None for number in numbers):
+        return pa.array(numbers, pa.float64())
+    return pa.array([parse.text_of(cell).encode(errors="replace").decode() for cell in cells], pa.string())
+
+
+def rows_in(path: Path, *, without: Container[str] = ()) -> list[dict[str, Any]]:
+    """The rows of a file of completions, but for some columns."""
+    table = read_parquet(path, without=without) if path.suffix == ".parquet" else _saved_table(path)
+    rows: list[dict[str, Any]] = table.select([name for name in table.column_names if name not in without]).to_pylist()
+    return rows
 
 
 def _num_tokens(column: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -160,8 +206,10 @@ def _prompts(column: pa.Array) -> RowPrompts:
 def completion_files(path: Path) -> tuple[Path, ...]:
     """The files of completions, by step, of an ``output_dir``, its ``completions`` folder, or one file."""
     if path.is_file():
-        return (path,) if path.name.startswith("completions_") and path.suffix == ".parquet" else ()
-    files = [*path.glob("completions/completions_*.parquet"), *path.glob("completions_*.parquet")]
+        return (path,) if any(map(path.match, (_COMPLETIONS, _SAVED))) else ()
+    files = [*path.glob(f"completions/{_COMPLETIONS}"), *path.glob(_COMPLETIONS)]
+    of_wandb = (path.glob(below + _SAVED) for below in ("", "media/table/", "files/media/table/"))
+    files = files or list(chain.from_iterable(of_wandb))
     return tuple(sorted(files, key=natural))
 
 
@@ -307,7 +355,7 @@ def _same_rows(first: StepFile, second: StepFile) -> bool:
     )
     if not all(are_same):
         return False
-    rows = (map(repr, read_parquet(file.path, without={"step"}).to_pylist()) for file in (first, second))
+    rows = (map(repr, rows_in(file.path, without={"step"})) for file in (first, second))
     return len(set(map(tuple, rows))) == 1
 
 

@@ -400,7 +400,7 @@ def test_a_list_of_counts_that_is_named_has_a_prompt_each(tmp_path: Path) -> Non
         assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 1.0)]
         assert run.source.quarantined.num_rows == 1
     for row in ({"num_correct": [1, 2]}, {"n": 2, "num_correct": [1, 2], "n_passed": [1, 2]}, {"n": 2, "correct": [1]}):
-        with pytest.raises(InputError, match="not a log that|no usable rows|is not known"):
+        with pytest.raises(InputError, match=r"not a log that|no usable rows|is not known"):
             read(tmp_path, row)
 
 

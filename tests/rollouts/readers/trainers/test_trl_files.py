@@ -9,7 +9,7 @@ import pytest
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import reward_table
-from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.trainers.trl_files import TrlState, read_state
 from tests.rollouts.test_event_file import record, scalar
@@ -140,6 +140,44 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(InputError, match=r"completions_00001\.parquet is not a readable Parquet file"):
         read_run(tmp_path)
+
+
+def test_tables_on_wandb_are_read_as_the_files_beside_the_run(tmp_path: Path) -> None:
+    further = {"style": [0.5, 0.5, 1.0, 0.5]}
+    tables = tmp_path / "wandb" / "run-1" / "files" / "media" / "table"
+    tables.mkdir(parents=True)
+    for step in (1, 2):
+        content = rows(AABB, [1, 0, 0, step - 1], **further)
+        write_file(tmp_path / "run", step, content)
+        cells = [[str(step), *row.values()] for row in content]  # the rewards that are whole are numbers without a dot
+        table = {"columns": ["step", *content[0]], "data": cells, "ncols": 6, "nrows": 4}
+        (tables / f"completions_{step}_0ab.table.json").write_text(json.dumps(table))
+    plain = read_run(tmp_path / "run")
+    for path in (tables.parent.parent.parent, tables):
+        saved = read_run(path)
+        assert [group.rollouts for group in saved.groups] == [group.rollouts for group in plain.groups]
+        assert saved.steps == (1, 2)
+    assert read_run(tables / "completions_2_0ab.table.json").steps == (2,)
+    assert read_run(tables, ReadOptions(reader="generic", columns=ColumnNames(reward="right"))).steps == (1, 2)
+
+
+@pytest.mark.parametrize("content", ["{", '{"columns": [], "data": [1]}', '{"columns": ["a"], "data": [1]}', "[]"])
+def test_what_is_no_table_of_completions_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "completions_1_0ab.table.json").write_text(content)
+    with pytest.raises(InputError, match="is no table of completions, as TRL logs it to W&B"):
+        read_run(tmp_path)
+
+
+def test_odd_cells_of_a_table_on_wandb_cost_their_rows(tmp_path: Path) -> None:
+    cells = [["1", "a", "c", right, right - 0.5] for right in (1.0, 0.0)] + [
+        ["1", "b", "c", 1, 0.5],
+        [None, "b", 3, "x", "NaN"],
+    ]
+    table = {"columns": ["step", "prompt", "completion", "right", "advantage"], "data": cells}
+    (tmp_path / "completions_1_0ab.table.json").write_text(json.dumps(table))
+    run = read_run(tmp_path)
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, None)]
+    assert run.source.quarantined.num_rows == 1
 
 
 def test_prompts_are_those_of_rows_whatever_the_dictionary_of_the_file_has(tmp_path: Path) -> None:
