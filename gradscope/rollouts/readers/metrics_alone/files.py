@@ -504,7 +504,9 @@ def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
             quarantine.add(f"the line is longer than {in_mib(longest)}", f"{file}:{number}")
             continue
         try:
-            yield f"{file}:{number}", (line.removeprefix(BOM) if number == 1 else line).decode().rstrip("\r\n")
+            text = (line.removeprefix(BOM) if number == 1 else line).decode().rstrip("\r\n")
+            has_metrics = "it, " in text or "it/s, " in text  # behind a bar of progress, which is drawn over itself
+            yield from ((f"{file}:{number}", part) for part in (text.split("\r") if has_metrics else (text,)))
         except UnicodeDecodeError:
             quarantine.add("the line is not UTF-8", f"{file}:{number}")
 

@@ -115,7 +115,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "critic/score/mean critic/rewards/mean env/all/reward/total env/all/reward/mean reward/all/mean reward/mean "
         "rewards/train/score/mean rewards/score/mean rollout/raw_reward rollout/reward scores mean_reward reward_mean "
         "avg_reward objective/scores reward/evaluate_response/avg_total_reward "
-        "objective/verifiable_reward ppo_actor/task_reward/avg loss/avg_final_rewards",
+        "objective/verifiable_reward ppo_actor/task_reward/avg loss/avg_final_rewards rm",
     ),
     _common(
         "reward_std", "reward spread", "norm", "reward/std critic/score/std reward_std_dev rollout/in_group_reward_std"
@@ -136,7 +136,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "rollout/response_lengths "
         "val/sequence_lengths seq_len/all/mean seq_len/mean env/all/ac_tokens_per_turn response_length "
         "mean_gen_tokens_per_sample completion_len/all/mean mean_generation_length seq_length generate/avg_num_tokens "
-        "ppo_actor/seq_len/avg tokens/response_length/mean",
+        "ppo_actor/seq_len/avg tokens/response_length/mean glen",
     ),
     _common("grad_norm", "gradient norm", "norm", "actor/grad_norm optim/grad_norm policy/grad_norm gnorm total_norm"),
     _common(
@@ -159,7 +159,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "share",
         "clip_ratio actor/pg_clipfrac pg_clipfrac policy/clipfrac_avg actor/ppo_ratio_clipfrac",
     ),
-    _common("loss", "loss", "norm", "actor/pg_loss pg_loss loss/mean policy_loss loss/policy_avg training_loss"),
+    _common("loss", "loss", "norm", "actor/pg_loss pg_loss loss/mean policy_loss loss/policy_avg training_loss pg"),
     _common("learning_rate", "learning rate", "norm", "lr actor/lr optim/lr"),
 )
 """In the order in which they are shown."""

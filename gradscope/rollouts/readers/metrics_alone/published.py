@@ -44,6 +44,11 @@ _PIPED = re.compile(
     re.IGNORECASE,
 )
 _SPACED = re.compile(rf"\b(?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,9}}(?P<value>{_NUMBER})(?=[\s,;|]|$)", re.IGNORECASE)
+_WORDED = re.compile(
+    rf"(?:^|(?<=[,;|\]:]))\s{{0,9}}(?P<key>[a-z_][\w/@.-]{{0,80}}(?: [a-z][\w/]{{0,40}}){{0,3}})\s(?P<value>{_NUMBER})"
+    r"(?= ?[a-z%/]{0,9}\s{0,9}(?:[,;|]|$))",
+    re.IGNORECASE,
+)
 _BETWEEN = frozenset(" \t,;:|-.")  # what may stand between such names and numbers
 _BOXED = re.compile(
     rf"│ (?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,200}}│\s{{1,9}}(?P<value>{_NUMBER})\s{{1,9}}(?=│)", re.IGNORECASE
@@ -65,6 +70,7 @@ _STEP_OF_EPOCH = re.compile(
 _EPISODE_FIRST = re.compile(r"^\W*episode[\s:=#]{1,9}(?P<number>[0-9]{1,15})\b", re.IGNORECASE)
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
+_AFTER_BAR = re.compile(r"\b(?P<step>[0-9]{1,12})/[0-9]{1,12} \[[^\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\]]{1,2000})\]")
 _DASHED = re.compile(r" - [^\s:]+:\S+ - ")
 _NUMBERS = msgspec.json.Decoder(dict[str, float], strict=False)
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
@@ -126,8 +132,9 @@ class PrintedLines:
     verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value``, prime-rl
     ``Step N | Name: value``, slime ``rollout N: {...}``, NeMo-RL a heading ``Step N/M`` with lines ``• Name: value``
     below it, AReaL ``Train step N/M done.`` and a box ``│ name │ value │`` below it, others ``step=N name=value``,
-    ``N/M | name=value``, ``Iter N | name value``, ``Epoch [E/F], Step [N/M], name: value``, ``Step N: reward 0.5, loss
-    0.1``, or columns below a line of names with ``step``, as pandas prints them; ``Episode N`` numbers an episode,
+    ``N/M | name=value``, OpenRLHF's and other bars of progress ``N/M [..., name=value]``, ``Iter N | name value``,
+    ``Epoch [E/F], Step [N/M], name: value``, ``Step N: mean reward 0.5, loss 0.1``, or columns below a line of names
+    with ``step``, as pandas prints them; ``Episode N`` numbers an episode,
     which may count as a step. The dictionaries of TRL and its relatives do not name their step: it is that in the line
     before them, else the count of the progress bar before, where each has one.
     """
@@ -190,6 +197,9 @@ class PrintedLines:
         of_epoch = _STEP_OF_EPOCH.search(text) if "epoch" in lowered else None
         if of_epoch is not None and (values := _named(text[of_epoch.end() :])):
             return {**values, "epoch": int(of_epoch["epoch"]), "step": int(of_epoch["step"])}
+        bar = _AFTER_BAR.search(text) if "it, " in text or "it/s, " in text else None
+        if bar is not None and any(map(_REWARD_OR_LOSS.search, values := _named(bar["rest"]))):
+            return {**values, "step": int(bar["step"])}
         first = _STEP_FIRST.search(text) if any(word in lowered for word in ("step", "iter", "update")) else None
         above = _STEP_ABOVE.search(text) if "step " in lowered else None
         if above is not None:
@@ -255,11 +265,18 @@ def _named(text: str) -> Values:
         pattern = _BOXED if "│" in text else _PIPED if "|" in text and not _NAMED.search(text) else _NAMED
         matches = list(pattern.finditer(text))
         if not matches and _BETWEEN.issuperset(_SPACED.sub("", text)):  # nothing but names and numbers
-            matches = list(_SPACED.finditer(text))
-            matches = matches if any(_REWARD_OR_LOSS.search(pair["key"].lower()) for pair in matches) else []
+            matches = _of_learning(_SPACED, text)
+        elif not matches and "," in text:  # names of several words
+            matches = _of_learning(_WORDED, text)
         pairs = ((plain_name(pair["key"]), pair["value"]) for pair in matches)
         named = {key: number_or_text(cell) if cell[0] != "[" else _mean_or_text(cell) for key, cell in pairs}
     return {} if all(key.endswith("step") for key in named) else named
+
+
+def _of_learning(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
+    """The names and numbers in a text, if one of them is a reward or a loss."""
+    matches = list(pattern.finditer(text))
+    return matches if any(_REWARD_OR_LOSS.search(plain_name(pair["key"])) for pair in matches) else []
 
 
 def _mean_or_text(cell: str) -> float | str:

@@ -189,6 +189,12 @@ def test_dictionaries_on_a_console(tmp_path: Path, text: str, rows: list[tuple[i
     assert {row[STEP_IS_POSITION] for row in printed} == {float("/" not in text or "3/3" in text)}
 
 
+def test_a_bar_of_progress_that_is_drawn_over_itself_has_a_row_a_step(tmp_path: Path) -> None:
+    text = "\r".join(f"train: {step}/9 [00:01<00:05, 1.2s/it, rm={step}.5, kl=0.1]" for step in (1, 2, 2, 3))
+    rows = cells_in(write(tmp_path / "x.log", text))
+    assert [(row["step"], row["rm"]) for row in rows] == [(step, step + 0.5) for step in (1, 2, 2, 3)]
+
+
 def test_a_dictionary_has_the_step_of_the_line_before(tmp_path: Path) -> None:
     dictionary, aside = "{'loss': 2.5, 'kl': 0.1}\n", aside_log()
     text = dictionary + "".join(f"[STEP {step:4}]  loss={step}.25  lr=0.1\n{dictionary}" for step in (5, 10, 115))
