@@ -61,6 +61,7 @@ TEXT_LISTS = (
 )
 ANSWER_KEYS = (
     *("full_model_response", "completion", "response", "output", "solution", "model_answer", "text", "assistant"),
+    "output_text",
 )
 """Names of lists of rewards and of texts in the row of a prompt, and of the text in an object of such a list."""
 

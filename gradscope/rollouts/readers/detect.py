@@ -71,6 +71,7 @@ FORMATS: tuple[Format | RowFormat, ...] = (
     inspect_ai.FORMAT,
     harnesses.VERIFIERS,
     harnesses.SKYRL,
+    harnesses.HARBOR,
     samples.FORMAT,
     generic.FORMAT,
 )

@@ -1,4 +1,4 @@
-"""Harnesses whose results are rows or one document: EvalPlus, lm-eval, lighteval, SkyRL's and verifiers' evaluations.
+"""Harnesses whose results are rows or one document: EvalPlus, lm-eval, lighteval, SkyRL's, verifiers' and Harbor's.
 
 A group is a document or task of one evaluation, at step 0; of SkyRL at the step in the folder's name.
 """
@@ -400,4 +400,50 @@ VERIFIERS = RowFormat(
     columns=_verifiers_columns,
     inferred=(_BY_TASK, AGENTS),
     if_noted=frozenset({AGENTS}),
+)
+
+
+def _harbor_rows(trials: Cells) -> Columns:
+    scores = [mapping_of(mapping_of(cell).get("rewards")) for cell in trials.cells("verifier_result")]
+    main = ["reward" if "reward" in of or len(of) != 1 else next(iter(of)) for of in scores]
+    agents = list(map(mapping_of, trials.cells("agent_info")))
+    policies = [
+        "/".join(filter(None, (text_of(agent.get("name")), text_of(mapping_of(agent.get("model_info")).get("name")))))
+        for agent in agents
+    ]
+    names = list(dict.fromkeys(policies))
+    tasks = texts_in(trials.names("task_name"))
+
+    def no_reward(at: int) -> str:
+        error = mapping_of(trials.cell("exception_info", at)).get("exception_type")
+        return f"the trial ended without a reward: {text_of(error)}" if error else "verifier_result has no reward"
+
+    return Columns(
+        step=np.zeros(len(trials), dtype=np.int64),
+        group=[task and f"{policy}/{task}" for policy, task in zip(policies, tasks, strict=True)],
+        no_group="task_name is missing",
+        prompts=lambda chosen: [tasks[at] for at in chosen],
+        numbers={
+            **rewards_of([of if len(of) > 1 else None for of in scores]),
+            "reward": numbers_of([of.get(name) for of, name in zip(scores, main, strict=True)]),
+            "policy": np.array([names.index(policy) for policy in policies], dtype=np.int64),
+        },
+        policies=names,
+        no_reward=no_reward,
+        samples=texts_in(trials.names("trial_name")),
+        details=lambda _: {"completion": ""},  # which another file of the trial's has
+    )
+
+
+HARBOR = RowFormat(
+    name="harbor",
+    looks_for="*/result.json with task_name and verifier_result (a job of Harbor)",
+    title="Harbor trials",
+    patterns=("*/result.json",),
+    recognizes_file=has_keys("task_name", "verifier_result"),
+    columns=lambda reading: reading.log(
+        to_columns=_harbor_rows,
+        keys=("task_name", "trial_name", "verifier_result", "agent_info", "exception_info"),
+    ),
+    inferred=("Trials of one task by one agent and model are the samples of a prompt.",),
 )

@@ -256,6 +256,44 @@ def test_a_cut_line_is_set_aside_and_a_file_of_none_but_such_is_no_log(tmp_path:
         read_run(path)
 
 
+def trial(job: Path, name: str, rewards: Any, model: str = "m", **further: Any) -> None:
+    (job / name).mkdir(parents=True)
+    row = {
+        "task_name": name.partition("__")[0] or None,
+        "trial_name": name,
+        "agent_info": {"name": "terminus", "model_info": {"name": model}},
+        "verifier_result": {"rewards": rewards},
+        "exception_info": None,
+        **further,
+    }
+    (job / name / "result.json").write_text(json.dumps(row, indent=1))
+
+
+def test_a_job_of_harbor_has_a_folder_a_trial(tmp_path: Path) -> None:
+    for number, reward in enumerate((1.0, 0.0)):
+        trial(tmp_path / "job", f"chess__{number}", {"reward": reward})
+    trial(tmp_path / "job", "chess__other", {"accuracy": 1}, model="n")
+    trial(tmp_path / "job", "go__0", {"reward": 0.5, "tests": 2})
+    error = {"exception_type": "AgentTimeoutError"}
+    trial(tmp_path / "job", "go__1", None, verifier_result=None, exception_info=error)
+    trial(tmp_path / "job", "go__2", {"tests": 1, "style": 2})
+    trial(tmp_path / "job", "__3", {"reward": 1.0})
+    (tmp_path / "job" / "result.json").write_text('{"id": "j", "n_total_trials": 7}')  # of the whole job
+    run = read_run(tmp_path / "job")
+    assert run.source.format == "harbor"
+    assert rewards_of(run) == {
+        "terminus/m/chess": (1.0, 0.0),
+        "terminus/n/chess": (1.0,),
+        "terminus/m/go": (0.5, None, None),
+    }
+    assert {group.prompt_id for group in run.groups} == {"chess", "go"}
+    assert set_aside(run) == {
+        "task_name is missing": 1,
+        "the trial ended without a reward: AgentTimeoutError": 1,
+        "verifier_result has no reward": 1,
+    }
+
+
 @pytest.mark.parametrize("name", ["lm_eval", "lighteval", "inspect_ai"])
 def test_only_the_score_can_be_named(name: str) -> None:
     with pytest.raises(UsageError, match="whose columns are known"):
