@@ -162,7 +162,7 @@ def _status(error: BaseException) -> int | None:
 
 
 _READ = (
-    *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".eval", ".wandb", ".db", ".db-wal"),
+    *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".eval", ".wandb", ".db", ".db-wal"),
     *(".yaml", ".yml", ".toml", ".md", ".parquet.sha256"),
 )
 """Endings of logs, also before ``.gz`` and ``.zst``, and of the configurations and checksums next to them."""

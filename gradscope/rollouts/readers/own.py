@@ -37,8 +37,9 @@ from gradscope.rollouts.groups import GroupsOfTable, RewardTable, RolloutGroup, 
 from gradscope.rollouts.readers.evaluations.folders import are_of_one
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing import records
+from gradscope.rollouts.readers.parsing.columnar import read_parquet
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, filter_caveat
-from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path, read_parquet
+from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path
 from gradscope.rollouts.readers.reduction.log import MAX_WITH_TEXTS
 from gradscope.rollouts.readers.reduction.parts import (
     COLUMN_TYPES,

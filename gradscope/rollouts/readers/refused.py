@@ -278,6 +278,11 @@ _KINDS = (
         hint=_name_rollouts,
     ),
     _Kind(
+        matches=lambda path: _has(path, "dataset_dict.json"),
+        description="is a dictionary of datasets",
+        hint=lambda path: f"Name one: {next(iter(sorted(path.glob('*/state.json'))), path / 'train/-').parent}",
+    ),
+    _Kind(
         matches=lambda path: _is_file(path, "results_[0-9]*.json"),
         description="holds the totals of an evaluation",
         hint=lambda _: "Give its samples: samples_*.jsonl of lm-eval (log_samples), details_*.parquet of lighteval.",

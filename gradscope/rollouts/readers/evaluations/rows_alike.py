@@ -29,7 +29,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     objects_as_lists,
 )
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.tables import open_parquet
+from gradscope.rollouts.readers.parsing.columnar import open_parquet
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,

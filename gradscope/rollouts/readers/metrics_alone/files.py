@@ -61,6 +61,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
 )
 from gradscope.rollouts.readers.nested import are_turns_of_one
 from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, mapping_of, step_number
+from gradscope.rollouts.readers.parsing.columnar import read_parquet_rows
 from gradscope.rollouts.readers.parsing.documents import table_rows
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.tables import (
@@ -74,7 +75,6 @@ from gradscope.rollouts.readers.parsing.tables import (
     parse_line,
     read_bytes,
     read_json_rows,
-    read_parquet_rows,
 )
 from gradscope.rollouts.readers.reduction.lines import OddRow, blocks_in
 from gradscope.rollouts.readers.reduction.processes import csv_blocks
@@ -207,7 +207,7 @@ def opened(file: Path) -> MetricFile | None:
         return MetricFile("MLflow's metrics", file, _mlflow)
     suffixes = [suffix for suffix in file.suffixes if suffix != ".gz"]
     match suffixes[-1].lower() if suffixes else "":
-        case _ if first.startswith(b"PAR1"):
+        case _ if first.startswith(b"PAR1") or file.suffix == ".arrow":
             return MetricFile("a table of metrics", file, read_parquet_rows)
         case ".json":
             return MetricFile("metrics in JSON", file, _document)

@@ -61,7 +61,7 @@ _NUM_PEEKED = 200
 _MAX_NAMED = 6
 _MOST_ALIKE = 8  # files of metrics in a folder whose names differ in numbers alone
 _DIGITS = re.compile("[0-9]+")
-_ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "wandb", "parquet", "log", "txt", "out", "ipynb")
+_ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "wandb", "parquet", "arrow", "log", "txt", "out", "ipynb")
 
 
 def holds_metrics(path: Path, options: ReadOptions) -> bool:

@@ -16,7 +16,7 @@ import re
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Container, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import islice
@@ -35,19 +35,18 @@ from gradscope.outside.limits import (
     Unpacked,
     allowed,
     in_mib,
-    max_unpacked,
     open_file,
     raise_limits,
     require_regular,
 )
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
 from gradscope.results.source import BLANK, CUT_OFF, TWICE, first_duplicate
-from gradscope.rollouts.arrays import expanded_bytes
+from gradscope.rollouts.readers.parsing.columnar import read_parquet_rows
 from gradscope.rollouts.readers.parsing.documents import LIST, UNDECODED, rows_of
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 if TYPE_CHECKING:
-    import pyarrow.parquet as pq
+    pass
 
 COMPRESSED = (".gz", ".zst")  # last suffixes of the files that are decompressed on the way
 _PASSED_AT_ONCE = 1 << 24
@@ -347,16 +346,9 @@ DECIMAL_COMMA = "^([+-]?[0-9]+),([0-9]+)$"
 """A number with a decimal comma, as written where semicolons separate cells."""
 
 Row = tuple[str, dict[str, Any]]  # ``file:line`` and the row's cells
-
-_BATCH = 64
-"""Rows of a Parquet file that are decoded at once: a few bytes on disk may stand for a large cell in every row."""
-_CHUNK = 1024  # the same where they stay columns, whose texts are no dictionary
-_LARGE, _MANY = 64 << 20, 1 << 16  # bytes and rows of a batch of columns, by the sizes in the file's metadata
-_BUFFER = 1 << 16
-"""Bytes of a Parquet file that are read at once: else its first rows cost as much as all of their row group."""
 _DIGITS = re.compile("[0-9]+")
 _LONGEST_NUMBER = 20  # digits: those of a time in nanoseconds
-SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 
 
 def expand(path: Path) -> tuple[Path, ...]:
@@ -366,7 +358,8 @@ def expand(path: Path) -> tuple[Path, ...]:
     if path.is_dir():
         with os.scandir(path) as entries:  # unlike Path.iterdir, without a stat for each file
             files = [path / entry.name for entry in entries if _suffix_in(entry.name) and entry.is_file()]
-        return tuple(sorted(files, key=natural))
+        saved = [file for file in files if file.suffix == ".arrow"]  # beside descriptions of the dataset
+        return tuple(sorted(saved or files, key=natural))
     files = sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural_path)
     return tuple(sorted(files, key=natural))  # those of one name by their folders
 
@@ -429,6 +422,11 @@ def is_untyped(path: Path) -> bool:
     return suffix_of(path) in (".csv", ".tsv")
 
 
+def is_columnar(path: Path) -> bool:
+    """Whether a file is read by columns, as Parquet is, and Arrow's, as which Hugging Face's datasets are saved."""
+    return suffix_of(path) in (".parquet", ".arrow")
+
+
 def _delimiter_of(path: Path, first: bytes) -> str:
     """The delimiter of a CSV or TSV: a semicolon where the first line has one, and no comma, outside quotes."""
     if suffix_of(path) == ".tsv":
@@ -444,115 +442,12 @@ def read_rows(path: Path, quarantine: QuarantineLog, columns: Collection[str] | 
     """
     readers = {".csv": read_csv, ".tsv": read_csv, ".json": read_json_rows}
     try:
-        if suffix_of(path) == ".parquet":
+        if is_columnar(path):
             yield from read_parquet_rows(path, quarantine, columns)
         else:
             yield from readers.get(suffix_of(path) or "", read_jsonl)(path, quarantine)
     except InputError as error:
         quarantine.add_unreadable(error)
-
-
-def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
-    """A Parquet file, without the columns in ``without``; one that names a column twice is an :class:`InputError`."""
-    with open_parquet(path) as file:  # given its path, Arrow would make a column of a folder named "a=1"
-        return table_in(path, file, without=without)
-
-
-def table_in(path: Path, file: pq.ParquetFile, *, without: Container[str]) -> pa.Table:
-    """:func:`read_parquet` of an open file."""
-    twice = first_duplicate(file.schema_arrow.names)
-    if twice is not None:
-        raise InputError(f"{path}: {TWICE.format(twice)}.", hint="Write each column under a name of its own.")
-    chosen = [name for name in file.schema_arrow.names if name not in without]
-    kinds = [file.schema_arrow.field(name).type for name in chosen]
-    are_narrow = all(pa.types.is_primitive(kind) or pa.types.is_dictionary(kind) for kind in kinds)
-    most = max(_MANY // max(len(chosen), 1), _CHUNK)  # numbers that repeat take no more of a file than one of them
-    size = _rows_at_once(file.metadata, most) if are_narrow else _CHUNK
-    batches = list(_batches(path, file, columns=chosen, size=size))
-    table = pa.Table.from_batches(batches, schema=None if batches else file.schema_arrow).select(chosen)
-    return table.replace_schema_metadata(file.schema_arrow.metadata)
-
-
-def parquet_batches(
-    path: Path, names: Collection[str] | None, texts: Collection[str] = ()
-) -> Iterator[tuple[pa.RecordBatch, int, str | None]]:
-    """Columns of a Parquet file, or all, many rows at a time; text that repeats stays a dictionary.
-
-    The dictionaries of ``texts`` count once against the limit: their values are not copied row by row.
-
-    Yields:
-        Rows, how many bytes of the file were read, and a name that two of its columns share.
-    """
-    with open_parquet(path) as file:
-        present = file.schema_arrow.names
-        chosen = [name for name in dict.fromkeys(present) if names is None or name in names or name in texts]
-        twice, size, metadata = first_duplicate(present), path.stat().st_size, file.metadata
-    kinds = {} if twice else {name: file.schema_arrow.field(name).type for name in chosen}
-    folded = [name for name, kind in kinds.items() if kind in (pa.string(), pa.large_string())]
-    rows_of, at_once = max(metadata.num_rows, 1), _rows_at_once(metadata, _CHUNK if names is None else _MANY)
-    with open_parquet(path, read_dictionary=folded) as file:
-        done = 0
-        for batch in _batches(path, file, columns=[] if twice else chosen, size=at_once, texts=texts):
-            done += batch.num_rows
-            yield batch, size * done // rows_of, twice
-
-
-def _rows_at_once(metadata: pq.FileMetaData, most: int) -> int:
-    """How many rows of a Parquet file a batch of columns has."""
-    num_bytes: int = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    num_rows: int = metadata.num_rows
-    return min(max(_LARGE * num_rows // max(num_bytes, 1), _BATCH), most)
-
-
-def read_parquet_rows(path: Path, quarantine: QuarantineLog, columns: Collection[str] | None = None) -> Iterator[Row]:
-    """The rows of a Parquet file, each with its ``file:row`` and all cells or those of ``columns``."""
-    with open_parquet(path) as file:
-        twice = first_duplicate(names := file.schema_arrow.names)
-        number, size = 0, path.stat().st_size
-        for batch in _batches(path, file, None if columns is None else [name for name in names if name in columns]):
-            quarantine.count_read(size * batch.num_rows // max(file.metadata.num_rows, 1), batch.num_rows)
-            for row in batch.to_pylist():
-                number += 1
-                if twice is None:
-                    yield f"{path}:{number}", row
-                else:
-                    quarantine.add(TWICE.format(twice), f"{path}:{number}")
-
-
-def _batches(
-    path: Path, file: pq.ParquetFile, columns: list[str] | None = None, size: int = _BATCH, texts: Collection[str] = ()
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, a few at a time.
-
-    Raises:
-        InputError: They have more bytes than a file of its size may hold. Each row counts what it refers to in a
-            dictionary, but for the dictionaries of ``texts``.
-    """
-    left = max_unpacked(path)
-    for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            is_shared = name in texts and pa.types.is_dictionary(column.type)
-            left -= column.nbytes if is_shared else expanded_bytes(column)
-        if left < 0:
-            raise InputError(f"{path} unpacks to more than {in_mib(max_unpacked(path))}.", hint=raise_limits(path))
-        batch.validate(full=True)  # else text that is not UTF-8 fails where a row of it is made
-        yield batch
-
-
-@contextmanager
-def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
-    """An open Parquet file; errors of reading it become an :class:`InputError`."""
-    import pyarrow.parquet as pq  # 30 ms that no other log needs
-
-    try:
-        with open_file(path) as stream, pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER, **how) as file:
-            yield file
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # part of a damaged file cannot be trusted
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"{path} is not a readable Parquet file ({reason}).",
-            hint="It was probably cut off: copy it again, or move it out of the folder.",
-        ) from error
 
 
 def read_json_rows(

@@ -415,7 +415,7 @@ def columns_of_whole_rows(
     """How each file becomes columns where all cells of a row are looked at; ``alike`` as in :class:`TableColumns`."""
     lines = LineColumns(row=dict[str, Any], to_columns=lambda rows, path: to_columns(Cells.of_rows(rows, path)))
     table = TableColumns(names=None, to_columns=to_columns, alike=alike)
-    by_suffix = {".json": ListColumns(lines=lines), ".csv": None, ".tsv": None, ".parquet": table}
+    by_suffix = {".json": ListColumns(lines=lines), ".csv": None, ".tsv": None, ".parquet": table, ".arrow": table}
     return lambda file: by_suffix.get(suffix_of(file) or "", lines)
 
 

@@ -25,7 +25,7 @@ from gradscope.machine import num_cores, trim_heap
 from gradscope.outside.limits import MAX_ROW, allowed
 from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_cells, to_indices
-from gradscope.rollouts.readers.parsing import tables
+from gradscope.rollouts.readers.parsing import columnar, tables
 from gradscope.rollouts.readers.reduction.columns import Cells, FileColumns, LineColumns, ListColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import (
     OddRow,
@@ -49,7 +49,7 @@ _END, _RETURN, _QUOTE = map(ord, '\n\r"')
 
 def scan_table(path: Path, file: int, columns: TableColumns, *, with_texts: bool = False) -> Iterator[Scanned]:
     """The rows of a Parquet or CSV file."""
-    scan = _scan_parquet if tables.suffix_of(path) == ".parquet" else _scan_csv
+    scan = _scan_parquet if tables.is_columnar(path) else _scan_csv
     try:
         yield from scan(path, file, columns, with_texts)
     except InputError as error:
@@ -65,7 +65,7 @@ def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool
 
 
 def _scan_batches(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
-    for batch, end, twice in tables.parquet_batches(path, columns.names, columns.texts):
+    for batch, end, twice in columnar.parquet_batches(path, columns.names, columns.texts):
         if twice is not None:
             odd = [OddRow(at=0, row=TWICE.format(twice), count=len(batch))]
             yield Scanned(file=file, end=end, num_rows=len(batch), odd=odd)

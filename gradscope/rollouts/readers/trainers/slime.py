@@ -25,6 +25,7 @@ from gradscope.outside.torch_archive import read_archive
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.columnar import read_parquet
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     TEXT_ONLY,
@@ -33,7 +34,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     filter_caveat,
 )
 from gradscope.rollouts.readers.parsing.records import chosen_name
-from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, read_parquet
+from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_names, numbers_of, rewards_of
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_run_files

@@ -28,8 +28,9 @@ from gradscope.reason import Reason
 from gradscope.rollouts.arrays import dictionary_codes, to_numpy
 from gradscope.rollouts.groups import UNKNOWN, completion_columns
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.columnar import open_parquet, read_parquet, table_in
 from gradscope.rollouts.readers.parsing.documents import table_rows
-from gradscope.rollouts.readers.parsing.tables import natural, open_parquet, read_parquet, table_in
+from gradscope.rollouts.readers.parsing.tables import natural
 from gradscope.rollouts.readers.reduction.columns import arrow_numbers
 from gradscope.rollouts.run import TrainerSettings
 

@@ -6,13 +6,10 @@ import gzip
 import io
 import os
 import random
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from gradscope.errors import InputError
@@ -179,62 +176,6 @@ def test_a_json_document_is_a_list_or_an_object_or_json_lines_after_all(tmp_path
     assert [str(row) for row in rows(path)[0]] == ["{'a': 1}", "{'a': nan}", "{'a': 2}"]
 
 
-def test_parquet_rows_are_counted_from_one(tmp_path: Path) -> None:
-    path = tmp_path / "day=1" / "a.parquet"
-    path.parent.mkdir()
-    pq.write_table(pa.table({"a": [1, 2]}), path)
-    assert list(tables.read_rows(path, QuarantineLog())) == [(f"{path}:1", {"a": 1}), (f"{path}:2", {"a": 2})]
-
-
-def test_a_truncated_parquet_is_set_aside_and_names_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"a": list(range(1000))}), path)
-    path.write_bytes(path.read_bytes()[:500])
-    quarantine = QuarantineLog()
-    assert list(tables.read_rows(path, quarantine)) == []
-    assert "a.parquet is not a readable Parquet file" in quarantine.result().lost[0]
-    with pytest.raises(InputError, match=r"a\.parquet is not a readable Parquet file"):
-        tables.read_parquet(path)
-
-
-def test_a_parquet_whose_names_are_no_text_is_set_aside(tmp_path: Path) -> None:
-    path, log = tmp_path / "a.parquet", QuarantineLog()
-    pq.write_table(pa.table({"reward": [1.0]}), path)
-    path.write_bytes(path.read_bytes().replace(b"reward", b"rew\xffrd"))
-    assert list(tables.read_rows(path, log)) == []
-    assert "is not a readable Parquet file" in log.result().lost[0]
-
-
-_LATIN = b"caf\xe9"
-_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
-
-
-@pytest.mark.parametrize(
-    ("cell", "kind"),
-    [
-        (_LATIN, pa.string()),
-        (_LATIN, pa.large_string()),
-        ([b"a", _LATIN], pa.list_(pa.string())),
-        ({"role": b"user", "content": _LATIN}, _MESSAGE),
-        ([{"role": b"user", "content": _LATIN}], pa.list_(_MESSAGE)),
-        ([[b"a"], [_LATIN]], pa.list_(pa.list_(pa.string()))),
-    ],
-    ids=str,
-)
-def test_text_that_is_not_utf_8_makes_a_parquet_unreadable(tmp_path: Path, cell: object, kind: pa.DataType) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"a": pa.array([cell]).cast(kind, safe=False)}), path)
-    with pytest.raises(InputError, match="not a readable Parquet file"):
-        tables.read_parquet(path)
-    assert rows(path)[0] == []
-
-
-def test_a_parquet_that_names_a_column_twice_is_no_table(tmp_path: Path) -> None:
-    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["step", "step"]), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match="two columns have the name 'step'"):
-        tables.read_parquet(tmp_path / "a.parquet")
-
-
 def test_files_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for name in ("10.jsonl", "9.jsonl.gz", "notes.txt", "b_2.csv"):
         (tmp_path / name).touch()
@@ -243,24 +184,6 @@ def test_files_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert [file.name for file in tables.expand(tmp_path / "*.jsonl")] == ["10.jsonl"]
     assert tables.expand(tmp_path / "notes.txt") == (tmp_path / "notes.txt",)
     assert tables.expand(tmp_path / "gone") == ()
-
-
-def test_large_texts_are_decoded_a_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    num_rows, path, decoded = 5_000, tmp_path / "a.parquet", []
-    once = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int32()), pa.array(["x" * 20_000]))
-    pq.write_table(pa.table({"prompt": once}), path, store_schema=False)
-    assert path.stat().st_size < 20_000
-    monkeypatch.setattr(tables, "max_unpacked", lambda path: 1 << 40)
-    batches = tables._batches
-
-    def watched(*arguments: Any, **more: Any) -> Iterator[pa.RecordBatch]:
-        for batch in batches(*arguments, **more):
-            decoded.append(batch.nbytes)
-            yield batch
-
-    monkeypatch.setattr(tables, "_batches", watched)
-    assert len(tables.read_parquet(path)) == num_rows
-    assert max(decoded) < 22 << 20
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,156 @@
+"""Files that are read by columns: Parquet, and Arrow's stream, as which Hugging Face's datasets are saved."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gradscope.errors import InputError
+from gradscope.outside.limits import in_mib, max_unpacked, open_file, raise_limits
+from gradscope.results.source import TWICE, first_duplicate
+from gradscope.rollouts.arrays import expanded_bytes
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+_BATCH = 64
+"""Rows of a Parquet file that are decoded at once: a few bytes on disk may stand for a large cell in every row."""
+_CHUNK = 1024  # the same where they stay columns, whose texts are no dictionary
+_LARGE, _MANY = 64 << 20, 1 << 16  # bytes and rows of a batch of columns, by the sizes in the file's metadata
+_BUFFER = 1 << 16
+"""Bytes of a Parquet file that are read at once: else its first rows cost as much as all of their row group."""
+
+
+def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
+    """A Parquet file, without the columns in ``without``; one that names a column twice is an :class:`InputError`."""
+    with open_parquet(path) as file:  # given its path, Arrow would make a column of a folder named "a=1"
+        return table_in(path, file, without=without)
+
+
+def table_in(path: Path, file: pq.ParquetFile, *, without: Container[str]) -> pa.Table:
+    """:func:`read_parquet` of an open file."""
+    twice = first_duplicate(file.schema_arrow.names)
+    if twice is not None:
+        raise InputError(f"{path}: {TWICE.format(twice)}.", hint="Write each column under a name of its own.")
+    chosen = [name for name in file.schema_arrow.names if name not in without]
+    kinds = [file.schema_arrow.field(name).type for name in chosen]
+    are_narrow = all(pa.types.is_primitive(kind) or pa.types.is_dictionary(kind) for kind in kinds)
+    most = max(_MANY // max(len(chosen), 1), _CHUNK)  # numbers that repeat take no more of a file than one of them
+    size = _rows_at_once(file.metadata, most) if are_narrow else _CHUNK
+    batches = list(_batches(path, file, columns=chosen, size=size))
+    table = pa.Table.from_batches(batches, schema=None if batches else file.schema_arrow).select(chosen)
+    return table.replace_schema_metadata(file.schema_arrow.metadata)
+
+
+def parquet_batches(
+    path: Path, names: Collection[str] | None, texts: Collection[str] = ()
+) -> Iterator[tuple[pa.RecordBatch, int, str | None]]:
+    """Columns of a Parquet file, or all, many rows at a time; text that repeats stays a dictionary.
+
+    The dictionaries of ``texts`` count once against the limit: their values are not copied row by row.
+
+    Yields:
+        Rows, how many bytes of the file were read, and a name that two of its columns share.
+    """
+    with open_parquet(path) as file:
+        present = file.schema_arrow.names
+        chosen = [name for name in dict.fromkeys(present) if names is None or name in names or name in texts]
+        twice, size, metadata = first_duplicate(present), path.stat().st_size, file.metadata
+    kinds = {} if twice else {name: file.schema_arrow.field(name).type for name in chosen}
+    folded = [name for name, kind in kinds.items() if kind in (pa.string(), pa.large_string())]
+    rows_of, at_once = max(metadata.num_rows, 1), _rows_at_once(metadata, _CHUNK if names is None else _MANY)
+    with open_parquet(path, read_dictionary=folded) as file:
+        done = 0
+        for batch in _batches(path, file, columns=[] if twice else chosen, size=at_once, texts=texts):
+            done += batch.num_rows
+            yield batch, size * done // rows_of, twice
+
+
+def _rows_at_once(metadata: pq.FileMetaData, most: int) -> int:
+    """How many rows of a Parquet file a batch of columns has."""
+    num_bytes: int = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    num_rows: int = metadata.num_rows
+    return min(max(_LARGE * num_rows // max(num_bytes, 1), _BATCH), most)
+
+
+def read_parquet_rows(
+    path: Path, quarantine: QuarantineLog, columns: Collection[str] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a Parquet file, each with its ``file:row`` and all cells or those of ``columns``."""
+    with open_parquet(path) as file:
+        twice = first_duplicate(names := file.schema_arrow.names)
+        number, size = 0, path.stat().st_size
+        for batch in _batches(path, file, None if columns is None else [name for name in names if name in columns]):
+            quarantine.count_read(size * batch.num_rows // max(file.metadata.num_rows, 1), batch.num_rows)
+            for row in batch.to_pylist():
+                number += 1
+                if twice is None:
+                    yield f"{path}:{number}", row
+                else:
+                    quarantine.add(TWICE.format(twice), f"{path}:{number}")
+
+
+def _batches(
+    path: Path, file: pq.ParquetFile, columns: list[str] | None = None, size: int = _BATCH, texts: Collection[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, a few at a time.
+
+    Raises:
+        InputError: They have more bytes than a file of its size may hold. Each row counts what it refers to in a
+            dictionary, but for the dictionaries of ``texts``.
+    """
+    left = max_unpacked(path)
+    for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            is_shared = name in texts and pa.types.is_dictionary(column.type)
+            left -= column.nbytes if is_shared else expanded_bytes(column)
+        if left < 0:
+            raise InputError(f"{path} unpacks to more than {in_mib(max_unpacked(path))}.", hint=raise_limits(path))
+        batch.validate(full=True)  # else text that is not UTF-8 fails where a row of it is made
+        yield batch
+
+
+@contextmanager
+def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
+    """An open Parquet file; errors of reading it become an :class:`InputError`."""
+    import pyarrow.parquet as pq  # 30 ms that no other log needs
+
+    try:
+        with (
+            open_file(path) as stream,
+            pq.ParquetFile(
+                _as_parquet(path, stream) if path.suffix == ".arrow" else stream,
+                pre_buffer=False,
+                buffer_size=_BUFFER,
+                **how,
+            ) as file,
+        ):
+            yield file
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # part of a damaged file cannot be trusted
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{path} is not a readable {'Arrow' if path.suffix == '.arrow' else 'Parquet'} file ({reason}).",
+            hint="It was probably cut off: copy it again, or move it out of the folder.",
+        ) from error
+
+
+def _as_parquet(path: Path, stream: IO[bytes]) -> pa.BufferReader:
+    """A stream of Arrow's, whose offsets nobody has checked, as Parquet."""
+    import pyarrow.parquet as pq
+
+    batches, left = list[pa.RecordBatch](), max_unpacked(path)
+    with pa.ipc.open_stream(stream) as reader:
+        for batch in reader:
+            batch.validate(full=True)
+            left -= batch.nbytes
+            if left < 0:
+                raise InputError(f"{path} unpacks to more than {in_mib(max_unpacked(path))}.", hint=raise_limits(path))
+            batches.append(batch)
+        table = pa.Table.from_batches(batches, schema=reader.schema)
+    pq.write_table(table, made := pa.BufferOutputStream())
+    return pa.BufferReader(made.getvalue())
