@@ -164,8 +164,8 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             listed = cell[0].items() if is_list_of_objects(cell) else ()
             for inner, value in ((name, cell), *((f"{name}.{key}", value) for key, value in listed)):
                 columns.setdefault(inner, []).append(value)
-    given = {name: [cell for cell in cells if cell is not None] for name, cells in columns.items()}
-    columns = {name: cells for name, cells in given.items() if cells}
+    filled = {name: [cell for cell in cells if cell is not None] for name, cells in columns.items()}
+    columns = {name: cells for name, cells in filled.items() if cells}
     numbers = [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
     verdicts = [name for name, cells in columns.items() if all(isinstance(cell, bool) for cell in cells)]
     return numbers or [name for name in verdicts if _REWARD_WORD.search(name) or _VERDICT_WORD.search(name)]

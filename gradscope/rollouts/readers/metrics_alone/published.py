@@ -70,7 +70,9 @@ _STEP_OF_EPOCH = re.compile(
 _EPISODE_FIRST = re.compile(r"^\W*episode[\s:=#]{1,9}(?P<number>[0-9]{1,15})\b", re.IGNORECASE)
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
-_AFTER_BAR = re.compile(r"\b(?P<step>[0-9]{1,12})/[0-9]{1,12} \[[^\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\]]{1,2000})\]")
+_AFTER_BAR = re.compile(
+    r"\b(?P<step>[0-9]{1,12})/[0-9]{1,12} \[[^\[\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\[\]]{1,2000})\]"
+)
 _DASHED = re.compile(r" - [^\s:]+:\S+ - ")
 _NUMBERS = msgspec.json.Decoder(dict[str, float], strict=False)
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
