@@ -156,6 +156,7 @@ def key_number_words(number: KeyNumber) -> list[tuple[str, str]]:
 
 _LIMIT = 35  # characters of a line: as many as leave room for the numbers in 80 columns
 _NAME = 20
+_ONE_LINE = 29  # characters of two names for which a table of several pairs has room
 
 
 def metric_title(name: str) -> str:
@@ -171,14 +172,21 @@ def pair_label(pair: ComparedPair, comparison: Comparison) -> str:
         names = plain(second.advantage, limit=_NAME), plain(first.advantage, limit=_NAME)
         head, common = " - ".join(names), _settings(first)
     elif pair.changed == "run":
-        head, common = " - ".join(", ".join(cell.runs) for cell in (second, first)), _settings(first, without="run")
+        later, former = (str(cell.settings["run"] if len(cell.runs) > 1 else cell.runs[0]) for cell in (second, first))
+        head, common = f"{later} - {former}", _settings(first, without="run")
+        if len(head) > _ONE_LINE and not common:
+            return _on_two_lines(later, former)
     elif ", " in pair.changed:
-        return f"{plain(second.name, limit=_LIMIT - 2)} -\n  {plain(first.name, limit=_LIMIT - 2)}"
+        return _on_two_lines(second.name, first.name)
     else:
         head = f"{pair.changed} {second.settings[pair.changed]} - {first.settings[pair.changed]}"
         common = ", ".join(part for part in (first.advantage, _settings(first, without=pair.changed)) if part)
     lines = [plain(head, limit=_LIMIT), *([plain(f"  at {common}", limit=_LIMIT)] if common else [])]
     return "\n".join(lines)
+
+
+def _on_two_lines(later: str, former: str) -> str:
+    return f"{plain(later, limit=_LIMIT - 2)} -\n  {plain(former, limit=_LIMIT - 2)}"
 
 
 def _settings(cell: ComparedCell, *, without: str = "") -> str:

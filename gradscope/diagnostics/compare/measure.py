@@ -171,6 +171,7 @@ def compare_runs(
         num_tests=sum(pair.p_value is not None for pair in pairs),
         rewards=tuple(replace(run.sides, run=names[run.path]) for run in runs if run.sides is not None),
         left_out=left_out,
+        has_seeds_in_names=any(run.has_seed_in_name for run in runs),
     )
     if len(runs) == 2:
         prompts = _prompts(*runs)

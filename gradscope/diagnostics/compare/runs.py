@@ -54,6 +54,7 @@ _NOT_SETTINGS_OF_TRAINERS = (
 _IN_UNITS_OF_REWARDS = ("train_reward", "reward_trend")
 OF_SAMPLES = "gradscope passk compares samples."
 _DRAWDOWN_PARTS = 10
+_SEED_IN_NAME = re.compile(r"(?:^|[-_./ ])(?:seed|s)[-_=]?([0-9]{1,9})(?=$|[-_./ ])", re.IGNORECASE)
 _COUNTED = {"num_rewarded", "num_incoherent"}
 _OF_ONE_POLICY = {format.name for format in FORMATS} - {format.name for format in TRAINERS} - {"generic"}
 """Readers of samples and evaluations."""
@@ -65,6 +66,7 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
     path: Path  # its folder, or its log
     advantage: str  # its formulation; ``unknown`` of a run that is not ours, whose settings are not known by one name
     seed: int
+    has_seed_in_name: bool = False  # whether the seed is that in its name, as its log states none
     settings: Mapping[str, Any]  # everything else that bears on its result
     steps: NDArray[np.int64]  # its steps, ascending, [S]
     reward: NDArray[np.float64]  # mean reward of each step, [S]; empty where metrics alone do not have it
@@ -133,13 +135,25 @@ def read_runs(
 
 
 def _with_run_names(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
-    """Give logs that state no differing setting the setting ``run``: they are not one run made twice."""
+    """Give logs that state no differing setting the setting ``run``: they are not one run made twice.
+
+    It is the run's name, without the seed where the names have one each and several seeds share the rest.
+    """
+    named = [
+        run.log is not None and any(other is not run and not _is_apart(run, other) for other in runs) for run in runs
+    ]
     names = names_of([run.path for run in runs])
+    seeds = [_SEED_IN_NAME.search(name) for name in names]
+    rests = [_SEED_IN_NAME.sub("", name, count=1) for name in names]
+    cells = {(rest, int(seed[1])) for rest, seed in zip(rests, seeds, strict=True) if seed}
+    have_seeds = all(named) and len(cells) == len(runs) and 1 < len(set(rests)) < len(runs)
     return tuple(
-        replace(run, settings={**run.settings, "run": name})
-        if run.log is not None and any(other is not run and not _is_apart(run, other) for other in runs)
+        replace(run, settings={**run.settings, "run": rest}, seed=int(seed[1]), has_seed_in_name=True)
+        if have_seeds and seed
+        else replace(run, settings={**run.settings, "run": name})
+        if is_named
         else run
-        for run, name in zip(runs, names, strict=True)
+        for run, name, is_named, rest, seed in zip(runs, names, named, rests, seeds, strict=True)
     )
 
 

@@ -26,7 +26,8 @@ _ORDER = ("decides", "suggests", "differ", "open")
 
 def compare_table(comparison: Comparison, show: Sequence[str] = ()) -> Group:
     """The decisions of the tests, the most telling differences, and open questions; ``show`` adds tables."""
-    tested = [f"{counted(len(comparison.cells), 'cell')}, {comparison.num_tests} tests"] if comparison.num_tests else []
+    cells = counted(len(comparison.cells), "cell") + ", by the seeds in the runs' names" * comparison.has_seeds_in_names
+    tested = [f"{cells}, {comparison.num_tests} tests"] if comparison.num_tests else []
     return Answer(
         command="compare",
         headline=comparison.findings or ("Nothing could be compared.",),

@@ -21,6 +21,7 @@ from tests.conftest import LOGS
 from tests.diagnostics.compared_runs import write_run
 from tests.diagnostics.made_up_runs import group_of
 from tests.metrics.uncertainty.test_steps import persistent
+from tests.render.printing import printed
 from tests.rollouts.readers.lines import write_lines
 
 DENSE = {"reward": "answer_probability"}
@@ -165,6 +166,34 @@ def test_logs_that_tell_settings_and_seed_are_cells(tmp_path: Path) -> None:
 
 
 QUESTIONS = [f"{n} + 2 = ?" for n in range(12)]
+
+
+def test_seeds_in_names_pair_logs_that_state_none(tmp_path: Path) -> None:
+    paths = [
+        write_log(tmp_path / f"{name}_seed{seed}.jsonl", [[0.0, float(seed > rate)], [1.0, float(seed > rate)]])
+        for name, rate in (("plain", 1), ("sign", 2))
+        for seed in (1, 2, 3)
+    ]
+    comparison = compare_runs(*paths)
+    assert [(cell.settings["run"], cell.seeds) for cell in comparison.cells] == [
+        ("plain.jsonl", (1, 2, 3)),
+        ("sign.jsonl", (1, 2, 3)),
+    ]
+    (reward,) = (pair for pair in comparison.pairs if pair.metric == "train_reward")
+    assert (reward.num_pairs, reward.difference.value) == (3, pytest.approx(-0.5 / 3))
+    assert comparison.has_seeds_in_names
+    text = printed(compare_table(comparison))
+    assert "2 cells, by the seeds in the runs' names" in text
+    assert "sign.jsonl - plain.jsonl" in text
+
+
+@pytest.mark.parametrize(
+    "names", [("plain_seed1", "plain_seed2"), ("plain_seed1", "sign_seed1"), ("plain_seed1", "plain_seed2", "sign")]
+)
+def test_names_that_pair_no_seeds_stay_as_they_are(tmp_path: Path, names: tuple[str, ...]) -> None:
+    comparison = compare_runs(*(write_log(tmp_path / name / "log.jsonl", [[0.0, 1.0]]) for name in names))
+    assert len(comparison.cells) == len(names)
+    assert not comparison.has_seeds_in_names
 
 
 def rewards(chance: float, seed: int, *, num_steps: int = 4, wander: float = 0.0) -> list[tuple[int, str, float]]:
