@@ -339,7 +339,7 @@ def degeneracy_of_run(
     policies, policy_gap = breakdowns.measure_policies(chosen, table, threshold, resampling=resampling)
     prompts, by_prompt = breakdowns.measure_prompts(chosen, threshold, main, name=name)
     logged = LoggedGroups(
-        num_levels=len(chosen.levels),
+        num_levels=1 + int(np.sum(np.diff(chosen.levels) > EQUAL_REWARDS)),
         reward_functions=tuple(sorted(chosen.table.rewards)),
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,
@@ -399,6 +399,7 @@ def _oddities(run: Run, chosen: group_rewards.GroupRewards) -> dict[str, Any]:
         "num_zeroed": _num_zeroed(chosen.table),
         "num_moved": _num_moved(chosen.table),
         "doubled_steps": _doubled_steps(chosen.table),
+        **_pooled_groups(chosen.table.size),
         "frac_cut_off": _frac_cut_off(run, chosen.table),
     }
 
@@ -433,6 +434,15 @@ def _doubled_steps(groups: RewardTable) -> Sequence[int]:
     usual = np.median(sizes)
     is_usual, is_doubled = sizes == usual, sizes == 2 * usual
     return steps[is_doubled].tolist() if np.all(is_usual | is_doubled) and is_usual.sum() > is_doubled.sum() else ()
+
+
+def _pooled_groups(size: NDArray[np.int64]) -> dict[str, int]:
+    """How many groups have a multiple of the usual size, [J]; 0 where most have another, or some are larger by less."""
+    sizes, counts = np.unique(size, return_counts=True)
+    usual = int(sizes[counts.argmax()]) if len(sizes) else 0
+    larger = size[size > usual]
+    is_usual = counts.max(initial=0) > len(size) / 2 and not np.any(larger % max(usual, 1))
+    return {"num_pooled": len(larger) * int(is_usual), "usual_size": usual}
 
 
 _NOT_ROUNDING = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
