@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from statistics import fmean
 
 from msgspec import Struct
@@ -159,7 +160,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     leading = moved or environments
     advice = "" if log.resampled else _advice(report, log)
     sentences = [
-        _broken_advantages(report),
+        *_broken(report),
         _contradiction(report),
         _other_baseline(report),
         *(conflict if leads else ()),
@@ -204,15 +205,15 @@ def degeneracy_findings(
     return tuple(filter(None, sentences))
 
 
-def _broken_advantages(report: results.DegeneracyReport) -> str:
-    """That logged advantages are no numbers; empty where all are."""
-    broken = report.source.broken_advantages
-    if broken is None:
-        return ""
-    return (
-        f"The logged advantage of {counted(broken.num_rollouts, 'rollout')} is NaN or infinite ({broken.where}): "
-        "a loss that counts them is no number either."
-    )
+def _broken(report: results.DegeneracyReport) -> Iterator[str]:
+    """That logged rewards and advantages are no numbers; none where all are."""
+    for broken, whose, then in (
+        (report.source.broken_rewards, "reward", "the advantages of their groups are no numbers either"),
+        (report.source.broken_advantages, "logged advantage", "a loss that counts them is no number either"),
+    ):
+        if broken is not None:
+            rollouts = counted(broken.num_rollouts, "rollout")
+            yield f"The {whose} of {rollouts} is NaN or infinite ({broken.where}): {then}."
 
 
 def _contradiction(report: results.DegeneracyReport) -> str:
@@ -375,6 +376,8 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     dead = report.frac_reward_zero_std.value
     if report.reward_conflict and (report.is_in_conflict or not dead):
         return conflict_advice(report.reward_conflict)
+    if report.source.broken_rewards:
+        return "Look at what the reward function makes of these completions."
     if report.source.broken_advantages:
         return "Look at the rewards and the standard deviations that these advantages were made of."
     if report.contradicts_rewards:

@@ -21,11 +21,12 @@ from gradscope.diagnostics.degeneracy.group_rewards import NoGroupError
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.logged.tokens import metric_courses
+from gradscope.diagnostics.spike.measure import courses_of, level_changes
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import effect_over_interval, shared_prompts
 from gradscope.findings.degeneracy_parts import conflicts_of_runs
-from gradscope.findings.logged import broken_sentences, late_sentence
+from gradscope.findings.logged import broken_sentences, late_sentence, level_sentences
 from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.metrics.uncertainty.steps import MIN_STEPS, late_change, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
@@ -233,13 +234,15 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     sides = [side for name, run in same_steps.items() if (side := side_rewards(run, name)) is not None]
     beyond = [row for row in rows if _beyond_chance(row[5], len(rows))]
     broken = [f"{name}: {text}" for name, run in runs.items() for text in broken_sentences(metric_courses(run))]
+    moved = [f"{name}: {text}" for name, run in runs.items() for text in _moved(run)]
     return ReportSection(
         name=name,
         question=question,
-        severity="problem" if broken else "look" if beyond or any(side.conflict for side in sides) else "fine",
+        severity="problem" if broken else "look" if beyond or moved or any(side.conflict for side in sides) else "fine",
         findings=(
             *broken,
             *_sentences(first[0], [other for other, _ in rest], rows),
+            *moved,
             *conflicts_of_runs(sides),
             *filter(None, dict.fromkeys(unlike.values())),
             *_cautions(tuple(runs.values()), steps),
@@ -252,6 +255,12 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
         next_step="Run each setting with several seeds: gradscope compare pairs them.",
         tables=_table(first[0], rows, steps),
     )
+
+
+def _moved(run: Run) -> Iterator[str]:
+    """What has left its level for good, of which a mean over steps says little."""
+    yield from level_changes(courses_of(run))
+    yield from level_sentences(metric_courses(run), "is")
 
 
 def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -70,7 +71,7 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
     changes = [
         (bonferroni(reward_change(part, parts[-1]), num_tests), *_on_shared(part, parts[-1])) for part in parts[:-1]
     ]
-    levels = [np.mean(part.sums(part.reward) / part.size) for part in parts]
+    levels = [fmean(part.mean_reward_by_step().values()) for part in parts]
     small = SMALL_CHANGE * float(np.std(table.reward))
     falls = [
         0 if same.is_defined and same.ends[1] >= 0 else shared
@@ -118,7 +119,7 @@ def _dip(table: RewardTable) -> str:
     """
     parts = np.array_split(np.unique(table.step), min(10, len(np.unique(table.step)) // _MIN_STEPS_FOR_FIFTHS) or 1)
     tables = [table.select(np.isin(table.step, steps)) for steps in parts]
-    levels = [float(np.mean(part.sums(part.reward) / part.size)) for part in tables]
+    levels = [fmean(part.mean_reward_by_step().values()) for part in tables]
     pairs = list(combinations(range(len(parts)), 2))
     if not pairs:
         return ""
@@ -189,7 +190,7 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     severity: Severity = verdicts[0].severity if verdicts else "unknown" if is_silent else "fine"
     relative = f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."
     levels = [f"{level} at steps {part[0]} to {part[-1]}" for level, part in zip(course.levels, fifths, strict=True)]
-    by_step = table.mean_by_step(means, np.ones(len(table)))
+    by_step = table.mean_reward_by_step()
     return ReportSection(
         name="reward",
         findings=(
