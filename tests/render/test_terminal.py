@@ -245,6 +245,9 @@ def test_check_says_number_limit_meaning_and_next_step() -> None:
     text = shown("check")
     assert text.startswith("Check: fail. Of 3 requirements: 1 failed, 1 undecided, 1 held.")
     assert "FAIL     frac_reward_zero_std <= 0.3  0.4125 [0.33, 0.49]" in text
+    held = replace(examples.check_report().verdicts[0], outcome="pass", limit=0.45)
+    chance = replace(examples.check_report(), verdicts=(held, replace(held, limit=0.5)))
+    assert "2 held (1 within chance of its limit)." in printed(render_table(chance))
     assert "UNKNOWN  pass@4 >= 0.5                —" in text
     assert "• frac_reward_zero_std: Try prompts of middling difficulty." in text
     more = shown("check", "requirements")

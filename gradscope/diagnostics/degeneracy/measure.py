@@ -400,6 +400,7 @@ def _oddities(run: Run, chosen: group_rewards.GroupRewards) -> dict[str, Any]:
         "num_moved": _num_moved(chosen.table),
         "doubled_steps": _doubled_steps(chosen.table),
         **_pooled_groups(chosen.table.size),
+        "frac_of_one_prompt": _frac_of_one_prompt(chosen.table),
         "frac_cut_off": _frac_cut_off(run, chosen.table),
     }
 
@@ -445,6 +446,13 @@ def _pooled_groups(size: NDArray[np.int64]) -> dict[str, int]:
     return {"num_pooled": len(larger) * int(is_usual), "usual_size": usual}
 
 
+def _frac_of_one_prompt(groups: RewardTable) -> float:
+    """The largest share of the rollouts that one prompt has; 0 of few prompts."""
+    rollouts = np.bincount(groups.prompt, weights=groups.size)
+    return float(rollouts.max() / rollouts.sum()) if np.count_nonzero(rollouts) >= _SEVERAL_PROMPTS else 0.0
+
+
+_SEVERAL_PROMPTS = 5
 _NOT_ROUNDING = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
 
 

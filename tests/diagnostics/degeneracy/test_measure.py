@@ -129,6 +129,7 @@ def test_what_hides_dead_groups_is_said() -> None:
         "40 of 400 groups have a multiple of the usual 8 rollouts": hidden(
             lambda n: [0.0, 1.0] * (8 if n % 20 < 2 else 4)
         ),
+        "One prompt has 51.3 % of the rollouts": hidden(lambda n: [0.0, 1.0] * (4 if n % 20 else 80)),
         "Whether that is luck so few rollouts of a prompt do not tell": hidden(lambda n: [float(n % 2)] * 2, visits=1),
     }.items():
         assert sentence in log

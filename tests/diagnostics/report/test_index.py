@@ -231,6 +231,20 @@ def test_the_trainers_own_metrics_are_compared_where_both_logged_them() -> None:
     assert (section.findings[0], section.severity) == ("A: grad_norm is NaN at step 3.", "problem")
 
 
+def test_what_leaves_its_level_in_one_run_is_named_where_means_do_not_differ_beyond_chance() -> None:
+    rng = np.random.default_rng(0)
+    calm, wild = (
+        replace(
+            run_with(0.5), metrics={s: {"kl": 0.01 * rng.uniform(1, 1.1) * (rise if s > 32 else 1)} for s in range(40)}
+        )
+        for rise in (1, 100)
+    )
+    section, *_ = sections_of(calm, wild)
+    assert section.findings[0].startswith("B beside A: none of ")
+    assert section.findings[1].startswith("B: kl rises from 0.0")
+    assert section.severity == "look"
+
+
 @pytest.mark.parametrize(
     ("first", "second", "severity", "words"),
     [

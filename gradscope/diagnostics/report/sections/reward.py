@@ -20,7 +20,7 @@ from gradscope.diagnostics.degeneracy.breakdowns import environments_of
 from gradscope.diagnostics.logged.tokens import verdict_courses
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import FALLEN_ADVICE, FLAT_ADVICE, SMALL_CHANGE, lost_sentence
+from gradscope.findings.logged import FALLEN_ADVICE, FLAT_ADVICE, SMALL_CHANGE, gap_sentence, lost_sentence
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni
@@ -246,6 +246,8 @@ def _verdicts(
         yield _Verdict(some_fall, _FORGOTTEN)
     if not course.falls and not is_relative and (dip := _dip(table)):
         yield _Verdict(dip, _DIPPED)
+    if not course.falls and (gap := gap_sentence(np.unique(table.step).tolist())):
+        yield _Verdict(gap, "Look for the rollouts of these steps before judging by the others.")
     if course.falls or course.is_flat:
         advice = FALLEN_ADVICE if course.falls else FLAT_ADVICE
         yield _Verdict("", _PERHAPS_HARDER if course.of_other_prompts else advice)

@@ -44,6 +44,18 @@ def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: s
     assert section.findings[1].endswith("; 0 prompts in both." if other else "; 12 prompts in both.")
 
 
+def test_steps_that_were_not_logged_are_named_beside_a_reward_that_rises() -> None:
+    groups = [
+        group_of([float(n < 2 + step // 10) for n in range(10)], step=step, prompt=f"p{step % 4}")
+        for step in range(60)
+        if not 20 <= step < 45
+    ]
+    section = reward_section(inputs_of(run_of(*groups)))
+    assert section.findings[:2][0] == "Nothing was logged at steps 20 to 44."
+    assert section.findings[1].startswith("The mean reward rises:")
+    assert (section.severity, section.next_step[:22]) == ("look", "Look for the rollouts ")
+
+
 @pytest.mark.parametrize("other", [False, True])
 def test_a_fall_that_came_back_is_told(other: bool) -> None:
     """By the first, the middle and the last fifth this run was fine."""
