@@ -211,7 +211,7 @@ def degeneracy_findings(
 def _broken(report: results.DegeneracyReport) -> Iterator[str]:
     """That logged rewards and advantages are no numbers; none where all are."""
     for broken, whose, then in (
-        (report.source.broken_rewards, "reward", "the advantages of their groups are no numbers either"),
+        (report.source.broken_rewards, "reward", "an advantage of their groups is no number either"),
         (report.source.broken_advantages, "logged advantage", "a loss that counts them is no number either"),
     ):
         if broken is not None:
@@ -271,8 +271,8 @@ def _share(report: results.DegeneracyReport) -> str:
             kinds.append(f"{round(kind.value * report.num_groups):,} {name}")
     if report.looks_filtered:
         return (
-            f"{text}, where independent rollouts with these counts of passes leave "
-            f"{report.min_num_filtered:.0f} or more: a filter has probably dropped dead groups before they were logged."
+            f"{text}, where independent rollouts with these counts of passes leave {report.min_num_filtered:,.0f} or "
+            "more: a filter has probably dropped dead groups before they were logged."
         )
     faint = _faint(report)
     if not num_dead:

@@ -216,7 +216,7 @@ def test_rewards_that_are_no_numbers_come_first_with_what_to_look_at() -> None:
     report = degeneracy_report()
     source = replace(report.source, quarantined=Quarantine(num_rows=2, num_rollouts=2, reasons=(broken,)))
     first = shown(replace(report, source=source))
-    assert "The reward of 2 rollouts is NaN or infinite (first at log.jsonl:3): the advantages of their" in first
+    assert "The reward of 2 rollouts is NaN or infinite (first at log.jsonl:3): an advantage of their groups" in first
     assert "Look at what the reward function makes of these completions" in first
 
 

@@ -148,12 +148,12 @@ def min_dead_groups(size: NDArray[np.int64], num_passing: NDArray[np.int64]) -> 
 
     Of groups of G the number n_c with c passes is J C(G, c) E[p^c (1-p)^(G-c)] on average, so n_0 n_2 >= n_1^2 (G - 1)
     / (2 G) whatever the pass rates (Cauchy and Schwarz); likewise from the other end. Two standard errors off, so that
-    few groups say nothing.
+    few groups say nothing, nor do those of one count: so are ranks, or a reward of one sample.
 
     >>> round(min_dead_groups(np.full(300, 4), np.repeat([1, 2, 3], [150, 50, 100])), 1)
     123.7
     """
-    if np.any((num_passing == 0) | (num_passing == size)):
+    if np.any((num_passing == 0) | (num_passing == size)) or len(np.unique(num_passing)) < 2:
         return 0.0
     fewest = 0.0
     for group_size in np.unique(size[size > 2]).tolist():

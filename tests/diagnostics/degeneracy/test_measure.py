@@ -134,6 +134,7 @@ def test_what_hides_dead_groups_is_said() -> None:
     }.items():
         assert sentence in log
         assert sentence not in quiet
+    assert "a filter has probably" not in hidden(lambda n: [1.0] + [0.0] * 7)
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,19 @@ def _verdicts(
         yield _Verdict(some_fall, _FORGOTTEN)
     if not course.falls and not is_relative and (dip := _dip(table)):
         yield _Verdict(dip, _DIPPED)
+    before, after = (np.unique(table.reward[np.isin(np.repeat(table.step, table.size), fifths[at])]) for at in (0, -1))
+    if len(before) == len(after) == 2 and any(before != after):
+        first, last = (f"{low:g} and {high:g}" for low, high in (before, after))
+        yield _Verdict(f"Rewards are {first} in the first fifth of the steps and {last} in the last.", _RESCALED)
+    low, high = np.quantile(table.reward, _MOST)
+    far = (table.reward < low - _FAR * (high - low)) | (table.reward > high + _FAR * (high - low))
+    if low < high and far.any():
+        furthest = table.reward[far][np.argmax(np.abs(table.reward[far] - low))]
+        yield _Verdict(
+            f"Far from all others are the rewards of {counted(int(far.sum()), 'rollout')} (as {furthest:.3g}), "
+            f"where 98 % lie between {low:.3g} and {high:.3g}: beside such a one the others of its group are alike.",
+            "Look at what made it, and bound the reward.",
+        )
     if not course.falls and (gap := gap_sentence(np.unique(table.step).tolist())):
         yield _Verdict(gap, "Look for the rollouts of these steps before judging by the others.")
     if course.falls or course.is_flat:
@@ -253,6 +266,8 @@ def _verdicts(
         yield _Verdict("", _PERHAPS_HARDER if course.of_other_prompts else advice)
 
 
+_MOST, _FAR = (0.01, 0.99), 100.0  # shares of the rollouts, and ranges between: a rare success beside a bonus is nearer
+_RESCALED = "Look at what changed the reward between, and judge each part by itself."
 _HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
 _FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: what others gain seems to cost them."
 _DIPPED = "Look at what changed before it fell (learning rate, KL, length, data), for it may fall again."
