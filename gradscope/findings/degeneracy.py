@@ -171,7 +171,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         _share(report),
         "" if doubled else _pooled(report),
         f"One prompt has {percent(report.frac_of_one_prompt)} of the rollouts: the run learns and is judged by it."
-        if report.has_one_prompt
+        if report.frac_of_one_prompt
         else "",
         *((moved, advice) if leading else ()),
         silent_sentence(report.silent_functions),

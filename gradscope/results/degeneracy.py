@@ -371,14 +371,9 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     doubled_steps: Sequence[int] = ()  # steps with twice the rollouts that most steps have
     num_pooled: int = 0  # groups with a multiple of the rollouts that most have, where all larger ones have one
     usual_size: int = 0  # rollouts that most groups have
-    frac_of_one_prompt: float = 0.0  # the largest share of the rollouts that one prompt has; 0 of few prompts
+    frac_of_one_prompt: float = 0.0  # share of the rollouts that one of several prompts has, if that is most
     frac_cut_off: float = 0.0
     """Share of completions that were cut off, by the rollouts or else as logged; 0 where the log does not say."""
-
-    @property
-    def has_one_prompt(self) -> bool:
-        """Whether one of several prompts has most of the rollouts."""
-        return self.frac_of_one_prompt > 0.5
 
     @property
     def num_dead(self) -> int:

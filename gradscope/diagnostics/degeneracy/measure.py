@@ -398,9 +398,7 @@ def _oddities(run: Run, chosen: group_rewards.GroupRewards) -> dict[str, Any]:
         "num_contradicting": _num_contradicting(chosen.table),
         "num_zeroed": _num_zeroed(chosen.table),
         "num_moved": _num_moved(chosen.table),
-        "doubled_steps": _doubled_steps(chosen.table),
-        **_pooled_groups(chosen.table.size),
-        "frac_of_one_prompt": _frac_of_one_prompt(chosen.table),
+        **_logged_again(chosen.table),
         "frac_cut_off": _frac_cut_off(run, chosen.table),
     }
 
@@ -428,30 +426,30 @@ def _frac_cut_off(run: Run, groups: RewardTable) -> float:
     return fmean([share for share in logged.values() if 0.0 <= share <= 1.0] or [0.0])
 
 
-def _doubled_steps(groups: RewardTable) -> Sequence[int]:
-    """Steps with exactly twice the rollouts that most steps have; none where steps are of many sizes."""
+def _logged_again(groups: RewardTable) -> dict[str, Any]:
+    """Steps with twice the usual rollouts and groups with a multiple of theirs, and a prompt that has most of them."""
     steps, step = np.unique(groups.step, return_inverse=True)
-    sizes = np.bincount(step, weights=groups.size)
-    usual = np.median(sizes)
-    is_usual, is_doubled = sizes == usual, sizes == 2 * usual
-    return steps[is_doubled].tolist() if np.all(is_usual | is_doubled) and is_usual.sum() > is_doubled.sum() else ()
+    doubled, usual = _multiples(sizes := np.bincount(step, weights=groups.size))
+    pooled, usual_size = _multiples(groups.size)
+    of_prompt = np.bincount(groups.prompt, weights=groups.size)
+    largest = of_prompt.max(initial=0.0) / max(groups.size.sum(), 1)
+    return {
+        "doubled_steps": steps[doubled & (sizes == 2 * usual)].tolist(),
+        "num_pooled": int(pooled.sum()),
+        "usual_size": int(usual_size),
+        "frac_of_one_prompt": largest * (largest > _MOST and np.count_nonzero(of_prompt) >= _SEVERAL_PROMPTS),
+    }
 
 
-def _pooled_groups(size: NDArray[np.int64]) -> dict[str, int]:
-    """How many groups have a multiple of the usual size, [J]; 0 where most have another, or some are larger by less."""
-    sizes, counts = np.unique(size, return_counts=True)
-    usual = int(sizes[counts.argmax()]) if len(sizes) else 0
-    larger = size[size > usual]
-    is_usual = counts.max(initial=0) > len(size) / 2 and not np.any(larger % max(usual, 1))
-    return {"num_pooled": len(larger) * int(is_usual), "usual_size": usual}
+def _multiples(sizes: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
+    """Which sizes exceed that of most, if all of these are multiples of it, else none; and that size."""
+    levels, counts = np.unique(sizes, return_counts=True)
+    usual = levels[counts.argmax()] if len(levels) else 1
+    are_multiples = counts.max(initial=0) > _MOST * len(sizes) and not np.any(sizes[sizes > usual] % usual)
+    return (sizes > usual) & are_multiples, float(usual)
 
 
-def _frac_of_one_prompt(groups: RewardTable) -> float:
-    """The largest share of the rollouts that one prompt has; 0 of few prompts."""
-    rollouts = np.bincount(groups.prompt, weights=groups.size)
-    return float(rollouts.max() / rollouts.sum()) if np.count_nonzero(rollouts) >= _SEVERAL_PROMPTS else 0.0
-
-
+_MOST = 0.5
 _SEVERAL_PROMPTS = 5
 _NOT_ROUNDING = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
 

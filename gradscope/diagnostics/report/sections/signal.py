@@ -110,8 +110,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     is_unusual = (
         report.has_other_baseline
         or report.looks_filtered
-        or report.num_faint + report.num_pooled > 0
-        or report.has_one_prompt
+        or report.num_faint + report.num_pooled + report.frac_of_one_prompt > 0
         or bool(report.doubled_steps or dead_environments(report) or degeneracy.sudden_sentence(report))
     )
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
