@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from statistics import fmean
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from gradscope.findings.degeneracy_parts import (
     silent_sentence,
 )
 from gradscope.findings.logged import cut_off_advice, disagreement, gap_sentence
+from gradscope.metrics.outcomes.groups import FAINT_REWARDS
 from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
 from gradscope.results import degeneracy as results
 from gradscope.say import amount, chance, counted, named_steps, percent, points, with_interval
@@ -158,7 +160,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     leading = moved or environments
     advice = "" if log.resampled else _advice(report, log)
     sentences = [
-        _broken_advantages(report),
+        *_broken(report),
         _contradiction(report),
         _other_baseline(report),
         *(conflict if leads else ()),
@@ -167,6 +169,10 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         else "",
         environments,
         _share(report),
+        "" if doubled else _pooled(report),
+        f"One prompt has {percent(report.frac_of_one_prompt)} of the rollouts: the run learns and is judged by it."
+        if report.frac_of_one_prompt
+        else "",
         *((moved, advice) if leading else ()),
         silent_sentence(report.silent_functions),
         balance_sentence(report),
@@ -202,22 +208,22 @@ def degeneracy_findings(
     return tuple(filter(None, sentences))
 
 
-def _broken_advantages(report: results.DegeneracyReport) -> str:
-    """That logged advantages are no numbers; empty where all are."""
-    broken = report.source.broken_advantages
-    if broken is None:
-        return ""
-    return (
-        f"The logged advantage of {counted(broken.num_rollouts, 'rollout')} is NaN or infinite ({broken.where}): "
-        "a loss that counts them is no number either."
-    )
+def _broken(report: results.DegeneracyReport) -> Iterator[str]:
+    """That logged rewards and advantages are no numbers; none where all are."""
+    for broken, whose, then in (
+        (report.source.broken_rewards, "reward", "an advantage of their groups is no number either"),
+        (report.source.broken_advantages, "logged advantage", "a loss that counts them is no number either"),
+    ):
+        if broken is not None:
+            rollouts = counted(broken.num_rollouts, "rollout")
+            yield f"The {whose} of {rollouts} is NaN or infinite ({broken.where}): {then}."
 
 
 def _contradiction(report: results.DegeneracyReport) -> str:
     """That logged advantages contradict the rewards; empty where they do not."""
     if not report.contradicts_rewards:
         return ""
-    num_live = report.num_groups - round((report.frac_reward_zero_std.value or 0.0) * report.num_groups)
+    num_live = report.num_groups - report.num_dead
     if report.num_zeroed > report.num_contradicting:
         return (
             f"In {report.num_zeroed:,} of {num_live:,} groups with unequal rewards all logged advantages are zero: "
@@ -239,9 +245,19 @@ def _other_baseline(report: results.DegeneracyReport) -> str:
     )
 
 
+def _pooled(report: results.DegeneracyReport) -> str:
+    """That groups have a multiple of the usual rollouts; empty where none has."""
+    if not report.num_pooled:
+        return ""
+    return (
+        f"{report.num_pooled:,} of {report.num_groups:,} groups have a multiple of the usual {report.usual_size} "
+        "rollouts: two groups of a prompt at one step count as one where no id tells them apart. Log a group id."
+    )
+
+
 def _share(report: results.DegeneracyReport) -> str:
     share = report.frac_reward_zero_std
-    num_dead = round((share.value or 0.0) * report.num_groups)
+    num_dead = report.num_dead
     is_part = report.reward_conflict is not None and report.reward == report.reward_conflict.main
     whose = f"rewards of '{report.reward}'" if is_part else "rewards"
     text = f"{num_dead:,} of {report.num_groups:,} groups ({with_interval(share, percent)}) have equal {whose}"
@@ -255,18 +271,35 @@ def _share(report: results.DegeneracyReport) -> str:
             kinds.append(f"{round(kind.value * report.num_groups):,} {name}")
     if report.looks_filtered:
         return (
-            f"{text}, where independent rollouts with these counts of passes leave "
-            f"{report.min_num_filtered:.0f} or more: a filter has probably dropped dead groups before they were logged."
+            f"{text}, where independent rollouts with these counts of passes leave {report.min_num_filtered:,.0f} or "
+            "more: a filter has probably dropped dead groups before they were logged."
         )
-    if not num_dead and report.num_faint and not report.reward_conflict:
-        return (
-            f"{text}, but in {report.num_faint:,} they differ by {report.faint_spread:.2g} at most, next to nothing "
-            "beside other groups: divided by the group's standard deviation, that counts like a real difference."
-        )
+    faint = _faint(report)
     if not num_dead:
-        return f"{text}." if report.reward_conflict else f"{text}: each of them gives a group-mean baseline a gradient."
+        live = "" if report.reward_conflict else ": each of them gives a group-mean baseline a gradient"
+        return f"{text}, but {faint}" if faint else f"{text}{live}."
     lost = "of which it alone makes no gradient" if is_part else "and give a group-mean baseline no gradient"
-    return f"{text}{',' * is_part} {lost}: {', '.join(kinds)}."
+    return f"{text}{',' * is_part} {lost}: {', '.join(kinds)}{'; ' * bool(faint)}{faint or '.'}"
+
+
+def _are_tiny(report: results.DegeneracyReport) -> bool:
+    return report.faint_spread < FAINT_REWARDS and report.num_faint == report.num_groups - report.num_dead
+
+
+def _faint(report: results.DegeneracyReport) -> str:
+    """That rewards of live groups hardly differ; empty where they do, or side rewards are to be seen on their own."""
+    if not report.num_faint or report.reward_conflict:
+        return ""
+    text = f"in {report.num_faint:,} they differ by {report.faint_spread:.2g} at most"
+    if _are_tiny(report):
+        return (
+            f"{text}: what the trainer adds to the standard deviation (TRL 1e-4, verl 1e-6) decides how much of an "
+            "advantage that is."
+        )
+    return (
+        f"{text}, next to nothing beside other groups: divided by the group's standard deviation, that counts like a "
+        "real difference."
+    )
 
 
 def _filtered(report: results.DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
@@ -346,6 +379,8 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     dead = report.frac_reward_zero_std.value
     if report.reward_conflict and (report.is_in_conflict or not dead):
         return conflict_advice(report.reward_conflict)
+    if report.source.broken_rewards:
+        return "Look at what the reward function makes of these completions."
     if report.source.broken_advantages:
         return "Look at the rewards and the standard deviations that these advantages were made of."
     if report.contradicts_rewards:
@@ -356,7 +391,9 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         )
     if report.looks_filtered:
         return "Log groups before they are filtered: what the filter drops costs rollouts too."
-    if not dead and report.num_faint:
+    if report.num_faint > report.num_dead:
+        if _are_tiny(report):
+            return "Look at the scale of the rewards."
         return "Look at what makes these differences; round the rewards, or divide by no standard deviation."
     if not dead:
         return "Nothing to do: none of these groups was without a gradient."

@@ -297,6 +297,9 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
         "num_zeroed",
         "num_moved",
         "doubled_steps",
+        "num_pooled",
+        "usual_size",
+        "frac_of_one_prompt",
         "frac_cut_off",
     )
 
@@ -366,8 +369,16 @@ class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     num_zeroed: int = 0  # groups of unequal rewards whose logged advantages are all zero
     num_moved: int = 0  # groups of equal rewards whose logged advantages are not zero
     doubled_steps: Sequence[int] = ()  # steps with twice the rollouts that most steps have
+    num_pooled: int = 0  # groups with a multiple of the rollouts that most have, where all larger ones have one
+    usual_size: int = 0  # rollouts that most groups have
+    frac_of_one_prompt: float = 0.0  # share of the rollouts that one of several prompts has, if that is most
     frac_cut_off: float = 0.0
     """Share of completions that were cut off, by the rollouts or else as logged; 0 where the log does not say."""
+
+    @property
+    def num_dead(self) -> int:
+        """Groups with zero reward range."""
+        return round((self.frac_reward_zero_std.value or 0.0) * self.num_groups)
 
     @property
     def contradicts_rewards(self) -> bool:

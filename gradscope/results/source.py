@@ -17,6 +17,7 @@ CUT_OFF, BLANK = "the last line is cut off", "the line is blank"
 """Reasons of lines that may be complete a moment later, and that hold nothing."""
 BROKEN_ADVANTAGE = "the advantage is not finite, and only the reward is used"
 """The reason of a row that stays in its group."""
+BROKEN_REWARD = "the reward is not finite"
 TWICE = "two columns have the name {!r}"
 """The reason for setting aside a row, or a table, whose cells have an unknown meaning."""
 
@@ -133,7 +134,15 @@ class Source(Struct, frozen=True, kw_only=True):
     @property
     def broken_advantages(self) -> QuarantineReason | None:
         """The rows whose logged advantage is NaN or infinite; None where no such row was set aside."""
-        return next((entry for entry in self.quarantined.reasons if entry.reason == BROKEN_ADVANTAGE), None)
+        return self._set_aside(BROKEN_ADVANTAGE)
+
+    @property
+    def broken_rewards(self) -> QuarantineReason | None:
+        """The rows whose reward is NaN or infinite; None where no such row was set aside."""
+        return self._set_aside(BROKEN_REWARD)
+
+    def _set_aside(self, reason: str) -> QuarantineReason | None:
+        return next((entry for entry in self.quarantined.reasons if entry.reason == reason), None)
 
     @property
     def frac_set_aside(self) -> Estimate:

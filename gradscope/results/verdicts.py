@@ -55,6 +55,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
     change: Change | None = None  # against a baseline: both numbers and the rule; None for a limit
     allowed: bool = False  # whether an unknown outcome of this metric was allowed and does not fail the check
 
+    @property
+    def is_within_chance(self) -> bool:
+        """Whether the interval of the metric holds the limit, so that other prompts or steps could turn the outcome."""
+        interval = None if self.change is not None else self.estimate.interval
+        return interval is not None and interval[0] <= self.limit <= interval[1]
+
 
 class CheckReport(Shown, Struct, frozen=True, kw_only=True):
     """All requirements on one run."""

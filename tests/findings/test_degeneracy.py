@@ -13,7 +13,7 @@ from gradscope.findings.degeneracy import (
     target_finding,
 )
 from gradscope.results import degeneracy as results
-from gradscope.results.source import BROKEN_ADVANTAGE, LOWER_BOUND, Quarantine, QuarantineReason
+from gradscope.results.source import BROKEN_ADVANTAGE, BROKEN_REWARD, LOWER_BOUND, Quarantine, QuarantineReason
 from tests.render.examples import HOSTILE, degeneracy_report, with_steps
 
 REPORT = degeneracy_report()
@@ -209,6 +209,15 @@ def test_advantages_that_are_no_numbers_come_first_with_what_to_look_at() -> Non
     first = shown(replace(report, source=source))
     assert "The logged advantage of 2 rollouts is NaN or infinite (first at log.jsonl:3)" in first
     assert "Look at the rewards and the standard deviations" in first
+
+
+def test_rewards_that_are_no_numbers_come_first_with_what_to_look_at() -> None:
+    broken = QuarantineReason(reason=BROKEN_REWARD, num_rows=2, num_rollouts=2, first="log.jsonl:3")
+    report = degeneracy_report()
+    source = replace(report.source, quarantined=Quarantine(num_rows=2, num_rollouts=2, reasons=(broken,)))
+    first = shown(replace(report, source=source))
+    assert "The reward of 2 rollouts is NaN or infinite (first at log.jsonl:3): an advantage of their groups" in first
+    assert "Look at what the reward function makes of these completions" in first
 
 
 def test_the_gap_is_split_over_several_steps() -> None:

@@ -41,7 +41,7 @@ def shown(name: str, *show: str) -> str:
 def test_each_table_fits_80_columns_escapes_text_and_cuts_names_alone(name: str, show: tuple[str, ...]) -> None:
     text = shown(name, *show)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
-    assert all("red" in line or "script" in line for line in text.splitlines() if "…" in line)
+    assert all("red" in line or "scrip" in line for line in text.splitlines() if "…" in line)
     assert not {"\x1b", "\u202e"} & set(text)
 
 
@@ -171,6 +171,26 @@ def test_of_many_files_each_has_a_row() -> None:
     assert "difference" not in printed(render_table(three))
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("math-1.5B-step_0100-temp1.0.jsonl", "math-1.5B-step_0200-temp1.0.jsonl"),
+        ("a" * 30 + "b" + "a" * 30, "a" * 30 + "c" + "a" * 30),
+    ],
+)
+def test_long_names_that_begin_and_end_alike_stay_apart(first: str, second: str) -> None:
+    report = examples.passk_report()
+    tables = [replace(table, name=name) for table, name in zip(report.tables, (first, second), strict=True)]
+    pair = replace(report.comparison, first=first, second=second)
+    for shown_tables in (tables, [*tables, tables[0], tables[1]]):
+        named = replace(report, tables=tuple(shown_tables), comparison=pair)
+        text = printed(render_table(named, ("pairs",)))
+        assert max(map(len, text.splitlines())) <= 80
+        shortened = [tuple(re.findall(r"…\S*", line)) for line in text.splitlines() if "…" in line]
+        assert all(len(set(names)) == len(names) for names in shortened)
+        assert len(set(shortened)) == (2 if len(shown_tables) == 2 else 3)  # both in a heading, or a row each
+
+
 def test_rank_says_shape_centering_and_what_was_left_out() -> None:
     text = " ".join(shown("rank", "engine", "formulations").split())
     assert "shape 8 to 24 x 99,264, rows not centered" in text
@@ -225,6 +245,9 @@ def test_check_says_number_limit_meaning_and_next_step() -> None:
     text = shown("check")
     assert text.startswith("Check: fail. Of 3 requirements: 1 failed, 1 undecided, 1 held.")
     assert "FAIL     frac_reward_zero_std <= 0.3  0.4125 [0.33, 0.49]" in text
+    held = replace(examples.check_report().verdicts[0], outcome="pass", limit=0.45)
+    chance = replace(examples.check_report(), verdicts=(held, replace(held, limit=0.5)))
+    assert "2 held (1 within chance of its limit)." in printed(render_table(chance))
     assert "UNKNOWN  pass@4 >= 0.5                —" in text
     assert "• frac_reward_zero_std: Try prompts of middling difficulty." in text
     more = shown("check", "requirements")

@@ -217,7 +217,7 @@ def _meaning(requirement: results.Requirement, value: MetricValue) -> str:
     ends = interval(estimate, ".4g")
     text = f"{value.subject} is {estimate.value:.6g}{ends}; {required}."
     if estimate.interval is not None and estimate.interval[0] <= requirement.limit <= estimate.interval[1]:
-        return f"{text} The interval holds the limit: other prompts could turn the verdict."
+        return f"{text} The interval holds the limit: other prompts or steps could turn the verdict."
     return text
 
 

@@ -387,6 +387,20 @@ class GroupMean(Struct, frozen=True):
     values: _Array  # of each group, [J]
     weights: _Array  # what each counts, [J]
 
+    @property
+    def estimate(self) -> Estimate:
+        """Within the range that the values suggest."""
+        least, greatest = float(self.values.min()), float(self.values.max())
+        low, high = (0.0, 1.0) if least >= 0.0 and greatest <= 1.0 else (least, greatest)
+        return self.within(low, (high - low) or 1.0)
+
+    def within(self, low: float, reach: float) -> Estimate:
+        """That of values that lie so far above ``low`` at most."""
+        shares = np.clip((self.values - low) / reach, 0.0, 1.0)
+        units = cluster_sums(np.column_stack([self.weights * shares, self.weights]), self.table.prompt)
+        ((share,),) = bootstrap_shares([units])
+        return share.map(lambda part: low + reach * part)
+
 
 class CourseMean(Struct, frozen=True):
     """A mean over steps of what a trainer logged at each."""
@@ -452,27 +466,29 @@ def _means(run: ComparedRun) -> Means:
         return {}
     judged = table.select(table.size > 1)
     shares = (
-        {"mean_frac_reward_zero_std": _mean(judged, judged.is_dead.astype(np.float64), np.ones(len(judged)))}
+        {"mean_frac_reward_zero_std": mean_over_steps(judged, judged.is_dead, np.ones(len(judged)))}
         if set(judged.step.tolist()) == set(table.step.tolist())
         else {}
     )
-    return {"train_reward": _mean_reward(table)} | _reward_trend(run) | shares
+    return {"train_reward": mean_over_steps(table, table.sums(table.reward), table.size)} | _reward_trend(run) | shares
 
 
 def reward_change(first: RewardTable, second: RewardTable) -> Estimate:
     """How much higher the mean reward of some groups of a log is than that of others, over prompts."""
-    (change,) = changes(*({"": _mean_reward(replace(table, prompt_texts=None))} for table in (first, second))).values()
+    tables = [replace(table, prompt_texts=None) for table in (first, second)]
+    (change,) = changes(
+        *({"": mean_over_steps(table, table.sums(table.reward), table.size)} for table in tables)
+    ).values()
     return change
 
 
-def _mean_reward(table: RewardTable) -> GroupMean:
-    return _mean(table, table.sums(table.reward) / table.size, table.size.astype(np.float64))
+def mean_over_steps(table: RewardTable, sums: NDArray[Any], counts: NDArray[Any]) -> GroupMean:
+    """A mean over steps of each step's mean over what is counted, from sums and counts of the groups, [J] each.
 
-
-def _mean(table: RewardTable, values: _Array, counts: _Array) -> GroupMean:
-    """A mean over steps of each step's mean over what is counted, all steps alike."""
+    Every step counts alike, however many groups it has: so do the steps of metrics alone, which say no more than that.
+    """
     of_group = np.unique(table.step, return_inverse=True)[1]
-    return GroupMean(table, values, counts / np.bincount(of_group, weights=counts)[of_group])
+    return GroupMean(table, sums / counts, counts / np.bincount(of_group, weights=counts)[of_group])
 
 
 def changes(first: Means, second: Means) -> dict[str, Estimate]:
@@ -491,13 +507,7 @@ def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]])
         (low, high), (other_low, other_high) = first.ends, second.ends
         return first.join(step_by_step).within(other_low - high, other_high - low)
     if not isinstance(first, GroupMean) or not isinstance(second, GroupMean):
-        before, after = (
-            _alone(number, float(number.values.min()), float(np.ptp(number.values)) or 1.0)
-            if isinstance(number, GroupMean)
-            else number.estimate
-            for number in (first, second)
-        )
-        return difference_of(before, after)
+        return difference_of(first.estimate, second.estimate)
     num_prompts = 1 + max(int(of_run.max()) for of_run in prompts)
     units = np.zeros((num_prompts, 4))  # [P, 4]: weighed values and weights of the first, and of the second
     for side, (mean, of_run) in enumerate(zip((first, second), prompts, strict=True)):
@@ -530,16 +540,8 @@ def _by_prompts(first: GroupMean, second: GroupMean, units: _Array, low: float, 
         (difference,) = bootstrap_statistics(_difference_of_ratios, units, within=(-reach, reach))
         if difference.interval is not None or not difference.value:
             return difference  # else every prompt has changed by as much
-    return difference_of(*(_alone(mean, low, reach or 1.0) for mean in (first, second)))
+    return difference_of(*(mean.within(low, reach or 1.0) for mean in (first, second)))
 
 
 def _difference_of_ratios(sums: _Array) -> _Array:
     return sums[..., 2:3] / np.maximum(sums[..., 3:4], 1e-300) - sums[..., :1] / np.maximum(sums[..., 1:2], 1e-300)
-
-
-def _alone(mean: GroupMean, low: float, reach: float) -> Estimate:
-    """One run's own mean of numbers that lie so far above ``low`` at most; its prompts are resampled."""
-    shares = np.clip((mean.values - low) / reach, 0.0, 1.0)
-    units = cluster_sums(np.column_stack([mean.weights * shares, mean.weights]), mean.table.prompt)
-    ((share,),) = bootstrap_shares([units])
-    return share.map(lambda part: low + reach * part)

@@ -339,7 +339,7 @@ def degeneracy_of_run(
     policies, policy_gap = breakdowns.measure_policies(chosen, table, threshold, resampling=resampling)
     prompts, by_prompt = breakdowns.measure_prompts(chosen, threshold, main, name=name)
     logged = LoggedGroups(
-        num_levels=len(chosen.levels),
+        num_levels=1 + int(np.sum(np.diff(chosen.levels) > EQUAL_REWARDS)),
         reward_functions=tuple(sorted(chosen.table.rewards)),
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,
@@ -398,7 +398,7 @@ def _oddities(run: Run, chosen: group_rewards.GroupRewards) -> dict[str, Any]:
         "num_contradicting": _num_contradicting(chosen.table),
         "num_zeroed": _num_zeroed(chosen.table),
         "num_moved": _num_moved(chosen.table),
-        "doubled_steps": _doubled_steps(chosen.table),
+        **_logged_again(chosen.table),
         "frac_cut_off": _frac_cut_off(run, chosen.table),
     }
 
@@ -426,15 +426,31 @@ def _frac_cut_off(run: Run, groups: RewardTable) -> float:
     return fmean([share for share in logged.values() if 0.0 <= share <= 1.0] or [0.0])
 
 
-def _doubled_steps(groups: RewardTable) -> Sequence[int]:
-    """Steps with exactly twice the rollouts that most steps have; none where steps are of many sizes."""
+def _logged_again(groups: RewardTable) -> dict[str, Any]:
+    """Steps with twice the usual rollouts and groups with a multiple of theirs, and a prompt that has most of them."""
     steps, step = np.unique(groups.step, return_inverse=True)
-    sizes = np.bincount(step, weights=groups.size)
-    usual = np.median(sizes)
-    is_usual, is_doubled = sizes == usual, sizes == 2 * usual
-    return steps[is_doubled].tolist() if np.all(is_usual | is_doubled) and is_usual.sum() > is_doubled.sum() else ()
+    doubled, usual = _multiples(sizes := np.bincount(step, weights=groups.size))
+    pooled, usual_size = _multiples(groups.size)
+    of_prompt = np.bincount(groups.prompt, weights=groups.size)
+    largest = of_prompt.max(initial=0.0) / max(groups.size.sum(), 1)
+    return {
+        "doubled_steps": steps[doubled & (sizes == 2 * usual)].tolist(),
+        "num_pooled": int(pooled.sum()),
+        "usual_size": int(usual_size),
+        "frac_of_one_prompt": largest * (largest > _MOST and np.count_nonzero(of_prompt) >= _SEVERAL_PROMPTS),
+    }
 
 
+def _multiples(sizes: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
+    """Which sizes exceed that of most, if all of these are multiples of it, else none; and that size."""
+    levels, counts = np.unique(sizes, return_counts=True)
+    usual = levels[counts.argmax()] if len(levels) else 1
+    are_multiples = counts.max(initial=0) > _MOST * len(sizes) and not np.any(sizes[sizes > usual] % usual)
+    return (sizes > usual) & are_multiples, float(usual)
+
+
+_MOST = 0.5
+_SEVERAL_PROMPTS = 5
 _NOT_ROUNDING = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.compare import runs as compared_runs
@@ -22,12 +21,12 @@ from gradscope.diagnostics.degeneracy.group_rewards import NoGroupError
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.logged.tokens import metric_courses
+from gradscope.diagnostics.spike.measure import courses_of, level_changes
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import effect_over_interval, shared_prompts
 from gradscope.findings.degeneracy_parts import conflicts_of_runs
-from gradscope.findings.logged import broken_sentences, late_sentence
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
+from gradscope.findings.logged import broken_sentences, late_sentence, level_sentences
 from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.metrics.uncertainty.steps import MIN_STEPS, late_change, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
@@ -35,7 +34,7 @@ from gradscope.render.views.view import lines_over, table_of_cells
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched, names_of
-from gradscope.rollouts.groups import RewardTable, groups_of_steps, reward_table, sizes_of
+from gradscope.rollouts.groups import groups_of_steps, reward_table, sizes_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
@@ -230,18 +229,20 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
             difference = differences[other][title]
             if title.startswith(_REWARD) and unlike[other]:
                 difference = replace(difference, low=None, high=None)
-            rows.append((title, form, other, _estimate(first[1][title]), _estimate(numbers[title]), difference))
+            rows.append((title, form, other, first[1][title].estimate, numbers[title].estimate, difference))
     same_steps = {name: replace(run, groups=groups_of_steps(run.groups, steps)) for name, run in runs.items()}
     sides = [side for name, run in same_steps.items() if (side := side_rewards(run, name)) is not None]
     beyond = [row for row in rows if _beyond_chance(row[5], len(rows))]
     broken = [f"{name}: {text}" for name, run in runs.items() for text in broken_sentences(metric_courses(run))]
+    moved = [f"{name}: {text}" for name, run in runs.items() for text in _moved(run)]
     return ReportSection(
         name=name,
         question=question,
-        severity="problem" if broken else "look" if beyond or any(side.conflict for side in sides) else "fine",
+        severity="problem" if broken else "look" if beyond or moved or any(side.conflict for side in sides) else "fine",
         findings=(
             *broken,
             *_sentences(first[0], [other for other, _ in rest], rows),
+            *moved,
             *conflicts_of_runs(sides),
             *filter(None, dict.fromkeys(unlike.values())),
             *_cautions(tuple(runs.values()), steps),
@@ -256,6 +257,12 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     )
 
 
+def _moved(run: Run) -> Iterator[str]:
+    """What has left its level for good, of which a mean over steps says little."""
+    yield from level_changes(courses_of(run))
+    yield from level_sentences(metric_courses(run), "is")
+
+
 def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
     """What a run is compared by, over these steps: title -> mean or trend, as far as they are logged."""
     table = reward_table(run.groups)
@@ -264,16 +271,18 @@ def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
     rewards = {step: means[step] for step in steps if step in means}
     numbers: dict[str, compared_runs.Number] = {}
     if len(table):
-        numbers[_REWARD] = _mean(table, table.sums(table.reward) / table.size)
+        numbers[_REWARD] = compared_runs.mean_over_steps(table, table.sums(table.reward), table.size)
         if len(steps) >= 4 * MIN_STEPS:  # of fewer nothing tells how far a policy wanders
             last = table.select(table.step >= steps[-(len(steps) // 4)])
             if len(last):
-                numbers["mean reward, last quarter"] = _mean(last, last.sums(last.reward) / last.size)
+                numbers["mean reward, last quarter"] = compared_runs.mean_over_steps(
+                    last, last.sums(last.reward), last.size
+                )
         judged = table.select(table.size > 1)
         if len(judged):
-            numbers[_DEAD] = _mean(judged, judged.is_dead.astype(np.float64))
+            numbers[_DEAD] = compared_runs.mean_over_steps(judged, judged.is_dead, np.ones(len(judged)))
         if (tokens := table.tokens) is not None:
-            numbers["tokens of a completion"] = _mean(table, tokens / table.size)
+            numbers["tokens of a completion"] = compared_runs.mean_over_steps(table, tokens, table.size)
     for metric, title in (_LOGGED if run.groups else _ALONE | _LOGGED).items():
         course = _finite(run, metric)
         chosen = tuple(step for step in steps if step in course)
@@ -282,18 +291,6 @@ def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
     if len(rewards) >= 3:
         numbers[_TREND] = compared_runs.CourseTrend(tuple(rewards), np.array(list(rewards.values())))
     return numbers
-
-
-def _mean(table: RewardTable, values: NDArray[np.float64]) -> compared_runs.GroupMean:
-    return compared_runs.GroupMean(table, values, np.ones(len(table)))
-
-
-def _estimate(number: compared_runs.Number) -> Estimate:
-    """A run's own, with the interval of its prompts, or of its steps."""
-    if not isinstance(number, compared_runs.GroupMean):
-        return number.estimate
-    are_shares = bool(number.values.min() >= 0.0 and number.values.max() <= 1.0)
-    return bootstrap_mean(number.values, number.table.prompt, share=are_shares)
 
 
 def _titles(numbers: Sequence[compared_runs.Means]) -> list[tuple[str, Callable[[float], str]]]:

@@ -118,6 +118,20 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
             ),
             tables=_table(courses),
         )
+    if norm is not None:
+        broken = any(not math.isfinite(value) for value in norm.values)
+        spikes = spike_sentences(run)
+        largest = f"The largest gradient norm is {norm.at(norm.largest_step):.3g}, at step {norm.largest_step}."
+        yield ReportSection(
+            name="norm",
+            question="Which step stands out?",
+            findings=(*findings.broken_sentences([norm]), *spikes, largest),
+            severity="problem" if broken else "look" if spikes else "fine",
+            meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
+            next_step=findings.SPIKE_ADVICE if broken or spikes else "Nothing to do.",
+            command=f"gradscope spike {shlex.quote(run.source.path)}",
+            charts=_chart("Gradient norm, as logged", [norm], "norm"),
+        )
     yield dead_section(courses, run.source)
     cut = findings.course_named(courses, _CUT)
     if cut is not None:
@@ -135,20 +149,6 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
             if sentence
             else "Nothing to do.",
             charts=_chart("Completions that were cut off", [cut], "share of completions"),
-        )
-    if norm is not None:
-        broken = any(not math.isfinite(value) for value in norm.values)
-        spikes = spike_sentences(run)
-        largest = f"The largest gradient norm is {norm.at(norm.largest_step):.3g}, at step {norm.largest_step}."
-        yield ReportSection(
-            name="norm",
-            question="Which step stands out?",
-            findings=(*findings.broken_sentences([norm]), *spikes, largest),
-            severity="problem" if broken else "look" if spikes else "fine",
-            meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
-            next_step=findings.SPIKE_ADVICE if broken or spikes else "Nothing to do.",
-            command=f"gradscope spike {shlex.quote(run.source.path)}",
-            charts=_chart("Gradient norm, as logged", [norm], "norm"),
         )
     yield ReportSection(
         name="rollouts",

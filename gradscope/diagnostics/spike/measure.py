@@ -167,11 +167,16 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
         again = f", and again at {later}: cycles, or restarts" if later else ""
         yield f"The learning rate rises from {rates[at - 1]:.3g} to {rates[at]:.3g} at step {steps[at]}{again}."
     name = next((name for name in courses if name.endswith(_NAMES[0])), "")
-    norms = run.courses.course(name)[1]
+    steps, norms = run.courses.course(name)
     largest = norms.max(initial=0.0)
     number = np.count_nonzero(norms == largest)
     if len(norms) > 2 and not norms.any():
         yield f"The gradient norm is logged as 0 at all {len(norms):,} steps: it is rounded, or nothing is learned."
+    dead = {} if run.groups else run.courses.by_step("frac_reward_zero_std")
+    idle = [step for step in steps[norms == 0].tolist() if dead.get(step, 1.0) < 1]
+    if norms.any() and idle:
+        live = f"at {len(idle):,} of {len(norms):,} steps with live groups ({_spans(idle)})"
+        yield f"The gradient norm is logged as 0 {live}: it is rounded, or nothing was learned there."
     if len(norms) >= MIN_STEPS_OF_LEVELS and largest > 0 and number > len(norms) / 2:
         yield f"The gradient norm is {largest:.3g} at {number:,} of {len(norms):,} steps, as after clipping."
 

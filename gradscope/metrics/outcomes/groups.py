@@ -45,6 +45,10 @@ GroupKind = Literal["mixed", "all_pass", "all_fail", "tied"]
 EQUAL_REWARDS = 1e-8
 """Rewards of a group within this range are equal: the absolute tolerance of numpy's ``isclose`` to zero, which TRL
 applies to the group's std."""
+_DECIMALS = 8  # of such rewards
+FAINT_REWARDS = 1e-4
+"""A range below which what trainers add to the standard deviation, from 1e-4 (TRL) to 1e-9 (OpenRLHF), makes of a
+group's advantage all or nothing."""
 REACHES_THRESHOLD = 1e-6
 """A reward this far below the success threshold still passes: 0.7 stored in float32 is 0.69999999."""
 BINARY_LEVELS = (frozenset({0.0, 1.0}), frozenset({-1.0, 1.0}))
@@ -54,10 +58,10 @@ BINARY_LEVELS = (frozenset({0.0, 1.0}), frozenset({-1.0, 1.0}))
 def binary_threshold(rewards: ArrayLike) -> float | None:
     """The success threshold, 1.0, of rewards that need none given, 0/1 or -1/1; None for other rewards, or none.
 
-    >>> binary_threshold([0.0, 1.0, 1.0]), binary_threshold([0.0, 0.1])
+    >>> binary_threshold([0.0, 1.0, 1.0 - 1e-9]), binary_threshold([0.0, 0.1])
     (1.0, None)
     """
-    levels = set(np.unique(np.asarray(rewards, dtype=np.float64)).tolist())
+    levels = set(np.round(np.clip(np.unique(np.asarray(rewards, dtype=np.float64)), -2, 2), _DECIMALS).tolist())
     return 1.0 if levels and any(levels <= allowed for allowed in BINARY_LEVELS) else None
 
 
@@ -144,12 +148,12 @@ def min_dead_groups(size: NDArray[np.int64], num_passing: NDArray[np.int64]) -> 
 
     Of groups of G the number n_c with c passes is J C(G, c) E[p^c (1-p)^(G-c)] on average, so n_0 n_2 >= n_1^2 (G - 1)
     / (2 G) whatever the pass rates (Cauchy and Schwarz); likewise from the other end. Two standard errors off, so that
-    few groups say nothing.
+    few groups say nothing, nor do those of one count: so are ranks, or a reward of one sample.
 
     >>> round(min_dead_groups(np.full(300, 4), np.repeat([1, 2, 3], [150, 50, 100])), 1)
     123.7
     """
-    if np.any((num_passing == 0) | (num_passing == size)):
+    if np.any((num_passing == 0) | (num_passing == size)) or len(np.unique(num_passing)) < 2:
         return 0.0
     fewest = 0.0
     for group_size in np.unique(size[size > 2]).tolist():
@@ -164,12 +168,15 @@ def faint_groups(spread: Array) -> NDArray[np.bool_]:
     """Groups whose rewards differ by less than 1 % of what those of others do, from ranges of rewards, [J].
 
     None where they are fewer than a tenth, or where ranges between (1 % to 20 %) are not rare, as of graded rewards.
+    All that are live where hardly a range reaches 1e-4.
 
     >>> faint_groups(np.array([0.0, 1e-6, 2e-6, 1.0, 1.0])).tolist()
     [False, True, True, False, False]
     """
     live = spread > EQUAL_REWARDS
     top = np.quantile(spread[live], 0.95) if live.any() else 0.0
+    if top < FAINT_REWARDS:
+        return np.asarray(live)
     faint = live & (spread < 0.01 * top)
     between = live & (spread < 0.2 * top) & ~faint
     return np.asarray(faint & (faint.sum() >= max(0.1 * len(spread), 4 * between.sum())), dtype=np.bool_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from operator import itemgetter
 
 from rich.console import Group
@@ -73,7 +74,8 @@ def _by_budget(report: results.PassAtKReport, notes: Footnotes) -> Table:
     """A row a budget, a column a file; for two files also their difference."""
     tables, compared = report.tables, report.comparison
     columns = [Column("k", lambda rows: str(rows[0].k), "count")]
-    columns += [Column(plain(table.name, limit=21), _share_in(file), "share", "") for file, table in enumerate(tables)]
+    names = _apart([table.name for table in tables], 21)
+    columns += [Column(name, _share_in(file), "share", "") for file, name in enumerate(names)]
     if compared is not None and len(tables) == 2:
         differences = {row.k: row.difference for row in compared.rows}
         columns.append(Column("difference", lambda rows: differences.get(rows[0].k), "gap", ""))
@@ -138,6 +140,23 @@ def _shared(widths: list[int], room: int) -> list[int]:
     return widths
 
 
+def _apart(names: Sequence[str], width: int) -> list[str]:
+    """Names in so much room each, around what tells them apart where long ones begin and end alike."""
+    names = [plain(name) for name in names]
+    if len({_shortened(name, width) for name in names}) < len(set(names)):
+        start = _num_shared(names)
+        end = _num_shared([name[:start:-1] for name in names])
+        room = max(width - 2 - max(len(name) - start - end for name in names), 0)
+        start, end = max(start - (room + 1) // 2, 0), max(end - room // 2, 0)
+        names = [f"{'…' * (start > 0)}{name[start : len(name) - end]}{'…' * (end > 0)}" for name in names]
+    return [_shortened(name, width) for name in names]
+
+
+def _num_shared(names: Sequence[str]) -> int:
+    """Letters that all begin with."""
+    return sum(takewhile(bool, (len(set(letters)) == 1 for letters in zip(*names, strict=False))))
+
+
 def _shortened(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[: (width - 1) // 2]}…{name[len(name) - width // 2 :]}"
 
@@ -150,7 +169,7 @@ def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
     """A row a file at the smallest and the largest budget, with the others' lead over the first."""
     low, high = (report.tables[0].rows[index].k for index in (0, -1))
     columns = [
-        Column("file", lambda row: row[0].name, limit=14),
+        Column("file", itemgetter(2)),
         Column(f"k = {low}", lambda row: row[0].rows[0].pass_at_k, "share", ""),
         Column(f"k = {high}", lambda row: row[0].rows[-1].pass_at_k, "share", ""),
         Column(
@@ -158,7 +177,9 @@ def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
         ),
     ]
     compared = {of.second: of for of in (report.comparison, *report.further_comparisons) if of is not None}
-    return draw_table(columns, [(table, compared.get(table.name)) for table in report.tables], notes)
+    names = _apart([table.name for table in report.tables], 14)
+    rows = [(table, compared.get(table.name), name) for table, name in zip(report.tables, names, strict=True)]
+    return draw_table(columns, rows, notes)
 
 
 def _facts(tables: Sequence[results.PassAtKTable]) -> list[str]:
@@ -191,9 +212,10 @@ def _budgets(
 
 
 def _paired(comparison: results.PassAtKComparison, notes: Footnotes) -> Table:
+    first, second = _apart([comparison.first, comparison.second], 14)
     columns = (
         Column("k", digits("k"), "count"),
-        Column(f"{plain(comparison.second, limit=14)} - {plain(comparison.first, limit=14)}", "difference", "gap", ""),
+        Column(f"{second} - {first}", "difference", "gap", ""),
         Column("ahead", digits("second_wins"), "count"),
         Column("behind", digits("first_wins"), "count"),
         Column("ties", digits("ties"), "count"),

@@ -52,7 +52,9 @@ def _headline(report: CheckReport) -> str:
     number = len(report.verdicts)
     if not number:
         return f"Check: {report.outcome}. Nothing was required."
-    return f"Check: {report.outcome}. Of {counted(number, 'requirement')}: {', '.join(parts)}."
+    near = sum(verdict.outcome == "pass" and verdict.is_within_chance for verdict in report.verdicts)
+    by_luck = f" ({near} within chance of its limit)" if near else ""
+    return f"Check: {report.outcome}. Of {counted(number, 'requirement')}: {', '.join(parts)}{by_luck}."
 
 
 def _by_outcome(report: CheckReport) -> list[Verdict]:

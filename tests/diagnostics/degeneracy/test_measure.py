@@ -105,6 +105,14 @@ def test_what_hides_dead_groups_is_said() -> None:
     for sentence, log in {
         "a filter has probably dropped dead groups": hidden(live),
         "next to nothing beside other groups": hidden(lambda n: [coin + 1e-4 * rng.random() for coin in coins(n)]),
+        "; in 75 they differ by 1e-06 at most, next": hidden(
+            lambda n: [float(n % 8 * at % 7 > 2) if n % 4 else 1e-6 * at / 7 * (n % 16 > 0) for at in range(8)]
+        ),
+        "in 400 they differ by 1e-05 at most: what the trainer adds to the standard deviation": hidden(
+            lambda n: [1e-5, 0.0] * 4
+        ),
+        "Look at the scale of the rewards": hidden(lambda n: [1e-5 * (n % 5 > 0), 0.0] * 4),
+        "400 all fail": hidden(lambda n: [1e-9, 0.0] * 4),
         "agree more than their prompt explains": hidden(lambda n: coins(n)[:1] * 8),
         "the logged advantages fall where the rewards rise": hidden(
             lambda n: [1.0, 0.0] * 4, advantages=lambda n: [-1.0, 1.0] * 4
@@ -117,11 +125,16 @@ def test_what_hides_dead_groups_is_said() -> None:
         ),
         "or the log leaves out what fails, before": hidden(lambda n: [1.0] * 8),
         "Every rollout fails: look at the reward function": hidden(lambda n: [0.0] * 8),
-        "Every rollout has one and the same reward": hidden(lambda n: [0.5] * 8),
+        "Every rollout has one and the same reward": hidden(lambda n: [0.5 + 1e-9 * at for at in range(8)]),
+        "40 of 400 groups have a multiple of the usual 8 rollouts": hidden(
+            lambda n: [0.0, 1.0] * (8 if n % 20 < 2 else 4)
+        ),
+        "One prompt has 51.3 % of the rollouts": hidden(lambda n: [0.0, 1.0] * (4 if n % 20 else 80)),
         "Whether that is luck so few rollouts of a prompt do not tell": hidden(lambda n: [float(n % 2)] * 2, visits=1),
     }.items():
         assert sentence in log
         assert sentence not in quiet
+    assert "a filter has probably" not in hidden(lambda n: [1.0] + [0.0] * 7)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +145,7 @@ def test_steps_that_were_logged_twice_are_named(sizes: Sequence[int], steps: str
     text = findings_of(degeneracy_of_run(run_of(*groups)))
     assert (f"There are twice the usual rollouts{steps}" in text) == bool(steps)
     gap = [group_of([0.0, 1.0], step=at + 20 * (at > 10)) for at in range(30)]
+    assert "a multiple of the usual" not in text
     assert "Nothing was logged at steps 11 to 30." in findings_of(degeneracy_of_run(run_of(*gap)))
 
 

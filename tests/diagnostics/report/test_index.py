@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from gradscope.diagnostics.compare.measure import compare_runs
 from gradscope.diagnostics.report.index import report_index, report_runs, side_by_side
 from gradscope.errors import InputError
 from gradscope.results.report import ReportSection
@@ -162,6 +163,17 @@ def test_a_run_that_earns_more_differs_and_an_equal_run_does_not() -> None:
     assert same.severity == "fine"
 
 
+def test_side_by_side_as_in_compare_every_step_counts_alike_however_many_groups_it_has(tmp_path: Path) -> None:
+    """Of one step with nine prompts that pass and one with a single prompt that fails half the rewards are 1."""
+    rows = [{"prompt_id": f"p{n}", "step": 1 + n // 9, "reward": float(n < 9)} for n in range(10) for _ in range(4)]
+    logs = [
+        write_lines(tmp_path / f"{name}.jsonl", *({**row, "prompt_id": f"{name}{row['prompt_id']}"} for row in rows))
+        for name in "ab"
+    ]
+    assert rows_of(report_runs(logs).sections[0])["mean reward"][0].startswith("0.5")
+    assert [cell.metrics["train_reward"].value for cell in compare_runs(*logs).cells] == [0.5, 0.5]
+
+
 def test_runs_are_compared_where_both_have_steps() -> None:
     section, courses, _ = sections_of(run_with(0.5, steps=5), run_with(0.5, steps=12))
     assert any("over the 5 steps that all runs have, 1 to 5" in finding for finding in section.findings)
@@ -217,6 +229,20 @@ def test_the_trainers_own_metrics_are_compared_where_both_logged_them() -> None:
     section, *_ = sections_of(replace(broken, metrics=metrics), run_with(0.5, norm=1.0))
     assert "nan" not in str(section.tables)
     assert (section.findings[0], section.severity) == ("A: grad_norm is NaN at step 3.", "problem")
+
+
+def test_what_leaves_its_level_in_one_run_is_named_where_means_do_not_differ_beyond_chance() -> None:
+    rng = np.random.default_rng(0)
+    calm, wild = (
+        replace(
+            run_with(0.5), metrics={s: {"kl": 0.01 * rng.uniform(1, 1.1) * (rise if s > 32 else 1)} for s in range(40)}
+        )
+        for rise in (1, 100)
+    )
+    section, *_ = sections_of(calm, wild)
+    assert section.findings[0].startswith("B beside A: none of ")
+    assert section.findings[1].startswith("B: kl rises from 0.0")
+    assert section.severity == "look"
 
 
 @pytest.mark.parametrize(

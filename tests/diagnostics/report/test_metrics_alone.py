@@ -34,8 +34,8 @@ def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
         frac_reward_zero_std=(1.0, 0.9), completions__clipped_ratio=(1.0, 1.0), grad_norm=NORMS, reward=(0.1, 0.2)
     )
     report, sections = report_of_metrics(run, "a run"), sections_of(run)
-    assert list(sections) == ["courses", "signal", "generation", "norm", "rollouts"]
-    assert [one.severity for one in sections.values()] == ["unknown", "problem", "look", "look", "unknown"]
+    assert list(sections) == ["courses", "norm", "signal", "generation", "rollouts"]
+    assert [one.severity for one in sections.values()] == ["unknown", "look", "problem", "look", "unknown"]
     assert sections["rollouts"].missing == "Log rollouts."
     assert sections["norm"].findings[0].startswith("Step 13 stands out: grad_norm 9, 81.8 times the 0.11 of the 11")
     assert sections["norm"].findings[1] == "The largest gradient norm is 9, at step 13."

@@ -211,6 +211,17 @@ def test_a_number_that_is_always_zero_may_be_rounded(name: str) -> None:
     assert not any(module.spike_sentences(run_of(metrics={step: {name: 0.0} for step in range(1, 3)})))
 
 
+def test_a_norm_of_zero_is_told_of_live_steps_alone() -> None:
+    metrics = {
+        step: {"grad_norm": 0.0 if step in (4, 5, 9) else 1.0, "frac_reward_zero_std": float(step == 9)}
+        for step in range(1, 13)
+    }
+    (sentence,) = module.spike_sentences(run_of(metrics=metrics))
+    assert "logged as 0 at 2 of 12 steps with live groups (4, 5): it is rounded, or nothing" in sentence
+    unknown = {step: {"grad_norm": values["grad_norm"]} for step, values in metrics.items()}
+    assert not module.spike_sentences(run_of(metrics=unknown))
+
+
 @pytest.mark.parametrize(("jump", "is_told"), [(30, True), (5, False), (None, False)])
 def test_a_learning_rate_that_jumps_after_its_warm_up_is_told(jump: int | None, is_told: bool) -> None:
     rates = {step: {"lr": 1e-6 * (0.98**step if jump is None or step < jump else 100)} for step in range(60)}

@@ -128,6 +128,19 @@ def test_files_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
     assert run.source.missing[-1].startswith(f"TensorBoard's files lie in 2 folders ({log}/a, {log}/b): which are")
 
 
+def test_metrics_of_runs_in_folders_beside_the_rollouts_are_nobodys_unless_the_log_has_its_own(tmp_path: Path) -> None:
+    log = write_lines(tmp_path / "log.jsonl", *({"prompt": "a", "step": 1, "reward": n % 2} for n in range(4)))
+    norms = [{"step": step, "loss": 0.1, "grad_norm": 1.0 + step} for step in range(1, 4)]
+    for name in ("metrics_a", "metrics_b"):
+        (tmp_path / name).mkdir()
+        write_lines(tmp_path / name / "run.jsonl", *norms)
+    run = read_run(log)
+    assert run.metrics == {}
+    assert run.source.missing[-1].startswith("Metrics lie in 2 files")
+    write_lines(tmp_path / "own.jsonl", *norms[:2])
+    assert read_run(log).metrics[2]["grad_norm"] == 3.0
+
+
 LAYOUT = CheckpointLayout(
     patterns=("step_*", "*/step_*"), inside=("hf", "weights/*"), merge=lambda folder: f"Merge {folder.name}."
 )

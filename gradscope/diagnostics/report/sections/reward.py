@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from gradscope.diagnostics.degeneracy.breakdowns import environments_of
 from gradscope.diagnostics.logged.tokens import verdict_courses
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import FALLEN_ADVICE, FLAT_ADVICE, SMALL_CHANGE, lost_sentence
+from gradscope.findings.logged import FALLEN_ADVICE, FLAT_ADVICE, SMALL_CHANGE, gap_sentence, lost_sentence
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni
@@ -70,7 +71,7 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
     changes = [
         (bonferroni(reward_change(part, parts[-1]), num_tests), *_on_shared(part, parts[-1])) for part in parts[:-1]
     ]
-    levels = [np.mean(part.sums(part.reward) / part.size) for part in parts]
+    levels = [fmean(part.mean_reward_by_step().values()) for part in parts]
     small = SMALL_CHANGE * float(np.std(table.reward))
     falls = [
         0 if same.is_defined and same.ends[1] >= 0 else shared
@@ -118,7 +119,7 @@ def _dip(table: RewardTable) -> str:
     """
     parts = np.array_split(np.unique(table.step), min(10, len(np.unique(table.step)) // _MIN_STEPS_FOR_FIFTHS) or 1)
     tables = [table.select(np.isin(table.step, steps)) for steps in parts]
-    levels = [float(np.mean(part.sums(part.reward) / part.size)) for part in tables]
+    levels = [fmean(part.mean_reward_by_step().values()) for part in tables]
     pairs = list(combinations(range(len(parts)), 2))
     if not pairs:
         return ""
@@ -189,7 +190,7 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     severity: Severity = verdicts[0].severity if verdicts else "unknown" if is_silent else "fine"
     relative = f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."
     levels = [f"{level} at steps {part[0]} to {part[-1]}" for level, part in zip(course.levels, fifths, strict=True)]
-    by_step = table.mean_by_step(means, np.ones(len(table)))
+    by_step = table.mean_reward_by_step()
     return ReportSection(
         name="reward",
         findings=(
@@ -245,11 +246,28 @@ def _verdicts(
         yield _Verdict(some_fall, _FORGOTTEN)
     if not course.falls and not is_relative and (dip := _dip(table)):
         yield _Verdict(dip, _DIPPED)
+    before, after = (np.unique(table.reward[np.isin(np.repeat(table.step, table.size), fifths[at])]) for at in (0, -1))
+    if len(before) == len(after) == 2 and any(before != after):
+        first, last = (f"{low:g} and {high:g}" for low, high in (before, after))
+        yield _Verdict(f"Rewards are {first} in the first fifth of the steps and {last} in the last.", _RESCALED)
+    low, high = np.quantile(table.reward, _MOST)
+    far = (table.reward < low - _FAR * (high - low)) | (table.reward > high + _FAR * (high - low))
+    if low < high and far.any():
+        furthest = table.reward[far][np.argmax(np.abs(table.reward[far] - low))]
+        yield _Verdict(
+            f"Far from all others are the rewards of {counted(int(far.sum()), 'rollout')} (as {furthest:.3g}), "
+            f"where 98 % lie between {low:.3g} and {high:.3g}: beside such a one the others of its group are alike.",
+            "Look at what made it, and bound the reward.",
+        )
+    if not course.falls and (gap := gap_sentence(np.unique(table.step).tolist())):
+        yield _Verdict(gap, "Look for the rollouts of these steps before judging by the others.")
     if course.falls or course.is_flat:
         advice = FALLEN_ADVICE if course.falls else FLAT_ADVICE
         yield _Verdict("", _PERHAPS_HARDER if course.of_other_prompts else advice)
 
 
+_MOST, _FAR = (0.01, 0.99), 100.0  # shares of the rollouts, and ranges between: a rare success beside a bonus is nearer
+_RESCALED = "Look at what changed the reward between, and judge each part by itself."
 _HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
 _FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: what others gain seems to cost them."
 _DIPPED = "Look at what changed before it fell (learning rate, KL, length, data), for it may fall again."

@@ -53,7 +53,9 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     severity = max(answer.severity, "look" if repeats else "fine", key=_ORDER.index)
     first, *rest = answer.findings
     lead = answer.severity == "fine" or (
-        inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts and not report.source.broken_advantages
+        inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts
+        and not report.source.broken_rewards
+        and not report.source.broken_advantages
     )
     about_texts = [sentence for sentence, _ in repeats]
     ordered = (*about_texts, first) if lead else (first, *about_texts)
@@ -90,7 +92,10 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     caption = f"{counted(len(report.by_prompt), 'prompt')}, those never or always solved first, by number of rollouts"
     prompts = prompts_view(MAX_PROMPTS)
     findings = [text for text in report.findings if text != advice]
-    leading = (report.is_in_conflict, report.doubled_steps, dead_environments(report))
+    leading = (
+        *(report.source.broken_rewards, report.source.broken_advantages),
+        *(report.is_in_conflict, report.doubled_steps, dead_environments(report)),
+    )
     behind = 1 + sum(map(bool, leading))  # the trend is that of the share of dead groups
     findings[behind:behind] = _trend(report)
     moved = degeneracy.moved_sentence(report)
@@ -101,11 +106,11 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
         *("iid_prediction", "jensen_gap"),
     )
-    is_wrong = report.contradicts_rewards or report.source.broken_advantages is not None
+    is_wrong = report.contradicts_rewards or bool(report.source.broken_rewards or report.source.broken_advantages)
     is_unusual = (
         report.has_other_baseline
         or report.looks_filtered
-        or report.num_faint > 0
+        or report.num_faint + report.num_pooled + report.frac_of_one_prompt > 0
         or bool(report.doubled_steps or dead_environments(report) or degeneracy.sudden_sentence(report))
     )
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}

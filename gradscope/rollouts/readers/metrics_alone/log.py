@@ -227,21 +227,25 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
             return
 
 
-def logs_with(name: str, folders: Iterable[Path], rollouts: Sequence[str]) -> list[Path]:
-    """The files of metrics in folders: of the first kind in the first folder with the metric of a name, else all.
+def logs_with(name: str, folders: Sequence[Path], rollouts: Sequence[str]) -> list[Path]:
+    """The files with the metric of a name: of the first kind in the run's folder, else in each other; or all metrics.
 
     Of the files that were read for ``rollouts``, which may be all of a folder, one without that metric is none.
     """
+    having: list[Path] = []
     metrics: list[Path] = []
     for folder, ending in product(folders, _ENDINGS):
+        if having and folder == having[-1].parent:
+            continue
         named = [(_DIGITS.sub("", file.name), file) for file in sorted(folder.glob(f"*.{ending}")) if file.is_file()]
         alike = Counter(name for name, _ in named)
         files = (file for name, file in named if alike[name] <= _MOST_ALIKE)  # the others are of steps
         names_in = {file: _names_in(file, ReadOptions()) for file in files}
-        if having := [file for file, names in names_in.items() if name in names]:
-            return having
+        having += [file for file, names in names_in.items() if name in names]
+        if having and folder == folders[0]:
+            break
         metrics += [file for file, names in names_in.items() if names and str(file) not in rollouts]
-    return metrics
+    return having or metrics
 
 
 def _is_metrics(file: Path, options: ReadOptions) -> bool:

@@ -27,6 +27,7 @@ from msgspec.json import Decoder, decode, encode
 from numpy.typing import NDArray
 
 from gradscope.outside.numerals import integer_from, number_from
+from gradscope.results.source import BROKEN_REWARD
 from gradscope.rollouts.arrays import count_of
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
@@ -53,10 +54,8 @@ def parse_reward(value: Any, *, from_text: bool = False) -> float | str:
         word = value.strip().lower()
         if word in {"true", "false"}:
             return float(word == "true")
-        try:
+        with suppress(ValueError):
             value = number_from(word)
-        except ValueError:
-            return "the reward is text"
     if isinstance(value, str):
         return "the reward is text"
     if not isinstance(value, (bool, int, float, Decimal)):
@@ -64,8 +63,8 @@ def parse_reward(value: Any, *, from_text: bool = False) -> float | str:
     try:
         number = float(value)
     except OverflowError:
-        return "the reward is not finite"
-    return number if math.isfinite(number) else "the reward is not finite"
+        return BROKEN_REWARD
+    return number if math.isfinite(number) else BROKEN_REWARD
 
 
 def finite_or_none(value: Any) -> float | None:

@@ -20,6 +20,7 @@ from msgspec import UNSET, MsgspecError, Raw, Struct, convert, to_builtins
 from msgspec.structs import fields, replace
 from numpy.typing import ArrayLike, NDArray
 
+from gradscope.results.source import BROKEN_REWARD
 from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
 from gradscope.rollouts.readers.parsing import cells as parse
@@ -502,7 +503,7 @@ def _no_reward(scored: Mapping[str, _Score]) -> str:
     """Why scores add up to no reward."""
     cells = [cell for entry in scored.values() for cell in (entry.score, entry.weight)] or [parse.ABSENT]
     reasons = (why for why in map(parse.parse_reward, cells) if isinstance(why, str))
-    return next(reasons, "the reward is not finite")
+    return next(reasons, BROKEN_REWARD)
 
 
 def in_no_loss(trace: AgentTrace) -> AgentTrace:

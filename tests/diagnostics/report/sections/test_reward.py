@@ -1,5 +1,7 @@
 """Where the mean reward goes, and whose fault a fall is."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,43 @@ def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: s
     steps = {"fine": "Nothing", "look": "Too few prompts" if other else "Look at"}
     assert section.next_step.startswith(steps[severity])
     assert section.findings[1].endswith("; 0 prompts in both." if other else "; 12 prompts in both.")
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (
+            lambda step: 10.0 if step >= 30 else 1.0,
+            "Rewards are 0 and 1 in the first fifth of the steps and 0 and 10 in ",
+        ),
+        (
+            lambda step: -1e9 if step == 7 else 1.0,
+            "Far from all others are the rewards of 3 rollouts (as -1e+09), where",
+        ),
+        (lambda step: 2.0 if step == 7 else 1.0, "The mean reward hardly rises: "),
+    ],
+)
+def test_a_reward_on_another_scale_is_named(other: Callable[[int], float], sentence: str) -> None:
+    groups = [
+        group_of([other(step) * (n < 3) for n in range(8)], step=step, prompt=f"p{prompt}")
+        for step in range(50)
+        for prompt in range(1 if other(step) < 0 else 10)
+    ]
+    section = reward_section(inputs_of(run_of(*groups)))
+    assert section.findings[0].startswith(sentence)
+    assert section.severity == "look"
+
+
+def test_steps_that_were_not_logged_are_named_beside_a_reward_that_rises() -> None:
+    groups = [
+        group_of([float(n < 2 + step // 10) for n in range(10)], step=step, prompt=f"p{step % 4}")
+        for step in range(60)
+        if not 20 <= step < 45
+    ]
+    section = reward_section(inputs_of(run_of(*groups)))
+    assert section.findings[0] == "Nothing was logged at steps 20 to 44."
+    assert section.findings[1].startswith("The mean reward rises:")
+    assert (section.severity, section.next_step[:22]) == ("look", "Look for the rollouts ")
 
 
 @pytest.mark.parametrize("other", [False, True])
