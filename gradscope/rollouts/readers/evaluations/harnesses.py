@@ -403,9 +403,17 @@ VERIFIERS = RowFormat(
 )
 
 
+_FAILED = "Trials that ended in an error, without a verdict, count as failed, as in Harbor's mean."
+_BY_TRIAL = "Trials of one task by one agent and model are the samples of a prompt."
+
+
 def _harbor_rows(trials: Cells) -> Columns:
     scores = [mapping_of(mapping_of(cell).get("rewards")) for cell in trials.cells("verifier_result")]
     main = ["reward" if "reward" in of or len(of) != 1 else next(iter(of)) for of in scores]
+    has_failed = [
+        not of and error is not None for of, error in zip(scores, trials.cells("exception_info"), strict=True)
+    ]
+    rewards = [0.0 if has else of.get(name) for has, of, name in zip(has_failed, scores, main, strict=True)]
     agents = list(map(mapping_of, trials.cells("agent_info")))
     policies = [
         "/".join(filter(None, (text_of(agent.get("name")), text_of(mapping_of(agent.get("model_info")).get("name")))))
@@ -413,11 +421,6 @@ def _harbor_rows(trials: Cells) -> Columns:
     ]
     names = list(dict.fromkeys(policies))
     tasks = texts_in(trials.names("task_name"))
-
-    def no_reward(at: int) -> str:
-        error = mapping_of(trials.cell("exception_info", at)).get("exception_type")
-        return f"the trial ended without a reward: {text_of(error)}" if error else "verifier_result has no reward"
-
     return Columns(
         step=np.zeros(len(trials), dtype=np.int64),
         group=[task and f"{policy}/{task}" for policy, task in zip(policies, tasks, strict=True)],
@@ -425,12 +428,13 @@ def _harbor_rows(trials: Cells) -> Columns:
         prompts=lambda chosen: [tasks[at] for at in chosen],
         numbers={
             **rewards_of([of if len(of) > 1 else None for of in scores]),
-            "reward": numbers_of([of.get(name) for of, name in zip(scores, main, strict=True)]),
+            "reward": numbers_of(rewards),
             "policy": np.array([names.index(policy) for policy in policies], dtype=np.int64),
         },
         policies=names,
-        no_reward=no_reward,
+        no_reward=lambda _: "verifier_result has no reward",
         samples=texts_in(trials.names("trial_name")),
+        noted={_FAILED: np.array(has_failed)},
         details=lambda _: {"completion": ""},  # which another file of the trial's has
     )
 
@@ -445,5 +449,6 @@ HARBOR = RowFormat(
         to_columns=_harbor_rows,
         keys=("task_name", "trial_name", "verifier_result", "agent_info", "exception_info"),
     ),
-    inferred=("Trials of one task by one agent and model are the samples of a prompt.",),
+    inferred=(_BY_TRIAL, _FAILED),
+    if_noted=frozenset({_FAILED}),
 )
