@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import chain, islice, repeat
 from operator import attrgetter
 from pathlib import Path
@@ -25,6 +25,7 @@ from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts import arrays
 from gradscope.rollouts.groups import REWARD, status_of
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.endings import are_cut_off
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, suffix_of
@@ -249,10 +250,12 @@ class Cells:
     def steps(self, key: str | None) -> Counts:
         """Steps or indices by ``step_number``; -1 where one is none, [R]."""
         column = self.column(key)
-        if not isinstance(column, pa.Array):
-            return step_numbers(column)
-        cells, codes = _distinct(column)
-        return np.asarray(np.append(step_numbers(cells), _NO_STEP)[codes])
+        return _of_distinct(column, step_numbers, _NO_STEP) if isinstance(column, pa.Array) else step_numbers(column)
+
+    def truncated(self, key: str) -> Floats:
+        """Whether completions were cut off, by the column of how they ended, [R]; NaN where that is not known."""
+        column, ends = self.column(key), partial(are_cut_off, name=key)
+        return _of_distinct(column, ends, math.nan) if isinstance(column, pa.Array) else ends(self.cells(key))
 
     def not_finite(self, key: str | None) -> NDArray[np.bool_] | None:
         """Where a cell is a number but not a finite one, [R]; None where no decoder lets such a number pass."""
@@ -508,6 +511,12 @@ def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
     return arrays.to_cells(column.dictionary.take(arrays.to_indices(used[has_null:]))), codes - has_null
 
 
+def _of_distinct(column: pa.Array, made_of: Callable[[list[Any]], NDArray[Any]], missing: float) -> NDArray[Any]:
+    """What is made of each different cell of a column, once; ``missing`` for null, [R]."""
+    cells, codes = _distinct(column)
+    return np.asarray(np.append(made_of(cells), missing)[codes])
+
+
 def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:
     """Names of cells; "" for null and for an empty text, [R]."""
     cells, codes = _distinct(column)
@@ -526,8 +535,7 @@ def arrow_numbers(column: pa.Array, *, from_text: bool = False) -> Floats:
             return arrow_numbers(column.cast(pa.float64()))
         except pa.ArrowInvalid:
             pass
-    cells, codes = _distinct(column)
-    return np.asarray(np.append(_parsed(cells, from_text=from_text), math.nan)[codes])
+    return _of_distinct(column, partial(_parsed, from_text=from_text), math.nan)
 
 
 def _parsed(cells: Iterable[Any], *, from_text: bool) -> Floats:

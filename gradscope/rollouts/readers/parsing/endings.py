@@ -1,0 +1,53 @@
+"""How completions ended, in the words of trainers, engines and services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradscope.rollouts.groups import Status, cut_off
+from gradscope.rollouts.readers.parsing.cells import text_of
+
+STATUS = "status"  # a column of how completions ended, or of calls or tests
+ENDS = ("finish_reason", "stop_reason", "is_truncated", "truncated", "finish_reasons", "stop_reasons")
+"""Names of columns of how completions ended, and of lists of as much."""
+_WORDS: dict[str, Status] = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls"), "completed"),
+    **dict.fromkeys(("completed", "succeeded"), "completed"),
+    **dict.fromkeys(("length", "max_tokens", "max_new_tokens", "max_length", "truncated"), "truncated"),
+    **dict.fromkeys(("abort", "aborted", "failed", "error"), "error"),
+}
+_FLAGS: dict[str, Status] = {
+    **dict.fromkeys(("true", "1", "1.0"), "truncated"),
+    **dict.fromkeys(("false", "0", "0.0"), "completed"),
+}
+
+
+def status_in(cell: Any, name: str = STATUS) -> Status:
+    """How a completion ended, by a cell of a column of that name: a word, also of an enumeration, or a flag.
+
+    >>> status_in("FinishReason.LENGTH", "finish_reason"), status_in(False, "is_truncated"), status_in("passed")
+    ('truncated', 'completed', 'unknown')
+    """
+    word = text_of(cell).lower()
+    flag = _FLAGS.get(word) if name.endswith("truncated") else None
+    return flag or _WORDS.get(word.rpartition(".")[2], "unknown")
+
+
+def are_cut_off(cells: Iterable[Any], name: str) -> NDArray[np.float64]:
+    """Whether completions were cut off, by the cells of a column of that name, [R]; NaN where that is not known."""
+    texts = list(map(text_of, cells))
+    statuses = {text: status_in(text, name) for text in set(texts)}
+    return cut_off(map(statuses.__getitem__, texts))
+
+
+def end_column(names: Collection[str], cells_of: Callable[[str], Sequence[Any]]) -> str | None:
+    """The column of how completions ended: by its name, or ``status`` where it says so of all and some were cut off."""
+    named = next((name for end in ENDS for name in names if name.rpartition(".")[2] == end), None)
+    if named is None and STATUS in names:
+        statuses = {status_in(cell) for cell in cells_of(STATUS) if cell is not None}
+        return STATUS if "truncated" in statuses and "unknown" not in statuses else None
+    return named
