@@ -308,7 +308,7 @@ def _flat_columns(
         held_out=() if is_evaluation else roles.held_out_columns(names),
         apart=tuple(filter(None, apart)),
         times=tuple(name for name in TIMES if name in names),
-        end=end_column(names, lambda name: [row.get(name) for row in first.many]),
+        end=end_column(names, lambda name: [row.get(name) for row in first.many_with_entries]),
         entries=frozenset(names) - set(roles.columns_in(first.plain)),
     )
 

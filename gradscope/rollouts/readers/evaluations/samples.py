@@ -43,6 +43,7 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.grouping import benchmark_column, counted_step, grouping_of, setting_columns
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.endings import are_cut_off, end_column
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
 from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, has_more_rows, peek
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
@@ -129,8 +130,15 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     )
     apart, question = grouping.settings, grouping.names.prompt if grouping.has_questions else request.columns.prompt
     columns = replace(request.columns, prompt=question)
-    rewards = _rewards_in([samples for *_, samples in of_many if isinstance(samples, PromptSamples)])
-    log_columns = LogColumns(named=columns, step=step_key, benchmark=grouping.benchmark, rewards=rewards)
+    listed = [samples for *_, samples in of_many if isinstance(samples, PromptSamples)]
+    ends = {name: [of.ends.get(name, ()) for of in listed] for name in chain.from_iterable(of.ends for of in listed)}
+    log_columns = LogColumns(
+        named=columns,
+        step=step_key,
+        benchmark=grouping.benchmark,
+        rewards=_rewards_in(listed),
+        end=end_column(ends, lambda name: list(chain.from_iterable(ends[name]))),
+    )
     to_columns = partial(_to_columns, columns=log_columns, apart=apart)
     files = expand(request.path)
     alike = None if apart else partial(table_alike, columns=log_columns)
@@ -342,6 +350,9 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
         lists = [prompt.samples.further.get(name) or (None,) * n for prompt, n in sized]
         is_main = all(cells is prompt.samples.rewards for cells, prompt in zip(lists, prompts, strict=True))
         numbers[REWARD + name] = numbers["reward"] if is_main else numbers_of(list(chain.from_iterable(lists)))
+    if columns.end is not None:
+        ends = (prompt.samples.ends.get(columns.end) or (None,) * n for prompt, n in sized)
+        numbers["truncated"] = are_cut_off(list(chain.from_iterable(ends)), columns.end)
     groups = [of.name if of.policy is None else f"{of.policy}/{of.name}" for of in prompts]
     sampled_by = list(chain.from_iterable(of.samples.policies or repeat(of.policy, n) for of, n in sized))
     policies = {policy: number for number, policy in enumerate(filter(None, dict.fromkeys(sampled_by)))}

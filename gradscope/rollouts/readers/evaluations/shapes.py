@@ -37,6 +37,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     unwrapped,
     whole_number,
 )
+from gradscope.rollouts.readers.parsing.endings import ENDS, STATUS
 from gradscope.rollouts.readers.parsing.records import list_names
 
 _RESPONSES = frozenset((*REWARD_LISTS, *ANSWER_KEYS, *TEXT_LISTS))
@@ -77,6 +78,7 @@ class PromptSamples(Struct, kw_only=True):
     further: Mapping[str, Sequence[Any]] = {}
     """Other numbers of the samples, by name, the scalar reward among them."""
     texts: Sequence[Any] = ()  # completions, where they were written
+    ends: Mapping[str, Sequence[Any]] = {}  # what may say how each ended, by name
     policies: tuple[str, ...] = ()  # the policy of each sample, where a row holds one of each
     counts: tuple[int, ...] = ()  # how many samples each stands for; empty: one
 
@@ -290,6 +292,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
             if name == main or NUMBERS.issuperset(map(type, value)) or all(map(is_number, value))
         },
         texts=same[texts] if texts else (),
+        ends={name: value for name, value in same.items() if name in (*ENDS, STATUS)},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,25 +29,28 @@ _FLAGS: dict[str, Status] = {
 def status_in(cell: Any, name: str = STATUS) -> Status:
     """How a completion ended, by a cell of a column of that name: a word, also of an enumeration, or a flag.
 
+    SGLang's reasons are objects with such a word as their type.
+
     >>> status_in("FinishReason.LENGTH", "finish_reason"), status_in(False, "is_truncated"), status_in("passed")
     ('truncated', 'completed', 'unknown')
     """
-    word = text_of(cell).lower()
+    word = text_of(cell["type"] if isinstance(cell, Mapping) and "type" in cell else cell).lower()
     flag = _FLAGS.get(word) if name.endswith("truncated") else None
     return flag or _WORDS.get(word.rpartition(".")[2], "unknown")
 
 
-def are_cut_off(cells: Iterable[Any], name: str) -> NDArray[np.float64]:
+def are_cut_off(cells: Sequence[Any], name: str) -> NDArray[np.float64]:
     """Whether completions were cut off, by the cells of a column of that name, [R]; NaN where that is not known."""
     texts = list(map(text_of, cells))
-    statuses = {text: status_in(text, name) for text in set(texts)}
+    statuses = {text: status_in(cell, name) for text, cell in dict(zip(texts, cells, strict=True)).items()}
     return cut_off(map(statuses.__getitem__, texts))
 
 
 def end_column(names: Collection[str], cells_of: Callable[[str], Sequence[Any]]) -> str | None:
     """The column of how completions ended: by its name, or ``status`` where it says so of all and some were cut off."""
-    named = next((name for end in ENDS for name in names if name.rpartition(".")[2] == end), None)
-    if named is None and STATUS in names:
-        statuses = {status_in(cell) for cell in cells_of(STATUS) if cell is not None}
-        return STATUS if "truncated" in statuses and "unknown" not in statuses else None
-    return named
+    named = (name for end in (*ENDS, STATUS) for name in names if name.rpartition(".")[2] == end)
+    column = next(named, None)
+    if column is None or not column.endswith(STATUS):
+        return column
+    statuses = {status_in(cell) for cell in cells_of(column) if cell is not None}
+    return column if "truncated" in statuses and "unknown" not in statuses else None

@@ -33,6 +33,35 @@ def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
         read(tmp_path, row, columns=ColumnNames(reward="grade"))
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"responses": ["a", "b", "c"], "rewards": [1, 0, 0], "finish_reasons": ["stop", "length", None]},
+        {"responses": ["a", "b", "c"], "rewards": [1, 0, 0], "truncated": [False, True, None]},
+        {"responses": ["a", "b", "c"], "rewards": [1, 0, 0], "status": ["completed", "truncated", "aborted"]},
+        {
+            "samples": [
+                {"text": "a", "score": 1, "stop_reason": {"type": "stop"}},
+                {"text": "b", "score": 0, "stop_reason": {"type": "length"}},
+                {"text": "c", "score": 0},
+            ]
+        },
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"note": "x"}])
+def test_samples_say_how_they_ended(tmp_path: Path, cells: dict[str, Any], more: dict[str, Any]) -> None:
+    rows = [{"task_id": "t"} | cells, {"task_id": "u"} | cells | more]
+    for rewards_only in (True, False):
+        groups = read(tmp_path, *rows, rewards_only=rewards_only).groups
+        ends = [[rollout.status for rollout in group.rollouts] for group in groups]
+        assert ends == [["completed", "truncated", "unknown"]] * 2
+
+
+def test_a_status_of_something_else_says_nothing_of_how_samples_ended(tmp_path: Path) -> None:
+    row = {"task_id": "t", "responses": ["a", "b"], "passed": [True, False], "status": ["passed", "truncated"]}
+    assert {rollout.status for rollout in read(tmp_path, row).groups[0].rollouts} == {"unknown"}
+
+
 def test_numbers_of_samples_are_rewards_by_name_or_as_parts_of_the_reward(tmp_path: Path) -> None:
     samples = [
         {

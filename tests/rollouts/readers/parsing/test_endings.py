@@ -13,6 +13,8 @@ from gradscope.rollouts.readers.parsing.endings import are_cut_off, end_column, 
         ("finish_reason", "stop", "completed"),
         ("finish_reason", "FinishReason.LENGTH", "truncated"),
         ("finish_reason", "true", "unknown"),
+        ("finish_reason", {"type": "length", "length": 5}, "truncated"),
+        ("finish_reason", {"matched": "stop"}, "unknown"),
         ("stop_reason", 2, "unknown"),
         ("stop_reason", None, "unknown"),
         ("status", "ABORTED", "error"),
@@ -28,7 +30,7 @@ def test_a_word_or_a_flag_says_how_a_completion_ended(name: str, cell: Any, stat
 
 
 def test_what_failed_or_says_nothing_is_not_known_to_be_cut_off() -> None:
-    ends = are_cut_off(["length", "stop", "abort", None, "length"], "finish_reason")
+    ends = are_cut_off(["length", {"type": "stop"}, "abort", None, "length"], "finish_reason")
     np.testing.assert_array_equal(ends, [1.0, 0.0, math.nan, math.nan, 1.0])
 
 
@@ -40,7 +42,7 @@ def test_what_failed_or_says_nothing_is_not_known_to_be_cut_off() -> None:
         ({"status": ["completed", None, "truncated", "aborted"]}, "status"),
         ({"status": ["completed", "failed"]}, None),  # as calls and tests do
         ({"status": ["truncated", "passed"]}, None),
-        ({"a.status": ["truncated"]}, None),
+        ({"a.status": ["truncated"], "status": ["ok"]}, "a.status"),
         ({}, None),
     ],
 )
