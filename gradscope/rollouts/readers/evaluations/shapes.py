@@ -40,7 +40,8 @@ from gradscope.rollouts.readers.parsing.cells import (
 from gradscope.rollouts.readers.parsing.endings import ENDS, STATUS
 from gradscope.rollouts.readers.parsing.records import list_names
 
-_RESPONSES = frozenset((*REWARD_LISTS, *ANSWER_KEYS, *TEXT_LISTS))
+_ANSWERS = frozenset((*ANSWER_KEYS, *TEXT_LISTS))
+_RESPONSES = _ANSWERS.union(REWARD_LISTS)
 _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *ANSWER_KEYS[:1])
 """Keys under which a text is the policy's response, and not the task's own solution."""
 _PREDICTIONS = ("pred", "prediction", "predicted", "response", "completion", "generation", "model_answer")
@@ -54,6 +55,7 @@ NO_COLUMNS, _NO_TOTAL = ColumnNames(), "the number of samples is missing"
 _MAX_COUNT = 1_000_000
 MAX_DEPTH = 12
 _MANY_TOKENS = 20
+_WORDS_OF_A_NAME = 4  # at most, of a benchmark or model
 _MANY_PROMPTS = 10  # keys of an object whose lists of 0 and 1 are verdicts on as many prompts, and no columns
 NUMBERS = frozenset({bool, int, float})
 ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
@@ -129,7 +131,8 @@ def prompt_rows(
         The keys and list indices that lead from the document to the part, after ``keys``; the part; its samples.
     """
     counts = node.get(columns.num_correct or "") if isinstance(node, dict) else None
-    samples = samples_of(node, columns) if isinstance(node, dict) else None
+    is_by_prompt = isinstance(node, dict) and _are_prompts(node)
+    samples = samples_of(node, columns) if isinstance(node, dict) and not is_by_prompt else None
     if isinstance(counts, list):  # a count a prompt, of as many samples each
         rows = ({**node, columns.num_correct or "": count} for count in counts)
         yield from (((*keys, str(at)), {}, from_counts(row, columns) or _NO_TOTAL) for at, row in enumerate(rows))
@@ -150,7 +153,10 @@ def prompt_rows(
         of_keys = key_column(node if isinstance(node, dict) else _by_name(node))
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             own = around
-            if of_keys and rows_under(item) and (keys or of_keys != "benchmark"):  # a document may list one benchmark
+            if is_by_prompt:
+                own, has_lists = around | {"prompt": key}, list in map(type, mapping_of(item).values())
+                item = item if has_lists else {"samples": item if isinstance(item, list) else [item]}
+            elif of_keys and rows_under(item) and (keys or of_keys != "benchmark"):  # a document may list one benchmark
                 own = around | {of_keys: key if isinstance(node, dict) else text_of(mapping_of(item).get("name"))}
             inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
             parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
@@ -162,6 +168,16 @@ def prompt_rows(
                 without.append((str(key), item))
         of_prompts = [(key, item) for key, item in without if tuple(item) in layouts]  # with an empty list, say
         yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
+
+
+def _are_prompts(node: Mapping[str, Any]) -> bool:
+    """Whether the keys of an object are texts of prompts, each with its samples: most ask, or say much for a name."""
+    spaced = [key for key in node if " " in key]  # no name of a column, so that most objects cost no more
+    asking = [key for key in spaced if key.rstrip().endswith("?") or len(key.split()) > _WORDS_OF_A_NAME]
+    if len(node) < 2 or 2 * len(asking) <= len(node):
+        return False
+    firsts = (cell[0] if is_list_of_objects(cell) else mapping_of(cell) for cell in node.values() if cell != [])
+    return all(row.keys().isdisjoint(NAMES) and not _ANSWERS.isdisjoint(row) for row in firsts)
 
 
 def _by_name(rows: Sequence[Any]) -> dict[str, Any]:
