@@ -377,6 +377,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
         count=None if all(count == 1 for count in counts) else np.array(counts),
         step=np.repeat(np.array([prompt.step for prompt in prompts], dtype=np.int64), sizes),
         group=np.repeat(np.array(groups, dtype=object), sizes).tolist(),
+        no_group="the id of its prompt is missing",
         prompts=lambda chosen: [prompts[of_prompt[at]].name for at in chosen],
         texts=lambda chosen: [parse.text_of(prompts[of_prompt[at]].cell) for at in chosen],
         numbers=numbers,
@@ -413,7 +414,7 @@ def _prompts_of(
         if step_of_part is None:
             yield _NO_STEP
             continue
-        if named is not None and part.get(named) is None:
+        if named is not None and not parse.text_of(part.get(named)):
             yield f"{named} is missing"
             continue
         if columns.benchmark is not None and columns.benchmark in row:
@@ -462,12 +463,12 @@ def _identify(
             keys = [key for key in ("category", "dataset", within) if row.get(key) is not None]
             return "/".join(parse.text_of(row[key]) for key in keys), ", ".join(keys)
     for key in ROW_IDS:
-        if row.get(key) is not None and row[key] != "":
+        if name := parse.text_of(row.get(key)):
             names = ", ".join(filter(None, (benchmark, key)))
-            return parse.in_environment(row.get(benchmark or ""), parse.text_of(row[key])), names
+            return parse.in_environment(row.get(benchmark or ""), name), names
     for key in roles.USUAL["prompt"]:
-        if row.get(key):
-            return parse.prompt_text_id(row[key]), f"the text of {key}"
+        if row.get(key) and (name := parse.prompt_text_id(row[key])):
+            return name, f"the text of {key}"
     if number := next(filter(roles.PROMPT_NUMBER.fullmatch, row), None):
         name, names = parse.text_of(row[number]), ", ".join(filter(None, (benchmark, number)))
         return parse.in_environment(row.get(benchmark or ""), name), names
