@@ -41,9 +41,10 @@ def status_in(cell: Any, name: str = STATUS) -> Status:
 
 def are_cut_off(cells: Sequence[Any], name: str) -> NDArray[np.float64]:
     """Whether completions were cut off, by the cells of a column of that name, [R]; NaN where that is not known."""
-    texts = list(map(text_of, cells))
-    statuses = {text: status_in(cell, name) for text, cell in dict(zip(texts, cells, strict=True)).items()}
-    return cut_off(map(statuses.__getitem__, texts))
+    texts = cells if {str}.issuperset(map(type, cells)) else list(map(text_of, cells))
+    different = dict(zip(texts, cells, strict=True))
+    ends = dict(zip(different, cut_off(status_in(cell, name) for cell in different.values()).tolist(), strict=True))
+    return np.fromiter(map(ends.__getitem__, texts), np.float64, len(texts))
 
 
 def end_column(names: Collection[str], cells_of: Callable[[str], Sequence[Any]]) -> str | None:
