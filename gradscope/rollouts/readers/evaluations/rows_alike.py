@@ -81,13 +81,8 @@ class _Lists(NamedTuple):
 
     reward: str
     further: tuple[str, ...]  # the lists of rewards
+    ends: tuple[str, ...]  # that of how samples ended, if there is one
     texts: str
-    end: str | None  # that of how samples ended
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        """Those that numbers are made of."""
-        return (*self.further, *filter(None, (self.end,)))
 
 
 def _ids_of(types: Mapping[str, set[type]], columns: LogColumns) -> _Ids | None:
@@ -117,8 +112,8 @@ def _lists_of(types: Mapping[str, set[type]], elements: Mapping[str, set[type]],
     if not are_plain or has_other or is_named or "n" in types or not elements.keys().isdisjoint(PROMPTS):
         return None
     further = (key for key, kinds in elements.items() if key in columns.rewards and kinds <= NUMBERS)
-    end = columns.end if columns.end in elements else None
-    return _Lists(reward, tuple(dict.fromkeys((reward, *further))), texts, end)
+    ends = tuple(key for key in elements if key == columns.end)
+    return _Lists(reward, tuple(dict.fromkeys((reward, *further))), ends, texts)
 
 
 def prompts_alike(rows: Sequence[Mapping[str, Any]], columns: LogColumns) -> list[Prompt]:
@@ -159,14 +154,10 @@ def _samples_alike(
     sizes = {tuple(map(len, by_key[key])) for key in elements}
     if lists is None or len(sizes) != 1 or 0 in next(iter(sizes)):
         return []
+    reward, further, ends, texts = lists
+    names = (*further, *ends)
     return [
-        PromptSamples(
-            shape="lists",
-            rewards=row[lists.reward],
-            further={name: row[name] for name in lists.further},
-            texts=row[lists.texts],
-            ends={} if lists.end is None else {lists.end: row[lists.end]},
-        )
+        PromptSamples(shape="lists", rewards=row[reward], further={name: row[name] for name in names}, texts=row[texts])
         for row in rows
     ]
 
@@ -188,7 +179,7 @@ def table_alike(path: Path, columns: LogColumns) -> TableColumns | None:
         return None
     if ids.prompt != roles.first_present(kinds, roles.USUAL["prompt"]):
         return None
-    read = filter(None, (columns.step, columns.benchmark, ids.key, ids.prompt, *lists.numbers))
+    read = filter(None, (columns.step, columns.benchmark, ids.key, ids.prompt, *lists.further, *lists.ends))
     to_columns = partial(_columns_of_lists, ids=ids, lists=lists, columns=columns)
     return TableColumns(names=tuple(dict.fromkeys(read)), to_columns=to_columns)
 
@@ -234,15 +225,15 @@ def _has_no_null(chunk: pq.ColumnChunkMetaData) -> bool:
 
 
 def _columns_of_lists(cells: Cells, *, ids: _Ids, lists: _Lists, columns: LogColumns) -> Columns:
-    listed = {name: cells.column(name) for name in lists.numbers}
+    listed = {name: cells.column(name) for name in (*lists.further, *lists.ends)}
     sizes = {name: np.diff(to_numpy(column.offsets)) for name, column in listed.items()}
     size, numbers = sizes[lists.reward], dict[str, Any]()
     are_aligned = all(np.array_equal(other, size) for other in sizes.values())
     if are_aligned:
         samples = Cells(cells.path, sum(size), listed, lambda name: listed[name or ""].flatten())
         numbers = {REWARD + name: samples.numbers(name) for name in lists.further}
-        if lists.end is not None:
-            numbers["truncated"] = samples.truncated(lists.end)
+        for name in lists.ends:
+            numbers["truncated"] = samples.truncated(name)
     row = np.repeat(np.arange(len(cells)), size if are_aligned else 0)
     names: Any = cells.prompt_ids(ids.key) if ids.is_text else cells.names(ids.key)
     if columns.benchmark in cells.keys:

@@ -131,14 +131,9 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     apart, question = grouping.settings, grouping.names.prompt if grouping.has_questions else request.columns.prompt
     columns = replace(request.columns, prompt=question)
     listed = [samples for *_, samples in of_many if isinstance(samples, PromptSamples)]
-    ends = {name: [of.ends.get(name, ()) for of in listed] for name in chain.from_iterable(of.ends for of in listed)}
-    log_columns = LogColumns(
-        named=columns,
-        step=step_key,
-        benchmark=grouping.benchmark,
-        rewards=_rewards_in(listed),
-        end=end_column(ends, lambda name: list(chain.from_iterable(ends[name]))),
-    )
+    names, rewards = dict.fromkeys(chain.from_iterable(of.further for of in listed)), _rewards_in(listed)
+    end = end_column(names, lambda name: list(chain.from_iterable(of.further.get(name, ()) for of in listed)))
+    log_columns = LogColumns(named=columns, step=step_key, benchmark=grouping.benchmark, rewards=rewards, end=end)
     to_columns = partial(_to_columns, columns=log_columns, apart=apart)
     files = expand(request.path)
     alike = None if apart else partial(table_alike, columns=log_columns)
@@ -351,7 +346,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
         is_main = all(cells is prompt.samples.rewards for cells, prompt in zip(lists, prompts, strict=True))
         numbers[REWARD + name] = numbers["reward"] if is_main else numbers_of(list(chain.from_iterable(lists)))
     if columns.end is not None:
-        ends = (prompt.samples.ends.get(columns.end) or (None,) * n for prompt, n in sized)
+        ends = (prompt.samples.further.get(columns.end) or (None,) * n for prompt, n in sized)
         numbers["truncated"] = are_cut_off(list(chain.from_iterable(ends)), columns.end)
     groups = [of.name if of.policy is None else f"{of.policy}/{of.name}" for of in prompts]
     sampled_by = list(chain.from_iterable(of.samples.policies or repeat(of.policy, n) for of, n in sized))

@@ -37,7 +37,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     unwrapped,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.endings import ENDS, STATUS
+from gradscope.rollouts.readers.parsing.endings import END_COLUMNS
 from gradscope.rollouts.readers.parsing.records import list_names
 
 _ANSWERS = frozenset((*ANSWER_KEYS, *TEXT_LISTS))
@@ -78,9 +78,8 @@ class PromptSamples(Struct, kw_only=True):
     shape: str  # their layout, in words
     rewards: Sequence[Any]  # a cell for each sample, not yet parsed
     further: Mapping[str, Sequence[Any]] = {}
-    """Other numbers of the samples, by name, the scalar reward among them."""
+    """Other numbers of the samples, by name, the scalar reward among them, and what may say how they ended."""
     texts: Sequence[Any] = ()  # completions, where they were written
-    ends: Mapping[str, Sequence[Any]] = {}  # what may say how each ended, by name
     policies: tuple[str, ...] = ()  # the policy of each sample, where a row holds one of each
     counts: tuple[int, ...] = ()  # how many samples each stands for; empty: one
 
@@ -305,10 +304,9 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
         further={
             name: value
             for name, value in same.items()
-            if name == main or NUMBERS.issuperset(map(type, value)) or all(map(is_number, value))
+            if name in (main, *END_COLUMNS) or NUMBERS.issuperset(map(type, value)) or all(map(is_number, value))
         },
         texts=same[texts] if texts else (),
-        ends={name: value for name, value in same.items() if name in (*ENDS, STATUS)},
     )
 
 

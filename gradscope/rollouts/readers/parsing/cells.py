@@ -204,7 +204,7 @@ def prompt_text_id(prompt: Any) -> str:
     with suppress(MsgspecError, ValueError):  # the latter for half a surrogate pair
         if type(prompt) is list and (messages := convert(prompt, list[_Message])):
             return _messages_id(messages)
-    return digest(said) if (said := parse_messages(prompt) or text_of(prompt)) else ""
+    return digest(text) if (text := parse_messages(prompt) or text_of(prompt)) else ""
 
 
 class _Message(Struct, gc=False, forbid_unknown_fields=True):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.rollouts.groups import Status, cut_off
+from gradscope.rollouts.groups import ENDS, Status
 from gradscope.rollouts.readers.parsing.cells import text_of
 
-STATUS = "status"  # a column of how completions ended, or of calls or tests
-ENDS = ("finish_reason", "stop_reason", "is_truncated", "truncated", "finish_reasons", "stop_reasons")
+_STATUS = "status"  # a column of how completions ended, or of calls or tests
+END_COLUMNS = ("finish_reason", "stop_reason", "is_truncated", "truncated", "finish_reasons", "stop_reasons", _STATUS)
 """Names of columns of how completions ended, and of lists of as much."""
 _WORDS: dict[str, Status] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls"), "completed"),
@@ -26,7 +27,7 @@ _FLAGS: dict[str, Status] = {
 }
 
 
-def status_in(cell: Any, name: str = STATUS) -> Status:
+def status_in(cell: Any, name: str = _STATUS) -> Status:
     """How a completion ended, by a cell of a column of that name: a word, also of an enumeration, or a flag.
 
     SGLang's reasons are objects with such a word as their type.
@@ -42,16 +43,16 @@ def status_in(cell: Any, name: str = STATUS) -> Status:
 def are_cut_off(cells: Sequence[Any], name: str) -> NDArray[np.float64]:
     """Whether completions were cut off, by the cells of a column of that name, [R]; NaN where that is not known."""
     texts = cells if {str}.issuperset(map(type, cells)) else list(map(text_of, cells))
-    different = dict(zip(texts, cells, strict=True))
-    ends = dict(zip(different, cut_off(status_in(cell, name) for cell in different.values()).tolist(), strict=True))
+    statuses = {text: status_in(cell, name) for text, cell in dict(zip(texts, cells, strict=True)).items()}
+    ends = {text: ENDS.get(status, math.nan) for text, status in statuses.items()}
     return np.fromiter(map(ends.__getitem__, texts), np.float64, len(texts))
 
 
 def end_column(names: Collection[str], cells_of: Callable[[str], Sequence[Any]]) -> str | None:
     """The column of how completions ended: by its name, or ``status`` where it says so of all and some were cut off."""
-    named = (name for end in (*ENDS, STATUS) for name in names if name.rpartition(".")[2] == end)
+    named = (name for end in END_COLUMNS for name in names if name.rpartition(".")[2] == end)
     column = next(named, None)
-    if column is None or not column.endswith(STATUS):
+    if column is None or not column.endswith(_STATUS):
         return column
     statuses = {status_in(cell) for cell in cells_of(column) if cell is not None}
     return column if "truncated" in statuses and "unknown" not in statuses else None
