@@ -147,11 +147,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         """The ids of the prompts of some rows: their own, else that of their text, else that of their group."""
         names, cells = self.names, rows.chosen(firsts)
         ids = texts_in(group, firsts) if self.by_prompt else [""] * len(firsts)
-        for name, ids_in in (
-            (names.prompt_id, cells.names),
-            (names.prompt, cells.prompt_ids),
-            (self.key, cells.names),
-        ):
+        for name, ids_in in ((names.prompt_id, cells.names), (names.prompt, cells.prompt_ids), (self.key, cells.names)):
             if name is not None and "" in ids:
                 ids = [prompt_id or other for prompt_id, other in zip(ids, texts_in(ids_in(name)), strict=True)]
         return list(map(in_environment, texts_in(cells.names(self.environment)), ids)) if self.environment else ids

@@ -217,10 +217,7 @@ def read_flat(
         *([_EPISODES] if is_evaluation and _count_up(first.many) else []),
     ]
     return assemble_groups(
-        request,
-        request.source(format, title, inferred=[*inferred, *notes]),
-        groups=groups,
-        quarantine=quarantine,
+        request, request.source(format, title, inferred=[*inferred, *notes]), groups=groups, quarantine=quarantine
     )
 
 

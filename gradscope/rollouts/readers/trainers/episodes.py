@@ -108,8 +108,6 @@ RLLM = RowFormat(
 
 
 _BY_PROMPT = "Trajectories of one prompt_id at one global_step are a group."
-
-
 _TUNIX_KEYS = ("global_step", "prompt_id", "group_index", "reward", "status")
 _LONG = ("prompt", "prompt_tokens", "completion_tokens")
 
@@ -117,6 +115,7 @@ _LONG = ("prompt", "prompt_tokens", "completion_tokens")
 def _tunix_rows(rows: Cells) -> Columns:
     versions = [rows.steps(key).tolist() for key in ("rollout_policy_version", "consumed_policy_version")]
     num_prompt, num_tokens = (parse.nums_ids(parse.jsons_of(rows.column(key))) for key in _LONG[1:])
+    lengths = np.where(num_prompt < 0, UNKNOWN, num_tokens)
 
     def details(at: int) -> dict[str, Any]:
         first, last = (of_rows[at] for of_rows in versions)
@@ -133,11 +132,7 @@ def _tunix_rows(rows: Cells) -> Columns:
         group=rows.names("prompt_id"),
         no_group="prompt_id is missing",
         texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
-        numbers={
-            "reward": rows.numbers("reward"),
-            "num_tokens": np.where(num_prompt < 0, UNKNOWN, num_tokens),
-            "truncated": rows.truncated("status"),
-        },
+        numbers={"reward": rows.numbers("reward"), "num_tokens": lengths, "truncated": rows.truncated("status")},
         no_reward=partial(rows.no_reward, "reward"),
         noted={TEXT_ONLY: np.array([cell is UNSET for cell in rows.column("completion_tokens")], dtype=np.bool_)},
         samples=[name or None for name in index_names(rows.steps("group_index"))],

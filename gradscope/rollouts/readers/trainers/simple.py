@@ -438,7 +438,7 @@ def _open_instruct_rows(
     prompts, responses, logprobs = (parse.jsons_of(rows.column(key)) for key in _TRACE_TOKENS)
     ids = {text: _id_of_tokens(text) for text in dict.fromkeys(prompts)}
     of_row = [ids[text] for text in prompts]
-    lengths = parse.nums_ids(responses)
+    lengths, numbers = parse.nums_ids(responses), {name: rows.numbers(name) for name in ("reward", "advantage")}
     is_logged = np.array([text != b"null" for text in logprobs])
     if mixed is None:
         groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
@@ -451,21 +451,14 @@ def _open_instruct_rows(
     def details(at: int) -> dict[str, Any]:
         if of_odd_rows is not None and of_row[at]:
             of_odd_rows[int(steps[at]), indices[at]].add(of_row[at])
-        return {
-            "completion": "",
-            "tokens": _open_instruct_tokens({key: rows.cell(key, at) for key in _TRACE_TOKENS}),
-        }
+        return {"completion": "", "tokens": _open_instruct_tokens({key: rows.cell(key, at) for key in _TRACE_TOKENS})}
 
     return Columns(
         step=steps,
         group=groups,
         no_group="prompt_idx is not a whole number",
         prompts=lambda chosen: [of_row[at] for at in chosen],
-        numbers={
-            **{name: rows.numbers(name) for name in ("reward", "advantage")},
-            "num_tokens": lengths,
-            "truncated": rows.truncated("finish_reason"),
-        },
+        numbers={**numbers, "num_tokens": lengths, "truncated": rows.truncated("finish_reason")},
         no_reward=partial(rows.no_reward, "reward"),
         is_odd=(lengths < 0)
         | (is_logged & (parse.flat_lengths(logprobs) != lengths))
