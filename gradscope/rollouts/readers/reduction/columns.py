@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, cached_property, partial
 from itertools import chain, islice, repeat
 from operator import attrgetter
@@ -475,8 +476,7 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
         if why is not None:
             quarantine.add(why, location, counts[at])
         rewards = {name: values[at] for name, values in functions.items()}
-        if not columns.has_all_functions:
-            rewards = {name: number for name, number in rewards.items() if number is not None}
+        rewards = rewards if columns.has_all_functions else {name: of for name, of in rewards.items() if of is not None}
         fields: dict[str, Any] = {
             "reward": numbers["reward"][at],
             "rewards": rewards,
@@ -531,10 +531,8 @@ def arrow_numbers(column: pa.Array, *, from_text: bool = False) -> Floats:
         numbers = arrays.to_filled(column.cast(pa.float64(), safe=False), math.nan)
         return np.where(np.isfinite(numbers), numbers, math.nan)
     if from_text and pa.types.is_string(kind):
-        try:
+        with suppress(pa.ArrowInvalid):
             return arrow_numbers(column.cast(pa.float64()))
-        except pa.ArrowInvalid:
-            pass
     return _of_distinct(column, partial(_parsed, from_text=from_text), math.nan)
 
 
@@ -546,11 +544,9 @@ def _parsed(cells: Iterable[Any], *, from_text: bool) -> Floats:
 def numbers_of(cells: Sequence[Any]) -> Floats:
     """Numbers, booleans as 1 and 0; NaN for any other cell and what is not finite, [R]."""
     if _NUMBERS.issuperset(map(type, cells)):
-        try:
+        with suppress(OverflowError):  # a whole number beyond all floats
             numbers = np.array(cells, dtype=np.float64)
             return numbers if np.isfinite(numbers).all() else np.where(np.isfinite(numbers), numbers, math.nan)
-        except OverflowError:  # a whole number beyond all floats
-            pass
     return arrays.to_floats(None if cell is UNSET else parse.finite_or_none(cell) for cell in cells)
 
 
@@ -574,12 +570,10 @@ def index_names(indices: Counts) -> list[str]:
 
 def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
     """Steps by ``step_number``; -1 where one is none, [R]."""
-    try:
-        if {int}.issuperset(map(type, cells)):
+    if {int}.issuperset(map(type, cells)):
+        with suppress(OverflowError):
             steps = np.array(cells, dtype=np.int64)
             return np.where((steps < 0) | (steps > parse.LARGEST_STEP), _NO_STEP, steps)
-    except OverflowError:
-        pass
     number_of: Callable[[Any], int | None] = parse.step_number
     if {str}.issuperset(map(type, cells)):  # rows of a step repeat its text
         number_of = {cell: parse.step_number(cell) for cell in set(cells)}.__getitem__
