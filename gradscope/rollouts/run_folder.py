@@ -155,11 +155,7 @@ def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str 
 
 
 def with_initial(
-    refs: Iterable[WeightsRef],
-    initial: Path | None,
-    base_of: Callable[[Path], str | None],
-    *,
-    before_0: bool = False,
+    refs: Iterable[WeightsRef], initial: Path | None, base_of: Callable[[Path], str | None], *, before_0: bool = False
 ) -> tuple[WeightsRef, ...]:
     """A run's weights by updates, those of ``initial`` for 0, or before 0; mixed models and adapters are refused."""
     if initial is None:

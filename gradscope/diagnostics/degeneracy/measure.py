@@ -30,8 +30,7 @@ from gradscope.diagnostics.degeneracy.reward_functions import (
     measure_reward_functions,
     silent_functions,
 )
-from gradscope.diagnostics.logged.measure import TRUNCATED
-from gradscope.diagnostics.logged.tokens import first_logged
+from gradscope.diagnostics.logged.measure import shares_cut_off
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary
@@ -422,8 +421,7 @@ def _num_zeroed(groups: RewardTable) -> int:
 def _frac_cut_off(run: Run, groups: RewardTable) -> float:
     if groups.truncated is not None:
         return float(np.nanmean(groups.truncated))
-    _, logged = first_logged(run, TRUNCATED) or ("", {})
-    return fmean([share for share in logged.values() if 0.0 <= share <= 1.0] or [0.0])
+    return fmean([share for share in shares_cut_off(run).values() if 0.0 <= share <= 1.0] or [0.0])
 
 
 def _logged_again(groups: RewardTable) -> dict[str, Any]:

@@ -27,6 +27,11 @@ _NO_TIMES = "rollouts were not timed"
 _ONE_TIMED = "no step has two timed rollouts"
 
 
+def shares_cut_off(run: Run) -> Mapping[int, float]:
+    """Step -> share of completions that were cut off, as the trainer logged it."""
+    return (tokens.first_logged(run, TRUNCATED) or ("", {}))[1]
+
+
 class _Rows(Struct, frozen=True, kw_only=True):
     """Rollouts whose end or time is known."""
 
@@ -55,8 +60,7 @@ class GenerationPart:
     @staticmethod
     def result(steps: Mapping[int, _Rows], run: Run, resampling: Resampling) -> Generation:
         """The whole log and each step; of ends that are known nowhere what the trainer logged."""
-        reported = None if any(rows.ends for rows in steps.values()) else tokens.first_logged(run, TRUNCATED)
-        logged = {} if reported is None else reported[1]
+        logged = {} if any(rows.ends for rows in steps.values()) else shares_cut_off(run)
         numbers = [_numbers(step, rows, logged, resampling) for step, rows in steps.items()]
         by_step = tuple(row for row in numbers if row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined)
         if not by_step:

@@ -32,13 +32,6 @@ from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_i
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.token_columns import hold_tokens, tokens_by_names
 
-ENDS = ("finish_reason", "stop_reason", "is_truncated", "truncated")
-"""Columns of how completions ended."""
-_IS_CUT_OFF = {
-    **dict.fromkeys(("length", "max_tokens", "max_new_tokens", "max_length", "truncated", "true"), 1.0),
-    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", "completed", "tool_calls", "false"), 0.0),
-}
-_FLAGS = {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0}  # where a column asks yes or no
 TIMES = ("generation_seconds", "timing")  # columns that ``generation_seconds`` looks at
 
 
@@ -54,7 +47,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     apart: tuple[str, ...] = ()  # those that tell groups of one key apart
     held_out: tuple[str, ...] = ()  # those that may say that a row is of an evaluation and none of training
     times: tuple[str, ...] = ()  # those of :data:`TIMES`
-    end: str | None = None  # that of :data:`ENDS`
+    end: str | None = None  # the one that says how completions ended
     entries: frozenset[str] = frozenset()  # those that are entries of objects
     measures_completions: bool = False  # whether completions are read, too, because rewards alone do not suffice
 
@@ -145,10 +138,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
                 generation_seconds(dict(zip(self.times, of_row, strict=True))) for of_row in timed
             )
         if self.end is not None:
-            texts = texts_in(rows.names(self.end))
-            ends = _IS_CUT_OFF | (_FLAGS if self.end.endswith("truncated") else {})
-            of_text = {text: ends.get(text.lower(), ends.get(text.rpartition(".")[2].lower())) for text in set(texts)}
-            numbers["truncated"] = to_floats(map(of_text.__getitem__, texts))
+            numbers["truncated"] = rows.truncated(self.end)
         if names.advantage is not None:
             numbers["advantage"] = rows.numbers(names.advantage)
         return numbers
@@ -157,11 +147,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         """The ids of the prompts of some rows: their own, else that of their text, else that of their group."""
         names, cells = self.names, rows.chosen(firsts)
         ids = texts_in(group, firsts) if self.by_prompt else [""] * len(firsts)
-        for name, ids_in in (
-            (names.prompt_id, cells.names),
-            (names.prompt, cells.prompt_ids),
-            (self.key, cells.names),
-        ):
+        for name, ids_in in ((names.prompt_id, cells.names), (names.prompt, cells.prompt_ids), (self.key, cells.names)):
             if name is not None and "" in ids:
                 ids = [prompt_id or other for prompt_id, other in zip(ids, texts_in(ids_in(name)), strict=True)]
         return list(map(in_environment, texts_in(cells.names(self.environment)), ids)) if self.environment else ids

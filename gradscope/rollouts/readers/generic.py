@@ -20,7 +20,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import nested
-from gradscope.rollouts.readers.flat_columns import ENDS, TIMES, FlatColumns, column_log
+from gradscope.rollouts.readers.flat_columns import TIMES, FlatColumns, column_log
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.grouping import (
     Grouping,
@@ -38,6 +38,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     prompt_text_id,
     text_of,
 )
+from gradscope.rollouts.readers.parsing.endings import end_column
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
 from gradscope.rollouts.readers.parsing.records import (
     NUM_SEARCHED,
@@ -216,10 +217,7 @@ def read_flat(
         *([_EPISODES] if is_evaluation and _count_up(first.many) else []),
     ]
     return assemble_groups(
-        request,
-        request.source(format, title, inferred=[*inferred, *notes]),
-        groups=groups,
-        quarantine=quarantine,
+        request, request.source(format, title, inferred=[*inferred, *notes]), groups=groups, quarantine=quarantine
     )
 
 
@@ -307,7 +305,7 @@ def _flat_columns(
         held_out=() if is_evaluation else roles.held_out_columns(names),
         apart=tuple(filter(None, apart)),
         times=tuple(name for name in TIMES if name in names),
-        end=next((name for end in ENDS for name in names if name.rpartition(".")[2] == end), None),
+        end=end_column(names, lambda name: [row.get(name) for row in first.many_with_entries]),
         entries=frozenset(names) - set(roles.columns_in(first.plain)),
     )
 

@@ -42,10 +42,15 @@ _REWARD_WORD = re.compile(
 _VERDICT_WORD = re.compile(r"exact|match|right|valid|won|_ok$", re.IGNORECASE)
 
 
+def _name_rollouts(path: Path) -> str:
+    file_or = "file or " if path.is_file() else ""
+    return f"Name the trainer's {file_or}folder of rollouts, or log them in the next run: {_LOG_ROLLOUTS}."
+
+
 class _Kind(Struct, frozen=True, kw_only=True):
     matches: Callable[[Path], bool]  # whether an existing path is of this kind
     description: str  # the predicate of the sentence about it
-    hint: Callable[[Path], str]  # what to do instead
+    hint: Callable[[Path], str] = _name_rollouts  # what to do instead
 
 
 def refuse_checkpoint(path: Path) -> None:
@@ -242,11 +247,6 @@ def _unpacking(path: Path) -> str:
     return f"Unpack it and name what comes out: {unpack} {shlex.quote(str(path))}{into}"
 
 
-def _name_rollouts(path: Path) -> str:
-    file_or = "file or " if path.is_file() else ""
-    return f"Name the trainer's {file_or}folder of rollouts, or log them in the next run: {_LOG_ROLLOUTS}."
-
-
 _CHECKPOINT = _Kind(
     matches=is_checkpoint,
     description="is a checkpoint: weights and the trainer's state, without rollouts",
@@ -270,12 +270,10 @@ _KINDS = (
     _Kind(
         matches=lambda path: _has(path, "global_step_*/actor"),
         description="is a trainer's folder with checkpoints and without rollouts",
-        hint=_name_rollouts,
     ),
     _Kind(
         matches=_is_loggers,
         description="is what W&B, trackio or TensorBoard keeps of a run, without metrics by step and without rollouts",
-        hint=_name_rollouts,
     ),
     _Kind(
         matches=lambda path: _has(path, "dataset_dict.json"),
@@ -290,7 +288,6 @@ _KINDS = (
     _Kind(
         matches=lambda path: _is_file(path, "*.safetensors", "*.gguf"),
         description="is a file of weights, without rollouts",
-        hint=_name_rollouts,
     ),
     _Kind(
         matches=lambda path: _is_file(path, "*.tar", "*.tar.gz", "*.tgz", "*.zip"),
@@ -300,13 +297,8 @@ _KINDS = (
     _Kind(
         matches=lambda path: _is_file(path, "*.ipynb"),
         description="is a notebook whose outputs have no table of metrics with a step, nor a trainer's lines",
-        hint=_name_rollouts,
     ),
-    _Kind(
-        matches=_is_text,
-        description=f"is text without rows; rows are read from {', '.join(SUFFIXES)} files",
-        hint=_name_rollouts,
-    ),
+    _Kind(matches=_is_text, description=f"is text without rows; rows are read from {', '.join(SUFFIXES)} files"),
 )
 _PICKLED = (
     (

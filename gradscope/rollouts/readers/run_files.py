@@ -181,10 +181,7 @@ class CheckpointLayout(Struct, frozen=True, kw_only=True):
 _NAMES = ("checkpoint*", "step*", "global_step*", "iter*", "ckpt*", "update*", "*[-_]step*")
 _ABOVE = ("", "epoch*/", "ckpt*/", "weights/")
 _LAYOUT = CheckpointLayout(
-    patterns=(
-        *(f"{above}{name}" for above in _ABOVE for name in _NAMES),
-        "checkpoints/*",
-    ),
+    patterns=(*(f"{above}{name}" for above in _ABOVE for name in _NAMES), "checkpoints/*"),
     inside=("hf_model", "hf", "huggingface", "model", "policy", "actor"),
     merge=lambda _: "Save it with save_pretrained() in the next run.",
 )

@@ -204,6 +204,8 @@ def test_seconds_are_those_of_the_row_reader(tmp_path: Path, cells: dict[str, An
         ("is_truncated", [True, False, None, True], [1.0, 0.0, math.nan, 1.0]),
         ("truncated", [1, 0, 0, 1], [1.0, 0.0, 0.0, 1.0]),
         ("truncated", [1.0, 0.0, None, 1.0], [1.0, 0.0, math.nan, 1.0]),
+        ("status", ["truncated", "completed", "aborted", "completed"], [1.0, 0.0, math.nan, 0.0]),
+        ("status", ["truncated", "completed", "passed", "completed"], None),
         ("finish_reason", ["error", "abort", None, "error"], None),
         ("finish_reason", [1, 0, 1, 1], None),
     ],

@@ -1,4 +1,5 @@
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,8 +16,34 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from tests.rollouts.build import model_folder
-from tests.rollouts.readers.lines import IDS, rewards_of, steps_logged
+from tests.rollouts.readers.lines import IDS, rewards_of, set_aside, steps_logged
 from tests.rollouts.readers.lines import write_lines as write
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".parquet"])
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([{"step": 1, "group_id": group, "reward": 1.0} for group in (1.0, math.nan, 2.0)], "group_id is missing"),
+        ([{"task_id": task, "passed": True} for task in (1.0, math.nan, 2.0)], "task_id is missing"),
+        (
+            [{"task_id": task, "responses": ["a"], "rewards": [1.0]} for task in (1.0, math.nan, 2.0)],
+            "the id of its prompt is missing",
+        ),
+    ],
+)
+def test_nan_where_an_id_should_be_is_no_id(suffix: str, rows: list[dict[str, Any]], why: str, tmp_path: Path) -> None:
+    path = tmp_path / f"log{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        write(path, *rows)
+    for rewards_only in (True, False):
+        run = read_run(path, rewards_only=rewards_only)
+        assert [group.prompt_id for group in run.groups] == ["1.0", "2.0"]
+        assert set_aside(run) == {why: 1}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import REWARD, RewardTable, Status
+from gradscope.rollouts.groups import REWARD, RewardTable
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -278,7 +278,6 @@ LIGHTEVAL = RowFormat(
 
 
 _SKYRL_STEP = re.compile(r"^global_step_([0-9]+)_evals$")
-_SKYRL_STATUS: dict[str, Status] = {"stop": "completed", "length": "truncated"}
 _SKYRL_BY_PROMPT = "Responses to one prompt of one data source are a group; equal prompts merge."
 _SKYRL_SUMMED = "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
 
@@ -326,13 +325,10 @@ def _skyrl_rows(rows: Cells) -> Columns:
         group=group,
         no_group="input_prompt is missing",
         texts=lambda chosen: list(map(text_of, rows.cells("input_prompt", chosen))),
-        numbers={"reward": scored.numbers("score")},
+        numbers={"reward": scored.numbers("score"), "truncated": rows.truncated("stop_reason")},
         no_reward=partial(scored.no_reward, "score"),
         noted={_SKYRL_SUMMED: np.array(sums)},
-        details=lambda at: {
-            "completion": text_of(rows.cell("output_response", at)),
-            "status": _SKYRL_STATUS.get(text_of(rows.cell("stop_reason", at)), "unknown"),
-        },
+        details=lambda at: {"completion": text_of(rows.cell("output_response", at))},
     )
 
 

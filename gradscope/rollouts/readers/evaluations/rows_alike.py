@@ -30,15 +30,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
 )
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.columnar import open_parquet
-from gradscope.rollouts.readers.reduction.columns import (
-    Cells,
-    Columns,
-    Fact,
-    TableColumns,
-    arrow_numbers,
-    step_numbers,
-    texts_in,
-)
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Fact, TableColumns, step_numbers, texts_in
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -65,6 +57,7 @@ class LogColumns(Struct, frozen=True, kw_only=True):
     step: str | None  # the column of steps
     benchmark: str | None  # the column of the benchmark within which ids count
     rewards: frozenset[str]  # the numbers of samples that are those of reward functions
+    end: str | None = None  # what says of samples how they ended
 
 
 class _Ids(NamedTuple):
@@ -81,6 +74,7 @@ class _Lists(NamedTuple):
 
     reward: str
     further: tuple[str, ...]  # the lists of rewards
+    ends: tuple[str, ...]  # that of how samples ended, if there is one
     texts: str
 
 
@@ -111,7 +105,8 @@ def _lists_of(types: Mapping[str, set[type]], elements: Mapping[str, set[type]],
     if not are_plain or has_other or is_named or "n" in types or not elements.keys().isdisjoint(PROMPTS):
         return None
     further = (key for key, kinds in elements.items() if key in columns.rewards and kinds <= NUMBERS)
-    return _Lists(reward, tuple(dict.fromkeys((reward, *further))), texts)
+    ends = tuple(key for key in elements if key == columns.end)
+    return _Lists(reward, tuple(dict.fromkeys((reward, *further))), ends, texts)
 
 
 def prompts_alike(rows: Sequence[Mapping[str, Any]], columns: LogColumns) -> list[Prompt]:
@@ -152,11 +147,10 @@ def _samples_alike(
     sizes = {tuple(map(len, by_key[key])) for key in elements}
     if lists is None or len(sizes) != 1 or 0 in next(iter(sizes)):
         return []
-    reward, further, texts = lists
+    reward, further, ends, texts = lists
+    names = (*further, *ends)
     return [
-        PromptSamples(
-            shape="lists", rewards=row[reward], further={name: row[name] for name in further}, texts=row[texts]
-        )
+        PromptSamples(shape="lists", rewards=row[reward], further={name: row[name] for name in names}, texts=row[texts])
         for row in rows
     ]
 
@@ -178,7 +172,7 @@ def table_alike(path: Path, columns: LogColumns) -> TableColumns | None:
         return None
     if ids.prompt != roles.first_present(kinds, roles.USUAL["prompt"]):
         return None
-    read = filter(None, (columns.step, columns.benchmark, ids.key, ids.prompt, *lists.further))
+    read = filter(None, (columns.step, columns.benchmark, ids.key, ids.prompt, *lists.further, *lists.ends))
     to_columns = partial(_columns_of_lists, ids=ids, lists=lists, columns=columns)
     return TableColumns(names=tuple(dict.fromkeys(read)), to_columns=to_columns)
 
@@ -210,7 +204,8 @@ def _types_of(kind: pa.DataType) -> set[type]:
 
 def _matters(name: str, kind: pa.DataType, columns: LogColumns) -> bool:
     """Whether a list of such elements may say something of samples; others are not read."""
-    is_named = name in (columns.named.reward, *roles.ANSWER_KEYS, *roles.TEXT_LISTS, *roles.REWARD_LISTS)
+    named = (columns.named.reward, columns.end)
+    is_named = name in (*named, *roles.ANSWER_KEYS, *roles.TEXT_LISTS, *roles.REWARD_LISTS)
     if pa.types.is_struct(kind):
         entries = {kind.field(at).name for at in range(kind.num_fields)}
         return is_named or not entries.isdisjoint((columns.named.reward, *roles.USUAL["reward"]))
@@ -223,11 +218,15 @@ def _has_no_null(chunk: pq.ColumnChunkMetaData) -> bool:
 
 
 def _columns_of_lists(cells: Cells, *, ids: _Ids, lists: _Lists, columns: LogColumns) -> Columns:
-    sizes = {name: np.diff(to_numpy(cells.column(name).offsets)) for name in lists.further}
-    size, numbers = sizes[lists.reward], {}
+    listed = {name: cells.column(name) for name in (*lists.further, *lists.ends)}
+    sizes = {name: np.diff(to_numpy(column.offsets)) for name, column in listed.items()}
+    size, numbers = sizes[lists.reward], dict[str, Any]()
     are_aligned = all(np.array_equal(other, size) for other in sizes.values())
     if are_aligned:
-        numbers = {name: arrow_numbers(cells.column(name).flatten()) for name in lists.further}
+        samples = Cells(cells.path, sum(size), listed, lambda name: listed[name or ""].flatten())
+        numbers = {REWARD + name: samples.numbers(name) for name in lists.further}
+        for name in lists.ends:
+            numbers["truncated"] = samples.truncated(name)
     row = np.repeat(np.arange(len(cells)), size if are_aligned else 0)
     names: Any = cells.prompt_ids(ids.key) if ids.is_text else cells.names(ids.key)
     if columns.benchmark in cells.keys:
@@ -240,9 +239,6 @@ def _columns_of_lists(cells: Cells, *, ids: _Ids, lists: _Lists, columns: LogCol
         step=steps[row],
         group=names.take(to_indices(row)),
         texts=lambda chosen: list(map(parse.text_of, cells.cells(ids.prompt, row[chosen].tolist()))),
-        numbers={
-            "reward": numbers.get(lists.reward, steps[:0]),
-            **{REWARD + name: values for name, values in numbers.items()},
-        },
+        numbers={"reward": numbers.get(REWARD + lists.reward, steps[:0]), **numbers},
         notes=[Fact("shape", "lists"), Fact("identity", ids.how)],
     )

@@ -43,6 +43,7 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.grouping import benchmark_column, counted_step, grouping_of, setting_columns
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.endings import are_cut_off, end_column
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
 from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, has_more_rows, peek
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
@@ -129,8 +130,10 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     )
     apart, question = grouping.settings, grouping.names.prompt if grouping.has_questions else request.columns.prompt
     columns = replace(request.columns, prompt=question)
-    rewards = _rewards_in([samples for *_, samples in of_many if isinstance(samples, PromptSamples)])
-    log_columns = LogColumns(named=columns, step=step_key, benchmark=grouping.benchmark, rewards=rewards)
+    listed = [samples for *_, samples in of_many if isinstance(samples, PromptSamples)]
+    names, rewards = dict.fromkeys(chain.from_iterable(of.further for of in listed)), _rewards_in(listed)
+    end = end_column(names, lambda name: list(chain.from_iterable(of.further.get(name, ()) for of in listed)))
+    log_columns = LogColumns(named=columns, step=step_key, benchmark=grouping.benchmark, rewards=rewards, end=end)
     to_columns = partial(_to_columns, columns=log_columns, apart=apart)
     files = expand(request.path)
     alike = None if apart else partial(table_alike, columns=log_columns)
@@ -342,6 +345,9 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
         lists = [prompt.samples.further.get(name) or (None,) * n for prompt, n in sized]
         is_main = all(cells is prompt.samples.rewards for cells, prompt in zip(lists, prompts, strict=True))
         numbers[REWARD + name] = numbers["reward"] if is_main else numbers_of(list(chain.from_iterable(lists)))
+    if columns.end is not None:
+        ends = (prompt.samples.further.get(columns.end) or (None,) * n for prompt, n in sized)
+        numbers["truncated"] = are_cut_off(list(chain.from_iterable(ends)), columns.end)
     groups = [of.name if of.policy is None else f"{of.policy}/{of.name}" for of in prompts]
     sampled_by = list(chain.from_iterable(of.samples.policies or repeat(of.policy, n) for of, n in sized))
     policies = {policy: number for number, policy in enumerate(filter(None, dict.fromkeys(sampled_by)))}
@@ -366,6 +372,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
         count=None if all(count == 1 for count in counts) else np.array(counts),
         step=np.repeat(np.array([prompt.step for prompt in prompts], dtype=np.int64), sizes),
         group=np.repeat(np.array(groups, dtype=object), sizes).tolist(),
+        no_group="the id of its prompt is missing",
         prompts=lambda chosen: [prompts[of_prompt[at]].name for at in chosen],
         texts=lambda chosen: [parse.text_of(prompts[of_prompt[at]].cell) for at in chosen],
         numbers=numbers,
@@ -402,7 +409,7 @@ def _prompts_of(
         if step_of_part is None:
             yield _NO_STEP
             continue
-        if named is not None and part.get(named) is None:
+        if named is not None and not parse.text_of(part.get(named)):
             yield f"{named} is missing"
             continue
         if columns.benchmark is not None and columns.benchmark in row:
@@ -451,12 +458,12 @@ def _identify(
             keys = [key for key in ("category", "dataset", within) if row.get(key) is not None]
             return "/".join(parse.text_of(row[key]) for key in keys), ", ".join(keys)
     for key in ROW_IDS:
-        if row.get(key) is not None and row[key] != "":
+        if name := parse.text_of(row.get(key)):
             names = ", ".join(filter(None, (benchmark, key)))
-            return parse.in_environment(row.get(benchmark or ""), parse.text_of(row[key])), names
+            return parse.in_environment(row.get(benchmark or ""), name), names
     for key in roles.USUAL["prompt"]:
-        if row.get(key):
-            return parse.prompt_text_id(row[key]), f"the text of {key}"
+        if row.get(key) and (name := parse.prompt_text_id(row[key])):
+            return name, f"the text of {key}"
     if number := next(filter(roles.PROMPT_NUMBER.fullmatch, row), None):
         name, names = parse.text_of(row[number]), ", ".join(filter(None, (benchmark, number)))
         return parse.in_environment(row.get(benchmark or ""), name), names

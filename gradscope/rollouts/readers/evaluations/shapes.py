@@ -37,9 +37,11 @@ from gradscope.rollouts.readers.parsing.cells import (
     unwrapped,
     whole_number,
 )
+from gradscope.rollouts.readers.parsing.endings import END_COLUMNS
 from gradscope.rollouts.readers.parsing.records import list_names
 
-_RESPONSES = frozenset((*REWARD_LISTS, *ANSWER_KEYS, *TEXT_LISTS))
+_ANSWERS = frozenset((*ANSWER_KEYS, *TEXT_LISTS))
+_RESPONSES = _ANSWERS.union(REWARD_LISTS)
 _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *ANSWER_KEYS[:1])
 """Keys under which a text is the policy's response, and not the task's own solution."""
 _PREDICTIONS = ("pred", "prediction", "predicted", "response", "completion", "generation", "model_answer")
@@ -54,6 +56,7 @@ NO_COLUMNS, _NO_TOTAL = ColumnNames(), "the number of samples is missing"
 _MAX_COUNT = 1_000_000
 MAX_DEPTH = 12
 _MANY_TOKENS = 20
+_WORDS_OF_A_NAME = 4  # at most, of a benchmark or model
 _MANY_PROMPTS = 10  # keys of an object whose lists of 0 and 1 are verdicts on as many prompts, and no columns
 NUMBERS = frozenset({bool, int, float})
 ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
@@ -76,7 +79,7 @@ class PromptSamples(Struct, kw_only=True):
     shape: str  # their layout, in words
     rewards: Sequence[Any]  # a cell for each sample, not yet parsed
     further: Mapping[str, Sequence[Any]] = {}
-    """Other numbers of the samples, by name, the scalar reward among them."""
+    """Other numbers of the samples, by name, the scalar reward among them, and what may say how they ended."""
     texts: Sequence[Any] = ()  # completions, where they were written
     policies: tuple[str, ...] = ()  # the policy of each sample, where a row holds one of each
     counts: tuple[int, ...] = ()  # how many samples each stands for; empty: one
@@ -130,7 +133,8 @@ def prompt_rows(
     of_counts = columns if columns.num_correct else _listed_counts(mapping_of(node))
     rights = of_counts.num_correct or ""
     counts = node.get(rights) if isinstance(node, dict) else None
-    samples = samples_of(node, columns) if isinstance(node, dict) else None
+    is_by_prompt = isinstance(node, dict) and _are_prompts(node)
+    samples = samples_of(node, columns) if isinstance(node, dict) and not is_by_prompt else None
     if isinstance(counts, list):  # a count a prompt, of as many samples each
         rows = ({**node, rights: count} for count in counts)
         yield from (((*keys, str(at)), {}, from_counts(row, of_counts) or _NO_TOTAL) for at, row in enumerate(rows))
@@ -151,7 +155,10 @@ def prompt_rows(
         of_keys = key_column(node if isinstance(node, dict) else _by_name(node))
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             own = around
-            if of_keys and rows_under(item) and (keys or of_keys != "benchmark"):  # a document may list one benchmark
+            if is_by_prompt:
+                own, has_lists = around | {"prompt": key}, list in map(type, mapping_of(item).values())
+                item = item if has_lists else {"samples": item if isinstance(item, list) else [item]}
+            elif of_keys and rows_under(item) and (keys or of_keys != "benchmark"):  # a document may list one benchmark
                 own = around | {of_keys: key if isinstance(node, dict) else text_of(mapping_of(item).get("name"))}
             inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
             parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
@@ -173,6 +180,16 @@ def _listed_counts(node: Mapping[str, Any]) -> ColumnNames:
         if {int}.issuperset(map(type, cell)):
             return ColumnNames(num_samples=total, num_correct=name)
     return NO_COLUMNS
+
+
+def _are_prompts(node: Mapping[str, Any]) -> bool:
+    """Whether the keys of an object are texts of prompts, each with its samples: most ask, or say much for a name."""
+    spaced = [key for key in node if " " in key]  # no name of a column, so that most objects cost no more
+    asking = [key for key in spaced if key.rstrip().endswith("?") or len(key.split()) > _WORDS_OF_A_NAME]
+    if len(node) < 2 or 2 * len(asking) <= len(node):
+        return False
+    firsts = (cell[0] if is_list_of_objects(cell) else mapping_of(cell) for cell in node.values() if cell != [])
+    return all(row.keys().isdisjoint(NAMES) and not _ANSWERS.isdisjoint(row) for row in firsts)
 
 
 def _by_name(rows: Sequence[Any]) -> dict[str, Any]:
@@ -300,7 +317,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
         further={
             name: value
             for name, value in same.items()
-            if name == main or NUMBERS.issuperset(map(type, value)) or all(map(is_number, value))
+            if name in (main, *END_COLUMNS) or NUMBERS.issuperset(map(type, value)) or all(map(is_number, value))
         },
         texts=same[texts] if texts else (),
     )

@@ -136,10 +136,10 @@ def _are_messages(value: Any) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """The text of a prompt or completion: messages' contents joined by newlines, anything else as JSON; null as ""."""
+    """The text of a cell: of messages their contents joined by newlines, null and NaN as "", anything else as JSON."""
     if isinstance(value, str):
         return value
-    if value is None or value is ABSENT:
+    if value is None or value is ABSENT or (type(value) is float and math.isnan(value)):
         return ""
     if type(value) is int:  # many logs number their prompts
         return str(value)
@@ -197,13 +197,13 @@ def before_answer(messages: Any) -> Any:
 
 
 def prompt_text_id(prompt: Any) -> str:
-    """The id of a prompt that has none in the log: a digest of its messages or its text."""
+    """The id of a prompt that has none in the log: a digest of its messages or its text; "" of one without text."""
     if type(prompt) is str:
         return _text_id(prompt)
     with suppress(MsgspecError, ValueError):  # the latter for half a surrogate pair
         if type(prompt) is list and (messages := convert(prompt, list[_Message])):
             return _messages_id(messages)
-    return digest(parse_messages(prompt) or text_of(prompt))
+    return digest(text) if (text := parse_messages(prompt) or text_of(prompt)) else ""
 
 
 class _Message(Struct, gc=False, forbid_unknown_fields=True):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from contextlib import suppress
+from functools import cache, cached_property, partial
 from itertools import chain, islice, repeat
 from operator import attrgetter
 from pathlib import Path
@@ -25,6 +26,7 @@ from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts import arrays
 from gradscope.rollouts.groups import REWARD, status_of
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.endings import are_cut_off
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, suffix_of
@@ -249,10 +251,12 @@ class Cells:
     def steps(self, key: str | None) -> Counts:
         """Steps or indices by ``step_number``; -1 where one is none, [R]."""
         column = self.column(key)
-        if not isinstance(column, pa.Array):
-            return step_numbers(column)
-        cells, codes = _distinct(column)
-        return np.asarray(np.append(step_numbers(cells), _NO_STEP)[codes])
+        return _of_distinct(column, step_numbers, _NO_STEP) if isinstance(column, pa.Array) else step_numbers(column)
+
+    def truncated(self, key: str) -> Floats:
+        """Whether completions were cut off, by the column of how they ended, [R]; NaN where that is not known."""
+        column, ends = self.column(key), partial(are_cut_off, name=key)
+        return _of_distinct(column, ends, math.nan) if isinstance(column, pa.Array) else ends(self.cells(key))
 
     def not_finite(self, key: str | None) -> NDArray[np.bool_] | None:
         """Where a cell is a number but not a finite one, [R]; None where no decoder lets such a number pass."""
@@ -472,8 +476,7 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
         if why is not None:
             quarantine.add(why, location, counts[at])
         rewards = {name: values[at] for name, values in functions.items()}
-        if not columns.has_all_functions:
-            rewards = {name: number for name, number in rewards.items() if number is not None}
+        rewards = rewards if columns.has_all_functions else {name: of for name, of in rewards.items() if of is not None}
         fields: dict[str, Any] = {
             "reward": numbers["reward"][at],
             "rewards": rewards,
@@ -508,6 +511,12 @@ def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
     return arrays.to_cells(column.dictionary.take(arrays.to_indices(used[has_null:]))), codes - has_null
 
 
+def _of_distinct(column: pa.Array, made_of: Callable[[list[Any]], NDArray[Any]], missing: float) -> NDArray[Any]:
+    """What is made of each different cell of a column, once; ``missing`` for null, [R]."""
+    cells, codes = _distinct(column)
+    return np.asarray(np.append(made_of(cells), missing)[codes])
+
+
 def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:
     """Names of cells; "" for null and for an empty text, [R]."""
     cells, codes = _distinct(column)
@@ -522,12 +531,9 @@ def arrow_numbers(column: pa.Array, *, from_text: bool = False) -> Floats:
         numbers = arrays.to_filled(column.cast(pa.float64(), safe=False), math.nan)
         return np.where(np.isfinite(numbers), numbers, math.nan)
     if from_text and pa.types.is_string(kind):
-        try:
+        with suppress(pa.ArrowInvalid):
             return arrow_numbers(column.cast(pa.float64()))
-        except pa.ArrowInvalid:
-            pass
-    cells, codes = _distinct(column)
-    return np.asarray(np.append(_parsed(cells, from_text=from_text), math.nan)[codes])
+    return _of_distinct(column, partial(_parsed, from_text=from_text), math.nan)
 
 
 def _parsed(cells: Iterable[Any], *, from_text: bool) -> Floats:
@@ -538,11 +544,9 @@ def _parsed(cells: Iterable[Any], *, from_text: bool) -> Floats:
 def numbers_of(cells: Sequence[Any]) -> Floats:
     """Numbers, booleans as 1 and 0; NaN for any other cell and what is not finite, [R]."""
     if _NUMBERS.issuperset(map(type, cells)):
-        try:
+        with suppress(OverflowError):  # a whole number beyond all floats
             numbers = np.array(cells, dtype=np.float64)
             return numbers if np.isfinite(numbers).all() else np.where(np.isfinite(numbers), numbers, math.nan)
-        except OverflowError:  # a whole number beyond all floats
-            pass
     return arrays.to_floats(None if cell is UNSET else parse.finite_or_none(cell) for cell in cells)
 
 
@@ -566,12 +570,10 @@ def index_names(indices: Counts) -> list[str]:
 
 def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
     """Steps by ``step_number``; -1 where one is none, [R]."""
-    try:
-        if {int}.issuperset(map(type, cells)):
+    if {int}.issuperset(map(type, cells)):
+        with suppress(OverflowError):
             steps = np.array(cells, dtype=np.int64)
             return np.where((steps < 0) | (steps > parse.LARGEST_STEP), _NO_STEP, steps)
-    except OverflowError:
-        pass
     number_of: Callable[[Any], int | None] = parse.step_number
     if {str}.issuperset(map(type, cells)):  # rows of a step repeat its text
         number_of = {cell: parse.step_number(cell) for cell in set(cells)}.__getitem__

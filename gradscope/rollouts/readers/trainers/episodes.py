@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -14,9 +13,10 @@ from msgspec import UNSET, Raw, Struct
 
 from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import to_floats
-from gradscope.rollouts.groups import UNKNOWN, Status, Tokens
+from gradscope.rollouts.groups import UNKNOWN, Tokens
 from gradscope.rollouts.readers.format import RowFormat, has_keys
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.endings import status_in
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -108,22 +108,20 @@ RLLM = RowFormat(
 
 
 _BY_PROMPT = "Trajectories of one prompt_id at one global_step are a group."
-_STATUS: Mapping[str, Status] = {"succeeded": "completed", "truncated": "truncated", "failed": "error"}
-
-
-_TUNIX_KEYS = ("global_step", "prompt_id", "group_index", "reward")
+_TUNIX_KEYS = ("global_step", "prompt_id", "group_index", "reward", "status")
 _LONG = ("prompt", "prompt_tokens", "completion_tokens")
 
 
 def _tunix_rows(rows: Cells) -> Columns:
     versions = [rows.steps(key).tolist() for key in ("rollout_policy_version", "consumed_policy_version")]
     num_prompt, num_tokens = (parse.nums_ids(parse.jsons_of(rows.column(key))) for key in _LONG[1:])
+    lengths = np.where(num_prompt < 0, UNKNOWN, num_tokens)
 
     def details(at: int) -> dict[str, Any]:
         first, last = (of_rows[at] for of_rows in versions)
         return {
             "completion": parse.text_of(rows.cell("completion", at)),
-            "status": _STATUS.get(parse.text_of(rows.cell("status", at)).rpartition(".")[2].lower(), "unknown"),
+            "status": status_in(rows.cell("status", at)),
             "policy_versions": (first, last) if 0 <= first <= last else None,
             "tokens": _tokens(*(parse.token_ids(rows.cell(f"{part}_tokens", at)) for part in ("prompt", "completion"))),
         }
@@ -134,7 +132,7 @@ def _tunix_rows(rows: Cells) -> Columns:
         group=rows.names("prompt_id"),
         no_group="prompt_id is missing",
         texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
-        numbers={"reward": rows.numbers("reward"), "num_tokens": np.where(num_prompt < 0, UNKNOWN, num_tokens)},
+        numbers={"reward": rows.numbers("reward"), "num_tokens": lengths, "truncated": rows.truncated("status")},
         no_reward=partial(rows.no_reward, "reward"),
         noted={TEXT_ONLY: np.array([cell is UNSET for cell in rows.column("completion_tokens")], dtype=np.bool_)},
         samples=[name or None for name in index_names(rows.steps("group_index"))],

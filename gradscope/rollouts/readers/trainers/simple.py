@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import run_starts, to_strings, to_texts
-from gradscope.rollouts.groups import REWARD, RewardTable, Status, Tokens
+from gradscope.rollouts.groups import REWARD, RewardTable, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
@@ -380,7 +380,6 @@ TRACKIO = RowFormat(
 
 
 _Prompts = defaultdict[tuple[int, str | None], set[str]]  # step and ``prompt_idx`` -> ids of its prompts
-_FINISHED: dict[str, Status] = {"'stop'": "completed", "'length'": "truncated"}
 
 
 def _open_instruct_survey(rows: Sequence[Row], reading: Reading) -> dict[str, frozenset[int]]:
@@ -427,7 +426,7 @@ def _open_instruct_columns(reading: Reading, mixed: frozenset[int] | None = None
     )
 
 
-_TRACE_KEYS = ("step", "prompt_idx", "reward", "advantage")
+_TRACE_KEYS = ("step", "prompt_idx", "reward", "advantage", "finish_reason")
 _TRACE_TOKENS = ("prompt_tokens", "response_tokens", "logprobs")
 
 
@@ -439,7 +438,7 @@ def _open_instruct_rows(
     prompts, responses, logprobs = (parse.jsons_of(rows.column(key)) for key in _TRACE_TOKENS)
     ids = {text: _id_of_tokens(text) for text in dict.fromkeys(prompts)}
     of_row = [ids[text] for text in prompts]
-    lengths = parse.nums_ids(responses)
+    lengths, numbers = parse.nums_ids(responses), {name: rows.numbers(name) for name in ("reward", "advantage")}
     is_logged = np.array([text != b"null" for text in logprobs])
     if mixed is None:
         groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
@@ -452,18 +451,14 @@ def _open_instruct_rows(
     def details(at: int) -> dict[str, Any]:
         if of_odd_rows is not None and of_row[at]:
             of_odd_rows[int(steps[at]), indices[at]].add(of_row[at])
-        return {
-            "completion": "",
-            "status": _FINISHED.get(repr(rows.cell("finish_reason", at)), "unknown"),
-            "tokens": _open_instruct_tokens({key: rows.cell(key, at) for key in _TRACE_TOKENS}),
-        }
+        return {"completion": "", "tokens": _open_instruct_tokens({key: rows.cell(key, at) for key in _TRACE_TOKENS})}
 
     return Columns(
         step=steps,
         group=groups,
         no_group="prompt_idx is not a whole number",
         prompts=lambda chosen: [of_row[at] for at in chosen],
-        numbers={"reward": rows.numbers("reward"), "advantage": rows.numbers("advantage"), "num_tokens": lengths},
+        numbers={**numbers, "num_tokens": lengths, "truncated": rows.truncated("finish_reason")},
         no_reward=partial(rows.no_reward, "reward"),
         is_odd=(lengths < 0)
         | (is_logged & (parse.flat_lengths(logprobs) != lengths))

@@ -22,10 +22,11 @@ from msgspec import UNSET
 from gradscope.errors import InputError
 from gradscope.outside.limits import is_zip
 from gradscope.outside.torch_archive import read_archive
-from gradscope.rollouts.groups import RewardTable, Status, Tokens
+from gradscope.rollouts.groups import RewardTable, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.columnar import read_parquet
+from gradscope.rollouts.readers.parsing.endings import status_in
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     TEXT_ONLY,
@@ -38,9 +39,6 @@ from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_names, numbers_of, rewards_of
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_run_files
-
-_STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
-
 
 _NUM_PEEKED = 20  # rows of the first file that are read for the names of rewards
 
@@ -101,12 +99,12 @@ def _sample_columns(
         no_group="group_index is not a whole number",
         prompts=lambda chosen: list(map(parse.prompt_text_id, rows.cells("prompt", chosen))),
         texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
-        numbers={**rewards_of(rewards), "reward": numbers_of(parts)},
+        numbers={**rewards_of(rewards), "reward": numbers_of(parts), "truncated": rows.truncated("status")},
         no_reward=lambda at: str(parse.parse_reward(parts[at])),
         samples=[name or None for name in index_names(rows.steps(index))],
         details=lambda at: {
             "messages": parse.parse_messages(rows.cell("prompt", at)),
-            "status": _STATUS.get(parse.text_of(rows.cell("status", at)), "unknown"),
+            "status": status_in(rows.cell("status", at)),
             **details(at),
         },
         **also,
@@ -171,7 +169,7 @@ FORMAT = RowFormat(
 
 
 _relax_rows = partial(_rows, index=_INDEX, has_tokens=False)
-_RELAX_KEYS = ("rollout_id", "group_index", _INDEX, "reward")
+_RELAX_KEYS = ("rollout_id", "group_index", _INDEX, "reward", "status")
 RELAX = RowFormat(
     name="relax",
     looks_for="rollout_result/train/<step>.jsonl with rollout_id and group_index (Relax)",

@@ -36,13 +36,7 @@ from gradscope.rollouts.groups import (
 )
 from gradscope.rollouts.readers.format import Format, has_row
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.quarantine import (
-    TEXT_ONLY,
-    LinesLog,
-    QuarantineLog,
-    WatchedLog,
-    filter_caveat,
-)
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, LinesLog, QuarantineLog, WatchedLog, filter_caveat
 from gradscope.rollouts.readers.parsing.records import (
     ReadRequest,
     assemble_groups,

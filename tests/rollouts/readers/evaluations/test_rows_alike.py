@@ -2,12 +2,14 @@
 
 import math
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
@@ -121,6 +123,29 @@ def test_files_alike_are_read_without_responses_as_json_lines_are(
     write_lines(tmp_path / "log.jsonl", *rows)
     of_lines = read_run(tmp_path / "log.jsonl", rewards_only=True)
     assert _shown(read_run(path, rewards_only=True)) == _shown(of_lines)
+
+
+@pytest.mark.parametrize("form", ["plain", "with a null", "unlike"])
+def test_lists_of_how_samples_ended_are_read_without_responses_as_row_by_row(form: str, tmp_path: Path) -> None:
+    rows = _rows(finish_reasons=["stop", "length"])
+    rows[0] |= {"plain": {}, "with a null": {"finish_reasons": [None, "length"]}, "unlike": {"note": "?"}}[form]
+    path = _write(tmp_path, *rows)
+    columns = table_alike(path, replace(COLUMNS, end="finish_reasons"))
+    names = None if columns is None else columns.names
+    assert names == (None if form == "with a null" else ("id", "rewards", "finish_reasons"))
+    write_lines(tmp_path / "log.jsonl", *rows)
+    statuses = ["unknown" if form == "with a null" else "completed", "truncated", *["completed", "truncated"] * 6]
+    for file, rewards_only in product((path, tmp_path / "log.jsonl"), (True, False)):
+        run = read_run(file, rewards_only=rewards_only)
+        assert [rollout.status for group in run.groups for rollout in group.rollouts] == statuses
+
+
+def test_lists_of_how_samples_ended_of_another_length_are_none(tmp_path: Path) -> None:
+    rows = [*_rows(finish_reasons=["stop", "length"]), {**ROW, "id": "z", "finish_reasons": ["length"]}]
+    write_lines(tmp_path / "log.jsonl", *rows)
+    for file in (_write(tmp_path, *rows), tmp_path / "log.jsonl"):
+        ends = [rollout.status for rollout in read_run(file, rewards_only=True).groups[-1].rollouts]
+        assert ends == ["unknown", "unknown"]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,70 @@ def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
         read(tmp_path, row, columns=ColumnNames(reward="grade"))
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"responses": ["a", "b", "c"], "rewards": [1, 0, 0], "finish_reasons": ["stop", "length", None]},
+        {"responses": ["a", "b", "c"], "rewards": [1, 0, 0], "truncated": [False, True, None]},
+        {"responses": ["a", "b", "c"], "rewards": [1, 0, 0], "status": ["completed", "truncated", "aborted"]},
+        {
+            "samples": [
+                {"text": "a", "score": 1, "stop_reason": {"type": "stop"}},
+                {"text": "b", "score": 0, "stop_reason": {"type": "length"}},
+                {"text": "c", "score": 0},
+            ]
+        },
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"note": "x"}])
+def test_samples_say_how_they_ended(tmp_path: Path, cells: dict[str, Any], more: dict[str, Any]) -> None:
+    rows = [{"task_id": "t"} | cells, {"task_id": "u"} | cells | more]
+    for rewards_only in (True, False):
+        groups = read(tmp_path, *rows, rewards_only=rewards_only).groups
+        ends = [[rollout.status for rollout in group.rollouts] for group in groups]
+        assert ends == [["completed", "truncated", "unknown"]] * 2
+
+
+def test_a_status_of_something_else_says_nothing_of_how_samples_ended(tmp_path: Path) -> None:
+    row = {"task_id": "t", "responses": ["a", "b"], "passed": [True, False], "status": ["passed", "truncated"]}
+    assert {rollout.status for rollout in read(tmp_path, row).groups[0].rollouts} == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "num_samples"),
+    [
+        ([{"completion": "a", "reward": 1.0}, {"completion": "b", "reward": 0.0}], 2),
+        ({"completions": ["a", "b"], "rewards": [1, 0]}, 2),
+        ({"samples": [{"text": "a", "score": 1}, {"text": "b", "score": 0}]}, 2),
+        ({"completion": "a", "reward": 1.0}, 1),
+    ],
+)
+@pytest.mark.parametrize("within", [True, False])
+def test_the_keys_of_a_document_may_be_the_texts_of_prompts(
+    tmp_path: Path, cell: Any, num_samples: int, within: bool
+) -> None:
+    prompts = ["What is 2 + 2?", "Name a prime number above ten.", "Solve x^2 = 4"]
+    document = dict.fromkeys(prompts, cell) | ({"And now?": []} if isinstance(cell, list) else {})
+    path = tmp_path / "samples.json"
+    path.write_text(json.dumps({"model": "m", "results": document} if within else document))
+    run = read_run(path)
+    assert [group.rollouts[0].prompt for group in run.groups] == prompts
+    assert {group.rewards for group in run.groups} == {(1.0, 0.0)[:num_samples]}
+    assert "Prompts are told apart by the text of prompt." in run.source.inferred
+    assert (run.groups[0].rollouts[0].completion, len(run.source.quarantined.reasons)) == ("a", isinstance(cell, list))
+
+
+@pytest.mark.parametrize(
+    ("keys", "cells"),
+    [(("AIME 2024", "MATH 500"), {}), (("Who was it?", "What was it?"), {"prompt": "p"})],
+)
+def test_names_of_benchmarks_are_no_prompts(tmp_path: Path, keys: tuple[str, ...], cells: dict[str, str]) -> None:
+    path = tmp_path / "samples.json"
+    path.write_text(json.dumps({key: [{"completion": "a", "reward": 1.0, **cells}] for key in keys}))
+    with pytest.raises(InputError, match=r"several lists hold objects with a reward|is not a log"):
+        read_run(path)
+
+
 def test_numbers_of_samples_are_rewards_by_name_or_as_parts_of_the_reward(tmp_path: Path) -> None:
     samples = [
         {
