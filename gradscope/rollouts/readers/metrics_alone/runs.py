@@ -363,7 +363,7 @@ class RunRows:
             is_other &= steps[at[before]] == steps[at[after]]
             np.maximum.at(earlier, at[after[is_other]], at[before[is_other]])
         stack: list[int] = []  # rows at which it was resumed, without those undone by a later one
-        lowest, seen = LARGEST_STEP + 1, 0
+        lowest, seen = int(steps[0]), 0
         goes_back = np.append(False, np.diff(steps) <= 0) & (earlier >= 0)
         for row in np.flatnonzero(goes_back).tolist():
             step, other = int(steps[row]), int(earlier[row])
@@ -377,7 +377,7 @@ class RunRows:
             if step <= lowest:
                 part.stop, part = row, _Part(start=row, stop=len(steps))
                 parts.append(part)
-                stack, lowest = [], LARGEST_STEP + 1
+                stack, lowest = [], step
             else:
                 while stack and steps[stack[-1]] >= step:
                     stack.pop()
