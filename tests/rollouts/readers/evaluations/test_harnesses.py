@@ -56,10 +56,11 @@ def test_lm_eval_rows_of_another_filter_are_not_samples() -> None:
 
 
 def test_lm_eval_rows_without_a_document_are_set_aside(tmp_path: Path) -> None:
-    row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "filter": "none", "metrics": ["acc"], "acc": 1.0}
+    row = {"doc_id": 0, "doc": {}, "resps": [["4"], "four", 4], "filter": "none", "metrics": ["acc"], "acc": 1.0}
     run = read_run(write_lines(tmp_path / "samples_a_2026.jsonl", row, {**row, "doc_id": None}))
     assert rewards_of(run) == {"0": (1.0,)}
     assert set_aside(run) == {"doc_id is missing": 1}
+    assert "up to 1 response." in run.source.missing[0]
 
 
 def test_lm_eval_filters_are_named_behind_the_metric() -> None:
