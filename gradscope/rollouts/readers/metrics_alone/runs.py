@@ -172,7 +172,7 @@ def unpivoted(table: MetricTable) -> list[MetricTable]:
     keys = [key for key in _LONG_NAMES if key in table.columns and not isinstance(table.columns[key], Numbers)]
     if "value" not in table.columns or not keys:
         return [table]
-    num_numbers = np.zeros(len(table.at), dtype=np.int64)
+    num_numbers = np.zeros(len(table.at))
     for cells in table.columns.values():
         is_all = isinstance(cells, Numbers) and cells.at is None
         indices = cells.at if isinstance(cells, Numbers) else np.flatnonzero(list(map(is_number, cells)))
