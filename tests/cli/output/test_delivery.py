@@ -209,8 +209,9 @@ def test_steps_of_somebody_else_are_neither_used_nor_removed(tmp_path: Path, kin
         return sorted((path, path.lstat()[:7], path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
 
     before = state()
+    reason = "is another user's" if kind == "another user's" else "holds something else"
     with (
-        pytest.raises(OutputExistsError, match="is where finished steps are kept, and"),
+        pytest.raises(OutputExistsError, match=f"is where finished steps are kept, and {reason}"),
         unfinished_folder(tmp_path / "out", force=True),
     ):
         pass
