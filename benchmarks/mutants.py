@@ -229,6 +229,9 @@ def tests_of(module: str, copy: Path) -> tuple[list[str], list[str]]:
         ):
             for module_or_name in (wanted, *(f"{wanted}.{name}" for name in re.findall(r"\w+", names))):
                 importers.setdefault(module_or_name, set()).add(str(path.relative_to(copy)))
+        for folder in re.findall(r'import_module\(f"(gradscope[\w.]*)\.\{', text):  # any of its modules, by name
+            for below in (copy / folder.replace(".", "/")).glob("*.py"):
+                importers.setdefault(f"{folder}.{below.stem}", set()).add(str(path.relative_to(copy)))
     order, queue = [module], [module]
     for path in queue:
         for importer in sorted(importers.get(path.removesuffix(".py").replace("/", "."), ())):
