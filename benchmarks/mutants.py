@@ -72,9 +72,8 @@ def main() -> None:
         copy_checkout(copy)
     for left in copy.rglob(f"*{ORIGINAL}"):  # a run that was killed left its mutant behind
         left.replace(left.with_suffix(""))
-    known = (
-        {row["mutant"]: row for row in map(json.loads, results.read_text().splitlines())} if results.exists() else {}
-    )
+    lines = results.read_text().splitlines() if results.exists() else []
+    known = {row["mutant"]: row for row in map(json.loads, lines)}
     for mutant in drawn_mutants(copy, arguments.number, arguments.seed):
         if arguments.only is not None and arguments.only not in mutant.name:
             continue
@@ -200,8 +199,7 @@ def first_failure(tests: list[str], copy: Path, limit: float | None = None) -> s
     places = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     if (data := ROOT.parent / "shared" / "data").is_dir():
         places["GRADSCOPE_SHARED_DATA"] = str(data)
-    options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
-    command = [sys.executable, "-m", "pytest", *options, *tests]
+    command = [sys.executable, "-m", "pytest", "-xq", "-n0", "-pno:cacheprovider", "--no-header", "--tb=no", *tests]
     try:
         done = subprocess.run(
             command, cwd=copy, env=os.environ | places, capture_output=True, text=True, timeout=limit or HANGS
@@ -229,12 +227,14 @@ def tests_of(module: str, copy: Path) -> tuple[list[str], list[str]]:
         ):
             for module_or_name in (wanted, *(f"{wanted}.{name}" for name in re.findall(r"\w+", names))):
                 importers.setdefault(module_or_name, set()).add(str(path.relative_to(copy)))
-    order, queue = [module], [module]
-    for path in queue:
+        for folder in re.findall(r'import_module\(f"(gradscope[\w.]*)\.\{', text):  # any of its modules, by name
+            for below in (copy / folder.replace(".", "/")).glob("*.py"):
+                importers.setdefault(f"{folder}.{below.stem}", set()).add(str(path.relative_to(copy)))
+    order = [module]
+    for path in order:  # which grows
         for importer in sorted(importers.get(path.removesuffix(".py").replace("/", "."), ())):
             if importer not in order:
                 order.append(importer)
-                queue.append(importer)
     return own, [path for path in order if path.split("/")[-1].startswith("test_") and path not in own]
 
 

@@ -79,8 +79,8 @@ Item = TypeVar("Item")
 def evenly(items: Sequence[Item], most: int) -> Sequence[Item]:
     """At most so many of some items, evenly spaced, the first and the last among these.
 
-    >>> evenly("abcde", 3)
-    ['a', 'c', 'e']
+    >>> evenly("abcde", 3), evenly("ab", 3)
+    (['a', 'c', 'e'], 'ab')
     """
     if len(items) <= most:
         return items

@@ -68,6 +68,27 @@ def test_an_error_says_what_and_what_next(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 @pytest.mark.parametrize(
+    ("command", "error", "offered"),
+    [
+        ("report", errors.MissingDependencyError("no torch", hint="pip install 'gradscope[gradients]'"), True),
+        ("rank", errors.MissingDependencyError("no torch", hint="pip install 'gradscope[gradients]'"), False),
+        ("report", errors.MissingDependencyError("no pyarrow", hint="pip install 'gradscope[parquet]'"), False),
+        ("claims", errors.InputError("no log", hint="pip install 'gradscope[gradients]'"), False),
+    ],
+)
+def test_where_gradients_can_be_left_out_a_missing_library_for_them_is_no_end(
+    command: str,
+    error: errors.GradscopeError,
+    offered: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(__main__, "_run_command", raising(error))
+    assert __main__.main([command, "run"]) == 2
+    assert ("look at the log alone: --no-gradients" in capsys.readouterr().err) == offered
+
+
+@pytest.mark.parametrize(
     ("error", "words"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "out/a.json"), "Free some space"),

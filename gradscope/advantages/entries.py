@@ -108,7 +108,6 @@ ENTRIES: tuple[Formulation, ...] = (
         name="ngrpo",
         formula="(r - m) / (s + 1e-6), m and s the mean and std of the group's rewards and one more of 1, std with G",
         source="Nan et al. 2025 (NGRPO), arXiv 2509.18851, without its asymmetric clipping, a setting of the loss.",
-        min_group_size=2,
         function=group.ngrpo,
     ),
     Formulation(

@@ -29,6 +29,7 @@ Bytes = NDArray[np.uint8]
 _NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 """Wire types: a varint, eight bytes, a length and so many bytes, four bytes."""
 _FLOAT32 = 1  # a type of TensorFlow's
+_STEP_AT = 10  # the first byte of a step behind a time: its key is behind a key and eight bytes
 _NONE = 0  # the checksum of a writer that makes none
 Field = tuple[int, int | bytes, int]  # number, value, offset of the value
 
@@ -83,7 +84,7 @@ def history_in(file: Path, damaged: Callable[[str], None]) -> Iterator[bytes]:
         part = data[start + _WANDB_HEADER : at]
         if len(part) < size:
             return  # it may be being written
-        if not kind or zlib.crc32(part, zlib.crc32(bytes([kind]))) != checksum:
+        if zlib.crc32(part, zlib.crc32(bytes([kind]))) != checksum:
             damaged(f"from byte {start:,} on it cannot be read")
             return
         message = part if kind in (_FULL, _FIRST) else message + part
@@ -235,25 +236,23 @@ def _words(data: Bytes, at: Counts) -> NDArray[np.uint32]:
 class _Layout(NamedTuple):
     """Where a message has the parts of its scalar."""
 
-    time_at: int  # the first of eight bytes
     step: tuple[int, int]  # the first byte, and the one behind the last
     tag: str
     value_at: int  # the first of four bytes
 
 
 def _layout(message: bytes) -> _Layout | None:
-    """The layout of an event of one time, one step and one scalar; None for any other."""
+    """The layout of an event of a time, a step and one scalar, in this order; None for any other."""
     try:
         event = list(_fields(message))
         (tag, _, value_at), *further = _values(event)
     except (IndexError, ValueError, struct.error):
         return None
-    offsets = {number: at for number, _, at in event}
-    is_one_scalar = offsets.keys() >= {1, 2, 5} and len(offsets) == len(event) and not further
-    if not is_one_scalar or message[offsets[1] - 1] & 7 != _LONG or message[offsets[2] - 1] & 7 != _NUMBER:
+    keys = message[0], message[_STEP_AT - 1]
+    if further or [number for number, *_ in event] != [1, 2, 5] or keys != (1 << 3 | _LONG, 2 << 3 | _NUMBER):
         return None
-    size = next(count for count in range(1, 11) if message[offsets[2] + count - 1] < 128)
-    return _Layout(offsets[1], (offsets[2], offsets[2] + size), tag, value_at) if size < 9 else None
+    end = next(at for at in range(_STEP_AT, len(message)) if message[at] < 128) + 1
+    return _Layout((_STEP_AT, end), tag, value_at) if end <= _STEP_AT + 8 else None
 
 
 def _are_alike(messages: Bytes, layout: _Layout) -> NDArray[np.bool_]:
@@ -261,7 +260,7 @@ def _are_alike(messages: Bytes, layout: _Layout) -> NDArray[np.bool_]:
     is_same = messages == messages[0]
     step, value_at = slice(*layout.step), layout.value_at
     is_same[:, step] = (messages[:, step] ^ messages[0, step]) < 128  # the last byte alone is below
-    is_same[:, layout.time_at : layout.time_at + 8] = True
+    is_same[:, 1 : _STEP_AT - 1] = True
     is_same[:, value_at : value_at + 4] = True
     return np.asarray(is_same.all(axis=1))
 

@@ -208,12 +208,12 @@ def own_random_state() -> Iterator[None]:
 
 
 @contextmanager
-def torch_threads(number: int | None) -> Iterator[None]:
-    """Compute with so many threads; None leaves their number alone."""
+def torch_threads(number: int) -> Iterator[None]:
+    """Compute with so many threads."""
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
+    torch.set_num_threads(number)
     try:
         yield
     finally:

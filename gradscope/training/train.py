@@ -7,7 +7,7 @@ weights on one machine, whether or not the run was interrupted, unless vLLM samp
 from __future__ import annotations
 
 import shlex
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,7 +140,7 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
             with naming(run):
                 processes.run_on_main(start)
         small = sum(parameter.numel() for parameter in policy.model.parameters()) < SMALL_MODEL
-        with torch_threads(1 if on_cpu and small else None), naming(run):
+        with torch_threads(1) if on_cpu and small else nullcontext(), naming(run):
             try:
                 fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
             except GradscopeError:

@@ -19,13 +19,14 @@ from gradscope.advantages.group import (
     pass_weights,
     return_to_go,
 )
-from gradscope.advantages.registry import compute_advantages, compute_step_advantages
+from gradscope.advantages.registry import compute_advantages, compute_step_advantages, formulation
 
 
 def test_equal_fractional_rewards_are_exactly_zero() -> None:
     for name in ("grpo", "dr_grpo", "rloo", "max_rl"):
         assert not compute_advantages(name, [0.1] * 3).any()
-    assert compute_advantages("grpo", [1.0]).tolist() == [0.0]
+    assert [compute_advantages(name, [1.0]).tolist() for name in ("grpo", "ngrpo")] == [[0.0], [0.0]]
+    assert compute_advantages("ngrpo", [0.0])[0] == pytest.approx(-0.5 / 0.5**0.5, rel=1e-5)
 
 
 def test_grpo_is_what_trl_logs_in_float32() -> None:
@@ -165,6 +166,7 @@ def test_gdpo_hears_a_function_whatever_its_scale_and_nothing_of_dead_groups() -
     np.testing.assert_allclose(alone, tenth, rtol=2e-3)
     assert alone[0] == pytest.approx(alone[2])
     assert not gdpo([rewards, dead], [1.0, 1.0])[1].any()
+    assert formulation("gdpo").zero_sum == (abs(alone.sum()) < 1e-9)
     assert [advantages.tolist() for advantages in gdpo([dead[:1], dead], [1.0, 1.0])] == [[0.0], [0.0, 0.0, 0.0]]
 
 

@@ -385,6 +385,8 @@ def test_without_a_threshold_the_advice_is_to_name_one() -> None:
     text = shown(replace(report, prompts=replace(prompts, never_groups=hard, always_groups=easy)), several)
     assert "Most of them fail throughout" in text
     assert "say what counts as a pass" not in text
+    never = replace(prompts, never_groups=report.num_groups, always_groups=0)
+    assert "Every rollout fails: look at the reward" in shown(replace(report, prompts=never), several)
 
 
 def test_few_groups_of_many_prompts_are_not_most_of_the_dead_ones() -> None:

@@ -25,6 +25,7 @@ def test_annotations_escape_as_github_documents() -> None:
 def test_the_summary_is_a_table_that_shows_text_as_it_stands() -> None:
     text = render_summary(REPORT)
     assert text.startswith("### gradscope check: fail\n")
+    assert text.endswith("|\n"), "the next summary begins on a line of its own"
     assert len([line for line in text.splitlines() if line.startswith("| ")]) == 4
     assert "<script>" not in text
     assert r"&lt;script&gt;\[red\]\\x1b" in text

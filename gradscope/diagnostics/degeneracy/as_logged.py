@@ -248,7 +248,7 @@ def _dropped_at(step: int, num: int, dead: int, values: Values | None, rule: _Ru
 def _overall(rows: list[results.StepBehindFilter], resampling: Resampling) -> results.BehindFilter:
     counts = [(row.num_dead, row.num_sampled) for row in rows if row.num_dead is not None]
     if not counts:
-        return replace(_nothing(rows[0].frac_zero_std_sampled.undefined or NO_COUNTER), by_step=tuple(rows))
+        return results.BehindFilter(frac_zero_std_sampled=rows[0].frac_zero_std_sampled, by_step=tuple(rows))
     units = np.array(counts, dtype=np.float64)
     (share,) = bootstrap_statistics(ratios, units, within=(0.0, 1.0), resampling=resampling)
     dead, sampled = (int(total) for total in units.sum(axis=0))

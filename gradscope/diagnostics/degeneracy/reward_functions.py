@@ -276,13 +276,13 @@ def _scaled(run: Run, groups: RewardTable) -> _Scaled | str:
         is_known = groups.sums(np.isnan(groups.advantage)) == 0
         advantage = np.where(np.repeat(is_known, groups.size), groups.advantage, 0.0)
         slope = ratio_or_zero(groups.sums(advantage * deviation), squares)
-        scale = np.repeat(np.where(is_known, slope, 0.0), groups.size)
+        scale = np.repeat(slope, groups.size)
         total = float(np.sum(advantage**2))
         if not total:
             return "every logged advantage is 0"
         if float(np.sum((advantage - scale * deviation) ** 2)) > _LINEAR * total:
             return "the logged advantages are no multiple of the reward's deviations from its group's mean"
-        live = is_known & (squares > 0) & (slope > 0)
+        live = slope > 0
         spreads, slopes = np.log(squares[live] / groups.size[live]) / 2, np.log(slope[live])
         is_divided = bool(np.std(slopes + spreads) < np.std(slopes))
         return _Scaled(advantage=advantage, scale=scale, name="the logged advantages", is_divided=is_divided)

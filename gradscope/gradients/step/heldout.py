@@ -56,7 +56,7 @@ def _heldout_sequences(
     trained = {sequence.prompt_ids for sequence in prepared.plan.sequences}
     groups: list[RolloutGroup] = []
     selected: list[tuple[TokenSequence, int, float]] = []
-    num_trained = num_unspelled = 0
+    num_trained, is_complete = 0, True
     for group, own in zip(prompts, shares, strict=True):
         sequences = _sequences(prepared, group)
         if sequences[0].prompt_ids in trained:
@@ -64,7 +64,7 @@ def _heldout_sequences(
             continue
         pairs = enumerate(zip(group.rollouts, sequences, strict=True))
         usable = [index for index, (rollout, of) in pairs if _is_written(prepared, rollout, of)]
-        num_unspelled += len(sequences) - len(usable)
+        is_complete &= len(usable) == len(sequences)
         total = sum(own[index] for index in usable)
         selected += [(sequences[index], len(groups), own[index] / total) for index in usable]
         if usable:
@@ -86,7 +86,7 @@ def _heldout_sequences(
         sequences=_framed(prepared, every),
         owners=owners,
         shares=parts,
-        notes=_notes(prepared, every, num_trained, num_unspelled),
+        notes=_notes(prepared, every, num_trained, is_complete=is_complete),
     )
 
 
@@ -149,12 +149,12 @@ def _retokenized(prepared: PreparedStep, rollout: Rollout) -> TokenSequence:
 
 
 def _notes(
-    prepared: PreparedStep, sequences: Sequence[TokenSequence], num_trained: int, num_unspelled: int
+    prepared: PreparedStep, sequences: Sequence[TokenSequence], num_trained: int, *, is_complete: bool
 ) -> tuple[str, ...]:
     notes = []
     if num_trained:
         notes.append("Held-out prompts that a step trains on are left out of that step.")
-    if num_unspelled:
+    if not is_complete:
         notes.append("Held-out answers that the model's vocabulary cannot spell are left out.")
     if any(sequence.inferred for sequence in sequences):
         notes.append("Held-out answers were tokenized from text.")

@@ -38,6 +38,7 @@ def test_shares_are_as_logged_without_an_interval() -> None:
         (2, 1.0, 0.25),
     ]
     assert all(row.frac_reward_zero_std.interval is None for row in report.by_step)
+    assert (list(report.course.frac_all_pass), list(report.course.frac_all_fail)) == ([0.25, 0.25], [None, None])
     assert report.findings[0].startswith("75.0 % of a step's groups gave no gradient")
     assert [one.name for one in report.metrics] == ["frac_reward_zero_std", "frac_all_pass"]
 
@@ -56,6 +57,7 @@ def test_what_needs_rollouts_is_undefined_with_that_reason() -> None:
     assert len(estimates) > 20
     assert {value.undefined for value in estimates} == {NO_ROLLOUTS}
     assert (report.num_groups, report.num_rollouts, report.by_group_size[0].group_size) == (0, 0, 4)
+    assert (report.prompts.live, report.prompts.frac_rollouts) == (0, 0.0)
     assert report.target.plans == ()
 
 
@@ -155,6 +157,7 @@ def test_missing_counters_are_undefined(format: str, metrics: Mapping[int, Mappi
     behind = filtered(format, metrics)
     assert behind.frac_zero_std_sampled.undefined == reason
     assert (behind.num_sampled, behind.num_dead) == (None, None)
+    assert bool(behind.by_step) == (reason not in (as_logged.NO_COUNTER, as_logged.OTHER_STEPS))
     assert "Behind the filter" not in findings_of(degeneracy_of_run(logged(format, metrics)))
 
 

@@ -385,11 +385,13 @@ def test_target_names_a_size_and_an_amount_of_resampling() -> None:
     below = degeneracy_of_run(run, group_sizes=(larger.group_size - 1,)).by_group_size[-1]
     assert below.degeneracy.value > 0.3
     assert resampling.rollouts_per_group.value == pytest.approx(8 * 0.7 / (1 - dead))
+    assert (resampling.degeneracy.value, resampling.degeneracy.num_units) == (0.3, now.degeneracy.num_units)
 
 
 def test_a_target_may_be_reached_out_of_reach_or_not_forecast() -> None:
     easy = degeneracy_of_run(beta_run(), options=DegeneracyOptions(target_degeneracy=0.99))
     assert easy.target.plans[1].group_size == 2
+    assert "token ids" in str(easy.target.plans[0].tokens_per_group.undefined)
     hard = degeneracy_of_run(beta_run(), options=DegeneracyOptions(target_degeneracy=0.001))
     assert "no group size up to 8 times 8 is known to bring the share to 0.001" in findings_of(hard)
     dead = degeneracy_of_run(run_of(group_of([0, 0], prompt="a")), options=DegeneracyOptions(target_degeneracy=0.5))

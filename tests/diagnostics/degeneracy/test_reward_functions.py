@@ -17,6 +17,7 @@ CORRECT = np.array([[1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0], [1, 
 LENGTH = RNG.integers(5, 60, size=CORRECT.shape).astype(float)
 TOTAL = CORRECT - 0.01 * LENGTH
 """The main reward is tied in three of five groups, where length alone makes the gradient."""
+NOISE = np.resize([1, -1, -1, 1], CORRECT.shape)
 
 
 def test_a_pass_is_one_of_the_goal_unless_a_threshold_says_otherwise() -> None:
@@ -64,8 +65,9 @@ def test_shares_are_of_the_advantage(kind: str, logged: bool) -> None:
         "batch": 1 / (batch + 1e-4),
         "none": np.ones((5, 1)),
     }[kind]
+    scale[4] *= not logged  # a group that a trainer masked
     run = (
-        a_run((scale * deviations(TOTAL)).astype(np.float32), correct=CORRECT, length=LENGTH)
+        a_run((0.01 * scale * deviations(TOTAL)).astype(np.float32), correct=CORRECT, length=LENGTH)
         if logged
         else a_run(settings={"scale_rewards": kind}, correct=CORRECT, length=LENGTH)
     )
@@ -111,6 +113,8 @@ def test_without_advantages_and_arguments_shares_are_of_reward_differences() -> 
     [
         (np.zeros_like(TOTAL), None, "every logged advantage is 0"),
         (np.sign(deviations(TOTAL)), None, "no multiple of the reward's deviations"),
+        (100 * deviations(TOTAL) * (1 + 0.02 * NOISE), None, "no multiple of the reward's deviations"),
+        (100 * deviations(TOTAL) * (1 + 0.005 * NOISE), None, "None"),  # a hundredth is allowed for rounding
         (
             None,
             {"scale_rewards": "group", "multi_objective_aggregation": "normalize_then_sum"},

@@ -230,6 +230,7 @@ def test_what_false_positives_do_is_their_chance_among_k_samples() -> None:
     )
     assert "alone" not in passk.verifier_caution((0.1 + 0.2, 0.3), 64, 200), "equal but for rounding"
     assert "passed 6.9 % of them" in passk.verifier_caution((0.5, 0.0), 64, 100)
+    assert "solved in 3.0 % of cases at k = 3" in passk.verifier_caution((0.5, 0.0), 3, 100)
 
 
 def test_table_of_one_file() -> None:

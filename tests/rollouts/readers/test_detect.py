@@ -63,6 +63,28 @@ def test_every_fixture_is_recognized(name: str, format: str, expected: list[tupl
     assert {group.group_id for group in run.groups} == {r.group_id for g in run.groups for r in g.rollouts}
 
 
+@pytest.mark.parametrize(
+    ("name", "group_id", "prompt", "completion"),
+    [
+        ("areal", "10:2", "<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n", "1<|im_end|>"),
+        ("evalplus", "HumanEval/1", "", "def f(): ..."),
+        ("lighteval", "math|0/1", "1?", "4"),
+        ("lm_eval", "1", '{"question": "1?"}', "4"),
+        ("nemo_rl", "1:1927e6f4576edf9e", "3+3?", "6!"),
+        ("roll", "1:math_rule/d/f82343d9c33437b3", "d?", "r3"),
+        (
+            "skyrl_eval",
+            "10:gsm8k/cff21fd6db141dae",
+            "<|im_start|>user\nb?<|im_end|>\n<|im_start|>assistant\n",
+            "4<|im_end|>",
+        ),
+    ],
+)
+def test_the_last_rollout_of_a_log_has_its_texts(name: str, group_id: str, prompt: str, completion: str) -> None:
+    last = read_run(LOGS / name).groups[-1].rollouts[-1]
+    assert (last.group_id, last.prompt, last.completion) == (group_id, prompt, completion)
+
+
 def test_a_messy_log_is_read_and_every_row_accounted_for() -> None:
     path = LOGS / "messy.jsonl"
     run = read_run(path)

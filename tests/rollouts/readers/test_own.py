@@ -329,6 +329,7 @@ def test_nothing_is_inferred(run: Path) -> None:
     metrics_path(run).touch()
     source = read_run(run).source
     assert (source.format, source.inferred, source.num_rows) == ("gradscope", (), 2)
+    assert read_run(run).settings.origin == "the run's manifest"
     assert [Path(file).name for file in source.files] == ["step_00001.parquet", "manifest.json", "metrics.jsonl"]
     assert source.missing == ("No complete checkpoint is in the folder.",)
     assert "gradscope run r1, 1 step" in source.recognized

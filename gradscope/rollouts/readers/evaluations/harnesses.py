@@ -316,7 +316,7 @@ def _refuse_turns(rows: Sequence[Row], reading: Reading) -> dict[str, Any]:
 
 def _skyrl_rows(rows: Cells) -> Columns:
     step = number_in_name(_SKYRL_STEP, rows.path.resolve()) or 0
-    sums = [isinstance(cell, list) and bool(cell) for cell in rows.column("score")]
+    sums = [isinstance(cell, list) for cell in rows.column("score")]
     scored = rows.changed("score", lambda cells: list(map(_skyrl_total, cells))) if any(sums) else rows
     prompts, sources = rows.prompt_ids("input_prompt"), rows.names("data_source")
     group = [prompt and f"{source}/{prompt}" for source, prompt in zip(sources, prompts, strict=True)]

@@ -172,7 +172,7 @@ def unpivoted(table: MetricTable) -> list[MetricTable]:
     keys = [key for key in _LONG_NAMES if key in table.columns and not isinstance(table.columns[key], Numbers)]
     if "value" not in table.columns or not keys:
         return [table]
-    num_numbers = np.zeros(len(table.at), dtype=np.int64)
+    num_numbers = np.zeros(len(table.at))
     for cells in table.columns.values():
         is_all = isinstance(cells, Numbers) and cells.at is None
         indices = cells.at if isinstance(cells, Numbers) else np.flatnonzero(list(map(is_number, cells)))
@@ -365,7 +365,7 @@ class RunRows:
             is_other &= steps[at[before]] == steps[at[after]]
             np.maximum.at(earlier, at[after[is_other]], at[before[is_other]])
         stack: list[int] = []  # rows at which it was resumed, without those undone by a later one
-        lowest, seen = LARGEST_STEP + 1, 0
+        lowest, seen = int(steps[0]), 0
         goes_back = np.append(False, np.diff(steps) <= 0) & (earlier >= 0)
         for row in np.flatnonzero(goes_back).tolist():
             step, other = int(steps[row]), int(earlier[row])
@@ -379,7 +379,7 @@ class RunRows:
             if step <= lowest:
                 part.stop, part = row, _Part(start=row, stop=len(steps))
                 parts.append(part)
-                stack, lowest = [], LARGEST_STEP + 1
+                stack, lowest = [], step
             else:
                 while stack and steps[stack[-1]] >= step:
                     stack.pop()

@@ -24,13 +24,13 @@ def test_evalplus_counts_a_sample_only_if_both_suites_pass() -> None:
     assert "base and plus tests both pass" in run.source.inferred[0]
 
 
-@pytest.mark.parametrize("of", [{"plus_status": None}, {"solution": "s"}])
+@pytest.mark.parametrize("of", [{"plus_status": None, "completion": "c"}, {"solution": "c"}])
 def test_evalplus_without_plus_tests_takes_the_base_verdict(tmp_path: Path, of: dict[str, Any]) -> None:
     path, key = tmp_path / "eval_results.json", "status" if "solution" in of else "base_status"  # of BigCodeBench
     samples = [{key: status, **of} for status in ("pass", "fail", None)]
     path.write_text(json.dumps({"eval": {"t": samples}}))
     run = read_run(path)
-    assert rewards_of(run) == {"t": (1.0, 0.0, None)}
+    assert (rewards_of(run), run.groups[0].rollouts[0].completion) == ({"t": (1.0, 0.0, None)}, "c")
     assert set_aside(run) == {"base_status is missing": 1}
     assert "no plus tests" in run.source.inferred[0]
 
@@ -38,7 +38,7 @@ def test_evalplus_without_plus_tests_takes_the_base_verdict(tmp_path: Path, of: 
 @pytest.mark.parametrize("word", ["success", "pass"])
 @pytest.mark.parametrize("has_plus", [True, False])
 def test_evalplus_of_the_older_layout_is_read(tmp_path: Path, word: str, has_plus: bool) -> None:
-    plus = [[word, []], ["failed", [False]], ["timed out", []]] if has_plus else []
+    plus = [[word, []], ["failed", [False]], [word, []]] if has_plus else []
     cell = {"nfiles": 3, "base": [[word, [True]], [word, [True]], ["timed out", []]], "plus": plus}
     path = tmp_path / "codegen_eval_results.json"
     path.write_text(json.dumps({"date": "2023-05-01 10:00", "eval": {"HumanEval/0": cell}}))
@@ -56,10 +56,12 @@ def test_lm_eval_rows_of_another_filter_are_not_samples() -> None:
 
 
 def test_lm_eval_rows_without_a_document_are_set_aside(tmp_path: Path) -> None:
-    row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "filter": "none", "metrics": ["acc"], "acc": 1.0}
+    row = {"doc_id": 0, "doc": {}, "resps": [["4"], "four", 4], "filter": "none", "metrics": ["note", "acc"]}
+    row |= {"acc": 1.0, "note": "easy"}
     run = read_run(write_lines(tmp_path / "samples_a_2026.jsonl", row, {**row, "doc_id": None}))
-    assert rewards_of(run) == {"0": (1.0,)}
+    assert (rewards_of(run), run.groups[0].rollouts[0].rewards) == ({"0": (1.0,)}, {"acc": 1.0})
     assert set_aside(run) == {"doc_id is missing": 1}
+    assert "up to 1 response." in run.source.missing[0]
 
 
 def test_lm_eval_filters_are_named_behind_the_metric() -> None:
@@ -137,12 +139,17 @@ def test_scores_of_tokens_are_summed(below: str) -> None:
     assert run.source.quarantined.num_rows == 0
 
 
-def test_one_file_is_read_alone_and_without_a_step_it_is_at_none(tmp_path: Path) -> None:
-    run = read_run(DUMP / "dumped_evals/global_step_10_evals/aime.jsonl")
+def test_one_file_is_read_alone_and_without_a_step_it_is_at_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(DUMP / "dumped_evals/global_step_10_evals")
+    run = read_run("aime.jsonl")
+    assert run.steps == (10,)
     assert [group.rewards for group in run.groups] == [(0.0, 0.0)]
     assert len(run.source.inferred) == 1
     assert read(tmp_path, row(stop_reason="length")).groups[0].rollouts[0].status == "truncated"
-    assert read(tmp_path, row()).steps == (0,)
+    finished = read(tmp_path, row(stop_reason="stop"))
+    assert (finished.steps, finished.groups[0].rollouts[0].status) == ((0,), "completed")
 
 
 def test_a_file_that_cannot_be_read_is_lost_alone(tmp_path: Path) -> None:
@@ -160,6 +167,7 @@ def test_a_file_that_cannot_be_read_is_lost_alone(tmp_path: Path) -> None:
         ([0.0, None], None, "the reward is null"),
         ([0.0, "1"], None, "the reward is text"),
         ([0.0, float("nan")], None, "the reward is not finite"),
+        ([float("inf"), -float("inf")], None, "the reward is not finite"),
         ([1e308, 1e308], None, "the reward is not finite"),
         ([[1.0]], None, "the reward is a list, not a number"),
         ([], None, "the reward is a list, not a number"),
@@ -168,7 +176,7 @@ def test_a_file_that_cannot_be_read_is_lost_alone(tmp_path: Path) -> None:
     ],
 )
 def test_a_missing_score_is_incomplete(tmp_path: Path, score: Any, reward: float | None, reason: str | None) -> None:
-    run = read(tmp_path, row(), row(score=score))
+    run = read(tmp_path, row(score=[1.0]), row(score=score))
     assert run.groups[0].rewards[1] == (pytest.approx(reward, abs=1e-15) if reward is not None else None)
     assert set_aside(run) == ({} if reason is None else {reason: 1})
 
@@ -207,10 +215,11 @@ def test_episodes_of_a_task_are_the_samples_of_a_prompt(path: Path) -> None:
 
 def test_a_task_without_a_key_is_identified_by_its_hash_or_its_data(tmp_path: Path) -> None:
     task = {"data": {"prompt": "q"}, "key": None}
-    run = read_episodes(
-        tmp_path, episode("1", task={**task, "hash": "h"}), episode("2", task=task), episode("3", task=task)
-    )
-    assert [(group.group_id == "gsm8k/h", group.size) for group in run.groups] == [(True, 1), (False, 2)]
+    envs = ({"name": "math", "id": "m"}, {"id": "m"}, {"id": "gsm8k"}, {"id": "gsm8k"})
+    tasks = ({**task, "hash": "h"}, task, task, task)
+    run = read_episodes(tmp_path, *(episode(str(at), task=tasks[at], env=env) for at, env in enumerate(envs)))
+    assert run.groups[0].group_id == "math/h"
+    assert [(group.group_id.partition("/")[0], group.size) for group in run.groups[1:]] == [("m", 1), ("gsm8k", 2)]
 
 
 def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:

@@ -198,3 +198,5 @@ def test_rows_of_several_runs() -> None:
     assert runs == [("a", [0, 2]), ("b", [1]), ("", [3])]
     named = MetricTable(at=rows.at, columns=rows.columns, run="x")
     assert by_run(named, ["run"]) == [named]
+    numbered = MetricTable(at=rows.at, columns={"run": Numbers(None, np.arange(4.0))}, run="")
+    assert by_run(numbered, ["run"]) == [numbered]
