@@ -299,7 +299,8 @@ class MetricValues(Struct, kw_only=True):
         course = self._log_course(metric)
         if not course:
             return self._of_log(CATALOG[metric])
-        chosen = [step for step in course if step in set(steps)]
+        selected = frozenset(steps)
+        chosen = [step for step in course if step in selected]
         for step in chosen[-1:] if selector.aggregate == "last" else chosen:
             if course[step].undefined:
                 return MetricValue.unknown(f"{course[step].undefined} (step {step})", metric, _see(metric))

@@ -145,12 +145,12 @@ def all_fail_is_exponential(evidence: Evidence) -> Judgement:
     last -= 1 - last % 2  # so that a whole number lies in the middle
     if last < _SHORTEST_CURVE:
         return cannot_tell(f"A curve needs groups of {_SHORTEST_CURVE} or more, the smallest has {table.size.min()}")
-    sizes = range(1, last + 1)
+    sizes = (1, last // 2 + 1, last)
     fails = 1 - np.column_stack([pass_at_k(table.size, table.num_passing, size) for size in sizes])
 
     def curve(sums: Array) -> Array:
         shares = ratios(sums)
-        first, middle, end = shares[..., 0], shares[..., last // 2], shares[..., -1]
+        first, middle, end = shares[..., 0], shares[..., 1], shares[..., 2]
         power = np.sqrt(np.clip(first * end, 0.0, None))
         return np.stack([middle - power, (first + end) / 2 - power, first, middle, end], axis=-1)
 
@@ -162,7 +162,7 @@ def all_fail_is_exponential(evidence: Evidence) -> Judgement:
     )
     course = ", ".join(
         f"{with_interval(share, percent)} at N = {size}"
-        for share, size in zip(shares, (1, last // 2 + 1, last), strict=True)
+        for share, size in zip(shares, sizes, strict=True)
     )
     margin = max(SAME_SHARE, (of_line.value or 0.0) / 4)
     verdict = in_range(bend, -margin, margin) if bend.num_units >= _FEW_PROMPTS else "cannot_tell"

@@ -222,9 +222,8 @@ def measure_behind_filter(
     if reward is not None:
         return _nothing(NOT_THE_REWARD)
     steps, step_index = np.unique(table.step, return_inverse=True)
-    if run.source.format == "slime" and any(
-        step < max(run.metrics) for step in set(steps.tolist()) - run.metrics.keys()
-    ):
+    first_unlogged = min({*steps.tolist()} - run.metrics.keys(), default=math.inf)
+    if run.source.format == "slime" and first_unlogged < max(run.metrics):
         return _nothing(OTHER_STEPS)  # with --wandb-always-use-train-step a step is another number
     counts = (steps, np.bincount(step_index), np.bincount(step_index, weights=table.dead).astype(np.int64))
     rows = [

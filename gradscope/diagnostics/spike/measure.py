@@ -82,7 +82,8 @@ def _dead_steps(run: Run, norms: Mapping[int, float]) -> set[int]:
     """
     dead = {step for step, share in run.courses.by_step(_DEAD).items() if share >= 1}
     live = [norm for step, norm in norms.items() if step not in dead and math.isfinite(norm)]
-    return {step for step in dead if norms.get(step, 0.0) < median(live)} if len(live) > MIN_NEIGHBORS else set()
+    usual = median(live) if len(live) > MIN_NEIGHBORS else -math.inf
+    return {step for step in dead if norms.get(step, 0.0) < usual}
 
 
 def outstanding_step(courses: Courses) -> tuple[int, int]:

@@ -195,10 +195,14 @@ def _pulls(group: results.ReadGroup) -> dict[int, float]:
     return {sample: reward - mean for sample, reward in rewards.items()}
 
 
-def advantage_shade(rollout: results.ReadRollout, group: results.ReadGroup) -> str:
-    """The classes of a rollout's text: raised or lowered, and how far relative to its group's largest."""
+def advantage_shades(group: results.ReadGroup) -> list[str]:
+    """The classes of its rollouts' texts: raised or lowered, and how far relative to the group's largest."""
     pulls = _pulls(group)
-    pull, most = pulls.get(rollout.sample, 0.0), max(map(abs, pulls.values()), default=0.0)
+    most = max(map(abs, pulls.values()), default=0.0)
+    return [_advantage_shade(pulls.get(rollout.sample, 0.0), most) for rollout in group.rollouts]
+
+
+def _advantage_shade(pull: float, most: float) -> str:
     if not math.isfinite(most + pull) or abs(pull) <= _NOTHING * most:
         return ""
     return f" {'up' if pull > 0 else 'down'} h{1 + (abs(pull) > most / 2)}"
@@ -233,7 +237,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.globals |= {
-        "advantage_shade": advantage_shade,
+        "advantage_shades": advantage_shades,
         "bars_of": charts.bars_of,
         "drawing_of": charts.drawing_of,
         "kind_of_series": charts.kind_of_series,

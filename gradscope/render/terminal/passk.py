@@ -20,6 +20,7 @@ from gradscope.say import counted, evenly
 
 _WIDTH = 82  # letters of a row, with the two behind its last column
 _MIN_NAME = 6
+_NAME = 12  # letters of a name beside two shares and a lead, where these need the room
 _MAX_FILES = 3  # files with a column each; of more the smallest and the largest budget have one
 
 
@@ -169,7 +170,7 @@ def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
     """A row a file at the smallest and the largest budget, with the others' lead over the first."""
     low, high = (report.tables[0].rows[index].k for index in (0, -1))
     columns = [
-        Column("file", itemgetter(2)),
+        Column("file", itemgetter(2), limit=_NAME),
         Column(f"k = {low}", lambda row: row[0].rows[0].pass_at_k, "share", ""),
         Column(f"k = {high}", lambda row: row[0].rows[-1].pass_at_k, "share", ""),
         Column(
@@ -177,7 +178,9 @@ def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
         ),
     ]
     compared = {of.second: of for of in (report.comparison, *report.further_comparisons) if of is not None}
-    names = _apart([table.name for table in report.tables], 14)
+    names = [table.name for table in report.tables]
+    if len({plain(name, limit=_NAME) for name in names}) < len(names):
+        names = _apart(names, _NAME)
     rows = [(table, compared.get(table.name), name) for table, name in zip(report.tables, names, strict=True)]
     return draw_table(columns, rows, notes)
 

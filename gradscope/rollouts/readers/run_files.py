@@ -153,9 +153,9 @@ def _with(run: Run, files: list[Path], metrics: Mapping[int, Mapping[str, float]
     logged = StepMetrics.of(metrics)
     # not the reward, which open-instruct and slime log of more rollouts than these, as they filter afterwards
     norms = {name: key for name, key in naming_of(logged.columns, {}).parts.items() if name == "grad_norm"}
-    named, every = Naming(norms).apply(logged), run.settings.updates_per_batch
-    starts = {step: step - (step - 1) % every for step in named.by_step("grad_norm") if step not in run.steps}
-    repeats = {step: start for step, start in starts.items() if start in run.steps}
+    named, every, sampled = Naming(norms).apply(logged), run.settings.updates_per_batch, frozenset(run.steps)
+    starts = {step: step - (step - 1) % every for step in named.by_step("grad_norm") if step not in sampled}
+    repeats = {step: start for step, start in starts.items() if start in sampled}
     return replace(run, source=with_set_aside(source, quarantine), metrics=named, repeats={**run.repeats, **repeats})
 
 

@@ -229,14 +229,14 @@ def test_a_completion_is_shaded_by_its_advantage(advantages: tuple[float | None,
         replace(MIXED.rollouts[0], sample=sample, advantage=advantage) for sample, advantage in enumerate(advantages)
     )
     group = replace(MIXED, rollouts=rollouts)
-    assert tuple(pages.advantage_shade(rollout, group) for rollout in rollouts) == shades
+    assert tuple(pages.advantage_shades(group)) == shades
 
 
 def test_without_advantages_a_completion_is_shaded_by_its_reward_beside_the_others() -> None:
     rewards = (1.0, 0.0, 0.0, None)
     rollouts = tuple(replace(MIXED.rollouts[0], sample=n, advantage=None, reward=r) for n, r in enumerate(rewards))
     group = replace(MIXED, rollouts=rollouts)
-    assert [pages.advantage_shade(rollout, group) for rollout in rollouts] == [" up h2", " down h1", " down h1", ""]
+    assert pages.advantage_shades(group) == [" up h2", " down h1", " down h1", ""]
     (_, first), _ = pages.to_read_of((replace(group, kind="mixed"), replace(NO_GRADIENT, kind="all fail")))[::-1]
     assert [one.sample for one in first.rollouts] == [0, 1, 2, 3]
     (_, first), _ = pages.to_read_of((replace(group, rollouts=rollouts[::-1]), replace(NO_GRADIENT, kind="all fail")))[
