@@ -283,10 +283,17 @@ def _reference(
     else:
         model = checkpoint.load_model(initial.path, dtype)
         for weights, share in later:
-            other = checkpoint.load_model(weights.path, dtype)
+            others = dict(checkpoint.load_model(weights.path, dtype).named_parameters())
+            own = dict(model.named_parameters())
+            if {name: of.shape for name, of in own.items()} != {name: of.shape for name, of in others.items()}:
+                raise InputError(
+                    f"{initial.path} is another model than {weights.path}, and the KL reference is mixed from both.",
+                    hint="Pass the weights before the first update of this run with --initial.",
+                    cause="reference_missing",
+                )
             with torch.no_grad():  # as TRL's callback does
-                for parameter, towards in zip(model.parameters(), other.parameters(), strict=True):
-                    parameter.mul_(1.0 - share).add_(towards, alpha=share)
+                for name, parameter in own.items():
+                    parameter.mul_(1.0 - share).add_(others[name], alpha=share)
     return _as_trained(model, initial, device, rounded).requires_grad_(False)
 
 
