@@ -86,7 +86,9 @@ def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Re
         if counted > completions:  # no mask adds tokens
             text = f"{mismatch}: these are not all tokens of the step, or not its own"
             return Reason("ids_misfit", text, hint="Log exact ids, the end-of-sequence token too, and in the same run.")
-        return Reason("mask_unknown", f"{mismatch}: an environment or a tool wrote the others, or these are not its own")
+        return Reason(
+            "mask_unknown", f"{mismatch}: a tool or an environment wrote the others, or these are another step's"
+        )
     if any(name.startswith(_TOOLS) for name in logged) and not _logged_prompts(run, step):
         return Reason("prompt_unknown", "tools were offered, and their schemas, part of each prompt, are not on disk")
     before = 0.0 if step == 1 else run.metrics.get(step - 1, {}).get(_SEEN)
