@@ -134,8 +134,9 @@ class MeasuredPolicy(Struct, frozen=True, kw_only=True):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids that the model can read."""
-        return int(token_embedding(self.model).weight.shape[0])
+        """Number of token ids that the model can read, and the reference beside it."""
+        models = self.model, self.reference
+        return min(len(token_embedding(model).weight) for model in models if model is not None)
 
     @contextmanager
     def as_reference(self) -> Iterator[Any]:

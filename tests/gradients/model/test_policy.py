@@ -409,6 +409,13 @@ def test_ids_that_no_rollout_can_have_are_refused(prompt, completion, mask, mess
         tokenized(prompt_ids=prompt, completion_ids=completion, mask=mask)
 
 
+def test_ids_that_the_reference_cannot_read_are_refused():
+    fewer = tiny_model("llama_untied_biases")
+    fewer.resize_token_embeddings(8)
+    with pytest.raises(InputError, match="token id 9 is outside the model's vocabulary of 8"):
+        tokenized(replace(POLICY, reference=fewer), prompt_ids=(1,), completion_ids=(9,))
+
+
 def test_more_tokens_than_a_table_of_positions_has_are_refused():
     policy = replace(tiny_policy("gpt2_tied_conv1d"), tokenizer=LetterTokenizer())
     assert tokenized(policy, prompt_ids=(1,), completion_ids=(2,) * 31).length == 32
