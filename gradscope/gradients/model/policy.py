@@ -396,7 +396,7 @@ def _require_in_vocabulary(policy: MeasuredPolicy, sequence: TokenSequence, step
         raise InputError(
             f"Step {step}, group {sequence.group_id}, sample {sequence.sample}: token id {outside} is outside the "
             f"model's vocabulary of {policy.vocab_size}.",
-            hint="These rollouts are from another model or tokenizer; point --model at theirs.",
+            hint="These rollouts are from another model or tokenizer; point --model and --initial at theirs.",
         )
 
 
