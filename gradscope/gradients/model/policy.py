@@ -284,9 +284,9 @@ def _reference(
     else:
         model = checkpoint.load_model(initial.path, dtype)
         for weights, share in later:
-            others = dict(checkpoint.load_model(weights.path, dtype).named_parameters())
+            later_values = dict(checkpoint.load_model(weights.path, dtype).named_parameters())
             own = dict(model.named_parameters())
-            if {name: of.shape for name, of in own.items()} != {name: of.shape for name, of in others.items()}:
+            if {name: of.shape for name, of in own.items()} != {name: of.shape for name, of in later_values.items()}:
                 raise InputError(
                     f"{initial.path} is another model than {weights.path}, and the KL reference is mixed from both.",
                     hint="Pass the weights before the first update of this run with --initial.",
@@ -294,7 +294,7 @@ def _reference(
                 )
             with torch.no_grad():  # as TRL's callback does
                 for name, parameter in own.items():
-                    parameter.mul_(1.0 - share).add_(others[name], alpha=share)
+                    parameter.mul_(1.0 - share).add_(later_values[name], alpha=share)
     return _as_trained(model, initial, device, rounded).requires_grad_(False)
 
 
