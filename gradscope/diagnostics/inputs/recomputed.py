@@ -83,7 +83,12 @@ def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Re
         mismatch = f"the trainer counted {counted} sampled tokens, and the log has {completions}"
         if inferred:
             return Reason("ids_inferred", f"{mismatch}: completion ids were inferred from their text")
-        return Reason("mask_unknown", f"{mismatch}: an environment or a tool wrote the others")
+        if counted > completions:  # no mask adds tokens
+            text = f"{mismatch}: these are not all tokens of the step, or not its own"
+            return Reason("ids_misfit", text, hint="Log exact ids, the end-of-sequence token too, and in the same run.")
+        return Reason(
+            "mask_unknown", f"{mismatch}: a tool or an environment wrote the others, or these are another step's"
+        )
     if any(name.startswith(_TOOLS) for name in logged) and not _logged_prompts(run, step):
         return Reason("prompt_unknown", "tools were offered, and their schemas, part of each prompt, are not on disk")
     before = 0.0 if step == 1 else run.metrics.get(step - 1, {}).get(_SEEN)
@@ -280,9 +285,11 @@ class Recomputer:
 
     def _randomness(self, prepared: PreparedStep) -> InputError | None:
         """That the model draws random numbers in training; None where it does not."""
+        is_drawn = is_random(prepared.policy, prepared.shortest, without_dropout=self._switched_off)
+        return self._of_randomness() if is_drawn else None
+
+    def _of_randomness(self) -> InputError:
         switched_off = self._switched_off
-        if not is_random(prepared.policy, prepared.shortest, without_dropout=switched_off):
-            return None
         left = " beside the dropout modules, which were off" if switched_off else ", such as dropout"
         return InputError(
             f"The model draws random numbers in training{left}, and what it drew is not logged.",
@@ -294,7 +301,7 @@ class Recomputer:
         """Where no assumption fits: whether the trainer's pass ended in the model's own output layer."""
         shortest = prepared.shortest
         if takes_random_numbers(prepared.policy, shortest, without_dropout=self._switched_off):
-            raise InputError("The model draws random numbers in training, which are not logged.", cause="dropout")
+            raise self._of_randomness()
         return is_own_output(prepared.policy.model, shortest)
 
     def _altered(self) -> Iterator[str]:

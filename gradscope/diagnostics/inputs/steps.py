@@ -30,6 +30,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.fetch import bring_weights
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run, WeightsRef
+from gradscope.say import steps_beside
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def select_steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
     if absent:
         raise InputError(
             f"{run.source.path} has no rollouts of step {', '.join(map(str, absent))}.",
-            hint=f"It has steps {run.updates[0]} to {run.updates[-1]}." if run.steps else None,
+            hint=steps_beside(run.updates, absent[0]) if run.steps else None,
         )
     return tuple(sorted(set(steps)))
 

@@ -38,7 +38,7 @@ from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.say import as_ranges, counted
+from gradscope.say import as_ranges, counted, steps_beside
 
 LOSSES = ("loss", "pg_loss", "policy_loss")
 _NAMES: tuple[tuple[str, ...], ...] = (("grad_norm",), ("kl", "kl_loss", "ppo_kl", "kl_penalty", "mean_kl"), LOSSES)
@@ -368,7 +368,7 @@ def measure_spike(
     if chosen not in run.updates and chosen not in run.metrics:
         raise InputError(
             f"{run.source.path} has nothing of step {chosen}.",
-            hint=f"It has steps {f'{min(run.every_step)} to {max(run.every_step)}'}.",
+            hint=steps_beside(run.every_step, chosen),
         )
     measured = _measured(run, chosen, tokens, engine or EngineOptions(), progress)
     metrics = metrics_at(courses, chosen, num_chosen_from=num_searched)

@@ -134,8 +134,9 @@ class MeasuredPolicy(Struct, frozen=True, kw_only=True):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids that the model can read."""
-        return int(token_embedding(self.model).weight.shape[0])
+        """Number of token ids that the model can read, and the reference beside it."""
+        models = self.model, self.reference
+        return min(len(token_embedding(model).weight) for model in models if model is not None)
 
     @contextmanager
     def as_reference(self) -> Iterator[Any]:
@@ -283,10 +284,17 @@ def _reference(
     else:
         model = checkpoint.load_model(initial.path, dtype)
         for weights, share in later:
-            other = checkpoint.load_model(weights.path, dtype)
+            later_values = dict(checkpoint.load_model(weights.path, dtype).named_parameters())
+            own = dict(model.named_parameters())
+            if {name: of.shape for name, of in own.items()} != {name: of.shape for name, of in later_values.items()}:
+                raise InputError(
+                    f"{initial.path} is another model than {weights.path}, and the KL reference is mixed from both.",
+                    hint="Pass the weights before the first update of this run with --initial.",
+                    cause="reference_missing",
+                )
             with torch.no_grad():  # as TRL's callback does
-                for parameter, towards in zip(model.parameters(), other.parameters(), strict=True):
-                    parameter.mul_(1.0 - share).add_(towards, alpha=share)
+                for name, parameter in own.items():
+                    parameter.mul_(1.0 - share).add_(later_values[name], alpha=share)
     return _as_trained(model, initial, device, rounded).requires_grad_(False)
 
 
@@ -388,7 +396,7 @@ def _require_in_vocabulary(policy: MeasuredPolicy, sequence: TokenSequence, step
         raise InputError(
             f"Step {step}, group {sequence.group_id}, sample {sequence.sample}: token id {outside} is outside the "
             f"model's vocabulary of {policy.vocab_size}.",
-            hint="These rollouts are from another model or tokenizer; point --model at theirs.",
+            hint="These rollouts are from another model or tokenizer; point --model and --initial at theirs.",
         )
 
 

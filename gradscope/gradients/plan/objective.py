@@ -221,7 +221,7 @@ class Objective(LossParameters, frozen=True, kw_only=True):
         if (several := several_sequences(rollouts)) is not None:
             return several
         if self.num_rows is not None and len(rollouts) != self.num_rows:
-            text = f"the log holds {len(rollouts)} of the {self.num_rows} rollouts of the step"
+            text = f"the log holds {len(rollouts)} rollouts of the step, and its update took {self.num_rows}"
             return Reason("rollouts_missing", text)
         is_unknown = [rollout.status == "unknown" and rollout.completion_ids is None for rollout in rollouts]
         if self.mask_truncated and any(is_unknown):

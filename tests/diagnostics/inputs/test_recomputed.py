@@ -62,6 +62,7 @@ def rows(*, num_prompt: int = 4, mask: tuple[bool, ...] = (True,) * 3, inferred:
         (COUNTS, rows(), None),
         ({}, rows(num_prompt=9), None),
         ({**COUNTS, "completions/mean_length": 2.5}, rows(), "mask_unknown"),
+        ({**COUNTS, "completions/mean_length": 3.5}, rows(), "ids_misfit"),
         ({**COUNTS, "completions/mean_length": 2.5}, rows(inferred=True), "ids_inferred"),
         ({**COUNTS, "completions/mean_length": 2.0, "num_tokens": 12.0}, rows(mask=(True, False, True)), None),
         ({**COUNTS, "num_tokens": 18.0}, rows(), "prompt_unknown"),
@@ -309,6 +310,16 @@ def test_random_training_cannot_be_recomputed(tmp_path: Path, name: str, setting
     assert caught.value.cause == "dropout"
 
 
+def test_the_dropout_of_an_adapter_that_changes_nothing_yet_is_named_alike(tmp_path: Path) -> None:
+    """Its output is the same with dropout and without, and only its gradient is not."""
+    base = saved(tmp_path / "base")
+    options = {"target_modules": ["q_proj"], "lora_dropout": 0.5}
+    adapt(tiny_model("llama_untied_biases"), options, perturbed=False).save_pretrained(tmp_path / "adapter")
+    weights = WeightsRef(num_updates=0, path=tmp_path / "adapter", kind="adapter", base=str(base.path))
+    with pytest.raises(InputError, match="such as dropout, and what it drew is not logged"):
+        recompute(weights_run((weights,), 1.0, disable_dropout=False), closely=True)
+
+
 @pytest.mark.parametrize("norms_alone", [True, False])
 def test_the_norm_shows_that_a_script_had_its_model_in_evaluation_mode(tmp_path: Path, norms_alone: bool) -> None:
     name = "gpt2_tied_conv1d"
@@ -354,7 +365,7 @@ def test_other_tokens_are_no_matter_of_the_loss(tmp_path: Path) -> None:
     run = replace(run, metrics={1: {**run.metrics[1], "completions/mean_length": 99.0}})
     with pytest.raises(InputError, match="the trainer counted 594 sampled tokens") as caught:
         recompute(run)
-    assert caught.value.cause == "mask_unknown"
+    assert caught.value.cause == "ids_misfit"
 
 
 def test_unreadable_weights_and_misfit_rollouts_have_different_causes(tmp_path: Path) -> None:

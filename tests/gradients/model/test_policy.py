@@ -89,6 +89,13 @@ def test_the_reference_of_a_full_model_is_the_initial_one(saved, model):
         assert not any(p.requires_grad for p in reference.parameters())
 
 
+def test_a_reference_that_would_be_mixed_from_two_models_is_refused(saved, tmp_path):
+    tiny_model("qwen3_gqa_norms").save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="is another model than") as caught:
+        load_measured_policy(full(saved), device="cpu", reference=[(full(tmp_path), 1.0), (full(saved), 0.5)])
+    assert caught.value.cause == "reference_missing"
+
+
 def test_the_reference_of_a_continued_adapter_is_the_adapter_it_started_from(saved, adapter, tmp_path):
     shutil.copytree(adapter, tmp_path, dirs_exist_ok=True)
     rewrite(tmp_path / "adapter_model.safetensors", lambda t: [t[name].zero_() for name in t if "lora_B" in name])
@@ -400,6 +407,13 @@ def test_a_tokenizer_that_makes_a_text_much_longer_is_refused():
 def test_ids_that_no_rollout_can_have_are_refused(prompt, completion, mask, message):
     with pytest.raises(InputError, match=message):
         tokenized(prompt_ids=prompt, completion_ids=completion, mask=mask)
+
+
+def test_ids_that_the_reference_cannot_read_are_refused():
+    fewer = tiny_model("llama_untied_biases")
+    fewer.resize_token_embeddings(8)
+    with pytest.raises(InputError, match="token id 9 is outside the model's vocabulary of 8"):
+        tokenized(replace(POLICY, reference=fewer), prompt_ids=(1,), completion_ids=(9,))
 
 
 def test_more_tokens_than_a_table_of_positions_has_are_refused():

@@ -48,7 +48,8 @@ def test_a_step_without_its_rollouts_or_the_length_of_its_loss_has_a_reason():
     assert odd.loss_type == "dapo"
     assert odd.reason_against([ROLLOUT]) == odd.cannot  # what the arguments lack comes first
     reason = objective(generation_batch_size=4).reason_against([ROLLOUT] * 3)
-    assert (reason.cause, str(reason)) == ("rollouts_missing", "the log holds 3 of the 4 rollouts of the step")
+    assert str(reason) == "the log holds 3 rollouts of the step, and its update took 4"
+    assert reason.cause == "rollouts_missing"
     assert "not known" in str(objective(loss_type="dr_grpo").reason_against([ROLLOUT]))
     assert objective(loss_type="dr_grpo", max_completion_length=8).reason_against([ROLLOUT]) is None
 
