@@ -25,6 +25,7 @@ from gradscope.rollouts.readers.column_roles import (
     USUAL,
     first_present,
 )
+from gradscope.rollouts.readers.evaluations.written_out import with_lists
 from gradscope.rollouts.readers.nested import are_turns_of_one, key_column, rows_under
 from gradscope.rollouts.readers.parsing.cells import (
     ENVIRONMENTS,
@@ -244,12 +245,14 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             f"{path} has rows with a list of several prompts each ({batches[0]!r}): batches, in an unknown form.",
             hint="Write a row a rollout: step, prompt, response, reward.",
         )
+    written = [with_lists(row)[0] for row in rows]
     for name in REWARD_LISTS:
-        lists = [row[name] for row in rows if isinstance(row.get(name), list) and not is_list_of_objects(row[name])]
+        lists = [row[name] for row in written if isinstance(row.get(name), list) and not is_list_of_objects(row[name])]
         if len(lists) > len(rows) / 2:
+            of_columns = "" if any(name in row for row in rows) else ", which numbered columns write out"
             raise InputError(
-                f"{path} has a list {name!r} in a row, and no list of as many responses beside it: whether its entries "
-                "are samples, or parts of one, is not known.",
+                f"{path} has a list {name!r} in a row{of_columns}, and no list of as many responses beside it: whether "
+                "its entries are samples, or parts of one, is not known.",
                 hint=f"If each entry is a sample, name the list: --reward-column {name}",
             )
 
@@ -269,10 +272,11 @@ def _prompts_in(row: Mapping[str, Any]) -> str | None:
 
 
 def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | str | None:
+    row, of_samples_by_name = with_lists(row)
     if _prompts_in(row) is not None:
         return None
     columns: dict[str, Any] = {}
-    aligned: set[str] = set()
+    aligned = set(of_samples_by_name)
     entries = {
         name: value[0].keys()
         for name, value in row.items()
