@@ -150,7 +150,7 @@ def prompt_rows(
         main = first_present(listed[0], (columns.reward or "", *USUAL["reward"])) or ""
         for at, row in enumerate(listed):
             yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
-    elif isinstance(node, (dict, list)) and depth:
+    elif isinstance(node, (dict, list)) and depth and not _is_sample(node, columns.reward):
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
         around = cells_around(mapping_of(node)) if keys else {}
         of_keys = key_column(node if isinstance(node, dict) else _by_name(node))
@@ -171,6 +171,11 @@ def prompt_rows(
                 without.append((str(key), item))
         of_prompts = [(key, item) for key, item in without if tuple(item) in layouts]  # with an empty list, say
         yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
+
+
+def _is_sample(node: Any, reward: str | None) -> bool:
+    """Whether a part has an id and the reward that was named, so that lists deep in it are the criteria of a sample."""
+    return isinstance(node, dict) and is_number(node.get(reward or "")) and not node.keys().isdisjoint(NAMES)
 
 
 def _listed_counts(node: Mapping[str, Any]) -> ColumnNames:
@@ -219,7 +224,8 @@ def _verdicts_by_id(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any
 def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
     """Each of many keys, none of which names a column, with its prompt and samples: a list of verdicts, or one verdict.
 
-    OpenCompass writes the latter as an object for each prompt; those without a prediction may be tests of one response.
+    OpenCompass writes the latter as an object for each prompt; those without a prediction may be tests of one response,
+    but for what SWE-bench calls resolved.
     """
     cells = list(node.values())
     if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
@@ -227,7 +233,7 @@ def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, An
     if all(isinstance(cell, list) and cell and NUMBERS.issuperset(map(type, cell)) for cell in cells):
         are_verdicts = all({0, 1}.issuperset(cell) for cell in cells)
         return {key: ({}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items() if are_verdicts}
-    if not all(isinstance(cell, dict) and any(key in cell for key in _PREDICTIONS) for cell in cells):
+    if not all(isinstance(cell, dict) and any(key in cell for key in ("resolved", *_PREDICTIONS)) for cell in cells):
         return {}
     names = [name for name in USUAL["reward"] if all(type(cell.get(name)) is bool for cell in cells)][:1]
     return {
