@@ -55,10 +55,10 @@ def _numbered_columns(names: tuple[str, ...]) -> _Numbered:
         name = texts or ("_".join(rest) if "_".join(rest) in REWARD_LISTS else None)
         if name is not None:
             lists.setdefault((name, len(rest) < len(words)), {}).setdefault(number, match[0])
-    whole = {of: columns for of, columns in lists.items() if len(columns) > 1 and _are_counted(columns)}
+    counted = {of: columns for of, columns in lists.items() if len(columns) > 1 and _are_counted(columns)}
     return tuple(
         (name, tuple(columns[number] for number in sorted(columns)), are_samples)
-        for (name, are_samples), columns in whole.items()
+        for (name, are_samples), columns in counted.items()
         if name not in names
     )
 

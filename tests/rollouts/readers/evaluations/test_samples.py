@@ -440,7 +440,9 @@ def test_verdicts_by_the_keys_of_many_prompts(tmp_path: Path, cell: dict[str, An
 def test_a_named_verdict_of_a_row_counts_where_lists_deep_in_it_hold_its_criteria(tmp_path: Path) -> None:
     path = tmp_path / "graded.jsonl"
     grading = {"parts": [{"pass": True, "score": 0.5}]}
-    rows = [{"id": str(at), "task_id": at // 2, "success": at == 1, "score": 0.5, "grading": grading} for at in range(4)]
+    rows = [
+        {"id": str(at), "task_id": at // 2, "success": at == 1, "score": 0.5, "grading": grading} for at in range(4)
+    ]
     path.write_text("\n".join(map(json.dumps, rows)))
     run = read_run(path, ReadOptions(columns=ColumnNames(reward="success")))
     assert [group.rewards for group in run.groups] == [(0, 1), (0, 0)]
