@@ -50,7 +50,7 @@ RIGHT_ANSWER = re.compile(
 
 REWARD_LISTS = (
     *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
-    *("graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
+    *("verdicts", "graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
     *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards"),
 )
 TEXT_LISTS = (

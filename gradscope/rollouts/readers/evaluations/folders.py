@@ -30,6 +30,8 @@ _MAX_DEPTH = 5  # levels of folders that are searched: lighteval writes details/
 _PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
 _TOLD_APART = re.compile(r"[0-9a-f]{8,}|[0-9]+")  # what in names of files is of a trial: a hash, a time, a number
+_OF_MATH = re.compile(r"(train|test|dev|val\w*)_.+_seed-?\d+_t[\d.]+_s-?\d+_e-?\d+")
+"""Names of files of math-evaluation-harness, also of Qwen2.5-Math: the folder around one is called as the task."""
 _FORMATS: tuple[Format | RowFormat, ...] = (
     inspect_ai.FORMAT,
     harnesses.EVALPLUS,
@@ -202,8 +204,11 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
             return log(task=stem, model=f"step {step[1]}" if step else "", scorers=(None,))
     rows = peek(file)
     models = {text_of(row.get("model")) for row in rows}
+    task = stem
+    if _OF_MATH.fullmatch(stem):
+        task, above = above.name, above.parent.parent if above.parent.name == "math_eval" else above.parent
     return log(
-        task=stem,
+        task=task,
         model=models.pop() if len(models) == 1 and "" not in models else above.name,
         scorers=(None,),
         prompt="" if file.is_dir() or len(rows) != 1 else _prompt_of_sample(rows[0]),

@@ -25,6 +25,7 @@ from gradscope.rollouts.readers.column_roles import (
     USUAL,
     first_present,
 )
+from gradscope.rollouts.readers.evaluations.written_out import with_lists
 from gradscope.rollouts.readers.nested import are_turns_of_one, key_column, rows_under
 from gradscope.rollouts.readers.parsing.cells import (
     ENVIRONMENTS,
@@ -149,7 +150,7 @@ def prompt_rows(
         main = first_present(listed[0], (columns.reward or "", *USUAL["reward"])) or ""
         for at, row in enumerate(listed):
             yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
-    elif isinstance(node, (dict, list)) and depth:
+    elif isinstance(node, (dict, list)) and depth and not _is_sample(node, columns.reward):
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
         around = cells_around(mapping_of(node)) if keys else {}
         of_keys = key_column(node if isinstance(node, dict) else _by_name(node))
@@ -170,6 +171,11 @@ def prompt_rows(
                 without.append((str(key), item))
         of_prompts = [(key, item) for key, item in without if tuple(item) in layouts]  # with an empty list, say
         yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
+
+
+def _is_sample(node: Any, reward: str | None) -> bool:
+    """Whether a part has an id and the reward that was named, so that lists deep in it are the criteria of a sample."""
+    return isinstance(node, dict) and is_number(node.get(reward or "")) and not node.keys().isdisjoint(NAMES)
 
 
 def _listed_counts(node: Mapping[str, Any]) -> ColumnNames:
@@ -218,7 +224,8 @@ def _verdicts_by_id(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any
 def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
     """Each of many keys, none of which names a column, with its prompt and samples: a list of verdicts, or one verdict.
 
-    OpenCompass writes the latter as an object for each prompt; those without a prediction may be tests of one response.
+    OpenCompass writes the latter as an object for each prompt; those without a prediction may be tests of one response,
+    but for what SWE-bench calls resolved.
     """
     cells = list(node.values())
     if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
@@ -226,7 +233,7 @@ def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, An
     if all(isinstance(cell, list) and cell and NUMBERS.issuperset(map(type, cell)) for cell in cells):
         are_verdicts = all({0, 1}.issuperset(cell) for cell in cells)
         return {key: ({}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items() if are_verdicts}
-    if not all(isinstance(cell, dict) and any(key in cell for key in _PREDICTIONS) for cell in cells):
+    if not all(isinstance(cell, dict) and any(key in cell for key in ("resolved", *_PREDICTIONS)) for cell in cells):
         return {}
     names = [name for name in USUAL["reward"] if all(type(cell.get(name)) is bool for cell in cells)][:1]
     return {
@@ -244,12 +251,14 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             f"{path} has rows with a list of several prompts each ({batches[0]!r}): batches, in an unknown form.",
             hint="Write a row a rollout: step, prompt, response, reward.",
         )
+    written = [with_lists(row)[0] for row in rows]
     for name in REWARD_LISTS:
-        lists = [row[name] for row in rows if isinstance(row.get(name), list) and not is_list_of_objects(row[name])]
+        lists = [row[name] for row in written if isinstance(row.get(name), list) and not is_list_of_objects(row[name])]
         if len(lists) > len(rows) / 2:
+            of_columns = "" if any(name in row for row in rows) else ", which numbered columns write out"
             raise InputError(
-                f"{path} has a list {name!r} in a row, and no list of as many responses beside it: whether its entries "
-                "are samples, or parts of one, is not known.",
+                f"{path} has a list {name!r} in a row{of_columns}, and no list of as many responses beside it: whether "
+                "its entries are samples, or parts of one, is not known.",
                 hint=f"If each entry is a sample, name the list: --reward-column {name}",
             )
 
@@ -269,10 +278,11 @@ def _prompts_in(row: Mapping[str, Any]) -> str | None:
 
 
 def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | str | None:
+    row, of_samples_by_name = with_lists(row)
     if _prompts_in(row) is not None:
         return None
     columns: dict[str, Any] = {}
-    aligned: set[str] = set()
+    aligned = set(of_samples_by_name)
     entries = {
         name: value[0].keys()
         for name, value in row.items()

@@ -164,8 +164,9 @@ COMMON: tuple[CommonMetric, ...] = (
 )
 """In the order in which they are shown."""
 
+_DEAD = "frac_reward_zero_std"
 _GROUPS = {
-    "frac_reward_zero_std": (
+    _DEAD: (
         *({"zero", "std"}, {"zero", "variance"}, {"zero", "var"}, {"degenerate"}, {"dead"}, {"pure"}, {"uniform"}),
         {"all", "same"},
     ),
@@ -262,8 +263,8 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
     words = {key: of for key in logged if _EVALUATIONS.isdisjoint(of := set(_BETWEEN.split(key.lower())))}
     on_groups = {  # each key of groups or prompts in training, with the words of its last part but for those
         key: set(_BETWEEN.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
-        for key in words
-        if _OF_GROUPS.search(key)
+        for key, of in words.items()
+        if _OF_GROUPS.search(key) or any(kind < of - _PREFIXES <= kind | _COUNT for kind in _GROUPS[_DEAD])
     }
     written = {plain_name(key): key for key in logged} | {key: key for key in logged}
     plain = set(map(bare, written))
@@ -300,7 +301,7 @@ def _of_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
 
 
 def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
-    """A share of groups under a name of somebody's own: a share, or a count beside that of all groups.
+    """A share of groups under a name of somebody's own: a share, or a count beside that of all groups or prompts.
 
     All words of the key have to be known, as in ``degenerate_group_rate``; None where several keys fit.
     """
@@ -311,7 +312,7 @@ def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
         for key, rest in kinds
         if rest <= _COUNT
         for total, of in words.items()
-        if of <= _COUNT and _UNIT.findall(total)[-1:] == _UNIT.findall(key)[-1:] != []
+        if of <= _COUNT and (unit := _UNIT.findall(total)[-1:]) and _UNIT.findall(key)[-1:] in ([], unit)
     ]
     mixed = [_one_minus(share) for key, of in words.items() if "mixed" in of for share in _share(key, of - {"mixed"})]
     fits = shares or counts or (mixed if name == "frac_reward_zero_std" else [])

@@ -72,6 +72,16 @@ def test_each_log_is_an_evaluation_with_its_task_and_model(folder: Path) -> None
     assert (scorers["inspect-ai"], scorers["samples"]) == (None, (None,))
 
 
+@pytest.mark.parametrize("below", ["", "math_eval/"])
+def test_the_folder_around_a_file_of_math_evaluation_harness_is_its_task(tmp_path: Path, below: str) -> None:
+    for task in ("aime24", "gsm8k"):
+        file = tmp_path / "Qwen2.5-3B" / below / task / "test_qwen25-math-cot_-1_seed0_t0.6_s0_e-1.jsonl"
+        file.parent.mkdir(parents=True)
+        write_lines(file, *({"idx": at, "question": f"{task} {at}", "score": [True], "code": ["a"]} for at in range(2)))
+    logs = evaluations_in(tmp_path, ReadOptions())
+    assert {(log.task, log.model) for log in logs} == {("aime24", "Qwen2.5-3B"), ("gsm8k", "Qwen2.5-3B")}
+
+
 def test_a_reader_that_is_named_finds_its_own_alone(folder: Path) -> None:
     assert {log.format for log in evaluations_in(folder, ReadOptions(reader="lm-eval"))} == {"lm-eval"}
     assert {log.format for log in evaluations_in(folder / "*" / "*.eval", ReadOptions())} == {"inspect-ai"}

@@ -419,6 +419,7 @@ def test_lists_of_verdicts_by_the_keys_of_many_prompts(tmp_path: Path) -> None:
     [
         ({"pred": "1", "answer": "2", "correct": True}, 10, True),
         ({"prediction": "1", "is_correct": False}, 12, True),
+        ({"patch_exists": True, "resolved": True}, 12, True),  # SWE-bench's report of each instance
         ({"pred": "1", "correct": True}, 9, False),
         ({"expected": "1", "passed": True}, 12, False),  # tests
         ({"pred": "1", "correct": 0.5}, 12, False),
@@ -433,7 +434,18 @@ def test_verdicts_by_the_keys_of_many_prompts(tmp_path: Path, cell: dict[str, An
             read_run(path)
         return
     run = read_run(path)
-    assert (len(run.groups), run.groups[0].rewards) == (num, (float(cell.get("correct", False)),))
+    assert (len(run.groups), run.groups[0].rewards) == (num, (float(cell.get("correct", cell.get("resolved", False))),))
+
+
+def test_a_named_verdict_of_a_row_counts_where_lists_deep_in_it_hold_its_criteria(tmp_path: Path) -> None:
+    path = tmp_path / "graded.jsonl"
+    grading = {"parts": [{"pass": True, "score": 0.5}]}
+    rows = [
+        {"id": str(at), "task_id": at // 2, "success": at == 1, "score": 0.5, "grading": grading} for at in range(4)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    run = read_run(path, ReadOptions(columns=ColumnNames(reward="success")))
+    assert [group.rewards for group in run.groups] == [(0, 1), (0, 0)]
 
 
 @pytest.mark.parametrize("missing", [[], ["d"]])
