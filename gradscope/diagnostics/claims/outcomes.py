@@ -161,8 +161,7 @@ def all_fail_is_exponential(evidence: Evidence) -> Judgement:
         resampling=evidence.resampling,
     )
     course = ", ".join(
-        f"{with_interval(share, percent)} at N = {size}"
-        for share, size in zip(shares, sizes, strict=True)
+        f"{with_interval(share, percent)} at N = {size}" for share, size in zip(shares, sizes, strict=True)
     )
     margin = max(SAME_SHARE, (of_line.value or 0.0) / 4)
     verdict = in_range(bend, -margin, margin) if bend.num_units >= _FEW_PROMPTS else "cannot_tell"

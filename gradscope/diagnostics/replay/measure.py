@@ -352,18 +352,37 @@ def replay_report(
         if any(quantity.reason == "weights_unreadable" for quantity in step.quantities)
     }
     judged = [verdict for verdict in verdicts if verdict in ("match", "mismatch")]
+    beyond = [step.step for step in steps if _is_beyond(step)]
+    overall = _overall(verdicts)
+    if overall == "match" and len(beyond) >= max(2, verdicts.count("match")):
+        overall = "cannot"
     return ReplayReport(
         source=inputs.with_damage(run, unreadable, ()),
         steps=tuple(steps),
-        verdict=_overall(verdicts),
-        headline=_headline(verdicts),
+        verdict=overall,
+        headline=_headline(overall, verdicts),
         frac_replay_mismatch=Estimate.undefined_because("no step could be recomputed and judged")
         if not judged
         else Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged)),
         tolerance=tolerance,
         engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
-        findings=(*_findings(steps), *_without_rollouts(run)),
+        findings=(*_beyond_chance(beyond), *_findings(steps), *_without_rollouts(run)),
     )
+
+
+def _is_beyond(step: StepReplay) -> bool:
+    """Whether a norm lies beyond its spread, and not because of how it was rounded for the log."""
+    if step.told_within is None or step.relative_error.get(_NAME, 0.0) <= step.told_within:
+        return False
+    return any(of.name == _NAME and of.reason == "precision" and of.advice != LOG_DIGITS for of in step.quantities)
+
+
+def _beyond_chance(beyond: Sequence[int]) -> Iterator[str]:
+    if len(beyond) > 1:  # each with one chance in a thousand
+        yield (
+            f"grad_norm lies beyond its own spread at {named_steps(beyond)}, which chance does not explain: another "
+            "device computed it, or weights, ids or loss are not quite the trainer's."
+        )
 
 
 def _further_steps(run: Run) -> int:
@@ -406,9 +425,8 @@ def _overall(verdicts: Sequence[ReplayVerdict]) -> ReplayVerdict:
     return "match" if "match" in verdicts else "cannot"
 
 
-def _headline(verdicts: Sequence[ReplayVerdict]) -> str:
+def _headline(first: ReplayVerdict, verdicts: Sequence[ReplayVerdict]) -> str:
     """The verdict on a run with the number of steps behind it, then the other steps."""
-    first = _overall(verdicts)
     counts = {verdict: verdicts.count(verdict) for verdict in ("mismatch", "match", "cannot")}
     num_first = counts.pop(first)
     rest = "".join(f"; {number} {verdict}" for verdict, number in counts.items() if number)

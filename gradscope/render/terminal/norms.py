@@ -28,7 +28,8 @@ _MAX_CAUSES = 2  # where no step could be judged
 def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
     """The verdict, the steps that mismatch and those that match, one line of counts; ``show`` adds tables."""
     # where no step could be recomputed the first finding says just that
-    says_all = report.verdict == "cannot" and report.findings[0].startswith(_NORM)
+    are_all_open = report.verdict == "cannot" and all(step.verdict != "match" for step in report.steps)
+    says_all = are_all_open and report.findings[0].startswith(_NORM)
     head = "" if says_all else f"{report.headline}. "
     return Answer(
         command="replay",

@@ -275,6 +275,7 @@ def replayed(
     provided: bool = True,
     groups: Sequence[RolloutGroup] = (),
     floor: float = 1e-6,
+    trained: TrainedNorms | None = None,
     **logged_too: float,
 ) -> ReplayReport:
     """Steps from their logged and recomputed norms."""
@@ -295,6 +296,7 @@ def replayed(
                 logprobs=(np.zeros(1), np.zeros(1)),
                 num_inferred_ids=0,
                 described={"engine": "backward"},
+                trained=trained,
                 other_texts=(1,) if norm == TEXTS else (),
             ),
         )
@@ -323,6 +325,24 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
     if norms[0] == (0.0, 0.0):
         assert report.steps[0].verdict == "no_gradient"
         assert "grad_norm is zero in the log and here at step" in report.findings[0]
+
+
+@pytest.mark.parametrize(
+    ("logged", "headline", "words"),
+    [
+        ((2.0, 2.0, 2.0003), "match at 2 of 3 steps; 1 cannot", ""),
+        ((2.0, 2.0003), "match at 1 of 2 steps; 1 cannot", ""),
+        ((2.0, 2.0, 2.0, 2.0003, 2.0003), "match at 3 of 5 steps; 2 cannot", "at steps 4,5"),
+        ((2.0, 2.0, 2.0003, 2.0003), "cannot at 2 of 4 steps; 2 match", "at steps 3,4"),
+        ((2.0, 2.0003, 2.0003, 2.02), "mismatch at 1 of 4 steps; 1 match; 2 cannot", "at steps 2,3"),
+    ],
+)
+def test_norms_beyond_their_spread_at_as_many_steps_as_match_settle_nothing(
+    logged: tuple[float, ...], headline: str, words: str
+) -> None:
+    report = replayed(*((of, 2.0) for of in logged), trained=IN_FLOAT32)
+    assert (report.headline, report.verdict) == (headline, headline.split()[0])
+    assert any("beyond its own spread" in of and words in of for of in report.findings) == bool(words)
 
 
 @pytest.mark.parametrize(
