@@ -353,16 +353,16 @@ def replay_report(
     }
     judged = [verdict for verdict in verdicts if verdict in ("match", "mismatch")]
     beyond = [step.step for step in steps if _is_beyond(step)]
-    overall = _overall(verdicts)
+    overall, undefined = _overall(verdicts), "" if judged else "no step could be recomputed and judged"
     if overall == "match" and len(beyond) >= max(2, verdicts.count("match")):
-        overall = "cannot"
+        overall, undefined = "cannot", "no fewer norms lie beyond their spread than match"
     return ReplayReport(
         source=inputs.with_damage(run, unreadable, ()),
         steps=tuple(steps),
         verdict=overall,
         headline=_headline(overall, verdicts),
-        frac_replay_mismatch=Estimate.undefined_because("no step could be recomputed and judged")
-        if not judged
+        frac_replay_mismatch=Estimate.undefined_because(undefined)
+        if undefined
         else Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged)),
         tolerance=tolerance,
         engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
