@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.results.source import BROKEN_ADVANTAGE
-from gradscope.rollouts.groups import GroupsOfTable, reward_table
+from gradscope.rollouts.groups import GroupsOfTable, Tokens, reward_table
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import key_of
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.flat_columns import FlatColumns, column_log
+from gradscope.rollouts.readers.flat_columns import FlatColumns, column_log, hold_tokens, tokens_by_names
 from gradscope.rollouts.readers.parsing.cells import prompt_text_id
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record
@@ -365,3 +365,73 @@ def test_rows_of_an_evaluation_are_left_out_of_training(
     alone = read_run(written([*first, *evaluated]))
     assert sum(group.size for group in alone.groups) == num_first + 6
     assert not any("left out" in sentence for sentence in alone.source.inferred)
+
+
+PROMPT, COMPLETION, ADVANTAGES, LOGPROBS = [5, 9], [7, 11, 2], [0.5, 0.25, -0.5], [-1.0, -0.5, -1.5]
+WHOLE = [*PROMPT, *COMPLETION]
+TOKENS = Tokens(
+    prompt_ids=tuple(PROMPT),
+    completion_ids=tuple(COMPLETION),
+    mask=(True, True, True),
+    logprobs=tuple(LOGPROBS),
+    token_advantages=tuple(ADVANTAGES),
+)
+OF_COMPLETION = {"advantages": ADVANTAGES, "logprobs": LOGPROBS}
+OF_WHOLE = {name: [0.0, 0.0, *values] for name, values in OF_COMPLETION.items()}
+OF_PREDICTED = {name: values[1:] for name, values in OF_WHOLE.items()}
+
+
+def tokens_of(row: dict[str, Any]) -> Tokens | None:
+    assert hold_tokens(row)
+    return tokens_by_names(row.get, "advantages")
+
+
+@pytest.mark.parametrize("values", [OF_COMPLETION, OF_WHOLE, OF_PREDICTED])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"input_ids": WHOLE, "labels": [-100, -100, *COMPLETION]},
+        {"sequence_ids": WHOLE, "action_mask": [False, True, True, True]},  # of what is predicted
+        {"tokens": WHOLE, "loss_mask": [0, 0, 1, 1, 1]},
+        {"token_ids": WHOLE, "prompt_len": 2},
+    ],
+)
+def test_ids_of_prompt_and_completion_in_one_are_divided(row: dict[str, Any], values: dict[str, Any]) -> None:
+    assert tokens_of(row | values) == TOKENS
+
+
+def test_padding_and_what_an_environment_wrote_are_no_sampled_tokens() -> None:
+    padded = {
+        "input_ids": [0, 0, *WHOLE, 0],
+        "attention_mask": [0, 0, 1, 1, 1, 1, 1, 0],
+        "completion_mask": [0, 0, 0, 0, 1, 0, 1, 0],
+        "advantages": [0.5, -0.5],
+    }
+    tokens = tokens_of(padded)
+    assert tokens is not None
+    assert (tokens.prompt_ids, tokens.completion_ids) == ((5, 9), (7, 11, 2))
+    assert (tokens.mask, tokens.token_advantages) == ((True, False, True), (0.5, 0.0, -0.5))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"tokens": 5, "prompt_len": 2},  # a count
+        {"tokens": ["2", "+", "2"], "prompt_len": 1},  # texts
+        {"input_ids": WHOLE, "labels": [-100] * 5},
+        {"input_ids": WHOLE, "labels": [1, 2], "prompt_len": None},
+        {"input_ids": WHOLE, "loss_mask": [1, 1]},
+        {"input_ids": WHOLE, "loss_mask": [0, 0, 1, 1, 1], "advantages": [0.5]},
+    ],
+)
+def test_columns_of_something_else_are_no_tokens(row: dict[str, Any]) -> None:
+    assert tokens_of(row) is None
+
+
+def test_a_mask_of_another_length_is_none() -> None:
+    assert tokens_of({"input_ids": WHOLE, "prompt_len": 2, "attention_mask": [1, 1], **OF_WHOLE}) == TOKENS
+
+
+def test_a_name_alone_is_no_token() -> None:
+    assert not hold_tokens({"tokens": 5, "reward": 1.0})
+    assert not hold_tokens({"labels": [1]})

@@ -39,6 +39,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     refuse_lone_list,
     samples_of,
 )
+from gradscope.rollouts.readers.flat_columns import hold_tokens
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.grouping import benchmark_column, counted_step, grouping_of, setting_columns
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
@@ -58,7 +59,6 @@ from gradscope.rollouts.readers.reduction.columns import (
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
 from gradscope.rollouts.readers.run_files import with_run_files
-from gradscope.rollouts.readers.token_columns import hold_tokens
 from gradscope.rollouts.run import Run
 
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
