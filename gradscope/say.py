@@ -77,12 +77,12 @@ def steps_beside(steps: Sequence[int], absent: int) -> str:
     """Which ascending steps there are, for who asked for another: of many pieces the ends and the nearest.
 
     >>> steps_beside([2, 4, 8], 3), steps_beside(range(1, 21), 99), steps_beside(range(10, 500, 10), 101)
-    ('It has steps 2,4,8.', 'It has steps 1 to 20.', 'It has steps 10 to 490, the nearest 100,110.')
+    ('It has steps 2,4,8.', 'It has steps 1 to 20.', 'It has steps 10 to 490, the nearest 100 and 110.')
     """
     ranges = as_ranges(steps)
     if ranges.count(",") > 8:
         nearest = sorted(sorted(steps, key=lambda step: abs(step - absent))[:2])
-        ranges = f"{steps[0]} to {steps[-1]}, the nearest {as_ranges(nearest)}"
+        return f"It has steps {steps[0]} to {steps[-1]}, the nearest {' and '.join(map(str, nearest))}."
     return f"It has steps {ranges if ',' in ranges else ranges.replace(':', ' to ')}."
 
 

@@ -55,7 +55,7 @@ def test_spike_names_the_step_and_why_nothing_is_recomputed(cli: Cli) -> None:
     assert result["grad_norm"]["undefined"] == "the log holds metrics and no rollouts"
     other = cli("spike", STATE, "--step", "7")
     assert other.code == 2
-    assert "It has steps 20 to 200." in other.err
+    assert "It has steps 20 to 200, the nearest 20 and 40." in other.err
 
 
 @pytest.mark.parametrize(
