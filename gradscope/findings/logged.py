@@ -54,11 +54,11 @@ def dead_sentence(courses: Sequence[MetricCourse]) -> str:
     """The verdict: how many groups gave no gradient, as far as the metrics show."""
     course = course_named(courses, "frac_reward_zero_std")
     if course is None:
-        unknown = "hese metrics do not tell how many groups gave no gradient"
+        unknown = "these metrics do not tell how many groups gave no gradient"
         share, at_least = dead_steps(courses)
         if at_least:
-            return at_least if share == 1.0 else f"{at_least} Of the others t{unknown}."
-        return f"T{unknown}: none of them is known as that share."
+            return at_least if share == 1.0 else f"{at_least} Of the others {unknown}."
+        return f"{unknown.capitalize()}: none of them is known as that share."
     if course.mean.value is None:
         return f"How many groups gave no gradient is not known: {course.mean.undefined}."
     all_dead = sum(value >= 1.0 for value in course.values)
@@ -249,9 +249,9 @@ def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = No
     course = course_named(courses, "reward")
     if course is None or len(course.steps) < 2 or course.mean.value is None:
         return ""
-    parts = [f"{mean:.3g} {where}" for mean, where in _fifths(course)]
     if _is_flat(course):  # which is said of levels
         return ""
+    parts = [f"{mean:.3g} {where}" for mean, where in _fifths(course)]
     if not parts:
         first, last = course.values[0], course.values[-1]
         return f"The mean reward was {first:.3g} at step {course.steps[0]} and {last:.3g} at step {course.steps[-1]}."

@@ -147,13 +147,14 @@ def _with_run_names(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
     rests = [_SEED_IN_NAME.sub("", name, count=1) for name in names]
     cells = {(rest, int(seed[1])) for rest, seed in zip(rests, seeds, strict=True) if seed}
     have_seeds = all(named) and len(cells) == len(runs) and 1 < len(set(rests)) < len(runs)
+    if have_seeds:
+        return tuple(
+            replace(run, settings={**run.settings, "run": rest}, seed=int(seed[1]), has_seed_in_name=True)
+            for run, rest, seed in zip(runs, rests, filter(None, seeds), strict=True)
+        )
     return tuple(
-        replace(run, settings={**run.settings, "run": rest}, seed=int(seed[1]), has_seed_in_name=True)
-        if have_seeds and seed
-        else replace(run, settings={**run.settings, "run": name})
-        if is_named
-        else run
-        for run, name, is_named, rest, seed in zip(runs, names, named, rests, seeds, strict=True)
+        replace(run, settings={**run.settings, "run": name}) if is_named else run
+        for run, name, is_named in zip(runs, names, named, strict=True)
     )
 
 
@@ -466,20 +467,28 @@ def _means(run: ComparedRun) -> Means:
         return {}
     judged = table.select(table.size > 1)
     shares = (
-        {"mean_frac_reward_zero_std": mean_over_steps(judged, judged.is_dead, np.ones(len(judged)))}
+        {"mean_frac_reward_zero_std": dead_over_steps(judged)}
         if set(judged.step.tolist()) == set(table.step.tolist())
         else {}
     )
-    return {"train_reward": mean_over_steps(table, table.sums(table.reward), table.size)} | _reward_trend(run) | shares
+    return {"train_reward": reward_over_steps(table)} | _reward_trend(run) | shares
 
 
 def reward_change(first: RewardTable, second: RewardTable) -> Estimate:
     """How much higher the mean reward of some groups of a log is than that of others, over prompts."""
     tables = [replace(table, prompt_texts=None) for table in (first, second)]
-    (change,) = changes(
-        *({"": mean_over_steps(table, table.sums(table.reward), table.size)} for table in tables)
-    ).values()
+    (change,) = changes(*({"": reward_over_steps(table)} for table in tables)).values()
     return change
+
+
+def reward_over_steps(table: RewardTable) -> GroupMean:
+    """The mean reward by :func:`mean_over_steps`."""
+    return mean_over_steps(table, table.sums(table.reward), table.size)
+
+
+def dead_over_steps(table: RewardTable) -> GroupMean:
+    """The share of groups without a gradient by :func:`mean_over_steps`."""
+    return mean_over_steps(table, table.is_dead, np.ones(len(table)))
 
 
 def mean_over_steps(table: RewardTable, sums: NDArray[Any], counts: NDArray[Any]) -> GroupMean:

@@ -271,16 +271,14 @@ def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
     rewards = {step: means[step] for step in steps if step in means}
     numbers: dict[str, compared_runs.Number] = {}
     if len(table):
-        numbers[_REWARD] = compared_runs.mean_over_steps(table, table.sums(table.reward), table.size)
+        numbers[_REWARD] = compared_runs.reward_over_steps(table)
         if len(steps) >= 4 * MIN_STEPS:  # of fewer nothing tells how far a policy wanders
             last = table.select(table.step >= steps[-(len(steps) // 4)])
             if len(last):
-                numbers["mean reward, last quarter"] = compared_runs.mean_over_steps(
-                    last, last.sums(last.reward), last.size
-                )
+                numbers["mean reward, last quarter"] = compared_runs.reward_over_steps(last)
         judged = table.select(table.size > 1)
         if len(judged):
-            numbers[_DEAD] = compared_runs.mean_over_steps(judged, judged.is_dead, np.ones(len(judged)))
+            numbers[_DEAD] = compared_runs.dead_over_steps(judged)
         if (tokens := table.tokens) is not None:
             numbers["tokens of a completion"] = compared_runs.mean_over_steps(table, tokens, table.size)
     for metric, title in (_LOGGED if run.groups else _ALONE | _LOGGED).items():

@@ -415,7 +415,7 @@ def _harbor_rows(trials: Cells) -> Columns:
         "/".join(filter(None, (text_of(agent.get("name")), text_of(mapping_of(agent.get("model_info")).get("name")))))
         for agent in agents
     ]
-    names = list(dict.fromkeys(policies))
+    names = {policy: number for number, policy in enumerate(dict.fromkeys(policies))}
     tasks = texts_in(trials.names("task_name"))
     return Columns(
         step=np.zeros(len(trials), dtype=np.int64),
@@ -425,9 +425,9 @@ def _harbor_rows(trials: Cells) -> Columns:
         numbers={
             **rewards_of([of if len(of) > 1 else None for of in scores]),
             "reward": numbers_of(rewards),
-            "policy": np.array([names.index(policy) for policy in policies], dtype=np.int64),
+            "policy": np.array([names[policy] for policy in policies], dtype=np.int64),
         },
-        policies=names,
+        policies=tuple(names),
         no_reward=lambda _: "verifier_result has no reward",
         samples=texts_in(trials.names("trial_name")),
         noted={_FAILED: np.array(has_failed)},

@@ -40,6 +40,7 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     PrintedLines,
     Table,
     Text,
+    has_bar,
     lines_joined,
     mlflow_name,
     number_or_text,
@@ -505,8 +506,8 @@ def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
             continue
         try:
             text = (line.removeprefix(BOM) if number == 1 else line).decode().rstrip("\r\n")
-            has_metrics = "it, " in text or "it/s, " in text  # behind a bar of progress, which is drawn over itself
-            yield from ((f"{file}:{number}", part) for part in (text.split("\r") if has_metrics else (text,)))
+            parts = text.split("\r") if has_bar(text) else (text,)  # a bar is drawn over itself
+            yield from ((f"{file}:{number}", part) for part in parts)
         except UnicodeDecodeError:
             quarantine.add("the line is not UTF-8", f"{file}:{number}")
 

@@ -199,7 +199,7 @@ class PrintedLines:
         of_epoch = _STEP_OF_EPOCH.search(text) if "epoch" in lowered else None
         if of_epoch is not None and (values := _named(text[of_epoch.end() :])):
             return {**values, "epoch": int(of_epoch["epoch"]), "step": int(of_epoch["step"])}
-        bar = _AFTER_BAR.search(text) if "it, " in text or "it/s, " in text else None
+        bar = _AFTER_BAR.search(text) if has_bar(text) else None
         if bar is not None and any(map(_REWARD_OR_LOSS.search, values := _named(bar["rest"]))):
             return {**values, "step": int(bar["step"])}
         first = _STEP_FIRST.search(text) if any(word in lowered for word in ("step", "iter", "update")) else None
@@ -273,6 +273,11 @@ def _named(text: str) -> Values:
         pairs = ((plain_name(pair["key"]), pair["value"]) for pair in matches)
         named = {key: number_or_text(cell) if cell[0] != "[" else _mean_or_text(cell) for key, cell in pairs}
     return {} if all(key.endswith("step") for key in named) else named
+
+
+def has_bar(text: str) -> bool:
+    """Whether a line may have metrics behind a bar of progress: sought first, as it costs less than the pattern."""
+    return "it, " in text or "it/s, " in text
 
 
 def _of_learning(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:

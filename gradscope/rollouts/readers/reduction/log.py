@@ -31,7 +31,6 @@ from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    FileColumns,
     LineColumns,
     ListColumns,
     Note,
@@ -165,13 +164,7 @@ class ColumnLog(Struct, frozen=True, kw_only=True):
         )
         table = TableColumns(names=tuple(self.keys), texts=tuple(self.raw), to_columns=self.to_columns)
         of_list = None if lines is None else ListColumns(lines=lines)
-        by_suffix: dict[str, FileColumns] = {
-            ".json": of_list,
-            ".parquet": table,
-            ".arrow": table,
-            ".csv": table,
-            ".tsv": table,
-        }
+        by_suffix = {".json": of_list, **dict.fromkeys((".parquet", ".arrow", ".csv", ".tsv"), table)}
         return lambda file: by_suffix.get(tables.suffix_of(file) or "", lines)
 
     def records(
