@@ -105,6 +105,17 @@ def nested_starts(column: pa.Array) -> NDArray[np.bool_]:
     return np.append(np.ones(min(len(column), 1), dtype=np.bool_), differ)
 
 
+def entry_of_structs(column: pa.Array, path: str) -> pa.Array:
+    """An entry of structs, or of structs within them where dots join its names; null where they have none, [R]."""
+    if not pa.types.is_struct(column.type):
+        return pa.nulls(len(column))
+    if (at := column.type.get_field_index(path)) >= 0:
+        return column.flatten()[at]
+    of, dot, within = path.partition(".")
+    at = column.type.get_field_index(of)
+    return entry_of_structs(column.flatten()[at], within) if dot and at >= 0 else pa.nulls(len(column))
+
+
 def without_last(column: pa.Array, name: str, text: str) -> pa.Array | None:
     """Lists of objects without those at their ends whose entry is a text; None where cells may be anything else."""
     kind = column.type

@@ -144,6 +144,13 @@ UNKNOWN = -1  # a number or hash that is not known, and a rollout without a poli
 REWARD = "reward/"  # what stands before the name of a reward function in the name of its column
 
 
+def numbered_policies(names: Sequence[str | None]) -> tuple[tuple[str, ...], Counts]:
+    """The policies that are named, and the index of each name among them, [N]; ``UNKNOWN`` of None and ""."""
+    policies = tuple(filter(None, dict.fromkeys(names)))
+    numbers = {name: at for at, name in enumerate(policies)}
+    return policies, np.array([numbers.get(name or "", UNKNOWN) for name in names], dtype=np.int64)
+
+
 def status_of(truncated: float | None) -> Status:
     """How a completion ended, by its entry in the column ``truncated``."""
     return next((status for status, end in ENDS.items() if end == truncated), "unknown")
@@ -220,11 +227,10 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         prompts = {name: at for at, name in enumerate(dict.fromkeys(group.prompt_id for group in groups))}
         texts = {group.prompt_id: group.rollouts[0].prompt for group in reversed(groups)}
-        policies = dict.fromkeys(rollout.policy for rollout in rollouts if rollout.policy)
-        numbers = {name: at for at, name in enumerate(policies)}
+        policies, policy = numbered_policies([rollout.policy for rollout in rollouts])
         columns = rollout_columns(rollouts, with_completions=with_completions)
         if policies:
-            columns["policy"] = np.array([numbers.get(rollout.policy or "", UNKNOWN) for rollout in rollouts])
+            columns["policy"] = policy
         return cls.of_columns(
             columns,
             step=np.array([group.step for group in groups], dtype=np.int64),
@@ -233,7 +239,7 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
             prompts=tuple(prompts),
             size=np.array([group.size for group in groups], dtype=np.int64),
             prompt_texts=tuple(texts[name] for name in prompts) if any(texts.values()) else None,
-            policies=tuple(policies),
+            policies=policies,
         )
 
     @classmethod

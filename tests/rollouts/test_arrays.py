@@ -53,6 +53,13 @@ def test_lists_and_structs_begin_where_their_plain_values_differ(cells: list[Any
     assert arrays.nested_starts(pa.array(cells)[:0]).tolist() == []
 
 
+def test_entries_of_structs_within_structs_are_named_by_dots() -> None:
+    column = pa.array([{"a": {"b": {"c": 1}}, "a.b": 7, "d": 2}, {"a": {"b": None}, "a.b": 8, "d": 3}, None])
+    for path, cells in {"a.b.c": [1, None, None], "a.b": [7, 8, None], "d": [2, 3, None], "d.e": [None] * 3}.items():
+        assert arrays.entry_of_structs(column, path).to_pylist() == cells
+    assert arrays.entry_of_structs(pa.array(["x"]), "a").to_pylist() == [None]
+
+
 def test_what_arrow_does_not_encode_is_compared_as_plain_values() -> None:
     maps = pa.array([[("a", 1)], [("a", 1)], [("b", 1)]], pa.map_(pa.string(), pa.int64()))
     assert arrays.nested_starts(maps).tolist() == [True, False, True]

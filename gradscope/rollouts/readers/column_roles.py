@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 from msgspec.structs import asdict, astuple
 from numpy.typing import NDArray
 
@@ -19,7 +20,7 @@ from gradscope.errors import UsageError
 from gradscope.rollouts.function_rewards import reward_terms
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.documents import STEP_NAMES
+from gradscope.rollouts.readers.parsing.documents import STEP_NAMES, entry_in
 from gradscope.rollouts.readers.parsing.records import list_names
 from gradscope.rollouts.readers.reduction.columns import Cells
 
@@ -29,7 +30,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "reward": (
         *("reward", "score", "total_reward", "reward_total", "final_reward", "episode_return"),
         *("passed", "correct", "is_correct", "success", "acc", "accuracy", "resolved", "is_resolved"),
-        *("solved", "exact_match", "em"),
+        *("solved", "exact_match", "em", "symbolic_correct"),
     ),
     "step": STEP_NAMES,
     "group": ("group_id", "uid", "group", "group_index", "group_idx"),
@@ -51,7 +52,7 @@ RIGHT_ANSWER = re.compile(
 REWARD_LISTS = (
     *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
     *("verdicts", "graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
-    *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards"),
+    *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards", "correctness_math_verify"),
 )
 TEXT_LISTS = (
     *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
@@ -160,10 +161,15 @@ def _entry(name: str) -> str:
     return name.partition(".")[2]
 
 
-def with_entries(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with the entries of their objects beside them, as ``object.entry``."""
+def with_entries(
+    rows: Iterable[Mapping[str, Any]],
+    named_by_user: ColumnNames = ColumnNames(),  # noqa: B008 (it is frozen)
+) -> list[dict[str, Any]]:
+    """Rows with the entries of their objects beside them, as ``object.entry``, and deeper ones that are named."""
+    deep = [name for name in astuple(named_by_user) if name is not None and name.count(".") > 1]
     return [
         dict(row)
+        | {name: cell for name in deep if (cell := entry_in(row, name)) is not UNSET}
         | {f"{of}.{name}": cell for of, cells in row.items() for name, cell in parse.mapping_of(cells).items()}
         | dict(row)  # a key of the row's own wins
         for row in rows
@@ -292,7 +298,7 @@ def key_of(names: ColumnNames) -> str | None:
 
 def columns_of_rows(rows: Sequence[Mapping[str, Any]], named_by_user: ColumnNames) -> ColumnNames:
     """A column a role of some rows, entries of their objects among them; none of no rows, as of a console."""
-    return resolve_columns(columns_in(with_entries(rows)), named_by_user) if rows else ColumnNames()
+    return resolve_columns(columns_in(with_entries(rows, named_by_user)), named_by_user) if rows else ColumnNames()
 
 
 def first_present(columns: Collection[str], names: Iterable[str]) -> str | None:

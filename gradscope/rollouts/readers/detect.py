@@ -72,6 +72,8 @@ FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.VERIFIERS,
     harnesses.SKYRL,
     harnesses.HARBOR,
+    harnesses.PROMPTFOO,
+    harnesses.SWE_BENCH,
     samples.FORMAT,
     generic.FORMAT,
 )
@@ -272,6 +274,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     refuse_folder_of_runs(request.path, _runs_below(request.path))
     metrics_log.refuse_metrics(request.path, request.options)
     refuse_unknown(request.path)
+    refuse_several(request.path, None, request.options)
     refuse_unrecognized(request, [reader.looks_for for reader in FORMATS[-2:]])
 
 

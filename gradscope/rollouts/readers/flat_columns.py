@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import to_floats, without_last
-from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
+from gradscope.rollouts.groups import REWARD, Tokens, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import are_held_out, key_of, with_failed_trials
 from gradscope.rollouts.readers.parsing.cells import (
@@ -81,10 +81,10 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             rows = rows.changed(names.prompt or "", before_answers, in_arrow)
         rows, noted = with_failed_trials(rows, names.reward)
         sampled_by, apart = _joined_texts(rows, self.policies), _joined_texts(rows, self.apart)
-        policies = {name: at for at, name in enumerate(filter(None, dict.fromkeys(sampled_by)))}
+        policies, policy = numbered_policies(sampled_by)
         numbers = self._numbers(rows)
-        if self.policies:
-            numbers["policy"] = np.array([policies.get(name, UNKNOWN) for name in sampled_by])
+        if policies:
+            numbers["policy"] = policy
         group = rows.prompt_ids(self.key) if self.by_prompt else rows.names(self.key)
         has_ids = hold_tokens(rows.keys)
 
@@ -92,7 +92,6 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             return {
                 "completion": self._completion(rows, with_answers, at),
                 "messages": parse_messages(rows.cell(names.prompt, at)),
-                "policy": (sampled_by[at] or None) if sampled_by else None,
                 "tokens": _tokens(rows, at, names) if has_ids else None,
             }
 
@@ -116,7 +115,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             no_reward=partial(rows.no_reward, names.reward or ""),
             is_odd=rows.not_finite(names.advantage),
             samples=None if self.sample is None else [name or None for name in texts_in(rows.names(self.sample))],
-            policies=tuple(policies),
+            policies=policies,
             has_all_functions=True,
             completions=completions if self.measures_completions else None,
             details=details,

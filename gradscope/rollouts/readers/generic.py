@@ -136,7 +136,7 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
 
 def have_steps(path: Path, columns: ColumnNames) -> bool:
     """Whether the rows of a log name their step, by any name, or its files do."""
-    return _with_step(columns, _FirstRows.of(path, ())).step is not None or bool(steps_of_files(path, columns))
+    return _with_step(columns, _FirstRows.of(path, (), columns)).step is not None or bool(steps_of_files(path, columns))
 
 
 def _recognizes(request: ReadRequest) -> bool:
@@ -153,20 +153,22 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
     many: Sequence[Mapping[str, Any]]  # further ones, so many that ids are seen to recur
     are_followed: bool  # whether the log goes on behind these
     layout: nested.Layout  # where they lie within the rows of the log
+    named: ColumnNames  # the columns that the user named
 
     @classmethod
-    def of(cls, path: Path, layout: nested.Layout) -> _FirstRows:
+    def of(cls, path: Path, layout: nested.Layout, named: ColumnNames) -> _FirstRows:
         """Those of a log."""
         outer = peek(path)
         plain = nested.first_rows_within(outer, layout) if layout else outer
         many = nested.first_rows_of_lists(outer, layout) if layout else peek(path, num_rows=NUM_SEARCHED)
         are_followed = not layout and has_more_rows(path, many)
-        return cls(plain=plain, rows=roles.with_entries(plain), many=many, are_followed=are_followed, layout=layout)
+        rows = roles.with_entries(plain, named)
+        return cls(plain=plain, rows=rows, many=many, are_followed=are_followed, layout=layout, named=named)
 
     @cached_property
     def many_with_entries(self) -> Sequence[Mapping[str, Any]]:
         """The further ones with the entries of their objects as columns."""
-        return roles.with_entries(self.many)
+        return roles.with_entries(self.many, self.named)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -178,7 +180,7 @@ def read_flat(
     request: ReadRequest, *, format: str, with_steps: bool, layout: nested.Layout = (), with_held_out: bool = False
 ) -> Run:
     """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
-    first = _FirstRows.of(request.path, layout)
+    first = _FirstRows.of(request.path, layout, request.columns)
     names = _known_columns(request, first)
     names = names if with_steps else replace(names, step=None)
     steps = steps_of_files(request.path, names) if with_steps else {}

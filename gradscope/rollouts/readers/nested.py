@@ -274,7 +274,7 @@ def key_column(cell: Any) -> str | None:
 
 def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: ColumnNames) -> bool:
     """Whether the innermost rows are rollouts, each with its reward, of the prompts that they or outer rows name."""
-    inner = roles.with_entries(first_rows_within(rows, layout))
+    inner = roles.with_entries(first_rows_within(rows, layout), named)
     names = roles.columns_in(inner)
     if not set(names).issuperset(filter(None, (named.reward, named.prompt, named.prompt_id, named.group, named.step))):
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -39,7 +39,7 @@ _REWARD_WORD = re.compile(
     re.IGNORECASE,
 )
 
-_VERDICT_WORD = re.compile(r"exact|match|right|valid|won|_ok$", re.IGNORECASE)
+_VERDICT_WORD = re.compile(r"exact|match|right|valid|won|solved|\bpass$|_ok$", re.IGNORECASE)
 
 
 def _name_rollouts(path: Path) -> str:
@@ -96,11 +96,13 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
     list_name = lists[0] if len(rows) == len(lists) == 1 else None
     rows = rows if list_name is None else rows[0][list_name]
     refuse_lone_list(request.path, rows)
-    with_entries = column_roles.with_entries(rows)
+    with_entries = column_roles.with_entries(rows, request.columns)
     entries = column_roles.columns_in(with_entries)
     are_scores = (name for name in _like_rewards(with_entries) if name in entries and "." in name)
     scores = [name for name in are_scores if "reward" in name or "score" in name]
     candidates = scores or [name for name in _like_rewards(rows) if not column_roles.is_of_call(name, entries)]
+    if not candidates and len(rows) > 1:
+        candidates = _like_rewards([dict(_leaves(row)) for row in rows])
     columns = [name for name in entries if "." not in name or name in scores]  # others are many
     if not columns and (below := _folders_with_rows(request.path)):
         more_folders = f" and {counted(len(below) - 1, 'more folder')}" if len(below) > 1 else ""
@@ -174,6 +176,15 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     numbers = [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
     verdicts = [name for name, cells in columns.items() if all(isinstance(cell, bool) for cell in cells)]
     return numbers or [name for name in verdicts if _REWARD_WORD.search(name) or _VERDICT_WORD.search(name)]
+
+
+def _leaves(node: Mapping[str, Any], depth: int = 4) -> Iterator[tuple[str, Any]]:
+    """What is no object in objects within one another, each with its keys, joined by dots."""
+    for key, cell in node.items():
+        if isinstance(cell, dict) and depth:
+            yield from ((f"{key}.{below}", leaf) for below, leaf in _leaves(cell, depth - 1))
+        else:
+            yield key, cell
 
 
 def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:

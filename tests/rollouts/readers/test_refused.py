@@ -232,6 +232,8 @@ def test_a_refused_pickle_says_what_helps(
         ({"task_id": 1, "variants": [{"name": "a", "score": 0.5}]}, "--reward-column variants.score."),
         ({"prompt": "p", "format reward": 1.0, "graded": "no"}, "--reward-column 'format reward'."),
         ({"id": "a", "exact_answer": True, "target": "31"}, "--reward-column exact_answer."),
+        ({"prompt": "p", "payload": {"reward_info": {"reward": 1}}}, "--reward-column payload.reward_info.reward."),
+        ({"task_id": 1, "result": {"report": {"resolved": True}}}, "--reward-column result.report.resolved."),
     ],
 )
 def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str, Any], named: str) -> None:
@@ -247,7 +249,7 @@ def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str,
     "cells",
     [
         {"reward_model": {"style": "rule", "ground_truth": "4"}},  # prompts as verl takes them
-        {"evaluation_criteria": {"reward_basis": ["DB"]}, "payload": {"reward_info": {"reward": 1}}},
+        {"evaluation_criteria": {"reward_basis": ["DB"]}, "payload": {"reward_info": {"reward": "1 of 2"}}},
         {"correct_label": 1, "is_correct_answer": "B"},
         {"chosen_reward": 0.5, "rejected_reward": 0.1},
     ],

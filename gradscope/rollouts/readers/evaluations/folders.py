@@ -27,7 +27,7 @@ from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import expand, natural, stem_of, suffix_of
 
 _MAX_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
-_PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")
+_PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker|rs)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
 _TOLD_APART = re.compile(r"[0-9a-f]{8,}|[0-9]+")  # what in names of files is of a trial: a hash, a time, a number
 _OF_MATH = re.compile(r"(train|test|dev|val\w*)_.+_seed-?\d+_t[\d.]+_s-?\d+_e-?\d+")
@@ -39,8 +39,10 @@ _FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.LIGHTEVAL,
     harnesses.VERIFIERS,
     harnesses.SKYRL,
+    harnesses.PROMPTFOO,
     samples.FORMAT,
 )
+_OF_TRIALS = (harnesses.HARBOR, harnesses.SWE_BENCH)  # of which a log is a folder of folders, one a trial or instance
 
 
 class EvaluationLog(Struct, frozen=True, kw_only=True):
@@ -88,9 +90,13 @@ def _above_tasks(log: EvaluationLog, path: Path) -> Path | None:
     return of_task and (path if of_task == path else of_task.parent)
 
 
-def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
-    """Refuse several evaluations: one number over different tasks, models and scorers is meaningless."""
-    if format not in _NEVER_POOLED or path.is_file():
+def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None:
+    """Refuse several evaluations, also where no ``format`` was recognized, as each has a folder of its own.
+
+    Raises:
+        InputError: There are several: one number over different tasks, models and scorers is meaningless.
+    """
+    if path.is_file() or (format is not None and format not in _NEVER_POOLED):
         return
     logs = [log for log in evaluations_in(path, options) if log.format in _NEVER_POOLED]
     if len(logs) > 1 and not _are_steps(logs):
@@ -142,6 +148,11 @@ def _folders(path: Path, depth: int) -> Iterator[Path]:
 
 def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
     """The evaluations of one folder, or of a file or glob."""
+    request = ReadRequest(path=folder, options=options)
+    for of_trials in _OF_TRIALS:
+        if folder.is_dir() and options.reader in (None, of_trials.name) and of_trials.recognizes(request):
+            yield _about(of_trials, folder)
+            return
     by_name: dict[str, list[Path]] = {}
     for file, name in inspect_ai.find_logs(folder).items() if options.reader in (None, _INSPECT) else ():
         if file.suffix == inspect_ai.SUFFIX:
@@ -202,6 +213,11 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
         case harnesses.SKYRL.name:
             step = re.search(r"global_step_([0-9]+)", above.name)
             return log(task=stem, model=f"step {step[1]}" if step else "", scorers=(None,))
+        case harnesses.HARBOR.name:
+            first = next(iter(peek(Path(glob.escape(str(file)), "*", "result.json"))), {})
+            return log(task=stem, model=harnesses.harbor_policy(first.get("agent_info")))
+        case harnesses.SWE_BENCH.name:
+            return log(task=above.name, model=stem.replace("__", "/"))
     rows = peek(file)
     models = {text_of(row.get("model")) for row in rows}
     task = stem
@@ -245,5 +261,5 @@ def _lm_eval_scorers(file: Path) -> tuple[str, ...]:
 
 _INSPECT = inspect_ai.FORMAT.name
 _OF_LOGS = ("id", "idx")  # ids that a whole evaluation has as well
-_NEVER_POOLED = {format.name for format in _FORMATS if format is not harnesses.SKYRL}
+_NEVER_POOLED = {format.name for format in (*_FORMATS, *_OF_TRIALS) if format is not harnesses.SKYRL}
 """Formats of which several logs are refused; SkyRL's are those of the steps of one training, a useful course."""

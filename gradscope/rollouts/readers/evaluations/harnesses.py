@@ -1,4 +1,4 @@
-"""Harnesses whose results are rows or one document: EvalPlus, lm-eval, lighteval, SkyRL's, verifiers' and Harbor's.
+"""Harnesses: EvalPlus, lm-eval, lighteval, SkyRL's, verifiers, Harbor, SWE-bench and promptfoo.
 
 A group is a document or task of one evaluation, at step 0; of SkyRL at the step in the folder's name.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import REWARD, RewardTable
+from gradscope.rollouts.groups import REWARD, RewardTable, numbered_policies
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -403,6 +403,13 @@ _FAILED = "Trials that ended in an error, without a verdict, count as failed, as
 _BY_TRIAL = "Trials of one task by one agent and model are the samples of a prompt."
 
 
+def harbor_policy(agent_info: Any) -> str:
+    """The agent and the model of a trial, as far as it names them."""
+    agent = mapping_of(agent_info)
+    names = (agent.get("name"), mapping_of(agent.get("model_info")).get("name"))
+    return "/".join(filter(None, map(text_of, names)))
+
+
 def _harbor_rows(trials: Cells) -> Columns:
     scores = [mapping_of(mapping_of(cell).get("rewards")) for cell in trials.cells("verifier_result")]
     main = ["reward" if "reward" in of or len(of) != 1 else next(iter(of)) for of in scores]
@@ -410,12 +417,8 @@ def _harbor_rows(trials: Cells) -> Columns:
         not of and error is not None for of, error in zip(scores, trials.cells("exception_info"), strict=True)
     ]
     rewards = [0.0 if has else of.get(name) for has, of, name in zip(has_failed, scores, main, strict=True)]
-    agents = list(map(mapping_of, trials.cells("agent_info")))
-    policies = [
-        "/".join(filter(None, (text_of(agent.get("name")), text_of(mapping_of(agent.get("model_info")).get("name")))))
-        for agent in agents
-    ]
-    names = {policy: number for number, policy in enumerate(dict.fromkeys(policies))}
+    policies = list(map(harbor_policy, trials.cells("agent_info")))
+    names, policy = numbered_policies(policies)
     tasks = texts_in(trials.names("task_name"))
     return Columns(
         step=np.zeros(len(trials), dtype=np.int64),
@@ -425,9 +428,9 @@ def _harbor_rows(trials: Cells) -> Columns:
         numbers={
             **rewards_of([of if len(of) > 1 else None for of in scores]),
             "reward": numbers_of(rewards),
-            "policy": np.array([names[policy] for policy in policies], dtype=np.int64),
+            **({"policy": policy} if names else {}),
         },
-        policies=tuple(names),
+        policies=names,
         no_reward=lambda _: "verifier_result has no reward",
         samples=texts_in(trials.names("trial_name")),
         noted={_FAILED: np.array(has_failed)},
@@ -447,4 +450,106 @@ HARBOR = RowFormat(
     ),
     inferred=(_BY_TRIAL, _FAILED),
     if_noted=frozenset({_FAILED}),
+)
+
+
+_NO_REPORT = (
+    "Instances without a report.json (an empty patch, an error of the harness) are not counted here; the run's own "
+    "report (MODEL.RUN.json) counts them as not resolved."
+)
+
+
+def _swe_bench_reports(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for _, document in read_rows(file, quarantine):
+        for instance, report in document.items():
+            yield f"{file}:{instance}", {"instance": instance, **mapping_of(report)}
+
+
+def _swe_bench_rows(reports: Cells) -> Columns:
+    return Columns(
+        step=np.zeros(len(reports), dtype=np.int64),
+        group=reports.names("instance"),
+        numbers={"reward": reports.numbers("resolved")},
+        no_reward=partial(reports.no_reward, "resolved"),
+        details=lambda _: {"completion": ""},  # which patch.diff has
+    )
+
+
+SWE_BENCH = RowFormat(
+    name="swe-bench",
+    looks_for="*/report.json, an instance with resolved each (a model's folder of SWE-bench)",
+    title="SWE-bench reports",
+    patterns=("*/report.json",),
+    recognizes_file=has_row(
+        lambda row: any(mapping_of(of).keys() >= {"patch_exists", "resolved"} for of in row.values())
+    ),
+    rows_of=_swe_bench_reports,
+    columns=lambda reading: reading.log(to_columns=_swe_bench_rows),
+    missing=(_NO_REPORT,),
+)
+
+
+_BY_TEST = "Results of one test (its prompt, variables and assertions) by one provider are the samples of a prompt."
+_NO_ANSWER = "Calls that ended in an error count as failed, as in promptfoo's pass rate."
+_ERROR = 2
+"""promptfoo's ``failureReason`` of a call that ended in an error; 1 is that of a failed assertion."""
+
+
+def _promptfoo_results(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The results of a file as ``--output`` writes it, of its summary alone, or of a line; none of anything else."""
+    inner = mapping_of(document.get("results"))
+    results = [document] if "promptIdx" in document else list_of(inner.get("results", document.get("results")))
+    return [result for result in map(mapping_of, results) if result.keys() >= {"prompt", "vars", "success"}]
+
+
+def _promptfoo_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, document in read_rows(file, quarantine):
+        for result in _promptfoo_results(document):
+            prompt, provider = mapping_of(result["prompt"]), result.get("provider")
+            sample = {
+                "test": digest(result["prompt"], result["vars"], mapping_of(result.get("testCase")).get("assert")),
+                "provider": next(
+                    (name for key in ("label", "id") if (name := mapping_of(provider).get(key))), provider
+                ),
+                "prompt": text_of(prompt.get("raw")),
+                "completion": text_of(mapping_of(result.get("response")).get("output")),
+                "success": result["success"],
+                "scores": {"score": result.get("score"), **mapping_of(result.get("namedScores"))},
+                "error": result.get("failureReason") == _ERROR,
+            }
+            yield location, sample
+
+
+def _promptfoo_rows(results: Cells) -> Columns:
+    providers = texts_in(results.names("provider"))
+    policies, policy = numbered_policies(providers)
+    tests = texts_in(results.names("test"))
+    return Columns(
+        step=np.zeros(len(results), dtype=np.int64),
+        group=[f"{provider}/{test}" for provider, test in zip(providers, tests, strict=True)],
+        prompts=lambda chosen: [tests[at] for at in chosen],
+        texts=lambda chosen: results.cells("prompt", chosen),
+        numbers={
+            **rewards_of(results.cells("scores")),
+            "reward": results.numbers("success"),
+            **({"policy": policy} if policies else {}),
+        },
+        policies=policies,
+        no_reward=partial(results.no_reward, "success"),
+        noted={_NO_ANSWER: np.array(results.cells("error"))},
+        details=lambda at: {"completion": results.cell("completion", at)},
+    )
+
+
+PROMPTFOO = RowFormat(
+    name="promptfoo",
+    looks_for="the file of promptfoo eval --output, JSON or JSON lines",
+    title="promptfoo results",
+    patterns=("*.json", "*.jsonl"),
+    is_one_file=True,
+    recognizes_file=has_row(lambda row: bool(_promptfoo_results(row))),
+    rows_of=_promptfoo_samples,
+    columns=lambda reading: reading.log(to_columns=_promptfoo_rows),
+    inferred=(_BY_TEST, _NO_ANSWER),
+    if_noted=frozenset({_NO_ANSWER}),
 )

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import astuple, replace
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import allowed
 from gradscope.outside.plain_json import beginning
-from gradscope.rollouts.groups import REWARD, UNKNOWN
+from gradscope.rollouts.groups import REWARD, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import generic, nested
@@ -250,7 +251,7 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
         )
     if name is not None:
         return (Level(name=name),)
-    present = roles.columns_in(roles.with_entries(rows))
+    present = roles.columns_in(roles.with_entries(rows, request.columns))
     if set(present).issuperset(filter(None, astuple(request.columns))):
         flat = roles.resolve_columns(present, request.columns)
         is_flat = roles.key_of(flat) and any(parse.is_number(row.get(flat.reward or "")) for row in rows)
@@ -285,7 +286,7 @@ def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) ->
 
 
 def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bool:
-    first = roles.with_entries(samples[:NUM_LISTED])
+    first = roles.with_entries(samples[:NUM_LISTED], named)
     names = roles.columns_in(first)
     are_named = set(names).issuperset(filter(None, astuple(named)))
     columns = roles.resolve_columns(names, named) if are_named else NO_COLUMNS
@@ -340,7 +341,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
     rewards = list(chain.from_iterable(prompt.samples.rewards for prompt in prompts))
     keys = dict.fromkeys(chain.from_iterable(dict.fromkeys(tuple(prompt.samples.further) for prompt in prompts)))
     names = [name for name in keys if name in columns.rewards]
-    numbers = {"reward": numbers_of(rewards)}
+    numbers: dict[str, NDArray[Any]] = {"reward": numbers_of(rewards)}
     for name in names:
         lists = [prompt.samples.further.get(name) or (None,) * n for prompt, n in sized]
         is_main = all(cells is prompt.samples.rewards for cells, prompt in zip(lists, prompts, strict=True))
@@ -350,9 +351,9 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
         numbers["truncated"] = are_cut_off(list(chain.from_iterable(ends)), columns.end)
     groups = [of.name if of.policy is None else f"{of.policy}/{of.name}" for of in prompts]
     sampled_by = list(chain.from_iterable(of.samples.policies or repeat(of.policy, n) for of, n in sized))
-    policies = {policy: number for number, policy in enumerate(filter(None, dict.fromkeys(sampled_by)))}
+    policies, policy = numbered_policies(sampled_by)
     if policies:
-        numbers["policy"] = np.array([policies.get(policy or "", UNKNOWN) for policy in sampled_by])
+        numbers["policy"] = policy
 
     def details(at: int) -> dict[str, Any]:
         prompt, sample = prompts[of_prompt[at]], at - starts[of_prompt[at]]
@@ -363,7 +364,6 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
                 name: parse.finite_or_none(samples.further[name][sample]) for name in names if name in samples.further
             },
             "messages": parse.parse_messages(prompt.cell),
-            "policy": sampled_by[at],
         }
 
     return Columns(
@@ -381,7 +381,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
             *(Fact("shape", shape) for shape in {prompt.samples.shape for prompt in prompts}),
             *(Fact("identity", how) for how in {prompt.how for prompt in prompts}),
         ],
-        policies=tuple(policies),
+        policies=policies,
         details=details,
     )
 

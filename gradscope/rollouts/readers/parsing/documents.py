@@ -36,6 +36,18 @@ def rows_of(document: Any) -> Sequence[Any]:
     return [step | row if isinstance(row, dict) else row for row in lists[0]] if step else lists[0]
 
 
+def entry_in(cell: Any, path: str) -> Any:
+    """An entry of an object, by its key or by keys of objects within one another, joined by dots; UNSET without one.
+
+    >>> entry_in({"report": {"resolved": True}}, "report.resolved")
+    True
+    """
+    if not isinstance(cell, Mapping):
+        return msgspec.UNSET
+    of, dot, within = path.partition(".")
+    return cell[path] if path in cell else entry_in(cell.get(of), within) if dot else msgspec.UNSET
+
+
 def table_rows(document: Mapping[str, Any]) -> list[Any] | None:
     """The rows of a table, as W&B saves one and pandas writes one that is split; None where a document is none.
 

@@ -26,6 +26,7 @@ from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts import arrays
 from gradscope.rollouts.groups import REWARD, status_of
 from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.documents import entry_in
 from gradscope.rollouts.readers.parsing.endings import are_cut_off
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
@@ -157,7 +158,7 @@ class Cells:
         return cls(path, len(batch), batch.schema.names, lambda key: columns.get(key, absent))
 
     def with_entries(self, names: Collection[str]) -> Cells:
-        """The same with entries of objects as columns, ``object.entry`` each."""
+        """The same with entries of objects as columns, ``object.entry`` or ``object.object.entry`` each."""
 
         def column(key: str | None) -> Any:
             if key not in names:
@@ -165,9 +166,8 @@ class Cells:
             of, _, entry = str(key).partition(".")
             objects = self.column(of)
             if isinstance(objects, pa.Array):
-                is_there = pa.types.is_struct(objects.type) and objects.type.get_field_index(entry) >= 0
-                return objects.flatten()[objects.type.get_field_index(entry)] if is_there else pa.nulls(len(self))
-            return [cell.get(entry, UNSET) if type(cell) is dict else UNSET for cell in objects]
+                return arrays.entry_of_structs(objects, entry)
+            return [entry_in(cell, entry) for cell in objects]
 
         return Cells(self.path, len(self), (*self.keys, *names), column) if names else self
 
@@ -464,6 +464,7 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
     }
     functions = {name.removeprefix(REWARD): values for name, values in numbers.items() if name.startswith(REWARD)}
     texts: dict[int, str] = {}
+    policies = (*columns.policies, None) if columns.policies else ()  # the last is that of ``UNKNOWN``
     for at, location in enumerate(locations):
         try:
             if at not in prompts:
@@ -483,6 +484,7 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
             "sample_id": None if columns.samples is None else columns.samples[at],
             **{name: numbers[name][at] for name in ("advantage", "seconds") if name in numbers},
             **({"status": status_of(numbers["truncated"][at])} if "truncated" in numbers else {}),
+            "policy": policies[columns.numbers["policy"][at]] if policies else None,
             **details,
         }
         if "prompt" not in fields:

@@ -42,6 +42,10 @@ def folder(tmp_path: Path) -> Path:
     shutil.copytree(LOGS / "evalplus", tmp_path / "plus")
     shutil.copytree(LOGS / "verifiers_eval", tmp_path / "verifiers")
     shutil.copytree(LOGS / "skyrl_eval", tmp_path / "skyrl")
+    for task in ("chess__a", "chess__b"):
+        (tmp_path / "jobs" / "first" / task).mkdir(parents=True)
+        trial = {"task_name": "chess", "verifier_result": {}, "agent_info": {"name": "t", "model_info": {"name": "m"}}}
+        (tmp_path / "jobs" / "first" / task / "result.json").write_text(json.dumps(trial))
     (tmp_path / "k8-t1.0.json").write_text(json.dumps({"model": "Qwen/Qwen2.5", "results": SAMPLES}))
     for name in ("model-a/math.jsonl", "model-a/code.jsonl", "parts-t1.0/part-0.jsonl", "parts-t1.0/part-1.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -62,6 +66,7 @@ def test_each_log_is_an_evaluation_with_its_task_and_model(folder: Path) -> None
         ("verifiers", "gsm8k", "qwen3", "verifiers/gsm8k--qwen3--single-turn--5f2c/traces.jsonl"),
         ("skyrl-eval", "aime", "step 10", "skyrl/dumped_evals/global_step_10_evals/aime.jsonl"),
         ("skyrl-eval", "openai_gsm8k", "step 10", "skyrl/dumped_evals/global_step_10_evals/openai_gsm8k.jsonl"),
+        ("harbor", "first", "t/m", "jobs/first"),
         ("samples", "k8-t1.0", "Qwen/Qwen2.5", "k8-t1.0.json"),
         ("samples", "code", "model-a", "model-a/code.jsonl"),
         ("samples", "math", "model-a", "model-a/math.jsonl"),
@@ -97,6 +102,9 @@ def test_several_evaluations_are_not_read_as_one(folder: Path, below: str) -> No
 
 def test_parts_of_one_log_and_steps_of_skyrl_are_read_together(folder: Path) -> None:
     assert read_run(folder / "parts-t1.0").source.num_rows == 8
+    for seed in (0, 1):  # of sampling, as NeMo-Skills names its files
+        write_lines(folder / f"output-rs{seed}.jsonl", {"problem": "p", "symbolic_correct": True})
+    assert [group.size for group in read_run(folder / "output-rs*.jsonl").groups] == [2]
     assert len(read_run(folder / "skyrl").source.files) == 2
 
 

@@ -303,6 +303,72 @@ def test_a_job_of_harbor_has_a_folder_a_trial(tmp_path: Path) -> None:
     }
 
 
+def promptfoo_result(test: str, provider: Any, success: bool | None, **further: Any) -> dict[str, Any]:
+    return {
+        "promptIdx": 0,
+        "testIdx": 5,  # another in each repeat
+        "promptId": "of the template",
+        "prompt": {"raw": f"Say {test}", "label": "Say {{test}}"},
+        "provider": provider,
+        "vars": {"test": test},
+        "testCase": {"assert": [{"type": "equals", "value": test}]},
+        "response": {"output": "so"},
+        "success": success,
+        "score": 0.5,
+        "failureReason": 0 if success else 1,
+        "namedScores": {"tone": 0.25},
+        **further,
+    }
+
+
+PROMPTFOO = (
+    *(promptfoo_result("a", {"id": "openai:m", "label": "m"}, success) for success in (True, False)),
+    promptfoo_result("a", {"id": "n", "label": ""}, True),
+    promptfoo_result("b", {"id": "n"}, False, failureReason=2, namedScores=None, response={"error": "429"}),
+    promptfoo_result("b", "n", None),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("output.json", json.dumps({"evalId": "e", "results": {"version": 3, "results": PROMPTFOO}}, indent=1)),
+        ("summary.json", json.dumps({"version": 2, "results": PROMPTFOO, "stats": {}})),
+        ("output.jsonl", "\n".join(map(json.dumps, PROMPTFOO))),
+    ],
+)
+def test_results_of_promptfoo_are_samples_of_tests_by_provider(tmp_path: Path, name: str, document: str) -> None:
+    (tmp_path / name).write_text(document)
+    run = read_run(tmp_path / name)
+    rewards = [tuple(rollout.reward for rollout in group.rollouts) for group in run.groups]
+    assert (run.source.format, rewards) == ("promptfoo", [(1.0, 0.0), (1.0,), (0.0, None)])
+    assert [rollout.policy for group in run.groups for rollout in group.rollouts] == ["m", "m", "n", "n", "n"]
+    prompts = [group.prompt_id for group in run.groups]
+    assert prompts[0] == prompts[1] != prompts[2]
+    first = run.groups[0].rollouts[0]
+    assert (first.prompt, first.completion, first.rewards) == ("Say a", "so", {"score": 0.5, "tone": 0.25})
+    assert "ended in an error count as failed" in run.source.inferred[1]
+    assert set_aside(run) == {"the reward is null": 1}
+
+
+def swe_bench_report(folder: Path, instance: str, **report: Any) -> None:
+    (folder / instance).mkdir(parents=True)
+    (folder / instance / "report.json").write_text(json.dumps({instance: {"patch_exists": True, **report}}))
+
+
+def test_a_folder_of_swe_bench_has_a_report_an_instance(tmp_path: Path) -> None:
+    for run_id, resolved in (("r1", True), ("r2", False)):
+        swe_bench_report(tmp_path / run_id / "org__m", "django-1", resolved=resolved)
+        swe_bench_report(tmp_path / run_id / "org__m", "django-2", resolved=None)
+    run = read_run(tmp_path / "r1" / "org__m")
+    assert (run.source.format, rewards_of(run)) == ("swe-bench", {"django-1": (1.0,), "django-2": (None,)})
+    assert "without a report.json" in run.source.missing[0]
+    assert set_aside(run) == {"the reward is null": 1}
+    assert rewards_of(read_run(tmp_path / "*" / "org__m" / "*" / "report.json"))["django-1"] == (1.0, 0.0)
+    with pytest.raises(InputError, match="2 evaluations, which are never pooled: r1 org/m, r2 org/m"):
+        read_run(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["lm_eval", "lighteval", "inspect_ai"])
 def test_only_the_score_can_be_named(name: str) -> None:
     with pytest.raises(UsageError, match="whose columns are known"):

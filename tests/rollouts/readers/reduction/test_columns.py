@@ -80,8 +80,9 @@ def test_prompts_that_json_tells_apart_are_apart(more: list[Any]) -> None:
 
 
 def test_entries_of_objects_are_columns_and_a_row_without_the_object_lacks_them() -> None:
-    read = [{"o": {"r": 1, "p": "a", "q": [1]}, "s": 2}, {"s": 3, "o.r": 4}, {"o": [1]}]
-    rows = columns.Cells.of_rows(read, Path("a.jsonl")).with_entries(["o.r", "o.p"])
+    read = [{"o": {"r": 1, "p": "a", "q": {"t": 5}}, "s": 2}, {"s": 3, "o.r": 4}, {"o": [1]}]
+    rows = columns.Cells.of_rows(read, Path("a.jsonl")).with_entries(["o.r", "o.p", "o.q.t"])
+    assert rows.column("o.q.t") == [5, UNSET, UNSET]
     assert (rows.column("o.r"), rows.cells("o.p"), rows.column("s")) == (
         [1, UNSET, UNSET],
         ["a", None, None],
