@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.outside.numerals import number_from
 from gradscope.rollouts.readers.column_roles import RUNS, USUAL, are_held_out, held_out_columns
@@ -305,7 +306,7 @@ class RunRows:
                         self.counts_steps |= bool(values.any())
                     elif key not in keys and key not in STEPS:
                         rows.numbers.setdefault(prefix + key, []).append((with_key, values))
-        self._pieces.append(piece)
+        self._pieces.append(replace(piece, tables=()))  # whose cells take ten times what their numbers do
         self._starts.append(self._size)
         self._size += len(piece.numbers)
         return np.unique(np.concatenate(bad))
