@@ -6,6 +6,7 @@ pickles, since opening one would run its code; and rows whose columns are not kn
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,13 +17,14 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from gradscope.errors import InputError
+from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles
 from gradscope.rollouts.readers.evaluations.shapes import refuse_lone_list
 from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, list_names, peek
-from gradscope.rollouts.readers.parsing.tables import SUFFIXES, files_like, suffix_of
+from gradscope.rollouts.readers.parsing.tables import SUFFIXES, document_bytes, files_like, suffix_of
 from gradscope.say import counted
 
 _NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_][0-9]+")
@@ -133,11 +135,26 @@ def _usable_rows(path: Path) -> list[dict[str, Any]]:
     if not rows:
         quarantine.raise_unreadable()
         for reason in quarantine.result().reasons:
+            if suffix_of(path) == ".json":
+                _refuse_broken(path)
             raise InputError(
                 f"{path} has no usable rows; the first that was set aside, {reason.first}: {reason.reason}.",
                 hint="A row needs a finite number as reward and something to group by.",
             )
     return rows
+
+
+def _refuse_broken(path: Path) -> None:
+    """Refuse a document that is no JSON, with the line at which it breaks off."""
+    try:
+        parse_json(document_bytes(path) or b"null")
+    except json.JSONDecodeError as error:
+        is_cut = error.msg.startswith("Unterminated") or error.pos > len(error.doc) - _LONGEST_WORD
+        fault = "breaks off within its last value" if is_cut else f"is no JSON: {error.msg.lower()}"
+        raise InputError(f"{path} {fault}, at line {error.lineno:,}.", hint="Copy the file again.") from None
+
+
+_LONGEST_WORD = 8  # letters of -Infinity less one: what a cut leaves of a number or a word is found at its start
 
 
 def _refuse_rows_below_keys(path: Path, document: Mapping[str, Any]) -> None:

@@ -47,6 +47,23 @@ def test_an_unusable_path_says_why(tmp_path: Path, make: object, message: str) -
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[\n{"reward": 1},\n{"rew', "breaks off within its last value, at line 3"),
+        ('{"log_history": [\n{"step": 1, "loss": -Inf', "breaks off within its last value, at line 2"),
+        ('[\n{"reward": 1},\n{"rew"', "breaks off within its last value, at line 3"),
+        ("<html>\n404 Not Found\n</html>", "is no JSON: expecting value, at line 1"),
+        ('{"a": 1}, {"a": 2}, {"a": 3}', "is no JSON: extra data, at line 1"),
+    ],
+)
+def test_a_broken_document_says_where(tmp_path: Path, text: str, message: str) -> None:
+    (path := tmp_path / "log.json").write_text(text)
+    with pytest.raises(InputError, match=message) as error:
+        read_run(path)
+    assert error.value.hint == "Copy the file again."
+
+
+@pytest.mark.parametrize(
     ("row", "hint"),
     [
         ('{"step": 1, "prompt": "p", "scores": {"total": 1, "format": 0}}', "--reward-column scores.total"),
