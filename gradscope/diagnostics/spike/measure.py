@@ -9,11 +9,11 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
@@ -37,7 +37,7 @@ from gradscope.results.norms import SpikeMetric, SpikeRemoval, SpikeReport, Spik
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.run import Counts, Run
 from gradscope.say import as_ranges, counted, steps_beside
 
 LOSSES = ("loss", "pg_loss", "policy_loss")
@@ -69,21 +69,22 @@ def courses_of(run: Run, *, named: int | None = None) -> Courses:
     for names in _NAMES:
         chosen = next((name for last in names for name in run.courses.columns if name.rpartition("/")[2] == last), None)
         if chosen is not None:
-            course = run.courses.by_step(chosen)
-            dead = _dead_steps(run, course) - {named} if names == _NAMES[0] else ()
-            courses[chosen] = {step: value for step, value in course.items() if step not in dead} if dead else course
+            steps, values = run.courses.course(chosen)
+            counts = ~_are_dead(run, steps, values) | (steps == named) if names == _NAMES[0] else slice(None)
+            courses[chosen] = dict(zip(steps[counts].tolist(), values[counts].tolist(), strict=True))
     return courses
 
 
-def _dead_steps(run: Run, norms: Mapping[int, float]) -> set[int]:
-    """The steps without a live group, as logged, of a norm below the median of live steps, where these are enough.
+def _are_dead(run: Run, steps: Counts, norms: Array) -> NDArray[np.bool_]:
+    """Which steps have no live group, as logged, and a norm below the median of live steps, where these are enough.
 
     Such a norm is of the KL or of rounding: beside it that of any gradient stands out.
     """
-    dead = {step for step, share in run.courses.by_step(_DEAD).items() if share >= 1}
-    live = [norm for step, norm in norms.items() if step not in dead and math.isfinite(norm)]
-    usual = median(live) if len(live) > MIN_NEIGHBORS else -math.inf
-    return {step for step in dead if norms.get(step, 0.0) < usual}
+    with_share, shares = run.courses.course(_DEAD)
+    are_dead = np.isin(steps, with_share[shares >= 1])
+    live = norms[~are_dead & np.isfinite(norms)]
+    usual = np.median(live) if len(live) > MIN_NEIGHBORS else -math.inf
+    return np.asarray(are_dead & (norms < usual))
 
 
 def outstanding_step(courses: Courses) -> tuple[int, int]:
@@ -173,8 +174,8 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
     number = np.count_nonzero(norms == largest)
     if len(norms) > 2 and not norms.any():
         yield f"The gradient norm is logged as 0 at all {len(norms):,} steps: it is rounded, or nothing is learned."
-    dead = {} if run.groups else run.courses.by_step("frac_reward_zero_std")
-    idle = [step for step in steps[norms == 0].tolist() if dead.get(step, 1.0) < 1]
+    with_share, shares = run.courses.course(_DEAD)
+    idle = [] if run.groups else np.intersect1d(steps[norms == 0], with_share[shares < 1]).tolist()
     if norms.any() and idle:
         live = f"at {len(idle):,} of {len(norms):,} steps with live groups ({_spans(idle)})"
         yield f"The gradient norm is logged as 0 {live}: it is rounded, or nothing was learned there."
@@ -406,16 +407,16 @@ def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) ->
     for name in names:
         steps, values = run.courses.course(name)
         first_names.setdefault((steps.tobytes(), values.tobytes()), name)
-    other_courses = {name: run.courses.by_step(name) for name in first_names.values() if name not in courses}
-    other_courses = {name: course for name, course in other_courses.items() if not _is_steady(course)}
-    for name, course in other_courses.items():
-        metric = metric_at(name, course, step, num_chosen_from=len(other_courses))
+    others = [name for name in first_names.values() if name not in courses and not _is_steady(run, name)]
+    del first_names
+    for name in others:
+        metric = metric_at(name, run.courses.by_step(name), step, num_chosen_from=len(others))
         if abs(metric.deviation.value or 0.0) > (metric.by_chance.value or math.inf):
             yield replace(metric, is_unusual=stands_out)
 
 
-def _is_steady(course: Mapping[int, float]) -> bool:
-    signs = np.sign(np.diff(list(course.values())))
+def _is_steady(run: Run, name: str) -> bool:
+    signs = np.sign(np.diff(run.courses.course(name)[1]))
     return len(signs) > 1 and signs[0] != 0 and bool(np.all(signs == signs[0]))
 
 
@@ -435,13 +436,14 @@ def _report(
     why = "advantages were not logged for every rollout" if reason is None else _why(run, reason)
     typical = next((metric.typical.value for metric in metrics if metric.name == "grad_norm"), None)
     tensors, tokens = measured.answer or ((), ())
-    course = run.courses.by_step(next(iter(courses), ""))
+    steps, values = run.courses.course(next(iter(courses), ""))
+    is_finite = np.isfinite(values)
     report = SpikeReport(
         source=inputs.with_damage(run, {} if reason is None else {step: reason}, ()),
         step=step,
         was_named=was_named,
         metrics=metrics,
-        course={at: value for at, value in course.items() if math.isfinite(value)},
+        course=dict(zip(steps[is_finite].tolist(), values[is_finite].tolist(), strict=True)),
         grad_norm=Estimate.undefined_because(why)
         if matrix is None
         else Estimate.exact(batch_norm(matrix), num_units=len(matrix)),
