@@ -134,9 +134,13 @@ def several_sources(kind: str, noun: str, paths: Sequence[Path | str]) -> str:
 
 
 def tables_of_metrics(folder: Path) -> list[Path]:
-    """The CSV files and databases of trackio's in a folder that hold metrics by step."""
-    files = sorted([*folder.glob("*.csv"), *folder.glob("*.db")])
+    """The CSV files and databases of trackio's in a folder that hold metrics by step; W&B's file of a folder of its."""
+    of_wandb = next((around for around in (folder, *folder.resolve().parents) if _OF_WANDB.match(around.name)), folder)
+    files = sorted([*folder.glob("*.csv"), *folder.glob("*.db"), *of_wandb.glob("*.wandb")])
     return [file for file in files if holds_metrics(file, ReadOptions())]
+
+
+_OF_WANDB = re.compile(r"(offline-)?run-")
 
 
 def table_metrics(file: Path, quarantine: QuarantineLog) -> Mapping[int, Mapping[str, float]]:

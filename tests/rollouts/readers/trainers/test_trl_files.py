@@ -12,7 +12,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.trainers.trl_files import TrlState, read_state
-from tests.rollouts.test_event_file import record, scalar
+from tests.rollouts.test_event_file import history, record, scalar, wandb_file
 from tests.rollouts.trl_folder import entry, rows, write_file, write_state
 
 AABB = ["a", "a", "b", "b"]
@@ -152,9 +152,12 @@ def test_tables_on_wandb_are_read_as_the_files_beside_the_run(tmp_path: Path) ->
         cells = [[str(step), *row.values()] for row in content]  # the rewards that are whole are numbers without a dot
         table = {"columns": ["step", *content[0]], "data": cells, "ncols": 6, "nrows": 4}
         (tables / f"completions_{step}_0ab.table.json").write_text(json.dumps(table))
+    logged = [history(_step=9 * step, **{"train/global_step": step, "train/grad_norm": step / 2}) for step in (1, 2)]
+    wandb_file(tmp_path / "wandb" / "run-1" / "run-1.wandb", *logged)
     plain = read_run(tmp_path / "run")
     for path in (tables.parent.parent.parent, tables):
         saved = read_run(path)
+        assert saved.metrics == {1: {"grad_norm": 0.5}, 2: {"grad_norm": 1.0}}
         assert [group.rollouts for group in saved.groups] == [group.rollouts for group in plain.groups]
         assert saved.steps == (1, 2)
     assert read_run(tables / "completions_2_0ab.table.json").steps == (2,)
