@@ -10,6 +10,7 @@ H width.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,38 +64,21 @@ class StepRollouts(Struct, frozen=True, kw_only=True):
 
 
 class OnlineAdvantage:
-    """A formulation that needs the rewards of the step alone; the others override it."""
+    """A formulation by name that remembers nothing; those that do override it."""
 
     def __init__(self, name: str) -> None:
+        scope = formulation(name).scope
         self.name = name  # the formulation's name
+        self.by_token = scope == "token"  # whether each token has an advantage of its own
+        self.remembers = scope == "run"  # whether a run must keep its memory to go on as it was
+        self.reads_states = False  # whether it reads the policy's hidden states
+        self.metrics: dict[str, float] = {}  # its numbers of the last step, for the run's metrics
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
         """The advantages of a step, in the order of its rollouts: a number each, [R][1], or one a token, [R][T]."""
-        return self.by_rollout(compute_step_advantages(self.name, step.rewards))
-
-    def by_rollout(self, advantages: Sequence[Array]) -> tuple[Array, ...]:
-        """Advantages by group, [N][G], in the order of the rollouts, [R][1]."""
-        return tuple(np.concatenate(advantages).reshape(-1, 1))
-
-    @property
-    def by_token(self) -> bool:
-        """Whether each token has an advantage of its own."""
-        return formulation(self.name).scope == "token"
-
-    @property
-    def remembers(self) -> bool:
-        """Whether a run must keep its memory to go on as it was."""
-        return formulation(self.name).scope == "run"
-
-    @property
-    def reads_states(self) -> bool:
-        """Whether it reads the policy's hidden states."""
-        return False
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Its numbers of the last step, for the run's metrics."""
-        return {}
+        if self.name in _OF_STEPS:
+            return _OF_STEPS[self.name](step)
+        return _by_rollout(compute_step_advantages(self.name, step.rewards))
 
     @property
     def memory(self) -> Memory:
@@ -103,6 +87,11 @@ class OnlineAdvantage:
 
     def recall(self, memory: Memory) -> None:
         """Go on from an earlier :attr:`memory`; ``ValueError`` or ``KeyError`` where it is not of this formulation."""
+
+
+def _by_rollout(advantages: Sequence[Array]) -> tuple[Array, ...]:
+    """Advantages by group, [N][G], in the order of the rollouts, [R][1]."""
+    return tuple(np.concatenate(advantages).reshape(-1, 1))
 
 
 _MEMORY = 0.5  # how much of the running mean of ``running_mean`` stays when its prompt is seen again
@@ -132,7 +121,7 @@ class _RunningMean(OnlineAdvantage):
         baseline = [self._means.get(prompt, first) for prompt in step.prompt_ids]
         for prompt, before, rewards in zip(step.prompt_ids, baseline, step.rewards, strict=True):
             self._means[prompt] = float(_MEMORY * before + (1 - _MEMORY) * rewards.mean())
-        return self.by_rollout([rewards - before for rewards, before in zip(step.rewards, baseline, strict=True)])
+        return _by_rollout([rewards - before for rewards, before in zip(step.rewards, baseline, strict=True)])
 
     @property
     def memory(self) -> Memory:
@@ -172,9 +161,9 @@ class _ValueTracker(OnlineAdvantage):
             self._seen[prompt] = (tuple(step.completion_ids[first]), tuple(step.logprobs[first]))
         everything = np.concatenate(raw)
         if np.ptp(everything) <= EQUAL_REWARDS:
-            return self.by_rollout([np.zeros(len(values)) for values in raw])
+            return _by_rollout([np.zeros(len(values)) for values in raw])
         scale = everything.std(ddof=1) + WHITENING_EPSILON
-        return self.by_rollout([(values - everything.mean()) / scale for values in raw])
+        return _by_rollout([(values - everything.mean()) / scale for values in raw])
 
     def _moved(self, step: StepRollouts) -> Array:
         """How far the policy has moved on each prompt since its last visit, [N]."""
@@ -220,57 +209,49 @@ class _ValueTracker(OnlineAdvantage):
         }
 
 
-class _OfTokenRewards(OnlineAdvantage):
-    """``per_step`` and ``per_token``: a token's reward, alone or with those after it, against the group, [G][T]."""
-
-    def __init__(self, name: str, function: Callable[[Sequence[Sequence[float]]], tuple[Array, ...]]) -> None:
-        super().__init__(name)
-        self._function = function
-
-    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step, [R][T]."""
-        if step.token_rewards is None:
-            raise ValueError(f"{self.name} needs a reward of every token")
-        groups = _by_group(step.token_rewards, step)
-        return tuple(advantage for group in groups for advantage in self._function(group))
+def _of_token_rewards(
+    name: str, function: Callable[[Sequence[Sequence[float]]], tuple[Array, ...]], step: StepRollouts
+) -> tuple[Array, ...]:
+    """A token's reward, alone or with those after it, against the group, [R][T]."""
+    if step.token_rewards is None:
+        raise ValueError(f"{name} needs a reward of every token")
+    return tuple(advantage for group in _by_group(step.token_rewards, step) for advantage in function(group))
 
 
-class _LengthWeighted(OnlineAdvantage):
-    """``opo``: the reward minus the group's mean, a rollout counting once a token."""
-
-    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step, [R][1]."""
-        lengths = _by_group([len(tokens) for tokens in step.logprobs], step)
-        groups = zip(step.rewards, lengths, strict=True)
-        return self.by_rollout([optimal_advantages(rewards, np.asarray(of, dtype=float)) for rewards, of in groups])
+def _length_weighted(step: StepRollouts) -> tuple[Array, ...]:
+    """The reward minus the group's mean, a rollout counting once a token, [R][1]."""
+    lengths = _by_group([len(tokens) for tokens in step.logprobs], step)
+    groups = zip(step.rewards, lengths, strict=True)
+    return _by_rollout([optimal_advantages(rewards, np.asarray(of, dtype=float)) for rewards, of in groups])
 
 
-class _Decoupled(OnlineAdvantage):
-    """``gdpo``: each reward function scaled by itself."""
-
-    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step, [R][1]."""
-        if not step.function_rewards:
-            raise ValueError("gdpo needs the rewards of each function")
-        table = np.column_stack([np.asarray(values, dtype=float) for values in step.function_rewards.values()])
-        groups = [np.asarray(rows) for rows in _by_group(table, step)]
-        return self.by_rollout(gdpo(groups, np.ones(table.shape[1])))
+def _decoupled(step: StepRollouts) -> tuple[Array, ...]:
+    """Each reward function scaled by itself, [R][1]."""
+    if not step.function_rewards:
+        raise ValueError("gdpo needs the rewards of each function")
+    table = np.column_stack([np.asarray(values, dtype=float) for values in step.function_rewards.values()])
+    groups = [np.asarray(rows) for rows in _by_group(table, step)]
+    return _by_rollout(gdpo(groups, np.ones(table.shape[1])))
 
 
-class Compensation(OnlineAdvantage):
-    """``compensation``: the group's advantage, weighed up, ``limit`` times at most, where the policy was unsure."""
+def _compensated(limit: float, step: StepRollouts) -> tuple[Array, ...]:
+    """The group's advantage, weighed up, ``limit`` times at most, where the policy was unsure, [R][T]."""
+    advantages = np.concatenate(compute_step_advantages("grpo", step.rewards))
+    return tuple(
+        advantage * compensation(chosen, top, limit=limit)
+        for advantage, chosen, top in zip(advantages, step.logprobs, step.max_logprobs, strict=True)
+    )
 
-    def __init__(self, name: str, limit: float) -> None:
-        super().__init__(name)
-        self._limit = limit
 
-    def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step, one number a token, [R][T]."""
-        advantages = np.concatenate(compute_step_advantages("grpo", step.rewards))
-        return tuple(
-            advantage * compensation(chosen, top, limit=self._limit)
-            for advantage, chosen, top in zip(advantages, step.logprobs, step.max_logprobs, strict=True)
-        )
+_OF_STEPS: dict[str, Callable[[StepRollouts], tuple[Array, ...]]] = {
+    "per_step": partial(_of_token_rewards, "per_step", return_to_go),
+    "per_token": partial(_of_token_rewards, "per_token", own_rewards),
+    "compensation": partial(_compensated, 2.0),
+    "compensation_clipped": partial(_compensated, COMPENSATION_LIMIT),
+    "opo": _length_weighted,
+    "gdpo": _decoupled,
+}
+"""Formulations of more than the rewards of a step."""
 
 
 def online_advantage(name: str) -> OnlineAdvantage:
@@ -283,20 +264,8 @@ def online_advantage(name: str) -> OnlineAdvantage:
     >>> [advantage.tolist() for advantage in online_advantage("dr_grpo").advantages(step)]
     [[0.5], [-0.5]]
     """
-    made = _MAKERS.get(name)
+    made = {"running_mean": _RunningMean, "spo": _ValueTracker}.get(name)
     return OnlineAdvantage(formulation(name).name) if made is None else made()
-
-
-_MAKERS: dict[str, Callable[[], OnlineAdvantage]] = {
-    "running_mean": _RunningMean,
-    "spo": _ValueTracker,
-    "per_step": lambda: _OfTokenRewards("per_step", return_to_go),
-    "per_token": lambda: _OfTokenRewards("per_token", own_rewards),
-    "compensation": lambda: Compensation("compensation", limit=2.0),
-    "compensation_clipped": lambda: Compensation("compensation_clipped", limit=COMPENSATION_LIMIT),
-    "opo": lambda: _LengthWeighted("opo"),
-    "gdpo": lambda: _Decoupled("gdpo"),
-}
 
 
 def _by_group(values: Sequence[Any] | NDArray[Any], step: StepRollouts) -> list[Any]:

@@ -250,9 +250,8 @@ def plain_logprobs(model: Any, rollout: Any, temperature: float = 1.0) -> torch.
 
 def flat_gradient(value: torch.Tensor, parameters: list[torch.nn.Parameter]) -> np.ndarray:
     """The gradient of a number by all parameters, [P]; 0 for those that it does not reach."""
-    grads = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
-    flat = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, parameters, strict=True)]
-    return torch.cat([part.flatten() for part in flat]).numpy()
+    grads = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return torch.cat([grad.flatten() for grad in grads]).numpy()
 
 
 def rollouts_of(groups: list[RolloutGroup]) -> list[Rollout]:

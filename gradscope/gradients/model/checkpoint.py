@@ -386,8 +386,7 @@ def open_checkpoint(weights: WeightsRef) -> Checkpoint:
     """
     if weights.kind == "adapter":
         return _adapter(weights)
-    matrices = {name: _reader(file, name) for name, file in _matrices(weights.path).items()}
-    return Checkpoint(num_updates=weights.num_updates, matrices=matrices)
+    return Checkpoint(num_updates=weights.num_updates, matrices=_matrices(weights.path))
 
 
 def base_matrices(weights: WeightsRef) -> dict[str, Callable[[], Array]]:
@@ -396,9 +395,7 @@ def base_matrices(weights: WeightsRef) -> dict[str, Callable[[], Array]]:
     None where an adapter's base model is not on this disk.
     """
     folder = weights.path if weights.kind == "full" else Path(weights.base or "")
-    if not (folder / "config.json").is_file():
-        return {}
-    return {name: _reader(file, name) for name, file in _matrices(folder).items()}
+    return _matrices(folder) if (folder / "config.json").is_file() else {}
 
 
 def changed_in_bfloat16(before: Array, after: Array) -> float:
@@ -407,24 +404,20 @@ def changed_in_bfloat16(before: Array, after: Array) -> float:
     return float((first != second).double().mean())
 
 
-def _matrices(folder: Path) -> dict[str, Path]:
-    """Names of two-dimensional tensors and the file that holds each."""
-    files: dict[str, Path] = {}
+def _matrices(folder: Path) -> dict[str, Callable[[], Array]]:
+    """Readers of the two-dimensional tensors of a folder, by their names."""
+    readers: dict[str, Callable[[], Array]] = {}
     bring_weights(folder)
     for file in sorted(folder.glob("*.safetensors")):
         with checked.open_safetensors(file) as tensors:
-            files |= {name: file for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2}  # noqa: SIM118
-    return files
+            names = [name for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2]  # noqa: SIM118
+        readers |= {name: partial(_matrix, file, name) for name in names}
+    return readers
 
 
-def _reader(file: Path, name: str) -> Callable[[], Array]:
-    return lambda: np.asarray(_tensor(file, name).double().numpy(), dtype=np.float64)
-
-
-def _tensor(file: Path, name: str) -> torch.Tensor:
+def _matrix(file: Path, name: str) -> Array:
     with checked.open_safetensors(file) as tensors:
-        tensor: torch.Tensor = tensors.get_tensor(name)
-        return tensor
+        return np.asarray(tensors.get_tensor(name).double().numpy(), dtype=np.float64)
 
 
 def _adapter(weights: WeightsRef) -> Checkpoint:
@@ -432,19 +425,17 @@ def _adapter(weights: WeightsRef) -> Checkpoint:
     folder = weights.path
     config = checked.read_adapter_config(folder)
     scale = _scale(folder, config)
-    files = _matrices(folder)
-    matches = {name: _LORA_FACTOR.match(name) for name in files}
-    modules: dict[str, dict[str, str]] = {}
-    for name, match in matches.items():
+    modules: dict[str, dict[str, Callable[[], Array]]] = {}
+    for name, factor in _matrices(folder).items():
+        match = _LORA_FACTOR.match(name)
         if match is None:
             raise InputError(f"{folder}: {name} is no factor of a LoRA adapter.", hint="Merge it into its base model.")
-        modules.setdefault(match[1], {})["A" if ".lora_A" in name else "B"] = name
+        modules.setdefault(match[1], {})["A" if ".lora_A" in name else "B"] = factor
 
-    def read(factors: dict[str, str]) -> tuple[Array, Array]:
-        down, up = (_tensor(files[factors[side]], factors[side]).double().numpy() for side in "AB")
-        return np.asarray(down, dtype=np.float64), np.asarray(up, dtype=np.float64)
+    def read(factors: dict[str, Callable[[], Array]]) -> tuple[Array, Array]:
+        return factors["A"](), factors["B"]()
 
-    def product(factors: dict[str, str]) -> Array:
+    def product(factors: dict[str, Callable[[], Array]]) -> Array:
         down, up = read(factors)
         matrix = scale * (up @ down)
         return np.ascontiguousarray(matrix.T) if config.get("fan_in_fan_out") else matrix

@@ -308,6 +308,7 @@ _TINY, _HUGE, _RANGE = 2.0**-20, 2.0**40, 300.0
 _SAME = 1e-6  # relative difference of a scaled and capped number that is rounding to float32
 
 Tail = tuple[float, float | None]  # scale and cap
+_Pair = tuple[torch.Tensor, torch.Tensor]
 _tails: WeakKeyDictionary[nn.Module, tuple[ReferenceType[Any], Tail | None]] = WeakKeyDictionary()
 """Output layer -> the forward pass that was asked, and its answer."""
 
@@ -403,7 +404,7 @@ def _chosen_outputs(module: nn.Linear) -> torch.Tensor:
 def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
     """Whether a few tokens have the log-probabilities, entropies and gradients that the model's own logits give."""
     tensors: list[torch.Tensor] = []
-    sliced: list[_SliceResults] = []
+    sliced: list[tuple[_Pair, _Pair]] = []
     eps = torch.finfo(head.module.weight.dtype).eps
 
     def keep(hidden: torch.Tensor) -> torch.Tensor:
@@ -416,7 +417,7 @@ def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
 
     with torch.enable_grad(), exchanged_forward(head.module, keep):
         logits = call_on(model, ids).logits[0]
-    (outputs,), tokens = sliced, ids[0].to(logits.device)
+    ((values, grads),), tokens = sliced, ids[0].to(logits.device)
     wide = torch.promote_types(logits.dtype, torch.float32)
     with torch.enable_grad():
         logs = torch.log_softmax(logits.to(wide), dim=-1)
@@ -424,20 +425,13 @@ def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
         own_grads = torch.autograd.grad(_weighed(own), tensors)
     units = 64 * torch.finfo(wide).eps if tensors[0].dtype == wide else 8 * eps  # half precision rounds each logit
     limit = units * max(1.0, float(logits.detach().abs().max()))
-    return all(bool((a - b).abs().max() <= limit) for a, b in zip(outputs.values, own, strict=True)) and all(
-        bool((a - b[0]).abs().max() <= eps**0.5 * b.abs().max()) for a, b in zip(outputs.grads, own_grads, strict=True)
+    return all(bool((a - b).abs().max() <= limit) for a, b in zip(values, own, strict=True)) and all(
+        bool((a - b[0]).abs().max() <= eps**0.5 * b.abs().max()) for a, b in zip(grads, own_grads, strict=True)
     )
 
 
-class _SliceResults(Struct, frozen=True, kw_only=True):
-    """Results of slices for a few tokens."""
-
-    values: tuple[torch.Tensor, torch.Tensor]  # log-probabilities and entropies, [N] each
-    grads: tuple[torch.Tensor, torch.Tensor]
-    """The gradients of their weighed sum by the layer's output, [N, V], and by its input, [N, H]."""
-
-
-def _in_slices(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> _SliceResults:
+def _in_slices(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> tuple[_Pair, _Pair]:
+    """Log-probabilities and entropies of tokens, [N]; their weighed sum's gradients by output, [N, V], and input."""
     received: list[HeadTokens] = []
     hidden = hidden.detach().requires_grad_(True)
     wide = torch.promote_types(hidden.dtype, torch.float32)
@@ -445,11 +439,10 @@ def _in_slices(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> _Sli
         head, hidden, ids, wide, entropies=True, watch=lambda _, tokens: received.append(tokens)
     )
     (to_hidden,) = torch.autograd.grad(_weighed((logprobs, entropies)), hidden)
-    values = logprobs.detach(), entropies.detach()
-    return _SliceResults(values=values, grads=(received[0].cotangents(head, 0, head.vocab_size), to_hidden))
+    return (logprobs.detach(), entropies.detach()), (received[0].cotangents(head, 0, head.vocab_size), to_hidden)
 
 
-def _weighed(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def _weighed(outputs: _Pair) -> torch.Tensor:
     """Unequal weights, so that exchanged tokens are noticed."""
     logprobs, entropies = outputs
     weights = torch.arange(1, len(logprobs) + 1, device=logprobs.device).to(logprobs)

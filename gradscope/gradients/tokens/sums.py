@@ -102,15 +102,8 @@ def _at_ratio_one(plan: RowPlan, sequence: int, logprobs: torch.Tensor) -> torch
     """The slope of the loss of one completion where every ratio is 1, [T]."""
     advantages = plan.advantages[sequence]
     assert advantages is not None, "the caller asks for steps with logged advantages"
-    alone = Completion(counted=plan.completions[sequence].counted.to(logprobs))
-    return reward_slope(
-        plan.objective.loss,
-        plan.objective,
-        alone,
-        logprobs,
-        plan.weights[sequence].to(logprobs),
-        advantages.to(logprobs),
-    )
+    of, alone = plan.objective, Completion(counted=plan.completions[sequence].counted.to(logprobs))
+    return reward_slope(of.loss, of, alone, logprobs, plan.weights[sequence].to(logprobs), advantages.to(logprobs))
 
 
 def _sampled(logged: Sequence[float] | None, own: Array) -> Array | None:
@@ -277,14 +270,10 @@ def sequence_factors(gaps: Sequence[Array]) -> dict[str, Array]:
 
     ``gaps`` are the policy's log-probabilities minus the sampler's, 0 where a token does not count, [R][T].
     """
-    by_sequence = {
-        name: correction
-        for name, correction in CORRECTIONS.items()
-        if correction is not None and correction.by_sequence
-    }
     own = [torch.from_numpy(np.asarray(gap, dtype=np.float64)) for gap in gaps]
     factors = {UNCORRECTED: np.ones(len(own))}
-    for name, correction in by_sequence.items():
-        ratios = [float(correction.ratio(torch.zeros_like(gap), gap, torch.ones_like(gap))) for gap in own]
-        factors[name] = np.array(ratios)
+    for name, correction in CORRECTIONS.items():
+        if correction is not None and correction.by_sequence:
+            ratios = [float(correction.ratio(torch.zeros_like(gap), gap, torch.ones_like(gap))) for gap in own]
+            factors[name] = np.array(ratios)
     return factors

@@ -26,6 +26,7 @@ from trl import GRPOTrainer
 
 from gradscope.advantages.group import gae
 from gradscope.advantages.online import Memory, OnlineAdvantage, StepRollouts
+from gradscope.gradients.model.calls import removed_later
 from gradscope.machine import num_processes, process_index
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.rollouts.groups import Rollout, RolloutGroup
@@ -315,14 +316,10 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has n
 def _head_inputs(model: Any, *, wanted: bool) -> Iterator[list[torch.Tensor]]:
     """Records the output layer's input in forward passes: the last hidden states, without those of other layers."""
     seen: list[torch.Tensor] = []
-    if not wanted:
+    head = model.get_output_embeddings()
+    hooks = [head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))] if wanted else []
+    with removed_later(hooks):
         yield seen
-        return
-    hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
-    try:
-        yield seen
-    finally:
-        hook.remove()
 
 
 def _padded(advantages: Sequence[NDArray[np.float64]], shape: torch.Size) -> torch.Tensor:
@@ -367,22 +364,7 @@ class _Head(OnlineAdvantage, ABC):
         super().__init__(name)
         self._head = torch.zeros(width + 1, requires_grad=True)  # no random start: that would move the sampler's
         self._optimizer = torch.optim.AdamW([self._head], lr=learning_rate, weight_decay=0.0)
-        self._metrics: dict[str, float] = {}
-
-    @property
-    def remembers(self) -> bool:
-        """It does: the head and the optimizer's state."""
-        return True
-
-    @property
-    def reads_states(self) -> bool:
-        """It does."""
-        return True
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Mean |b| over the step's tokens and the head's loss, both before the head's update."""
-        return dict(self._metrics)
+        self.remembers = self.reads_states = True
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
         """The advantages of a step, [R][T]; then trains the head on it. A ``ValueError`` without hidden states."""
@@ -398,7 +380,8 @@ class _Head(OnlineAdvantage, ABC):
             self._optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        self._metrics = {"critic_mean_abs": float(outputs.detach().abs().mean()), "critic_loss": float(loss.detach())}
+        # of the step's tokens, both before the head's update
+        self.metrics = {"critic_mean_abs": float(outputs.detach().abs().mean()), "critic_loss": float(loss.detach())}
         return advantages
 
     @abstractmethod
