@@ -99,8 +99,15 @@ def target_finding(report: results.DegeneracyReport) -> str:
     now, larger, resampling = target.plans
     if now.degeneracy.value is not None and now.degeneracy.value <= target.target:
         return f"At most {percent(target.target)} dead groups: already so at G = {now.group_size}."
-    ways = [_larger(larger), _resampling(target, resampling)]
-    return f"At most {percent(target.target)} dead groups: {'; '.join(ways)}."
+    by_size = f"by larger groups not within reach ({larger.degeneracy.undefined})"
+    if larger.degeneracy.value is not None:
+        by_size = f"G = {larger.group_size} ({', '.join([larger.method, *_tokens(larger)])})"
+    by_drawing = f"by resampling not possible ({resampling.rollouts_per_group.undefined})"
+    if resampling.rollouts_per_group.value is not None:
+        cost = "".join(f" ({tokens})" for tokens in _tokens(resampling))
+        number = f"{resampling.rollouts_per_group.value:.1f} rollouts"
+        by_drawing = f"or {number} sampled for each group by resampling{cost}"
+    return f"At most {percent(target.target)} dead groups: {by_size}; {by_drawing}."
 
 
 def policy_finding(report: results.DegeneracyReport) -> str:
@@ -113,19 +120,6 @@ def policy_finding(report: results.DegeneracyReport) -> str:
         f"come from groups that differ for the same policy and {points(split.between_policies.value)} from "
         "policies that differ."
     )
-
-
-def _larger(plan: results.TargetPlan) -> str:
-    if plan.degeneracy.value is None:
-        return f"by larger groups not within reach ({plan.degeneracy.undefined})"
-    return f"G = {plan.group_size} ({', '.join([plan.method, *_tokens(plan)])})"
-
-
-def _resampling(target: results.TargetDegeneracy, plan: results.TargetPlan) -> str:
-    if plan.rollouts_per_group.value is None:
-        return f"by resampling not possible ({plan.rollouts_per_group.undefined})"
-    cost = "".join(f" ({tokens})" for tokens in _tokens(plan))
-    return f"or {plan.rollouts_per_group.value:.1f} rollouts sampled for each group by resampling{cost}"
 
 
 def _tokens(plan: results.TargetPlan) -> list[str]:
@@ -161,15 +155,16 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     advice = "" if log.resampled else _advice(report, log)
     sentences = [
         *_broken(report),
-        _contradiction(report),
-        _other_baseline(report),
         *(conflict if leads else ()),
         f"There are twice the usual rollouts at {named_steps(doubled)}: did a resumed run log them again?"
         if (doubled := report.doubled_steps)
         else "",
         environments,
         _share(report),
-        "" if doubled else _pooled(report),
+        f"{report.num_pooled:,} of {report.num_groups:,} groups have a multiple of the usual {report.usual_size} "
+        "rollouts: two groups of a prompt at one step count as one where no id tells them apart. Log a group id."
+        if report.num_pooled and not doubled
+        else "",
         f"One prompt has {percent(report.frac_of_one_prompt)} of the rollouts: the run learns and is judged by it."
         if report.frac_of_one_prompt
         else "",
@@ -209,7 +204,7 @@ def degeneracy_findings(
 
 
 def _broken(report: results.DegeneracyReport) -> Iterator[str]:
-    """That logged rewards and advantages are no numbers; none where all are."""
+    """Rewards and advantages that are no numbers, and advantages that are not of these rewards."""
     for broken, whose, then in (
         (report.source.broken_rewards, "reward", "an advantage of their groups is no number either"),
         (report.source.broken_advantages, "logged advantage", "a loss that counts them is no number either"),
@@ -217,42 +212,19 @@ def _broken(report: results.DegeneracyReport) -> Iterator[str]:
         if broken is not None:
             rollouts = counted(broken.num_rollouts, "rollout")
             yield f"The {whose} of {rollouts} is NaN or infinite ({broken.where}): {then}."
-
-
-def _contradiction(report: results.DegeneracyReport) -> str:
-    """That logged advantages contradict the rewards; empty where they do not."""
-    if not report.contradicts_rewards:
-        return ""
-    num_live = report.num_groups - report.num_dead
-    if report.num_zeroed > report.num_contradicting:
-        return (
-            f"In {report.num_zeroed:,} of {num_live:,} groups with unequal rewards all logged advantages are zero: "
-            "these gave no gradient either."
+    of_live = f"of {report.num_groups - report.num_dead:,} groups with unequal rewards"
+    if report.contradicts_rewards and report.num_zeroed > report.num_contradicting:
+        yield f"In {report.num_zeroed:,} {of_live} all logged advantages are zero: these gave no gradient either."
+    elif report.contradicts_rewards:
+        yield (
+            f"In {report.num_contradicting:,} {of_live} the logged advantages fall where the rewards rise: their sign "
+            "is wrong, or they are those of other rollouts."
         )
-    return (
-        f"In {report.num_contradicting:,} of {num_live:,} groups with unequal rewards the logged advantages fall where "
-        "the rewards rise: their sign is wrong, or they are those of other rollouts."
-    )
-
-
-def _other_baseline(report: results.DegeneracyReport) -> str:
-    """That groups of equal rewards have a gradient all the same; empty where they have none."""
-    if not report.has_other_baseline:
-        return ""
-    return (
-        f"In {report.num_moved:,} groups of equal rewards the logged advantages are not zero: the baseline is not the "
-        "mean of the group (but of a batch, a critic or a KL term), and these groups move the policy."
-    )
-
-
-def _pooled(report: results.DegeneracyReport) -> str:
-    """That groups have a multiple of the usual rollouts; empty where none has."""
-    if not report.num_pooled:
-        return ""
-    return (
-        f"{report.num_pooled:,} of {report.num_groups:,} groups have a multiple of the usual {report.usual_size} "
-        "rollouts: two groups of a prompt at one step count as one where no id tells them apart. Log a group id."
-    )
+    if report.has_other_baseline:
+        yield (
+            f"In {report.num_moved:,} groups of equal rewards the logged advantages are not zero: the baseline is not "
+            "the mean of the group (but of a batch, a critic or a KL term), and these groups move the policy."
+        )
 
 
 def _share(report: results.DegeneracyReport) -> str:
@@ -261,14 +233,8 @@ def _share(report: results.DegeneracyReport) -> str:
     is_part = report.reward_conflict is not None and report.reward == report.reward_conflict.main
     whose = f"rewards of '{report.reward}'" if is_part else "rewards"
     text = f"{num_dead:,} of {report.num_groups:,} groups ({with_interval(share, percent)}) have equal {whose}"
-    kinds = []
-    for name, kind in (
-        ("all pass", report.frac_all_pass),
-        ("all fail", report.frac_all_fail),
-        ("tied", report.frac_tied),
-    ):
-        if kind.value:
-            kinds.append(f"{round(kind.value * report.num_groups):,} {name}")
+    by_kind = {"all pass": report.frac_all_pass, "all fail": report.frac_all_fail, "tied": report.frac_tied}
+    kinds = [f"{round(of.value * report.num_groups):,} {name}" for name, of in by_kind.items() if of.value]
     if report.looks_filtered:
         return (
             f"{text}, where independent rollouts with these counts of passes leave {report.min_num_filtered:,.0f} or "

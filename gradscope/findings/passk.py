@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gradscope.results.passk import PassAtKComparison, PassAtKTable
@@ -17,19 +17,19 @@ def passk_findings(
     Then what is not counted, what the gain is worth in samples, what is forecast, and what each file reaches.
     Comparisons are of the first file with each other one.
     """
-    sentences = [reach_finding(comparison) for comparison in comparisons]
-    sentences += [] if comparisons else [_reach(table) for table in tables]
-    sentences += [
-        f"{table.name}: {missing} samples have no reward and are not counted."
-        for table, missing in zip(tables, num_missing, strict=True)
-        if missing
+    reached = [_reach(table) for table in tables]
+    missing = [
+        f"{table.name}: {number} samples have no reward and are not counted."
+        for table, number in zip(tables, num_missing, strict=True)
+        if number
     ]
-    sentences += [
-        sentence for comparison in comparisons for sentence in (_compression(comparison), _caution(comparison))
-    ]
-    sentences += [sentence for table in tables for sentence in (_copies(table), _forecast(table))]
-    sentences += [_reach(table) for table in tables] if comparisons else []
-    return tuple(sentence for sentence in sentences if sentence)
+    return (
+        *(map(reach_finding, comparisons) if comparisons else reached),
+        *missing,
+        *(sentence for comparison in comparisons for sentence in _worth(comparison)),
+        *(sentence for table in tables for sentence in _of_samples(table)),
+        *(reached if comparisons else ()),
+    )
 
 
 def evaluation_findings(tables: Sequence[PassAtKTable]) -> tuple[str, ...]:
@@ -78,10 +78,6 @@ def reach_finding(comparison: PassAtKComparison) -> str:
     return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {verdict}."
 
 
-def _caution(comparison: PassAtKComparison) -> str:
-    return f"{comparison.verifier[:1].upper()}{comparison.verifier[1:]}." if comparison.verifier else ""
-
-
 def _reach(table: PassAtKTable) -> str:
     defined = [row for row in table.rows if row.pass_at_k.value is not None]
     if not defined:
@@ -91,31 +87,27 @@ def _reach(table: PassAtKTable) -> str:
     return f"{table.name}: {figures} over {counted(table.num_prompts, 'prompt')}."
 
 
-def _copies(table: PassAtKTable) -> str:
-    """That more samples of a prompt change nothing; empty where they do, and where fewer than five pass or fail."""
+def _of_samples(table: PassAtKTable) -> Iterator[str]:
+    """That more samples of a prompt change nothing, where five prompts pass and five fail; and the forecast."""
     last = [row for row in table.rows if row.k > 1 and row.pass_at_k.is_defined][-1:]
     share = next((row.pass_at_k.value or 0.0 for row in last if row.pass_at_k.value == row.pass_hat_k.value), 0.0)
-    is_notable = min(share, 1 - share) * table.num_prompts >= 5
-    return f"{table.name}: all samples of a prompt agree: are they copies (temperature 0)?" if is_notable else ""
+    if min(share, 1 - share) * table.num_prompts >= 5:
+        yield f"{table.name}: all samples of a prompt agree: are they copies (temperature 0)?"
+    for forecast in [row for row in table.forecasts if row.pass_at_k.is_defined][-1:]:
+        yield (
+            f"{table.name}: pass@{forecast.k} is forecast at {with_interval(forecast.pass_at_k, '.3f')} from "
+            f"{table.num_samples[0]} samples a prompt; the value rests on the shape of the distribution of pass rates, "
+            "the interval does not."
+        )
 
 
-def _forecast(table: PassAtKTable) -> str:
-    defined = [row for row in table.forecasts if row.pass_at_k.value is not None]
-    if not defined:
-        return ""
-    last = defined[-1]
-    return (
-        f"{table.name}: pass@{last.k} is forecast at {with_interval(last.pass_at_k, '.3f')} from "
-        f"{table.num_samples[0]} samples a prompt; the value rests on the shape of the distribution of pass rates, the "
-        "interval does not."
-    )
-
-
-def _compression(comparison: PassAtKComparison) -> str:
+def _worth(comparison: PassAtKComparison) -> Iterator[str]:
+    """What a gain is worth in samples, and what the verifier may have made of it."""
     row = comparison.rows[0]
     times = f"times the samples of {comparison.second} for the same pass@{row.k}"
-    if row.compression_factor.value is not None:
-        return f"{comparison.first} needs {with_interval(row.compression_factor, '.2f')} {times}."
-    if row.compression_at_least is not None:
-        return f"{comparison.first} needs at least {row.compression_at_least:.2f} {times}; its own set no upper end."
-    return ""
+    if row.compression_factor.is_defined:
+        yield f"{comparison.first} needs {with_interval(row.compression_factor, '.2f')} {times}."
+    elif row.compression_at_least is not None:
+        yield f"{comparison.first} needs at least {row.compression_at_least:.2f} {times}; its own set no upper end."
+    if comparison.verifier:
+        yield f"{comparison.verifier[:1].upper()}{comparison.verifier[1:]}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -51,36 +51,36 @@ def _last_point(curve: Sequence[results.RankCurvePoint]) -> results.RankCurvePoi
     return max(points, key=lambda point: (point.step, point.group_size), default=None)
 
 
-def _by_size(curve: Sequence[results.RankCurvePoint]) -> list[str]:
+def _by_size(curve: Sequence[results.RankCurvePoint]) -> Iterator[str]:
     """Effective rank with the number of rows: a low rank of a small group is no finding."""
     last = _last_point(curve)
     if last is None:
-        return []
-    return [
+        return
+    yield (
         f"At step {last.step} the gradient matrix of a live group has effective rank {_rank(last.effective_rank)} of "
         f"at most {last.group_size} rows (advantage {last.advantage}, mean over {last.num_groups - last.num_dead} live "
-        "groups).",
-        *_given_prompts(curve, last),
-        *_against_nulls(last),
-        *_energy(last),
-        *sharing_findings(last),
-    ]
-
-
-def _given_prompts(curve: Sequence[results.RankCurvePoint], point: results.RankCurvePoint) -> list[str]:
-    """How far other rollouts of these prompts would move it; a formulation stands in for logged advantages like its."""
-    value = point.effective_rank.value or 0.0
-    for other in curve:
-        rank, same = other.given_prompts, (other.step, other.group_size) == (point.step, point.group_size)
+        "groups)."
+    )
+    value = last.effective_rank.value or 0.0
+    for other in curve:  # a formulation stands in for logged advantages like its
+        rank, same = other.given_prompts, (other.step, other.group_size) == (last.step, last.group_size)
         if same and rank.interval and math.isclose(rank.value or 0.0, value, rel_tol=1e-6):
-            return [
+            yield (
                 f"Other rollouts of these very prompts would leave it within{interval(rank, '.2f')}; "
                 "the interval above is for other prompts."
-            ]
-    return []
+            )
+            break
+    yield _against_nulls(last)
+    energy, null = last.two_direction_energy, last.nulls["gaussian"].two_direction_energy
+    if last.group_size > 2 and energy.is_defined and null.is_defined:
+        yield (
+            f"Two directions hold {with_interval(energy, percent)} of a live group's energy; of unrelated rows of the "
+            f"same norms they would hold {with_interval(null, percent)}."
+        )
+    yield from sharing_findings(last)
 
 
-def _against_nulls(point: results.RankCurvePoint) -> list[str]:
+def _against_nulls(point: results.RankCurvePoint) -> str:
     """Whether the rank is the advantage's doing or the policy's."""
     scores, gaussian = point.nulls["unweighted"], point.nulls["gaussian"]
     start = (
@@ -90,52 +90,40 @@ def _against_nulls(point: results.RankCurvePoint) -> list[str]:
     )
     difference = scores.difference
     if difference.interval is None:
-        return [f"{start}; these groups are too few to say whether the advantages change the rank."]
+        return f"{start}; these groups are too few to say whether the advantages change the rank."
     change = with_interval(difference, "+.2f")
     if difference.side_of_zero == 0:
-        return [f"{start}. What the advantages change ({change}) cannot be told from nothing."]
-    return [f"{start}. The advantages change the rank by {change}; the rest is the policy's own geometry."]
+        return f"{start}. What the advantages change ({change}) cannot be told from nothing."
+    return f"{start}. The advantages change the rank by {change}; the rest is the policy's own geometry."
 
 
-def _energy(point: results.RankCurvePoint) -> list[str]:
-    """What two directions hold, which says little without what they hold of unrelated rows."""
-    energy, null = point.two_direction_energy, point.nulls["gaussian"].two_direction_energy
-    if point.group_size <= 2 or energy.value is None or null.value is None:
-        return []
-    return [
-        f"Two directions hold {with_interval(energy, percent)} of a live group's energy; of unrelated rows of the same "
-        f"norms they would hold {with_interval(null, percent)}."
-    ]
-
-
-def sharing_findings(point: results.RankCurvePoint) -> list[str]:
+def sharing_findings(point: results.RankCurvePoint) -> Iterator[str]:
     """Whether what rollouts share adds up or cancels, where that differs from chance."""
-    shared, residual, side = point.shared_kept, point.residual_kept, _side_of_one(point.shared_kept)
-    if not side:
-        return []
-    rest = "" if residual.value is None else f", and {with_interval(residual, '.2f')} times on all others"
-    return [
-        f"What the rollouts of a live group share {'adds up' if side > 0 else 'cancels'}: on directions of several of "
-        f"them their sum has {with_interval(shared, '.2f')} times the energy of the rows{rest} (1 for random signs)."
-    ]
+    shared, residual = point.shared_kept, point.residual_kept
+    if side := _side_of_one(shared):
+        rest = "" if residual.value is None else f", and {with_interval(residual, '.2f')} times on all others"
+        yield (
+            f"What the rollouts of a live group share {'adds up' if side > 0 else 'cancels'}: on directions of several "
+            f"of them their sum has {with_interval(shared, '.2f')} times the energy of the rows{rest} (1 for random "
+            "signs)."
+        )
 
 
 def _side_of_one(ratio: Estimate) -> int:
     return ratio.map(lambda value: value - 1.0).side_of_zero
 
 
-def time_findings(curve: Sequence[results.RankCurvePoint]) -> list[str]:
+def time_findings(curve: Sequence[results.RankCurvePoint]) -> Iterator[str]:
     """First against last step at one group size, and whether the intervals keep them apart."""
     points = [point for point in _preferred_points(curve) if point.effective_rank.interval is not None]
     size = max((point.group_size for point in points), default=0)
     points = sorted((point for point in points if point.group_size == size), key=lambda point: point.step)
-    if len(points) < 2:
-        return []
-    first, last = points[0].effective_rank, points[-1].effective_rank
-    return [
-        f"Between steps {points[0].step} and {points[-1].step} the effective rank went from {_rank(first)} to "
-        f"{_rank(last)}: {_change(difference_of(first, last))}."
-    ]
+    if len(points) > 1:
+        first, last = points[0].effective_rank, points[-1].effective_rank
+        yield (
+            f"Between steps {points[0].step} and {points[-1].step} the effective rank went from {_rank(first)} to "
+            f"{_rank(last)}: {_change(difference_of(first, last))}."
+        )
 
 
 def _change(difference: Estimate) -> str:
@@ -162,62 +150,57 @@ def size_findings(changes: Sequence[results.SizeChange]) -> tuple[str, ...]:
     )
 
 
-def _compared(comparisons: Sequence[results.RankComparison]) -> list[str]:
+def _compared(comparisons: Sequence[results.RankComparison]) -> Iterator[str]:
     """Which formulations have ranks that differ from that of the first."""
     apart = [c for c in comparisons if c.difference.side_of_zero != 0]
     alike = [c.second for c in comparisons if c.difference.value is not None and c not in apart]
-    sentences = []
     if apart:
         named = ", ".join(f"{c.second} ({c.difference.value:+.2f})" for c in apart)
-        sentences.append(
+        yield (
             f"Paired by group, the rank under {apart[0].first} differs from that under {named}, each at 95 %. A rank "
             "of rows sees how unequal the advantages are, never their signs."
         )
     if alike:
-        sentences.append(
+        yield (
             f"The ranks under {comparisons[0].first} and under {', '.join(alike)} cannot be told apart at step "
             f"{comparisons[0].step}."
         )
-    return sentences
 
 
-def _dead_findings(curve: Sequence[results.RankCurvePoint]) -> list[str]:
+def _dead_findings(curve: Sequence[results.RankCurvePoint]) -> Iterator[str]:
     """Groups that have no gradient at all, and hence no rank."""
     points = [point for point in _preferred_points(curve) if point.advantage == LOGGED]
     dead, total = sum(point.num_dead for point in points), sum(point.num_groups for point in points)
-    if not dead:
-        return []
-    return [f"{dead} of {total} groups have zero advantage throughout: their gradient is zero and has no rank."]
+    if dead:
+        yield f"{dead} of {total} groups have zero advantage throughout: their gradient is zero and has no rank."
 
 
-def _cancellation(steps: Sequence[results.StepGeometry]) -> list[str]:
+def _cancellation(steps: Sequence[results.StepGeometry]) -> Iterator[str]:
     """How much of what the rollouts push survives their sum."""
     values = [step.cancellation.value for step in steps if step.cancellation.value is not None]
-    if not values:
-        return []
-    mean = sum(values) / len(values)
-    return [f"On average {percent(mean)} of the summed row norms survives in the step's gradient; the rest cancels."]
+    if values:
+        mean = percent(sum(values) / len(values))
+        yield f"On average {mean} of the summed row norms survives in the step's gradient; the rest cancels."
 
 
-def _norm_findings(steps: Sequence[results.StepGeometry]) -> list[str]:
+def _norm_findings(steps: Sequence[results.StepGeometry]) -> Iterator[str]:
     """The engine's norm against the trainer's own: the spectra rest on it."""
-    if not steps:
-        return []
     broken = [step for step in steps if step.logged_grad_norm is not None and not math.isfinite(step.logged_grad_norm)]
+    pairs = [(s.grad_norm.value, s.logged_grad_norm) for s in steps if s.grad_norm.value and s.logged_grad_norm]
     if broken:
         first = broken[0]
-        return [
+        yield (
             f"At {len(broken)} of {len(steps)} steps the trainer logged no finite grad_norm, first at step "
             f"{first.step}: {non_finite_word(first.logged_grad_norm or 0.0)}."
-        ]
-    pairs = [(s.grad_norm.value, s.logged_grad_norm) for s in steps if s.grad_norm.value and s.logged_grad_norm]
-    if not pairs:
-        return ["The trainer logged no grad_norm at these steps, so the gradients are checked against nothing outside."]
-    worst = max(abs(value - logged) / logged for value, logged in pairs)
-    return [
-        f"The recomputed gradient norm differs from the trainer's logged grad_norm by at most {worst:.1e} (relative) "
-        f"at {'this step' if len(pairs) == 1 else f'these {len(pairs)} steps'}."
-    ]
+        )
+    elif pairs:
+        worst = max(abs(value - logged) / logged for value, logged in pairs)
+        yield (
+            f"The recomputed gradient norm differs from the trainer's logged grad_norm by at most {worst:.1e} "
+            f"(relative) at {'this step' if len(pairs) == 1 else f'these {len(pairs)} steps'}."
+        )
+    elif steps:
+        yield "The trainer logged no grad_norm at these steps, so the gradients are checked against nothing outside."
 
 
 def _of_matrices(spectra: Sequence[results.GradientSpectrum]) -> str:
@@ -287,17 +270,16 @@ def update_findings(
     return (*_noise(updates), *_climbs(updates), *_baseline(baselines))
 
 
-def _noise(updates: Sequence[results.FormulationUpdate]) -> list[str]:
+def _noise(updates: Sequence[results.FormulationUpdate]) -> Iterator[str]:
     name = results.preferred([update.advantage for update in updates])
     of_name = [update.signal_to_noise.value for update in updates if update.advantage == name]
     ratios = [ratio for ratio in of_name if ratio is not None]
-    if not ratios:
-        return []
-    num_signal = sum(ratio > 1 for ratio in ratios)
-    return [
-        f"The expected update under {name} exceeds its own noise (signal to noise above 1) at {num_signal} "
-        f"of {len(ratios)} steps; median {sorted(ratios)[len(ratios) // 2]:.2f}."
-    ]
+    if ratios:
+        num_signal = sum(ratio > 1 for ratio in ratios)
+        yield (
+            f"The expected update under {name} exceeds its own noise (signal to noise above 1) at {num_signal} "
+            f"of {len(ratios)} steps; median {sorted(ratios)[len(ratios) // 2]:.2f}."
+        )
 
 
 def _climbs(updates: Sequence[results.FormulationUpdate]) -> list[str]:
@@ -431,13 +413,10 @@ def _cause_of_rank(point: results.RankCurvePoint) -> str:
 
 def _problems(report: results.RankReport) -> list[str]:
     off = [step for step in report.steps if (step.logprob_difference and step.logprob_difference.frac_beyond)]
-    norms = [] if _all_match(report.steps) else _norm_findings(report.steps)
-    return [*norms, *reliability_findings(report.spectra, off, report.engine)]
-
-
-def _all_match(steps: Sequence[results.StepGeometry]) -> bool:
-    pairs = [(step.grad_norm.value, step.logged_grad_norm) for step in steps]
-    return all(
+    pairs = [(step.grad_norm.value, step.logged_grad_norm) for step in report.steps]
+    all_match = all(
         norm is not None and logged is not None and math.isfinite(logged) and meets_logged(norm, logged)
         for norm, logged in pairs
     )
+    norms = () if all_match else _norm_findings(report.steps)
+    return [*norms, *reliability_findings(report.spectra, off, report.engine)]

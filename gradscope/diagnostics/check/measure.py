@@ -324,17 +324,16 @@ def _metric(values: Mapping[str, Any]) -> results.BaselineMetric:
         raise ValueError(f"num_units is {num_units!r}")
     if undefined is not None and not isinstance(undefined, str):
         raise ValueError(f"undefined is {undefined!r}")
-    estimate = Estimate(value=value, low=low, high=high, num_units=num_units, undefined=undefined)
-    return results.BaselineMetric(
-        estimate=estimate,
-        prompts={prompt: _finite(mean) for prompt, mean in values["prompts"].items()},
-        course=_by_step(values.get("course", {})),
-        deviations=_by_step(values.get("deviations", {})),
+    course, deviations = (
+        {int(step): _finite(number) for step, number in values.get(name, {}).items()}
+        for name in ("course", "deviations")
     )
-
-
-def _by_step(values: Mapping[str, Any]) -> dict[int, float]:
-    return {int(step): _finite(value) for step, value in values.items()}
+    return results.BaselineMetric(
+        estimate=Estimate(value=value, low=low, high=high, num_units=num_units, undefined=undefined),
+        prompts={prompt: _finite(mean) for prompt, mean in values["prompts"].items()},
+        course=course,
+        deviations=deviations,
+    )
 
 
 def _finite(value: Any) -> float:
@@ -382,24 +381,22 @@ def _over_prompts(
 
 FAMILY_RATE = 0.05  # how often a run that is no worse may fail, all metrics of a check together
 _OPERATORS: dict[Direction, results.Operator] = {"lower": "<=", "higher": ">=", "neither": "=="}
-_NOT_HELD = Estimate.undefined_because("the baseline does not hold this metric")
+_WORSE: dict[Direction, tuple[int, ...]] = {"lower": (1,), "higher": (-1,), "neither": (1, -1)}
+"""Better side of a metric -> the signs of a change to the worse."""
+_NOT_HELD = results.BaselineMetric(estimate=Estimate.undefined_because("the baseline does not hold this metric"))
 
 
 class _Compared(Struct, frozen=True, kw_only=True):
     """One metric and its baseline, before the size of the family of tests is known."""
 
     name: str
-    before: results.BaselineMetric | None
+    before: results.BaselineMetric
     after: results.BaselineMetric
     change: Estimate
     paired: NDArray[np.float64]  # that of each prompt that both have, where these are enough
     by_steps: Estimate  # the change with the interval that steps give it, where these tell
     margin: float
     advice: str
-
-    @property
-    def old(self) -> Estimate:
-        return _NOT_HELD if self.before is None else self.before.estimate
 
 
 def baseline_verdicts(
@@ -411,15 +408,11 @@ def baseline_verdicts(
     path: str,
 ) -> list[results.Verdict]:
     """One verdict a metric of this run; unknown where a side has no value, or under ``interval`` no interval."""
-    # Worse is higher where lower is better, lower where higher is, and either where the catalogue names no better
-    # side.
     settings, compared = settings or CheckSettings(), []
     rule, resampling = settings.rule, settings.resampling
     for name, metric in after.items():
-        old = before.get(name)
-        change, paired, by_steps = _difference(
-            name, old or results.BaselineMetric(estimate=_NOT_HELD), metric, resampling
-        )
+        old = before.get(name, _NOT_HELD)
+        change, paired, by_steps = _difference(name, old, metric, resampling)
         compared.append(
             _Compared(
                 name=name,
@@ -443,7 +436,7 @@ def baseline_verdicts(
 def _p_value(compared: _Compared) -> float | None:
     """Two-sided p-value of a change this far beyond the margin; None where the change has no interval."""
     # 0.05 is where the near end of the 95 % interval of this metric alone is the margin.
-    sides = {"lower": (1,), "higher": (-1,), "neither": (1, -1)}[_better(compared.name)]
+    sides = _WORSE[_better(compared.name)]
     tails = [0.0 for _ in sides]
     if len(compared.paired):
         tails = [rise_by_flips(side * compared.paired, compared.margin) for side in sides]
@@ -470,20 +463,18 @@ def _better(name: str) -> Direction:
 def _change_verdict(
     compared: _Compared, p_value: float | None, num_tests: int, rule: results.BaselineRule, path: str
 ) -> results.Verdict:
-    better = _better(compared.name)
+    better, old = _better(compared.name), compared.before.estimate
     outcome = _outcome(compared, p_value, rule)
     return results.Verdict(
         metric=compared.name,
         op=_OPERATORS[better],
-        limit=0.0
-        if compared.old.value is None
-        else compared.old.value + {"lower": compared.margin, "higher": -compared.margin, "neither": 0.0}[better],
+        limit=0.0 if old.value is None else old.value + sum(_WORSE[better]) * compared.margin,
         outcome=outcome,
         estimate=compared.after.estimate,
         meaning=_change_meaning(compared, p_value, num_tests),
         **_change_advice(compared, outcome, path)._asdict(),
         change=results.Change(
-            baseline=compared.old,
+            baseline=old,
             change=compared.change,
             margin=compared.margin,
             rule=rule,
@@ -498,15 +489,16 @@ def _outcome(compared: _Compared, p_value: float | None, rule: results.BaselineR
     if compared.change.value is None:
         return "fail" if compared.after.is_not_finite else "unknown"
     if rule == "value":
-        rose, fell = compared.change.value > compared.margin, compared.change.value < -compared.margin
-        return "fail" if {"lower": rose, "higher": fell, "neither": rose or fell}[_better(compared.name)] else "pass"
+        sides = _WORSE[_better(compared.name)]
+        return "fail" if any(side * compared.change.value > compared.margin for side in sides) else "pass"
     if p_value is None:
         return "unknown" if compared.change.value else "pass"
     return "fail" if p_value <= FAMILY_RATE else "pass"
 
 
 def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) -> str:
-    if compared.old.value is None or compared.after.estimate.value is None:
+    old = compared.before.estimate.value
+    if old is None or compared.after.estimate.value is None:
         return (
             f"{compared.name} cannot be compared with the baseline: {compared.change.undefined}. What is not "
             "known does not pass."
@@ -516,7 +508,7 @@ def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) 
         how = f"step by step over {len(compared.after.course)} steps"
     better, change, margin = _better(compared.name), compared.change, compared.margin
     text = (
-        f"{compared.name} was {compared.old.value:.6g} in the baseline and is "
+        f"{compared.name} was {old:.6g} in the baseline and is "
         f"{compared.after.estimate.value:.6g}; the change is {with_interval(change, '+.4g')}, {how}; allowed is "
         f"{margin:g} {'either way' if better == 'neither' else 'to the worse'}"
     )
@@ -542,7 +534,7 @@ def _change_advice(compared: _Compared, outcome: results.Outcome, path: str) -> 
         return _NextStep()
     metric, selector = split_metric(compared.name)
     entry = CATALOG.get(catalog_name(metric))
-    if compared.before is None:
+    if compared.before is _NOT_HELD:
         return _NextStep("Write the baseline again from a good run: --update-baseline --force")
     if outcome == "unknown" and compared.change.value is not None:
         # of a mean that has no interval the steps are too few

@@ -171,20 +171,18 @@ def on_common_steps(first: ComparedRun, second: ComparedRun) -> tuple[ComparedRu
     common = np.intersect1d(first.steps, second.steps)
     if not len(common):
         return first, second
-    cut = []
-    for run in (first, second):
-        is_common = np.isin(run.steps, common)
-        table = run.rewards
-        cut.append(
-            replace(
-                run,
-                steps=common,
-                reward=run.reward[is_common] if len(run.reward) else run.reward,
-                degenerate=run.degenerate[is_common] if len(run.degenerate) else run.degenerate,
-                rewards=None if table is None else table.select(np.isin(table.step, common)),
-            )
+
+    def cut(run: ComparedRun) -> ComparedRun:
+        is_common, table = np.isin(run.steps, common), run.rewards
+        return replace(
+            run,
+            steps=common,
+            reward=run.reward[is_common] if len(run.reward) else run.reward,
+            degenerate=run.degenerate[is_common] if len(run.degenerate) else run.degenerate,
+            rewards=None if table is None else table.select(np.isin(table.step, common)),
         )
-    return cut[0], cut[1]
+
+    return cut(first), cut(second)
 
 
 def drawdown(rewards: NDArray[np.float64]) -> float:

@@ -41,13 +41,7 @@ from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, f
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
 from gradscope.progress import Progress, reporter
 from gradscope.results import degeneracy as results
-from gradscope.results.degeneracy import (
-    GroupSizeDegeneracy,
-    PassRateDistribution,
-    RateBin,
-    TargetDegeneracy,
-    TargetPlan,
-)
+from gradscope.results.degeneracy import GroupSizeDegeneracy, PassRateDistribution, TargetPlan
 from gradscope.results.envelope import deferred
 from gradscope.rollouts.fetch import log_extent
 from gradscope.rollouts.groups import RewardTable
@@ -130,7 +124,7 @@ def _times(number: Estimate, factor: Estimate) -> Estimate:
     return number.map(lambda value: value * times)
 
 
-def _histogram(table: outcomes.GroupTable, rates: PassRates) -> tuple[RateBin, ...]:
+def _histogram(table: outcomes.GroupTable, rates: PassRates) -> tuple[results.RateBin, ...]:
     """Shares of groups by c/n: exactly 0, as many bins between as the smallest group has rates, exactly 1."""
     passing = np.zeros(len(table.size), dtype=np.int64) if table.num_passing is None else table.num_passing
     pooled = float(np.mean(passing / table.size))
@@ -147,7 +141,7 @@ def _histogram(table: outcomes.GroupTable, rates: PassRates) -> tuple[RateBin, .
         np.add.at(shares, bin_index, np.column_stack([seen, *expected]))
     edges = [(0.0, 0.0), *((k / bins, (k + 1) / bins) for k in range(bins)), (1.0, 1.0)]
     return tuple(
-        RateBin(low=low, high=high, observed=float(row[0]), beta_binomial=float(row[1]), binomial=float(row[2]))
+        results.RateBin(low=low, high=high, observed=float(row[0]), beta_binomial=float(row[1]), binomial=float(row[2]))
         for (low, high), row in zip(edges, shares, strict=True)
     )
 
@@ -216,7 +210,7 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
         """The forecast at twice the logged size; None where groups differ in size."""
         return None if self.logged is None else self.at(2 * self.logged)
 
-    def target(self, target: float, tokens_per_rollout: Estimate) -> TargetDegeneracy:
+    def target(self, target: float, tokens_per_rollout: Estimate) -> results.TargetDegeneracy:
         """What it takes that at most a share of the groups is degenerate: as logged, by larger groups, by resampling.
 
         From the most frequent size where groups differ.
@@ -255,7 +249,7 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
             else plan("larger groups", larger, larger.degeneracy, Estimate.exact(float(larger.group_size))),
             plan("resampling", now, reached if drawn.is_defined else drawn, drawn),
         )
-        return TargetDegeneracy(target=target, plans=plans)
+        return results.TargetDegeneracy(target=target, plans=plans)
 
     def _predicted(self, group_size: int) -> Estimate:
         if self.table.num_passing is None:
@@ -394,28 +388,29 @@ def _oddities(run: Run, chosen: group_rewards.GroupRewards) -> dict[str, Any]:
         "silent_functions": silent_functions(chosen.table.rewards) if len(chosen.levels) > 1 else (),
         "num_faint": int(faint.sum()),
         "faint_spread": float(spread[faint].max(initial=0.0)),
-        "num_contradicting": _num_contradicting(chosen.table),
-        "num_zeroed": _num_zeroed(chosen.table),
-        "num_moved": _num_moved(chosen.table),
+        **_odd_advantages(chosen.table),
         **_logged_again(chosen.table),
         "frac_cut_off": _frac_cut_off(run, chosen.table),
     }
 
 
-def _num_contradicting(groups: RewardTable) -> int:
-    """Groups whose logged advantages fall where the trainer's reward rises; 0 where none were logged."""
+_NOT_ROUNDING = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
+
+
+def _odd_advantages(groups: RewardTable) -> dict[str, int]:
+    """Groups whose logged advantages fall where the rewards rise, are all zero, or are not zero of equal rewards."""
     if groups.advantage is None:
-        return 0
+        return {}
     deviation = groups.reward - np.repeat(groups.sums(groups.reward) / groups.size, groups.size)
     along = groups.sums(np.nan_to_num(groups.advantage * deviation))
-    return int(np.sum(along < -EQUAL_REWARDS))
-
-
-def _num_zeroed(groups: RewardTable) -> int:
-    """Groups of unequal rewards whose logged advantages are all zero; 0 where none were logged."""
-    if groups.advantage is None:
-        return 0
-    return int(np.sum((groups.sums(groups.advantage != 0) == 0) & ~groups.is_dead & (groups.size > 1)))
+    are_zero = groups.sums(groups.advantage != 0) == 0
+    sizes = np.sqrt(groups.sums(np.nan_to_num(groups.advantage) ** 2) / groups.size)
+    are_moved = sizes > _NOT_ROUNDING * np.sqrt(np.mean(sizes**2))  # as by another baseline than the group's mean
+    return {
+        "num_contradicting": int(np.sum(along < -EQUAL_REWARDS)),
+        "num_zeroed": int(np.sum(are_zero & ~groups.is_dead & (groups.size > 1))),
+        "num_moved": int(np.sum(groups.is_dead & are_moved)),
+    }
 
 
 def _frac_cut_off(run: Run, groups: RewardTable) -> float:
@@ -449,15 +444,6 @@ def _multiples(sizes: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
 
 _MOST = 0.5
 _SEVERAL_PROMPTS = 5
-_NOT_ROUNDING = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
-
-
-def _num_moved(groups: RewardTable) -> int:
-    """Groups of equal rewards whose logged advantages are not zero, as by another baseline than the group's mean."""
-    if groups.advantage is None:
-        return 0
-    sizes = np.sqrt(groups.sums(np.nan_to_num(groups.advantage) ** 2) / groups.size)
-    return int(np.sum(groups.is_dead & (sizes > _NOT_ROUNDING * np.sqrt(np.mean(sizes**2)))))
 
 
 def _predictions(

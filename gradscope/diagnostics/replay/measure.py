@@ -366,7 +366,7 @@ def replay_report(
         else Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged)),
         tolerance=tolerance,
         engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
-        findings=(*_beyond_chance(beyond), *_findings(steps), *_without_rollouts(run)),
+        findings=(*_findings(steps, beyond), *_without_rollouts(run)),
     )
 
 
@@ -377,14 +377,6 @@ def _is_beyond(step: StepReplay) -> bool:
     return any(of.name == _NAME and of.reason == "precision" and of.advice != LOG_DIGITS for of in step.quantities)
 
 
-def _beyond_chance(beyond: Sequence[int]) -> Iterator[str]:
-    if len(beyond) > 1:  # each with one chance in a thousand
-        yield (
-            f"grad_norm lies beyond its own spread at {named_steps(beyond)}, which chance does not explain: another "
-            "device computed it, or weights, ids or loss are not quite the trainer's."
-        )
-
-
 def _further_steps(run: Run) -> int:
     """How many steps have a norm that no rollouts of the log belong to."""
     return len({*run.courses.course(_NAME)[0].tolist()} - {*run.updates, *run.notes})
@@ -392,12 +384,11 @@ def _further_steps(run: Run) -> int:
 
 def _without_rollouts(run: Run) -> Iterator[str]:
     if run.source.format == "generic" and (further := _further_steps(run)):
-        again = (
-            "; if their updates used a batch again, num_iterations says so"
-            if run.settings.updates_per_batch == 1
-            else ""
+        again = "; if their updates used a batch again, num_iterations says so"
+        yield (
+            f"The log has a grad_norm at {counted(further, 'further step')} without rollouts"
+            f"{again * (run.settings.updates_per_batch == 1)}."
         )
-        yield f"The log has a grad_norm at {counted(further, 'further step')} without rollouts{again}."
 
 
 _DEFAULTS = ("settings_unknown",)
@@ -490,38 +481,39 @@ def _common_cause(steps: Sequence[StepReplay]) -> Iterator[str]:
 _SAME_FACTOR = 1e-3  # relative spread of a factor that counts as one: bfloat16 keeps three digits
 
 
-def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
+def _findings(steps: Sequence[StepReplay], beyond: Sequence[int]) -> Iterator[str]:
     if not steps:
-        return ("The log holds no steps.",)
-    sentences = []
-    with_norm = [step for step in steps if "grad_norm" in step.relative_error]
-    dead = [step.step for step in with_norm if step.verdict_on("grad_norm") == "no_gradient"]
+        yield "The log holds no steps."
+        return
+    if len(beyond) > 1:  # each with one chance in a thousand
+        yield (
+            f"grad_norm lies beyond its own spread at {named_steps(beyond)}, which chance does not explain: another "
+            "device computed it, or weights, ids or loss are not quite the trainer's."
+        )
+    with_norm = [(step, step.verdict_on(_NAME)) for step in steps if _NAME in step.relative_error]
+    dead = [step.step for step, verdict in with_norm if verdict == "no_gradient"]
     if dead:
         at = named_steps(dead)
-        sentences.append(f"grad_norm is zero in the log and here at {at}: other weights and ids may give that, too.")
-        with_norm = [step for step in with_norm if step.step not in dead]
-    matched = [step for step in with_norm if step.verdict_on("grad_norm") == "match"]
-    if with_norm:
-        worst = max(step.relative_error["grad_norm"] for step in with_norm)
-        sentences.append(
-            f"grad_norm was reproduced at {len(matched)} of the {len(with_norm)} steps that could be recomputed; "
-            f"the largest relative error is {worst:.2g}."
+        yield f"grad_norm is zero in the log and here at {at}: other weights and ids may give that, too."
+    if errors := [step.relative_error[_NAME] for step, verdict in with_norm if verdict != "no_gradient"]:
+        num_matched = sum(verdict == "match" for _, verdict in with_norm)
+        yield (
+            f"grad_norm was reproduced at {num_matched} of the {len(errors)} steps that could be recomputed; "
+            f"the largest relative error is {max(errors):.2g}."
         )
-        sentences.extend(_common_cause([step for step in with_norm if step.verdict_on("grad_norm") == "mismatch"]))
-    if not with_norm and not dead:
-        num_recomputed = sum("grad_norm" in step.recomputed for step in steps)
+        yield from _common_cause([step for step, verdict in with_norm if verdict == "mismatch"])
+    elif not dead:
+        num_recomputed = sum(_NAME in step.recomputed for step in steps)
         why = f"was recomputed at {num_recomputed} of them, none with a number in the log"
-        sentences.append(f"grad_norm {why if num_recomputed else 'could not be recomputed at any step'}.")
-    for name in ("reward", "advantage", "frac_reward_zero_std", "completion"):
+        yield f"grad_norm {why if num_recomputed else 'could not be recomputed at any step'}."
+    compared = ("reward", "advantage", "frac_reward_zero_std")
+    for name in (*compared, "completion"):
         wrong = [step.step for step in steps if step.verdict_on(name) == "mismatch"]
         if wrong:
-            sentences.append(f"{name} differs from the log at step {', '.join(map(str, wrong))}.")
-    same = all(
-        step.verdict_on(name) == "match" for step in steps for name in ("reward", "advantage", "frac_reward_zero_std")
-    )
-    if same:
-        sentences.append(
+            yield f"{name} differs from the log at step {', '.join(map(str, wrong))}."
+    if all(step.verdict_on(name) == "match" for step in steps for name in compared):
+        yield (
             f"Rewards, advantages and the share of degenerate groups agree with the log at all {len(steps)} steps "
             f"(to {LOG_TOLERANCE:g})."
         )
-    return (*sentences, *logprob_findings(steps))
+    yield from logprob_findings(steps)

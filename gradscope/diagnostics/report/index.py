@@ -153,37 +153,34 @@ def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary
     )
 
 
-def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
+def _findings(runs: Sequence[RunSummary]) -> Iterator[str]:
     """Where most and fewest groups are dead, and where the reward rises; nothing is claimed where intervals meet."""
     measured = [run for run in runs if run.frac_reward_zero_std.value is not None]
     rising = [run for run in runs if run.reward_change.side_of_zero > 0]
     falling = [run for run in runs if run.reward_change.side_of_zero < 0]
     num_trends = sum(run.reward_change.is_defined for run in runs)
-    sentences = []
     if num_trends:
-        sentences.append(
+        yield (
             f"The reward rises beyond chance in {len(rising)} of {counted(num_trends, 'run')} and falls in "
             f"{len(falling)}, along the line through its steps, at 95 % each."
         )
     elif any(len(run.steps) > 1 for run in runs):
-        sentences.append("The reward rises beyond chance in none of these runs: a trend needs three steps.")
+        yield "The reward rises beyond chance in none of these runs: a trend needs three steps."
     for run in runs:
         course = {step: value for step, value in zip(run.steps, run.reward_by_step, strict=True) if value is not None}
         change = late_change(course, factor=2.0)
         if change is not None and change.side < 0:
-            sentences.append(late_sentence(f"The reward of {run.name}", change))
+            yield late_sentence(f"The reward of {run.name}", change)
     if len(measured) > 1:
         most = max(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
         least = min(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
-        same = most.frac_reward_zero_std.value == least.frac_reward_zero_std.value
-        sentences.append(
-            f"Groups without a gradient: {percent(most.frac_reward_zero_std.value or 0.0)} in each run."
-            if same
-            else f"Groups without a gradient: most in {most.name} "
-            f"({with_interval(most.frac_reward_zero_std, percent)}), fewest in {least.name} "
-            f"({with_interval(least.frac_reward_zero_std, percent)})."
-        )
-    return tuple(sentences)
+        if most.frac_reward_zero_std.value == least.frac_reward_zero_std.value:
+            yield f"Groups without a gradient: {percent(most.frac_reward_zero_std.value or 0.0)} in each run."
+        else:
+            yield (
+                f"Groups without a gradient: most in {most.name} ({with_interval(most.frac_reward_zero_std, percent)}),"
+                f" fewest in {least.name} ({with_interval(least.frac_reward_zero_std, percent)})."
+            )
 
 
 MAX_COMPARED = 12
@@ -222,9 +219,10 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     first, *rest = [(name, _numbers(run, steps)) for name, run in runs.items()]
     tables = {name: reward_table(run.groups) for name, run in runs.items()}
     unlike = {name: compared_runs.unlike_levels(tables[first[0]], table) for name, table in tables.items()}
-    rows = []
+    rows: list[_Row] = []
     differences = {other: compared_runs.changes(first[1], numbers) for other, numbers in rest}
-    for title, form in _titles([first[1], *(numbers for _, numbers in rest)]):
+    for title in [title for title in first[1] if all(title in numbers for _, numbers in rest)]:
+        form = points if title == _DEAD else "+.3g"
         for other, numbers in rest:
             difference = differences[other][title]
             if title.startswith(_REWARD) and unlike[other]:
@@ -234,7 +232,11 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     sides = [side for name, run in same_steps.items() if (side := side_rewards(run, name)) is not None]
     beyond = [row for row in rows if _beyond_chance(row[5], len(rows))]
     broken = [f"{name}: {text}" for name, run in runs.items() for text in broken_sentences(metric_courses(run))]
-    moved = [f"{name}: {text}" for name, run in runs.items() for text in _moved(run)]
+    moved = [
+        f"{name}: {text}"  # of what has left its level for good a mean over steps says little
+        for name, run in runs.items()
+        for text in (*level_changes(courses_of(run)), *level_sentences(metric_courses(run), "is"))
+    ]
     return ReportSection(
         name=name,
         question=question,
@@ -255,12 +257,6 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
         next_step="Run each setting with several seeds: gradscope compare pairs them.",
         tables=_table(first[0], rows, steps),
     )
-
-
-def _moved(run: Run) -> Iterator[str]:
-    """What has left its level for good, of which a mean over steps says little."""
-    yield from level_changes(courses_of(run))
-    yield from level_sentences(metric_courses(run), "is")
 
 
 def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
@@ -291,21 +287,12 @@ def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
     return numbers
 
 
-def _titles(numbers: Sequence[compared_runs.Means]) -> list[tuple[str, Callable[[float], str]]]:
-    """What every run has, and how its differences read."""
-    return [
-        (title, points if title == _DEAD else lambda value: f"{value:+.3g}")
-        for title in numbers[0]
-        if all(title in of_run for of_run in numbers)
-    ]
-
-
 def _beyond_chance(difference: Estimate, num_looks: int) -> bool:
     """Whether a difference is surely one, of so many that are looked at."""
     return bool(bonferroni(difference, num_looks).side_of_zero)
 
 
-_Row = tuple[str, Callable[[float], str], str, Estimate, Estimate, Estimate]
+_Row = tuple[str, str | Callable[[float], str], str, Estimate, Estimate, Estimate]
 
 
 def _sentences(first: str, other_runs: Sequence[str], rows: Sequence[_Row]) -> Iterator[str]:

@@ -339,17 +339,19 @@ def report_tokens(
     # The weights of their step are loaded once more.
     if not most:
         return _NO_TOKENS
-    live = [step for step in measured if step.gram is not None and _squared_norm(step.gram) > 0]
+    live = [
+        (step, step.gram, step.gram.policy_gram)
+        for step in measured
+        if step.gram is not None and step.gram.policy_gram is not None and _squared_norm(step.gram) > 0
+    ]
     if not live:
         return absent
-    largest = max(live, key=lambda step: 0.0 if step.gram is None else _squared_norm(step.gram))
-    assert largest.gram is not None, "it was recomputed"
-    assert largest.gram.policy_gram is not None, "and its advantages were logged"
+    largest, gram, matrix = max(live, key=lambda of_step: _squared_norm(of_step[1]))
     from gradscope.gradients.tokens.measure import measure_rollout_tokens
 
-    shares = projection_shares(largest.gram.policy_gram)
+    shares = projection_shares(matrix)
     order = [index for index in np.argsort(-np.abs(shares), kind="stable").tolist() if shares[index] != 0]
-    return measure_rollout_tokens(_prepared(run, largest, options), largest.gram, order, most=most)
+    return measure_rollout_tokens(_prepared(run, largest, options), gram, order, most=most)
 
 
 def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptions) -> TokenParts:

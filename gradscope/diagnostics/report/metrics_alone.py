@@ -13,7 +13,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings import logged as findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.logged import MetricCourse
-from gradscope.results.report import Chart, KeyNumber, ReportSection, ReportTable, RunReport, Severity
+from gradscope.results.report import Chart, KeyNumber, ReportSection, RunReport, Severity
 from gradscope.results.source import Source
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
@@ -116,7 +116,20 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
                 for course in other_courses
                 for chart in _chart(f"{course.title}, as logged", [course], course.title)
             ),
-            tables=_table(courses),
+            tables=tabulate(
+                "Each metric as the trainer logged it; a mean over steps has no interval here.",
+                (
+                    Column("metric", "name"),
+                    Column("steps", lambda course: len(course.steps), "count"),
+                    Column("mean over steps", "mean", "norm"),
+                    Column("first", lambda course: _drawn(course.values[0]), "norm"),
+                    Column("last", lambda course: _drawn(course.values[-1]), "norm"),
+                    Column("smallest", lambda course: _drawn(course.at(course.smallest_step)), "norm"),
+                    Column("largest", lambda course: _drawn(course.at(course.largest_step)), "norm"),
+                    Column("at step", "largest_step", "count"),
+                ),
+                courses,
+            ),
         )
     if norm is not None:
         broken = any(not math.isfinite(value) for value in norm.values)
@@ -169,23 +182,6 @@ def _chart(title: str, courses: Sequence[MetricCourse], y_label: str) -> tuple[C
 
 def _drawn(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _table(courses: Sequence[MetricCourse]) -> tuple[ReportTable, ...]:
-    return tabulate(
-        "Each metric as the trainer logged it; a mean over steps has no interval here.",
-        (
-            Column("metric", "name"),
-            Column("steps", lambda course: len(course.steps), "count"),
-            Column("mean over steps", "mean", "norm"),
-            Column("first", lambda course: _drawn(course.values[0]), "norm"),
-            Column("last", lambda course: _drawn(course.values[-1]), "norm"),
-            Column("smallest", lambda course: _drawn(course.at(course.smallest_step)), "norm"),
-            Column("largest", lambda course: _drawn(course.at(course.largest_step)), "norm"),
-            Column("at step", "largest_step", "count"),
-        ),
-        courses,
-    )
 
 
 def _key_number(course: MetricCourse) -> KeyNumber:

@@ -277,7 +277,19 @@ def render_index(index: results.RunIndex) -> str:
     """The page of a folder of runs, a complete HTML document."""
     scales = {name: _scale(index.runs, name) for name in _CURVES}
     cards = [(run, _charts(run, scales)) for run in index.runs]
-    (table,) = _table(index.runs)
+    (table,) = tabulate(
+        "Change of the reward: along the least-squares line from the first to the last step. "
+        "No gradient: share of groups with equal rewards",
+        (
+            Column("run", "name"),
+            Column("steps", lambda run: len(run.steps), "count"),
+            Column("rollouts", "num_rollouts", "count"),
+            Column("mean reward", "reward", "norm"),
+            Column("its change", "reward_change", "gap"),
+            Column("no gradient", "frac_reward_zero_std", "share"),
+        ),
+        index.runs,
+    )
     return render_document("index.html", title=index.name, index=index, table=table, cards=cards)
 
 
@@ -301,22 +313,6 @@ def _charts(run: results.RunSummary, scales: dict[str, tuple[float, float]]) -> 
         for name, title in _CURVES.items()
         if any(value is not None for value in getattr(run, name))
     }
-
-
-def _table(runs: Sequence[results.RunSummary]) -> tuple[results.ReportTable, ...]:
-    return tabulate(
-        "Change of the reward: along the least-squares line from the first to the last step. "
-        "No gradient: share of groups with equal rewards",
-        (
-            Column("run", "name"),
-            Column("steps", lambda run: len(run.steps), "count"),
-            Column("rollouts", "num_rollouts", "count"),
-            Column("mean reward", "reward", "norm"),
-            Column("its change", "reward_change", "gap"),
-            Column("no gradient", "frac_reward_zero_std", "share"),
-        ),
-        runs,
-    )
 
 
 MAX_ROWS = 100  # rows of a table over steps; the JSON document has all of them

@@ -50,14 +50,10 @@ def merge_same(points: Sequence[_Point]) -> list[tuple[tuple[str, ...], list[_Po
         curves.setdefault(point.advantage, []).append(point)
     merged: list[tuple[tuple[str, ...], list[_Point]]] = []
     for name, curve in curves.items():
-        same = [
-            index
-            for index, (_, shared) in enumerate(merged)
-            if len(shared) == len(curve) and all(map(_is_same, shared, curve))
-        ]
-        if same:
-            names, shared = merged[same[0]]
-            merged[same[0]] = ((*names, name), shared)
+        for at, (names, shared) in enumerate(merged):
+            if len(shared) == len(curve) and all(map(_is_same, shared, curve)):
+                merged[at] = ((*names, name), shared)
+                break
         else:
             merged.append(((name,), curve))
     return merged

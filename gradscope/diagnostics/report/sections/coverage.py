@@ -5,7 +5,6 @@ from __future__ import annotations
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.passk.measure import Samples
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
-from gradscope.findings.passk import reach_finding
 from gradscope.render.views.view import Column, table_of_cells, tabulate
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
@@ -23,13 +22,17 @@ def coverage_section(inputs: ReportInputs) -> ReportSection:
 
 def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) -> ReportSection:
     """The same for an existing estimate; only the samples themselves show which problems were lost."""
-    lost = _lost(samples)
-    lost_findings = _lost_findings(report, lost) if samples else ()
-    reach = () if report.comparison is None else (reach_finding(report.comparison),)
-    severity, advice = _verdict(report.comparison)
+    comparison, lost = report.comparison, _lost(samples)
+    of_problems: tuple[str, ...] = ()
+    if comparison is not None and samples:
+        of_problems = (
+            f"Of {comparison.num_prompts} prompts, {len(lost)} that {comparison.first} solved are no longer solved, "
+            f"and {comparison.solved.second_only} are solved that were not.",
+        )
+    severity, advice = _verdict(comparison)
     return ReportSection(
         name="coverage",
-        findings=(*reach, *(finding for finding in report.findings if finding not in reach), *lost_findings),
+        findings=(*report.findings, *of_problems),
         severity=severity,
         meaning=metric("pass_at_k").meaning,
         next_step=advice,
@@ -45,7 +48,7 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
                 ),
                 [(table, row) for table in report.tables for row in table.rows],
             ),
-            *_differences(report.comparison),
+            *_differences(comparison),
             *_problems(samples, lost),
         ),
     )
@@ -55,28 +58,15 @@ def _lost(samples: tuple[Samples, ...]) -> list[tuple[str, str, str]]:
     """Problems with a correct sample in the first file and none in the second, with both counts."""
     if len(samples) < 2:
         return []
-    after = _counts(samples[1])
-    return [
-        (prompt, f"{c}/{n}", f"{after[prompt][0]}/{after[prompt][1]}")
-        for prompt, (c, n) in _counts(samples[0]).items()
-        if c > 0 and prompt in after and after[prompt][0] == 0
-    ]
-
-
-def _counts(samples: Samples) -> dict[str, tuple[int, int]]:
-    counted = zip(samples.prompts, samples.num_correct.tolist(), samples.num_samples.tolist(), strict=True)
-    return {prompt: (correct, num_samples) for prompt, correct, num_samples in counted}
-
-
-def _lost_findings(report: PassAtKReport, lost: list[tuple[str, str, str]]) -> tuple[str, ...]:
-    comparison = report.comparison
-    if comparison is None:
-        return ()
-    solved = comparison.solved
-    return (
-        f"Of {comparison.num_prompts} prompts, {len(lost)} that {comparison.first} solved are no longer solved, and "
-        f"{solved.second_only} are solved that were not.",
+    before, after = (
+        dict(zip(of.prompts, zip(of.num_correct.tolist(), of.num_samples.tolist(), strict=True), strict=True))
+        for of in samples[:2]
     )
+    return [
+        (prompt, f"{correct}/{number}", f"0/{after[prompt][1]}")
+        for prompt, (correct, number) in before.items()
+        if correct > 0 and prompt in after and after[prompt][0] == 0
+    ]
 
 
 def _verdict(comparison: PassAtKComparison | None) -> tuple[Severity, str]:

@@ -123,9 +123,7 @@ def _findings(counts: Counter[str], kinds: dict[int, str], outstanding: Sequence
     return (*odd, f"{good} of {total} steps have a gradient from live groups.", *sentences(("on-policy",)))
 
 
-def _verdict(
-    counts: Counter[str], spike: Sequence[str], inputs: ReportInputs, clipped: str = ""
-) -> tuple[Severity, str]:
+def _verdict(counts: Counter[str], spike: Sequence[str], inputs: ReportInputs, clipped: str) -> tuple[Severity, str]:
     if counts["not finite"]:
         return "problem", (
             "Look at the first step that is not finite: its log-probabilities, its rewards and the precision. The "
