@@ -116,16 +116,16 @@ def entry_of_structs(column: pa.Array, path: str) -> pa.Array:
     return entry_of_structs(column.flatten()[at], within) if dot and at >= 0 else pa.nulls(len(column))
 
 
-def without_last(column: pa.Array, name: str, text: str) -> pa.Array | None:
-    """Lists of objects without those at their ends whose entry is a text; None where cells may be anything else."""
+def without_answers(column: pa.Array) -> pa.Array | None:
+    """Conversations without the assistant's last messages; None where cells may be anything else."""
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    at = kind.value_type.get_field_index(name) if is_list and pa.types.is_struct(kind.value_type) else -1
+    at = kind.value_type.get_field_index("role") if is_list and pa.types.is_struct(kind.value_type) else -1
     if at < 0 or column.null_count or column.values.null_count or not pa.types.is_string(kind.value_type[at].type):
         return None
     entries = column.values.flatten()[at].dictionary_encode()
     codes = dictionary_codes(entries)
-    is_other = (codes < 0) | (codes != entries.dictionary.index(text).as_py())
+    is_other = (codes < 0) | (codes != entries.dictionary.index("assistant").as_py())
     stay = np.append(0, np.maximum.accumulate(np.where(is_other, np.arange(1, len(entries) + 1), 0)))
     offsets = to_numpy(column.offsets).astype(np.int64)
     sizes = np.maximum(stay[offsets[1:]] - offsets[:-1], 0)

@@ -59,6 +59,12 @@ class Mirror(Struct, kw_only=True):
         """Where the copy of a file lies."""
         return self.root / entry.name if entry.name else self.root
 
+    def _in_its_folder(self, entry: listings.Entry) -> Path:
+        """:meth:`local_path`, whose folder is made."""
+        file = self.local_path(entry)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file
+
     def refresh(self) -> None:
         """Copy new and changed files that are read at once, mark those copied on demand, and remove deleted ones."""
         self._make_home()
@@ -117,8 +123,7 @@ class Mirror(Struct, kw_only=True):
                 atomic_write(self.home / _INDEX, json.dumps(self.copied, indent=0), force=True)
 
     def _copy_one(self, entry: listings.Entry, count: _ByteCount) -> None:
-        file = self.local_path(entry)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file = self._in_its_folder(entry)
         shown = f"{self.listing.root}/{entry.name}".rstrip("/")
         largest = _MAX_BYTES_OF_UNKNOWN_SIZE if entry.size is None else 2 * entry.size + _MAX_GROWTH
         size_limit = listings.SizeLimit(allowed(largest), shown)
@@ -146,14 +151,12 @@ class Mirror(Struct, kw_only=True):
         )
 
     def _await(self, entry: listings.Entry) -> None:
-        file = self.local_path(entry)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file = self._in_its_folder(entry)
         file.unlink(missing_ok=True)
         listings.awaited_mark(file).touch()
 
     def _stand_in(self, entry: listings.Entry) -> None:
-        file = self.local_path(entry)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file = self._in_its_folder(entry)
         if not file.is_file() or file.stat().st_size != len(_STAND_IN):
             file.write_bytes(_STAND_IN)  # without a look at the other hundred thousand names
 

@@ -274,6 +274,15 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
             return self.names
         return tuple(map(group_name, self.step.tolist(), to_texts(self.names)))
 
+    def prompts_of_groups(self) -> list[str]:
+        """The id of each group's prompt, [J]."""
+        return [self.prompts[at] for at in self.prompt.tolist()]
+
+    def texts_of_groups(self) -> list[str]:
+        """The text of each group's prompt, [J]; "" where texts were not read."""
+        texts = self.prompt_texts or [""] * len(self.prompts)
+        return [texts[at] for at in self.prompt.tolist()]
+
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Sums of values [N] over the rollouts of each group, [J]: integers of integers and of flags."""
         sums = np.zeros(len(self), dtype=np.int64 if values.dtype == np.bool_ else values.dtype)
@@ -362,7 +371,17 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         )
 
 
-_MADE_AT_ONCE = 1 << 13  # groups that are made together, more where a step has more
+def slices_of_steps(ordered: Counts, size: int) -> Iterator[slice]:
+    """Slices of ascending steps, each of so many elements, or more, as none divides a step."""
+    ends = np.append(np.flatnonzero(np.diff(ordered)) + 1, len(ordered))
+    start = 0
+    while start < len(ordered):
+        end = int(ends[min(int(np.searchsorted(ends, start + size)), len(ends) - 1)])
+        yield slice(start, end)
+        start = end
+
+
+_MADE_AT_ONCE = 1 << 13  # groups that are made together
 
 
 class GroupsOfTable(Sequence[RolloutGroup]):
@@ -391,13 +410,9 @@ class GroupsOfTable(Sequence[RolloutGroup]):
 
     def made_by_step(self) -> Iterator[tuple[int, tuple[RolloutGroup, ...]]]:
         """The groups of each step, ascending, made from their numbers some thousands at a time."""
-        ends = np.append(np.flatnonzero(np.diff(self.table.step)) + 1, len(self))
-        first = 0
-        while first < len(self):
-            last = int(ends[min(int(np.searchsorted(ends, first + _MADE_AT_ONCE)), len(ends) - 1)])
-            for step, groups in groupby(self.made(first, last), key=attrgetter("step")):
+        for rows in slices_of_steps(self.table.step, _MADE_AT_ONCE):
+            for step, groups in groupby(self.made(rows.start, rows.stop), key=attrgetter("step")):
                 yield step, tuple(groups)
-            first = last
 
     def _values(self, rows: slice) -> Iterator[NDArray[Any]]:
         table, missing = self.table, np.full(rows.stop - rows.start, np.nan)

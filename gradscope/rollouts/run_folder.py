@@ -360,7 +360,6 @@ def step_of(line: bytes) -> int | None:
 
 
 def _metrics_in(row: Any) -> tuple[int, dict[str, float]]:
-    """The step and the numbers of a line."""
     step = row.get("step") if isinstance(row, dict) else None
     if type(step) is not int or not 0 <= step <= _LARGEST_STEP:
         raise ValueError("it has no whole number as its step")

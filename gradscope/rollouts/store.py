@@ -14,7 +14,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -88,20 +88,22 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup]) ->
     if any(tuple(rollout.rewards) != names for group in groups for rollout in group.rollouts):
         raise ValueError("all rollouts of a step name the same reward functions in the same order")
     has_trainers = any(rollout.trainer_logprobs is not None for group in groups for rollout in group.rollouts)
+    varying = [*(_REWARD_PREFIX + name for name in names), *([_WHERE_LOGGED[0]] if has_trainers else [])]
     rows = [_to_row(group, rollout) for group in groups for rollout in group.rollouts]
     path = step_path(run, step)
     for file in step_files(run):
         if file != path and step in steps_in_file(file):
             _split(file, run)
-    schema = _schema([_REWARD_PREFIX + name for name in names], has_trainers=has_trainers)
-    _write(path, [pa.Table.from_pylist(rows, schema=schema)])
+    _write(path, [pa.Table.from_pylist(rows, schema=_schema(varying))])
     return _join(run, step) or path
 
 
-def _schema(rewards: Iterable[str], *, has_trainers: bool) -> pa.Schema:
-    fields = [*_BEFORE_REWARDS, *((name, pa.float64()) for name in rewards), *_AFTER_REWARDS]
-    more = (_WHERE_LOGGED,) if has_trainers else ()
-    return pa.schema([*fields, *more], metadata={_VERSION_KEY: str(SCHEMA_VERSION).encode()})
+def _schema(present: Collection[str]) -> pa.Schema:
+    """The schema of a file, by its columns: which rewards it has, and whether the trainer's log-probabilities."""
+    rewards = ((name, pa.float64()) for name in present if name.startswith(_REWARD_PREFIX))
+    trainers = (_WHERE_LOGGED,) if _WHERE_LOGGED[0] in present else ()
+    fields = [*_BEFORE_REWARDS, *rewards, *_AFTER_REWARDS, *trainers]
+    return pa.schema(fields, metadata={_VERSION_KEY: str(SCHEMA_VERSION).encode()})
 
 
 def _write(path: Path, tables: Sequence[pa.Table]) -> None:
@@ -147,16 +149,12 @@ def _table_of(file: Path) -> pa.Table:
 
 
 def _split(file: Path, run: Path) -> None:
-    """Split a joined file into a file for each step."""
     import pyarrow.parquet as pq  # 30 ms that no other log needs
 
     with pq.ParquetFile(file) as opened:
         for index in range(opened.num_row_groups):
-            rows, names = opened.read_row_group(index).to_pylist(), opened.schema_arrow.names
-            rewards = [name for name in names if name.startswith(_REWARD_PREFIX)]
-            schema = _schema(
-                rewards, has_trainers=_WHERE_LOGGED[0] in names
-            )  # the file names the items of lists otherwise
+            rows = opened.read_row_group(index).to_pylist()
+            schema = _schema(opened.schema_arrow.names)  # the file names the items of lists otherwise
             table = pa.Table.from_pylist(rows, schema=schema)
             _write(step_path(run, table["step"][0].as_py()), [table])
     _remove(file)
@@ -274,13 +272,11 @@ def _require_checksum(path: Path) -> None:
 
 
 def _require_columns(path: Path, schema: pa.Schema) -> None:
-    rewards = ((name, pa.float64()) for name in schema.names if name.startswith(_REWARD_PREFIX))
-    trainers = (_WHERE_LOGGED,) if _WHERE_LOGGED[0] in schema.names else ()
-    for name, kind in (*_BEFORE_REWARDS, *rewards, *_AFTER_REWARDS, *trainers):
-        if schema.names.count(name) != 1:
-            raise _damaged(path, f"the column {name} is not there once")
-        if schema.field(name).type != kind:
-            raise _damaged(path, f"the column {name} holds {schema.field(name).type} and not {kind}")
+    for field in _schema(schema.names):
+        if schema.names.count(field.name) != 1:
+            raise _damaged(path, f"the column {field.name} is not there once")
+        if (kind := schema.field(field.name).type) != field.type:
+            raise _damaged(path, f"the column {field.name} holds {kind} and not {field.type}")
 
 
 def _require_groups(path: Path, groups: Sequence[RolloutGroup]) -> None:

@@ -78,13 +78,13 @@ def test_conversations_lose_their_last_answers_as_plain_ones_do(list_of: Any) ->
     ]
     talks = [[{"role": role, "content": f"{at}"} for at, role in enumerate(of_row)] for of_row in roles]
     for first in (0, 2):  # a slice, too
-        cut = arrays.without_last(pa.array(talks, kind)[first:], "role", "assistant")
+        cut = arrays.without_answers(pa.array(talks, kind)[first:])
         assert cut is not None
         assert cut.to_pylist() == list(map(before_answer, talks[first:]))
     without_one = pa.array([talks[2][1:], [{"role": None, "content": "a"}]], kind)
-    assert arrays.without_last(without_one, "role", "assistant").to_pylist() == without_one.to_pylist()
+    assert arrays.without_answers(without_one).to_pylist() == without_one.to_pylist()
     for other in (["a"], [{"role": "assistant"}], [["assistant"]], [[{"role": 1}]], [None, talks[0]], [[None]]):
-        assert arrays.without_last(pa.array(other), "role", "assistant") is None
+        assert arrays.without_answers(pa.array(other)) is None
 
 
 def test_text_of_any_letters_becomes_strings() -> None:

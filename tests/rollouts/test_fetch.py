@@ -17,6 +17,7 @@ from gradscope.rollouts import fetch
 from gradscope.rollouts.fetch import awaited_note, bring_weights, fetched, in_bytes, log_extent, mirrored
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from tests.conftest import LOGS
+from tests.rollouts.readers.lines import refusal
 
 ROW = b'{"reward": 1}\n'
 
@@ -411,9 +412,8 @@ def test_errors_name_the_url(memory: Any, cache: Path, files: dict[str, bytes], 
 
 def test_a_run_further_down_is_named_by_its_url(memory: Any) -> None:
     put(memory, "trl/", "/logs/trl")
-    with pytest.raises(InputError, match="memory://logs is not a run itself, but memory://logs/trl is") as caught:
-        read_run("memory://logs")
-    assert caught.value.hint == "Name it: memory://logs/trl"
+    hint = refusal("memory://logs", "memory://logs is not a run itself, but memory://logs/trl is")
+    assert hint == "Name it: memory://logs/trl"
 
 
 def test_runs_below_a_url_are_listed(memory: Any) -> None:

@@ -20,8 +20,8 @@ from gradscope.errors import UsageError
 from gradscope.rollouts.function_rewards import reward_terms
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.documents import STEP_NAMES, entry_in
 from gradscope.rollouts.readers.parsing.records import list_names
+from gradscope.rollouts.readers.parsing.tables import STEP_NAMES, entry_in
 from gradscope.rollouts.readers.reduction.columns import Cells
 
 USUAL: dict[str, tuple[str, ...]] = {

@@ -15,7 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.outside.plain_json import parse_json
-from gradscope.rollouts.arrays import to_floats, without_last
+from gradscope.rollouts.arrays import to_floats, without_answers
 from gradscope.rollouts.groups import REWARD, Tokens, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import are_held_out, key_of, with_failed_trials
@@ -77,8 +77,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         with_answers = with_answers if training is None else with_answers.chosen(training.tolist())
         rows = with_answers
         if self.holds_answers:
-            in_arrow = partial(without_last, name="role", text="assistant")
-            rows = rows.changed(names.prompt or "", before_answers, in_arrow)
+            rows = rows.changed(names.prompt or "", before_answers, without_answers)
         rows, noted = with_failed_trials(rows, names.reward)
         sampled_by, apart = _joined_texts(rows, self.policies), _joined_texts(rows, self.apart)
         policies, policy = numbered_policies(sampled_by)
@@ -172,8 +171,6 @@ def _joined_texts(rows: Cells, names: Iterable[str]) -> list[str]:
 
 
 def _tokens(rows: Cells, at: int, names: ColumnNames) -> Tokens | None:
-    """The exact tokens of a row."""
-
     def cell_of(name: str) -> Any:
         cell = rows.cell(name, at)
         if rows.from_text and isinstance(cell, str) and cell.startswith("["):

@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from gradscope.errors import InputError
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
@@ -126,11 +125,7 @@ class RowFormat(Struct, frozen=True, kw_only=True):
         return (sentence for sentence in sentences if sentence not in self.if_noted or sentence in reading.noted)
 
     def _rows_in(self, file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-        """The rows of a file; one that cannot be read to its end is set aside from there on."""
-        try:
-            yield from self.rows_of(file, quarantine)
-        except InputError as error:
-            quarantine.add_unreadable(error)
+        return quarantine.readable(self.rows_of(file, quarantine))
 
 
 def has_keys(*keys: str) -> Callable[[Path], bool]:

@@ -177,16 +177,14 @@ def _names_within_steps(table: RewardTable) -> tuple[pa.Array, bool]:
 
 
 def _arrow(table: RewardTable, names: pa.Array) -> pa.Table:
-    prompts = [table.prompts[at] for at in table.prompt.tolist()]
     columns = {
         "step": pa.array(table.step),
         "group": names.cast(pa.large_binary()),
-        "prompt": to_strings(prompts).cast(pa.large_binary()),
+        "prompt": to_strings(table.prompts_of_groups()).cast(pa.large_binary()),
         "place": pa.array(np.arange(len(table)) if table.first_row is None else table.first_row),
     }
     if table.prompt_texts is not None:
-        texts = [table.prompt_texts[at] for at in table.prompt.tolist()]
-        columns["text"] = to_strings(texts).cast(pa.large_binary())
+        columns["text"] = to_strings(table.texts_of_groups()).cast(pa.large_binary())
     ends = pa.array(np.append(table.starts, table.size.sum()))
     columns |= {name: pa.LargeListArray.from_arrays(ends, pa.array(values)) for name, values in table.columns.items()}
     return pa.table(columns)

@@ -152,6 +152,8 @@ def _refuse_broken(path: Path) -> None:
         is_cut = error.msg.startswith("Unterminated") or error.pos > len(error.doc) - _LONGEST_WORD
         fault = "breaks off within its last value" if is_cut else f"is no JSON: {error.msg.lower()}"
         raise InputError(f"{path} {fault}, at line {error.lineno:,}.", hint="Copy the file again.") from None
+    except ValueError:  # no text, or nested too deep, which the reason of its lines says
+        return
 
 
 _LONGEST_WORD = 8  # letters of -Infinity less one: what a cut leaves of a number or a word is found at its start

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import starmap
 from pathlib import Path
 from typing import Any
@@ -250,7 +251,7 @@ SWITCH_ON = (
 )
 COMMON_NAMES = {"actor/grad_norm": "grad_norm", "critic/score/mean": "reward"}
 """verl's names of what every trainer logs."""
-_CLOSE = 1e-4  # means of one batch differ by less: verl adds up in float32
+_are_close = partial(math.isclose, abs_tol=1e-4)  # means of one batch differ by less: verl adds up in float32
 
 
 def verl_metrics(
@@ -291,7 +292,7 @@ def verl_metrics(
         sentences.append(
             f"Of {len(files)} files of metrics {file.name} is that of these rollouts: its mean rewards are theirs."
         )
-    elif pairs and not any(starmap(_is_close, pairs)):
+    elif pairs and not any(starmap(_are_close, pairs)):
         sentences.append(
             f"At none of {counted(len(pairs), 'step')} is the mean reward in {file.name} that of the rollouts: it may "
             "be of another experiment."
@@ -318,16 +319,12 @@ def _mean_rewards(groups: Sequence[RolloutGroup]) -> dict[int, float]:
 def _agree(metrics: Mapping[int, Mapping[str, float]], means: Mapping[int, float]) -> bool:
     """Whether a log has every step of the rollouts, with their mean reward wherever it has one."""
     pairs = _mean_pairs(metrics, means)
-    return means.keys() <= metrics.keys() and bool(pairs) and all(starmap(_is_close, pairs))
+    return means.keys() <= metrics.keys() and bool(pairs) and all(starmap(_are_close, pairs))
 
 
 def _mean_pairs(metrics: Mapping[int, Mapping[str, float]], means: Mapping[int, float]) -> list[tuple[float, float]]:
     """The logged and the own mean reward of each step that has both."""
     return [(metrics[step]["reward"], mean) for step, mean in means.items() if "reward" in metrics.get(step, ())]
-
-
-def _is_close(logged: float, mean: float) -> bool:
-    return math.isclose(logged, mean, abs_tol=_CLOSE)
 
 
 def are_metrics(rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -345,8 +342,7 @@ def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[s
         if step is None or not isinstance(row.get("data"), Mapping):
             lines.add("it has no step or no data", location)
             continue
-        numbers = logged_numbers(row["data"])
-        metrics[step] = {COMMON_NAMES.get(name, name): number for name, number in numbers.items()}
+        metrics[step] = _renamed(logged_numbers(row["data"]), COMMON_NAMES)
     quarantine.add_unreadable_metrics(lines)
     return metrics
 

@@ -14,6 +14,7 @@ from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from tests.conftest import REPOSITORY
+from tests.rollouts.readers.lines import write_lines
 from tests.rollouts.readers.reduced import (
     STRANGE,
     answers,
@@ -21,7 +22,6 @@ from tests.rollouts.readers.reduced import (
     assert_same,
     in_small_blocks,
     mutated,
-    write_lines,
 )
 
 Row = dict[str, Any]
@@ -70,7 +70,7 @@ class Log(Struct, frozen=True):
 
     def write(self, folder: Path, *files: Sequence[Row | str], ended: bool = True) -> Path:
         for number, rows in enumerate(files):
-            write_lines(folder / self.file.format(number), rows, ended=ended)
+            write_lines(folder / self.file.format(number), *rows, ended=ended)
         return folder
 
 
@@ -284,6 +284,6 @@ def test_what_nemo_rl_filtered_is_noted(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_step_in_its_name_has_no_rollouts(tmp_path: Path) -> None:
-    write_lines(tmp_path / "train_data_stepX.jsonl", list(map(json.dumps, NEMO)))
-    write_lines(tmp_path / "train_data_step1.jsonl", list(map(json.dumps, NEMO)))
+    write_lines(tmp_path / "train_data_stepX.jsonl", *NEMO)
+    write_lines(tmp_path / "train_data_step1.jsonl", *NEMO)
     assert assert_reduced(tmp_path).source.quarantined.num_rows == len(NEMO)

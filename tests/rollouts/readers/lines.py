@@ -1,21 +1,50 @@
 """Write small logs for tests of readers."""
 
+import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gradscope.errors import GradscopeError, InputError
+from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 
 IDS = {"prompt_ids": [5, 9], "completion_ids": [7, 11, 2], "completion_mask": [1, 0, 1], "logprobs": [-0.5, 0, -1.5]}
 """The exact tokens of a completion, as TRL names them."""
 
 
-def write_lines(path: Path, *rows: Any) -> Path:
-    """Write JSON lines, one a row or text as it is, and return the path."""
+def write_lines(path: Path, *rows: Any, ended: bool = True) -> Path:
+    """Write JSON lines, one a row or text as it is, the last perhaps without its end, and return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass") + b"\n" * (ended and lines != []))
     return path
+
+
+def write_rows(path: Path, rows: Any) -> Path:
+    """Write rows, or a JSON document, in the form that the suffix of the path names, and return it."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            table = csv.DictWriter(file, rows[0])
+            table.writeheader()
+            table.writerows(rows)
+    else:
+        write_lines(path, *([json.dumps(rows)] if path.suffix == ".json" else rows))
+    return path
+
+
+def refusal(path: Path | str, message: str, *how: Any, error: type[GradscopeError] = InputError, **more: Any) -> str:
+    """Read a log that is refused with this message, and return the hint."""
+    with pytest.raises(error, match=message) as caught:
+        read_run(path, *how, **more)
+    return caught.value.hint or ""
 
 
 def rewards_of(run: Run) -> dict[str, tuple[float | None, ...]]:

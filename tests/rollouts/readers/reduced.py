@@ -247,11 +247,3 @@ def _damage(row: dict[str, Any], chance: random.Random, within: Sequence[str]) -
             target[name] = target[name][:-1]
         case _:
             target[name] = chance.choice(strange)
-
-
-def write_lines(path: Path, rows: Sequence[Any], *, ended: bool = True) -> Path:
-    """A file of lines: JSON of each row, or text as it is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
-    path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass") + (b"\n" if ended and lines else b""))
-    return path

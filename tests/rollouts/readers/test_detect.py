@@ -11,14 +11,13 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import FORMATS, read_run
 from tests.conftest import LOGS
 from tests.rollouts.build import group
-from tests.rollouts.readers.lines import rewards_of, write_lines
+from tests.rollouts.readers.lines import refusal, rewards_of, write_lines
 from tests.rollouts.test_run_folder import MANIFEST
 
 
 def test_an_unknown_format_gets_a_suggestion() -> None:
-    with pytest.raises(UsageError, match="There is no format 'trk'") as caught:
-        read_run(LOGS / "trl", ReadOptions(reader="trk"))
-    assert "Did you mean 'trl'?" in (caught.value.hint or "")
+    hint = refusal(LOGS / "trl", "There is no format 'trk'", ReadOptions(reader="trk"), error=UsageError)
+    assert "Did you mean 'trl'?" in hint
     with pytest.raises(UsageError, match="There is no format 'x'"):
         read_run(LOGS / "trl", ReadOptions(reader="x"))
 
@@ -145,9 +144,8 @@ def test_a_glob_without_matches(tmp_path: Path) -> None:
 
 
 def test_a_url_made_a_path_gets_a_hint_to_give_text() -> None:
-    with pytest.raises(InputError, match="There is no file or folder s3:/bucket/run") as caught:
-        read_run(Path("s3://bucket/run"))
-    assert caught.value.hint == "Give a URL as text: a Path drops one of its slashes."
+    hint = refusal(Path("s3://bucket/run"), "There is no file or folder s3:/bucket/run")
+    assert hint == "Give a URL as text: a Path drops one of its slashes."
 
 
 def test_a_forced_format_is_used() -> None:
@@ -175,9 +173,7 @@ def test_rollouts_beside_the_metrics_of_a_script_are_read_with_them(tmp_path: Pa
         "metrics.jsonl",
     ]
     write_lines(tmp_path / "others.jsonl", *rows)
-    with pytest.raises(InputError, match="holds metrics and no rollouts") as caught:
-        read_run(tmp_path)
-    assert "Name the file of rollouts" in (caught.value.hint or "")
+    assert "Name the file of rollouts" in refusal(tmp_path, "holds metrics and no rollouts")
     names = "'others.jsonl', 'rollouts_1.jsonl'"
     sentence = f"Rollouts by step lie in files of several names, {names}, which are not pooled: name one of them."
     assert read_run(tmp_path, metrics_alone=True).source.missing[-1] == sentence
@@ -205,9 +201,8 @@ def test_rollouts_of_the_same_groups_in_files_of_other_names_are_not_pooled(
         write_lines(tmp_path / "z.jsonl", {"step": 0, "loss": 0.5})
         assert sum(group.size for group in read_run(tmp_path).groups) == 16
     else:
-        with pytest.raises(InputError, match="in files of several names") as caught:
-            read_run(tmp_path)
-        assert caught.value.hint == f"If all are of one run, name them so: '{tmp_path}/*.jsonl'"
+        hint = refusal(tmp_path, "in files of several names")
+        assert hint == f"If all are of one run, name them so: '{tmp_path}/*.jsonl'"
         assert sum(group.size for group in read_run(f"{tmp_path}/*.jsonl").groups) == 16
 
 

@@ -1,4 +1,3 @@
-import csv
 import json
 import math
 from pathlib import Path
@@ -6,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
@@ -23,9 +21,9 @@ from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.reduction import lines
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, TableColumns, records_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
-from tests.rollouts.readers.lines import IDS
+from tests.rollouts.readers.lines import IDS, write_rows
 from tests.rollouts.readers.lines import write_lines as write
-from tests.rollouts.readers.reduced import STRANGE, assert_reduced, assert_reduced_alike, assert_same, write_lines
+from tests.rollouts.readers.reduced import STRANGE, assert_reduced, assert_reduced_alike, assert_same
 
 
 def columns(sample: str | None = None, times: tuple[str, ...] = (), **names: str) -> FlatColumns:
@@ -218,16 +216,7 @@ def test_how_completions_ended_is_read(
     rows = [{"group_id": "a", "step": 1, "completion": f"{at}", "reward": 1.0, **end} for at, end in enumerate(ends)]
     if where == "a.parquet" and 2 in cells:
         rows[3][name] = "2"
-    path = tmp_path / where
-    if where.endswith(".jsonl"):
-        write(path, *rows)
-    elif where.endswith(".csv"):
-        with path.open("w", newline="") as file:
-            table = csv.DictWriter(file, rows[0])
-            table.writeheader()
-            table.writerows(rows)
-    else:
-        pq.write_table(pa.Table.from_pylist(rows), path)
+    path = write_rows(tmp_path / where, rows)
     table = reward_table(read_run(path, rewards_only=True).groups)
     np.testing.assert_array_equal(table.truncated, truncated)  # type: ignore[arg-type]
     statuses = {0.0: "completed", 1.0: "truncated"}
@@ -290,21 +279,21 @@ def test_an_empty_prompt_tells_no_group(tmp_path: Path) -> None:
 
 def test_prompts_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
     prompts = ['"é\\n/"', '"\\u00e9\\u000a\\/"', '"\\u00e9\\n/"', '["é"]', '["\\u00e9"]', '"\\ud83d\\ude00"', '"😀"']
-    path = write_lines(tmp_path / "a.jsonl", [f'{{"step": 1, "reward": 1, "prompt": {text}}}' for text in prompts])
+    path = write(tmp_path / "a.jsonl", *(f'{{"step": 1, "reward": 1, "prompt": {text}}}' for text in prompts))
     assert [group.size for group in assert_reduced(path).groups] == [3, 2, 2]
 
 
 def test_an_object_or_a_list_of_parts_is_no_reward_function(tmp_path: Path) -> None:
     parts = {"reward_components": {"format": 1.0}, "reward_history": [0.5], "reward_bonus": 0.5}
     rows = [{"step": 1, "group_id": "g", "total_reward": reward, **parts} for reward in (0.0, 1.0)]
-    run = assert_reduced(write_lines(tmp_path / "a.jsonl", rows))
+    run = assert_reduced(write(tmp_path / "a.jsonl", *rows))
     assert run.groups[0].rollouts[0].rewards == {"reward_bonus": 0.5, "total_reward": 0.0}
 
 
 def test_a_broken_advantage_is_told(tmp_path: Path) -> None:
     row = '{"group_id": "g", "step": 1, "reward": 1, "advantage": %s}'
     cells = ("0.5", "null", "NaN", "-Infinity", '"x"', "1e999")
-    run = assert_reduced(write_lines(tmp_path / "a.jsonl", [row % cell for cell in cells]))
+    run = assert_reduced(write(tmp_path / "a.jsonl", *(row % cell for cell in cells)))
     assert [entry.num_rows for entry in run.source.quarantined.reasons] == [3]
 
 
@@ -315,7 +304,7 @@ def test_a_function_that_is_no_number_leaves_a_row_usual(
     cells: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = '{"group_id": "g", "step": 1, "reward": 1, "info": {}, ' + cells + "}"
-    path = write_lines(tmp_path / "a.jsonl", [row % cell for cell in ("1", "NaN", "null", "-Infinity", "{}", "NaN")])
+    path = write(tmp_path / "a.jsonl", *(row % cell for cell in ("1", "NaN", "null", "-Infinity", "{}", "NaN")))
     assert not assert_reduced(path).source.quarantined.reasons
     monkeypatch.setattr(lines, "OddRow", None)
     assert read_run(path, rewards_only=True).groups[0].size == 6
@@ -348,21 +337,11 @@ def test_rows_of_an_evaluation_are_left_out_of_training(
     evaluated = [row(step, f"e{at}", 1, held_out) for step in (0, 1) for at in range(3)]
     first = [row(0, f"e{at}", 1, held_out) for at in range(num_first)]
     mixed = tmp_path / f"mixed.{'jsonl' if kind == 'entry' else kind}"
-
-    def written(rows: list[dict[str, Any]]) -> Path:
-        if kind == "parquet":
-            pq.write_table(pa.Table.from_pylist(rows), mixed)
-        elif kind == "csv":
-            pacsv.write_csv(pa.Table.from_pylist(rows), mixed)
-        else:
-            mixed.write_text(json.dumps(rows) if kind == "json" else "".join(f"{json.dumps(row)}\n" for row in rows))
-        return mixed
-
-    run = read_run(written([*first, *trained[:2], *evaluated[:3], *trained[2:], *evaluated[3:]]))
+    run = read_run(write_rows(mixed, [*first, *trained[:2], *evaluated[:3], *trained[2:], *evaluated[3:]]))
     assert [(group.step, group.size, group.rollouts[0].prompt) for group in run.groups] == [(0, 2, "p"), (1, 2, "p")]
     column = f"info.{name}" if kind == "entry" else name
     assert f"Rows of an evaluation beside training, by {column!r}, are left out." in run.source.inferred
-    alone = read_run(written([*first, *evaluated]))
+    alone = read_run(write_rows(mixed, [*first, *evaluated]))
     assert sum(group.size for group in alone.groups) == num_first + 6
     assert not any("left out" in sentence for sentence in alone.source.inferred)
 

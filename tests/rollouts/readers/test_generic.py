@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +14,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from tests.rollouts.build import model_folder
-from tests.rollouts.readers.lines import IDS, rewards_of, set_aside, steps_logged
+from tests.rollouts.readers.lines import IDS, rewards_of, set_aside, steps_logged, write_rows
 from tests.rollouts.readers.lines import write_lines as write
 
 
@@ -33,15 +31,9 @@ from tests.rollouts.readers.lines import write_lines as write
     ],
 )
 def test_nan_where_an_id_should_be_is_no_id(suffix: str, rows: list[dict[str, Any]], why: str, tmp_path: Path) -> None:
-    path = tmp_path / f"log{suffix}"
-    if suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    elif suffix == ".json":
-        path.write_text(json.dumps(rows))
-    else:
-        write(path, *rows)
+    write_rows(tmp_path / f"log{suffix}", rows)
     for rewards_only in (True, False):
-        run = read_run(path, rewards_only=rewards_only)
+        run = read_run(tmp_path / f"log{suffix}", rewards_only=rewards_only)
         assert [group.prompt_id for group in run.groups] == ["1.0", "2.0"]
         assert set_aside(run) == {why: 1}
 
@@ -51,8 +43,7 @@ def test_nan_where_an_id_should_be_is_no_id(suffix: str, rows: list[dict[str, An
 )
 def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(checkpoint: str, tmp_path: Path) -> None:
     rows = [{"step": 1, "group": "g", "prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, 1)]
-    (tmp_path / "rollouts").mkdir()
-    (tmp_path / "rollouts" / "step_1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(tmp_path / "rollouts" / "step_1.jsonl", *rows)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "grad_norm": 0.25, "reward": 0.5}\n')
     model_folder(tmp_path / checkpoint)
     for path in (tmp_path / "rollouts", tmp_path / "rollouts" / "step_1.jsonl"):
@@ -75,10 +66,9 @@ def test_a_script_may_leave_metrics_and_checkpoints_beside_its_rollouts(checkpoi
 def test_checkpoint_0_of_a_script_that_counts_from_0_is_not_what_training_began_with(
     first: int, numbers: list[int], tmp_path: Path
 ) -> None:
-    (tmp_path / "rollouts").mkdir()
     for step in (first, first + 1):
         rows = [{"step": step, "prompt": "2+2?", "completion": "4", "reward": at, **IDS} for at in (0, 1)]
-        (tmp_path / "rollouts" / f"step_{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write(tmp_path / "rollouts" / f"step_{step}.jsonl", *rows)
     for name in ("checkpoint-0", "checkpoint-1", "W0"):
         model_folder(tmp_path / name)
     run = read_run(tmp_path / "rollouts", ReadOptions(initial_weights=tmp_path / "W0"))
@@ -224,13 +214,10 @@ def test_entries_of_objects_and_conversations_have_roles_by_usual_names(
 ) -> None:
     rewards = {(1, "q1"): (0.0, 1.0), (1, "q2"): (1.0, 1.0), (2, "q1"): (0.0, 0.0, 1.0)}
     rows = [row_of(step, q, k, r) for (step, q), of_group in rewards.items() for k, r in enumerate(of_group)]
-    path = tmp_path / ("a.parquet" if kind == "parquet" else "a.jsonl" if kind == "jsonl" else "a.json")
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    elif kind == "jsonl":
-        write(path, *rows)
+    if kind == "rollouts":
+        path = write_rows(tmp_path / "a.json", {"model": "m", "rollouts": rows})
     else:
-        path.write_text(json.dumps(rows if kind == "json" else {"model": "m", "rollouts": rows}))
+        path = write_rows(tmp_path / f"a.{kind}", rows)
     for rewards_only in (False, True):
         run = read_run(path, rewards_only=rewards_only)
         assert [(group.step, group.rewards) for group in run.groups] == [(key[0], of) for key, of in rewards.items()]
@@ -256,8 +243,7 @@ def test_entries_of_objects_and_conversations_have_roles_by_usual_names(
 def test_rewards_that_are_none_of_a_sample_are_refused(
     rows: list[dict[str, Any]], message: str, kind: str, tmp_path: Path
 ) -> None:
-    log = tmp_path / f"a.{kind}"
-    log.write_text(json.dumps(rows if rows[1:] else rows[0]) if kind == "json" else "\n".join(map(json.dumps, rows)))
+    log = write_rows(tmp_path / f"a.{kind}", rows if rows[1:] or kind == "jsonl" else rows[0])
     with pytest.raises(InputError, match=message):
         read_run(log)
     answered = [{**row, "accuracy": 1, "metrics": None, "reward": 1, "completion": "4"} for row in rows]

@@ -13,7 +13,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from tests.conftest import LOGS
-from tests.rollouts.readers.lines import write_lines
+from tests.rollouts.readers.lines import refusal, write_lines
 
 
 def touched(*files: Path) -> None:
@@ -63,6 +63,13 @@ def test_a_broken_document_says_where(tmp_path: Path, text: str, message: str) -
     assert error.value.hint == "Copy the file again."
 
 
+@pytest.mark.parametrize("data", [b"\x80", b"[" * 5000 + b"]" * 5000])
+def test_a_document_of_bytes_or_nested_too_deep_has_no_rows(tmp_path: Path, data: bytes) -> None:
+    (path := tmp_path / "log.json").write_bytes(data)
+    with pytest.raises(InputError, match=r"no usable rows|cannot be read"):
+        read_run(path)
+
+
 @pytest.mark.parametrize(
     ("row", "hint"),
     [
@@ -95,9 +102,8 @@ def test_rows_below_keys_are_refused_with_what_makes_them_lines(
 ) -> None:
     rows = json.dumps([{"question": f"q{at}", "correct": at % 2 == 0} for at in range(4)])
     (tmp_path / "a.json").write_text(json.dumps(document).replace('"rows"', rows))
-    with pytest.raises(InputError, match=f"Its rows lie below the keys {keys}, and what these are") as caught:
-        read_run(tmp_path / "a.json")
-    assert f"objects | {{{column}" in (caught.value.hint or "")
+    hint = refusal(tmp_path / "a.json", f"Its rows lie below the keys {keys}, and what these are")
+    assert f"objects | {{{column}" in hint
 
 
 TRL = LOGS / "trl"
@@ -141,9 +147,7 @@ def test_what_is_no_log_is_recognized(
     if is_remote:
         memory.put(f"{run}/", "/runs/run", recursive=True)
         run = "memory://runs/run"
-    with pytest.raises(InputError, match=message) as caught:
-        read_run(run if path_given == "." else f"{run}/{path_given}")
-    assert instead.replace("RUN", run) in (caught.value.hint or "")
+    assert instead.replace("RUN", run) in refusal(run if path_given == "." else f"{run}/{path_given}", message)
 
 
 def test_a_checkpoint_is_read_only_where_its_run_has_no_completions(
@@ -153,9 +157,7 @@ def test_a_checkpoint_is_read_only_where_its_run_has_no_completions(
     state = tmp_path / "checkpoint-5" / "trainer_state.json"
     state.write_text("{}")
     monkeypatch.chdir(state.parent)
-    with pytest.raises(InputError, match=r"\. is a checkpoint") as caught:
-        read_run(".")
-    assert caught.value.hint == f"Name the run folder above it: {tmp_path}"
+    assert refusal(".", r"\. is a checkpoint") == f"Name the run folder above it: {tmp_path}"
     state.write_text('{"log_history": [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}]}')
     (state.parent / "vocab.json").write_text('{"reward": 1, "step": 2}')
     assert read_run(".", metrics_alone=True).metrics[2]["reward"] == 0.75
@@ -180,18 +182,14 @@ def test_a_folder_of_runs_lists_them_with_commands(tmp_path: Path) -> None:
 
 def test_a_run_two_folders_down_is_named(tmp_path: Path) -> None:
     shutil.copytree(TRL, tmp_path / "a" / "run")
-    with pytest.raises(InputError, match=r"is not a run itself, but .*run is") as caught:
-        read_run(tmp_path)
-    assert caught.value.hint == f"Name it: {tmp_path / 'a' / 'run'}"
+    assert refusal(tmp_path, r"is not a run itself, but .*run is") == f"Name it: {tmp_path / 'a' / 'run'}"
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "train.log", "README"])
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_text_is_no_log(tmp_path: Path, name: str, encoding: str) -> None:
     (tmp_path / name).write_text("[étape] 1 reward 0.5\n", encoding=encoding)
-    with pytest.raises(InputError, match="is text without rows") as caught:
-        read_run(tmp_path / name)
-    assert "log_completions=True" in (caught.value.hint or "")
+    assert "log_completions=True" in refusal(tmp_path / name, "is text without rows")
 
 
 @pytest.mark.parametrize(
@@ -237,9 +235,7 @@ def test_a_refused_pickle_says_what_helps(
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(BYTES)
-    with pytest.raises(InputError, match=message) as caught:
-        read_run(tmp_path / path_given)
-    assert instead in (caught.value.hint or "")
+    assert instead in refusal(tmp_path / path_given, message)
 
 
 @pytest.mark.parametrize(
@@ -255,9 +251,7 @@ def test_a_refused_pickle_says_what_helps(
 )
 def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str, Any], named: str) -> None:
     path = write_lines(tmp_path / "log.jsonl", *[row] * 4)
-    with pytest.raises(InputError, match="is not a log that gradscope knows") as caught:
-        read_run(path)
-    assert caught.value.hint == f"Name the number that the trainer used, as in {named}"
+    assert refusal(path, "is not a log that gradscope knows") == f"Name the number that the trainer used, as in {named}"
     reward = shlex.split(named.split(";")[0].removesuffix("."))[1]
     assert len(read_run(path, ReadOptions(columns=ColumnNames(reward=reward))).groups[0].rollouts) == 4
 
@@ -273,6 +267,5 @@ def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str,
 )
 def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[str, Any]) -> None:
     path = write_lines(tmp_path / "log.jsonl", *[{"prompt": "p"} | cells] * 4)
-    with pytest.raises(InputError, match="is not a log that gradscope knows") as caught:
-        read_run(path)
-    assert (caught.value.hint or "").startswith("Name the columns with --reward-column, --group-column")
+    hint = refusal(path, "is not a log that gradscope knows")
+    assert hint.startswith("Name the columns with --reward-column, --group-column")

@@ -30,7 +30,14 @@ from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble, chosen_name, list_names
+from gradscope.rollouts.readers.parsing.records import (
+    ReadRequest,
+    Record,
+    assemble_groups,
+    build_groups,
+    chosen_name,
+    list_names,
+)
 from gradscope.rollouts.readers.parsing.tables import BOM, files_like, natural
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
@@ -73,7 +80,8 @@ def _read(request: ReadRequest) -> Run:
     ended = f": the evaluation {unfinished}" if unfinished else ""
     scorer = chosen_name(names, request, "scorer", f"no scored samples{ended}") if files else ""
     choices = f" (of {list_names(names)}: --reward-column)" if len(names) > 1 else ""
-    run = assemble(
+    records = [_record(sample, scorer, location, quarantine) for location, sample in samples]
+    run = assemble_groups(
         request,
         request.source(
             "inspect-ai",
@@ -82,7 +90,7 @@ def _read(request: ReadRequest) -> Run:
             inferred=(f"The score is that of the scorer {scorer}{choices}; C, P, I and N count 1, 0.5, 0 and 0.",),
             missing=(TEXT_ONLY, *([f"The evaluation {unfinished}."] if unfinished else [])),
         ),
-        records=[_record(sample, scorer, location, quarantine) for location, sample in samples],
+        groups=build_groups(records, quarantine),
         quarantine=quarantine,
     )
     return replace(run, source=replace(run.source, unfinished=unfinished))

@@ -63,7 +63,6 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
 from gradscope.rollouts.readers.nested import are_turns_of_one
 from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, mapping_of, step_number
 from gradscope.rollouts.readers.parsing.columnar import read_parquet_rows
-from gradscope.rollouts.readers.parsing.documents import table_rows
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.tables import (
     BOM,
@@ -76,6 +75,7 @@ from gradscope.rollouts.readers.parsing.tables import (
     parse_line,
     read_bytes,
     read_json_rows,
+    table_rows,
 )
 from gradscope.rollouts.readers.reduction.lines import OddRow, blocks_in
 from gradscope.rollouts.readers.reduction.processes import csv_blocks
@@ -152,7 +152,7 @@ class MetricFile(Struct, frozen=True):
         """Its rows in pieces; a rest that cannot be read is set aside."""
         waiting: list[MetricRow] = []
         size = _FEW
-        for row in self._rows(quarantine):
+        for row in quarantine.readable(self.read(self.path, quarantine)):
             if not isinstance(row, Piece):
                 quarantine.row_read()
                 waiting.append(row if isinstance(row, MetricRow) else MetricRow(*row))
@@ -162,12 +162,6 @@ class MetricFile(Struct, frozen=True):
             if isinstance(row, Piece):
                 yield row
         yield from _pieces(waiting)
-
-    def _rows(self, quarantine: MetricsLog) -> Rows:
-        try:
-            yield from self.read(self.path, quarantine)
-        except InputError as error:
-            quarantine.add_unreadable(error)
 
     def first_pieces(self, number: int) -> list[Piece]:
         """The first pieces, with at least so many rows unless these are large; nothing is set aside yet."""
@@ -353,7 +347,6 @@ def _set_aside(file: Path, quarantine: MetricsLog, odd: Iterable[OddRow], num_li
 
 
 def _table(file: Path, quarantine: MetricsLog) -> Rows:
-    """A CSV with a header."""
     num_lines = done = 0
     for block in csv_blocks(file, None, _sizes(), with_null=True):
         rows = [(odd.at, odd.row) for odd in block.odd if isinstance(odd.row, dict)]

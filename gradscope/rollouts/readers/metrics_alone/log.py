@@ -188,7 +188,7 @@ def _are_of_episodes(table: MetricTable) -> bool:
 def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
     """The files of metrics of a path, grouped by run: those of the first kind that a folder has."""
     if path.is_file():
-        if _is_metrics(path, options):
+        if _names_in(path, options):
             yield (path,)
         return
     if not path.is_dir():
@@ -203,11 +203,11 @@ def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]
 def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
     states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda file: (len(file.parent.name), file))
     for state in (folder / "trainer_state.json", *reversed(states)):
-        if state.is_file() and _is_metrics(state, options):
+        if state.is_file() and _names_in(state, options):
             yield (state,)
             return
     events = tuple(event_files(folder, below=("",)))
-    if events and any(_is_metrics(file, options) for file in events):
+    if events and any(_names_in(file, options) for file in events):
         yield events
         return
     saved: dict[str, list[Path]] = {}
@@ -216,12 +216,12 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
     inners = sorted(inner for pattern in ("metrics", "*/metrics") for inner in folder.glob(pattern) if inner.is_dir())
     inners = [folder] if folder.name == "metrics" else inners
     mlflow = [sorted(file for file in inner.rglob("*") if file.is_file()) for inner in inners]
-    split = [tuple(group) for group in (*saved.values(), *mlflow) if any(_is_metrics(file, options) for file in group)]
+    split = [tuple(group) for group in (*saved.values(), *mlflow) if any(_names_in(file, options) for file in group)]
     if split:  # one file for each metric
         yield from split
         return
     for ending in _ENDINGS:
-        files = [file for file in sorted(folder.glob(f"*.{ending}")) if file.is_file() and _is_metrics(file, options)]
+        files = [file for file in sorted(folder.glob(f"*.{ending}")) if file.is_file() and _names_in(file, options)]
         yield from ((file,) for file in files)
         if files:
             return
@@ -246,11 +246,6 @@ def logs_with(name: str, folders: Sequence[Path], rollouts: Sequence[str]) -> li
             break
         metrics += [file for file, names in names_in.items() if names and str(file) not in rollouts]
     return having or metrics
-
-
-def _is_metrics(file: Path, options: ReadOptions) -> bool:
-    """Whether the first rows of a file have steps and a metric, and are no rollouts."""
-    return bool(_names_in(file, options))
 
 
 def _names_in(file: Path, options: ReadOptions) -> Set[str]:

@@ -202,19 +202,7 @@ _EVALUATIONS = {"eval", "evaluation", "val", "validation", "test", "heldout"}
 _CORRECT = {"acc", "accuracy", "correct", "correctness", "solved", "success"}
 _SCORES = _CORRECT | {"avg", "maj", "pass", "reward", "rewards", "score"}
 _NO_SCORES = {
-    "std",
-    "min",
-    "max",
-    "len",
-    "length",
-    "lengths",
-    "loss",
-    "kl",
-    "time",
-    "token",
-    "tokens",
-    "truncated",
-    "zero",
+    *("std", "min", "max", "len", "length", "lengths", "loss", "kl", "time", "token", "tokens", "truncated", "zero")
 }
 
 _PREFIX = "train/"

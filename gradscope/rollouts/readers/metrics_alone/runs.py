@@ -107,7 +107,6 @@ def _indices_of(cells: Sequence[Any], *kinds: type) -> list[int]:
 
 
 def _series(cells: Column) -> Numbers:
-    """The numbers of a column."""
     if isinstance(cells, Numbers):
         return cells
     if {int, float}.issuperset(map(type, cells)):

@@ -481,25 +481,15 @@ def cut_conversation(value: Any) -> Conversation:
         '4'
     """
     messages = parse_messages(value) or ()
-    start = _start(messages)
+    trained = [at for at, message in enumerate(messages) if message.get("trainable") is True]
+    spoken = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
+    start = (trained or spoken or [len(messages)])[0]
     before = tuple({key: cell for key, cell in message.items() if key != "trainable"} for message in messages[:start])
     return Conversation(prompt=_contents(before), messages=before or None, completion=_contents(messages[start:]))
 
 
-def completion_of(value: Any) -> str:
-    """The contents of a conversation's messages from the policy's first on; empty for any other cell."""
-    messages = parse_messages(value) or ()
-    return _contents(messages[_start(messages) :])
-
-
 def _contents(messages: Sequence[Mapping[str, Any]]) -> str:
     return text_of(list(messages)) if messages else ""
-
-
-def _start(messages: Sequence[Mapping[str, Any]]) -> int:
-    trained = [at for at, message in enumerate(messages) if message.get("trainable") is True]
-    spoken = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
-    return (trained or spoken or [len(messages)])[0]
 
 
 _ID_CELLS = b" 0123456789,"

@@ -6,8 +6,9 @@ A watched log also reports how many bytes of its files were read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -15,6 +16,8 @@ from gradscope.errors import InputError
 from gradscope.progress import ProgressCallback
 from gradscope.results import source as sources
 from gradscope.say import counted
+
+_Row = TypeVar("_Row")
 
 
 class UnusableRowError(Exception):
@@ -43,6 +46,13 @@ class QuarantineLog:
     def add_unreadable(self, error: InputError) -> None:
         """Set aside a file, or its rest, that cannot be read, so that its number of rows is unknown."""
         self._lost.setdefault(error.message, error)
+
+    def readable(self, rows: Iterable[_Row]) -> Iterator[_Row]:
+        """Rows of a file as far as they can be read; a rest that cannot is set aside."""
+        try:
+            yield from rows
+        except InputError as error:
+            self.add_unreadable(error)
 
     def of_lines(self) -> LinesLog:
         """A log for the lines of files whose lines hold many rollouts each."""

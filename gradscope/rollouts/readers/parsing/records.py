@@ -330,6 +330,10 @@ class Record(Struct, frozen=True, kw_only=True):
     count: int = 1  # how many equal rollouts it stands for, which become one object
 
 
+_SAME_FIELDS = {*Record.__struct_fields__} & {*Rollout.__struct_fields__} - {"advantage", "earlier"}
+"""Those of a rollout that its record has as they are."""
+
+
 def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[RolloutGroup, ...]:
     """Groups by step, then by first row; rows that repeat or contradict an earlier one go to the quarantine."""
     members: dict[tuple[int, str], list[Rollout]] = {}
@@ -353,15 +357,7 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
                 group_id=names[key][0],
                 sample=len(rollouts),
                 row=row,
-                prompt=record.prompt,
-                completion=record.completion,
-                messages=record.messages,
-                reward=record.reward,
-                rewards=record.rewards,
-                status=record.status,
-                seconds=record.seconds,
-                policy=record.policy,
-                policy_versions=record.policy_versions,
+                **{name: getattr(record, name) for name in _SAME_FIELDS},
                 **_token_fields(record),
             )
         ] * record.count
@@ -536,11 +532,6 @@ _NUM_SHUFFLED = 20_000  # rows of a file that are counted, in whatever order, wh
 _SMALL, _FEW_TEXTS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance
 _NEARLY_ALL = 0.9  # of the rows, since the last ones that are looked at may have their copies behind them
 _TOLD_APART = 1.5  # unlike rows of a group, without which equal ones may be all that the policy wrote
-
-
-def assemble(request: ReadRequest, source: Source, *, records: Iterable[Record], quarantine: QuarantineLog) -> Run:
-    """A run from flat records, whose reading fills ``quarantine``; for the rest see :func:`assemble_groups`."""
-    return assemble_groups(request, source, groups=build_groups(records, quarantine), quarantine=quarantine)
 
 
 def assemble_groups(

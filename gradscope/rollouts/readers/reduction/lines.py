@@ -26,7 +26,6 @@ from gradscope.outside.limits import MAX_ROW, allowed
 from gradscope.outside.plain_json import MAX_DEPTH
 from gradscope.rollouts.arrays import count_of, positions_of
 from gradscope.rollouts.readers.parsing import tables
-from gradscope.rollouts.readers.parsing.documents import UNDECODED, undecoded_rows
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, Note
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 
@@ -200,8 +199,8 @@ def _document_blocks(path: Path) -> Iterator[LineBlock]:
         data = tables.document_bytes(path)
         if data is None or not is_text(data):
             return
-        elements = undecoded_rows(data)
-    except (InputError, *UNDECODED):
+        elements = tables.undecoded_rows(data)
+    except (InputError, *tables.UNDECODED):
         return
     for start in range(0, len(elements), _ELEMENTS):
         # an end of line within an element is white space
@@ -341,7 +340,7 @@ def _decoded(
         low, high = waiting.pop()
         try:
             decoded = decode(view[bounds[low] : bounds[high]])
-        except UNDECODED:
+        except tables.UNDECODED:
             decoded = []
         if len(decoded) == high - low:
             rows += decoded

@@ -319,17 +319,13 @@ def reduce_log(
     spans: StepSpans | None = None,
 ) -> RewardTable:
     """The table of a log, empty where no row can be used; ``spans`` collects where the rows of each step lie."""
-    with_texts = log.needs_texts or spans is not None or keeps_texts(log.files)
+    is_small = sum(map(expanded_size, log.files)) <= MAX_WITH_TEXTS
+    with_texts = log.needs_texts or spans is not None or is_small
     table = merge_parts(log.limited(_parts(log, progress, so_far, spans, with_texts=with_texts)))
     if not len(table) or (log.repeats is None and table.sample is None):
         return table
     repeated = repeated_samples(table, np.asarray(table.sample)) if log.repeats is None else log.repeats(table)
     return _with_repeats(log, table, repeated) if repeated.any() else table
-
-
-def keeps_texts(files: Iterable[Path]) -> bool:
-    """Whether a log is small enough to store the texts of its prompts with its rewards."""
-    return sum(map(expanded_size, files)) <= MAX_WITH_TEXTS
 
 
 def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_]) -> RewardTable:

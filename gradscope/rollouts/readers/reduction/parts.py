@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 
 from gradscope.machine import trim_heap
 from gradscope.rollouts.arrays import byte_counts, byte_offsets, run_starts, to_indices, to_numpy, to_strings
-from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, completion_columns, rollout_columns
+from gradscope.rollouts.groups import (
+    UNKNOWN,
+    RewardTable,
+    RolloutGroup,
+    completion_columns,
+    rollout_columns,
+    slices_of_steps,
+)
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.reduction.columns import Columns
 
@@ -193,17 +200,17 @@ def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Seq
     new = RewardTable.of_groups((made[name] for name in old.ids()), with_completions=old.text_hash is not None)
     texts = None if table.prompt_texts is None else new.prompt_texts
     new = replace(new, names=old.names, first_row=old.first_row, prompt_texts=texts)
-    return merge_parts(map(_as_part, (table.select(~replaced), new)))
+    return merge_parts(map(part_of_table, (table.select(~replaced), new)))
 
 
-def _as_part(table: RewardTable) -> Part:
-    prompt, texts = table.prompt.tolist(), table.prompt_texts
+def part_of_table(table: RewardTable) -> Part:
+    """The groups of a table whose rows are numbered."""
     return Part(
         first_row=np.asarray(table.first_row),
         step=table.step,
         group=table.names,
-        prompt=[table.prompts[at] for at in prompt],
-        texts=[""] * len(table) if texts is None else [texts[at] for at in prompt],
+        prompt=table.prompts_of_groups(),
+        texts=table.texts_of_groups(),
         size=table.size,
         columns=table.columns,
         policies=table.policies,
@@ -278,7 +285,7 @@ def ranges(start: Counts, size: Counts) -> Counts:
     return np.asarray(np.repeat(start - starts_of(size), size) + np.arange(int(size.sum())), dtype=np.int64)
 
 
-_NAMES = 1 << 16  # names that are compared at a time, more where a step has more
+_NAMES = 1 << 16  # names that are compared at a time, so that they fit into the cache of a processor
 
 
 def merge_parts(parts: Iterable[Part]) -> RewardTable:
@@ -410,7 +417,7 @@ def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) 
     """An order of pieces by group, then first row, [P]; and the number of pieces of each group, [J]."""
     order = np.asarray(np.lexsort((first_row, step)), dtype=np.int64)
     counts = []
-    for rows in _slices_of_steps(step[order]):
+    for rows in slices_of_steps(step[order], _NAMES):  # steps share no group
         within = order[rows]
         steps = step[within]
         count = np.ones(len(within), dtype=np.int64)
@@ -420,13 +427,3 @@ def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) 
             order[rows] = within[order_within]
         counts.append(count)
     return order, np.concatenate(counts)
-
-
-def _slices_of_steps(ordered: Counts) -> Iterator[slice]:
-    """Rows of a few steps at a time: steps share no group, and their names fit into the cache of a processor."""
-    ends = np.append(np.flatnonzero(np.diff(ordered)) + 1, len(ordered))
-    start = 0
-    while start < len(ordered):
-        end = int(ends[min(int(np.searchsorted(ends, start + _NAMES)), len(ends) - 1)])
-        yield slice(start, end)
-        start = end

@@ -32,7 +32,7 @@ from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, Note, int_steps
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduce_log
-from gradscope.rollouts.readers.reduction.parts import Part, merge_parts, repeated_samples
+from gradscope.rollouts.readers.reduction.parts import merge_parts, part_of_table, repeated_samples
 from gradscope.rollouts.readers.trainers import prime_rl_episode as episodes
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
@@ -72,7 +72,7 @@ class Annotations(Struct, frozen=True, kw_only=True):
             The steps at which they were trained on, else those of their own cells, NaN where they were not; their
             advantages, NaN where none is recorded.
         """
-        steps = to_floats(None if cell is None else ship_step({"ship": cell}) for cell in own)
+        steps = to_floats(step_in(mapping_of(cell)) for cell in own)
         advantages = np.full(len(names), np.nan)
         if len(self.traces) and len(names):
             traces = np.array([hash(name) if isinstance(name, str) else 0 for name in names], dtype=np.int64)
@@ -93,11 +93,6 @@ class Annotations(Struct, frozen=True, kw_only=True):
                 _spread_over([nodes[at] for at in episodes.path_to(leaves[branch], nodes)], stream, values)
         info = {**mapping_of(trace.get("info")), **self.info.get(name, {})}
         return {**trace, "info": info, "nodes": nodes}
-
-
-def ship_step(info: Mapping[str, Any]) -> int | None:
-    """The step that a trace was trained on at; None where it was not, or not yet."""
-    return step_in(mapping_of(info.get("ship")))
 
 
 def step_in(cell: Mapping[str, Any]) -> int | None:
@@ -178,7 +173,8 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_who
                     learned = mapping_of(odd.row.get("info"))
                     info.setdefault(name, {}).update(learned)
                     streams.setdefault(name, []).extend(_streams_in(odd.row))
-                    ships += [(odd.at, hash(name), ship_step(learned), None)] if "ship" in learned else []
+                    if "ship" in learned:
+                        ships.append((odd.at, hash(name), step_in(mapping_of(learned["ship"])), None))
             num_lines += len(bounds) - 1
             ships.sort(key=itemgetter(0))
             traces.append(np.array([trace for _, trace, *_ in ships], dtype=np.int64))
@@ -293,8 +289,6 @@ def _about_logprobs(rollouts: Sequence[Sequence[Any]]) -> dict[str, NDArray[np.b
 
 
 class _GroupSteps(Struct, frozen=True):
-    """Groups with their steps."""
-
     names: list[str]
     """Within the step, with the prompt where several groups share a name, [J]."""
     steps: Counts  # the first step that trained on each, or, where none did, the first of its dispatches, [J]
@@ -348,7 +342,7 @@ def _rewards_alone(log: ColumnLog, request: ReadRequest) -> tuple[GroupsOfTable,
     def repeats(table: RewardTable) -> NDArray[np.bool_]:
         group = np.repeat(np.arange(len(table)), table.size)
         sent, trained = (table.rewards[name] for name in (_SENT, _TRAINED))
-        placements.append(_group_steps(to_texts(table.names), _prompts(table), group, sent, trained))
+        placements.append(_group_steps(to_texts(table.names), table.prompts_of_groups(), group, sent, trained))
         assert table.sample is not None
         return repeated_samples(table, table.sample)
 
@@ -356,21 +350,15 @@ def _rewards_alone(log: ColumnLog, request: ReadRequest) -> tuple[GroupsOfTable,
     if not placements:
         return GroupsOfTable(table), _group_steps((), (), *np.zeros((3, 0)))
     placed = (REWARD + _SENT, REWARD + _TRAINED, "sample")
-    part = Part(
+    part = replace(
+        part_of_table(table),
         first_row=np.arange(len(table)),
         step=placements[0].steps,
         group=to_strings(placements[0].names),
-        prompt=_prompts(table),
-        texts=[] if table.prompt_texts is None else [table.prompt_texts[at] for at in table.prompt.tolist()],
-        size=table.size,
         columns={name: values for name, values in table.columns.items() if name not in placed},
         may_repeat=True,
     )
     return GroupsOfTable(merge_parts([part])), placements[0]
-
-
-def _prompts(table: RewardTable) -> list[str]:
-    return [table.prompts[at] for at in table.prompt.tolist()]
 
 
 _CHUNK = "[0-9]*.jsonl*"

@@ -228,7 +228,7 @@ def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
 
     def details(at: int) -> dict[str, Any]:
         tokens = {"tokens": usable[at][-1], "earlier": usable[at][:-1]} if usable[at] else {}
-        return {"completion": parse.completion_of(rows.cell("messages", at)), **tokens}
+        return {"completion": parse.cut_conversation(rows.cell("messages", at)).completion, **tokens}
 
     def flaw(at: int) -> str | None:
         return why if isinstance(why := sequences[at], str) else None

@@ -77,7 +77,6 @@ def without_completions(path: Path) -> InputError:
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read a TRL run."""
     run = trl_files.run_of(request.path)
     paths = trl_files.completion_files(request.path)
     if not paths:
@@ -336,7 +335,6 @@ class _Line(Struct, frozen=True, kw_only=True):
 
 
 def _read_swift(request: ReadRequest) -> Run:
-    """Read ms-swift's log of completions."""
     files = files_like(request.path, _SWIFT_LOG)
     quarantine = WatchedLog(request.progress, files)
     settings = read_trainer_settings(request.run_config)
@@ -420,7 +418,6 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
 
 
 def _swift_weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, float], tuple[str, ...]]:
-    """The reward functions and how they add up."""
     lists = {name: line.columns[name] for name in line.before_advantages if name not in _SWIFT_KEYS}
     names = [
         name

@@ -25,12 +25,11 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
-from gradscope.rollouts.arrays import dictionary_codes, to_numpy
+from gradscope.rollouts.arrays import dictionary_codes, to_filled, to_numpy
 from gradscope.rollouts.groups import UNKNOWN, completion_columns
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.columnar import open_parquet, read_parquet, table_in
-from gradscope.rollouts.readers.parsing.documents import table_rows
-from gradscope.rollouts.readers.parsing.tables import natural
+from gradscope.rollouts.readers.parsing.tables import natural, table_rows
 from gradscope.rollouts.readers.reduction.columns import arrow_numbers
 from gradscope.rollouts.run import TrainerSettings
 
@@ -187,9 +186,7 @@ def _num_tokens(column: pa.ChunkedArray) -> NDArray[np.int64]:
     if pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
         lists = column.combine_chunks()
         if not lists.flatten().null_count:
-            return np.where(
-                to_numpy(lists.is_valid().cast(pa.int8())), np.diff(to_numpy(lists.offsets)), UNKNOWN
-            ).astype(np.int64)
+            return to_filled(lists.value_lengths(), UNKNOWN).astype(np.int64)
     ids = map(parse.token_ids, column.to_pylist())
     return np.array([UNKNOWN if ids_of_row is None else len(ids_of_row) for ids_of_row in ids], dtype=np.int64)
 
@@ -332,18 +329,15 @@ def split_training(
         since = sampled_at[last] if last >= 0 else file.step
         if since == file.step in state.metrics:
             since -= min(state.window(since), settings.updates_per_batch) - 1
-        if file.step in state.eval_steps or bisect_left(eval_steps, since) < bisect_left(eval_steps, file.step):
+        is_evaluation = file.step in state.eval_steps
+        if is_evaluation or bisect_left(eval_steps, since) < bisect_left(eval_steps, file.step):
             evaluation.append(file)
-            if (
-                is_reuse
-                and file.step in state.metrics
-                and file.step == max((training[-1].step, *training[-1].repeated_at)) + 1
-            ):
-                training[-1] = _repeat(training[-1], file.step)
-        elif is_reuse and _same_rows(training[-1], file):
-            training[-1] = _repeat(training[-1], file.step)
-        else:
+            is_next = is_reuse and file.step == max((training[-1].step, *training[-1].repeated_at)) + 1
+            repeats_last = is_next and file.step in state.metrics
+        elif not (repeats_last := is_reuse and _same_rows(training[-1], file)):
             training.append(file)
+        if repeats_last:
+            training[-1] = replace(training[-1], repeated_at=(*training[-1].repeated_at, file.step))
     return sorted(training, key=lambda file: file.step), evaluation
 
 
@@ -358,10 +352,6 @@ def _same_rows(first: StepFile, second: StepFile) -> bool:
         return False
     rows = (map(repr, rows_in(file.path, without={"step"})) for file in (first, second))
     return len(set(map(tuple, rows))) == 1
-
-
-def _repeat(file: StepFile, step: int) -> StepFile:
-    return replace(file, repeated_at=(*file.repeated_at, step))
 
 
 def _micro_batches(settings: TrainerSettings) -> tuple[int, int] | None:

@@ -336,8 +336,6 @@ def _read(request: ReadRequest) -> Run:
 
 
 class _Dump(Struct, frozen=True, kw_only=True):
-    """The rollouts of a dump."""
-
     groups: Sequence[RolloutGroup]
     quarantine: QuarantineLog
     uids: Uids  # what uids name

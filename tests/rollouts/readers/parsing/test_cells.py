@@ -202,12 +202,11 @@ def test_one_that_begins_with_the_answer_has_no_prompt() -> None:
 @pytest.mark.parametrize("cell", [None, "text", [], [{"content": "no role"}], {"role": "user"}])
 def test_what_is_no_conversation_is_empty(cell: Any) -> None:
     assert cells.cut_conversation(cell) == cells.Conversation(prompt="", messages=None, completion="")
-    assert cells.completion_of(cell) == ""
 
 
 def test_a_message_whose_role_is_null_is_nobodys() -> None:
     messages = [{"role": None, "content": "a"}, {"role": "assistant", "content": "b"}]
-    assert cells.cut_conversation(messages).completion == cells.completion_of(messages) == "b"
+    assert cells.cut_conversation(messages).completion == "b"
     assert cells.cut_conversation(messages[:1]).completion == ""
 
 

@@ -10,6 +10,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import columnar, tables
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from tests.rollouts.readers.lines import refusal
 
 
 def test_parquet_rows_are_counted_from_one(tmp_path: Path) -> None:
@@ -108,9 +109,7 @@ def test_a_dataset_of_hugging_face_is_read_from_disk(tmp_path: Path) -> None:
     same = [group.rewards for group in read_run(tmp_path / "same.parquet").groups]
     for path in (folder, folder / "data-00000-of-00001.arrow"):
         assert [group.rewards for group in read_run(path).groups] == same == [(1.0, 0.0), (1.0, 1.0), (0.0, 0.5)]
-    with pytest.raises(InputError, match="is a dictionary of datasets") as caught:
-        read_run(tmp_path / "splits")
-    assert caught.value.hint == f"Name one: {folder}"
+    assert refusal(tmp_path / "splits", "is a dictionary of datasets") == f"Name one: {folder}"
 
 
 def test_metrics_in_a_dataset_are_read(tmp_path: Path) -> None:

@@ -144,7 +144,8 @@ def test_records_become_a_run_with_what_was_asked_for(tmp_path: Path) -> None:
     options = ReadOptions(initial_weights=initial, model=base, trainer_args=tmp_path / "config.json")
     request = records.ReadRequest(path=log, options=options)
     record = records.Record(step=2, group="a", prompt_id="p", prompt="2+2", completion="4", reward=1.0)
-    run = records.assemble(request, request.source("f", "a log"), records=[record], quarantine=QuarantineLog())
+    groups = records.build_groups([record], quarantine := QuarantineLog())
+    run = records.assemble_groups(request, request.source("f", "a log"), groups=groups, quarantine=quarantine)
     assert [(g.step, g.group_id, g.prompt_id, g.rewards) for g in run.groups] == [(2, "2:a", "p", (1.0,))]
     assert (run.source.format, run.source.recognized, run.source.num_rows) == ("f", "a log", 1)
     assert run.source.files == (str(log),)

@@ -10,7 +10,6 @@ from gradscope.rollouts.readers.trainers.prime_rl_episode import read_trace
 from tests.conftest import LOGS
 from tests.rollouts.readers.lines import rewards_of, write_lines
 from tests.rollouts.readers.reduced import assert_reduced, assert_same, in_small_blocks, mutated
-from tests.rollouts.readers.reduced import write_lines as write_damaged
 
 
 def prime_row(**cells: Any) -> dict[str, Any]:
@@ -136,9 +135,9 @@ def test_damaged_traces_have_the_answers_of_the_row_reader(tmp_path: Path, monke
     for seed in range(40):
         below, rows = tmp_path / str(seed) / "rollouts" / "step_1" / "train", ROWS if seed % 2 else [*ROWS, *UNLIKE]
         lines = [json.dumps(row()), *mutated(rows, seed, within=KEYS)]
-        write_damaged(below / "all" / "traces.jsonl", lines, ended=seed % 3 == 0)
+        write_lines(below / "all" / "traces.jsonl", *lines, ended=seed % 3 == 0)
         if seed % 3:
-            write_damaged(below / "effective" / "traces.jsonl", [json.dumps(row())][: seed % 3 - 1])
+            write_lines(below / "effective" / "traces.jsonl", *[row()][: seed % 3 - 1])
         run = assert_same(tmp_path / str(seed), has_texts=False)
         num_reduced += run is not None and holds_rewards_alone(run.groups)
     assert num_reduced > 30
@@ -147,7 +146,7 @@ def test_damaged_traces_have_the_answers_of_the_row_reader(tmp_path: Path, monke
 def test_rewards_alone_of_any_episodes_are_bitwise_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_small_blocks(monkeypatch, block=2000)
     lines = [json.dumps(cells) for cells in (*ROWS, *UNLIKE)]
-    write_damaged(tmp_path / "step_7" / "train" / "all" / "traces.jsonl", lines)
+    write_lines(tmp_path / "step_7" / "train" / "all" / "traces.jsonl", *lines)
     run = assert_reduced(tmp_path)
     assert {reward for group in run.groups for reward in group.rewards} >= {
         0.0 + score * 1.0 + 0.1 * 0.7 + 0.2 * 1.0 for score in (0.0, 1 / 3, 1.0)

@@ -25,7 +25,6 @@ from gradscope.rollouts.run import Run
 from tests.conftest import LOGS
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.reduced import STRANGE, assert_reduced, assert_same, in_small_blocks, mutated
-from tests.rollouts.readers.reduced import write_lines as write_damaged
 from tests.rollouts.readers.trainers.test_prime_rl_episode import KEYS, OTHER, longer, row, trace
 
 NODES = [
@@ -115,7 +114,7 @@ def test_damaged_annotations_give_the_same_steps_whether_or_not_all_are_stored(t
     rows += [annotation("a", 3, dispatch={"step": 1}), {"version": 1, "trace_id": "b", "info": {"advantage": 1.0}}]
     for seed in range(20):
         lines = [mutated(rows, 2 * seed + at, within=("info", "ship")) for at in range(1 + seed % 2)]
-        files = [write_damaged(tmp_path / f"{seed}-{at}.jsonl", damaged) for at, damaged in enumerate(lines)]
+        files = [write_lines(tmp_path / f"{seed}-{at}.jsonl", *damaged) for at, damaged in enumerate(lines)]
         asides = QuarantineLog(), QuarantineLog()
         full, steps = (read_annotations(files, aside, is_whole=not at) for at, aside in enumerate(asides))
         assert asides[0].result() == asides[1].result()
@@ -130,7 +129,7 @@ def test_damaged_annotations_give_the_same_steps_whether_or_not_all_are_stored(t
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_trace_with_any_name_has_its_step(tmp_path: Path, name: str) -> None:
-    write_damaged(tmp_path / "0.jsonl", [json.dumps(annotation(name, 4)), json.dumps(annotation("other", 5))])
+    write_lines(tmp_path / "0.jsonl", annotation(name, 4), annotation("other", 5))
     annotations = read_annotations([tmp_path / "0.jsonl"], QuarantineLog(), is_whole=False)
     assert annotations.records_of((name, "other", "nobody", 7), (None, None, {"step": 6}, {"step": "6"}))[0][
         :3
@@ -170,11 +169,8 @@ def stream_trace(name: str, **cells: Any) -> dict[str, Any]:
     return {**stream_episode()["traces"][0], "id": name, **cells}
 
 
-def read_stream(tmp_path: Path, *rows: Any, annotations: list[dict[str, Any]] | None = None) -> Run:
-    write_lines(tmp_path / "traces/stream/00000.jsonl", *rows)
-    if annotations is not None:
-        write_lines(tmp_path / "traces/annotations/orchestrator/00000.jsonl", *annotations)
-    return read_run(tmp_path)
+def read_stream(tmp_path: Path, *rows: Any, annotations: Sequence[dict[str, Any]] = ()) -> Run:
+    return read_run(write(tmp_path, rows, annotations))
 
 
 @pytest.mark.parametrize(
@@ -374,10 +370,9 @@ def ship(number: int, step: Any, **cells: Any) -> dict[str, Any]:
 
 
 def write(folder: Path, rows: Sequence[Any], annotations: Sequence[Any] = (), *, chunk: str = "00000") -> Path:
-    traces = folder / "traces"
-    write_damaged(traces / "stream" / f"{chunk}.jsonl", rows)
+    write_lines(folder / "traces" / "stream" / f"{chunk}.jsonl", *rows)
     if annotations:
-        write_damaged(traces / "annotations" / "orchestrator" / f"{chunk}.jsonl", annotations)
+        write_lines(folder / "traces" / "annotations" / "orchestrator" / f"{chunk}.jsonl", *annotations)
     return folder
 
 

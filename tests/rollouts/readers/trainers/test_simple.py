@@ -21,7 +21,6 @@ from gradscope.rollouts.run import Run
 from tests.conftest import LOGS, REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike
-from tests.rollouts.readers.reduced import write_lines as write_damaged
 
 LOG = REPOSITORY / "fixtures/logs/areal"
 ALL = {"0": (1.0, 0.0), "1": (0.0, 0.0), "10:2": (1.0, 1.0)}
@@ -147,7 +146,7 @@ def test_odd_cells_mean_the_same_in_columns_and_row_by_row(tmp_path: Path, name:
     for at, (key, entry) in enumerate([*((key, None) for key in usual), *entries]):
         odd = [usual | {key: cell if entry is None else usual[key] | {entry: cell}} for cell in STRANGE]
         rows = [usual, *odd, {}, usual]
-        assert_reduced_alike(write_damaged(tmp_path / str(at) / name, list(map(json.dumps, rows))))
+        assert_reduced_alike(write_lines(tmp_path / str(at) / name, *rows))
 
 
 RLINF_LOG = REPOSITORY / "fixtures/logs/rlinf"
@@ -249,7 +248,7 @@ def test_an_odd_element_has_the_answer_of_the_row_reader(tmp_path: Path, key: st
         usual = line(domain=["math"] * 4, prompt=["p", "p", "é", "é"])
         odd = usual | {key: [value, *usual[key][1:]]}
         for step, rows in enumerate(([usual, odd], [odd])):
-            write_damaged(tmp_path / f"{at}/rollout_dump_data.step_{step}.jsonl", rows, ended=step == 0)
+            write_lines(tmp_path / f"{at}/rollout_dump_data.step_{step}.jsonl", *rows, ended=step == 0)
         assert_reduced_alike(tmp_path / str(at))
 
 

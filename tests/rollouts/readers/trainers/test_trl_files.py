@@ -1,7 +1,9 @@
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +14,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.trainers.trl_files import TrlState, read_state
+from tests.rollouts.readers.lines import refusal
 from tests.rollouts.test_event_file import history, record, scalar, wandb_file
 from tests.rollouts.trl_folder import entry, rows, write_file, write_state
 
@@ -135,13 +138,6 @@ def test_a_part_of_a_run_leads_to_the_run(tmp_path: Path) -> None:
         assert run.metrics[1]["grad_norm"] == 2.0
 
 
-def test_a_truncated_file_is_named(tmp_path: Path) -> None:
-    path = write_file(tmp_path, 1, rows(AABB, [1, 0, 0, 0]))
-    path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(InputError, match=r"completions_00001\.parquet is not a readable Parquet file"):
-        read_run(tmp_path)
-
-
 def test_tables_on_wandb_are_read_as_the_files_beside_the_run(tmp_path: Path) -> None:
     further = {"style": [0.5, 0.5, 1.0, 0.5]}
     tables = tmp_path / "wandb" / "run-1" / "files" / "media" / "table"
@@ -192,29 +188,27 @@ def test_prompts_are_those_of_rows_whatever_the_dictionary_of_the_file_has(tmp_p
     assert (read.prompt_texts, read.size.tolist()) == (("a", ""), [2, 2])
 
 
-def test_a_file_that_is_not_trls_says_so(tmp_path: Path) -> None:
-    content = [{key: value for key, value in row.items() if key != "advantage"} for row in rows(AABB, [1, 0, 0, 0])]
-    write_file(tmp_path, 1, content)
-    with pytest.raises(InputError, match="lacks the column advantage that TRL writes"):
-        read_run(tmp_path)
-    write_file(tmp_path, 1, [row | {"step": at} for at, row in enumerate(rows(AABB, [1, 0, 0, 0]))])
-    with pytest.raises(InputError, match="does not hold one step, as TRL writes it"):
-        read_run(tmp_path)
-
-
-def test_a_training_that_ended_before_its_first_step_says_so(tmp_path: Path) -> None:
-    """TRL then writes a table without rows, of step 0."""
-    file = write_file(tmp_path, 0, rows(AABB, [1, 0, 0, 0]))
-    pq.write_table(pq.read_table(file).slice(0, 0), file)
-    with pytest.raises(InputError, match=r"00000\.parquet holds no rollouts: the training ended before its first step"):
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (lambda table: table.drop_columns(["advantage"]), "lacks the column advantage that TRL writes"),
+        (lambda table: table.set_column(0, "step", [[1, 1, 2, 2]]), "does not hold one step, as TRL writes it"),
+        # what TRL writes of a training that ended so
+        (lambda table: table.slice(0, 0), "holds no rollouts: the training ended before its first step"),
+        (lambda _: None, "is not a readable Parquet file"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, changed: Callable[[pa.Table], Any], message: str) -> None:
+    file = write_file(tmp_path, 1, rows(AABB, [1, 0, 0, 0]))
+    table = changed(pq.read_table(file))
+    pq.write_table(table, file) if table is not None else file.write_bytes(file.read_bytes()[:-30])
+    with pytest.raises(InputError, match=rf"completions_00001\.parquet {message}"):
         read_run(tmp_path)
 
 
 def test_a_folder_without_completions_says_how_to_log_them(tmp_path: Path) -> None:
     write_state(tmp_path, entry(1))
-    with pytest.raises(InputError, match=r"holds no completions/completions_") as caught:
-        read_run(tmp_path, ReadOptions(reader="trl"))
-    assert "log_completions=True" in (caught.value.hint or "")
+    assert "log_completions=True" in refusal(tmp_path, r"holds no completions/completions_", ReadOptions(reader="trl"))
 
 
 def config(folder: Path, **values: int) -> ReadOptions:

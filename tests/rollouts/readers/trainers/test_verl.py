@@ -15,7 +15,8 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 from gradscope.rollouts.readers.trainers.verl import dump_columns, row_tokens
 from tests.conftest import LOGS
-from tests.rollouts.readers.reduced import assert_reduced, assert_same, in_small_blocks, mutated, write_lines
+from tests.rollouts.readers.lines import refusal, write_lines
+from tests.rollouts.readers.reduced import assert_reduced, assert_same, in_small_blocks, mutated
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +27,10 @@ def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
 def row(uid: str | None = "u_0_0", **cells: Any) -> dict[str, Any]:
     named = {} if uid is None else {"uid": uid}
     return {"input": "2+2", "output": "4", "gts": "4", "score": 1.0, "step": 1} | named | cells
+
+
+def write(folder: Path, *rows: dict[str, Any] | str) -> Path:
+    return write_lines(folder / "1.jsonl", *rows).parent
 
 
 V1 = [
@@ -70,8 +75,8 @@ def test_damaged_dumps_have_the_answers_of_the_row_reader(tmp_path: Path, rows: 
     for seed in range(4):
         folder = tmp_path / str(seed)
         for number in range(1 + seed % 3):
-            write_lines(folder / f"{number}.jsonl", mutated(rows, 10 * seed + number), ended=seed % 2 == 0)
-        write_lines(folder / "9.jsonl", [json.dumps(rows[0])])
+            write_lines(folder / f"{number}.jsonl", *mutated(rows, 10 * seed + number), ended=seed % 2 == 0)
+        write_lines(folder / "9.jsonl", rows[0])
         assert_same(folder)
 
 
@@ -81,8 +86,7 @@ def test_damaged_dumps_have_the_answers_of_the_row_reader(tmp_path: Path, rows: 
     ids=["v1", "legacy", "several", "tokens", "legacy tokens"],
 )
 def test_proper_dumps_are_reduced(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
-    write_lines(tmp_path / "1.jsonl", [json.dumps(row) for row in rows])
-    run = assert_reduced(tmp_path)
+    run = assert_reduced(write(tmp_path, *rows))
     assert set(run.notes) == ({1, 2} if rows in (V1, WITH_TOKENS) else {1} if rows is SEVERAL else set())
     assert (reward_table(run.groups).num_tokens is not None) == (rows in (WITH_TOKENS, LEGACY_TOKENS))
 
@@ -104,8 +108,7 @@ def test_proper_dumps_are_reduced(tmp_path: Path, rows: list[dict[str, Any]]) ->
 )
 def test_tokens_of_any_kind_stay_on_disk(tmp_path: Path, cells: dict[str, Any]) -> None:
     rows = [row("u_0_0", **TOKENS), row("u_1_0", **TOKENS | cells), row("v_0_0", **TOKENS | cells, score=0.0)]
-    write_lines(tmp_path / "1.jsonl", [json.dumps(cells) for cells in rows])
-    assert_reduced(tmp_path)
+    assert_reduced(write(tmp_path, *rows))
 
 
 @pytest.mark.parametrize(
@@ -114,14 +117,14 @@ def test_tokens_of_any_kind_stay_on_disk(tmp_path: Path, cells: dict[str, Any]) 
 @pytest.mark.parametrize("named", [True, False])
 def test_tokens_that_contradict_each_other_cost_their_row(tmp_path: Path, cells: dict[str, Any], named: bool) -> None:
     rows = [row(f"u_{number}_0" if named else None, **TOKENS) for number in range(3)]
-    write_lines(tmp_path / "1.jsonl", [json.dumps(cells) for cells in (*rows, rows[2] | cells)])
+    write(tmp_path, *rows, rows[2] | cells)
     assert_same(tmp_path, is_reduced=not named)
 
 
 @pytest.mark.parametrize(("cell", "is_late"), [(1.0, True), (True, True), ("a", False), (None, False), ([1], False)])
 def test_rewards_that_no_file_begins_with(tmp_path: Path, cell: Any, is_late: bool) -> None:
-    lines = [json.dumps(row(None, input=str(number), origin=None)) for number in range(60)]
-    write_lines(tmp_path / "1.jsonl", [*lines, json.dumps(row(None, late=cell)), json.dumps(row(None, origin=cell))])
+    lines = [row(None, input=str(number), origin=None) for number in range(60)]
+    write(tmp_path, *lines, row(None, late=cell), row(None, origin=cell))
     assert_reduced(tmp_path)
     run = read_run(tmp_path)
     assert isinstance(run.groups, GroupsOnDisk)
@@ -140,14 +143,14 @@ def test_rewards_that_no_file_begins_with(tmp_path: Path, cell: Any, is_late: bo
 )
 def test_rows_that_only_a_look_at_all_of_them_can_judge(tmp_path: Path, late: dict[str, Any]) -> None:
     rows = [row(f"u_{session}_{index}") for session in range(30) for index in (0, 1)]
-    write_lines(tmp_path / "1.jsonl", [json.dumps(cells) for cells in (*rows, late)])
+    write(tmp_path, *rows, late)
     assert_same(tmp_path, is_reduced=late.get("score") == 1.0 and late.get("response_ids") != "x")
 
 
 @pytest.mark.slow
 def test_a_uid_that_comes_late_in_a_dump_without(tmp_path: Path) -> None:
     rows = [row(None, input=str(at // 2)) for at in range(60)]
-    write_lines(tmp_path / "1.jsonl", [json.dumps(cells) for cells in (*rows, row("u_0_0"))])
+    write(tmp_path, *rows, row("u_0_0"))
     assert_same(tmp_path, is_reduced=False)
 
 
@@ -155,7 +158,7 @@ def test_a_uid_that_comes_late_in_a_dump_without(tmp_path: Path) -> None:
 def test_a_line_nested_deeper_than_a_row_may_be_is_set_aside(tmp_path: Path) -> None:
     deep = json.dumps(row("x_0_0", input="new", extra=0)).replace("0}", f"{'[' * 101}{']' * 101}}}")
     long = json.dumps(row("x_2_0", extra=0)).replace('"extra": 0', f'"extra": {"9" * 5000}')
-    write_lines(tmp_path / "1.jsonl", [*map(json.dumps, V1), deep, long, json.dumps(row("x_1_0", input="new"))])
+    write(tmp_path, *V1, deep, long, row("x_1_0", input="new"))
     assert [entry.num_rows for entry in assert_reduced(tmp_path).source.quarantined.reasons] == [1, 1]
 
 
@@ -163,10 +166,7 @@ def test_a_line_nested_deeper_than_a_row_may_be_is_set_aside(tmp_path: Path) -> 
     "uid", ["__0_0", "_0_0", "u_0", "u_٣_0", "u_0_0\n", "é_0_0", 'u"_0_0', "u\\_0_0", 7, None, ["u_0_0"]]
 )
 def test_uids_of_any_kind(tmp_path: Path, uid: Any) -> None:
-    write_lines(
-        tmp_path / "1.jsonl", [json.dumps(cells) for cells in (row("u_0_0"), {**row(), "uid": uid}, row("u_1_0"))]
-    )
-    assert_reduced(tmp_path)
+    assert_reduced(write(tmp_path, row("u_0_0"), {**row(), "uid": uid}, row("u_1_0")))
 
 
 BY_UID = [
@@ -178,10 +178,7 @@ BY_UID = [
 
 
 def test_a_uid_that_rollouts_share_is_the_id_of_their_group(tmp_path: Path) -> None:
-    write_lines(
-        tmp_path / "1.jsonl", [json.dumps(cells) for cells in (*BY_UID, row("7", score=None), {**row(), "uid": 7})]
-    )
-    run = assert_reduced(tmp_path)
+    run = assert_reduced(write(tmp_path, *BY_UID, row("7", score=None), {**row(), "uid": 7}))
     assert [group.group_id for group in run.groups] == ["1:5f-a", "1:6_e", "1:7", "2:5f-a", "2:6_e"]
     assert [group.rewards for group in run.groups][:3] == [(0.0, 1.0), (0.0, 1.0), (None,)]
     assert [entry.reason for entry in run.source.quarantined.reasons] == ["the reward is null", "the uid is no text"]
@@ -190,7 +187,7 @@ def test_a_uid_that_rollouts_share_is_the_id_of_their_group(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_uids_that_no_two_rows_share_name_no_groups(tmp_path: Path) -> None:
-    write_lines(tmp_path / "1.jsonl", [json.dumps(row(f"u{at}")) for at in range(4)])
+    write(tmp_path, *(row(f"u{at}") for at in range(4)))
     assert assert_same(tmp_path) is None
     with pytest.raises(InputError, match="the uid is not <group>_<session>_<index>"):
         read_run(tmp_path, rewards_only=True)
@@ -198,18 +195,13 @@ def test_uids_that_no_two_rows_share_name_no_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["", "\ud800", 'a"', "a\n"])
 def test_keys_of_any_kind(tmp_path: Path, key: str) -> None:
-    write_lines(tmp_path / "1.jsonl", [json.dumps({**cells, key: 0.5}) for cells in V1])
-    run = assert_same(tmp_path)
+    run = assert_same(write(tmp_path, *({**cells, key: 0.5} for cells in V1)))
     assert run is not None
     assert run.groups[0].rollouts[0].rewards[key] == 0.5
 
 
 def row_of_rollouts(**cells: Any) -> dict[str, Any]:
     return {"input": "q", "output": "o", "gts": "g", "score": 1.0, "step": 1, **cells}
-
-
-def write(folder: Path, *rows: dict[str, Any]) -> Path:
-    return write_lines(folder / "1.jsonl", rows).parent
 
 
 def test_the_uid_names_the_group_even_where_prompts_are_equal(tmp_path: Path) -> None:
@@ -284,9 +276,7 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
 
 def test_a_folder_without_dumps_says_how_to_get_them(tmp_path: Path) -> None:
     (tmp_path / "other.txt").touch()
-    with pytest.raises(InputError, match="holds no rollouts") as caught:
-        read_run(tmp_path, ReadOptions(reader="verl"))
-    assert "trainer.rollout_data_dir" in (caught.value.hint or "")
+    assert "trainer.rollout_data_dir" in refusal(tmp_path, "holds no rollouts", ReadOptions(reader="verl"))
 
 
 ROW: dict[str, Any] = {
