@@ -487,7 +487,7 @@ def _evaluation_table(
     is_share = bool(np.all((scored >= 0) & (scored <= 1)))
     (mean,) = bootstrap_means(scored[:, None], prompts, resampling=resampling, share=is_share)
     if threshold is None and binary_threshold(scored) is None:
-        counted = np.unique(prompts, return_counts=True)[1] if len(scored) else np.zeros(1, dtype=np.int64)
+        counted = np.unique(prompts, return_counts=True)[1] if len(scored) else None
         reason = _NO_VERDICT if len(scored) else "no sample has this score"
         return _without_verdicts(reason, log, scorer, policy, source=run.source, mean=mean, counted=counted, run=run)
     name = _name_of(log, scorer, policy)

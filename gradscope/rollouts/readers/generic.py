@@ -110,7 +110,7 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
 
 def _alike(folder: Path, files: Collection[Path]) -> Path | None:
     """A glob of files in a folder whose names differ in numbers alone; None where it has others, too."""
-    alike = Path(glob.escape(str(folder)), re.sub("[0-9]+", "[0-9]*", next(iter(files)).name))
+    alike = Path(glob.escape(str(folder)), re.sub("[0-9]+", "[0-9]*", glob.escape(next(iter(files)).name)))
     return alike if expand(alike) == tuple(files) else None
 
 

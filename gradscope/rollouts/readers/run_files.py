@@ -106,10 +106,10 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
             return replace(run.with_missing(several), unread_metrics=several)
         if events:
             return _with(run, events, scalar_metrics(events, {}, quarantine), quarantine)
-        metrics: Mapping[int, Mapping[str, float]] = metric_lines(filter(Path.is_file, [lines]), {}, quarantine)
+        metrics = StepMetrics.of(metric_lines(filter(Path.is_file, [lines]), {}, quarantine))
         of_script = run.source.format == "generic"
-        if of_script and metrics and "grad_norm" not in naming_of(StepMetrics.of(metrics).columns, {}).parts:
-            metrics = table_metrics(lines, quarantine) or metrics  # in objects, or as text
+        if of_script and metrics and "grad_norm" not in naming_of(metrics.columns, {}).parts:
+            metrics = StepMetrics.of(table_metrics(lines, quarantine) or metrics)  # in objects, or as text
         if metrics or (lines.is_file() and (not of_script or quarantine.result().lost)):
             return _with(run, [lines], metrics, quarantine)
         if not of_script:

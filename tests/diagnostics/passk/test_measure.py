@@ -321,6 +321,7 @@ def test_a_folder_of_evaluations_is_a_table_a_log_and_scorer(
     assert "neither 0/1 nor -1/1" in judge.rows[0].pass_at_k.undefined
     assert (judge.num_prompts, judge.num_samples) == (3, (2, 2))
     assert none.rows[0].pass_at_k.undefined == "no sample has this score"
+    assert (none.num_prompts, none.num_samples) == (0, (0, 0))
     assert "the file is no zip archive" in damaged.rows[0].pass_at_k.undefined
     assert math.rows[0].pass_at_k.value == 1.0
     assert report.comparison is None

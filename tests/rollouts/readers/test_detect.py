@@ -163,18 +163,18 @@ def test_rollouts_beside_the_metrics_of_a_script_are_read_with_them(tmp_path: Pa
     assert run.metrics[1]["grad_norm"] == 1.0
     for named in ({"metric_columns": ("frac_reward_zero_std=loss",)}, {"columns": ColumnNames(step="step")}):
         assert read_run(tmp_path, ReadOptions(**named), metrics_alone=True).source.kind == "metrics"
-    (tmp_path / "rollouts.jsonl").rename(tmp_path / "rollouts_1.jsonl")
-    write_lines(tmp_path / "rollouts_2.jsonl", *(row | {"step": row["step"] + 2} for row in rows))
+    (tmp_path / "rollouts.jsonl").rename(tmp_path / "rollouts[a]_1.jsonl")
+    write_lines(tmp_path / "rollouts[a]_2.jsonl", *(row | {"step": row["step"] + 2} for row in rows))
     several = read_run(tmp_path)
     assert (len(several.groups), several.metrics[1]["grad_norm"]) == (8, 1.0)
     assert [Path(file).name for file in several.source.files] == [
-        "rollouts_1.jsonl",
-        "rollouts_2.jsonl",
+        "rollouts[a]_1.jsonl",
+        "rollouts[a]_2.jsonl",
         "metrics.jsonl",
     ]
     write_lines(tmp_path / "others.jsonl", *rows)
     assert "Name the file of rollouts" in refusal(tmp_path, "holds metrics and no rollouts")
-    names = "'others.jsonl', 'rollouts_1.jsonl'"
+    names = "'others.jsonl', 'rollouts[a]_1.jsonl'"
     sentence = f"Rollouts by step lie in files of several names, {names}, which are not pooled: name one of them."
     assert read_run(tmp_path, metrics_alone=True).source.missing[-1] == sentence
 
