@@ -165,12 +165,17 @@ def with_entries(
     rows: Iterable[Mapping[str, Any]],
     named_by_user: ColumnNames = ColumnNames(),  # noqa: B008 (it is frozen)
 ) -> list[dict[str, Any]]:
-    """Rows with the entries of their objects beside them, as ``object.entry``, and deeper ones that are named."""
+    """Rows with entries of their objects beside them, as ``object.entry``: those that are none, and named deeper ones."""
     deep = [name for name in astuple(named_by_user) if name is not None and name.count(".") > 1]
     return [
         dict(row)
         | {name: cell for name in deep if (cell := entry_in(row, name)) is not UNSET}
-        | {f"{of}.{name}": cell for of, cells in row.items() for name, cell in parse.mapping_of(cells).items()}
+        | {
+            f"{of}.{name}": cell
+            for of, cells in row.items()
+            for name, cell in parse.mapping_of(cells).items()
+            if not isinstance(cell, dict)
+        }
         | dict(row)  # a key of the row's own wins
         for row in rows
     ]

@@ -247,6 +247,10 @@ def test_a_refused_pickle_says_what_helps(
         ({"id": "a", "exact_answer": True, "target": "31"}, "--reward-column exact_answer."),
         ({"prompt": "p", "payload": {"reward_info": {"reward": 1}}}, "--reward-column payload.reward_info.reward."),
         ({"task_id": 1, "result": {"report": {"resolved": True}}}, "--reward-column result.report.resolved."),
+        (
+            {"prompt": "p", "of_score": {"id": 1, "score": {"value": {"acc": 1}}}},
+            "--reward-column of_score.score.value.acc.",
+        ),
     ],
 )
 def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str, Any], named: str) -> None:
