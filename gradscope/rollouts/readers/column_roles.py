@@ -165,7 +165,7 @@ def with_entries(
     rows: Iterable[Mapping[str, Any]],
     named_by_user: ColumnNames = ColumnNames(),  # noqa: B008 (it is frozen)
 ) -> list[dict[str, Any]]:
-    """Rows with entries of their objects beside them, as ``object.entry``: those that are none, and named deeper ones."""
+    """Rows with the plain entries of their objects beside them, as ``object.entry``, and deeper ones that are named."""
     deep = [name for name in astuple(named_by_user) if name is not None and name.count(".") > 1]
     return [
         dict(row)
