@@ -117,12 +117,11 @@ class Point(Struct, frozen=True, kw_only=True):
 
 def windows_of(chart: Chart) -> tuple[Window, ...]:
     """The positions of a chart over numbers, joined where there are more than :data:`MAX_POINTS`."""
-    positions = [float(position) for position in chart.places]
-    width = math.ceil(len(positions) / MAX_POINTS)
-    starts = range(0, len(positions), width or 1)
-    ends = [min(start + width, len(positions)) for start in starts]
+    places, width = chart.places, math.ceil(len(chart.places) / MAX_POINTS)
+    starts = range(0, len(places), width or 1)
+    ends = [min(start + width, len(places)) for start in starts]
     return tuple(
-        Window(low=positions[start], high=positions[end - 1], start=start, end=end)
+        Window(low=float(places[start]), high=float(places[end - 1]), start=start, end=end)
         for start, end in zip(starts, ends, strict=True)
     )
 
@@ -198,6 +197,7 @@ FULL = Canvas(width=760.0, height=258.0, left=72.0, right=24.0, top=34.0, bottom
 """As wide as the page."""
 CARD = Canvas(width=280.0, height=140.0, left=36.0, right=12.0, top=12.0, bottom=34.0, letter=7.0, most_ticks=4)
 """One of several side by side, where the title is the name of the vertical axis, too."""
+_FEW = 10  # positions that may be ticks themselves
 _MAX_MARKERS = 60
 _NUM_STYLES = 4
 
@@ -264,10 +264,10 @@ def kind_of_series(series: Series, index: int, chart: Chart) -> str:
 
 def _step_ticks(chart: Chart, across: Scale, canvas: Canvas) -> list[float]:
     """The positions themselves where they are few and far apart, else round integers."""
-    steps = [float(step) for step in chart.places]
-    positions = [across(step) for step in steps]
-    gaps = [after - before for before, after in pairwise(positions)]
-    if len(steps) <= 10 and (not gaps or min(gaps) >= canvas.letter * (1 + max(len(f"{step:g}") for step in steps))):
+    steps = [float(step) for step in chart.places[: _FEW + 1]]
+    gaps = [after - before for before, after in pairwise(map(across, steps))]
+    label = canvas.letter * (1 + max(len(f"{step:g}") for step in steps))
+    if len(steps) <= _FEW and min(gaps, default=label) >= label:
         return steps
     return [value for value in ticks(across.low, across.high, most=canvas.most_ticks) if value == int(value)]
 
