@@ -6,6 +6,7 @@ Tables have room for footnotes and columns and word their numbers in :mod:`grads
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TypeVar
@@ -155,3 +156,12 @@ def counted(number: int, noun: str) -> str:
         ('1 file', '2,000 files')
     """
     return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def without_numbers(sentence: str) -> str:
+    """What sentences share that differ in their numbers only, one update or several.
+
+    >>> without_numbers("3 updates lie behind step 12") == without_numbers("1 update lie behind step 7")
+    True
+    """
+    return re.sub(r"\d[\d.e+%-]*", "0", sentence).replace("0 updates", "0 update")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from gradscope.render.terminal.names import ALL
 from gradscope.render.views.view import Column, Selection, View, Word, digits
 from gradscope.render.words import FACTS, STYLES, Footnotes, Tone, cell
 from gradscope.results.norms import Quantity, ReplayReport, SpikeReport, StepReplay
-from gradscope.say import counted, evenly, named_steps, number
+from gradscope.say import counted, evenly, named_steps, number, without_numbers
 
 _TONES: Mapping[str, Tone] = {"match": "fine", "mismatch": "problem", "cannot": "unknown", "no_gradient": "unknown"}
 _NORM = "grad_norm"
@@ -67,7 +66,9 @@ def _answer(report: ReplayReport, *, show_all: bool) -> Blocks:
 
 
 def _steps(steps: Sequence[StepReplay], notes: Footnotes) -> Table:
-    likewise = Counter(_shape(quantity.cause) for step in steps for quantity in step.quantities if quantity.cause)
+    likewise = Counter(
+        without_numbers(quantity.cause) for step in steps for quantity in step.quantities if quantity.cause
+    )
     first: dict[str, str] = {}
 
     def verdict(name: str) -> Callable[[StepReplay], Word]:
@@ -77,7 +78,7 @@ def _steps(steps: Sequence[StepReplay], notes: Footnotes) -> Table:
             quantity = next((quantity for quantity in step.quantities if quantity.name == name), None)
             if quantity is None or quantity.cause is None:
                 return Word("") if quantity is None else Word(quantity.verdict, _TONES[quantity.verdict])
-            shape = _shape(quantity.cause)
+            shape = without_numbers(quantity.cause)
             more = f" (likewise {likewise[shape] - 1} more)" if likewise[shape] > 1 else ""
             advice = f". {quantity.advice}" if quantity.advice else ""
             note = first.setdefault(shape, f"{quantity.cause}{more}{advice}")
@@ -109,7 +110,7 @@ def _causes(steps: Sequence[StepReplay], *, most: int | None = None) -> Blocks:
     for step in steps:
         for quantity in step.quantities:
             if quantity.cause is not None:
-                by_cause.setdefault((quantity.name, _shape(quantity.cause)), []).append((step.step, quantity))
+                by_cause.setdefault((quantity.name, without_numbers(quantity.cause)), []).append((step.step, quantity))
     by_norm_first = sorted(by_cause.items(), key=lambda item: (item[0][0] != _NORM, -len(item[1])))
     for (name, _), cases in by_norm_first[:most]:
         first = cases[0][1]
@@ -119,10 +120,6 @@ def _causes(steps: Sequence[StepReplay], *, most: int | None = None) -> Blocks:
         yield Group(head, Padding(cell(f"{first.cause}{advice}"), (0, 0, 0, 2)))
     if most is not None and len(by_cause) > most:
         yield cell(f"{counted(len(by_cause) - most, 'more cause')}: --show causes.")
-
-
-def _shape(cause: str) -> str:
-    return re.sub(r"\d[\d.e+%-]*", "0", cause).replace("0 updates", "0 update")
 
 
 _MAX_ROLLOUTS = 5  # of the answer; all are in ``--show rollouts``

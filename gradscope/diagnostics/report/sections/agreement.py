@@ -7,7 +7,6 @@ gradients were recomputed, these are compared with the recomputed ones. Else wha
 from __future__ import annotations
 
 import math
-import re
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from gradscope.results.logged import MismatchNumbers, SamplerMismatch
 from gradscope.results.norms import ReplayReport
 from gradscope.results.report import Chart, ReportSection, ReportTable, SeriesKind, Severity
 from gradscope.rollouts.run import Run
-from gradscope.say import counted, number, percent, with_interval
+from gradscope.say import counted, number, percent, with_interval, without_numbers
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
@@ -350,7 +349,7 @@ def _causes(report: ReplayReport) -> tuple[ReportTable, ...]:
     for step in report.steps:
         for quantity in step.quantities:
             if quantity.cause:
-                alike = (quantity.name, quantity.verdict, re.sub(r"\d[\d.e+%-]*", "0", quantity.cause))
+                alike = (quantity.name, quantity.verdict, without_numbers(quantity.cause))
                 rows.setdefault(alike, (quantity.cause, []))[1].append(step.step)
     return table_of_cells(
         "Causes and remarks, as they are worded at the first of their steps",
