@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (76_097, 330), "tests": (61_824, 415), "benchmarks": (5_886, 43)}
+BUDGET = {"gradscope": (76_012, 328), "tests": (61_855, 413), "benchmarks": (5_886, 43)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 
