@@ -407,10 +407,10 @@ def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) ->
     for name in names:
         steps, values = run.courses.course(name)
         first_names.setdefault((steps.tobytes(), values.tobytes()), name)
-    others = [name for name in first_names.values() if name not in courses and not _is_steady(run, name)]
+    compared = [name for name in first_names.values() if name not in courses and not _is_steady(run, name)]
     del first_names
-    for name in others:
-        metric = metric_at(name, run.courses.by_step(name), step, num_chosen_from=len(others))
+    for name in compared:
+        metric = metric_at(name, run.courses.by_step(name), step, num_chosen_from=len(compared))
         if abs(metric.deviation.value or 0.0) > (metric.by_chance.value or math.inf):
             yield replace(metric, is_unusual=stands_out)
 

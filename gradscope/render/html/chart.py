@@ -117,11 +117,11 @@ class Point(Struct, frozen=True, kw_only=True):
 
 def windows_of(chart: Chart) -> tuple[Window, ...]:
     """The positions of a chart over numbers, joined where there are more than :data:`MAX_POINTS`."""
-    places, width = chart.places, math.ceil(len(chart.places) / MAX_POINTS)
-    starts = range(0, len(places), width or 1)
-    ends = [min(start + width, len(places)) for start in starts]
+    positions, width = chart.places, math.ceil(len(chart.places) / MAX_POINTS)
+    starts = range(0, len(positions), width or 1)
+    ends = [min(start + width, len(positions)) for start in starts]
     return tuple(
-        Window(low=float(places[start]), high=float(places[end - 1]), start=start, end=end)
+        Window(low=float(positions[start]), high=float(positions[end - 1]), start=start, end=end)
         for start, end in zip(starts, ends, strict=True)
     )
 
