@@ -88,7 +88,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
         raise InputError(message, hint=f"Name one: {names[0]}")
     files = groups[0]
     kinds = [kind for kind in map(opened, files) if kind is not None]
-    quarantine, rows = MetricsLog(request.progress, files), RunRows()
+    quarantine, rows = MetricsLog(request.progress, files), RunRows(_known_keys)
     keys: tuple[str, ...] = ()
     for kind in kinds:
         _, keys, run_keys = _first_rows(kind.path, options.columns.step)
@@ -168,6 +168,12 @@ def _contradicting(path: Path, files: Sequence[Path], options: ReadOptions) -> I
 def _are_contradictory(rows: RunRows, logs: Sequence[StepMetrics]) -> bool:
     """Whether most steps of the first rows of a file have several with different values, and these are no means."""
     return _have_batches(rows, logs) and not any(MEAN_REWARDS & set(map(bare, log.columns)) for log in logs)
+
+
+def _known_keys(keys: Iterable[str]) -> set[str]:
+    """The keys of metrics that have a common name."""
+    logged = tuple(keys)
+    return {part.formula for part in naming_of(logged, {}).parts.values()}.intersection(logged)
 
 
 def _have_batches(rows: RunRows, logs: Iterable[StepMetrics]) -> bool:
@@ -298,7 +304,7 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
 def _first_look(file: Path, options: ReadOptions) -> tuple[list[MetricTable], RunRows, list[StepMetrics]]:
     """The tables in the first rows of a file, their rows and the runs among these; nothing of other files."""
     pieces: Sequence[Piece] = ()
-    rows = RunRows()
+    rows = RunRows(_known_keys)
     with contextlib.suppress(InputError):
         kind = opened(file)
         pieces, step_keys, run_keys = ([], (), ()) if kind is None else _first_rows(kind.path, options.columns.step)

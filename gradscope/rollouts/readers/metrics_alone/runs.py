@@ -8,7 +8,7 @@ whose later rows count, or, from the first step on, another run.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain, repeat
 from operator import itemgetter
@@ -269,7 +269,9 @@ class _Part(Struct, kw_only=True):
 class RunRows:
     """The rows read so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Callable[[Iterable[str]], Collection[str]] = frozenset) -> None:
+        """None yet; ``known`` chooses the keys of which rows of one step may not contradict each other, if any."""
+        self._known = known
         self.num_without_step = self.num_held_out = 0
         self.num_conflicts = 0  # rows that contradict the previous row of the same step
         self.counts_steps = False
@@ -356,7 +358,9 @@ class RunRows:
         if (np.diff(steps) > 0).all():
             return parts
         earlier = np.full(len(steps), -1)  # the last earlier row with another number at the same step
-        for column in numbers.values():
+        contradicts = np.zeros(len(steps), dtype=np.bool_)
+        counted = self._known(numbers) or numbers.keys()  # timings of parts of a step, say, are in rows of their own
+        for key, column in numbers.items():
             at = np.arange(len(steps)) if column.at is None else column.at
             order = np.argsort(steps[at], kind="stable")
             before, after = order[:-1], order[1:]
@@ -364,6 +368,7 @@ class RunRows:
             is_other = (first != second) & ~(np.isnan(first) & np.isnan(second))
             is_other &= steps[at[before]] == steps[at[after]]
             np.maximum.at(earlier, at[after[is_other]], at[before[is_other]])
+            contradicts[at[after[is_other]]] |= key in counted
         stack: list[int] = []  # rows at which it was resumed, without those undone by a later one
         lowest, seen = int(steps[0]), 0
         goes_back = np.append(False, np.diff(steps) <= 0) & (earlier >= 0)
@@ -373,7 +378,7 @@ class RunRows:
             if other < part.start or (resumed < len(stack) and steps[stack[resumed]] <= step):
                 continue  # the earlier row no longer counts
             if step == steps[row - 1]:
-                self.num_conflicts += 1
+                self.num_conflicts += bool(contradicts[row])
                 continue
             lowest, seen = min(lowest, int(steps[seen:row].min())), row
             if step <= lowest:

@@ -130,6 +130,20 @@ def series(tmp_path: Path, *rows: Any) -> Path:
     return write_lines(tmp_path / "metrics.jsonl", *rows)
 
 
+@pytest.mark.parametrize("key", ["profiling/Time taken: f", "eval_acc", "my_number"])
+def test_other_numbers_may_differ_within_a_step_where_those_of_training_stand_once(tmp_path: Path, key: str) -> None:
+    rows = [
+        row
+        for step in (10, 20)
+        for row in ({key: 1.0}, {key: 2.0}, {"train/reward": step / 10, "train/loss": 0.1}, {key: 3.0})
+        for row in [{"train/global_step": step} | row]
+    ]
+    assert read(series(tmp_path, *rows)).metrics.by_step("reward") == {10: 1.0, 20: 2.0}
+    rows += [{"train/global_step": step, "train/reward": 0.7} for step in (10, 20)]
+    rows.sort(key=lambda row: row["train/global_step"])
+    refusal(series(tmp_path, *rows), "several rows a step", metrics_alone=True)
+
+
 def test_a_run_that_was_resumed_counts_as_its_later_rows(tmp_path: Path) -> None:
     rows = [{"step": step, "reward": step / 10} for step in (1, 2, 3, 4)]
     path = series(tmp_path, *rows, {"step": 3, "reward": 0.9}, {"step": 4, "loss": 1.0})
