@@ -35,6 +35,20 @@ def test_reasons_are_counted_with_their_first_location_the_most_frequent_first()
     ]
 
 
+def test_lines_of_metrics_that_cannot_be_used_are_a_lost_part_of_the_run() -> None:
+    log, lines = QuarantineLog(), filled()
+    lines.add(BLANK, "log:7")
+    log.add_unreadable_metrics(lines)
+    with pytest.raises(InputError, match=r"^2 lines of metrics cannot be used: text \(first at log:4\)\.$") as caught:
+        log.raise_unreadable()
+    assert caught.value.hint == "Copy the file again."
+    assert [lost.partition(":")[0] for lost in log.result().lost] == [
+        "2 lines of metrics cannot be used",
+        "1 line of metrics cannot be used",
+        "1 line of metrics cannot be used",
+    ]
+
+
 def test_a_line_that_holds_many_rollouts_counts_as_many_as_those_that_were_read() -> None:
     log = QuarantineLog()
     lines = log.of_lines()
