@@ -35,7 +35,8 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _STEP_FIRST = re.compile(
-    r"(?<!\()\b(?:(?:global_|training_)?step|iter(?:ation)?|update)(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b(?!\s?/)",
+    r"(?<!\()\b(?:(?:global_|training_)?step|iter(?:ation)?|update)(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b"
+    r"(?!\s?/|\.[0-9]*[1-9e])",
     re.IGNORECASE,
 )
 _PIPED = re.compile(
