@@ -68,6 +68,8 @@ _STEP_OF_EPOCH = re.compile(
     r"(?:(?:step|batch|iter(?:ation)?)\W{0,3}|(?<=\()(?=[0-9]{1,15}/))(?P<step>[0-9]{1,15})\b(?:/[0-9]{1,15})?",
     re.IGNORECASE,
 )
+_SKIPPED = re.compile(r"\bskip(?:ped|ping)? (?=(?:\w{1,40}[ _])?(?:reward|score)s?[\s:=])", re.IGNORECASE)
+"""What says that a step had no update, before its reward."""
 _EPISODE_FIRST = re.compile(r"^\W*episode[\s:=#]{1,9}(?P<number>[0-9]{1,15})\b", re.IGNORECASE)
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
@@ -197,6 +199,7 @@ class PrintedLines:
 
     def _line(self, text: str) -> Values:
         lowered = text.lower()  # searched for words first, as most lines have none, and patterns take longer
+        text = _SKIPPED.sub("", text) if "skip" in lowered else text
         of_epoch = _STEP_OF_EPOCH.search(text) if "epoch" in lowered else None
         if of_epoch is not None and (values := _named(text[of_epoch.end() :])):
             return {**values, "epoch": int(of_epoch["epoch"]), "step": int(of_epoch["step"])}
