@@ -64,12 +64,16 @@ _STEP_OF_ALL = re.compile(
 )
 _STEP_WORD = re.compile(r"step|iter|update", re.IGNORECASE)
 _STEP_OF_EPOCH = re.compile(
-    r"\bepoch\W{0,3}(?P<epoch>[0-9]{1,9})(?:/[0-9]{1,9})?\W{1,4}"
+    r"\b(?:epoch|iter(?:ation)?(?=\W{0,3}[0-9]{1,9}/[0-9]{1,9}\W{1,4}step\b))"
+    r"\W{0,3}(?P<epoch>[0-9]{1,9})(?:/[0-9]{1,9})?\W{1,4}"
     r"(?:(?:step|batch|iter(?:ation)?)\W{0,3}|(?<=\()(?=[0-9]{1,15}/))(?P<step>[0-9]{1,15})\b(?:/[0-9]{1,15})?",
     re.IGNORECASE,
 )
 _SKIPPED = re.compile(r"\bskip(?:ped|ping)? (?=(?:\w{1,40}[ _])?(?:reward|score)s?[\s:=])", re.IGNORECASE)
 """What says that a step had no update, before its reward."""
+_MEAN_REWARD = re.compile(
+    rf"^\W*(?P<key>(?:mean|average|avg)[ _]rewards?)\s?[:=]\s{{0,2}}(?P<value>{_NUMBER})\s*$", re.IGNORECASE
+)
 _EPISODE_FIRST = re.compile(r"^\W*episode[\s:=#]{1,9}(?P<number>[0-9]{1,15})\b", re.IGNORECASE)
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
@@ -141,7 +145,8 @@ class PrintedLines:
     ``Epoch [E/F], Step [N/M], name: value``, ``Step N: mean reward 0.5, loss 0.1``, or columns below a line of names
     with ``step``, as pandas prints them; ``Episode N`` numbers an episode,
     which may count as a step. The dictionaries of TRL and its relatives do not name their step: it is that in the line
-    before them, else the count of the progress bar before, where each has one.
+    before them, else the count of the progress bar before, where each has one. A line of a mean reward alone is of the
+    step in the line after it where the first such line comes before any step.
     """
 
     def __init__(self) -> None:
@@ -153,10 +158,13 @@ class PrintedLines:
         self._above: int | None = None
         self._columns: list[str] = []  # of the table that is being read
         self._before: Values = {}  # the metrics of the line before, if it names its step
+        self._ahead: Values = {}  # the mean reward that the line before has alone, if such a line came before any step
+        self._is_ahead = self._has_step = False
 
     def read(self, location: str, line: str) -> Values | str | None:
         """The metrics of a line with its step; the reason where they are damaged; None for a line without metrics."""
         before, self._before = self._before, {}
+        ahead, self._ahead = self._ahead, {}
         if "{" not in line and not _OF_INTEREST.search(line):  # as most lines of a text
             self._columns = [] if any(map(str.isalnum, line)) else self._columns
             return None
@@ -177,6 +185,12 @@ class PrintedLines:
             self._before = {**_in_dictionary(text[dictionary.start() :]), "step": int(dictionary["step"])}
         else:
             self._before = self._line(text)
+        if self._before:
+            self._has_step = True
+            self._before = {**ahead, **self._before} if self._is_ahead else self._before
+        elif "eward" in text and (mean := _MEAN_REWARD.match(text)) is not None:
+            self._is_ahead |= not self._has_step
+            self._ahead = {plain_name(mean["key"]): number_or_text(mean["value"])}
         return self._before or None
 
     def _dictionary(self, location: str, text: str, values: Values, before: Values) -> Values | str | None:
@@ -200,7 +214,7 @@ class PrintedLines:
     def _line(self, text: str) -> Values:
         lowered = text.lower()  # searched for words first, as most lines have none, and patterns take longer
         text = _SKIPPED.sub("", text) if "skip" in lowered else text
-        of_epoch = _STEP_OF_EPOCH.search(text) if "epoch" in lowered else None
+        of_epoch = _STEP_OF_EPOCH.search(text) if "epoch" in lowered or "iter" in lowered else None
         if of_epoch is not None and (values := _named(text[of_epoch.end() :])):
             return {**values, "epoch": int(of_epoch["epoch"]), "step": int(of_epoch["step"])}
         bar = _AFTER_BAR.search(text) if has_bar(text) else None

@@ -225,6 +225,8 @@ def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: s
         ("Epoch [1/3], Iter [5/9], Reward: 1", {"reward": 1.0, "epoch": 1, "step": 5}),
         ("Epoch:[1/2](20/9751), Reward: -2, KL_ref: 0.5", {"reward": -2.0, "kl_ref": 0.5, "epoch": 1, "step": 20}),
         ("Epoch (1/3), loss: 0.5", None),
+        ("Iteration 2/3, Step 4/50, GRPO iter 1/1, loss: 0.5", {"loss": 0.5, "epoch": 2, "step": 4}),
+        ("iter 5/9, env step 3/8: reward=1", {"reward": 1.0, "step": 5}),
         ("[step 9/20] rewards=['0.50', '1.00'] lr=0", {"rewards": 0.75, "lr": 0.0, "step": 9}),
         pytest.param("epoch 1 " * 50_000, None, id="epochs in time that grows with the line"),
         ("eval 10/64 | reward=0.5", None),
@@ -244,6 +246,25 @@ def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: s
 )
 def test_lines(line: str, values: Any) -> None:
     assert PrintedLines().read("x:1", line) == values
+
+
+def test_a_mean_reward_alone_in_a_line_is_of_the_step_after_it_where_it_comes_first() -> None:
+    lines = [
+        "Average Reward: 0.5",
+        "Step 1/9, loss: 1",
+        "Average Reward: 0.25",
+        "Step 2/9, loss: 2",
+        "Step 3/9, loss: 3",
+    ]
+
+    def rewards(*of: str) -> list[Any]:
+        printed = PrintedLines()
+        read = [printed.read(f"x:{at}", line) for at, line in enumerate(of)]
+        return [values.get("average_reward") for values in read if isinstance(values, dict)]
+
+    assert rewards(*lines) == [0.5, 0.25, None]
+    assert rewards(*lines[1:]) == [None, None, None]
+    assert rewards(lines[0], "Saved 3 files", lines[1]) == [None]
 
 
 @pytest.mark.parametrize(
