@@ -509,7 +509,8 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
     """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position.
 
     Positions are no steps of the lines that name theirs: the dictionaries are a run of their own, or set aside where
-    the lines are as many and have as much in them.
+    the lines are as many and have as much in them. Bars of which only the end was printed take their position if
+    nothing else was read, and are set aside otherwise.
     """
     printed = PrintedLines()
     num_lines = widest = 0
@@ -520,6 +521,12 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
         elif values is not None:
             num_lines, widest = num_lines + 1, max(widest, len(values))
             yield MetricRow(location, values)
+    for position, (location, values) in enumerate(printed.ended, start=1):
+        if not num_lines and not printed.unnumbered:
+            yield MetricRow(location, {**values, "step": position, STEP_IS_POSITION: 1.0})
+        else:
+            quarantine.add("the bar of progress is at its end, which is no step", location)
+            quarantine.row_read()
     dictionaries = printed.unnumbered
     counts = [(0, 0), *((bar, position) for _, _, bar, position in dictionaries)]
     is_counted = all(before < bar or (bar and position == 1) for (before, _), (bar, position) in pairwise(counts))

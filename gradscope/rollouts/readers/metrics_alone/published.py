@@ -78,7 +78,7 @@ _EPISODE_FIRST = re.compile(r"^\W*episode[\s:=#]{1,9}(?P<number>[0-9]{1,15})\b",
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _AFTER_BAR = re.compile(
-    r"\b(?P<step>[0-9]{1,12})/[0-9]{1,12} \[[^\[\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\[\]]{1,2000})\]"
+    r"\b(?P<step>[0-9]{1,12})/(?P<total>[0-9]{1,12}) \[[^\[\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\[\]]{1,2000})\]"
 )
 _DASHED = re.compile(r" - [^\s:]+:\S+ - ")
 _NUMBERS = msgspec.json.Decoder(dict[str, float], strict=False)
@@ -153,6 +153,9 @@ class PrintedLines:
         self.unnumbered: list[tuple[str, dict[str, Any], int, int]] = []
         """Location, values, the count of the last progress bar, and position in its training, from 1, of dictionaries
         without a step."""
+        self.ended: list[tuple[str, Values]] = []
+        """Location and values of bars of progress of which only the end was printed, whose total is no step."""
+        self._running: set[str] = set()  # the totals of other bars
         self._bar = 0
         self._position = 0
         self._above: int | None = None
@@ -184,7 +187,7 @@ class PrintedLines:
         if dictionary is not None:
             self._before = {**_in_dictionary(text[dictionary.start() :]), "step": int(dictionary["step"])}
         else:
-            self._before = self._line(text)
+            self._before = self._line(location, text)
         if self._before:
             self._has_step = True
             self._before = {**ahead, **self._before} if self._is_ahead else self._before
@@ -211,7 +214,7 @@ class PrintedLines:
         self.unnumbered.append((location, values, self._bar, self._position))
         return None
 
-    def _line(self, text: str) -> Values:
+    def _line(self, location: str, text: str) -> Values:
         lowered = text.lower()  # searched for words first, as most lines have none, and patterns take longer
         text = _SKIPPED.sub("", text) if "skip" in lowered else text
         of_epoch = _STEP_OF_EPOCH.search(text) if "epoch" in lowered or "iter" in lowered else None
@@ -219,6 +222,11 @@ class PrintedLines:
             return {**values, "epoch": int(of_epoch["epoch"]), "step": int(of_epoch["step"])}
         bar = _AFTER_BAR.search(text) if has_bar(text) else None
         if bar is not None and any(map(_REWARD_OR_LOSS.search, values := _named(bar["rest"]))):
+            if bar["step"] == bar["total"] and bar["total"] not in self._running:
+                if not self.ended or self.ended[-1][1] != values:  # the end is often drawn twice
+                    self.ended.append((location, values))
+                return {}
+            self._running.add(bar["total"])
             return {**values, "step": int(bar["step"])}
         first = _STEP_FIRST.search(text) if any(word in lowered for word in ("step", "iter", "update")) else None
         above = _STEP_ABOVE.search(text) if "step " in lowered else None

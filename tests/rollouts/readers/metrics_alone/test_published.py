@@ -248,6 +248,18 @@ def test_lines(line: str, values: Any) -> None:
     assert PrintedLines().read("x:1", line) == values
 
 
+def test_the_ends_of_bars_are_no_steps(tmp_path: Path) -> None:
+    def read(text: str) -> tuple[list[int], int]:
+        (tmp_path / "x.log").write_text(text)
+        report = measure_degeneracy(tmp_path)
+        return [*report.metrics[0].steps], report.source.quarantined.num_rows
+
+    ends = "".join(f"train: 100%|#| {n}/{n} [00:09<00:00, 1.5it/s, loss=0.{n}]\n" for n in (25, 25, 12, 9))
+    assert read(ends) == ([1, 2, 3], 0)
+    assert read("step 4 | loss=1\n" + ends) == ([4], 3)
+    assert read(ends.replace("25/25", "24/25", 1).replace("12/12", "25/25")) == ([24, 25], 1)
+
+
 def test_a_mean_reward_alone_in_a_line_is_of_the_step_after_it_where_it_comes_first() -> None:
     lines = [
         "Average Reward: 0.5",
