@@ -101,7 +101,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     logged = chosen.metrics()
     if are_means := _have_batches(rows, [logged]):
         logged = chosen.metrics(of_batches=True)
-    naming = naming_of(logged.columns, named)
+    naming, refuted = naming_of(logged.columns, named).held_against(logged)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
     of_run = [name for name in quarantine.lists if chosen.name == name or chosen.name.startswith(f"{name}/")]
     lists = quarantine.lists if len(quarantine.lists) == 1 else of_run
@@ -125,7 +125,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
         recognized=f"{title}{one_run}, {counted(len(metrics), 'step')}",
         files=tuple(map(str, files)),
         num_rows=chosen.num_rows,
-        inferred=(*naming.sentences, *sentences, *chosen.sentences, *impossible),
+        inferred=(*naming.sentences, *refuted, *sentences, *chosen.sentences, *impossible),
         missing=(*_listed_rewards(path), *_contradicting(path, files, options), switch_on(logged.columns)),
         quarantined=quarantine.result(),
     )

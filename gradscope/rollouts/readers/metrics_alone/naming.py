@@ -31,6 +31,7 @@ class Derived(Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...]  # the keys that it is computed from, all of which a step must have
     formula: str  # the formula as text, with the keys
     make: Callable[..., Floats]  # computes it from the values of the keys in order; NaN where undefined
+    is_guess: bool = False  # a share of counts under names of somebody's own, which a number above 1 refutes
 
 
 class CommonMetric(Struct, frozen=True, kw_only=True):
@@ -221,6 +222,16 @@ class Naming(Struct, frozen=True):
         columns = {name: _filled_from(part, metrics.columns.get(name), len(metrics)) for name, part in named.items()}
         return StepMetrics(metrics.steps, {**columns, **{k: v for k, v in metrics.columns.items() if k not in columns}})
 
+    def held_against(self, metrics: StepMetrics) -> tuple[Naming, tuple[str, ...]]:
+        """Without the guesses that a log's numbers refute, and a sentence on each of these."""
+        guesses = {name: _made(part, metrics).values for name, part in self.parts.items() if part.is_guess}
+        refuted = {name: values for name, values in guesses.items() if (values > 1 + _ROUNDING).any()}
+        sentences = (
+            f"{self.parts[name].formula} is up to {np.nanmax(values):.3g}, as no share of groups is: it is not {name}."
+            for name, values in refuted.items()
+        )
+        return Naming({name: part for name, part in self.parts.items() if name not in refuted}), tuple(sentences)
+
     @property
     def sentences(self) -> tuple[str, ...]:
         """A sentence on the common names that differ from the trainer's own."""
@@ -296,7 +307,7 @@ def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     kinds = [(key, of - kind) for kind in _GROUPS[name] for key, of in words.items() if of >= kind]
     shares = [share for key, rest in kinds for share in _share(key, rest)]
     counts = [
-        _over(key, total)
+        replace(_over(key, total), is_guess=True)
         for key, rest in kinds
         if rest <= _COUNT
         for total, of in words.items()
@@ -321,6 +332,7 @@ def _sum(first: Derived, second: Derived) -> Derived:
         keys=(*first.keys, *second.keys),
         formula=f"{first.formula} + {second.formula}",
         make=lambda *values: first.make(*values[:size]) + second.make(*values[size:]),
+        is_guess=first.is_guess or second.is_guess,
     )
 
 
