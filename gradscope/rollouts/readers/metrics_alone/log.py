@@ -36,6 +36,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     OneRun,
     Piece,
     RunRows,
+    by_run,
     hold_rollouts,
     is_step,
     numbers_by_key,
@@ -285,7 +286,8 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
             text = f"{file} has one row of metrics ({named}) and no step: what a run or an evaluation came to."
             raise InputError(text, hint="Give the file with a row a step, or with a row a rollout.")
         first = [table for table in tables[:1] if len(table.at) > 1]
-        ascending = [
+        ascending = [key for table in first for key in table.columns if "step" in key.lower() and _counts(table, key)]
+        ascending += [
             key for table in first for key in table.columns if _rises(first, key) and "seed" not in key.lower()
         ]
         named_step = f"Name it: --step-column {shlex.quote(ascending[0])}" if ascending else ""
@@ -364,6 +366,12 @@ def _rises(tables: Iterable[MetricTable], key: str) -> bool:
     """Whether the rows with the same keys have a higher whole number each."""
     with_key = (steps_in(table, [key]) for table in tables if key in table.columns)
     return all((np.diff(steps, prepend=-1) > 0).all() for steps in with_key)
+
+
+def _counts(table: MetricTable, key: str) -> bool:
+    """Whether all rows have a whole number, of most higher than that of the row before in their run."""
+    changes = np.concatenate([np.diff(steps_in(part, [key])) for part in by_run(table, RUNS)])
+    return bool((steps_in(table, [key]) >= 0).all()) and 2 * np.count_nonzero(changes > 0) > len(changes)
 
 
 def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str | None) -> OneRun:
