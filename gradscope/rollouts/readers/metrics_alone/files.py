@@ -147,6 +147,7 @@ class MetricFile(Struct, frozen=True):
     path: Path
     read: Callable[[Path, MetricsLog], Rows]
     """Its rows; an :class:`InputError` where it cannot be read to its end."""
+    is_loggers: bool = False  # whether a logger wrote it, which has nothing but metrics
 
     def pieces(self, quarantine: MetricsLog) -> Iterator[Piece]:
         """Its rows in pieces; a rest that cannot be read is set aside."""
@@ -193,11 +194,11 @@ def opened(file: Path) -> MetricFile | None:
         except EOFError:  # a compressed file that is cut off: judged by the rows that can be read
             first = b""
     if ".tfevents." in file.name:
-        return MetricFile("TensorBoard's events", file, _events)
+        return MetricFile("TensorBoard's events", file, _events, is_loggers=True)
     if first.startswith(WANDB_START):
-        return MetricFile("W&B's own file", file, _wandb)
+        return MetricFile("W&B's own file", file, _wandb, is_loggers=True)
     if first.startswith(b"SQLite format 3"):
-        return MetricFile("trackio's database", file, _trackio)
+        return MetricFile("trackio's database", file, _trackio, is_loggers=True)
     if mlflow_name(file) and MLFLOW_LINE.match(first.partition(b"\n")[0]):
         return MetricFile("MLflow's metrics", file, _mlflow)
     suffixes = [suffix for suffix in file.suffixes if suffix != ".gz"]

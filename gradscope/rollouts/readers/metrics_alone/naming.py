@@ -292,6 +292,21 @@ def is_verdict(key: str) -> bool:
     return not words & _NO_SCORES and bool(words & (_CORRECT if words.isdisjoint(_EVALUATIONS) else _SCORES))
 
 
+_MEANS = ({"reward", "rewards"}, {"r", "return", "returns", "score", "scores"}, _CORRECT | {"em"})
+
+
+def likely_rewards(keys: Iterable[str]) -> list[str]:
+    """The keys that may be the mean reward of training by a word of theirs, the likeliest first.
+
+    >>> likely_rewards(["em", "avg_r_format", "avg_r_total", "eval/reward", "loss"])
+    ['avg_r_total', 'avg_r_format', 'em']
+    """
+    words = {key: of for key in keys if not (of := set(_BETWEEN.split(key.lower()))) & (_NO_SCORES | _EVALUATIONS)}
+    ranks = {key: [at for at, kind in enumerate(_MEANS) if of & kind] for key, of in words.items()}
+    means = {"mean", "avg", "average", "total"}
+    return sorted(filter(ranks.get, ranks), key=lambda key: (ranks[key][0], -len(words[key] & means)))
+
+
 def _of_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     """A metric under a name of somebody's own, all words of which are known; None where several are as plain."""
     kinds = [(len(of), key) for kind in _KINDS[name] for key, of in words.items() if kind <= of <= kind | _FURTHER]
