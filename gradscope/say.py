@@ -145,7 +145,7 @@ def amount(value: float) -> str:
     >>> amount(12.53), amount(20480.4)
     ('12.5', '20,480')
     """
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:z.3g}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -238,7 +238,7 @@ def lost_sentence(verdicts: Sequence[MetricCourse], reward_goes: str = "is") -> 
     more = f"; likewise {', '.join(name for name, _ in lost[1:3])}" if lost[1:] else ""
     more += f" and {len(lost) - 3} more" if lost[3:] else ""
     apart = f" while the mean reward {reward_goes}" if reward_goes in ("rises", "hardly rises") else ""
-    return f"{name} falls{apart}: {', '.join(f'{mean:.3g} {where}' for mean, where in means)}{more}."
+    return f"{name} falls{apart}: {', '.join(f'{mean:z.3g} {where}' for mean, where in means)}{more}."
 
 
 def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = None) -> str:
@@ -251,10 +251,10 @@ def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = No
         return ""
     if _is_flat(course):  # which is said of levels
         return ""
-    parts = [f"{mean:.3g} {where}" for mean, where in _fifths(course)]
+    parts = [f"{mean:z.3g} {where}" for mean, where in _fifths(course)]
     if not parts:
         first, last = course.values[0], course.values[-1]
-        return f"The mean reward was {first:.3g} at step {course.steps[0]} and {last:.3g} at step {course.steps[-1]}."
+        return f"The mean reward was {first:z.3g} at step {course.steps[0]} and {last:z.3g} at step {course.steps[-1]}."
     goes = goes or reward_goes(courses)
     return f"The mean reward {'was' if goes == 'is' else f'{goes}:'} {', '.join(parts)}."
 

@@ -97,7 +97,7 @@ class Footnotes(Struct, kw_only=True):
 
 
 def format_number(value: float, style: Style) -> str:
-    """A number with as many digits as its kind bears, a word where it is not finite.
+    """A number with as many digits as its kind bears, a word where it is not finite; no norm or count is ``-0``.
 
     Three decimals for shares, and an exponent where these would read as zero; two for ranks.
 
@@ -107,9 +107,9 @@ def format_number(value: float, style: Style) -> str:
     if not math.isfinite(value):
         return non_finite_word(value)
     if style == "count":
-        return f"{value:,.0f}"
+        return f"{value:z,.0f}"
     if style == "norm":
-        return f"{value:.4g}"
+        return f"{value:z.4g}"
     sign = "+" if style == "gap" else ""
     if style == "rank":
         return f"{value:{sign}.2f}"

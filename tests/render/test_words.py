@@ -46,6 +46,9 @@ def test_a_cell_does_not_read_markup() -> None:
         (5.349, "rank", "5.35"),
         (1234567.0, "count", "1,234,567"),
         (0.548219, "norm", "0.5482"),
+        (-0.0, "norm", "0"),
+        (-0.4, "count", "0"),
+        (-0.001, "rank", "-0.00"),  # an interval's end says on which side of zero it is
     ],
 )
 def test_each_kind_of_number_has_its_digits(value: float, style: words.Style, text: str) -> None:

@@ -320,7 +320,7 @@ def _drawn(course: MetricCourse) -> Course:
 def _number(value: float, course: MetricCourse) -> str:
     """In three digits where it is of no known size: seven columns have to fit a screen."""
     if course.style == "norm" and math.isfinite(value):
-        return f"{value:.3g}"
+        return f"{value:z.3g}"
     return format_number(value, course.style)
 
 

@@ -147,6 +147,7 @@ class MetricFile(Struct, frozen=True):
     path: Path
     read: Callable[[Path, MetricsLog], Rows]
     """Its rows; an :class:`InputError` where it cannot be read to its end."""
+    is_loggers: bool = False  # whether a logger wrote it, which has nothing but metrics
 
     def pieces(self, quarantine: MetricsLog) -> Iterator[Piece]:
         """Its rows in pieces; a rest that cannot be read is set aside."""
@@ -193,11 +194,11 @@ def opened(file: Path) -> MetricFile | None:
         except EOFError:  # a compressed file that is cut off: judged by the rows that can be read
             first = b""
     if ".tfevents." in file.name:
-        return MetricFile("TensorBoard's events", file, _events)
+        return MetricFile("TensorBoard's events", file, _events, is_loggers=True)
     if first.startswith(WANDB_START):
-        return MetricFile("W&B's own file", file, _wandb)
+        return MetricFile("W&B's own file", file, _wandb, is_loggers=True)
     if first.startswith(b"SQLite format 3"):
-        return MetricFile("trackio's database", file, _trackio)
+        return MetricFile("trackio's database", file, _trackio, is_loggers=True)
     if mlflow_name(file) and MLFLOW_LINE.match(first.partition(b"\n")[0]):
         return MetricFile("MLflow's metrics", file, _mlflow)
     suffixes = [suffix for suffix in file.suffixes if suffix != ".gz"]
@@ -509,7 +510,8 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
     """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position.
 
     Positions are no steps of the lines that name theirs: the dictionaries are a run of their own, or set aside where
-    the lines are as many and have as much in them.
+    the lines are as many and have as much in them. Bars of which only the end was printed take their position if
+    nothing else was read, and are set aside otherwise.
     """
     printed = PrintedLines()
     num_lines = widest = 0
@@ -520,6 +522,12 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
         elif values is not None:
             num_lines, widest = num_lines + 1, max(widest, len(values))
             yield MetricRow(location, values)
+    for position, (location, values) in enumerate(printed.ended, start=1):
+        if not num_lines and not printed.unnumbered:
+            yield MetricRow(location, {**values, "step": position, STEP_IS_POSITION: 1.0})
+        else:
+            quarantine.add("the bar of progress is at its end, which is no step", location)
+            quarantine.row_read()
     dictionaries = printed.unnumbered
     counts = [(0, 0), *((bar, position) for _, _, bar, position in dictionaries)]
     is_counted = all(before < bar or (bar and position == 1) for (before, _), (bar, position) in pairwise(counts))

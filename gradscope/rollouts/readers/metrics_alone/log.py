@@ -24,11 +24,12 @@ from gradscope.rollouts.readers.metrics_alone.files import MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.naming import (
     MEAN_REWARDS,
     bare,
+    likely_rewards,
     naming_of,
     parse_metric_columns,
     without_impossible_shares,
 )
-from gradscope.rollouts.readers.metrics_alone.published import plain_name
+from gradscope.rollouts.readers.metrics_alone.published import plain_name, tag_of
 from gradscope.rollouts.readers.metrics_alone.runs import (
     EVAL,
     STEPS,
@@ -36,6 +37,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     OneRun,
     Piece,
     RunRows,
+    by_run,
     hold_rollouts,
     is_step,
     numbers_by_key,
@@ -57,6 +59,9 @@ _LEARNS = {"loss", "grad_norm", "learning_rate"}  # of which an update has one, 
 _REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _MAY_COUNT_STEPS = re.compile(rb"step|iter|epoch|round|episode|update|batch|\0", re.IGNORECASE)  # in a table's header
 _LONGEST_HEADER = 1 << 20
+_NOT_OFFERED = re.compile(r"^_|^system[/.]|,")  # W&B's own keys, and what the option takes apart
+_NO_NUMBER = re.compile(r"time|date|step$", re.IGNORECASE)  # columns that may be texts among numbers
+_ID = re.compile(r"(^|_)(id|uid|idx|index|group)$", re.IGNORECASE)
 _NUM_PEEKED = 200
 _MAX_NAMED = 6
 _MOST_ALIKE = 8  # files of metrics in a folder whose names differ in numbers alone
@@ -101,7 +106,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     logged = chosen.metrics()
     if are_means := _have_batches(rows, [logged]):
         logged = chosen.metrics(of_batches=True)
-    naming = naming_of(logged.columns, named)
+    naming, refuted = naming_of(logged.columns, named).held_against(logged)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
     of_run = [name for name in quarantine.lists if chosen.name == name or chosen.name.startswith(f"{name}/")]
     lists = quarantine.lists if len(quarantine.lists) == 1 else of_run
@@ -125,7 +130,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
         recognized=f"{title}{one_run}, {counted(len(metrics), 'step')}",
         files=tuple(map(str, files)),
         num_rows=chosen.num_rows,
-        inferred=(*naming.sentences, *sentences, *chosen.sentences, *impossible),
+        inferred=(*naming.sentences, *refuted, *sentences, *chosen.sentences, *impossible),
         missing=(*_listed_rewards(path), *_contradicting(path, files, options), switch_on(logged.columns)),
         quarantined=quarantine.result(),
     )
@@ -276,6 +281,8 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
     metrics += [key for key in parse_metric_columns(options.metric_columns).values() if key in numbers]
     if any(map(_are_of_episodes, tables)):
         refuse_turns(file, "step")
+    if not metrics:
+        _refuse_unnamed(file, options)
     if not metrics or _hold_rollouts(tables):
         return
     named = ", ".join(metrics[:_MAX_NAMED])
@@ -291,7 +298,8 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
             text = f"{file} has one row of metrics ({named}) and no step: what a run or an evaluation came to."
             raise InputError(text, hint="Give the file with a row a step, or with a row a rollout.")
         first = [table for table in tables[:1] if len(table.at) > 1]
-        ascending = [
+        ascending = [key for table in first for key in table.columns if "step" in key.lower() and _counts(table, key)]
+        ascending += [
             key for table in first for key in table.columns if _rises(first, key) and "seed" not in key.lower()
         ]
         named_step = f"Name it: --step-column {shlex.quote(ascending[0])}" if ascending else ""
@@ -299,6 +307,40 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
             f"{file} has metrics ({named}) and no column that is known to be the step.",
             hint=named_step or "Add a column `step` with the number of the update.",
         )
+
+
+def _refuse_unnamed(path: Path, options: ReadOptions) -> None:
+    """Refuse metrics by step under names that nobody knows, with the option that names one as the mean reward.
+
+    Raises:
+        InputError: A logger wrote them, or its rows are those of a course, and one may be a mean reward.
+    """
+    for file in (path,) if path.is_file() else (*sorted(path.glob("*.wandb")), *event_files(path, below=("",))):
+        tables, rows, logs = _first_look(file, options)
+        keys = [key for key in dict.fromkeys(chain(*(log.columns for log in logs))) if not _NOT_OFFERED.search(key)]
+        likely, kind = likely_rewards(keys), opened(file) if logs else None
+        is_saved = any(table.columns.keys() == {"step", tag_of(file)} for table in tables)
+        is_loggers = is_saved or (kind is not None and kind.is_loggers)
+        keys = list(dict.fromkeys(likely + keys))
+        named = keys if is_loggers else [key for key in likely if _is_course(tables, rows, logs, key)]
+        if named and not (naming_of(keys, {}).parts or _are_contradictory(rows, logs) or _hold_rollouts(tables)):
+            more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
+            raise InputError(
+                f"{path} has metrics by step under names of its own: {', '.join(keys[:_MAX_NAMED])}{more}.",
+                hint=f"{'Name' if likely else 'If one is'} the mean reward, {'as in' if likely else 'name it:'} "
+                f"--metric-column {shlex.quote(f'reward={named[0]}')}",
+            )
+
+
+def _is_course(tables: Sequence[MetricTable], rows: RunRows, logs: Sequence[StepMetrics], key: str) -> bool:
+    """Whether each row is a step's, with numbers and no ids, and a key's are no verdicts of one sample."""
+    columns = [(name, of) for table in tables for name, of in table.columns.items() if not _NO_NUMBER.search(name)]
+    num_rows = rows.num_without_step + sum(len(table.at) for table in tables)
+    if len(logs) != 1 or not 1 < len(logs[0]) == num_rows or any(_ID.search(name) for name, _ in columns):
+        return False
+    values = logs[0].columns[key].values
+    are_numbers = (isinstance(of, Numbers) or all(cell is None or is_number(cell) for cell in of) for _, of in columns)
+    return all(are_numbers) and bool((values != np.floor(values)).any())
 
 
 def _first_look(file: Path, options: ReadOptions) -> tuple[list[MetricTable], RunRows, list[StepMetrics]]:
@@ -370,6 +412,12 @@ def _rises(tables: Iterable[MetricTable], key: str) -> bool:
     """Whether the rows with the same keys have a higher whole number each."""
     with_key = (steps_in(table, [key]) for table in tables if key in table.columns)
     return all((np.diff(steps, prepend=-1) > 0).all() for steps in with_key)
+
+
+def _counts(table: MetricTable, key: str) -> bool:
+    """Whether all rows have a whole number, of most higher than that of the row before in their run."""
+    changes = np.concatenate([np.diff(steps_in(part, [key])) for part in by_run(table, RUNS)])
+    return bool((steps_in(table, [key]) >= 0).all() and 2 * np.count_nonzero(changes > 0) > len(changes))
 
 
 def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str | None) -> OneRun:

@@ -31,6 +31,7 @@ class Derived(Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...]  # the keys that it is computed from, all of which a step must have
     formula: str  # the formula as text, with the keys
     make: Callable[..., Floats]  # computes it from the values of the keys in order; NaN where undefined
+    is_guess: bool = False  # a share of counts under names of somebody's own, which a number above 1 refutes
 
 
 class CommonMetric(Struct, frozen=True, kw_only=True):
@@ -221,6 +222,16 @@ class Naming(Struct, frozen=True):
         columns = {name: _filled_from(part, metrics.columns.get(name), len(metrics)) for name, part in named.items()}
         return StepMetrics(metrics.steps, {**columns, **{k: v for k, v in metrics.columns.items() if k not in columns}})
 
+    def held_against(self, metrics: StepMetrics) -> tuple[Naming, tuple[str, ...]]:
+        """Without the guesses that a log's numbers refute, and a sentence on each of these."""
+        guesses = {name: _made(part, metrics).values for name, part in self.parts.items() if part.is_guess}
+        refuted = {name: values for name, values in guesses.items() if (values > 1 + _ROUNDING).any()}
+        sentences = (
+            f"{self.parts[name].formula} is up to {np.nanmax(values):.3g}, as no share of groups is: it is not {name}."
+            for name, values in refuted.items()
+        )
+        return Naming({name: part for name, part in self.parts.items() if name not in refuted}), tuple(sentences)
+
     @property
     def sentences(self) -> tuple[str, ...]:
         """A sentence on the common names that differ from the trainer's own."""
@@ -281,6 +292,21 @@ def is_verdict(key: str) -> bool:
     return not words & _NO_SCORES and bool(words & (_CORRECT if words.isdisjoint(_EVALUATIONS) else _SCORES))
 
 
+_MEANS = ({"reward", "rewards"}, {"r", "return", "returns", "score", "scores"}, _CORRECT | {"em"})
+
+
+def likely_rewards(keys: Iterable[str]) -> list[str]:
+    """The keys that may be the mean reward of training by a word of theirs, the likeliest first.
+
+    >>> likely_rewards(["em", "avg_r_format", "avg_r_total", "eval/reward", "loss"])
+    ['avg_r_total', 'avg_r_format', 'em']
+    """
+    words = {key: of for key in keys if not (of := set(_BETWEEN.split(key.lower()))) & (_NO_SCORES | _EVALUATIONS)}
+    ranks = {key: [at for at, kind in enumerate(_MEANS) if of & kind] for key, of in words.items()}
+    means = {"mean", "avg", "average", "total"}
+    return sorted(filter(ranks.get, ranks), key=lambda key: (ranks[key][0], -len(words[key] & means)))
+
+
 def _of_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     """A metric under a name of somebody's own, all words of which are known; None where several are as plain."""
     kinds = [(len(of), key) for kind in _KINDS[name] for key, of in words.items() if kind <= of <= kind | _FURTHER]
@@ -296,7 +322,7 @@ def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     kinds = [(key, of - kind) for kind in _GROUPS[name] for key, of in words.items() if of >= kind]
     shares = [share for key, rest in kinds for share in _share(key, rest)]
     counts = [
-        _over(key, total)
+        replace(_over(key, total), is_guess=True)
         for key, rest in kinds
         if rest <= _COUNT
         for total, of in words.items()
@@ -321,6 +347,7 @@ def _sum(first: Derived, second: Derived) -> Derived:
         keys=(*first.keys, *second.keys),
         formula=f"{first.formula} + {second.formula}",
         make=lambda *values: first.make(*values[:size]) + second.make(*values[size:]),
+        is_guess=first.is_guess or second.is_guess,
     )
 
 

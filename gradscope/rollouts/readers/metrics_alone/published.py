@@ -35,7 +35,8 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _STEP_FIRST = re.compile(
-    r"(?<!\()\b(?:(?:global_|training_)?step|iter(?:ation)?|update)(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b(?!\s?/)",
+    r"(?<!\()\b(?:(?:global_|training_)?step|iter(?:ation)?|update)(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b"
+    r"(?!\s?/|\.[0-9]*[1-9e])",
     re.IGNORECASE,
 )
 _PIPED = re.compile(
@@ -63,15 +64,21 @@ _STEP_OF_ALL = re.compile(
 )
 _STEP_WORD = re.compile(r"step|iter|update", re.IGNORECASE)
 _STEP_OF_EPOCH = re.compile(
-    r"\bepoch\W{0,3}(?P<epoch>[0-9]{1,9})(?:/[0-9]{1,9})?\W{1,4}"
+    r"\b(?:epoch|iter(?:ation)?(?=\W{0,3}[0-9]{1,9}/[0-9]{1,9}\W{1,4}step\b))"
+    r"\W{0,3}(?P<epoch>[0-9]{1,9})(?:/[0-9]{1,9})?\W{1,4}"
     r"(?:(?:step|batch|iter(?:ation)?)\W{0,3}|(?<=\()(?=[0-9]{1,15}/))(?P<step>[0-9]{1,15})\b(?:/[0-9]{1,15})?",
     re.IGNORECASE,
+)
+_SKIPPED = re.compile(r"\bskip(?:ped|ping)? (?=(?:\w{1,40}[ _])?(?:reward|score)s?[\s:=])", re.IGNORECASE)
+"""What says that a step had no update, before its reward."""
+_MEAN_REWARD = re.compile(
+    rf"^\W*(?P<key>(?:mean|average|avg)[ _]rewards?)\s?[:=]\s{{0,2}}(?P<value>{_NUMBER})\s*$", re.IGNORECASE
 )
 _EPISODE_FIRST = re.compile(r"^\W*episode[\s:=#]{1,9}(?P<number>[0-9]{1,15})\b", re.IGNORECASE)
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _AFTER_BAR = re.compile(
-    r"\b(?P<step>[0-9]{1,12})/[0-9]{1,12} \[[^\[\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\[\]]{1,2000})\]"
+    r"\b(?P<step>[0-9]{1,12})/(?P<total>[0-9]{1,12}) \[[^\[\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\[\]]{1,2000})\]"
 )
 _DASHED = re.compile(r" - [^\s:]+:\S+ - ")
 _NUMBERS = msgspec.json.Decoder(dict[str, float], strict=False)
@@ -138,22 +145,29 @@ class PrintedLines:
     ``Epoch [E/F], Step [N/M], name: value``, ``Step N: mean reward 0.5, loss 0.1``, or columns below a line of names
     with ``step``, as pandas prints them; ``Episode N`` numbers an episode,
     which may count as a step. The dictionaries of TRL and its relatives do not name their step: it is that in the line
-    before them, else the count of the progress bar before, where each has one.
+    before them, else the count of the progress bar before, where each has one. A line of a mean reward alone is of the
+    step in the line after it where the first such line comes before any step.
     """
 
     def __init__(self) -> None:
         self.unnumbered: list[tuple[str, dict[str, Any], int, int]] = []
         """Location, values, the count of the last progress bar, and position in its training, from 1, of dictionaries
         without a step."""
+        self.ended: list[tuple[str, Values]] = []
+        """Location and values of bars of progress of which only the end was printed, whose total is no step."""
+        self._running: set[str] = set()  # the totals of other bars
         self._bar = 0
         self._position = 0
         self._above: int | None = None
         self._columns: list[str] = []  # of the table that is being read
         self._before: Values = {}  # the metrics of the line before, if it names its step
+        self._ahead: Values = {}  # the mean reward that the line before has alone, if such a line came before any step
+        self._is_ahead = self._has_step = False
 
     def read(self, location: str, line: str) -> Values | str | None:
         """The metrics of a line with its step; the reason where they are damaged; None for a line without metrics."""
         before, self._before = self._before, {}
+        ahead, self._ahead = self._ahead, {}
         if "{" not in line and not _OF_INTEREST.search(line):  # as most lines of a text
             self._columns = [] if any(map(str.isalnum, line)) else self._columns
             return None
@@ -173,7 +187,13 @@ class PrintedLines:
         if dictionary is not None:
             self._before = {**_in_dictionary(text[dictionary.start() :]), "step": int(dictionary["step"])}
         else:
-            self._before = self._line(text)
+            self._before = self._line(location, text)
+        if self._before:
+            self._has_step = True
+            self._before = {**ahead, **self._before} if self._is_ahead else self._before
+        elif "eward" in text and (mean := _MEAN_REWARD.match(text)) is not None:
+            self._is_ahead |= not self._has_step
+            self._ahead = {plain_name(mean["key"]): number_or_text(mean["value"])}
         return self._before or None
 
     def _dictionary(self, location: str, text: str, values: Values, before: Values) -> Values | str | None:
@@ -194,13 +214,19 @@ class PrintedLines:
         self.unnumbered.append((location, values, self._bar, self._position))
         return None
 
-    def _line(self, text: str) -> Values:
+    def _line(self, location: str, text: str) -> Values:
         lowered = text.lower()  # searched for words first, as most lines have none, and patterns take longer
-        of_epoch = _STEP_OF_EPOCH.search(text) if "epoch" in lowered else None
+        text = _SKIPPED.sub("", text) if "skip" in lowered else text
+        of_epoch = _STEP_OF_EPOCH.search(text) if "epoch" in lowered or "iter" in lowered else None
         if of_epoch is not None and (values := _named(text[of_epoch.end() :])):
             return {**values, "epoch": int(of_epoch["epoch"]), "step": int(of_epoch["step"])}
         bar = _AFTER_BAR.search(text) if has_bar(text) else None
         if bar is not None and any(map(_REWARD_OR_LOSS.search, values := _named(bar["rest"]))):
+            if bar["step"] == bar["total"] and bar["total"] not in self._running:
+                if not self.ended or self.ended[-1][1] != values:  # the end is often drawn twice
+                    self.ended.append((location, values))
+                return {}
+            self._running.add(bar["total"])
             return {**values, "step": int(bar["step"])}
         first = _STEP_FIRST.search(text) if any(word in lowered for word in ("step", "iter", "update")) else None
         above = _STEP_ABOVE.search(text) if "step " in lowered else None

@@ -1,5 +1,6 @@
 import json
 import math
+import shlex
 import shutil
 import sqlite3
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import refusal, write_lines
+from tests.rollouts.test_event_file import record, scalar
 
 LOGS = REPOSITORY / "fixtures/logs/metrics"
 Metrics = Mapping[int, Mapping[str, float]]
@@ -371,6 +373,13 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
         ),
         ([{"epoch": at // 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
         ([{"epoch": at / 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
+        (
+            [{"at": run, "run_id": "ab"[run], "timestep": 9 * at, "reward": at} for run in (0, 1) for at in (1, 2, 3)],
+            {},
+            r"\(reward\) and no column",
+            "--step-column timestep",
+        ),
+        ([{"n_steps": at, "reward": at} for at in (5, 9, 5, 9, 5)], {}, r"\(reward\) and no column", "Add a column"),
         ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "Add a column `step`"),
         ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"one row of metrics \(r\) and no step", "a row a step"),
         ([{"lr": 0.1, "seed": at} for at in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),
@@ -382,6 +391,56 @@ def test_metrics_without_a_step_or_with_several_rows_of_one_are_refused_with_the
     with pytest.raises(InputError, match=message) as caught:
         read(series(tmp_path, *rows), **options)
     assert hint in (caught.value.hint or "")
+
+
+OWN = [{"step": at, "beta": 0.5, "avg_r_style": at / 9, "avg_r_total": at / 7, "accuracy": at / 5} for at in (0, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key"),
+    [
+        ("own.json", json.dumps(OWN), "avg_r_total"),
+        ("own.json", json.dumps({f"step_{row['step']}": {"em": row["accuracy"]} for row in OWN}), "em"),
+        ("own.csv", "time,global_step,mean return\n9:30,1,0.5\n9:31,2,1\n", "mean return"),
+        ("PPO_1.csv", "Wall time,Step,Value\n1.7e9,2048,640\n1.7e9,4096,599\n", "PPO_1"),
+    ],
+)
+def test_metrics_under_names_of_their_own_are_listed_with_the_option(
+    name: str, text: str, key: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=rf"metrics by step under names of its own: {key}[,.]") as caught:
+        read(tmp_path / name)
+    assert (caught.value.hint or "").endswith(f"--metric-column {shlex.quote(f'reward={key}')}")
+    run = read(tmp_path / name, metric_columns=[f"reward={key}"])
+    assert run.metrics[run.every_step[1]]["reward"] == run.metrics[run.every_step[1]][key]
+
+
+@pytest.mark.parametrize("of_folder", [False, True])
+def test_what_a_logger_wrote_has_nothing_but_metrics(of_folder: bool, tmp_path: Path) -> None:
+    file = tmp_path / "events.out.tfevents.1.a"
+    tags = (b"Performance/eval_rate", b"Performance/x")
+    file.write_bytes(b"".join(record(scalar(step, tag, step)) for step in (1, 2) for tag in tags))
+    with pytest.raises(InputError, match=r"names of its own: Performance/eval_rate, Performance/x\.") as caught:
+        read(tmp_path if of_folder else file)
+    assert caught.value.hint == "If one is the mean reward, name it: --metric-column reward=Performance/eval_rate"
+    assert read(tmp_path, metric_columns=["reward=Performance/x"]).metrics[2]["reward"] == 2.0
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"accuracy": (0, 1, 1)},
+        {"accuracy": (0.5, 0.5, 1), "row_id": (1, 2, 3)},
+        {"accuracy": (0.5, 0.5, 1), "note": ("a", "b", "c")},
+        {"accuracy": (0.5, 0.5, 1), "step": (1, 1, 2)},
+        {"beta": (0.5, 0.5, 1)},
+    ],
+)
+def test_rows_that_may_be_samples_are_no_means(row: dict[str, Any], tmp_path: Path) -> None:
+    rows = [{"step": at, **{key: cells[at] for key, cells in row.items()}} for at in range(3)]
+    with pytest.raises(InputError, match="is not a log that gradscope knows"):
+        read(series(tmp_path, *rows))
 
 
 def test_means_of_the_batches_of_a_step_are_averaged(tmp_path: Path) -> None:

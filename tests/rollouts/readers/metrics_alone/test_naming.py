@@ -12,6 +12,8 @@ from gradscope.rollouts.readers.metrics_alone.naming import (
 )
 from gradscope.rollouts.run import StepMetrics
 
+DEAD = "frac_reward_zero_std"
+
 
 def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str] | None = None) -> dict[str, float]:
     return dict(naming_of(keys, named or {}).apply(StepMetrics.of({1: numbers}))[1])
@@ -96,6 +98,30 @@ def test_a_share_that_is_none_counts_as_nan() -> None:
     assert sentences == ("frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1): that counts as NaN.",)
     assert str(list(judged.by_step("frac_all_fail").values())) == "[0.5, nan, 1.0, nan, nan]"
     assert str([judged[step]["reward"] for step in shares]) == str(list(shares.values()))
+
+
+@pytest.mark.parametrize(
+    ("counts", "most", "lost"),
+    [
+        ({"n_degenerate": (2, 4), "n_groups": (2, 2)}, "2", {DEAD}),
+        ({"n_degenerate": (2, 0), "n_groups": (2, 0)}, "", set()),
+        (
+            {"all_wrong_groups": (1, 2), "all_correct_groups": (1, 1), "num_groups": (2, 2)},
+            "1.5",
+            {"frac_reward_zero_std"},
+        ),
+        ({"groups_skipped": (1, 3), "groups_total": (2, 2)}, "", set()),  # a trainer's own: which steps are odd is said
+    ],
+)
+def test_a_share_of_counts_that_is_none_at_any_step_is_no_guess(
+    counts: dict[str, tuple[float, float]], most: str, lost: set[str]
+) -> None:
+    metrics = StepMetrics.of({step: {key: of[step] for key, of in counts.items()} for step in (0, 1)})
+    guessed = naming_of(counts, {})
+    left, sentences = guessed.held_against(metrics)
+    assert guessed.parts.keys() - left.parts.keys() == lost
+    formulas = [guessed.parts[name].formula for name in sorted(lost)]
+    assert list(sentences) == [f"{of} is up to {most}, as no share of groups is: it is not {DEAD}." for of in formulas]
 
 
 def test_each_key_of_the_table_gives_its_own_name() -> None:

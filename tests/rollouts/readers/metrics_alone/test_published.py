@@ -225,11 +225,19 @@ def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: s
         ("Epoch [1/3], Iter [5/9], Reward: 1", {"reward": 1.0, "epoch": 1, "step": 5}),
         ("Epoch:[1/2](20/9751), Reward: -2, KL_ref: 0.5", {"reward": -2.0, "kl_ref": 0.5, "epoch": 1, "step": 20}),
         ("Epoch (1/3), loss: 0.5", None),
+        ("Iteration 2/3, Step 4/50, GRPO iter 1/1, loss: 0.5", {"loss": 0.5, "epoch": 2, "step": 4}),
+        ("iter 5/9, env step 3/8: reward=1", {"reward": 1.0, "step": 5}),
         ("[step 9/20] rewards=['0.50', '1.00'] lr=0", {"rewards": 0.75, "lr": 0.0, "step": 9}),
         pytest.param("epoch 1 " * 50_000, None, id="epochs in time that grows with the line"),
         ("eval 10/64 | reward=0.5", None),
         ("copied 3/4 files: reward=0.5", None),
         ("first do step 1 of the plan", None),
+        ("[step 0001] SKIP rewards=[1,0] elapsed=2s", {"rewards": 0.5, "step": 1}),
+        ("step 2 skipped mean reward=1", {"mean_reward": 1.0, "step": 2}),
+        ("step 3 skipped groups=3 reward=1", {"skipped_groups": 3.0, "reward": 1.0, "step": 3}),
+        ("LR this iteration: 5.00e-07 | T=0.8", None),
+        ("step 1.5 | loss=0.5", None),
+        ("step 4.0 | loss=0.5", {"loss": 0.5, "step": 4}),
         ("Supported: {'reward', 'score'}. Defaulting to 'score'.", None),
         ("Step 8/30", None),
         ("  • Loss: 0.5", None),
@@ -238,6 +246,37 @@ def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: s
 )
 def test_lines(line: str, values: Any) -> None:
     assert PrintedLines().read("x:1", line) == values
+
+
+def test_the_ends_of_bars_are_no_steps(tmp_path: Path) -> None:
+    def read(text: str) -> tuple[list[int], int]:
+        (tmp_path / "x.log").write_text(text)
+        report = measure_degeneracy(tmp_path)
+        return [*report.metrics[0].steps], report.source.quarantined.num_rows
+
+    ends = "".join(f"train: 100%|#| {n}/{n} [00:09<00:00, 1.5it/s, loss=0.{n}]\n" for n in (25, 25, 12, 9))
+    assert read(ends) == ([1, 2, 3], 0)
+    assert read("step 4 | loss=1\n" + ends) == ([4], 3)
+    assert read(ends.replace("25/25", "24/25", 1).replace("12/12", "25/25")) == ([24, 25], 1)
+
+
+def test_a_mean_reward_alone_in_a_line_is_of_the_step_after_it_where_it_comes_first() -> None:
+    lines = [
+        "Average Reward: 0.5",
+        "Step 1/9, loss: 1",
+        "Average Reward: 0.25",
+        "Step 2/9, loss: 2",
+        "Step 3/9, loss: 3",
+    ]
+
+    def rewards(*of: str) -> list[Any]:
+        printed = PrintedLines()
+        read = [printed.read(f"x:{at}", line) for at, line in enumerate(of)]
+        return [values.get("average_reward") for values in read if isinstance(values, dict)]
+
+    assert rewards(*lines) == [0.5, 0.25, None]
+    assert rewards(*lines[1:]) == [None, None, None]
+    assert rewards(lines[0], "Saved 3 files", lines[1]) == [None]
 
 
 @pytest.mark.parametrize(
