@@ -69,6 +69,11 @@ _STEP_OF_EPOCH = re.compile(
     r"(?:(?:step|batch|iter(?:ation)?)\W{0,3}|(?<=\()(?=[0-9]{1,15}/))(?P<step>[0-9]{1,15})\b(?:/[0-9]{1,15})?",
     re.IGNORECASE,
 )
+_THOUSANDS = re.compile(
+    r"\b(?:step|iter(?:ation)?|update|episode)[\s:=#\[]{1,4}(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\s?/\s?)?){1,2}(?![0-9,])",
+    re.IGNORECASE,
+)
+"""A step with commas between its thousands, and the number of steps likewise."""
 _SKIPPED = re.compile(r"\bskip(?:ped|ping)? (?=(?:\w{1,40}[ _])?(?:reward|score)s?[\s:=])", re.IGNORECASE)
 """What says that a step had no update, before its reward."""
 _MEAN_REWARD = re.compile(
@@ -217,6 +222,7 @@ class PrintedLines:
     def _line(self, location: str, text: str) -> Values:
         lowered = text.lower()  # searched for words first, as most lines have none, and patterns take longer
         text = _SKIPPED.sub("", text) if "skip" in lowered else text
+        text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text) if "," in text else text
         of_epoch = _STEP_OF_EPOCH.search(text) if "epoch" in lowered or "iter" in lowered else None
         if of_epoch is not None and (values := _named(text[of_epoch.end() :])):
             return {**values, "epoch": int(of_epoch["epoch"]), "step": int(of_epoch["step"])}

@@ -42,6 +42,21 @@ def test_numbers_are_read_whichever_way_python_writes_them(line: str) -> None:
         assert {key: values[key] for key in ("loss", "a/b")} == {"loss": 0.25, "a/b": 3.0}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Step 1,200 | loss: 0.5 | reward: 0.25",
+        "step=1,200 loss=0.5 reward=0.25",
+        "[Step 1,200/50,000] loss: 0.5 reward: 0.25",
+        "Iteration 1200 | loss: 0.5 | reward: 0.25",
+    ],
+)
+def test_a_step_may_have_commas_between_its_thousands(line: str) -> None:
+    values = PrintedLines().read("log:1", line)
+    assert isinstance(values, dict)
+    assert (values["step"], values["loss"], values["reward"]) == (1200, 0.5, 0.25)
+
+
 def notebook(*outputs: dict[str, Any]) -> str:
     cells = [{"cell_type": "markdown", "source": "# x"}, {"cell_type": "code", "outputs": [*outputs, "none", {}]}]
     return json.dumps({"cells": cells, "nbformat": 4})
