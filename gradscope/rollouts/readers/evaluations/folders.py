@@ -6,8 +6,8 @@ import contextlib
 import glob
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.nested import layout_of
 from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, step_number, text_of
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
-from gradscope.rollouts.readers.parsing.tables import expand, natural, stem_of, suffix_of
+from gradscope.rollouts.readers.parsing.tables import document_bytes, expand, natural, stem_of, suffix_of
 
 _MAX_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
 _PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker|rs)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")
@@ -65,10 +65,13 @@ Evaluations = tuple[EvaluationLog, ...]
 def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
     """The evaluations of a log, a folder or a glob, by folder and name; of a named reader only its own.
 
-    Where each trial has a folder of its own, named after its task, they are one evaluation, whose path is a glob.
+    Where each trial has a folder of its own, named after its task, they are one evaluation, whose path is a glob, but
+    for those that a log above them lists, which has trials that ended without one.
     """
     folders = _folders(path, _MAX_DEPTH) if path.is_dir() else [path]
     logs = {log.path: log for folder in folders for log in _logs_of(folder, options)}
+    text_of_file = lru_cache(maxsize=2)(document_bytes)
+    logs = {of: log for of, log in logs.items() if not (log.prompt and _is_listed(log, path, logs, text_of_file))}
     by_glob: dict[Path, list[EvaluationLog]] = {}
     for log in logs.values():
         if log.prompt and (root := _above_tasks(log, path)) is not None:
@@ -80,6 +83,15 @@ def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
             paths = {log.path for log in of}
             logs = {file: log for file, log in logs.items() if file not in paths} | {trials: pooled}
     return tuple(logs.values())
+
+
+def _is_listed(
+    log: EvaluationLog, path: Path, logs: Mapping[Path, EvaluationLog], text_of_file: Callable[[Path], bytes | None]
+) -> bool:
+    """Whether a log of the same name above that of a trial, as Terminal-Bench writes them, names the trial's prompt."""
+    above = (folder / log.path.name for folder in log.path.parents[1:] if folder.is_relative_to(path))
+    reports = (file for file in above if file in logs and not logs[file].prompt)
+    return any(log.prompt.encode() in (text_of_file(file) or b"") for file in reports)
 
 
 def _above_tasks(log: EvaluationLog, path: Path) -> Path | None:

@@ -134,6 +134,20 @@ def test_trials_in_folders_named_after_their_tasks_are_one_evaluation(tmp_path: 
     assert {log.task for log in evaluations_in(tmp_path, ReadOptions())} == {"a", "b", "result"}
 
 
+def test_trials_that_the_log_of_their_run_lists_are_part_of_it(tmp_path: Path) -> None:
+    verdicts = {"sort.1-of-2": True, "sort.2-of-2": None, "grep.1-of-2": False}
+    rows = [{"trial_name": name, "task_id": name[:4], "is_resolved": of} for name, of in verdicts.items()]
+    for row in rows:
+        if row["is_resolved"] is not None:  # without a verdict there is no file
+            trial(tmp_path / "run" / row["task_id"] / row["trial_name"] / "results.json", **row)
+    trial(tmp_path / "run" / "results.json", results=rows)
+    (log,) = evaluations_in(tmp_path, ReadOptions())
+    assert [group.rewards for group in read_run(log.path).groups] == [(1, 0), (0,)]
+    assert read_run(tmp_path / "run").source.num_rows == 3
+    trial(tmp_path / "run" / "more" / "results.json", task_id="more", is_resolved=True)
+    assert len(evaluations_in(tmp_path, ReadOptions())) == 2
+
+
 @pytest.mark.parametrize(
     ("rows", "is_one"),
     [
