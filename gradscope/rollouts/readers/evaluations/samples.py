@@ -197,7 +197,9 @@ def _with_entry(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Read
     of, _, entry = (request.columns.reward or "").rpartition(".")
     columns = replace(request.columns, reward=entry)
     is_of_several = any(listed_prompts({of: row.get(of)}, entry) for row in rows if of)
-    if not of or not (is_of_several or (all(of not in row for row in rows) and layout_of(rows, columns))):
+    key = roles.key_of(columns)
+    is_within = all(of not in row or (key is not None and key not in row) for row in rows)
+    if not of or not (is_of_several or (is_within and layout_of(rows, columns))):
         return request
     return replace(request, options=replace(request.options, columns=columns))
 

@@ -292,8 +292,15 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     }
     named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
     of_named = [name for name, keys in entries.items() if named[name] in keys]
+    if len(of_named) == 1 and row.keys().isdisjoint(NAMES) and _are_of_prompts(of_named[0], row, is_named=True):
+        raise UsageError(
+            f"The list {of_named[0]!r} has answers to several prompts.",
+            hint=f"Name what tells them apart, too: --reward-column {named[of_named[0]]} --prompt-column NAME.",
+        )
     of_samples = of_named or [name for name, keys in entries.items() if not keys.isdisjoint(USUAL["reward"])]
     answered = [name for name in of_samples if reward or not entries[name].isdisjoint((*ANSWER_KEYS, *TRIALS))]
+    if len(answered) > 1 and row.keys().isdisjoint(NAMES):
+        return None  # of several prompts, steps or policies
     if len(answered) > 1:
         return f"several lists hold objects with a reward, {list_names(answered)}: --reward-column LIST.ENTRY"
     for name, value in row.items():
@@ -355,8 +362,11 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
     return [of_row | dict(own) for of_row, own in zip(around, lists, strict=True)]
 
 
-def _are_of_prompts(name: str, row: Mapping[str, Any]) -> bool:
-    """Whether objects have right answers that differ, or responses or numbers of their own, as no samples of one do."""
+def _are_of_prompts(name: str, row: Mapping[str, Any], *, is_named: bool = False) -> bool:
+    """Whether objects have right answers that differ, or responses or numbers of their own, as no samples of one do.
+
+    Numbers of a list that was named may be those of samples.
+    """
     objects, first = row[name], row[name][0]
     keys = [key for key, cell in first.items() if isinstance(cell, str) and RIGHT_ANSWER.fullmatch(key)]
     have_several = any(
@@ -364,7 +374,11 @@ def _are_of_prompts(name: str, row: Mapping[str, Any]) -> bool:
     )
     ids = [of.get(first_present(first, ROW_IDS) or "") for of in objects]
     are_numbered = row.keys().isdisjoint(NAMES) and _LISTS_OF_PROMPTS.fullmatch(name) and 1 < len(set(ids)) == len(ids)
-    return have_several or bool(are_numbered) or any(of.get(key) != first[key] for of in objects for key in keys)
+    return (
+        have_several
+        or bool(are_numbered and not is_named)
+        or any(of.get(key) != first[key] for of in objects for key in keys)
+    )
 
 
 def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:

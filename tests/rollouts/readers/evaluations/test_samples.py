@@ -221,9 +221,12 @@ def test_objects_with_right_answers_of_their_own_are_no_samples_of_one_prompt(tm
     (tmp_path / "eval.json").write_text(json.dumps({"failures": [{"gt": "0"}], "items": listed}))
     with pytest.raises(InputError, match="is not a log that gradscope knows") as caught:
         read_run(tmp_path / "eval.json")
-    assert "--reward-column reward --prompt-column NAME, a column of 'items'" in str(caught.value.hint)
-    run = read_run(tmp_path / "eval.json", ReadOptions(columns=ColumnNames(reward="reward", prompt="index")))
-    assert [group.rewards for group in run.groups] == [(0.0,), (1.0,), (0.0,), (0.0,)]
+    assert "--reward-column reward --prompt-column index, if this column of 'items'" in str(caught.value.hint)
+    for named in ("reward", "items.reward"):
+        with pytest.raises(UsageError, match="list 'items' has answers to several prompts"):
+            read_run(tmp_path / "eval.json", ReadOptions(columns=ColumnNames(reward=named)))
+        run = read_run(tmp_path / "eval.json", ReadOptions(columns=ColumnNames(reward=named, prompt="index")))
+        assert [group.rewards for group in run.groups] == [(0.0,), (1.0,), (0.0,), (0.0,)]
     same = [row | {"gt_answer": "4"} for row in listed]
     assert [group.rewards for group in read(tmp_path, {"items": same}).groups] == [(0.0, 1.0, 0.0, 0.0)]
 
