@@ -125,6 +125,11 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
         "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
         "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them."
     )
+    if reward is not None and len(rows) == 1 and isinstance(rows[0].get(reward), list):
+        raise InputError(
+            f"{request.path} lists {reward!r} and not all that were asked: of how many these are is not known.",
+            hint="Give a file with a verdict for each: SWE-bench's report of the run, or the folder of */report.json.",
+        )
     if reward is not None:
         of_group = "name what rollouts of a group share: --group-column or --prompt-column"
         hint = f"The reward is taken to be {reward!r}; {of_group}."

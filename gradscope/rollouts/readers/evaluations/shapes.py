@@ -60,6 +60,10 @@ MAX_DEPTH = 12
 _MANY_TOKENS = 20
 _WORDS_OF_A_NAME = 4  # at most, of a benchmark or model
 _MANY_PROMPTS = 10  # keys of an object whose lists of 0 and 1 are verdicts on as many prompts, and no columns
+_ID_OF_PROMPT = re.compile(
+    r"(?!.*(^|[/_:])(test|check|criteri\w*|rubric|metric|step)s?[-_/:.])(?=.*[a-z])(?=.*[0-9]).*(/|-|__)", re.I
+)
+"""Keys with a single truth value each that are ids of prompts, as SWE-bench Pro's, and no switches or tests of one."""
 NUMBERS = frozenset({bool, int, float})
 ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 NAMES = (*ROW_IDS, *USUAL["prompt"])
@@ -142,7 +146,7 @@ def prompt_rows(
         yield from (((*keys, str(at)), {}, from_counts(row, of_counts) or _NO_TOTAL) for at, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
-    elif isinstance(node, dict) and (by_key := _verdicts_by_id(node) or _verdicts_by_key(node)):
+    elif isinstance(node, dict) and (by_key := _verdicts_by_id(node) or _verdicts_by_key(node, is_whole=not keys)):
         yield from (((*keys, str(key)), *part) for key, part in by_key.items())
     elif isinstance(node, dict) and (
         (policy := {key: node[key] for key in POLICIES if key in node})
@@ -222,11 +226,11 @@ def _verdicts_by_id(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any
     return {of: ({"instance_id": of}, PromptSamples(shape=shape, rewards=(of in rights,))) for of in ids}
 
 
-def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
+def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
     """Each of many keys, none of which names a column, with its prompt and samples: a list of verdicts, or one verdict.
 
-    OpenCompass writes the latter as an object for each prompt; those without a prediction may be tests of one response,
-    but for what SWE-bench calls resolved.
+    SWE-bench Pro's whole document has the latter, OpenCompass an object for each prompt; those without a prediction may
+    be tests of one response, but for what SWE-bench calls resolved.
     """
     cells = list(node.values())
     if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
@@ -234,6 +238,8 @@ def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, An
     if all(isinstance(cell, list) and cell and NUMBERS.issuperset(map(type, cell)) for cell in cells):
         are_verdicts = all({0, 1}.issuperset(cell) for cell in cells)
         return {key: ({}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items() if are_verdicts}
+    if is_whole and all(isinstance(cell, bool) for cell in cells) and all(map(_ID_OF_PROMPT.match, node)):
+        return {key: ({}, PromptSamples(shape="verdicts", rewards=(cell,))) for key, cell in node.items()}
     if not all(isinstance(cell, dict) and any(key in cell for key in ("resolved", *_PREDICTIONS)) for cell in cells):
         return {}
     names = [name for name in USUAL["reward"] if all(type(cell.get(name)) is bool for cell in cells)][:1]

@@ -440,6 +440,36 @@ def test_verdicts_by_the_keys_of_many_prompts(tmp_path: Path, cell: dict[str, An
     assert (len(run.groups), run.groups[0].rewards) == (num, (float(cell.get("correct", cell.get("resolved", False))),))
 
 
+@pytest.mark.parametrize(
+    ("name", "outer", "is_read"),
+    [
+        ("instance_pytest-dev__pytest-{}-vnan", [], True),  # as SWE-bench Pro writes them
+        ("HumanEval/{}", [], True),
+        ("HumanEval/{}", ["checks"], False),
+        ("criterion_{}", [], False),
+        ("tests/a.py::test_{}", [], False),
+        ("use_part_{}", [], False),
+    ],
+)
+def test_truth_values_under_ids_of_prompts_are_verdicts(
+    tmp_path: Path, name: str, outer: list[str], is_read: bool
+) -> None:
+    verdicts = {name.format(at): at == 3 for at in range(10)}
+    path = write_lines(tmp_path / "eval_results.json", dict.fromkeys(outer, verdicts) or verdicts)
+    if is_read:
+        assert [group.rewards for group in read_run(path).groups] == [(float(at == 3),) for at in range(10)]
+    else:
+        with pytest.raises(InputError, match="is not a log that gradscope knows"):
+            read_run(path)
+
+
+def test_ids_of_what_was_resolved_alone_do_not_say_of_how_many(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "results.json", {"no_generation": [], "no_logs": [], "resolved": ["a-1", "b-2"]})
+    with pytest.raises(InputError, match="lists 'resolved' and not all that were asked") as caught:
+        read_run(path)
+    assert "SWE-bench's report" in str(caught.value.hint)
+
+
 def test_a_named_verdict_of_a_row_counts_where_lists_deep_in_it_hold_its_criteria(tmp_path: Path) -> None:
     path = tmp_path / "graded.jsonl"
     grading = {"parts": [{"pass": True, "score": 0.5}]}
