@@ -73,9 +73,7 @@ _NO_SAMPLES = re.compile(
     rf"ref|reference|gold|canonical|expected|ground_truth|few_shot|demo|{OFFERED.pattern}", re.IGNORECASE
 )
 """How lists are called of solutions that are not the policy's, or of the answers that a question offers."""
-_LISTS_OF_PROMPTS = re.compile(
-    r"(\w+_)?(results|details|cases|items|questions|problems|tasks|examples|records)|per_\w+"
-)
+LISTS_OF_PROMPTS = re.compile(r"(\w+_)?(results|details|cases|items|questions|problems|tasks|examples|records)|per_\w+")
 """How lists are called that hold prompts, where they number them, and no samples of one."""
 
 
@@ -379,7 +377,7 @@ def _are_of_prompts(name: str, row: Mapping[str, Any], *, is_named: bool = False
         isinstance(first.get(key), list) and len(first[key]) > 1 for key in TEXT_LISTS if key != "content"
     )
     ids = [of.get(first_present(first, ROW_IDS) or "") for of in objects]
-    are_numbered = row.keys().isdisjoint(NAMES) and _LISTS_OF_PROMPTS.fullmatch(name) and 1 < len(set(ids)) == len(ids)
+    are_numbered = row.keys().isdisjoint(NAMES) and LISTS_OF_PROMPTS.fullmatch(name) and 1 < len(set(ids)) == len(ids)
     return (
         have_several
         or bool(are_numbered and not is_named)

@@ -231,6 +231,28 @@ def test_objects_with_right_answers_of_their_own_are_no_samples_of_one_prompt(tm
     assert [group.rewards for group in read(tmp_path, {"items": same}).groups] == [(0.0, 1.0, 0.0, 0.0)]
 
 
+@pytest.mark.parametrize("name", ["items", "details", "per_item"])
+@pytest.mark.parametrize("counts", [("n", "n_correct"), ("total", "correct")])
+def test_items_win_over_totals_beside_them(tmp_path: Path, name: str, counts: tuple[str, str]) -> None:
+    def of_split(at: int) -> dict[str, Any]:
+        listed = [{"idx": of, "correct": of < at, "sha256": f"{at}{of}"} for of in range(3)]
+        return {**dict(zip(counts, (3, at), strict=True)), "relaxed_accuracy": at / 3, name: listed}
+
+    document = {
+        "model": "m",
+        "splits": {"human": of_split(1), "made": of_split(2)},
+        "overall": {"n": 6, "n_correct": 3},
+    }
+    run = read_run(write_lines(tmp_path / "a.json", document))
+    assert [group.rewards for group in run.groups] == [(1,), (0,), (0,), (1,), (1,), (0,)]
+    of_problems = {f"p{at}": {"n": 3, "c": at, "samples": of_split(at)[name]} for at in (1, 2)}
+    run = read_run(write_lines(tmp_path / "a.json", {"problems": of_problems}))
+    assert [group.rewards for group in run.groups] == [(1, 0, 0), (1, 1, 0)]  # numbered samples of as many prompts
+    document["overall"] |= {"n": 60}  # of which these are examples
+    with pytest.raises(InputError, match="totals of evaluations"):
+        read_run(write_lines(tmp_path / "a.json", document))
+
+
 def test_rows_without_identity_are_identified_by_their_lines(tmp_path: Path) -> None:
     run = read(tmp_path, *({"scores": [float(n)], "responses": ["a"]} for n in (1, 0)))
     assert [group.prompt_id for group in run.groups] == ["1", "2"]
