@@ -603,6 +603,16 @@ def test_turns_of_an_episode_are_not_its_samples(
     assert [group.rewards for group in read_run(tmp_path / "one.json").groups] == [(1.0,)]
 
 
+@pytest.mark.parametrize("name", ["trace", "turns", "edit_trajectory"])
+def test_turns_with_prompts_of_their_own_are_those_of_the_episode(name: str, tmp_path: Path) -> None:
+    def turns(num: int) -> list[dict[str, Any]]:
+        return [{"prompt": f"{at}", "completion": "x", "reward": float(at), "correct": at > 0} for at in range(num)]
+
+    rows = [{"task_id": f"t{at // 2}", "correct": at % 2 == 0, name: turns(1 + at % 2)} for at in range(6)]
+    path = write_lines(tmp_path / "a.json", {"rows": rows})
+    assert [group.rewards for group in read_run(path).groups] == [(1.0, 0.0)] * 3
+
+
 def test_numbered_verdicts_are_rows_and_not_counts(tmp_path: Path) -> None:
     rows = [{"task_id": task, "n": n, "correct": int(n > task)} for task in (1, 2) for n in (1, 2, 3, 4)]
     run = read(tmp_path, *rows)
