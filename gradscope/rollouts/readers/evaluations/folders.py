@@ -235,9 +235,14 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
     task = stem
     if _OF_MATH.fullmatch(stem):
         task, above = above.name, above.parent.parent if above.parent.name == "math_eval" else above.parent
+    if any(row.get(name) == above.name for row in rows for name in ("category", *roles.BENCHMARKS)):
+        above = above.parent  # of a folder for each category
+    about = _metadata(location.parent)
+    named = models.pop() if len(models) == 1 else ""
+    environment = text_of(about.get("env_id")) or text_of(about.get("env")) if stem == "results" else ""
     return log(
-        task=task,
-        model=models.pop() if len(models) == 1 and "" not in models else above.name,
+        task=environment or task,
+        model=named or text_of(about.get("model")) or above.name,
         scorers=(None,),
         prompt="" if file.is_dir() or len(rows) != 1 else _prompt_of_sample(rows[0]),
         has_policy=any(isinstance(row.get(name), str) for row in rows for name in roles.POLICIES),
@@ -251,6 +256,13 @@ def _prompt_of_sample(row: Mapping[str, Any]) -> str:
     if not is_verdict or columns.prompt_id in _OF_LOGS or isinstance(samples_of(row, ColumnNames()), PromptSamples):
         return ""
     return "" if layout_of([row], ColumnNames()) else text_of(row.get(roles.key_of(columns) or ""))
+
+
+def _metadata(folder: Path) -> Mapping[str, Any]:
+    """What verifiers writes beside ``results.jsonl``, its environment and its model; nothing where there is none."""
+    with contextlib.suppress(InputError, OSError, ValueError):
+        return mapping_of(read_json(folder / "metadata.json"))
+    return {}
 
 
 def _lm_eval_model(folder: Path, when: str) -> str:
