@@ -31,6 +31,7 @@ _NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_][0-9]+")
 _WEIGHTS = ("*.safetensors*", "pytorch_model*.bin", "*.distcp", "optimizer.pt")
 _PICKLES = ("*.pt", "*.pth", "*.pkl", "*.pickle", "*.dp", "*.bin")
 _EVENTS = "events.out.tfevents.*"
+_SUMMARY = "Scenario.*_eval.json"
 _START = 65_536  # bytes of a file that are read to recognize text
 _LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; docs/logs.md has the others"
 """The switches that make the usual trainers log rollouts."""
@@ -316,6 +317,12 @@ def _unpacking(path: Path) -> str:
     return f"Unpack it and name what comes out: {unpack} {shlex.quote(str(path))}{into}"
 
 
+def _with_problems(path: Path) -> Path:
+    """The file that LiveCodeBench writes beside its summary."""
+    summary = _first_like(path, _SUMMARY) or path
+    return summary.with_name(f"{summary.stem}_all.json")
+
+
 _CHECKPOINT = _Kind(
     matches=is_checkpoint,
     description="is a checkpoint: weights and the trainer's state, without rollouts",
@@ -353,6 +360,11 @@ _KINDS = (
         matches=lambda path: _is_file(path, "results_[0-9]*.json"),
         description="holds the totals of an evaluation",
         hint=lambda _: "Give its samples: samples_*.jsonl of lm-eval (log_samples), details_*.parquet of lighteval.",
+    ),
+    _Kind(
+        matches=lambda path: _first_like(path, _SUMMARY) is not None,
+        description="holds LiveCodeBench's summary, with tests by the position of a problem",
+        hint=lambda path: f"Name the file with the problems: {_with_problems(path)}",
     ),
     _Kind(
         matches=lambda path: _is_file(path, "*.safetensors", "*.gguf"),

@@ -136,6 +136,8 @@ BYTES = b"\x80\x04cos\nsystem\n"  # what a hostile pickle begins with: it must n
         (["runs/events.out.tfevents.1.host"], ".", "or TensorBoard keeps", "log_completions=True"),
         (["events.out.tfevents.1.host"], "events.out.tfevents.1.host", "or TensorBoard keeps", "rollout_data_dir"),
         (["results_2026.json"], "results_2026.json", "the totals of an evaluation", "log_samples"),
+        (["Scenario.x_1_eval.json"], "Scenario.x_1_eval.json", "LiveCodeBench", "Scenario.x_1_eval_all.json"),
+        (["Scenario.x_1_eval.json"], ".", "LiveCodeBench", "Scenario.x_1_eval_all.json"),
     ],
 )
 @pytest.mark.parametrize("is_remote", [False, True], ids=["here", "at a URL"])
