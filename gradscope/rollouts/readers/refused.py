@@ -133,7 +133,8 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
         )
     if reward is not None:
         of_group = "name what rollouts of a group share: --group-column or --prompt-column"
-        hint = f"The reward is taken to be {reward!r}; {of_group}."
+        without = "" if _like_prompts(rows) else " Where no column does, write the prompt, or its id, into each row."
+        hint = f"The reward is taken to be {reward!r}; {of_group}.{without}"
     elif candidates:
         hint = _reward_hint(rows, candidates, list_name)
     looked = f"Looked for what a trainer writes, and for {'; '.join(looks_for)}."
