@@ -132,7 +132,7 @@ def test_evaluations_are_told_apart_by_their_files_or_by_as_many_names_as_have_r
     first = examples.evaluations_report(num_models=1).tables[0]
     assert first.evaluation is not None
 
-    def columns(*names: tuple[str, str, str]) -> list[str]:
+    def table(*names: tuple[str, str, str]) -> str:
         about = [
             replace(
                 first,
@@ -141,10 +141,14 @@ def test_evaluations_are_told_apart_by_their_files_or_by_as_many_names_as_have_r
             )
             for task, model, file in names
         ]
-        report = replace(examples.evaluations_report(), tables=tuple(about))
-        return printed(render_table(report)).partition("pass@1")[0].splitlines()[-1].split()[:-1]
+        return printed(render_table(replace(examples.evaluations_report(), tables=tuple(about))))
+
+    def columns(*names: tuple[str, str, str]) -> list[str]:
+        return table(*names).partition("pass@1")[0].splitlines()[-1].split()[:-1]
 
     assert columns(("a", "m", "1.json"), ("a", "m", "2.json")) == ["file"]
+    of_one_name = table(("a", "m", "5f2c/1.json"), ("a", "m", "77ab/1.json"))
+    assert ("5f2c" in of_one_name, "77ab" in of_one_name, "1.json" in of_one_name) == (True, True, False)
     assert columns(("a", "m", "1.json"), ("b", "n", "2.json")) == ["task", "model"]
     assert columns(("a" * 30, "m" * 30, "1.json"), ("b" * 30, "n" * 30, "2.json")) == ["task"]
 

@@ -92,7 +92,9 @@ def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> 
     filled = [index for index, width in enumerate(widths) if width]
     named = {name: [getattr(one, name) for _, one in about] for name in ("task", "model", "scorer")}
     if _num_distinct(named) < len(about):
-        named["file"] = [table.source.path for table, _ in about]
+        paths = [table.source.path for table, _ in about]
+        is_alike = len({path.rpartition("/")[2] for path in paths}) == 1  # then their folders tell them apart
+        named["file"] = [path.rpartition("/")[0] if is_alike else path for path in paths]
     named = {name: texts for name, texts in named.items() if len(set(texts)) > 1}
     # owners of models and tasks come before a slash, filters and versions at the end
     named = {name: [plain(text.rpartition("/")[2]) for text in texts] for name, texts in named.items()}

@@ -25,7 +25,7 @@ from gradscope.rollouts.readers.reduction.columns import Cells, Columns
 _OF_A_ROLLOUT = frozenset((*roles.TRIALS, *roles.ANSWER_KEYS, *roles.USUAL["completion"]))
 _TURNS = r"turn|step|message|histor|action|transition|dialog(ue)?$|conversation$|tool|trajectory$"
 _NO_ROLLOUTS = re.compile(
-    rf"{_TURNS}|dialog|conversation|segment|sentence|token|criteri|rubric|test|check|metric|judg", re.IGNORECASE
+    rf"{_TURNS}|trace$|dialog|conversation|segment|sentence|token|criteri|rubric|test|check|metric|judg", re.IGNORECASE
 )
 """How lists are called whose elements are parts of one rollout, or verdicts on it."""
 _POLICY = re.compile(
@@ -43,6 +43,7 @@ _CHOSEN = re.compile(
     re.IGNORECASE,
 )
 """How lists are called whose rollouts were chosen by their outcome, where they all have the same."""
+_TOTAL = re.compile(r"accura|(^|_)(acc|mean|avg|average)(_|$)|(pass|success|solve)_?rate|pass@", re.IGNORECASE)
 _MAX_LEVELS = 3
 _SHARED = 0.1  # of the prompts under several keys: benchmarks have none in common, policies asked for some of each do
 NUM_LISTED = 200  # rollouts by which columns are known
@@ -224,8 +225,11 @@ def _aligned_lists(row: Mapping[str, Any], *, is_of_batch: bool) -> tuple[str, .
 
 
 def are_turns_of_one(name: str, elements: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a list, by its name, holds the turns of one episode, which name no prompt of their own."""
-    return re.search(_TURNS, name, re.IGNORECASE) is not None and _OF_A_PROMPT.isdisjoint(chain.from_iterable(elements))
+    """Whether a list, by its name, holds the turns of one episode, which name no prompt of their own but in a trace."""
+    keys = frozenset(chain.from_iterable(elements))
+    if re.fullmatch(r"(\w+_)?(trace|turns|trajectory)", name, re.IGNORECASE) and keys & (_OF_A_ROLLOUT | _OF_A_PROMPT):
+        return True
+    return re.search(_TURNS, name, re.IGNORECASE) is not None and _OF_A_PROMPT.isdisjoint(keys)
 
 
 def are_chosen(name: str, rollouts: Sequence[Mapping[str, Any]]) -> bool:
@@ -295,6 +299,7 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
         return False  # examples beside the metrics of each step
     of_several = key in own and len({parse.text_of(row.get(key)) for row in level.rows(around)}) > 1
     is_answered = bool(level.columns) or not own.isdisjoint(_OF_A_ROLLOUT)
+    of_several &= named.reward is not None or not are_turns_of_one(level.name or "", level.rows(around))
     is_of_rollouts = of_several or (is_answered and not _NO_ROLLOUTS.search(level.name or ""))
     return is_of_rollouts and not roles.OFFERED.match(level.name or "")
 
@@ -303,7 +308,9 @@ def _holds_within(name: str, cell: Any) -> bool:
     """Whether a cell around rows is also one of each row."""
     if isinstance(cell, (list, dict)) and name not in roles.USUAL["prompt"]:
         return False
-    return not roles.reward_columns([name], "") and name not in (*roles.USUAL["advantage"], *roles.USUAL["completion"])
+    if roles.reward_columns([name], "") or (_TOTAL.search(name) and parse.is_number(cell)):
+        return False
+    return name not in (*roles.USUAL["advantage"], *roles.USUAL["completion"])
 
 
 def _named_singly(name: str, cell: Any) -> str:

@@ -31,6 +31,7 @@ _NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_][0-9]+")
 _WEIGHTS = ("*.safetensors*", "pytorch_model*.bin", "*.distcp", "optimizer.pt")
 _PICKLES = ("*.pt", "*.pth", "*.pkl", "*.pickle", "*.dp", "*.bin")
 _EVENTS = "events.out.tfevents.*"
+_SUMMARY = "Scenario.*_eval.json"
 _START = 65_536  # bytes of a file that are read to recognize text
 _LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; docs/logs.md has the others"
 """The switches that make the usual trainers log rollouts."""
@@ -42,6 +43,9 @@ _REWARD_WORD = re.compile(
 )
 
 _ID_WORD = re.compile(r"(^|[._])(id|idx|index)$", re.IGNORECASE)
+_PROMPT_WORD = re.compile(
+    r"question|problem|prompt|query|instruction|(^|_)(task|puzzle|instance)(_|$)|(^|_)(id|idx|index)$", re.IGNORECASE
+)
 _VERDICT_WORD = re.compile(r"exact|match|right|valid|won|\bpass$|_ok$", re.IGNORECASE)
 
 
@@ -111,6 +115,8 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
         more_folders = f" and {counted(len(below) - 1, 'more folder')}" if len(below) > 1 else ""
         named = f"such files are in {below[0]}{more_folders}"
         raise InputError(f"{request.path} has no rows itself: {named}.", hint=f"Name the folder: {below[0]}")
+    if len(rows) == 1 and list_name is None:
+        candidates = _of_rollouts(candidates, rows[0])
     if len(rows) == 1 and not candidates:
         _refuse_rows_below_keys(request.path, rows[0])
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
@@ -120,11 +126,17 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
         "Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
         "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them."
     )
+    if reward is not None and len(rows) == 1 and isinstance(rows[0].get(reward), list):
+        raise InputError(
+            f"{request.path} lists {reward!r} and not all that were asked: of how many these are is not known.",
+            hint="Give a file with a verdict for each: SWE-bench's report of the run, or the folder of */report.json.",
+        )
     if reward is not None:
         of_group = "name what rollouts of a group share: --group-column or --prompt-column"
-        hint = f"The reward is taken to be {reward!r}; {of_group}."
+        without = "" if _like_prompts(rows) else " Where no column does, write the prompt, or its id, into each row."
+        hint = f"The reward is taken to be {reward!r}; {of_group}.{without}"
     elif candidates:
-        hint = _reward_hint(rows, candidates)
+        hint = _reward_hint(rows, candidates, list_name)
     looked = f"Looked for what a trainer writes, and for {'; '.join(looks_for)}."
     raise InputError(f"{request.path} is not a log that gradscope knows. {seen} {looked}", hint=hint)
 
@@ -162,7 +174,9 @@ _LONGEST_WORD = 8  # letters of -Infinity less one: what a cut leaves of a numbe
 
 def _refuse_rows_below_keys(path: Path, document: Mapping[str, Any]) -> None:
     """Refuse a document whose rows lie below several keys, with the command that writes them as lines."""
+    lists = [key for key, cell in document.items() if is_list_of_objects(cell) and _like_rewards(cell)]
     keys = _keys_of_rows(document)
+    keys = keys if len(keys) > 1 or len(lists) < 2 else tuple(lists)
     if len(keys) > 1:
         is_step = step_number(keys[-1]) is not None and not keys[-1].isdecimal()
         column = "step: $p[-1]" if is_step else 'setting: ($p | join("/"))'
@@ -174,13 +188,39 @@ def _refuse_rows_below_keys(path: Path, document: Mapping[str, Any]) -> None:
         )
 
 
-def _reward_hint(rows: Sequence[Mapping[str, Any]], candidates: Sequence[str]) -> str:
-    named = shlex.quote(candidates[0])
-    listed, _, entry = named.partition(".")
-    if len(rows) == len({of.partition(".")[0] for of in candidates}) == 1 and is_list_of_objects(rows[0].get(listed)):
-        named = f"{entry} --prompt-column NAME, a column of {listed!r} that tells prompts apart"
+def _reward_hint(rows: Sequence[Mapping[str, Any]], candidates: Sequence[str], list_name: str | None) -> str:
+    """The number to name, and with it a column that tells prompts apart, where none is known."""
+    listed = candidates[0].partition(".")[0]
+    if list_name is None and len(rows) == 1 and is_list_of_objects(rows[0].get(listed)):
+        list_name, rows, candidates = listed, rows[0][listed], [name.partition(".")[2] for name in candidates]
+    named, columns = shlex.quote(candidates[0]), column_roles.columns_of_rows(rows, ColumnNames())
+    is_deeper = is_list_of_objects(rows[0].get(candidates[0].partition(".")[0]))
+    if list_name is not None and not is_deeper and column_roles.key_of(columns) is None:
+        asked = next(iter(_like_prompts(rows)), None)
+        column = f"column of {list_name!r}"
+        which = f"NAME, a {column} that" if asked is None else f"{shlex.quote(asked)}, if this {column}"
+        named += f" --prompt-column {which} tells prompts apart"
     alternatives = f"; others are {list_names(candidates[1:])}" if candidates[1:] else ""
     return f"Name the number that the trainer used, as in --reward-column {named}{alternatives}."
+
+
+def _of_rollouts(candidates: list[str], document: Mapping[str, Any]) -> list[str]:
+    """Those in the only list of a document that names no prompt; others are totals."""
+    if column_roles.key_of(column_roles.columns_of_rows([document], ColumnNames())) is not None:
+        return candidates
+    in_lists = [name for name in candidates if is_list_of_objects(document.get(name.partition(".")[0]))]
+    return in_lists if len({name.partition(".")[0] for name in in_lists}) == 1 else []
+
+
+def _like_prompts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Columns that may tell prompts apart, by a word in their names: texts before ids."""
+    columns = {name: [row.get(name) for row in rows] for name in column_roles.columns_in(rows)}
+    differing = {
+        name: all(isinstance(cell, str) for cell in cells)
+        for name, cells in columns.items()
+        if _PROMPT_WORD.search(name) and all(isinstance(cell, str | int) for cell in cells) and len(set(cells)) > 1
+    }
+    return sorted(differing, key=lambda name: not differing[name])
 
 
 def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -278,6 +318,12 @@ def _unpacking(path: Path) -> str:
     return f"Unpack it and name what comes out: {unpack} {shlex.quote(str(path))}{into}"
 
 
+def _with_problems(path: Path) -> Path:
+    """The file that LiveCodeBench writes beside its summary."""
+    summary = _first_like(path, _SUMMARY) or path
+    return summary.with_name(f"{summary.stem}_all.json")
+
+
 _CHECKPOINT = _Kind(
     matches=is_checkpoint,
     description="is a checkpoint: weights and the trainer's state, without rollouts",
@@ -315,6 +361,11 @@ _KINDS = (
         matches=lambda path: _is_file(path, "results_[0-9]*.json"),
         description="holds the totals of an evaluation",
         hint=lambda _: "Give its samples: samples_*.jsonl of lm-eval (log_samples), details_*.parquet of lighteval.",
+    ),
+    _Kind(
+        matches=lambda path: _first_like(path, _SUMMARY) is not None,
+        description="holds LiveCodeBench's summary, with tests by the position of a problem",
+        hint=lambda path: f"Name the file with the problems: {_with_problems(path)}",
     ),
     _Kind(
         matches=lambda path: _is_file(path, "*.safetensors", "*.gguf"),

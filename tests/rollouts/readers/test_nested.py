@@ -140,6 +140,7 @@ def test_the_failures_among_all_are_no_policy(tmp_path: Path, key: str) -> None:
         [{"task_id": at, "turns": [{"response": "a", "reward": 0.0}, {"response": "b", "reward": 1.0}]} for at in "ab"],
         [{"task_id": at, "rubric": [{"name": "format", "score": 0.0}, {"name": "tone", "score": 1.0}]} for at in "ab"],
         [{"id": at, "trace": [{"step": step, "prompt": str(step), "reward": 0.0} for step in range(4)]} for at in "ab"],
+        [{"id": at, "trace": [{"prompt": f"{at}{turn}", "output": "x", "reward": 0} for turn in "12"]} for at in "ab"],
         [{"step": step, "train": flat(step), "eval": flat(step)} for step in (1, 2)],
         [{"step": step, "losses": [{"value": 0.5}]} for step in (1, 2)],
         [{"step": step, "loss": 0.5, "examples": [{"prompt": at, "reward": 1.0} for at in "ab"]} for step in (1, 2)],

@@ -75,6 +75,7 @@ def test_a_document_of_bytes_or_nested_too_deep_has_no_rows(tmp_path: Path, data
     [
         ('{"step": 1, "prompt": "p", "scores": {"total": 1, "format": 0}}', "--reward-column scores.total"),
         ('{"text": "a", "reward": 1, "scores": {"total": 1}}', "taken to be 'reward'; name what rollouts of a group"),
+        ('{"text": "a", "reward": 1}', "--prompt-column. Where no column does, write the prompt"),
         ('{"text": "a", "kl": 1}', "--group-column or --prompt-column and --step-column"),
     ],
 )
@@ -90,6 +91,8 @@ def test_a_log_that_lacks_one_column_is_told_which_option_names_it(tmp_path: Pat
     [
         ({"results": {"step_10": "rows", "step_20": "rows"}}, "'results', 'step_10'", "step: $p[-1]"),
         ({"curves": {"0": "rows", "1": "rows"}}, "'curves', '0'", "setting: ($p | join"),
+        ({"30": "unasked", "140": "unasked"}, "'30', '140'", "setting: ($p | join"),
+        ({"config": {}, "step_3": "unasked", "step_6": "unasked"}, "'step_3', 'step_6'", "step: $p[-1]"),
         (
             {"zero_shot": {"a": "rows", "b": "rows"}, "few_shot": {"a": "rows"}},
             "'zero_shot', 'a'",
@@ -101,7 +104,8 @@ def test_rows_below_keys_are_refused_with_what_makes_them_lines(
     document: dict[str, Any], keys: str, column: str, tmp_path: Path
 ) -> None:
     rows = json.dumps([{"question": f"q{at}", "correct": at % 2 == 0} for at in range(4)])
-    (tmp_path / "a.json").write_text(json.dumps(document).replace('"rows"', rows))
+    unasked = rows.replace("question", "answer")
+    (tmp_path / "a.json").write_text(json.dumps(document).replace('"rows"', rows).replace('"unasked"', unasked))
     hint = refusal(tmp_path / "a.json", f"Its rows lie below the keys {keys}, and what these are")
     assert f"objects | {{{column}" in hint
 
@@ -133,6 +137,8 @@ BYTES = b"\x80\x04cos\nsystem\n"  # what a hostile pickle begins with: it must n
         (["runs/events.out.tfevents.1.host"], ".", "or TensorBoard keeps", "log_completions=True"),
         (["events.out.tfevents.1.host"], "events.out.tfevents.1.host", "or TensorBoard keeps", "rollout_data_dir"),
         (["results_2026.json"], "results_2026.json", "the totals of an evaluation", "log_samples"),
+        (["Scenario.x_1_eval.json"], "Scenario.x_1_eval.json", "LiveCodeBench", "Scenario.x_1_eval_all.json"),
+        (["Scenario.x_1_eval.json"], ".", "LiveCodeBench", "Scenario.x_1_eval_all.json"),
     ],
 )
 @pytest.mark.parametrize("is_remote", [False, True], ids=["here", "at a URL"])
@@ -258,6 +264,33 @@ def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str,
     assert refusal(path, "is not a log that gradscope knows") == f"Name the number that the trainer used, as in {named}"
     reward = shlex.split(named.split(";")[0].removesuffix("."))[1]
     assert len(read_run(path, ReadOptions(columns=ColumnNames(reward=reward))).groups[0].rollouts) == 4
+
+
+@pytest.mark.parametrize("outer", [{}, {"wrong": [{"gt": "0"}]}, {"mean": {"score": 0.5}, "wrong": []}])
+@pytest.mark.parametrize("of_prompt", ["problem_text", "row_idx"])
+def test_a_number_in_the_list_of_a_document_is_named_with_what_tells_prompts_apart(
+    tmp_path: Path, of_prompt: str, outer: dict[str, Any]
+) -> None:
+    rows = [{"kind": "x", of_prompt: f"p{at}", "label": str(at), "judged_score": at % 2} for at in range(4)]
+    (path := tmp_path / "a.json").write_text(json.dumps({**outer, "per_item": rows}))
+    hint = refusal(path, "is not a log that gradscope knows")
+    named = shlex.split(hint.partition("as in ")[2].replace(",", " "))
+    assert named[:4] == ["--reward-column", "judged_score", "--prompt-column", of_prompt]
+    run = read_run(path, ReadOptions(columns=ColumnNames(reward=named[1], prompt=named[3])))
+    assert [group.rewards for group in run.groups] == [(0,), (1,)] * 2
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"contingency": {"both_correct": 3, "p": 0.1}},
+        {"temperature_sweep": {"peak_reward": 0.5}, "mean_accuracy": 0.5},
+        {"name": "x", "deltas": {"accuracy": -0.1}, "runs": []},
+    ],
+)
+def test_totals_in_a_document_without_prompts_are_not_named_as_rewards(tmp_path: Path, document: Any) -> None:
+    (path := tmp_path / "summary.json").write_text(json.dumps(document))
+    assert "as in --reward-column" not in refusal(path, "is not a log that gradscope knows")
 
 
 @pytest.mark.parametrize(

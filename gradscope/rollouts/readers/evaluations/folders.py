@@ -6,8 +6,8 @@ import contextlib
 import glob
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.nested import layout_of
 from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, step_number, text_of
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
-from gradscope.rollouts.readers.parsing.tables import expand, natural, stem_of, suffix_of
+from gradscope.rollouts.readers.parsing.tables import document_bytes, expand, natural, stem_of, suffix_of
 
 _MAX_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
 _PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker|rs)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")
@@ -65,10 +65,13 @@ Evaluations = tuple[EvaluationLog, ...]
 def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
     """The evaluations of a log, a folder or a glob, by folder and name; of a named reader only its own.
 
-    Where each trial has a folder of its own, named after its task, they are one evaluation, whose path is a glob.
+    Where each trial has a folder of its own, named after its task, they are one evaluation, whose path is a glob, but
+    for those that a log above them lists, which has trials that ended without one.
     """
     folders = _folders(path, _MAX_DEPTH) if path.is_dir() else [path]
     logs = {log.path: log for folder in folders for log in _logs_of(folder, options)}
+    text_of_file = lru_cache(maxsize=2)(document_bytes)
+    logs = {of: log for of, log in logs.items() if not (log.prompt and _is_listed(log, path, logs, text_of_file))}
     by_glob: dict[Path, list[EvaluationLog]] = {}
     for log in logs.values():
         if log.prompt and (root := _above_tasks(log, path)) is not None:
@@ -80,6 +83,15 @@ def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
             paths = {log.path for log in of}
             logs = {file: log for file, log in logs.items() if file not in paths} | {trials: pooled}
     return tuple(logs.values())
+
+
+def _is_listed(
+    log: EvaluationLog, path: Path, logs: Mapping[Path, EvaluationLog], text_of_file: Callable[[Path], bytes | None]
+) -> bool:
+    """Whether a log of the same name above that of a trial, as Terminal-Bench writes them, names the trial's prompt."""
+    above = (folder / log.path.name for folder in log.path.parents[1:] if folder.is_relative_to(path))
+    reports = (file for file in above if file in logs and not logs[file].prompt)
+    return any(log.prompt.encode() in (text_of_file(file) or b"") for file in reports)
 
 
 def _above_tasks(log: EvaluationLog, path: Path) -> Path | None:
@@ -223,9 +235,14 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
     task = stem
     if _OF_MATH.fullmatch(stem):
         task, above = above.name, above.parent.parent if above.parent.name == "math_eval" else above.parent
+    if any(row.get(name) == above.name for row in rows for name in ("category", *roles.BENCHMARKS)):
+        above = above.parent  # of a folder for each category
+    about = _metadata(location.parent)
+    named = models.pop() if len(models) == 1 else ""
+    environment = text_of(about.get("env_id")) or text_of(about.get("env")) if stem == "results" else ""
     return log(
-        task=task,
-        model=models.pop() if len(models) == 1 and "" not in models else above.name,
+        task=environment or task,
+        model=named or text_of(about.get("model")) or above.name,
         scorers=(None,),
         prompt="" if file.is_dir() or len(rows) != 1 else _prompt_of_sample(rows[0]),
         has_policy=any(isinstance(row.get(name), str) for row in rows for name in roles.POLICIES),
@@ -239,6 +256,13 @@ def _prompt_of_sample(row: Mapping[str, Any]) -> str:
     if not is_verdict or columns.prompt_id in _OF_LOGS or isinstance(samples_of(row, ColumnNames()), PromptSamples):
         return ""
     return "" if layout_of([row], ColumnNames()) else text_of(row.get(roles.key_of(columns) or ""))
+
+
+def _metadata(folder: Path) -> Mapping[str, Any]:
+    """What verifiers writes beside ``results.jsonl``, its environment and its model; nothing where there is none."""
+    with contextlib.suppress(InputError, OSError, ValueError):
+        return mapping_of(read_json(folder / "metadata.json"))
+    return {}
 
 
 def _lm_eval_model(folder: Path, when: str) -> str:

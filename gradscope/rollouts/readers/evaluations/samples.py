@@ -27,6 +27,7 @@ from gradscope.rollouts.readers import generic, nested
 from gradscope.rollouts.readers.evaluations.rows_alike import LogColumns, Prompt, prompts_alike, table_alike
 from gradscope.rollouts.readers.evaluations.shapes import (
     COUNTS,
+    LISTS_OF_PROMPTS,
     MAX_DEPTH,
     NAMES,
     NO_COLUMNS,
@@ -197,7 +198,9 @@ def _with_entry(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Read
     of, _, entry = (request.columns.reward or "").rpartition(".")
     columns = replace(request.columns, reward=entry)
     is_of_several = any(listed_prompts({of: row.get(of)}, entry) for row in rows if of)
-    if not of or not (is_of_several or (all(of not in row for row in rows) and layout_of(rows, columns))):
+    key = roles.key_of(columns)
+    is_within = all(of not in row or (key is not None and key not in row) for row in rows)
+    if not of or not (is_of_several or (is_within and layout_of(rows, columns))):
         return request
     return replace(request, options=replace(request.options, columns=columns))
 
@@ -258,8 +261,13 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
         if is_flat or request.columns.num_correct is not None:
             return ()
     layout = layout_of(rows, request.columns) or ()
-    shapes = (samples for row in rows for _, _, samples in islice(prompt_rows(row, request.columns), 1))
-    if _holds_shapes(rows, request.columns) and any(isinstance(samples, PromptSamples) for samples in shapes):
+    shapes = [part for row in rows for part in islice(prompt_rows(row, request.columns), _NUM_PARTS if layout else 1)]
+    are_items = bool(layout) and LISTS_OF_PROMPTS.fullmatch(layout[-1].name or "") and not request.columns.num_correct
+    if are_items and shapes and all(starmap(_is_nameless_count, shapes)):
+        num_rows = sum(1 for row in rows for _ in nested.rows_within(row, layout))
+        if num_rows >= max(len(samples) for *_, samples in shapes):
+            return layout  # of which counts beside or around it are the totals
+    if _holds_shapes(rows, request.columns) and any(isinstance(samples, PromptSamples) for _, _, samples in shapes):
         # they are read from the parts of rows, whose steps are those of whole rows
         within = roles.columns_in(first_rows_within(rows, layout))
         steps = {request.columns.step, *roles.USUAL["step"]}.intersection(within)

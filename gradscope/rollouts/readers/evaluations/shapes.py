@@ -60,6 +60,10 @@ MAX_DEPTH = 12
 _MANY_TOKENS = 20
 _WORDS_OF_A_NAME = 4  # at most, of a benchmark or model
 _MANY_PROMPTS = 10  # keys of an object whose lists of 0 and 1 are verdicts on as many prompts, and no columns
+_ID_OF_PROMPT = re.compile(
+    r"(?!.*(^|[/_:])(test|check|criteri\w*|rubric|metric|step)s?[-_/:.])(?=.*[a-z])(?=.*[0-9]).*(/|-|__)", re.I
+)
+"""Keys with a single truth value each that are ids of prompts, as SWE-bench Pro's, and no switches or tests of one."""
 NUMBERS = frozenset({bool, int, float})
 ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 NAMES = (*ROW_IDS, *USUAL["prompt"])
@@ -69,9 +73,7 @@ _NO_SAMPLES = re.compile(
     rf"ref|reference|gold|canonical|expected|ground_truth|few_shot|demo|{OFFERED.pattern}", re.IGNORECASE
 )
 """How lists are called of solutions that are not the policy's, or of the answers that a question offers."""
-_LISTS_OF_PROMPTS = re.compile(
-    r"(\w+_)?(results|details|cases|items|questions|problems|tasks|examples|records)|per_\w+"
-)
+LISTS_OF_PROMPTS = re.compile(r"(\w+_)?(results|details|cases|items|questions|problems|tasks|examples|records)|per_\w+")
 """How lists are called that hold prompts, where they number them, and no samples of one."""
 
 
@@ -142,7 +144,7 @@ def prompt_rows(
         yield from (((*keys, str(at)), {}, from_counts(row, of_counts) or _NO_TOTAL) for at, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
-    elif isinstance(node, dict) and (by_key := _verdicts_by_id(node) or _verdicts_by_key(node)):
+    elif isinstance(node, dict) and (by_key := _verdicts_by_id(node) or _verdicts_by_key(node, is_whole=not keys)):
         yield from (((*keys, str(key)), *part) for key, part in by_key.items())
     elif isinstance(node, dict) and (
         (policy := {key: node[key] for key in POLICIES if key in node})
@@ -222,11 +224,11 @@ def _verdicts_by_id(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any
     return {of: ({"instance_id": of}, PromptSamples(shape=shape, rewards=(of in rights,))) for of in ids}
 
 
-def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
+def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
     """Each of many keys, none of which names a column, with its prompt and samples: a list of verdicts, or one verdict.
 
-    OpenCompass writes the latter as an object for each prompt; those without a prediction may be tests of one response,
-    but for what SWE-bench calls resolved.
+    SWE-bench Pro's whole document has the latter, OpenCompass an object for each prompt; those without a prediction may
+    be tests of one response, but for what SWE-bench calls resolved.
     """
     cells = list(node.values())
     if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
@@ -234,6 +236,8 @@ def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, An
     if all(isinstance(cell, list) and cell and NUMBERS.issuperset(map(type, cell)) for cell in cells):
         are_verdicts = all({0, 1}.issuperset(cell) for cell in cells)
         return {key: ({}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items() if are_verdicts}
+    if is_whole and all(isinstance(cell, bool) for cell in cells) and all(map(_ID_OF_PROMPT.match, node)):
+        return {key: ({}, PromptSamples(shape="verdicts", rewards=(cell,))) for key, cell in node.items()}
     if not all(isinstance(cell, dict) and any(key in cell for key in ("resolved", *_PREDICTIONS)) for cell in cells):
         return {}
     names = [name for name in USUAL["reward"] if all(type(cell.get(name)) is bool for cell in cells)][:1]
@@ -292,8 +296,15 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     }
     named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
     of_named = [name for name, keys in entries.items() if named[name] in keys]
+    if len(of_named) == 1 and row.keys().isdisjoint(NAMES) and _are_of_prompts(of_named[0], row, is_named=True):
+        raise UsageError(
+            f"The list {of_named[0]!r} has answers to several prompts.",
+            hint=f"Name what tells them apart, too: --reward-column {named[of_named[0]]} --prompt-column NAME.",
+        )
     of_samples = of_named or [name for name, keys in entries.items() if not keys.isdisjoint(USUAL["reward"])]
     answered = [name for name in of_samples if reward or not entries[name].isdisjoint((*ANSWER_KEYS, *TRIALS))]
+    if len(answered) > 1 and row.keys().isdisjoint(NAMES):
+        return None  # of several prompts, steps or policies
     if len(answered) > 1:
         return f"several lists hold objects with a reward, {list_names(answered)}: --reward-column LIST.ENTRY"
     for name, value in row.items():
@@ -355,16 +366,23 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
     return [of_row | dict(own) for of_row, own in zip(around, lists, strict=True)]
 
 
-def _are_of_prompts(name: str, row: Mapping[str, Any]) -> bool:
-    """Whether objects have right answers that differ, or responses or numbers of their own, as no samples of one do."""
+def _are_of_prompts(name: str, row: Mapping[str, Any], *, is_named: bool = False) -> bool:
+    """Whether objects have right answers that differ, or responses or numbers of their own, as no samples of one do.
+
+    Numbers of a list that was named may be those of samples.
+    """
     objects, first = row[name], row[name][0]
     keys = [key for key, cell in first.items() if isinstance(cell, str) and RIGHT_ANSWER.fullmatch(key)]
     have_several = any(
         isinstance(first.get(key), list) and len(first[key]) > 1 for key in TEXT_LISTS if key != "content"
     )
     ids = [of.get(first_present(first, ROW_IDS) or "") for of in objects]
-    are_numbered = row.keys().isdisjoint(NAMES) and _LISTS_OF_PROMPTS.fullmatch(name) and 1 < len(set(ids)) == len(ids)
-    return have_several or bool(are_numbered) or any(of.get(key) != first[key] for of in objects for key in keys)
+    are_numbered = row.keys().isdisjoint(NAMES) and LISTS_OF_PROMPTS.fullmatch(name) and 1 < len(set(ids)) == len(ids)
+    return (
+        have_several
+        or bool(are_numbered and not is_named)
+        or any(of.get(key) != first[key] for of in objects for key in keys)
+    )
 
 
 def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:

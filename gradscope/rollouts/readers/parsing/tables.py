@@ -156,7 +156,10 @@ def located_rows(path: Path, quarantine: QuarantineLog) -> Iterator[LocatedRow]:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | str:
-    """The object in a line, or the reason why there is none; only a file's last line may lack its end."""
+    """The object in a line, or the reason why there is none; only a file's last line may lack its end.
+
+    A comma may follow, as where the elements of a list were cut into lines.
+    """
     if not line.strip():
         return BLANK
     if len(line) > MAX_ROW and len(line) > allowed(MAX_ROW):  # the first test saves a look at the environment
@@ -168,6 +171,8 @@ def parse_line(line: bytes) -> dict[str, Any] | str:
     except RefusedJsonError as error:
         return f"the line {error.why}"
     except ValueError:
+        if (cut := line.rstrip()).endswith(b"},"):
+            return parse_line(cut[:-1] + b"\n")
         return "the line is not JSON" if line.endswith(b"\n") else CUT_OFF
     return row if isinstance(row, dict) else "the line is not a JSON object"
 
@@ -541,7 +546,10 @@ def read_json_rows(
         except RefusedJsonError as error:
             raise InputError(f"{path} cannot be read: {error}.", hint="Write the document again.") from None
         except ValueError:
-            yield from read_jsonl(path, quarantine)
+            if data.startswith(b"[") and b"}," in data:  # a list that breaks off, and no lines
+                quarantine.add("the document is not JSON", f"{path}:1")
+            else:
+                yield from read_jsonl(path, quarantine)
             return
     quarantine.count_read(path.stat().st_size, len(elements))
     for number, element in enumerate(elements, start=1):

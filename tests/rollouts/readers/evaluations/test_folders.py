@@ -87,6 +87,24 @@ def test_the_folder_around_a_file_of_math_evaluation_harness_is_its_task(tmp_pat
     assert {(log.task, log.model) for log in logs} == {("aime24", "Qwen2.5-3B"), ("gsm8k", "Qwen2.5-3B")}
 
 
+def test_a_file_beside_results_names_their_environment_and_model(tmp_path: Path) -> None:
+    for run, about in (("5f2c", {"env_id": "math", "model": "gpt"}), ("77ab", {"env": "math", "model": "o/q"})):
+        write_lines(tmp_path / "math--gpt" / run / "results.jsonl", *SAMPLES)
+        write_lines(tmp_path / "math--gpt" / run / "metadata.json", about)
+    write_lines(tmp_path / "broken" / "results.jsonl", *SAMPLES)
+    write_lines(tmp_path / "broken" / "metadata.json", "{")
+    logs = evaluations_in(tmp_path, ReadOptions())
+    assert [(log.task, log.model) for log in logs] == [("results", "broken"), ("math", "gpt"), ("math", "o/q")]
+
+
+@pytest.mark.parametrize("key", ["category", "subject", "benchmark"])
+def test_folders_called_as_what_their_logs_name_are_no_models(tmp_path: Path, key: str) -> None:
+    """As reasoning-gym writes a file for each of its data sets, in folders of their categories."""
+    for of, task in (("algebra", "sums"), ("algebra", "products"), ("logic", "syllogism")):
+        trial(tmp_path / "claude" / of / f"{task}.json", **{key: of, "results": SAMPLES})
+    assert {log.model for log in evaluations_in(tmp_path, ReadOptions())} == {"claude"}
+
+
 def test_a_reader_that_is_named_finds_its_own_alone(folder: Path) -> None:
     assert {log.format for log in evaluations_in(folder, ReadOptions(reader="lm-eval"))} == {"lm-eval"}
     assert {log.format for log in evaluations_in(folder / "*" / "*.eval", ReadOptions())} == {"inspect-ai"}
@@ -132,6 +150,20 @@ def test_trials_in_folders_named_after_their_tasks_are_one_evaluation(tmp_path: 
     assert len(evaluations_in(below, ReadOptions())) == 1
     trial(tmp_path / "a" / named.format(1) / "more" / "result.json", task_id="sort", is_resolved=True)
     assert {log.task for log in evaluations_in(tmp_path, ReadOptions())} == {"a", "b", "result"}
+
+
+def test_trials_that_the_log_of_their_run_lists_are_part_of_it(tmp_path: Path) -> None:
+    verdicts = {"sort.1-of-2": True, "sort.2-of-2": None, "grep.1-of-2": False}
+    rows = [{"trial_name": name, "task_id": name[:4], "is_resolved": of} for name, of in verdicts.items()]
+    for row in rows:
+        if row["is_resolved"] is not None:  # without a verdict there is no file
+            trial(tmp_path / "run" / row["task_id"] / row["trial_name"] / "results.json", **row)
+    trial(tmp_path / "run" / "results.json", results=rows)
+    (log,) = evaluations_in(tmp_path, ReadOptions())
+    assert [group.rewards for group in read_run(log.path).groups] == [(1, 0), (0,)]
+    assert read_run(tmp_path / "run").source.num_rows == 3
+    trial(tmp_path / "run" / "more" / "results.json", task_id="more", is_resolved=True)
+    assert len(evaluations_in(tmp_path, ReadOptions())) == 2
 
 
 @pytest.mark.parametrize(

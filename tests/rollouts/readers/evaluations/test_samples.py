@@ -221,11 +221,36 @@ def test_objects_with_right_answers_of_their_own_are_no_samples_of_one_prompt(tm
     (tmp_path / "eval.json").write_text(json.dumps({"failures": [{"gt": "0"}], "items": listed}))
     with pytest.raises(InputError, match="is not a log that gradscope knows") as caught:
         read_run(tmp_path / "eval.json")
-    assert "--reward-column reward --prompt-column NAME, a column of 'items'" in str(caught.value.hint)
-    run = read_run(tmp_path / "eval.json", ReadOptions(columns=ColumnNames(reward="reward", prompt="index")))
-    assert [group.rewards for group in run.groups] == [(0.0,), (1.0,), (0.0,), (0.0,)]
+    assert "--reward-column reward --prompt-column index, if this column of 'items'" in str(caught.value.hint)
+    for named in ("reward", "items.reward"):
+        with pytest.raises(UsageError, match="list 'items' has answers to several prompts"):
+            read_run(tmp_path / "eval.json", ReadOptions(columns=ColumnNames(reward=named)))
+        run = read_run(tmp_path / "eval.json", ReadOptions(columns=ColumnNames(reward=named, prompt="index")))
+        assert [group.rewards for group in run.groups] == [(0.0,), (1.0,), (0.0,), (0.0,)]
     same = [row | {"gt_answer": "4"} for row in listed]
     assert [group.rewards for group in read(tmp_path, {"items": same}).groups] == [(0.0, 1.0, 0.0, 0.0)]
+
+
+@pytest.mark.parametrize("name", ["items", "details", "per_item"])
+@pytest.mark.parametrize("counts", [("n", "n_correct"), ("total", "correct")])
+def test_items_win_over_totals_beside_them(tmp_path: Path, name: str, counts: tuple[str, str]) -> None:
+    def of_split(at: int) -> dict[str, Any]:
+        listed = [{"idx": of, "correct": of < at, "sha256": f"{at}{of}"} for of in range(3)]
+        return {**dict(zip(counts, (3, at), strict=True)), "relaxed_accuracy": at / 3, name: listed}
+
+    document = {
+        "model": "m",
+        "splits": {"human": of_split(1), "made": of_split(2)},
+        "overall": {"n": 6, "n_correct": 3},
+    }
+    run = read_run(write_lines(tmp_path / "a.json", document))
+    assert [group.rewards for group in run.groups] == [(1,), (0,), (0,), (1,), (1,), (0,)]
+    of_problems = {f"p{at}": {"n": 3, "c": at, "samples": of_split(at)[name]} for at in (1, 2)}
+    run = read_run(write_lines(tmp_path / "a.json", {"problems": of_problems}))
+    assert [group.rewards for group in run.groups] == [(1, 0, 0), (1, 1, 0)]  # numbered samples of as many prompts
+    document["overall"] |= {"n": 60}  # of which these are examples
+    with pytest.raises(InputError, match="totals of evaluations"):
+        read_run(write_lines(tmp_path / "a.json", document))
 
 
 def test_rows_without_identity_are_identified_by_their_lines(tmp_path: Path) -> None:
@@ -437,6 +462,36 @@ def test_verdicts_by_the_keys_of_many_prompts(tmp_path: Path, cell: dict[str, An
     assert (len(run.groups), run.groups[0].rewards) == (num, (float(cell.get("correct", cell.get("resolved", False))),))
 
 
+@pytest.mark.parametrize(
+    ("name", "outer", "is_read"),
+    [
+        ("instance_pytest-dev__pytest-{}-vnan", [], True),  # as SWE-bench Pro writes them
+        ("HumanEval/{}", [], True),
+        ("HumanEval/{}", ["checks"], False),
+        ("criterion_{}", [], False),
+        ("tests/a.py::test_{}", [], False),
+        ("use_part_{}", [], False),
+    ],
+)
+def test_truth_values_under_ids_of_prompts_are_verdicts(
+    tmp_path: Path, name: str, outer: list[str], is_read: bool
+) -> None:
+    verdicts = {name.format(at): at == 3 for at in range(10)}
+    path = write_lines(tmp_path / "eval_results.json", dict.fromkeys(outer, verdicts) or verdicts)
+    if is_read:
+        assert [group.rewards for group in read_run(path).groups] == [(float(at == 3),) for at in range(10)]
+    else:
+        with pytest.raises(InputError, match="is not a log that gradscope knows"):
+            read_run(path)
+
+
+def test_ids_of_what_was_resolved_alone_do_not_say_of_how_many(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "results.json", {"no_generation": [], "no_logs": [], "resolved": ["a-1", "b-2"]})
+    with pytest.raises(InputError, match="lists 'resolved' and not all that were asked") as caught:
+        read_run(path)
+    assert "SWE-bench's report" in str(caught.value.hint)
+
+
 def test_a_named_verdict_of_a_row_counts_where_lists_deep_in_it_hold_its_criteria(tmp_path: Path) -> None:
     path = tmp_path / "graded.jsonl"
     grading = {"parts": [{"pass": True, "score": 0.5}]}
@@ -546,6 +601,16 @@ def test_turns_of_an_episode_are_not_its_samples(
     assert [group.rewards for group in named.groups] == [(1.0, 1.0)]
     (tmp_path / "one.json").write_text(json.dumps(rows[0]))
     assert [group.rewards for group in read_run(tmp_path / "one.json").groups] == [(1.0,)]
+
+
+@pytest.mark.parametrize("name", ["trace", "turns", "edit_trajectory"])
+def test_turns_with_prompts_of_their_own_are_those_of_the_episode(name: str, tmp_path: Path) -> None:
+    def turns(num: int) -> list[dict[str, Any]]:
+        return [{"prompt": f"{at}", "completion": "x", "reward": float(at), "correct": at > 0} for at in range(num)]
+
+    rows = [{"task_id": f"t{at // 2}", "correct": at % 2 == 0, name: turns(1 + at % 2)} for at in range(6)]
+    path = write_lines(tmp_path / "a.json", {"rows": rows})
+    assert [group.rewards for group in read_run(path).groups] == [(1.0, 0.0)] * 3
 
 
 def test_numbered_verdicts_are_rows_and_not_counts(tmp_path: Path) -> None:

@@ -199,6 +199,10 @@ def test_files_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
         (b" \r\n", "the line is blank"),
         (b'{"a": "\xe9"}\n', "the line is not UTF-8"),
         (b'{"a": \n', "the line is not JSON"),
+        (b'{"a": {}},\n', {"a": {}}),  # of a list that was cut into lines
+        (b'{"a": 1}, \r\n', {"a": 1}),
+        (b'{"a": 1},,\n', "the line is not JSON"),
+        (b"},},\n", "the line is not JSON"),
         (b'{"a": ', "the last line is cut off"),
         (b"[1]\n", "the line is not a JSON object"),
         (b"null\n", "the line is not a JSON object"),
