@@ -106,11 +106,15 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None
     """Refuse several evaluations, also where no ``format`` was recognized, as each has a folder of its own.
 
     Raises:
-        InputError: There are several: one number over different tasks, models and scorers is meaningless.
+        InputError: There are several: one number over different tasks, models and scorers is meaningless; or none was
+            recognized, and there is one in a folder below.
     """
     if path.is_file() or (format is not None and format not in _NEVER_POOLED):
         return
     logs = [log for log in evaluations_in(path, options) if log.format in _NEVER_POOLED]
+    if format is None and len(logs) == 1:
+        only = logs[0].path
+        raise InputError(f"{path} is no log itself, but {only} is.", hint=f"Name it: {shlex.quote(str(only))}")
     if len(logs) > 1 and not _are_steps(logs):
         named = ", ".join(f"{log.task} {log.model}".strip() for log in logs[:3])
         more = f" and {len(logs) - 3} more" if len(logs) > 3 else ""

@@ -93,7 +93,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
         raise InputError(message, hint=f"Name one: {names[0]}")
     files = groups[0]
     kinds = [kind for kind in map(opened, files) if kind is not None]
-    quarantine, rows = MetricsLog(request.progress, files), RunRows(_known_keys)
+    quarantine, rows = MetricsLog(request.progress, files), RunRows(_common_keys)
     keys: tuple[str, ...] = ()
     for kind in kinds:
         _, keys, run_keys = _first_rows(kind.path, options.columns.step)
@@ -175,7 +175,7 @@ def _are_contradictory(rows: RunRows, logs: Sequence[StepMetrics]) -> bool:
     return _have_batches(rows, logs) and not any(MEAN_REWARDS & set(map(bare, log.columns)) for log in logs)
 
 
-def _known_keys(keys: Iterable[str]) -> set[str]:
+def _common_keys(keys: Iterable[str]) -> set[str]:
     """The keys of metrics that have a common name."""
     logged = tuple(keys)
     return {part.formula for part in naming_of(logged, {}).parts.values()}.intersection(logged)
@@ -346,7 +346,7 @@ def _is_course(tables: Sequence[MetricTable], rows: RunRows, logs: Sequence[Step
 def _first_look(file: Path, options: ReadOptions) -> tuple[list[MetricTable], RunRows, list[StepMetrics]]:
     """The tables in the first rows of a file, their rows and the runs among these; nothing of other files."""
     pieces: Sequence[Piece] = ()
-    rows = RunRows(_known_keys)
+    rows = RunRows(_common_keys)
     with contextlib.suppress(InputError):
         kind = opened(file)
         pieces, step_keys, run_keys = ([], (), ()) if kind is None else _first_rows(kind.path, options.columns.step)

@@ -269,9 +269,9 @@ class _Part(Struct, kw_only=True):
 class RunRows:
     """The rows read so far."""
 
-    def __init__(self, known: Callable[[Iterable[str]], Collection[str]] = frozenset) -> None:
-        """None yet; ``known`` chooses the keys of which rows of one step may not contradict each other, if any."""
-        self._known = known
+    def __init__(self, common_keys: Callable[[Iterable[str]], Collection[str]] = frozenset) -> None:
+        """None yet; ``common_keys`` chooses those in which rows of one step may not contradict each other, if any."""
+        self._common_keys = common_keys
         self.num_without_step = self.num_held_out = 0
         self.num_conflicts = 0  # rows that contradict the previous row of the same step
         self.counts_steps = False
@@ -359,7 +359,9 @@ class RunRows:
             return parts
         earlier = np.full(len(steps), -1)  # the last earlier row with another number at the same step
         contradicts = np.zeros(len(steps), dtype=np.bool_)
-        counted = self._known(numbers) or numbers.keys()  # timings of parts of a step, say, are in rows of their own
+        counted = (
+            self._common_keys(numbers) or numbers.keys()
+        )  # timings of parts of a step, say, are in rows of their own
         for key, column in numbers.items():
             at = np.arange(len(steps)) if column.at is None else column.at
             order = np.argsort(steps[at], kind="stable")
