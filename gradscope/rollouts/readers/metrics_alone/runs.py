@@ -359,9 +359,7 @@ class RunRows:
             return parts
         earlier = np.full(len(steps), -1)  # the last earlier row with another number at the same step
         contradicts = np.zeros(len(steps), dtype=np.bool_)
-        counted = (
-            self._common_keys(numbers) or numbers.keys()
-        )  # timings of parts of a step, say, are in rows of their own
+        counted = self._common_keys(numbers) or numbers.keys()  # timings, say, have several rows a step
         for key, column in numbers.items():
             at = np.arange(len(steps)) if column.at is None else column.at
             order = np.argsort(steps[at], kind="stable")

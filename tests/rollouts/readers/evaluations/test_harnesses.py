@@ -367,7 +367,7 @@ def test_a_folder_of_swe_bench_has_a_report_an_instance(tmp_path: Path) -> None:
     assert rewards_of(read_run(tmp_path / "*" / "org__m" / "*" / "report.json"))["django-1"] == (1.0, 0.0)
     with pytest.raises(InputError, match="2 evaluations, which are never pooled: r1 org/m, r2 org/m"):
         read_run(tmp_path)
-    with pytest.raises(InputError, match="is no log itself, but .*org__m is") as caught:
+    with pytest.raises(InputError, match=r"is no log itself, but .*org__m is") as caught:
         read_run(tmp_path / "r1")
     assert caught.value.hint == f"Name it: {tmp_path / 'r1' / 'org__m'}"
 
