@@ -300,14 +300,15 @@ METRICS = Format(
 
 
 def evaluations_below(path: str | Path, options: ReadOptions, progress: ProgressCallback = no_progress) -> Evaluations:
-    """The evaluations in a folder or a glob, where there are several and it is no trainer's run."""
+    """The evaluations in a folder or a glob, where it is no trainer's run, nor read itself as the only one."""
     local = fetched(path, progress)
     request = ReadRequest(path=local, options=options)
     is_run = local.is_file() or _has_state(local) or any(reader.recognizes(request) for reader in TRAINERS)
     if is_run or _runs_below(local):
         return ()
     logs = evaluations_in(local, options)
-    return logs if len(logs) > 1 or any(not log.path.exists() for log in logs) else ()
+    is_only = len(logs) == 1 and logs[0].path.exists()
+    return () if is_only and any(reader.recognizes(request) for reader in FORMATS) else logs
 
 
 def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:

@@ -463,3 +463,8 @@ def test_held_out_samples_say_themselves_which_are_correct(tmp_path: Path) -> No
     assert table.rows[0].pass_at_k.value == 0.5
     (table,) = passk.measure_pass_at_k(run, success_threshold=0.5).tables
     assert table.rows[0].pass_at_k.value == 1.0
+
+
+def test_a_folder_around_the_folder_of_one_evaluation_is_that_evaluation() -> None:
+    (table,) = passk.measure_pass_at_k(REPOSITORY / "fixtures/logs/verifiers_eval").tables
+    assert (table.num_prompts, table.num_samples, Path(table.source.path).name) == (2, (3, 3), "traces.jsonl")
