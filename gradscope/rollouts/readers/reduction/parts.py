@@ -220,8 +220,9 @@ def part_of_table(table: RewardTable) -> Part:
 def sample_hashes(names: Iterable[str | None]) -> NDArray[np.uint32]:
     """A short hash of what tells each rollout from the others of its group; 0 where nothing does, [R]."""
     names = list(names)
-    hashes = {name: zlib.crc32(name.encode("utf-8", "surrogatepass")) | 1 for name in set(names) if name is not None}
-    return np.fromiter((NOT_COMPARED if name is None else hashes[name] for name in names), np.uint32, len(names))
+    hashes: dict[str | None, int] = {None: NOT_COMPARED}
+    hashes |= {name: zlib.crc32(name.encode("utf-8", "surrogatepass")) | 1 for name in set(names) if name is not None}
+    return np.fromiter(map(hashes.__getitem__, names), np.uint32, len(names))
 
 
 def repeated_samples(table: RewardTable, sample: NDArray[np.uint32]) -> NDArray[np.bool_]:
