@@ -28,6 +28,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     index_names,
+    names_of_runs,
     numbers_of,
     rewards_of,
     step_numbers,
@@ -435,9 +436,9 @@ def _open_instruct_rows(
 ) -> Columns:
     steps = rows.steps("step")
     indices = index_names(rows.steps("prompt_idx"))
-    prompts, responses, logprobs = (parse.jsons_of(rows.column(key)) for key in _TRACE_TOKENS)
-    ids = {text: _id_of_tokens(text) for text in dict.fromkeys(prompts)}
-    of_row = [ids[text] for text in prompts]
+    prompts, responses, logprobs = map(rows.column, _TRACE_TOKENS)
+    of_row = names_of_runs([prompts], lambda firsts: [_id_of_tokens(text) for (text,) in firsts])
+    responses, logprobs = parse.jsons_of(responses), parse.jsons_of(logprobs)
     lengths, numbers = parse.nums_ids(responses), {name: rows.numbers(name) for name in ("reward", "advantage")}
     is_logged = np.array([text != b"null" for text in logprobs])
     if mixed is None:
