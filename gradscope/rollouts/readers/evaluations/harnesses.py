@@ -505,13 +505,11 @@ def _promptfoo_results(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any
 def _promptfoo_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for location, document in read_rows(file, quarantine):
         for result in _promptfoo_results(document):
-            prompt, provider = mapping_of(result["prompt"]), result.get("provider")
+            provider = mapping_of(result.get("provider"))
             sample = {
                 "test": digest(result["prompt"], result["vars"], mapping_of(result.get("testCase")).get("assert")),
-                "provider": next(
-                    (name for key in ("label", "id") if (name := mapping_of(provider).get(key))), provider
-                ),
-                "prompt": text_of(prompt.get("raw")),
+                "provider": provider.get("label") or provider.get("id") or result.get("provider"),
+                "prompt": text_of(mapping_of(result["prompt"]).get("raw")),
                 "completion": text_of(mapping_of(result.get("response")).get("output")),
                 "success": result["success"],
                 "scores": {"score": result.get("score"), **mapping_of(result.get("namedScores"))},
