@@ -227,6 +227,13 @@ def test_a_layer_that_overflows_is_named_before_what_follows_from_it(llama: Prep
     assert "the output of model.layers.1.mlp.up_proj is not finite" in str(measure._first_non_finite(llama))
 
 
+def test_log_probabilities_may_overflow_by_the_temperature_alone(llama: PreparedStep) -> None:
+    objective = replace(llama.plan.objective, temperature=1e-42)
+    cold = replace(llama, plan=replace(llama.plan, objective=objective))
+    sentence = "the output of the log-probabilities is not finite in rollout 0 of group "
+    assert str(measure._first_non_finite(cold)).startswith(sentence)
+
+
 @pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
 def test_no_gradient_is_made_of_numbers_that_are_none(llama: PreparedStep, engine: str) -> None:
     with torch.no_grad():

@@ -6,8 +6,9 @@ from matplotlib.text import Text
 from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
+from gradscope.render.figures import style
 from gradscope.render.figures.rank import _curve
-from gradscope.render.figures.rank_spectra import heat_map_cell
+from gradscope.render.figures.rank_spectra import _null_line, heat_map_cell
 from gradscope.render.registry import draw_figures
 from gradscope.results.source import RowKind
 from tests.render import examples, rank_examples
@@ -132,3 +133,9 @@ def test_spectra_and_nulls_are_drawn_where_any_group_lives() -> None:
 )
 def test_a_tensor_stands_in_its_layer_and_module(tensor: str, index: tuple[str, str]) -> None:
     assert heat_map_cell(tensor) == index
+
+
+def test_the_label_of_a_null_stands_at_the_end_of_its_line() -> None:
+    _, (axes,) = style.new_figure("a", "b")
+    assert _null_line(axes, [0.5, 0.3, 0.2, 0.0]) == 0.2
+    assert list(axes.lines[0].get_ydata()) == [0.5, 0.3, 0.2]

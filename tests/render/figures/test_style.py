@@ -64,3 +64,10 @@ def test_pictures_of_the_docs_are_right_on_dark_pages() -> None:
 def test_a_notebook_shows_a_figure_without_pyplot() -> None:
     figure, *_ = draw_figures(EXPECTED["passk"][0]).values()
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_title_or_subtitle_of_several_lines_moves_the_axes_down() -> None:
+    texts = {"one": ("a", "b"), "title": ("a " * 60, "b"), "subtitle": ("a", "b\nc"), "both": ("a " * 60, "b\nc")}
+    tops = {name: style.new_figure(*text)[1][0].get_position().y1 for name, text in texts.items()}
+    assert tops["one"] > tops["title"] > tops["both"]
+    assert tops["one"] > tops["subtitle"] > tops["both"]
