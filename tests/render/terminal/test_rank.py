@@ -152,6 +152,9 @@ def test_sparsity_names_its_tokens_or_weights_of_which_a_long_list_is_cut() -> N
     many = tuple(rank_examples.sparsity(41, f"model.layers.{layer}.mlp.up_proj.weight") for layer in range(30))
     cut = words(replace(rank_examples.sparse_weight_report(), sparsity=many), "sparsity")
     assert "6 more lines of sparsity are in the JSON and the CSV" in cut
+    earlier = tuple(replace(of, step=7) for of in many[:2])  # of weights the last step is shown
+    both = words(replace(rank_examples.sparse_weight_report(), sparsity=(*earlier, *many)), "sparsity")
+    assert "6 more lines of sparsity are in the JSON and the CSV" in both
 
 
 REPORT = replace(rank_examples.formulation_report(), headline=("The verdict.", "One.", "Two.", "Three."))
