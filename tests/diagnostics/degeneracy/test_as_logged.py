@@ -15,6 +15,7 @@ from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.render.registry import render_table
 from gradscope.results.degeneracy import BehindFilter
 from gradscope.rollouts.run import Run
@@ -101,6 +102,20 @@ def logged(format: str, metrics: Mapping[int, Mapping[str, float]]) -> Run:
 
 def filtered(format: str, metrics: Mapping[int, Mapping[str, float]], reward: str | None = None) -> BehindFilter:
     return degeneracy_of_run(logged(format, metrics), reward=reward).behind_filter
+
+
+def test_the_interval_behind_a_filter_is_that_of_the_options_resampling() -> None:
+    metrics = {step: {"num_sampled_groups": 9.0, "num_sampled_degenerate_groups": 1.0 + step % 5} for step in range(12)}
+    groups = [group_of([prompt, 1], step=step, prompt=f"p{prompt}") for step in metrics for prompt in (0, 1)]
+    run = run_of(*groups, metrics=metrics)
+    run = replace(run, source=replace(run.source, format="gradscope"))
+    intervals = [
+        degeneracy_of_run(
+            run, options=DegeneracyOptions(resampling=Resampling(num_resamples=200, seed=seed))
+        ).behind_filter.frac_zero_std_sampled.interval
+        for seed in (0, 0, 1)
+    ]
+    assert intervals[0] == intervals[1] != intervals[2]
 
 
 @pytest.mark.parametrize(
