@@ -29,6 +29,8 @@ def test_the_summary_is_a_table_that_shows_text_as_it_stands() -> None:
     assert len([line for line in text.splitlines() if line.startswith("| ")]) == 4
     assert "<script>" not in text
     assert r"&lt;script&gt;\[red\]\\x1b" in text
+    quoted = replace(REPORT, verdicts=(replace(REPORT.verdicts[0], meaning="the metric 'x' is \"y\""),))
+    assert "the metric 'x' is \"y\"" in render_summary(quoted)
 
 
 def test_what_may_be_unknown_is_a_warning() -> None:
