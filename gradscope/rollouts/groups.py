@@ -144,11 +144,15 @@ UNKNOWN = -1  # a number or hash that is not known, and a rollout without a poli
 REWARD = "reward/"  # what stands before the name of a reward function in the name of its column
 
 
-def numbered_policies(names: Sequence[str | None]) -> tuple[tuple[str, ...], Counts]:
-    """The policies that are named, and the index of each name among them, [N]; ``UNKNOWN`` of None and ""."""
+def numbered_policies(names: Sequence[str | None]) -> tuple[tuple[str, ...], dict[str, Counts]]:
+    """The policies that are named, and, where some are, the column ``policy``: the index of each name among them, [N].
+
+    That of None and "" is ``UNKNOWN``.
+    """
     policies = tuple(filter(None, dict.fromkeys(names)))
     numbers = {name: at for at, name in enumerate(policies)}
-    return policies, np.array([numbers.get(name or "", UNKNOWN) for name in names], dtype=np.int64)
+    column = np.array([numbers.get(name or "", UNKNOWN) for name in names], dtype=np.int64) if policies else None
+    return policies, {} if column is None else {"policy": column}
 
 
 def status_of(truncated: float | None) -> Status:
@@ -228,9 +232,7 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         prompts = {name: at for at, name in enumerate(dict.fromkeys(group.prompt_id for group in groups))}
         texts = {group.prompt_id: group.rollouts[0].prompt for group in reversed(groups)}
         policies, policy = numbered_policies([rollout.policy for rollout in rollouts])
-        columns = rollout_columns(rollouts, with_completions=with_completions)
-        if policies:
-            columns["policy"] = policy
+        columns = {**rollout_columns(rollouts, with_completions=with_completions), **policy}
         return cls.of_columns(
             columns,
             step=np.array([group.step for group in groups], dtype=np.int64),

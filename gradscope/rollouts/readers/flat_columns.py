@@ -81,9 +81,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         rows, noted = with_failed_trials(rows, names.reward)
         sampled_by, apart = _joined_texts(rows, self.policies), _joined_texts(rows, self.apart)
         policies, policy = numbered_policies(sampled_by)
-        numbers = self._numbers(rows)
-        if policies:
-            numbers["policy"] = policy
+        numbers = self._numbers(rows) | policy
         group = rows.prompt_ids(self.key) if self.by_prompt else rows.names(self.key)
         has_ids = hold_tokens(rows.keys)
 

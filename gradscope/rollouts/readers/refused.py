@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +23,7 @@ from gradscope.rollouts.readers import column_roles
 from gradscope.rollouts.readers.evaluations.shapes import refuse_lone_list
 from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, list_names, peek
+from gradscope.rollouts.readers.parsing.records import ReadRequest, leaves_in, list_names, peek
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, document_bytes, files_like, suffix_of
 from gradscope.say import counted
 
@@ -109,7 +109,7 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
     scores = [name for name in are_scores if "reward" in name or "score" in name]
     candidates = scores or [name for name in _like_rewards(rows) if not column_roles.is_of_call(name, entries)]
     if not candidates and len(rows) > 1:
-        candidates = _like_rewards([dict(_leaves(row)) for row in rows])
+        candidates = _like_rewards([dict(leaves_in(row)) for row in rows])
     columns = [name for name in entries if "." not in name or name in scores]  # others are many
     if not columns and (below := _folders_with_rows(request.path)):
         more_folders = f" and {counted(len(below) - 1, 'more folder')}" if len(below) > 1 else ""
@@ -236,15 +236,6 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     numbers = [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
     verdicts = [name for name, cells in columns.items() if all(isinstance(cell, bool) for cell in cells)]
     return numbers or [name for name in verdicts if _REWARD_WORD.search(name) or _VERDICT_WORD.search(name)]
-
-
-def _leaves(node: Mapping[str, Any], depth: int = 4) -> Iterator[tuple[str, Any]]:
-    """What is no object in objects within one another, each with its keys, joined by dots."""
-    for key, cell in node.items():
-        if isinstance(cell, dict) and depth:
-            yield from ((f"{key}.{below}", leaf) for below, leaf in _leaves(cell, depth - 1))
-        else:
-            yield key, cell
 
 
 def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:

@@ -165,8 +165,8 @@ def _folders(path: Path, depth: int) -> Iterator[Path]:
 def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
     """The evaluations of one folder, or of a file or glob."""
     request = ReadRequest(path=folder, options=options)
-    for of_trials in _OF_TRIALS:
-        if folder.is_dir() and options.reader in (None, of_trials.name) and of_trials.recognizes(request):
+    for of_trials in _OF_TRIALS if folder.is_dir() else ():
+        if options.reader in (None, of_trials.name) and of_trials.recognizes(request):
             yield _about(of_trials, folder)
             return
     by_name: dict[str, list[Path]] = {}

@@ -428,7 +428,7 @@ def _harbor_rows(trials: Cells) -> Columns:
         numbers={
             **rewards_of([of if len(of) > 1 else None for of in scores]),
             "reward": numbers_of(rewards),
-            **({"policy": policy} if names else {}),
+            **policy,
         },
         policies=names,
         no_reward=lambda _: "verifier_result has no reward",
@@ -530,7 +530,7 @@ def _promptfoo_rows(results: Cells) -> Columns:
         numbers={
             **rewards_of(results.cells("scores")),
             "reward": results.numbers("success"),
-            **({"policy": policy} if policies else {}),
+            **policy,
         },
         policies=policies,
         no_reward=partial(results.no_reward, "success"),

@@ -360,8 +360,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
     groups = [of.name if of.policy is None else f"{of.policy}/{of.name}" for of in prompts]
     sampled_by = list(chain.from_iterable(of.samples.policies or repeat(of.policy, n) for of, n in sized))
     policies, policy = numbered_policies(sampled_by)
-    if policies:
-        numbers["policy"] = policy
+    numbers |= policy
 
     def details(at: int) -> dict[str, Any]:
         prompt, sample = prompts[of_prompt[at]], at - starts[of_prompt[at]]

@@ -73,7 +73,7 @@ def read_document(path: Path) -> Any:
         document = _ENDLESS
     if is_deeper(document, MAX_DEPTH):
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
-    values = _leaves(document, "") if isinstance(document, Mapping) else ()
+    values = leaves_in(document) if isinstance(document, Mapping) else ()
     if next(islice(values, _MAX_VALUES, None), None) is not None:
         raise ValueError(f"it has more than {_MAX_VALUES:,} values, those that it refers to counted each time")
     return document
@@ -95,15 +95,16 @@ def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
         >>> flattened({"data": {"length": 8}, "rollout": {"response_length": "${data.length}"}})
         {'data.length': 8, 'rollout.response_length': 8}
     """
-    flat = dict(_leaves(config, ""))
+    flat = dict(leaves_in(config))
     return {name: _resolved(value, flat) for name, value in flat.items()}
 
 
-def _leaves(config: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+def leaves_in(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """What is no object in objects within one another, each with its keys, joined by dots."""
     for name, value in config.items():
         path = f"{above}.{name}" if above else str(name)
         if isinstance(value, Mapping):
-            yield from _leaves(value, path)
+            yield from leaves_in(value, path)
         else:
             yield path, value
 
