@@ -369,27 +369,28 @@ class RunRows:
             is_other &= steps[at[before]] == steps[at[after]]
             np.maximum.at(earlier, at[after[is_other]], at[before[is_other]])
             contradicts[at[after[is_other]]] |= key in counted
+        back = np.append(False, np.diff(steps) < 0)
+        begins = np.maximum.accumulate(np.where(back, np.arange(len(steps)), 0))  # since when steps do not go back
+        self.num_conflicts += int(np.count_nonzero(contradicts & (earlier >= begins)))
         stack: list[int] = []  # rows at which it was resumed, without those undone by a later one
         lowest, seen = int(steps[0]), 0
-        goes_back = np.append(False, np.diff(steps) <= 0) & (earlier >= 0)
-        for row in np.flatnonzero(goes_back).tolist():
-            step, other = int(steps[row]), int(earlier[row])
+        for row in np.flatnonzero((contradicts | back) & (earlier >= 0) & (earlier < begins)).tolist():
+            begin, other = int(begins[row]), int(earlier[row])
             resumed = bisect_right(stack, other)
-            if other < part.start or (resumed < len(stack) and steps[stack[resumed]] <= step):
+            if other < part.start or (resumed < len(stack) and steps[stack[resumed]] <= steps[row]):
                 continue  # the earlier row no longer counts
-            if step == steps[row - 1]:
-                self.num_conflicts += bool(contradicts[row])
-                continue
-            lowest, seen = min(lowest, int(steps[seen:row].min())), row
+            lowest, seen, step = int(steps[seen:begin].min(initial=lowest)), begin, int(steps[begin])
             if step <= lowest:
-                part.stop, part = row, _Part(start=row, stop=len(steps))
+                part.stop, part = begin, _Part(start=begin, stop=len(steps))
                 parts.append(part)
                 stack, lowest = [], step
-            else:
-                while stack and steps[stack[-1]] >= step:
-                    stack.pop()
-                stack.append(row)
-                part.resumed.append(row)
+                continue
+            if steps[row] > step or not contradicts[row]:  # only evaluated before its first update, say
+                begin += int(np.argmax(steps[begin:] > step))
+            while stack and steps[stack[-1]] >= steps[begin]:
+                stack.pop()
+            stack.append(begin)
+            part.resumed.append(begin)
         return parts
 
     def _location(self, number: int) -> str:

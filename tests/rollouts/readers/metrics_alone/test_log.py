@@ -157,6 +157,17 @@ def test_a_run_that_was_resumed_counts_as_its_later_rows(tmp_path: Path) -> None
     assert sentence.startswith("Resumed 7 times, as where several processes write one log: first at")
 
 
+def test_an_evaluation_before_the_first_update_hides_no_restart(tmp_path: Path) -> None:
+    rows = [{"step": 0, "acc": 0.5}, *({"step": step, "reward": step / 10} for step in (1, 2, 3, 4))]
+    begun = [{"step": 0, "acc": 0.5}, {"step": 1, "reward": 0.9}]
+    with pytest.raises(InputError, match=r"'2' \(from metrics.jsonl:6\)"):
+        read(series(tmp_path, *rows, *begun))
+    path = series(tmp_path, *rows, {"step": 2, "acc": 0.7}, {"step": 3, "reward": 0.9})
+    run = read(path)
+    assert run.metrics.by_step("reward") == {1: 0.1, 2: 0.2, 3: 0.9}
+    assert f"Resumed at step 3 ({path}:7)" in run.source.inferred[-1]
+
+
 def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
     rows = [{"step": step, "reward": step / 10} for step in (1, 2, 3)]
     again = [{"step": step, "reward": step / 5} for step in (1, 2)]

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -47,21 +48,37 @@ def walked(rows: list[dict[str, Any]]) -> tuple[list[tuple[Metrics, int, str, in
         step, values = row["step"], {key: float(value) for key, value in row.items() if key != "step"}
         if not runs:
             runs.append([{}, 0, f"f:{number}", 0])
-        metrics = runs[-1][0]
-        logged = metrics.get(step, {})
-        is_other = any(logged.get(key, value) != value for key, value in values.items())
-        if is_other and step == last:
-            conflicts += 1
-        elif is_other and step < last and step <= min(metrics):
+        metrics, following = runs[-1][0], rising(rows[number - 1 :])
+        late, since = [], defaultdict[int, dict[str, Any]](dict)  # what is logged of each step since they went back
+        for later in following:
+            again = since[later["step"]]
+            first = {key: value for key, value in later.items() if key not in again}
+            if contradicts(first, metrics.get(later["step"], {})) and not contradicts(later, again):
+                late.append(later["step"])
+            again |= later
+        if step < last and late and step <= min(metrics):
             runs.append([{}, 0, f"f:{number}", 0])
-        elif is_other and step < last:
+        elif step < last and late:
             runs[-1][3] += 1
-            for later in [entry for entry in metrics if entry >= step]:
+            begin = step if step in late else next(row["step"] for row in following if row["step"] > step)
+            for later in [entry for entry in metrics if entry >= begin]:
                 del metrics[later]
+        conflicts += step == last and contradicts(row, metrics.get(step, {}))
         runs[-1][0].setdefault(step, {}).update(values)
         runs[-1][1] += 1
         last = step
     return [(dict(sorted(entry.items())), *rest) for entry, *rest in runs], conflicts  # type: ignore[misc]
+
+
+def contradicts(row: dict[str, Any], logged: dict[str, Any]) -> bool:
+    """Whether a row has another number than was logged."""
+    return any(logged.get(key, value) != value for key, value in row.items() if key != "step")
+
+
+def rising(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first rows, until steps go back."""
+    falls = (at for at in range(1, len(rows)) if rows[at]["step"] < rows[at - 1]["step"])
+    return rows[: next(falls, len(rows))]
 
 
 @pytest.mark.slow
