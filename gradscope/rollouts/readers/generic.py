@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,17 @@ HELD_OUT = re.compile(r"(?<![a-z])(eval|valid|val(?![a-z])|test)", re.IGNORECASE
 """What names files and folders of evaluations."""
 
 
+_RUN_IN_NAME = re.compile(
+    r"(?<![a-z])(?:seed|run|exp|experiment|trial|arm|variant|config|lr|beta|kl|g|v)[-_.=]?[0-9][0-9.e-]*"
+)
+"""What tells runs apart by a number, in the name of a file."""
+
+
 def _word_of(file: Path) -> str:
-    """The letters in the name of a file, where they may be a word."""
-    letters = re.sub("[^a-z]+", "", stem_of(file).lower())
-    return letters if len(letters) > 2 else ""
+    """The letters in the name of a file, where they may be a word, and the number of a run."""
+    stem = stem_of(file).lower()
+    letters, runs = re.sub("[^a-z]+", "", stem), "".join(_RUN_IN_NAME.findall(stem))
+    return letters + runs if runs or len(letters) > 2 or letters == stem else ""
 
 
 def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | str | None:
@@ -96,10 +103,12 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
         return alike if alike is not None and steps_of_files(alike, next(iter(rollouts.values()))) else None
     names = {word: file for file in reversed(keys) if (word := _word_of(file))}
     if len(names) > 1:
-        groups = [{tuple(str(row.get(key or "")) for key in keys[of]) for row in peek(of)} for of in names.values()]
+        groups = [Counter(tuple(str(row.get(key or "")) for key in keys[of]) for row in peek(of)) for of in names.values()]
         are_apart = len(set().union(*groups)) == sum(map(len, groups))
+        are_alike = len({re.sub("[^a-z]+", "", word) for word in names}) == 1
+        are_samples = are_alike and max(chain(*map(Counter.values, groups))) == 1  # one of each prompt in a file
         are_held_out = {HELD_OUT.search(file.name) is not None for file in names.values()}
-        if are_apart and len(are_held_out) == 1 and not beside_metrics:
+        if (are_apart or are_samples) and len(are_held_out) == 1 and not beside_metrics:
             return None
         listed = list_names(sorted(file.name for file in names.values()))
         return f"Rollouts by step lie in files of several names, {listed}, which are not pooled: name one of them."

@@ -185,6 +185,10 @@ def test_rollouts_beside_the_metrics_of_a_script_are_read_with_them(tmp_path: Pa
         ("code.jsonl", "math.jsonl", "q", False),
         ("code_1.jsonl", "math_1.jsonl", "q", False),
         ("train.jsonl", "validation.jsonl", "p", False),
+        ("seed_0.jsonl", "seed_1.jsonl", "q", False),
+        ("a_lr1e-5.jsonl", "a_lr1e-6.jsonl", "q", False),
+        ("a.jsonl", "b.jsonl", "q", False),
+        ("seed_0.jsonl", "seed_1.jsonl", "p", True),
         ("rank_0.jsonl", "rank_1.jsonl", "q", True),
         ("code.jsonl", "math.jsonl", "p", True),
         ("first.jsonl", "latest.jsonl", "p", True),
@@ -204,6 +208,13 @@ def test_rollouts_of_the_same_groups_in_files_of_other_names_are_not_pooled(
         hint = refusal(tmp_path, "in files of several names")
         assert hint == f"If all are of one run, name them so: '{tmp_path}/*.jsonl'"
         assert sum(group.size for group in read_run(f"{tmp_path}/*.jsonl").groups) == 16
+
+
+def test_a_sample_of_each_prompt_in_the_file_of_each_seed(tmp_path: Path) -> None:
+    for seed in range(3):
+        rows = ({"step": 100, "prompt": f"q{at}", "reward": at % 2} for at in range(4))
+        write_lines(tmp_path / f"seed_{seed}.jsonl", *rows)
+    assert [group.size for group in read_run(tmp_path).groups] == [3] * 4
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,13 @@ _BOXED = re.compile(
 _STEP_ABOVE = re.compile(
     r"(?:^\W*\b|\btrain )step (?P<step>[0-9]{1,15})/[0-9]{1,15}\b(?:\W*| done\..*)$", re.IGNORECASE
 )
+_APART = r"\b(?:epoch|eval\w*|val\w*|test\w*)\b"
 _STEP_OF_ALL = re.compile(
-    r"^(?!.*\b(?:epoch|eval\w*|val\w*|test\w*)\b)"
-    r"(?P<before>[^/]{0,100}?\b)(?P<step>[0-9]{1,15})/[0-9]{1,15}\b\]?(?P<gap>\s?[|:,-]?\s+)",
+    rf"^(?!.*{_APART}(?![\w/@.-]{{0,200}}(?: [a-z(][\w/)]{{0,40}}){{0,3}}?(?:\s?[:=]\s{{0,2}}|\s){_NUMBER}(?![0-9/])))"
+    rf"(?P<before>(?:(?!{_APART})[^/]){{0,100}}?\b)(?P<step>[0-9]{{1,15}})/[0-9]{{1,15}}\b\]?(?P<gap>\s?[|:,-]?\s+)",
     re.IGNORECASE,
 )
+"""A step of so many, with numbers of an evaluation behind it at most; what is one, or an epoch, is apart."""
 _STEP_WORD = re.compile(r"step|iter|update", re.IGNORECASE)
 _STEP_OF_EPOCH = re.compile(
     r"\b(?:epoch|iter(?:ation)?(?=\W{0,3}[0-9]{1,9}/[0-9]{1,9}\W{1,4}step\b))"

@@ -444,7 +444,7 @@ def peek(path: Path, quarantine: QuarantineLog | None = None, *, num_rows: int =
 def has_more_rows(path: Path, searched: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a log may go on below the rows that were searched, with other settings, say."""
     files = expand(path)
-    return len(searched) >= NUM_SEARCHED or len(files) > 1 or files[0].stat().st_size >= _MAX_PEEKED
+    return len(searched) >= NUM_SEARCHED or len(files) > 1 or any(one.stat().st_size >= _MAX_PEEKED for one in files)
 
 
 @lru_cache(maxsize=4)

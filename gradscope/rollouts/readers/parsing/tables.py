@@ -242,7 +242,8 @@ class CsvRows:
         while (line := self._cells()) is not None:
             number, cells, _ = line
             if not isinstance(cells, str):
-                self.header = tuple(cells)
+                unnamed = [at for at, name in enumerate(cells) if not name][1:]  # as spreadsheets end their lines
+                self.header = tuple(f"column {at + 1}" if at in unnamed else name for at, name in enumerate(cells))
                 break
             self.before_header.append((number, cells))
         self.twice = first_duplicate(self.header)  # a name that two columns share

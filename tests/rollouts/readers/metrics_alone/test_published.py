@@ -204,6 +204,7 @@ def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: s
         ("[math100]  12/100 | loss=-0.5 | reward=0.25", {"loss": -0.5, "reward": 0.25, "step": 12}),
         ("[3/50] loss: 0.5, kl: 0.1", {"loss": 0.5, "kl": 0.1, "step": 3}),
         ("Step 4/50: reward=0.5 (best)", {"reward": 0.5, "step": 4}),
+        ("Step 4/50 | reward: 0.5 | Val Acc: 0.25", {"reward": 0.5, "val_acc": 0.25, "step": 4}),
         (
             "step 5 rewards=[1.0, 0.0, 0.5,0.5] kl: tensor([1. 0.]), n=[1-]",
             {"rewards": 0.5, "kl": 0.5, "n": "[1-]", "step": 5},

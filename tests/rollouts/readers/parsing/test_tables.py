@@ -94,6 +94,8 @@ def test_two_columns_of_one_name_mean_nothing(tmp_path: Path) -> None:
     rows, reasons = read(tmp_path, "step,reward,reward\n1,0,1\n1,1,1\n")
     assert rows == []
     assert reasons == [("two columns have the name 'reward'", 2)]
+    rows, reasons = read(tmp_path, ",reward,,\n0,1,,\n")
+    assert (rows, reasons) == ([(2, ["0", "1", "", ""])], [])
     assert first_duplicate(["a", "b", "a"]) == "a"
     assert first_duplicate(["a", "b"]) is None
 
