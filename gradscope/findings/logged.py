@@ -471,6 +471,6 @@ def _why_different(excess: float, num_levels: int) -> str:
             "float32 misses groups of equal fractional rewards, whose std is not exactly zero."
         )
     return (
-        "The log may lack rows of the groups that differed, the trainer's groups may have another size, or the "
-        "trainer's scalar may be another sum of rewards."
+        "The log may lack rows of the groups that differed, the trainer's groups may have another size, its scalar may "
+        "be another sum of rewards, or its metrics another run's."
     )

@@ -33,6 +33,7 @@ from gradscope.rollouts.readers.refused import (
     refuse_unknown,
     refuse_unrecognized,
 )
+from gradscope.rollouts.readers.run_files import HELD_OUT
 from gradscope.rollouts.readers.trainers import episodes, nemo_rl, prime_rl, simple, slime, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files
 from gradscope.rollouts.run import Run, StepMetrics
@@ -283,7 +284,7 @@ def _rollouts_of_script(request: ReadRequest, *, beside_metrics: bool) -> Path |
     rollouts = generic.file_of_rollouts(request, beside_metrics=beside_metrics)
     if rollouts is not None or not beside_metrics:
         return rollouts
-    folders = [of for of in _folders(request.path) if not (is_checkpoint(of) or generic.HELD_OUT.search(of.name))]
+    folders = [of for of in _folders(request.path) if not (is_checkpoint(of) or HELD_OUT.search(of.name))]
     below = (generic.file_of_rollouts(replace(request, path=of), beside_metrics=True) for of in folders)
     rollouts_below = [of for of in below if of is not None]
     return rollouts_below[0] if len(rollouts_below) == 1 else None

@@ -54,7 +54,7 @@ from gradscope.rollouts.readers.parsing.records import (
 from gradscope.rollouts.readers.parsing.tables import expand, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import columns_of_whole_rows, step_numbers
 from gradscope.rollouts.readers.reduction.log import reduced_groups
-from gradscope.rollouts.readers.run_files import with_run_files
+from gradscope.rollouts.readers.run_files import HELD_OUT, with_run_files, word_of
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
@@ -62,23 +62,6 @@ _STEP_IN_NAME = re.compile(
     r"(?P<before>.*?)(?:step|steps|iter|iteration|update)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?|(?P<bare>[0-9]+)",
     re.IGNORECASE,
 )
-
-
-HELD_OUT = re.compile(r"(?<![a-z])(eval|valid|val(?![a-z])|test)", re.IGNORECASE)
-"""What names files and folders of evaluations."""
-
-
-_RUN_IN_NAME = re.compile(
-    r"(?<![a-z])(?:seed|run|exp|experiment|trial|arm|variant|config|lr|beta|kl|g|v)[-_.=]?[0-9][0-9.e-]*"
-)
-"""What tells runs apart by a number, in the name of a file."""
-
-
-def _word_of(file: Path) -> str:
-    """The letters in the name of a file, where they may be a word, and the number of a run."""
-    stem = stem_of(file).lower()
-    letters, runs = re.sub("[^a-z]+", "", stem), "".join(_RUN_IN_NAME.findall(stem))
-    return letters + runs if runs or len(letters) > 2 or letters == stem else ""
 
 
 def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | str | None:
@@ -90,7 +73,7 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     """
     are_named = request.options.metric_columns or request.options.metric_run or request.columns != ColumnNames()
     files = () if are_named or request.path.is_file() else expand(request.path)
-    first = list({word: file for file in reversed(files) if (word := _word_of(file))}.values())
+    first = list({word: file for file in reversed(files) if (word := word_of(file))}.values())
     if not beside_metrics and (len(first) < 2 or not request.path.is_dir()):
         return None
     columns = (
@@ -101,9 +84,11 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     if rollouts and not keys and beside_metrics:
         alike = _alike(request.path, rollouts)
         return alike if alike is not None and steps_of_files(alike, next(iter(rollouts.values()))) else None
-    names = {word: file for file in reversed(keys) if (word := _word_of(file))}
+    names = {word: file for file in reversed(keys) if (word := word_of(file))}
     if len(names) > 1:
-        groups = [Counter(tuple(str(row.get(key or "")) for key in keys[of]) for row in peek(of)) for of in names.values()]
+        groups = [
+            Counter(tuple(str(row.get(key or "")) for key in keys[of]) for row in peek(of)) for of in names.values()
+        ]
         are_apart = len(set().union(*groups)) == sum(map(len, groups))
         are_alike = len({re.sub("[^a-z]+", "", word) for word in names}) == 1
         are_samples = are_alike and max(chain(*map(Counter.values, groups))) == 1  # one of each prompt in a file

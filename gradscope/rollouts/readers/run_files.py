@@ -19,6 +19,7 @@ from gradscope.reason import Reason
 from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.groups import RolloutGroup, reward_table
 from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.readers import column_roles
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, logs_with, read_metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import Naming, naming_of
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
@@ -118,9 +119,42 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
         tables = logs_with("grad_norm", [folder, *below], run.source.files)
         if several := several_sources("Metrics", "file", tables):
             return replace(run.with_missing(several), unread_metrics=several)
+        if tables and (other := _other_log(request)) is not None:
+            unread = f"Metrics lie in {tables[0]}, but rollouts in {other} too: of which is not known; none were read."
+            return replace(run.with_missing(unread), unread_metrics=unread)
         if tables:
+            inferred = (*run.source.inferred, f"Metrics are those of {tables[0]}.")
+            run = replace(run, source=replace(run.source, inferred=inferred))
             return _with(run, tables, table_metrics(tables[0], quarantine), quarantine)
     return run
+
+
+HELD_OUT = re.compile(r"(?<![a-z])(eval|valid|val(?![a-z])|test)", re.IGNORECASE)
+"""What names files and folders of evaluations."""
+
+
+_RUN_IN_NAME = re.compile(
+    r"(?<![a-z])(?:seed|run|exp|experiment|trial|arm|variant|config|lr|beta|kl|g|v)[-_.=]?[0-9][0-9.e-]*"
+)
+"""What tells runs apart by a number, in the name of a file."""
+
+
+def word_of(file: Path) -> str:
+    """The letters in the name of a file, where they may be a word, and the number of a run."""
+    stem = stem_of(file).lower()
+    letters, runs = re.sub("[^a-z]+", "", stem), "".join(_RUN_IN_NAME.findall(stem))
+    return letters + runs if runs or len(letters) > 2 or letters == stem else ""
+
+
+def _other_log(request: ReadRequest) -> Path | None:
+    """Rollouts under another name beside the named file, of which metrics beside both may be; not an evaluation's."""
+    path = request.path
+    for file in sorted(path.parent.glob(f"*{path.suffix}")) if path.is_file() else ():
+        if word_of(file) != word_of(path) and not HELD_OUT.search(file.name):
+            columns = column_roles.columns_of_rows(peek(file), request.columns)
+            if None not in (columns.reward, column_roles.key_of(columns)):
+                return file
+    return None
 
 
 _OF_ROLLOUTS = re.compile(r"(train_?)?(rollout|sample|completion|generation|trajectorie|trace)s?(_data)?")

@@ -134,7 +134,17 @@ def test_metrics_of_runs_in_folders_beside_the_rollouts_are_nobodys_unless_the_l
     assert run.metrics == {}
     assert run.source.missing[-1].startswith("Metrics lie in 2 files")
     write_lines(tmp_path / "own.jsonl", *norms[:2])
-    assert read_run(log).metrics[2]["grad_norm"] == 3.0
+    run = read_run(log)
+    assert run.metrics[2]["grad_norm"] == 3.0
+    assert run.source.inferred[-1] == f"Metrics are those of {tmp_path / 'own.jsonl'}."
+    for name in ("eval.jsonl", "log2.jsonl"):
+        log.replace(tmp_path / name)
+        log.write_bytes((tmp_path / name).read_bytes())
+        assert read_run(log).metrics[2]["grad_norm"] == 3.0
+    other = write_lines(tmp_path / "tuned.jsonl", {"prompt": "a", "step": 1, "reward": 1})
+    run = read_run(log)
+    assert run.metrics == {}
+    assert run.source.missing[-1].startswith(f"Metrics lie in {tmp_path / 'own.jsonl'}, but rollouts in {other} too")
 
 
 LAYOUT = CheckpointLayout(
