@@ -25,7 +25,10 @@ from gradscope.rollouts.readers.parsing.tables import STEP_NAMES, entry_in
 from gradscope.rollouts.readers.reduction.columns import Cells
 
 USUAL: dict[str, tuple[str, ...]] = {
-    "prompt": ("prompt", "question", "problem", "input", "query", "instruction", "prompt_ids", parse.CONVERSATION),
+    "prompt": (
+        *("prompt", "question", "problem", "input", "query", "instruction", "prompt_text"),
+        *("prompt_ids", parse.CONVERSATION),
+    ),
     "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
     "reward": (
         *("reward", "score", "total_reward", "reward_total", "final_reward", "episode_return"),

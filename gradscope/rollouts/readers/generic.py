@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import chain, groupby
+from itertools import chain, combinations, groupby
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
 _STEP_IN_NAME = re.compile(
-    r"(?P<before>.*?)(?:step|steps|iter|iteration|update)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?|(?P<bare>[0-9]+)",
+    r"(?P<before>.*?)(?:step|steps|iter|iteration|update)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?"
+    r"|(?:(?:rollout|completion|generation|sample|batch|epoch)s?[-_.=]?)?(?P<bare>[0-9]+)",
     re.IGNORECASE,
 )
 
@@ -111,8 +112,9 @@ def _alike(folder: Path, files: Collection[Path]) -> Path | None:
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
     """The step of each of several files whose rows name none, by the number in names that are otherwise the same.
 
-    A bare number is a step only where whole groups have the same ids in one file and the next. Files of evaluations
-    have no step: what was sampled at another one is another model's.
+    A number without a word for steps is one only where files have whole groups of the same ids, or of some of the same
+    prompts: those of all the same may be further samples. Files of evaluations have no step: what was sampled at
+    another one is another model's.
     """
     if names.step is not None:
         return {}
@@ -122,8 +124,10 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
     if len(files) < 2 or len(matches) < len(files) or len(rests) > 1 or any(map(HELD_OUT.search, rests)):
         return {}
     if matches[0]["bare"] is not None:
-        first, second = (Counter(text_of(row.get(names.group or "")) for row in peek(file)) for file in files[:2])
-        if names.group is None or not any(first[group] > 1 < second[group] for group in first):
+        key, most_alike = roles.key_of(names) or "", 1.0 if names.group else 0.8
+        counts = [Counter(text_of(row.get(key)) for row in peek(file, num_rows=NUM_SEARCHED)) for file in files[:8]]
+        repeated = [{key for key, count in of.items() if count > 1} for of in counts]
+        if not any(0 < len(a & b) <= most_alike * min(len(a), len(b)) for a, b in combinations(repeated, 2)):
             return {}
     return {file: int(match["step"] or match["bare"]) for file, match in zip(files, matches, strict=True)}
 

@@ -14,7 +14,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from tests.rollouts.build import model_folder
-from tests.rollouts.readers.lines import IDS, rewards_of, set_aside, steps_logged, write_rows
+from tests.rollouts.readers.lines import IDS, refusal, rewards_of, set_aside, steps_logged, write_rows
 from tests.rollouts.readers.lines import write_lines as write
 
 
@@ -174,6 +174,32 @@ def test_file_numbers_are_steps(pattern: str, without: tuple[str, ...], num_grou
     table = reward_table(read_run(tmp_path).groups)
     assert table.size.tolist() == [2] * num_groups
     assert sorted(set(table.step.tolist())) == ([0] if "shard" in pattern else [8, 9, 10])
+
+
+@pytest.mark.parametrize("pattern", ["{}.jsonl", "rollouts_{:06}.jsonl", "epoch{}.csv", "batch-{}.parquet"])
+def test_file_numbers_are_steps_where_whole_groups_of_some_prompts_come_again(pattern: str, tmp_path: Path) -> None:
+    for step, prompts in enumerate(("ab", "bc", "ca"), start=1):
+        rows = [{"prompt": prompt, "completion": f"{at}", "reward": at % 2} for prompt in prompts for at in range(4)]
+        write_rows(tmp_path / pattern.format(step), rows)
+    groups = read_run(tmp_path).groups
+    assert [(group.step, group.size) for group in groups] == [(step, 4) for step in (1, 1, 2, 2, 3, 3)]
+
+
+@pytest.mark.parametrize("prompts", [("ab", "ab"), ("ab", "cd")])
+def test_file_numbers_are_no_steps_of_prompts_that_are_all_the_same_or_all_others(
+    prompts: tuple[str, str], tmp_path: Path
+) -> None:
+    for step, letters in enumerate(prompts):
+        rows = ({"prompt": prompt, "completion": f"{at}", "reward": at % 2} for prompt in letters for at in range(4))
+        write(tmp_path / f"{step}.jsonl", *rows)
+    groups = read_run(tmp_path).groups
+    assert ({group.step for group in groups}, sum(group.size for group in groups)) == ({0}, 16)
+
+
+def test_a_folder_of_folders_has_no_columns(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    write(tmp_path / "a" / "rollouts.jsonl", {"step": 1, "prompt": "p", "reward": 1})
+    refusal(tmp_path, "its columns are none", ReadOptions(reader="generic"))
 
 
 def test_rows_of_a_group_may_be_anywhere(tmp_path: Path) -> None:

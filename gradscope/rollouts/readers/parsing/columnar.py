@@ -140,10 +140,12 @@ def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
 
 
 def _as_parquet(path: Path, stream: IO[bytes]) -> pa.BufferReader:
-    """A stream of Arrow's, whose offsets nobody has checked, as Parquet."""
+    """A stream or file of Arrow's, whose offsets nobody has checked, as Parquet."""
     import pyarrow.parquet as pq
 
     batches, left = list[pa.RecordBatch](), max_unpacked(path)
+    if stream.read(8) != b"ARROW1\0\0":  # before the stream that a file is
+        stream.seek(0)
     with pa.ipc.open_stream(stream) as reader:
         for batch in reader:
             batch.validate(full=True)

@@ -455,7 +455,7 @@ _LIST_NAMES = ("rollouts", "rows", "records", "data")  # keys under which a docu
 STEP_NAMES = (
     *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
     *("optimizer_step", "optim_step", "update_step", "rl_step", "grpo_step", "total_step"),
-    *("training_iteration", "update"),
+    *("training_iteration", "update", "train/step", "train/global_step", "rollout/step"),
 )
 """Usual names of the column of steps, and of the step of all rows in a document."""
 

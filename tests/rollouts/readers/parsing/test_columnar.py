@@ -107,7 +107,9 @@ def test_a_dataset_of_hugging_face_is_read_from_disk(tmp_path: Path) -> None:
     pq.write_table(ROLLOUTS, tmp_path / "same.parquet")
     (tmp_path / "splits" / "dataset_dict.json").write_text('{"splits": ["train"]}')
     same = [group.rewards for group in read_run(tmp_path / "same.parquet").groups]
-    for path in (folder, folder / "data-00000-of-00001.arrow"):
+    with pa.ipc.new_file(tmp_path / "file.arrow", ROLLOUTS.schema) as stream:
+        stream.write_table(ROLLOUTS)
+    for path in (folder, folder / "data-00000-of-00001.arrow", tmp_path / "file.arrow"):
         assert [group.rewards for group in read_run(path).groups] == same == [(1.0, 0.0), (1.0, 1.0), (0.0, 0.5)]
     assert refusal(tmp_path / "splits", "is a dictionary of datasets") == f"Name one: {folder}"
 
