@@ -42,7 +42,7 @@ _REWARD_WORD = re.compile(
     re.IGNORECASE,
 )
 
-_ID_WORD = re.compile(r"(^|[._])(id|idx|index)$", re.IGNORECASE)
+_NO_REWARD = re.compile(r"(^|[._])(id|idx|index)$|complexity|difficulty|threshold|confidence", re.IGNORECASE)
 _PROMPT_WORD = re.compile(
     r"question|problem|prompt|query|instruction|(^|_)(task|puzzle|instance)(_|$)|(^|_)(id|idx|index)$", re.IGNORECASE
 )
@@ -232,7 +232,7 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             for inner, value in ((name, cell), *((f"{name}.{key}", value) for key, value in listed)):
                 columns.setdefault(inner, []).append(value)
     filled = {name: [cell for cell in cells if cell is not None] for name, cells in columns.items()}
-    columns = {name: cells for name, cells in filled.items() if cells and not _ID_WORD.search(name)}
+    columns = {name: cells for name, cells in filled.items() if cells and not _NO_REWARD.search(name)}
     numbers = [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
     verdicts = [name for name, cells in columns.items() if all(isinstance(cell, bool) for cell in cells)]
     return numbers or [name for name in verdicts if _REWARD_WORD.search(name) or _VERDICT_WORD.search(name)]

@@ -300,6 +300,7 @@ def test_totals_in_a_document_without_prompts_are_not_named_as_rewards(tmp_path:
         {"evaluation_criteria": {"reward_basis": ["DB"]}, "payload": {"reward_info": {"reward": "1 of 2"}}},
         {"correct_label": 1, "is_correct_answer": "B"},
         {"chosen_reward": 0.5, "rejected_reward": 0.1},
+        {"info": {"complexity_score": 1.5}, "difficulty_score": 2},
     ],
 )
 def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[str, Any]) -> None:
