@@ -159,7 +159,7 @@ SPIKE_METRICS: dict[str, Metric] = {
         "`check` takes that of the step that stands out most.",
         range="(-inf, inf)",
         better="lower",
-        moved_by="One update that went wrong; a trend within 50 steps widens the spread and hides it.",
+        moved_by="One update that went wrong; a course that bends within 50 steps widens the spread and hides it.",
         source="Median absolute deviation (Hampel 1974); the bound by simulation in gradscope's docs.",
         path="metrics.deviation",
     ),

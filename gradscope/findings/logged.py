@@ -177,7 +177,7 @@ def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = No
 
 
 def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
-    """Where the mean reward goes; "is" where that cannot be told.
+    """Where the mean reward goes; "is" where that cannot be told, or it falls by little.
 
     It hardly rises where any rise is surely small beside the logged spread of rewards, though there is room for one: of
     rewards up to 1, half a deviation.
@@ -193,6 +193,8 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
 
     small = SMALL_CHANGE * ((spread and spread.mean.value) or 0.0)
     change, room = trend(course.steps, course.values), 1.0 - fifths[0][0]
+    if change.side_of_zero < 0:
+        return "falls" if (change.value or 0.0) <= -small else "is"
     if change.ends[1] < small and (max(course.values) > 1.0 or room > 2.5 * small):
         return "hardly rises"
     return "rises" if change.side_of_zero > 0 else "is"

@@ -52,17 +52,17 @@ def log(tmp_path: Path) -> Path:
     lines[30:30] = ["{"]
     folder = tmp_path / "whole/log"
     folder.mkdir(parents=True)
-    for at, name in enumerate("abc"):
+    for at, name in enumerate("123"):
         text = "".join(f"{line}\n" for line in lines[at * 17 : (at + 1) * 17])
-        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+        (folder / f"shard_{name}.jsonl").write_text(text, encoding="utf-8")
     return folder
 
 
 @pytest.fixture
 def parts(log: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "parts/log"
-    for name in "cab":
-        reduce_run(log / f"{name}.jsonl", folder)
+    for name in "312":
+        reduce_run(log / f"shard_{name}.jsonl", folder)
     return folder
 
 

@@ -193,6 +193,15 @@ def test_where_a_logged_reward_goes(levels: tuple[float, float], spread: float |
     assert any("The mean reward hardly" in of for of in logged.level_sentences(courses)) == (goes == "hardly rises")
 
 
+@pytest.mark.parametrize("num_steps", [10, 12, 19, 20])
+def test_a_fall_of_a_few_steps_is_no_rise(num_steps: int) -> None:
+    noise = np.random.default_rng(num_steps).normal(scale=0.02, size=num_steps)
+    courses = [course("reward", *(np.linspace(0.7, 0.2, num_steps) + noise).tolist())]
+    assert logged.reward_goes(courses) == "falls"
+    beside_spread = logged.reward_goes([*courses, course("reward_std", *[4.0] * num_steps)])
+    assert beside_spread == ("falls" if num_steps == 20 else "is")  # which is little
+
+
 @pytest.mark.parametrize(("moving", "same", "step"), [(20, 10, 210), (90, 20, None), (20, 9, None), (95, 25, 960)])
 def test_a_reward_that_stays_the_same_to_the_end(moving: int, same: int, step: int | None) -> None:
     courses = [course("reward", *np.linspace(0, 1, moving), *[-5.0] * same)]

@@ -63,14 +63,15 @@ Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 def courses_of(run: Run, *, named: int | None = None) -> Courses:
     """The logged courses of these numbers, each by one of its names; what no step has is left out.
 
-    So are the norms of dead steps, but for that of a step that was ``named``.
+    So are norms of zero and those of dead steps, which had no gradient, but for that of a step that was ``named``.
     """
     courses: dict[str, dict[int, float]] = {}
     for names in _NAMES:
         chosen = next((name for last in names for name in run.courses.columns if name.rpartition("/")[2] == last), None)
         if chosen is not None:
             steps, values = run.courses.course(chosen)
-            counts = ~_are_dead(run, steps, values) | (steps == named) if names == _NAMES[0] else slice(None)
+            has_gradient = (values != 0) & ~_are_dead(run, steps, values)
+            counts = has_gradient | (steps == named) if names == _NAMES[0] else slice(None)
             courses[chosen] = dict(zip(steps[counts].tolist(), values[counts].tolist(), strict=True))
     return courses
 

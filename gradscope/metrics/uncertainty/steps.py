@@ -320,6 +320,8 @@ _TO_SIGMA = 1.4826  # from the median absolute deviation to the standard deviati
 _EFFICIENCY = 0.37
 """Of the median absolute deviation: it tells a spread as well as the standard deviation of so much of the sample."""
 
+_STEEP, _MIN_ON_LINE = 0.5, 20
+"""Of the spread is less left about a line through the outer thirds of so many neighbors, these follow it."""
 _LEAST_SPREAD = 0.05
 """Of logarithms: a running mean moves by less from step to step, and what is a twentieth off is no spike."""
 
@@ -327,7 +329,7 @@ _LEAST_SPREAD = 0.05
 class Deviation(Struct, frozen=True, kw_only=True):
     """A step's number compared with its neighbors'."""
 
-    typical: float  # median of the neighbors
+    typical: float  # median of the neighbors, at this step where they go up or down
     deviation: float
     """Standard deviations from it, of logarithms where no step's number is negative; the spread is the neighbors'
     median absolute deviation, of logarithms at least 0.05."""
@@ -344,8 +346,9 @@ class Deviation(Struct, frozen=True, kw_only=True):
 def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int) -> Deviation | str:
     """A step's number compared with those of the up to 50 steps nearest to it, or the reason why it cannot be.
 
-    Numbers that are not finite do not count, nor do zeros where no number is negative. ``num_chosen_from`` is the
-    number of steps that this one was selected from for being far off; 1 where it was named beforehand.
+    Numbers that are not finite do not count; zeros do as the smallest number above them where none is negative.
+    ``num_chosen_from`` is the number of steps that this one was selected from for being far off; 1 where it was named
+    beforehand.
 
     >>> deviation = deviation_of({step: 1 + step % 2 for step in range(20)} | {20: 60.0}, 20, num_chosen_from=21)
     >>> deviation.typical, deviation.is_unusual
@@ -354,18 +357,18 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
     steps, numbers, in_logs = _comparable(values)
     indices = np.flatnonzero(steps == step)
     if not len(indices):
-        return "it is zero"
+        return "it is zero at every step"
     num_neighbors = min(len(steps) - 1, NUM_NEIGHBORS)
     if num_neighbors < MIN_NEIGHBORS:
         return f"{num_neighbors} other steps have the number, and a spread needs {MIN_NEIGHBORS}"
-    neighbors, (deviation,) = _deviations(steps, numbers, indices, in_logs=in_logs)
+    (typical,), (deviation,) = _deviations(steps, numbers, indices, in_logs=in_logs)
     if math.isnan(deviation):
-        return "half of the other steps have the same number"
+        return "the other steps have the same number"
     # Student's quantile: the spread and the median are estimates themselves, from few steps poor ones
     of_median = math.sqrt(1 + math.pi / (2 * num_neighbors))
     quantile = float(stdtrit(_EFFICIENCY * (num_neighbors - 1), (1 - LEVEL) ** (1 / num_chosen_from)))
     return Deviation(
-        typical=float(np.median(neighbors)),
+        typical=float(typical),
         deviation=float(deviation),
         by_chance=of_median * quantile,
         num_neighbors=num_neighbors,
@@ -402,8 +405,10 @@ def _comparable(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array, 
     numbers = np.fromiter(values.values(), np.float64, len(values))
     in_logs = bool(np.min(numbers, where=np.isfinite(numbers), initial=math.inf) >= 0)
     usable = np.isfinite(numbers)
-    if in_logs:  # a norm of zero, of a step without a live group, is of another kind
-        usable &= numbers > 0
+    if in_logs:  # a KL that is rounded to zero is at most the smallest that was logged
+        smallest = np.min(numbers, where=usable & (numbers > 0), initial=math.inf)
+        numbers = np.where(numbers == 0, smallest, numbers)
+        usable &= np.isfinite(numbers)
     order = np.argsort(steps[usable], kind="stable")
     return steps[usable][order], numbers[usable][order], in_logs
 
@@ -411,7 +416,7 @@ def _comparable(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array, 
 def _deviations(
     steps: NDArray[np.int64], numbers: Array, indices: NDArray[np.int64], *, in_logs: bool
 ) -> tuple[Array, Array]:
-    """The numbers nearest to P steps, by index, [P, n], and the deviations from these, [P]; NaN without a spread."""
+    """The median of the numbers nearest to P steps, by index, and the deviations from it, [P]; NaN without a spread."""
     size = min(NUM_NEIGHBORS, len(steps) - 1)
     first, last = np.maximum(indices - size, 0), np.minimum(indices, len(steps) - 1 - size)
     while (first < last).any():  # of two steps at one distance the earlier is the nearer
@@ -421,13 +426,41 @@ def _deviations(
         is_near |= middle + size + 1 == len(steps)
         first, last = np.where(is_near, first, middle + 1), np.where(is_near, middle, last)
     around = first[:, None] + np.arange(size)
-    neighbors = numbers[around + (around >= indices[:, None])]
-    scaled, own = (np.log(neighbors), np.log(numbers[indices])) if in_logs else (neighbors, numbers[indices])
-    middles = np.median(scaled, axis=1)
-    spreads = _TO_SIGMA * np.median(np.abs(scaled - middles[:, None]), axis=1)
-    spreads = np.where(in_logs & (spreads > 0), np.maximum(spreads, _LEAST_SPREAD), spreads)
+    around += around >= indices[:, None]
+    scaled, own = (
+        (np.log(numbers[around]), np.log(numbers[indices])) if in_logs else (numbers[around], numbers[indices])
+    )
+    (middles, spreads), typical = _middles(scaled), np.median(numbers[around], axis=1)
+    if size >= _MIN_ON_LINE:
+        third, distances = size // 3, steps[around] - steps[indices][:, None]
+        rises = np.median(scaled[:, -third:], axis=1) - np.median(scaled[:, :third], axis=1)
+        slopes = rises / (distances[:, -third:].mean(axis=1) - distances[:, :third].mean(axis=1))
+        on_line, about_line = _middles(scaled - slopes[:, None] * distances)
+        is_steep = about_line < _STEEP * spreads
+        middles, spreads = np.where(is_steep, on_line, middles), np.where(is_steep, about_line, spreads)
+        typical = np.where(is_steep, np.exp(on_line) if in_logs else on_line, typical)
+    half_digit = _last_digit(numbers) / 2  # by which a number that is logged with few digits may be off
+    if in_logs:
+        spreads = np.maximum(spreads, np.maximum(np.log1p(half_digit / np.exp(middles)), _LEAST_SPREAD))
+    else:
+        spreads = np.maximum(spreads, half_digit)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return neighbors, np.where(spreads == 0, math.nan, (own - middles) / spreads)
+        deviations = np.where(spreads == 0, math.nan, (own - middles) / spreads)
+    return typical, deviations
+
+
+def _last_digit(numbers: Array) -> float:
+    """The value of one in the last decimal of numbers that have at most three of them; 0 where some have more."""
+    first, digits = numbers[:_AT_ONCE], (10.0**-num for num in range(4))
+    return next((one for one in digits if np.allclose(first, np.round(first / one) * one, rtol=1e-12, atol=0)), 0.0)
+
+
+def _middles(rows: Array) -> tuple[Array, Array]:
+    """The median and the spread of each row, [P]: by absolute deviations, where half of them are zero by the others."""
+    middles = np.median(rows, axis=1)
+    sizes = np.abs(rows - middles[:, None])
+    spreads = _TO_SIGMA * np.median(sizes, axis=1)
+    return middles, np.where(spreads > 0, spreads, 2 * math.sqrt(math.pi / 2) * sizes.mean(axis=1))
 
 
 MIN_STEPS_OF_LEVELS = 20  # steps below which the last fifth is a handful

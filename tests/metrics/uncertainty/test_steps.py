@@ -220,17 +220,46 @@ def test_only_the_nearest_steps_count() -> None:
     assert deviation.typical < 4
 
 
-def test_a_step_without_a_finite_number_or_without_a_gradient_is_no_neighbor() -> None:
+def test_a_step_without_a_finite_number_is_no_neighbor_and_a_zero_is_the_smallest() -> None:
     values = {step: 1.0 + step % 4 for step in range(12)}
     assert deviation_in(values | {3: math.nan, 4: math.inf}, 11).num_neighbors == 9
-    assert deviation_in(values | {12: 0.0}, 11) == deviation_in(values, 11)
+    assert deviation_in(values | {12: 0.0}, 11) == deviation_in(values | {12: 1.0}, 11)
+
+
+@pytest.mark.parametrize(
+    "usual",
+    [
+        [1.0] * 60,  # as after clipping
+        [1.0] * 36 + (1 - np.random.default_rng(0).random(24) / 2).tolist(),
+        [0.1] * 40 + [0.2] * 20,
+        [0.0] * 59 + [0.001],  # a KL with three decimals
+    ],
+)
+def test_a_spike_stands_out_where_half_of_the_steps_have_the_same_number(usual: list[float]) -> None:
+    values = dict(enumerate(np.random.default_rng(1).permutation(usual).tolist()))
+    assert not any(deviation_in(values, step, 60).is_unusual for step in values)
+    assert most_deviating(values | {30: 20.0}) == 30
+    assert deviation_in(values | {30: 20.0}, 30, 60).is_unusual
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_spike_stands_out_from_a_course_that_rises_or_falls(sign: int) -> None:
+    noise = np.random.default_rng(0).normal(size=60)
+    courses = [np.exp(-3 * np.linspace(0, 1, 60) * sign + 0.1 * noise), sign * np.linspace(-3, 3, 60) + 0.1 * noise]
+    for course, spike in zip(courses, (3 * courses[0][41], courses[1][41] + 1.2), strict=True):
+        values = dict(enumerate(course.tolist()))
+        assert not deviation_in(values, most_deviating(values) or 0, 60).is_unusual
+        assert most_deviating(values | {41: spike}) == 41
+        deviation = deviation_in(values | {41: spike}, 41, 60)
+        assert deviation.is_unusual
+        assert deviation.typical == pytest.approx(course[41], rel=0.3, abs=0.3)
 
 
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({step: float(step != 1) for step in range(20)}, "it is zero"),
-        (dict.fromkeys(range(20), 1.0), "half of the other steps have the same number"),
+        (dict.fromkeys(range(20), 0.0), "it is zero at every step"),
+        (dict.fromkeys(range(20), -1 / 3), "the other steps have the same number"),
         ({step: 1.0 + step for step in range(MIN_NEIGHBORS)}, "7 other steps have the number, and a spread needs 8"),
     ],
 )
@@ -272,9 +301,11 @@ def test_the_most_deviating_step_is_that_of_a_walk_over_all(seed: int) -> None:
     deviations = {step: deviation_of(values, step, num_chosen_from=1) for step in values if math.isfinite(values[step])}
     expected = {step: first.deviation for step, first in deviations.items() if isinstance(first, Deviation)}
     assert most_deviating(values) == max(expected, key=lambda step: expected[step], default=None)
-    lowest = 0.0 if seed % 2 == 0 else -math.inf  # numbers of both signs include zeros
+    if seed % 2 == 0:  # no number is negative
+        smallest = min(value for value in values.values() if value > 0)
+        values = {step: value or smallest for step, value in values.items()}
     for step, first in deviations.items():  # the neighbors by a sort of all steps
-        rest = [at for at, value in values.items() if at != step and lowest < value < math.inf]
+        rest = [at for at, value in values.items() if at != step and math.isfinite(value)]
         nearest = sorted(rest, key=lambda at: (abs(at - step), at))[:NUM_NEIGHBORS]
         assert not isinstance(first, Deviation) or first.typical == np.median([values[at] for at in nearest])
 

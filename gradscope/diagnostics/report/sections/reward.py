@@ -186,8 +186,7 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
     course = replace(course, is_flat=course.is_flat and not course.falls and not is_relative)
     verdicts = list(_verdicts(inputs, table, fifths, course, is_relative=is_relative))
-    is_silent = is_relative or not np.ptp(table.reward)
-    severity: Severity = verdicts[0].severity if verdicts else "unknown" if is_silent else "fine"
+    severity: Severity = verdicts[0].severity if verdicts else "fine" if course.goes == "rises" else "unknown"
     relative = f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."
     levels = [f"{level} at steps {part[0]} to {part[-1]}" for level, part in zip(course.levels, fifths, strict=True)]
     by_step = table.mean_reward_by_step()
@@ -201,7 +200,7 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         ),
         severity=severity,
         meaning="A fall on the same prompts is the policy's; between other prompts it may be theirs.",
-        next_step=verdicts[0].advice if verdicts else "Nothing to do.",
+        next_step=verdicts[0].advice if verdicts else "Nothing to do." if severity == "fine" else _UNDECIDED,
         charts=lines_over(list(by_step), "Mean reward", {"reward": list(by_step.values())}, y_label="mean reward"),
     )
 
@@ -270,6 +269,7 @@ _MOST, _FAR = (0.01, 0.99), 100.0  # shares of the rollouts, and ranges between:
 _RESCALED = "Look at what changed the reward between, and judge each part by itself."
 _HACKED = "Read completions of late steps that score high: another reward pays for what loses this one."
 _FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: what others gain seems to cost them."
+_UNDECIDED = "Nothing to do yet: whether it rises or falls, these rollouts do not say."
 _DIPPED = "Look at what changed before it fell (learning rate, KL, length, data), for it may fall again."
 _PERHAPS_HARDER = (
     "Too few prompts return: sample some of the first ones again to tell what the policy does from harder prompts."

@@ -32,7 +32,7 @@ def rates(*levels: float, other: bool = False) -> ReportSection:
         ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "look"),  # a late drop
         ((0.3, 0.5, 0.7, 0.5, 0.3), "falls:", "look"),  # up and down: nothing against the first steps
         ((0.4, 0.4, 0.4, 0.4, 0.38), "hardly rises:", "look"),  # the fall is too small to matter
-        ((0.9, 0.9, 0.9, 0.9, 0.9), "is", "fine"),  # no room to rise
+        ((0.9, 0.9, 0.9, 0.9, 0.9), "is", "unknown"),  # no room to rise
     ],
 )
 @pytest.mark.parametrize("other", [False, True])
@@ -41,7 +41,11 @@ def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: s
     assert section.findings[0].startswith(f"The mean reward {verb} ")
     assert section.severity == severity
     assert section.findings[0].endswith(", of other prompts.") == (other and verb != "is")
-    steps = {"fine": "Nothing", "look": "Too few prompts" if other else "Look at"}
+    steps = {
+        "fine": "Nothing to do.",
+        "unknown": "Nothing to do yet",
+        "look": "Too few prompts" if other else "Look at",
+    }
     assert section.next_step.startswith(steps[severity])
     assert section.findings[1].endswith("; 0 prompts in both." if other else "; 12 prompts in both.")
 
@@ -102,7 +106,7 @@ def test_a_constant_reward_and_a_flat_one_of_few_groups_are_not_judged() -> None
     assert reward_section(inputs_of(run_of(*constant))).severity == "unknown"
     few = [group_of([0.0, float(step % 2)], step=step, prompt=str(step)) for step in range(40)]
     section = reward_section(inputs_of(run_of(*few)))
-    assert (section.severity, section.findings[0].split()[3]) == ("fine", "is")
+    assert (section.severity, section.findings[0].split()[3]) == ("unknown", "is")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,7 @@ def test_a_fall_in_one_environment_is_told_beside_a_mean_that_stays() -> None:
 @pytest.mark.parametrize(
     ("levels", "drift", "first", "last", "severity"),
     [
-        ((7, 1), 1, "The mean reward is ", "20 prompts in both, by +0.125.", "fine"),
+        ((7, 1), 1, "The mean reward is ", "20 prompts in both, by +0.125.", "unknown"),
         ((7, 1), 0, "The mean reward hardly rises: ", "20 prompts in both, by +0.", "look"),
         ((7, 1), -1, "The mean reward falls: ", "20 prompts in both.", "look"),
         ((3, 8), -2, "Easier prompts hide a fall: on 20 that return the mean reward changes by -0.25.", "", "look"),
@@ -209,6 +213,6 @@ def test_a_course_of_few_steps_or_of_one_prompt_is_not_judged() -> None:
     few = reward_section(inputs_of(run_of(*(group_of([0, 1], step=step) for step in range(9)))))
     assert few.missing == "A course needs 10 steps, there are 9."
     alone = [group_of([0, step > 7], step=step, prompt="one") for step in range(10)]
-    assert reward_section(inputs_of(run_of(*alone))).severity == "fine"
+    assert reward_section(inputs_of(run_of(*alone))).severity == "unknown"
     solved = [group_of([step < 8] * 2, step=step, prompt=f"p{n}") for step in range(10) for n in range(12)]
     assert reward_section(inputs_of(run_of(*solved))).severity == "look"  # every prompt by as much
