@@ -208,6 +208,13 @@ def test_a_stream_that_was_closed_is_met_with_silence(closed: str) -> None:
     assert bool(done.stdout) == (closed == "2>&-")
 
 
+def test_courses_bullets_and_footnotes_have_a_likeness_in_every_encoding() -> None:
+    """Courses were rows of ``\\u2583\\u2581`` where the terminal knows ASCII or Latin-1 only."""
+    assert __main__.main(["--version"]) == 0  # which registers it
+    assert "▁▄█· • 0.5¹² ü a…".encode("ascii", "gradscope.likened") == rb".=@? - 0.5^1^2 \xfc a~"
+    assert "▁▄█· • 0.5¹⁴ ü —".encode("latin-1", "gradscope.likened") == ".=@· - 0.5¹^4 ü -".encode("latin-1")
+
+
 @pytest.mark.slow
 def test_a_terminal_that_knows_ascii_only_gets_escapes_and_no_crash() -> None:
     done = subprocess.run(
