@@ -10,7 +10,7 @@ from msgspec import Struct
 from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import SideRewards
 from gradscope.results.source import Source
-from gradscope.shown import Drawn
+from gradscope.shown import Shown
 
 CompareVerdict = Literal["decides", "suggests", "differ", "open"]
 
@@ -74,7 +74,7 @@ class ComparedCurve(Struct, frozen=True, kw_only=True):
     high: tuple[float, ...]  # that of the highest run
 
 
-class Comparison(Drawn, Struct, frozen=True, kw_only=True):
+class Comparison(Shown, Struct, frozen=True, kw_only=True):
     """Cells of runs side by side."""
 
     source: Source  # the runs that were read
