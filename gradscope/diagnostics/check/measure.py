@@ -91,11 +91,10 @@ def check_run(
         OutputExistsError: The baseline to be updated exists and ``force`` is off, or the file is no baseline.
     """
     settings = settings or CheckSettings()
+    settings = replace(settings, requirements=requirements or settings.requirements)
     track, baseline = settings.track, None if settings.baseline is None else Path(settings.baseline)
     progress = reporter(progress)
-    required = [
-        parse_requirement(item) if isinstance(item, str) else item for item in requirements or settings.requirements
-    ]
+    required = [parse_requirement(item) if isinstance(item, str) else item for item in settings.requirements]
     before = _baseline(baseline, is_asked=bool(required), track=track, update=update_baseline, force=force)
     names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
     run = read_run(path, read, rewards_only=all(map(needs_only_rewards, names)), progress=progress, metrics_alone=True)

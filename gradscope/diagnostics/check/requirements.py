@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
@@ -221,6 +222,13 @@ class CheckSettings(Struct, frozen=True, kw_only=True):
     """One reward function by name, for the metrics of groups; None: the trainer's scalar. No key of a file."""
     resampling: Resampling = RESAMPLING  # how often, and from which seed; no key of a file
 
+    def __post_init__(self) -> None:
+        for name in ("requirements", "track", "allow_unknown"):
+            if isinstance(one := getattr(self, name), str):  # else its letters are the list
+                force_setattr(self, name, (one,))
+        if self.rule not in get_args(BaselineRule):
+            raise UsageError(f"`rule` is {self.rule!r}.", hint='Write rule = "interval" or rule = "value".')
+
 
 def read_settings(path: str | Path) -> CheckSettings:
     """The table ``[tool.gradscope.check]`` of pyproject.toml; any other TOML file may call it ``[check]``."""
@@ -237,8 +245,6 @@ def read_settings(path: str | Path) -> CheckSettings:
     baseline, rule = table.get("baseline"), table.get("rule", "interval")
     if baseline is not None and not isinstance(baseline, str):
         raise UsageError(f"`baseline` in {file} is not a path.", hint='Write baseline = "ci/baseline.json".')
-    if rule not in get_args(BaselineRule):
-        raise UsageError(f"`rule` in {file} is {rule!r}.", hint='Write rule = "interval" or rule = "value".')
     margins = table.get("margins", {})
     if not isinstance(margins, dict) or not all(is_finite(value) and value >= 0 for value in margins.values()):
         raise UsageError(

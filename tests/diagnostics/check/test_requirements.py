@@ -164,12 +164,22 @@ def test_settings_of_a_file(tmp_path: Path) -> None:
     assert settings.margins == {"pass@8": 0.02}
 
 
+def test_one_text_is_a_list_of_one() -> None:
+    """Its letters were the list: "The requirement 'p' is not ..."."""
+    settings = requirements.CheckSettings(requirements="pass@4 > 0", track="pass@8", allow_unknown="pass@8")
+    assert (settings.requirements, settings.track, settings.allow_unknown) == (
+        ("pass@4 > 0",),
+        ("pass@8",),
+        ("pass@8",),
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("requires = []", "sets 'requires', which check does not know"),
         ("baseline = 1", "`baseline` in .* is not a path"),
-        ("rule = 'mean'", "`rule` in .* is 'mean'"),
+        ("rule = 'mean'", "`rule` is 'mean'"),
         ("margins = { x = -1 }", "`margins` in .* is not a table of numbers from 0 on"),
         (f"margins = {{ x = {'9' * 400} }}", "`margins` in .* is not a table of numbers from 0 on"),
         *(
