@@ -7,7 +7,7 @@ import operator
 import re
 import tomllib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from gradscope.catalog.lookup import catalog_name
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
@@ -40,12 +41,17 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 Aggregate = Literal["mean", "max", "min", "last", "trend"]
 
 _LISTED = r"[0-9]+[-:][0-9]+(?:,[0-9]+(?:[-:][0-9]+)?)*|[0-9]+(?:,[0-9]+(?:[-:][0-9]+)?)+"
-_SELECTOR = re.compile(rf"(?P<steps>all|{_LISTED}|(?:first|last)[0-9]+%?)(?::(?P<aggregate>mean|max|min|last|trend))?")
+_SELECTOR = re.compile(
+    rf"(?P<steps>all|{_LISTED}|(?:first|last)(?:[0-9]+|[1-9]?[0-9]%|100%))(?::(?P<aggregate>mean|max|min|last|trend))?"
+)
+_STEP = re.compile(r"(.+)@([0-9]+)((?::[a-z]+)?)")
 _PART = re.compile(r"(first|last)([0-9]+)(%?)")
 Needed = Literal["last", "most", "all"]
 """Which of the steps asked for have to have a metric: the last, all but a tenth (or one step) at the end, or all."""
 _MAX_SILENT_SHARE = 0.1
-SELECTOR_HINT = "Write metric@last20%, metric@5-20:max or metric@trend; the aggregates are mean, max, min, last, trend."
+SELECTOR_HINT = (
+    "Write metric@last20%, metric@5, metric@5-20:max or metric@trend; aggregates: mean, max, min, last, trend."
+)
 """For a selector that does not read."""
 
 
@@ -85,6 +91,19 @@ def split_metric(text: str) -> tuple[str, Selector | None]:
         return text, None
     aggregate = next(option for option in get_args(Aggregate) if option == (parts["aggregate"] or "mean"))
     return name, Selector(steps=parts["steps"], aggregate=aggregate)
+
+
+def with_range(text: str, names: Collection[str]) -> str:
+    """A metric of a single step as one of a range, where there is such a metric and no number of the whole name.
+
+    >>> with_range("kl@5:max", ["kl"]), with_range("val/mean@8", ["val/mean", "val/mean@8"])
+    ('kl@5-5:max', 'val/mean@8')
+    """
+    parts = None if text in names else _STEP.fullmatch(text)
+    if parts is None or catalog_name(parts[1]) not in names:
+        return text
+    ranged = f"{parts[1]}@{parts[2]}-{parts[2]}{parts[3]}"
+    return ranged if split_metric(ranged)[1] else text
 
 
 def coverage_gap(
