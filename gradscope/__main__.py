@@ -10,6 +10,7 @@ Slow imports are in `_run_command`, where Ctrl-C is handled.
 from __future__ import annotations
 
 import atexit
+import codecs
 import errno
 import gc
 import io
@@ -20,7 +21,7 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gradscope.errors import GradscopeError, LaunchError, MissingDependencyError, VerificationError
 from gradscope.machine import limit_spinning, num_processes, report_own_error
@@ -41,6 +42,11 @@ _HINTS = {
     errno.ENOENT: "Run the same command again: the file was moved or removed meanwhile.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.EMFILE: "Raise the number of open files: ulimit -n 4096",
+}
+_LIKENED = "gradscope.likened"
+_LIKENESSES = str.maketrans("▁▂▃▄▅▆▇█·•—…→│", ".:-=+*#@?--~>|") | {
+    ord(raised): f"^{digit}"  # a footnote's mark is no further digit
+    for digit, raised in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")
 }
 _LOGS_ALONE = ("claims", "report")
 _ANY_OTHER = "Look at the path and at the space on its disk, and run the same command again."
@@ -143,13 +149,20 @@ def _run_command(arguments: list[str]) -> int:
 
 
 def _print_anything() -> None:
-    """Lets a terminal of any encoding show any text, escaped where need be; a closed stream leads nowhere."""
+    """Lets a terminal of any encoding show any text, likened or escaped; a closed stream leads nowhere."""
+    codecs.register_error(_LIKENED, _likened)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=_LIKENED)
+
+
+def _likened(error: Any) -> tuple[str, int]:
+    """Our own signs as others that every encoding has; any other character is escaped."""
+    text = error.object[error.start : error.end].translate(_LIKENESSES)
+    return text.encode("ascii", "backslashreplace").decode("ascii"), error.end
 
 
 def _drop_stdout() -> None:

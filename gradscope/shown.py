@@ -102,15 +102,9 @@ class Shown:
         """
         return _views().pandas_of(self, table)
 
-
-class Drawn(Shown):
-    """A result that has figures."""
-
-    __slots__ = ()
-
     @property
     def figure_names(self) -> tuple[str, ...]:
-        """Names of the figures, the main one first: those that ``--output`` writes as PNG and SVG."""
+        """Names of the figures, the main one first: those that ``--output`` writes; none where there is only text."""
         return tuple(_views().draw_figures(self))
 
     def plot(self, figure: str | None = None) -> Figure:

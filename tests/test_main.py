@@ -120,6 +120,17 @@ def test_a_full_disk_below_stdout_is_named() -> None:
     assert "hint: Free some space" in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+@pytest.mark.parametrize(("limit", "code"), [("> -1", 0), ("> 2", 1), ("?", 2)])
+def test_a_full_disk_below_stderr_changes_no_outcome(limit: str, code: int) -> None:
+    """A check that passed exited 1, as if it had failed."""
+    log = ROOT / "fixtures" / "logs" / "trl"
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "gradscope", "check", str(log), "--require", f"frac_reward_zero_std {limit}"]
+        assert subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=full).returncode == code
+
+
 def test_a_bug_says_how_to_report_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("GRADSCOPE_DEBUG", raising=False)
     monkeypatch.setattr(__main__, "_run_command", raising(KeyError("x")))
@@ -206,6 +217,13 @@ def test_a_stream_that_was_closed_is_met_with_silence(closed: str) -> None:
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert bool(done.stdout) == (closed == "2>&-")
+
+
+def test_courses_bullets_and_footnotes_have_a_likeness_in_every_encoding() -> None:
+    """Courses were rows of ``\\u2583\\u2581`` where the terminal knows ASCII or Latin-1 only."""
+    assert __main__.main(["--version"]) == 0  # which registers it
+    assert "▁▄█· • 0.5¹² ü a…".encode("ascii", "gradscope.likened") == rb".=@? - 0.5^1^2 \xfc a~"
+    assert "▁▄█· • 0.5¹⁴ ü —".encode("latin-1", "gradscope.likened") == ".=@· - 0.5¹^4 ü -".encode("latin-1")
 
 
 @pytest.mark.slow

@@ -23,12 +23,13 @@ _UNITS: dict[str, tuple[str, str | Callable[[float], str], str]] = {
 
 def compare_findings(comparison: Comparison) -> tuple[str, ...]:
     """What the tests decide, what they leave open, and what they cannot say, in sentences for people."""
+    apart = comparison.cautions[:1] if comparison.num_common_steps == 0 else ()
     return (
-        *_two_runs(comparison),
+        *(apart or _two_runs(comparison)),
         *conflicts_of_runs(comparison.rewards),
         *_claims(comparison),
         *_caution(comparison),
-        *comparison.cautions,
+        *comparison.cautions[len(apart) :],
         *(f"{folder} is left out: {reason}." for folder, reason in comparison.left_out.items()),
         *_open(comparison),
         *([_SCOPE] if any(pair.num_pairs > 1 for pair in comparison.pairs) else []),
@@ -148,8 +149,11 @@ def _caution(comparison: Comparison) -> Iterator[str]:
     within = [(pair.within_runs, pair.verdict) for pair in comparison.pairs if pair.within_runs is not None]
     if within:
         of = "steps" if comparison.source.kind == "metrics" else "prompts and steps"
+        of = of.removesuffix("" if comparison.num_common_steps else " and steps")
         yield f"These intervals are over the {of} of the two runs and do not cover other seeds, so no test is made."
-        if any(difference.side_of_zero and verdict == "open" for difference, verdict in within):
+        if comparison.num_common_steps and any(
+            difference.side_of_zero and verdict == "open" for difference, verdict in within
+        ):
             yield f"A metric differs where zero is outside its interval, widened for the {len(within)} looked at."
     elif fewest < 2:
         yield (

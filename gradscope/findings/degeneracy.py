@@ -152,7 +152,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     moved = " ".join(filter(None, (sudden_sentence(report), moved_sentence(report))))
     environments = environment_sentence(report)
     leading = moved or environments
-    advice = "" if log.resampled else _advice(report, log)
+    advice = "" if log.resampled or leads else _advice(report, log)  # a conflict has its own
     sentences = [
         *_broken(report),
         *(conflict if leads else ()),

@@ -10,7 +10,7 @@ from msgspec import Struct
 from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import SideRewards
 from gradscope.results.source import Source
-from gradscope.shown import Drawn
+from gradscope.shown import Shown
 
 CompareVerdict = Literal["decides", "suggests", "differ", "open"]
 
@@ -74,7 +74,7 @@ class ComparedCurve(Struct, frozen=True, kw_only=True):
     high: tuple[float, ...]  # that of the highest run
 
 
-class Comparison(Drawn, Struct, frozen=True, kw_only=True):
+class Comparison(Shown, Struct, frozen=True, kw_only=True):
     """Cells of runs side by side."""
 
     source: Source  # the runs that were read
@@ -87,6 +87,7 @@ class Comparison(Drawn, Struct, frozen=True, kw_only=True):
     """How much of each run its main reward decides; of runs of ours only where two are compared."""
     left_out: Mapping[str, str] = {}  # folder of a run -> why it is not compared
     num_shared_prompts: int | None = None  # prompts that two logs have in common; None where they are not compared
+    num_common_steps: int  # steps that all runs have, at which they are compared; 0: as wholes, and nothing is judged
     has_seeds_in_names: bool = False  # whether the runs' names say which seeds are pairs, as their logs do not
     cautions: tuple[str, ...] = ()  # other differences, or possible differences, of the runs than the compared one
     findings: tuple[str, ...] = ()  # the meaning of the numbers, in sentences

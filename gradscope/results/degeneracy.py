@@ -11,7 +11,7 @@ from gradscope.estimate import Estimate
 from gradscope.results.envelope import Deferring, LazyRows
 from gradscope.results.logged import MetricCourse
 from gradscope.results.source import Quarantine, Source
-from gradscope.shown import Drawn
+from gradscope.shown import Shown
 
 
 class SignalCost(Struct, frozen=True, kw_only=True):
@@ -283,7 +283,7 @@ class BehindFilter(Struct, frozen=True, kw_only=True):
     by_step: tuple[StepBehindFilter, ...] = ()  # one row a step; none where no counter was logged
 
 
-class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
+class DegeneracyReport(Shown, Deferring, frozen=True, kw_only=True):
     """How many groups give no gradient, of which kind, against coin flips; fields that no screen shows are deferred."""
 
     not_in_document = (

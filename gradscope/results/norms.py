@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.results.source import OfStep, Source
-from gradscope.shown import Drawn
+from gradscope.shown import Shown
 
 ReplayVerdict = Literal["match", "mismatch", "cannot", "no_gradient"]
 
@@ -55,7 +55,7 @@ class StepReplay(OfStep, frozen=True, kw_only=True):
         return next((quantity.verdict for quantity in self.quantities if quantity.name == name), None)
 
 
-class ReplayReport(Drawn, Struct, frozen=True, kw_only=True):
+class ReplayReport(Shown, Struct, frozen=True, kw_only=True):
     """Does the log reproduce the trainer's numbers?"""
 
     source: Source  # where the rollouts came from
@@ -142,7 +142,7 @@ class SpikeTensor(Struct, frozen=True, kw_only=True):
     frac_parameters: float  # its part of the trainable parameters: the share that it would have, were all entries alike
 
 
-class SpikeReport(Drawn, Struct, frozen=True, kw_only=True):
+class SpikeReport(Shown, Struct, frozen=True, kw_only=True):
     """The analysis of one step."""
 
     source: Source

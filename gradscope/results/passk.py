@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.results.source import Source, merged
-from gradscope.shown import Drawn
+from gradscope.shown import Shown
 
 
 class PassAtK(Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class PassAtKComparison(Struct, frozen=True, kw_only=True):
     verifier: str  # the effect of false positives of the verifier, in words; empty without a budget in common
 
 
-class PassAtKReport(Drawn, Struct, frozen=True, kw_only=True):
+class PassAtKReport(Shown, Struct, frozen=True, kw_only=True):
     """pass@k tables, and the comparison of the first two (each further file is compared with the first)."""
 
     tables: tuple[PassAtKTable, ...]

@@ -24,7 +24,7 @@ from gradscope.results.tokens import (
     TokenRows,
     TurnShare,
 )
-from gradscope.shown import Drawn
+from gradscope.shown import Shown
 
 
 class WeightUpdate(Struct, frozen=True, kw_only=True):
@@ -367,7 +367,7 @@ class RankComparison(OfStep, frozen=True, kw_only=True):
     difference: Estimate  # mean over groups that live under both of second minus first
 
 
-class RankReport(Drawn, Struct, frozen=True, kw_only=True):
+class RankReport(Shown, Struct, frozen=True, kw_only=True):
     """Spectra and effective ranks of per-rollout gradients."""
 
     not_in_document = ("headline",)

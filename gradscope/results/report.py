@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr
 from gradscope.estimate import Estimate
 from gradscope.results.logged import LoggedPolicy
 from gradscope.results.source import Source
-from gradscope.shown import Drawn
+from gradscope.shown import Shown
 
 ColumnStyle = Literal["text", "share", "gap", "rank", "norm", "count"]
 """How the cells of a column are formatted: as text, or as a number of that kind."""
@@ -165,7 +165,7 @@ class ReadGroup(Struct, frozen=True, kw_only=True):
     rollouts: tuple[ReadRollout, ...]  # in the order of the log
 
 
-class RunReport(Drawn, Struct, frozen=True, kw_only=True):
+class RunReport(Shown, Struct, frozen=True, kw_only=True):
     """One run on one page."""
 
     source: Source
@@ -205,7 +205,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     grad_norm_by_step: tuple[float | None, ...]  # gradient norm of each step, as the trainer logged it
 
 
-class RunIndex(Drawn, Struct, frozen=True, kw_only=True):
+class RunIndex(Shown, Struct, frozen=True, kw_only=True):
     """The runs of a folder."""
 
     source: Source  # the folder

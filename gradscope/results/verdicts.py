@@ -48,6 +48,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     limit: float  # the requirement's limit; against a baseline its value with the margin, 0 where it has none
     outcome: Outcome  # ``unknown`` where the metric has no value; it never counts as a pass
     estimate: Estimate  # the metric's value on this run
+    of: str = ""  # what the value is of: ``step 12``, ``steps 5 to 9``, ``72 groups``; empty where there is none
     meaning: str  # interpretation of the outcome
     next_step: str  # advice; empty where it passed
     advice: str = ""  # the part of it that the run's numbers say to try; empty where they say nothing

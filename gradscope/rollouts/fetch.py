@@ -249,8 +249,14 @@ def fetched(path: str | Path, progress: ProgressCallback = no_progress) -> Path:
     ``gs://``, ``hf://``, ``http(s)://``, ``memory://`` or ``file://``; progress is in bytes.
 
     Raises:
-        UsageError: Several processes were started, and it is a URL.
+        UsageError: It is no path, or empty, or several processes were started, and it is a URL.
     """
+    if not isinstance(path, str | Path):
+        raise UsageError(
+            f"A run is named by its path, not by {type(path).__name__}.", hint="Write it to a file, and name that."
+        )
+    if not path:
+        raise UsageError("The path is empty.", hint="Name a run; a variable that the shell does not know is empty.")
     scheme = listings.scheme_of(path)
     if scheme is None:
         return Path(path)

@@ -160,6 +160,7 @@ def test_a_conflict_of_many_groups_comes_first_and_one_of_few_after_the_share() 
     ]
     assert (ranks[0] > 0, ranks[1]) == (True, 0)
     assert dead_group_advice(many).startswith('Try scale_rewards="none"')
+    assert shown(many).count("Try scale_rewards") == 1
     assert not dead_group_advice(few).startswith("Try scale_rewards")
     none_dead = replace(few, frac_reward_zero_std=Estimate.exact(0.0))
     assert dead_group_advice(none_dead).startswith('Try scale_rewards="none"')

@@ -395,3 +395,10 @@ def test_findings_are_shown_as_far_as_a_terminal_of_24_lines_bears() -> None:
         assert len(text.splitlines()) <= 19
     text = printed(answer.screen(("findings",)))
     assert text.count("Finding") == 5
+
+
+def test_runs_side_by_side_say_that_their_means_are_of_all_steps() -> None:
+    """Below a difference at common steps; the two numbers did not agree."""
+    text = " ".join(printed(render_table(examples.run_index())).split())
+    assert "mean, groups without run" in text
+    assert text.count("all steps") == 2

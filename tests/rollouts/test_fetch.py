@@ -285,6 +285,16 @@ def test_a_path_is_left_as_it_is(tmp_path: Path) -> None:
     assert fetched((tmp_path / "a b").as_uri()) == tmp_path / "a b"
 
 
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("", "The path is empty"), (None, "not by NoneType"), (["a"], "not by list"), ({"a": 1}, "not by dict")],
+)
+def test_what_names_no_path_is_refused(path: object, message: str) -> None:
+    """An empty one was the current folder, and what is no text ended in a TypeError of ``re``."""
+    with pytest.raises(UsageError, match=message):
+        fetched(path)  # type: ignore[arg-type]
+
+
 def test_several_processes_are_refused_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(UsageError, match="Each of 4 processes would make the same copy of memory://run"):

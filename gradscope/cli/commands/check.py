@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 SUMMARY = r"""Test a run against requirements and a baseline; exit 1 when one fails or cannot be decided.
 
 A metric that cannot be computed is unknown, and unknown never passes unless --allow-unknown names it. A metric can be
-one of some steps: grad_norm@last20%, grad_norm@5-20:max, reward@trend. Without --require the requirements come from
-\[tool.gradscope.check] in pyproject.toml, or from gradscope.toml, in the current folder."""
+one of some steps: grad_norm@last20%, grad_norm@5-20:max, reward@trend; without @ a number that each step has is the
+last step's. Without --require the requirements come from \[tool.gradscope.check] in pyproject.toml, or from
+gradscope.toml, in the current folder."""
 EXAMPLES = (
     "gradscope check my-run --require 'frac_reward_zero_std <= 0.5' --require 'pass@4 >= 0.6'",
     "gradscope check my-run --require 'reward@last20% >= 0.5' --format github",

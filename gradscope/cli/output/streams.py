@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 
 import typer
@@ -37,7 +37,10 @@ _WORD = re.compile(r"(?:`[^`]*`|'[^']*'|\S)+")
 
 
 def say(line: str) -> None:
-    """Talk to the person: one escaped line on stderr, its first word colored; a terminal breaks it between words."""
+    """Talk to the person: one escaped line on stderr, its first word colored; a terminal breaks it between words.
+
+    Where stderr cannot be written, on a full disk, the line is lost and the answer is not.
+    """
     if not speaks():
         return
     text = Text(plain(line))
@@ -47,7 +50,8 @@ def say(line: str) -> None:
     console = _console(sys.stderr)
     if console.is_terminal and line.startswith(_PASTED):
         text = _broken(text, console.width)
-    console.print(text, soft_wrap=not console.is_terminal or line.startswith(_PASTED))
+    with suppress(OSError):
+        console.print(text, soft_wrap=not console.is_terminal or line.startswith(_PASTED))
 
 
 def _broken(text: Text, width: int) -> Text:
@@ -223,8 +227,9 @@ def _lines() -> ProgressCallback:
         if now - last_line < due:
             return
         estimate = "" if left is None or left < 1 else f"about {_duration(left)} left: "
-        sys.stderr.write(f"{estimate}{int(done)} of {total} {label}\n")
-        sys.stderr.flush()
+        with suppress(OSError):  # as in `say`
+            sys.stderr.write(f"{estimate}{int(done)} of {total} {label}\n")
+            sys.stderr.flush()
         last_line, wait = now, LINE_EVERY
 
     return report

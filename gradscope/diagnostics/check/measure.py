@@ -7,6 +7,7 @@ decides, unless the rule says otherwise, because two runs differ by chance.
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -29,6 +30,7 @@ from gradscope.diagnostics.check.requirements import (
     parse_requirement,
     read_settings,
     split_metric,
+    with_range,
 )
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import InputError, OutputExistsError, UsageError
@@ -91,14 +93,13 @@ def check_run(
         OutputExistsError: The baseline to be updated exists and ``force`` is off, or the file is no baseline.
     """
     settings = settings or CheckSettings()
+    settings = replace(settings, requirements=requirements or settings.requirements)
     track, baseline = settings.track, None if settings.baseline is None else Path(settings.baseline)
     progress = reporter(progress)
-    required = [
-        parse_requirement(item) if isinstance(item, str) else item for item in requirements or settings.requirements
-    ]
+    required = [parse_requirement(item) if isinstance(item, str) else item for item in settings.requirements]
     before = _baseline(baseline, is_asked=bool(required), track=track, update=update_baseline, force=force)
-    names = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
-    run = read_run(path, read, rewards_only=all(map(needs_only_rewards, names)), progress=progress, metrics_alone=True)
+    asked = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
+    run = read_run(path, read, rewards_only=all(map(needs_only_rewards, asked)), progress=progress, metrics_alone=True)
     values = MetricValues(
         run=run,
         success_threshold=settings.success_threshold,
@@ -107,9 +108,17 @@ def check_run(
         read=read,
         engine=engine or EngineOptions(),
     )
+    spelled = partial(with_range, names=values.names())
+    names, typed = list(map(spelled, asked)), {spelled(name): name for name in asked}
+    settings = replace(
+        settings,
+        allow_unknown=tuple(map(spelled, settings.allow_unknown)),
+        margins={spelled(name): margin for name, margin in settings.margins.items()},
+    )
     for name in (*names, *settings.allow_unknown):
         _check_name(name, values)
     measured = {name: values.value(name) for name in names}
+    required = [replace(item, metric=spelled(item.metric)) for item in required]
     verdicts = [_verdict(item, measured[item.metric], run.source) for item in required]
     now = {
         name: replace(value, prompts={prompt_key(prompt): mean for prompt, mean in value.prompts.items()})
@@ -123,7 +132,12 @@ def check_run(
     if _SET_ASIDE not in names:
         verdicts += _of_rows_set_aside(run.source)
     verdicts = [
-        replace(verdict, allowed=verdict.outcome == "unknown" and verdict.metric in settings.allow_unknown)
+        replace(
+            verdict,
+            metric=typed.get(verdict.metric, verdict.metric),
+            of=_of(measured.get(verdict.metric)),
+            allowed=verdict.outcome == "unknown" and verdict.metric in settings.allow_unknown,
+        )
         for verdict in verdicts
     ]
     outcomes: list[results.Outcome] = [verdict.outcome for verdict in verdicts if not verdict.allowed]
@@ -227,6 +241,14 @@ class _NextStep(NamedTuple):
     next_step: str = ""
     advice: str = ""
     command: str = ""
+
+
+def _of(value: MetricValue | None) -> str:
+    """What a value is of, without its metric and how it was had: ``step 12``, ``72 groups``."""
+    if value is None or not value.estimate.is_defined:
+        return ""
+    of = re.split(r" (?:of|at|in) ", value.subject.partition(", ")[0])
+    return of[-1] if len(of) > 1 else ""
 
 
 def _next_step(

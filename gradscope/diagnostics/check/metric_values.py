@@ -102,8 +102,7 @@ class MetricValue(BaselineMetric, frozen=True, kw_only=True):
 
 def needs_only_rewards(name: str) -> bool:
     """Whether a metric is had from the rewards of a log, or from what the trainer logged."""
-    metric, _ = split_metric(name)
-    entry = CATALOG.get(metric)
+    entry = CATALOG.get(name.partition("@")[0])
     return entry is None or entry.command in ("degeneracy", "passk", "spike")
 
 
@@ -172,8 +171,8 @@ class MetricValues(Struct, kw_only=True):
             if silent is not None:
                 return silent
             estimate = Estimate.exact(value)
-            origin = "as the trainer logged it" if name in self.run.courses.columns else "of the rollouts"
-            return MetricValue(estimate=estimate, subject=f"{name} {origin} at step {step}")
+            origin = "as the trainer logged it" if name in self.run.courses.columns else "of its rollouts"
+            return MetricValue(estimate=estimate, subject=f"{name} at step {step}, {origin}")
         if entry is not None and entry.path:
             makers = {"replay": self._replay, "report": self._of_log, "spike": self._deviation}
             return makers.get(entry.command, self._gradient)(entry)
@@ -184,11 +183,14 @@ class MetricValues(Struct, kw_only=True):
         """A metric of some steps: their rollouts together for a mean, else their numbers joined."""
         entry = CATALOG.get(metric)
         is_replayed = entry is not None and entry.command == "replay"
-        steps = selector.choose(self.run.steps if is_replayed else self.run.every_step)
+        all_steps = self.run.steps if is_replayed else self.run.every_step
+        steps = selector.choose(all_steps)
+        if all_steps and not steps:
+            return MetricValue.unknown(f"the run has no such step, it has {_span(all_steps)}", name)
+        chosen_steps = set(steps)
         of_groups = not self._is_logged_alone(metric) and (
             _part_of_groups(metric) in _OF_GROUPS or _part_of_log(metric)
         )
-        chosen_steps = set(steps)
         if of_groups and selector.aggregate == "mean" and not chosen_steps.isdisjoint(self.run.steps):
             chosen = replace(
                 self.run,
@@ -197,7 +199,7 @@ class MetricValues(Struct, kw_only=True):
                 repeats={step: sampled for step, sampled in self.run.repeats.items() if step in chosen_steps},
             )
             value = replace(self, run=chosen, cache={}).value(metric)
-            return replace(value, subject=f"{value.subject} in steps {steps[0]} to {steps[-1]}")
+            return replace(value, subject=f"{value.subject} in {_span(steps, selector.steps)}")
         unknown = self._unknown_in_log(metric, steps, selector) if _part_of_log(metric) else None
         if unknown is not None:
             return unknown
@@ -205,7 +207,6 @@ class MetricValues(Struct, kw_only=True):
         if course is None:
             return MetricValue.unknown(f"{metric} is not known of each step", name, f"Leave the selector out: {metric}")
         values = {step: value for step, value in course.items() if step in chosen_steps}
-        words = "" if len(values) < 2 else f" of steps {min(values)} to {max(values)}"
         decisive = dict(list(values.items())[-1:]) if selector.aggregate == "last" else values
         broken = _not_finite(metric, decisive)
         if broken is not None:
@@ -219,7 +220,8 @@ class MetricValues(Struct, kw_only=True):
             low, high = range_of(metric)
             is_change = selector.aggregate == "trend"
             estimate = estimate.within(low - high if is_change else low, high - low if is_change else high)
-        subject = f"{selector.aggregate} {metric}{words}"
+        how = f"{selector.aggregate} " * (len(decisive) > 1)
+        subject = f"{how}{metric} of {_span(tuple(decisive), selector.steps)}" if values else metric
         joined = values if selector.aggregate in ("mean", "trend") else {}
         return MetricValue(estimate=estimate, subject=subject, hint=_see(metric), course=joined)
 
@@ -391,6 +393,13 @@ class MetricValues(Struct, kw_only=True):
 
     def _last_step(self) -> tuple[int, ...] | None:
         return usable_steps(self.run, self.run.updates)[-1:] or None
+
+
+def _span(steps: Sequence[int], asked: str = "") -> str:
+    """Ascending steps by their ends, or as they were listed."""
+    if steps[0] == steps[-1]:
+        return f"step {steps[0]}"
+    return f"steps {asked if ',' in asked else f'{steps[0]} to {steps[-1]}'}"
 
 
 def _replayed(step: StepReplay, entry: Metric) -> float | None:

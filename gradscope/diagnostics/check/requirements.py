@@ -7,14 +7,16 @@ import operator
 import re
 import tomllib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
+from gradscope.catalog.lookup import catalog_name
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
@@ -39,12 +41,17 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 Aggregate = Literal["mean", "max", "min", "last", "trend"]
 
 _LISTED = r"[0-9]+[-:][0-9]+(?:,[0-9]+(?:[-:][0-9]+)?)*|[0-9]+(?:,[0-9]+(?:[-:][0-9]+)?)+"
-_SELECTOR = re.compile(rf"(?P<steps>all|{_LISTED}|(?:first|last)[0-9]+%?)(?::(?P<aggregate>mean|max|min|last|trend))?")
+_SELECTOR = re.compile(
+    rf"(?P<steps>all|{_LISTED}|(?:first|last)(?:[0-9]+|[1-9]?[0-9]%|100%))(?::(?P<aggregate>mean|max|min|last|trend))?"
+)
+_STEP = re.compile(r"(.+)@([0-9]+)((?::[a-z]+)?)")
 _PART = re.compile(r"(first|last)([0-9]+)(%?)")
 Needed = Literal["last", "most", "all"]
 """Which of the steps asked for have to have a metric: the last, all but a tenth (or one step) at the end, or all."""
 _MAX_SILENT_SHARE = 0.1
-SELECTOR_HINT = "Write metric@last20%, metric@5-20:max or metric@trend; the aggregates are mean, max, min, last, trend."
+SELECTOR_HINT = (
+    "Write metric@last20%, metric@5, metric@5-20:max or metric@trend; aggregates: mean, max, min, last, trend."
+)
 """For a selector that does not read."""
 
 
@@ -84,6 +91,19 @@ def split_metric(text: str) -> tuple[str, Selector | None]:
         return text, None
     aggregate = next(option for option in get_args(Aggregate) if option == (parts["aggregate"] or "mean"))
     return name, Selector(steps=parts["steps"], aggregate=aggregate)
+
+
+def with_range(text: str, names: Collection[str]) -> str:
+    """A metric of a single step as one of a range, where there is such a metric and no number of the whole name.
+
+    >>> with_range("kl@5:max", ["kl"]), with_range("val/mean@8", ["val/mean", "val/mean@8"])
+    ('kl@5-5:max', 'val/mean@8')
+    """
+    parts = None if text in names else _STEP.fullmatch(text)
+    if parts is None or catalog_name(parts[1]) not in names:
+        return text
+    ranged = f"{parts[1]}@{parts[2]}-{parts[2]}{parts[3]}"
+    return ranged if split_metric(ranged)[1] else text
 
 
 def coverage_gap(
@@ -221,6 +241,13 @@ class CheckSettings(Struct, frozen=True, kw_only=True):
     """One reward function by name, for the metrics of groups; None: the trainer's scalar. No key of a file."""
     resampling: Resampling = RESAMPLING  # how often, and from which seed; no key of a file
 
+    def __post_init__(self) -> None:
+        for name in ("requirements", "track", "allow_unknown"):
+            if isinstance(one := getattr(self, name), str):  # else its letters are the list
+                force_setattr(self, name, (one,))
+        if self.rule not in get_args(BaselineRule):
+            raise UsageError(f"`rule` is {self.rule!r}.", hint='Write rule = "interval" or rule = "value".')
+
 
 def read_settings(path: str | Path) -> CheckSettings:
     """The table ``[tool.gradscope.check]`` of pyproject.toml; any other TOML file may call it ``[check]``."""
@@ -237,8 +264,6 @@ def read_settings(path: str | Path) -> CheckSettings:
     baseline, rule = table.get("baseline"), table.get("rule", "interval")
     if baseline is not None and not isinstance(baseline, str):
         raise UsageError(f"`baseline` in {file} is not a path.", hint='Write baseline = "ci/baseline.json".')
-    if rule not in get_args(BaselineRule):
-        raise UsageError(f"`rule` in {file} is {rule!r}.", hint='Write rule = "interval" or rule = "value".')
     margins = table.get("margins", {})
     if not isinstance(margins, dict) or not all(is_finite(value) and value >= 0 for value in margins.values()):
         raise UsageError(

@@ -147,9 +147,10 @@ def compare_runs(
     progress = reporter(progress)
     paths = tuple(fetched(path, progress) for path in paths)
     runs, left_out = _comparable_runs(paths, read, progress, strict=strict)
-    lengths = [len(run.steps) for run in runs]
     if len(runs) == 2:
-        runs = compared_runs.on_common_steps(*map(compared_runs.with_side_rewards, runs))
+        runs = tuple(map(compared_runs.with_side_rewards, runs))
+    uncut, runs = runs, compared_runs.on_common_steps(runs)
+    num_common = len(set.intersection(*(set(run.steps.tolist()) for run in runs)))
     cells = _cells(runs)
     asked = _asked(cells, only)
     measured = _measure_gradients(runs, progress=progress) if gradients else {}
@@ -158,6 +159,8 @@ def compare_runs(
     pairs = with_verdicts([pair for first, second in asked for pair in _compare(first, second, values)])
     if len(runs) == 2 and pairs:
         pairs = compared_runs.with_differences(pairs, *(run for of_seed in cells.values() for run in of_seed.values()))
+    if not num_common:  # what training did between their steps is in no test
+        pairs = tuple(replace(pair, verdict="open") if pair.metric in _OF_THE_REWARD else pair for pair in pairs)
     names = dict(zip((run.path for run in runs), names_of([run.path for run in runs]), strict=True))
     comparison = Comparison(
         source=_source(paths, runs),
@@ -171,14 +174,16 @@ def compare_runs(
         num_tests=sum(pair.p_value is not None for pair in pairs),
         rewards=tuple(replace(run.sides, run=names[run.path]) for run in runs if run.sides is not None),
         left_out=left_out,
+        num_common_steps=num_common,
         has_seeds_in_names=any(run.has_seed_in_name for run in runs),
+        cautions=tuple(_of_steps(uncut, names, num_common)),
     )
     if len(runs) == 2:
         prompts = _prompts(*runs)
         comparison = replace(
             comparison,
             num_shared_prompts=None if prompts is None else len(set.intersection(*prompts)),
-            cautions=tuple(_cautions(*runs, lengths, prompts)),
+            cautions=(*comparison.cautions, *_cautions(*runs, num_common, prompts)),
         )
     return replace(comparison, findings=compare_findings(comparison))
 
@@ -252,19 +257,36 @@ def _cells(runs: Sequence[compared_runs.ComparedRun]) -> dict[_Cell, dict[int, c
     return dict(sorted(cells.items(), key=lambda item: [item[0][0], *(str(value) for _, value in item[0][1])]))
 
 
+def _of_steps(runs: Sequence[compared_runs.ComparedRun], names: Mapping[Path, str], num_common: int) -> Iterator[str]:
+    """At which of their steps runs are compared, where that is not all; where it is none, the answer."""
+    called = [names[run.path] for run in runs]
+    steps, num_having = np.unique(np.concatenate([run.steps for run in runs]), return_counts=True)
+    num_without = [int(np.sum(num_having - np.isin(steps, run.steps) == len(runs) - 1)) for run in runs]
+    most = max(num_without)
+    which, have = f"The {len(runs)} runs", "all runs have"
+    note = f"without {called[num_without.index(most)]} {most:,}" if most > num_common else ""
+    if len(runs) == 2:
+        which, note = " and ".join(called), " and ".join(f"{run.steps[0]} to {run.steps[-1]}" for run in runs)
+        have = f"both have, of {len(runs[0].steps):,} and {len(runs[1].steps):,}"
+    if not num_common:
+        yield (
+            f"{which} have no step in common{f' ({note})' * bool(note)}, and what training did in between may be the "
+            "difference: nothing of their steps is judged."
+        )
+    elif num_common < len(steps):
+        yield f"Compared at the {num_common:,} steps that {have}{f' ({note})' * bool(note and len(runs) > 2)}."
+
+
 def _cautions(
     first: compared_runs.ComparedRun,
     second: compared_runs.ComparedRun,
-    lengths: Sequence[int],
+    num_common: int,
     prompts: Sequence[set[str]] | None,
 ) -> Iterator[str]:
-    """Differences between two runs other than the one that is compared, which had so many steps and these prompts."""
-    common = len(np.intersect1d(first.steps, second.steps))
-    if common < max(lengths):
-        which = f"the {common:,} steps" if common else "all, as there are no steps"
-        yield f"Compared at {which} that both have, of {lengths[0]:,} and {lengths[1]:,}."
-    if common and len(set(first.reward)) > 2 and np.array_equal(first.reward, second.reward):  # two checkpoints, say
-        yield f"Both have the same mean reward at each of {common:,} steps, as logs of one run do."
+    """Differences between two runs with so many common steps and these prompts other than the one that is compared."""
+    # of two checkpoints of a run, say
+    if num_common and len(set(first.reward)) > 2 and np.array_equal(first.reward, second.reward):
+        yield f"Both have the same mean reward at each of {num_common:,} steps, as logs of one run do."
     if prompts is not None:
         yield shared_prompts(len(set.intersection(*prompts)), len(set.union(*prompts)), "both")
         if unlike := compared_runs.unlike_rewards(first, second):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -166,11 +167,11 @@ def _is_apart(run: ComparedRun, other: ComparedRun) -> bool:
     return run.seed != other.seed or bool(unlike) or (is_known and run.advantage != other.advantage)
 
 
-def on_common_steps(first: ComparedRun, second: ComparedRun) -> tuple[ComparedRun, ComparedRun]:
-    """Two runs at the steps that both have; as they are where that is none."""
-    common = np.intersect1d(first.steps, second.steps)
+def on_common_steps(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
+    """Runs at the steps that all of them have; as they are where that is none."""
+    common = reduce(np.intersect1d, (run.steps for run in runs))
     if not len(common):
-        return first, second
+        return tuple(runs)
 
     def cut(run: ComparedRun) -> ComparedRun:
         is_common, table = np.isin(run.steps, common), run.rewards
@@ -182,7 +183,7 @@ def on_common_steps(first: ComparedRun, second: ComparedRun) -> tuple[ComparedRu
             rewards=None if table is None else table.select(np.isin(table.step, common)),
         )
 
-    return cut(first), cut(second)
+    return tuple(run if len(run.steps) == len(common) else cut(run) for run in runs)
 
 
 def drawdown(rewards: NDArray[np.float64]) -> float:

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from msgspec import Struct
@@ -107,6 +107,9 @@ class DegeneracyOptions(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         base, target = self.base_pass_rate, self.target_degeneracy
+        for name, value, choices in (("by", self.by, get_args(By)), ("base_pass_rate", base, ("step",))):
+            if isinstance(value, str) and value not in choices:
+                raise UsageError(f"There is no {name}={value!r}.", hint=f"Write {' or '.join(map(repr, choices))}.")
         if isinstance(base, float | int) and not 0 <= base <= 1:
             raise UsageError(f"A pass rate lies between 0 and 1, got {base:g}.", hint="Give a share, not a percentage.")
         if target is not None and not 0 < target < 1:

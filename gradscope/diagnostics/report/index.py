@@ -125,7 +125,11 @@ def _index(
         name=name,
         runs=tuple(summaries),
         left_out=tuple((name, error.message) for name, error in left_out),
-        findings=(*(finding for section in sections for finding in section.findings), *_findings(summaries)),
+        findings=(
+            *(section.missing for section in sections[:1] if section.missing),
+            *(finding for section in sections for finding in section.findings),
+            *_findings(summaries),
+        ),
         sections=sections,
     )
 

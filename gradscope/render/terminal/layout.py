@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any, Literal
 
 from msgspec.structs import replace
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +23,7 @@ from gradscope.results.source import Source
 
 WIDTH = 80  # columns that every table fits; further columns of a terminal go to intervals, courses and texts
 _UNBOUND = 10_000
+_LEAST_BARS, _SYLLABLE = 8, 4  # characters of a course and of a broken word; fewer show nothing
 _BARS = "▁▂▃▄▅▆▇█"
 _MISSING, _NOT_FINITE = "·", "!"
 
@@ -49,6 +52,56 @@ def _bar(value: float | None, low: float, high: float) -> str:
         return _NOT_FINITE
     share = (value - low) / (high - low) if high > low else 0.0
     return _BARS[min(len(_BARS) - 1, max(0, int(share * len(_BARS))))]
+
+
+class _Bars(view.Course, frozen=True):
+    """A course that is drawn as wide as there is room, up to its width."""
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        widest = min(self.width, len(self.values))
+        return Measurement(min(_LEAST_BARS, widest), widest)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(sparkline(self.values, low=self.low, high=self.high, width=min(self.width, options.max_width)))
+
+
+class _Fitted(Table):
+    """A table that gives way on a narrow terminal without cutting a number.
+
+    Courses become shorter, then texts and intervals break between words, the widest first. Where that is not enough,
+    courses are left out, then words without digits break, and at last any.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown, unbound = copy(self), options.update(width=_UNBOUND)
+        is_course = [any(isinstance(part, _Bars) for part in column.cells) for column in self.columns]
+        for has_courses, breaks in ((True, False), (False, False), (False, True)):
+            shown.columns = [
+                copy(column) for column, drawn in zip(self.columns, is_course, strict=True) if has_courses or not drawn
+            ]
+            for index, column in enumerate(shown.columns):
+                column._index = index  # by which rich pads
+            excess = Measurement.get(console, unbound, shown).maximum - options.max_width
+            cells = [[column.header, *column.cells] for column in shown.columns]
+            widths = [max(Measurement.get(console, unbound, part).maximum for part in parts) for parts in cells]
+            least = [max(_least_width(console, unbound, part, breaks) for part in parts) for parts in cells]
+            if excess <= sum(widths) - sum(least):
+                break
+        for column in shown.columns:
+            column.no_wrap, column.overflow = excess <= 0, "fold"
+        for _ in range(excess if excess <= sum(widths) - sum(least) else 0):
+            spare = [at for at in range(len(widths)) if widths[at] > least[at]]
+            widest = max(spare, key=lambda at: (has_courses and is_course[at], widths[at]))
+            widths[widest] -= 1
+            shown.columns[widest].width = widths[widest]
+        return Table.__rich_console__(shown, console, options)
+
+
+def _least_width(console: Console, options: ConsoleOptions, part: RenderableType, breaks: bool) -> int:
+    """That of a cell's longest word; where words break, of its longest with a digit, and of syllables of the others."""
+    if isinstance(part, Text) and breaks:
+        part = Text(" ".join(word if any(map(str.isdigit, word)) else word[:_SYLLABLE] for word in part.plain.split()))
+    return Measurement.get(console, options, part).minimum
 
 
 Column = tuple[str, Literal["left", "right"]]
@@ -121,7 +174,7 @@ def _table(
     return table
 
 
-def _drawn(column: view.Column, record: Any, notes: words.Footnotes, more: int) -> str | Text:
+def _drawn(column: view.Column, record: Any, notes: words.Footnotes, more: int) -> str | Text | _Bars:
     """A cell; courses and texts may have so many characters more than they ask for."""
     value, style = column.value(record), column.style_of(record)
     most = None if column.limit is None else column.limit + more
@@ -133,7 +186,7 @@ def _drawn(column: view.Column, record: Any, notes: words.Footnotes, more: int) 
         text = value.text if len(value.text) <= limit else f"{value.text[: limit - 1]}…"
         return Text(f"{text}{mark}", style=words.STYLES[value.tone])
     if isinstance(value, view.Course):
-        return sparkline(value.values, low=value.low, high=value.high, width=value.width + more)
+        return _Bars(value.values, value.low, value.high, value.width + more)
     if isinstance(value, str) or style == "text":
         return words.cell(str(value), limit=most)
     if isinstance(value, Estimate):
@@ -144,7 +197,7 @@ def _drawn(column: view.Column, record: Any, notes: words.Footnotes, more: int) 
 
 def new_table(columns: Sequence[Column]) -> Table:
     """An empty table with a rule under its head, whose titles may have two lines, and nothing else."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = _Fitted(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     height = max(title.count("\n") for title, _ in columns)
     for title, justify in columns:
         on_the_rule = "\n" * (height - title.count("\n")) + title
@@ -152,9 +205,9 @@ def new_table(columns: Sequence[Column]) -> Table:
     return table
 
 
-def add_row(table: Table, *cells: str | Text, style: str | None = None) -> None:
+def add_row(table: Table, *cells: str | Text | _Bars, style: str | None = None) -> None:
     """Adds a row of literal texts, one per column."""
-    table.add_row(*(item if isinstance(item, Text) else words.cell(item) for item in cells), style=style)
+    table.add_row(*(words.cell(item) if isinstance(item, str) else item for item in cells), style=style)
 
 
 def bullet(finding: str) -> Table:

@@ -104,8 +104,8 @@ def _runs(index: RunIndex, runs: Sequence[RunSummary]) -> Blocks:
     columns = (
         Column("run", "name", limit=26),
         Column(title, lambda run: Course(run.reward_by_step, low, high, width)),
-        Column("mean", "reward", "norm"),
-        Column("groups without gradient", "frac_reward_zero_std", "share", ""),
+        Column("mean,\nall steps", "reward", "norm"),
+        Column("groups without\ngradient, all steps", "frac_reward_zero_std", "share", ""),
     )
     yield draw_table(columns, runs, notes)
     if len(runs) < len(index.runs):

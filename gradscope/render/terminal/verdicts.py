@@ -62,12 +62,12 @@ def _by_outcome(report: CheckReport) -> list[Verdict]:
 
 
 def _answer(report: CheckReport) -> Blocks:
-    table = new_table([("", "left"), ("requirement", "left"), ("is", "left")])
+    table = new_table([("", "left"), ("requirement", "left"), ("is", "left"), ("of", "left")])
     few = len(report.verdicts) <= SCREEN_ROWS
     shown = report.verdicts if few else _by_outcome(report)[:SCREEN_ROWS]
     for verdict in shown:
         required, value = _required_and_value(verdict)
-        add_row(table, _outcome(verdict), cell(required, limit=44), value)
+        add_row(table, _outcome(verdict), required, value, verdict.of)
     if shown:
         yield table
     if not few:

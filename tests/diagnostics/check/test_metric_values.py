@@ -201,7 +201,7 @@ def test_a_number_of_steps_names_them_and_one_of_groups_has_an_interval() -> Non
     share, logged = values.value("frac_reward_zero_std@1-3"), values.value("kl")
     assert share.estimate.low is not None
     assert share.subject == "frac_reward_zero_std of 6 groups in steps 1 to 3"
-    assert (logged.estimate.value, logged.subject) == (5.0, "kl as the trainer logged it at step 5")
+    assert (logged.estimate.value, logged.subject) == (5.0, "kl at step 5, as the trainer logged it")
     assert "kl" in values.names()
 
 
@@ -210,7 +210,7 @@ def test_a_number_of_steps_names_them_and_one_of_groups_has_an_interval() -> Non
     [
         ("pass@8@last20%", "pass@8 is not known of each step"),
         ("effective_rank@max", "effective_rank is not known of each step"),
-        ("kl@10-20", "none of the steps '10-20' has a value"),
+        ("kl@10-20", "the run has no such step, it has steps 1 to 5"),
         ("kl@first2:trend", "a trend needs three steps, there are 2"),
     ],
 )

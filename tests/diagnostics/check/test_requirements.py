@@ -63,8 +63,16 @@ def test_a_metric_is_silent_where_it_skips_more_than_its_usual_distance(
 
 
 def test_what_is_no_selector_belongs_to_the_name() -> None:
-    names = [*CATALOG, "pass@8", "val/mean@8", "x@", "@max", "x@last20%:median", "x@5", "x@5,", "x@5:max"]
+    names = [*CATALOG, "pass@8", "val/mean@8", "x@", "@max", "x@last20%:median", "x@last200%", "x@5", "x@5,", "x@5:max"]
     assert [requirements.split_metric(name) for name in names] == [(name, None) for name in names]
+
+
+def test_a_single_step_is_one_where_no_number_has_the_whole_name() -> None:
+    names = ["kl", "val/mean", "val/mean@8", "pass_at_k"]
+    texts = ["kl@5", "kl@5:max", "pass@8@5", "val/mean@8", "val/mean@9", "pass@8", "kl@5:median", "x@5", "kl@5-9"]
+    assert [requirements.with_range(text, names) for text in texts] == [
+        *("kl@5-5", "kl@5-5:max", "pass@8@5-5", "val/mean@8", "val/mean@9-9", "pass@8", "kl@5:median", "x@5", "kl@5-9")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -164,12 +172,22 @@ def test_settings_of_a_file(tmp_path: Path) -> None:
     assert settings.margins == {"pass@8": 0.02}
 
 
+def test_one_text_is_a_list_of_one() -> None:
+    """Its letters were the list: "The requirement 'p' is not ..."."""
+    settings = requirements.CheckSettings(requirements="pass@4 > 0", track="pass@8", allow_unknown="pass@8")
+    assert (settings.requirements, settings.track, settings.allow_unknown) == (
+        ("pass@4 > 0",),
+        ("pass@8",),
+        ("pass@8",),
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("requires = []", "sets 'requires', which check does not know"),
         ("baseline = 1", "`baseline` in .* is not a path"),
-        ("rule = 'mean'", "`rule` in .* is 'mean'"),
+        ("rule = 'mean'", "`rule` is 'mean'"),
         ("margins = { x = -1 }", "`margins` in .* is not a table of numbers from 0 on"),
         (f"margins = {{ x = {'9' * 400} }}", "`margins` in .* is not a table of numbers from 0 on"),
         *(

@@ -294,11 +294,35 @@ def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_pa
     report = compare_runs(first, other)
     assert report.findings[0].startswith("a.jsonl beside z.jsonl: mean reward +0.2")
     assert "Compared at the 4 steps that both have, of 4 and 9." in sentences(report)
-    later = as_generic(tmp_path / "later.jsonl", [(step + 100, *row) for step, *row in low])
-    assert "Compared at all, as there are no steps that both have, of 4 and 4." in sentences(compare_runs(first, later))
+    report = compare_runs(first, other, as_generic(tmp_path / "third.jsonl", rewards(0.9, 2, num_steps=9)))
+    (pair,) = (
+        pair
+        for pair in report.pairs
+        if {pair.first, pair.second} == {"a.jsonl", "z.jsonl"} and pair.metric == "train_reward"
+    )
+    assert abs(pair.difference.value) == pytest.approx(abs(common))
+    assert report.cautions == ("Compared at the 4 steps that all runs have (without z.jsonl 9).",)
     report = compare_runs(first, as_generic(tmp_path / "b.jsonl", low))
     assert report.cautions[0] == "Both have the same mean reward at each of 4 steps, as logs of one run do."
     assert "step" not in " ".join(report.cautions[1:])
+
+
+def test_runs_without_a_common_step_are_not_judged(tmp_path: Path) -> None:
+    """Steps 50 to 69 of a run that learns were "+0.355, which is beyond chance" beside its steps 1 to 40."""
+    first = as_generic(tmp_path / "a.jsonl", rewards(0.2, 0, num_steps=12))
+    later = as_generic(tmp_path / "b.jsonl", [(step + 100, *row) for step, *row in rewards(0.9, 1, num_steps=12)])
+    report = compare_runs(first, later)
+    assert report.findings[0].startswith("a.jsonl and b.jsonl have no step in common (1 to 12 and 101 to 112), ")
+    assert "beyond chance" not in sentences(report)
+    assert "These intervals are over the prompts of the two runs and do" in sentences(report)
+    assert {pair.verdict for pair in report.pairs} == {"open"}
+    assert differences(report)["train_reward"] > 0.5
+    third = as_generic(tmp_path / "c.jsonl", rewards(0.5, 2, num_steps=9))
+    assert (
+        compare_runs(first, later, third)
+        .findings[0]
+        .startswith("The 3 runs have no step in common (without b.jsonl 9), ")
+    )
 
 
 @pytest.mark.parametrize(("shift", "scale", "unlike"), [(3.0, 1.0, True), (-1.0, 2.0, True), (0.0, 1.0, False)])

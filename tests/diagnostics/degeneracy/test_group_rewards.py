@@ -146,3 +146,9 @@ def test_steps_are_those_of_the_log_however_many_are_looked_at_at_once(monkeypat
     monkeypatch.setattr(module, "_STEPS_AT_ONCE", 3)
     assert by_step(run) == full
     assert [row.step for row in full] == list(range(1, 8))
+
+
+@pytest.mark.parametrize(("field", "value"), [("by", "epoch"), ("base_pass_rate", "steps")])
+def test_a_word_that_is_no_option_is_refused(field: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"There is no {field}='{value}'"):
+        DegeneracyOptions(**{field: value})

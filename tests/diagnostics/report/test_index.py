@@ -187,6 +187,17 @@ def test_runs_are_compared_where_both_have_steps() -> None:
     assert "no step in common" in str(apart.missing)
 
 
+def test_the_first_sentence_says_that_runs_have_no_step_in_common(tmp_path: Path) -> None:
+    rows = [
+        {"step": step, "prompt_id": "p", "reward": float(step % 3 > sample)} for step in range(4) for sample in (0, 1)
+    ]
+    logs = [
+        write_lines(tmp_path / f"{shift}.jsonl", *({**row, "step": row["step"] + shift} for row in rows))
+        for shift in (0, 50)
+    ]
+    assert report_runs(logs).findings[0].startswith("The runs have no step in common")
+
+
 def test_other_group_sizes_and_shared_prompts_are_reported() -> None:
     section, *_ = sections_of(run_with(0.5, size=4), run_with(0.5, size=8))
     assert any("Groups differ in size (4; 8)" in finding for finding in section.findings)

@@ -44,3 +44,20 @@ def test_a_wide_terminal_gets_intervals_courses_and_full_texts(width: int, monke
     assert [part in text for part in ("a long prompt", "[0.40, 0.60]", "▁█" * 20)] == [is_wide] * 3
     assert "    7 " in text
     assert notes.lines() == (() if is_wide else (IN_THE_FILES,))
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 48, 60, 80])
+def test_a_narrow_terminal_cuts_no_number(width: int) -> None:
+    """At 60 columns -7.26e-05 was "-7.26…", the second end of an interval was cut, and so was k = 16."""
+    columns = (
+        Column("", lambda row: "gradient norm"),
+        Column("share of groups", lambda row: Estimate(value=0.5, low=0.25, high=0.75), "share", ""),
+        Column("steps 1 to 40", lambda row: Course((0.5,) * 40, width=26)),
+        Column("last", lambda row: "-7.26e-05", "count"),
+        Column("k", lambda row: "16", "count"),
+    )
+    text = printed(draw_table(columns, [()], Footnotes()), width)
+    assert max(map(len, text.split("\n"))) <= width
+    assert "…" not in text
+    assert ({"0.500", "[0.25,", "0.75]", "-7.26e-05", "16"} <= set(text.split())) == (width > 20)  # below words break
+    assert text.count("▅") == {48: 8, 60: 10, 80: 26}.get(width, 0)
