@@ -7,6 +7,7 @@ decides, unless the rule says otherwise, because two runs differ by chance.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -209,7 +210,11 @@ def _verdict(requirement: results.Requirement, value: MetricValue, source: Sourc
     estimate = value.estimate
     outcome: results.Outcome = "fail" if value.is_not_finite else "unknown"
     if estimate.value is not None:
-        outcome = "pass" if COMPARE[requirement.op](estimate.value, requirement.limit) else "fail"
+        is_limit = math.isclose(
+            estimate.value, requirement.limit, rel_tol=_ROUNDING
+        )  # a mean of tenths is off by 1e-17
+        number = requirement.limit if is_limit else estimate.value
+        outcome = "pass" if COMPARE[requirement.op](number, requirement.limit) else "fail"
     return results.Verdict(
         metric=requirement.metric,
         op=requirement.op,
@@ -219,6 +224,9 @@ def _verdict(requirement: results.Requirement, value: MetricValue, source: Sourc
         meaning=_meaning(requirement, value),
         **_next_step(requirement, value, outcome, source)._asdict(),
     )
+
+
+_ROUNDING = 1e-12  # relative, of means of a million numbers
 
 
 def _meaning(requirement: results.Requirement, value: MetricValue) -> str:

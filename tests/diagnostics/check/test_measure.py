@@ -52,6 +52,15 @@ def test_outcomes(samples: Path, texts: list[str], outcomes: list[str], overall:
     assert report.outcome == overall
 
 
+def test_a_number_that_is_the_limit_but_for_rounding_holds_it(tmp_path: Path) -> None:
+    log = write_lines(tmp_path / "m.jsonl", *({"step": step, "frac_reward_zero_std": 0.3} for step in range(30)))
+    texts = ("<= 0.3", ">= 0.3", "== 0.3", "< 0.3", "!= 0.3", "< 0.300001")
+    outcomes = [
+        verdict.outcome for verdict in checked(log, *(f"frac_reward_zero_std {text}" for text in texts)).verdicts
+    ]
+    assert outcomes == ["pass"] * 3 + ["fail"] * 2 + ["pass"]
+
+
 def test_a_verdict_says_number_limit_and_next_step(samples: Path) -> None:
     failed, close, unknown = checked(samples, "frac_reward_zero_std <= 0.5", "pass@1 >= 0.4", "pass@8 >= 0").verdicts
     assert failed.meaning.startswith("frac_reward_zero_std of 2 groups is 1 [")

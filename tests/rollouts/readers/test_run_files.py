@@ -141,6 +141,13 @@ def test_metrics_of_runs_in_folders_beside_the_rollouts_are_nobodys_unless_the_l
         log.replace(tmp_path / name)
         log.write_bytes((tmp_path / name).read_bytes())
         assert read_run(log).metrics[2]["grad_norm"] == 3.0
+    later = ({"prompt": "a", "step": step, "reward": n % 2} for step in (8, 9) for n in range(4))
+    run = read_run(write_lines(tmp_path / "later" / "log.jsonl", *later))
+    assert run.metrics == {}
+    write_lines(tmp_path / "later" / "own.jsonl", *norms)
+    run = read_run(tmp_path / "later" / "log.jsonl")
+    assert run.metrics == {}
+    assert run.source.missing[-1].endswith("own.jsonl are of other steps than the rollouts, and none were read.")
     other = write_lines(tmp_path / "tuned.jsonl", {"prompt": "a", "step": 1, "reward": 1})
     run = read_run(log)
     assert run.metrics == {}
