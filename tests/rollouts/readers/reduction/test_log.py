@@ -264,8 +264,8 @@ def test_messy_csv(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("rewards", [[1.0, None], [1.0, float("nan")], [True, False], ["1.0", "0.0"], [1, 2]])
 def test_parquet_types(tmp_path: Path, rewards: list[Any]) -> None:
     rows = {"step": [1, 1, 1], "group_id": [1, 1, 2], "reward": [*rewards, rewards[0]]}
-    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
-    pq.write_table(pa.table({**rows, "reward": [1.0] * 3}), tmp_path / "b.parquet")
+    pq.write_table(pa.table(rows), tmp_path / "part_1.parquet")
+    pq.write_table(pa.table({**rows, "reward": [1.0] * 3}), tmp_path / "part_2.parquet")
     assert_reduced(tmp_path)
 
 
@@ -370,9 +370,9 @@ NUMBER = '"sample_idx": 0'
 def test_repeated_samples_equal_the_row_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str) -> None:
     monkeypatch.setattr(reduction_lines, "BLOCK", 200)
     further = [NUMBERED.replace('"sample_idx": 0', f'"sample_idx": {at}') for at in range(1, 5)]
-    path = tmp_path / "a.jsonl"
+    path = tmp_path / "part_1.jsonl"
     path.write_text("".join(f"{line}\n" for line in (NUMBERED, *further, NUMBERED.replace('"a"', '"b"'), again)))
-    (tmp_path / "b.jsonl").write_text(f"{again}\n")
+    (tmp_path / "part_2.jsonl").write_text(f"{again}\n")
     assert_reduced(tmp_path)
 
 
