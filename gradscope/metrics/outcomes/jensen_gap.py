@@ -8,8 +8,9 @@ their number of groups.
 
 No gap is below 0 (Jensen), so value and interval are not either. At few groups the prediction at their mean is too
 high, and most of the evidence of a gap is in rare groups that a short log may not have: the interval is corrected for
-that bias, and for the skewness of the groups on the side that it lengthens, and has one more group of weight one half
-that is as likely to have any number of passes. ``docs/research/validation_coverage_of_the_gap.csv`` has its coverage.
+that bias, and for the skewness of the prompts on the side that it lengthens, and has one more prompt of weight one half
+whose groups are as likely to have any number of passes, alike at each visit.
+``docs/research/validation_coverage_of_the_gap.csv`` has its coverage.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BasePassRate = float | Literal["step"] | None
 
 _ALIKE = 1e-12  # rounding: numbers closer than this are one
 _UNSEEN = 0.5
-"""Weight of the group that represents those that a short log lacks; a weight of 1 is wider and covers no more."""
+"""Weight of the prompt that represents those that a short log lacks; a weight of 1 is wider and covers no more."""
 
 
 class Draws(Struct, frozen=True, kw_only=True, dict=True):
@@ -101,7 +102,8 @@ def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Es
 
     To first order a group adds e - f'(p) x to it, e whether it is equal and x its pass rate. The ends lie t and the
     third cumulant's part (Johnson 1978, J. American Statistical Association 73) from the unbiased value, the upper one
-    not beyond the largest share minus the least prediction.
+    not beyond the largest share minus the least prediction, nor below that minus the largest: the interval of the share
+    allows for prompts at the ends that a log has none of.
     """
     plain = (degenerate.value or 0.0) - (prediction.value or 0.0)
     (sizes, of_size), rate = draws.sizes, float(draws.rate.mean())
@@ -110,7 +112,7 @@ def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Es
     center, num_units = float(linear.mean()), int(draws.unit.max()) + 1
     scale = num_units / len(linear)
     own = scale * np.bincount(draws.unit, weights=linear - center)
-    any_passes = [scale * (equal - slope * rates - center) for equal, rates in map(_any_passes, sizes.tolist())]
+    any_passes = [equal - slope * rates - center for equal, rates in map(_any_passes, sizes.tolist())]
     unseen = [
         _UNSEEN * float(sum(share * (part**power).mean() for share, part in zip(of_size, any_passes, strict=True)))
         for power in (2, 3)
@@ -127,7 +129,7 @@ def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Es
     of_mean = float(of_prompts @ of_prompts) * num_units / max(num_units - 1, 1)  # variance of the mean pass rate
     unbiased = plain + curvature / 2 * of_mean
     low, high = (unbiased + side * error * (quantile + max(side * shift, 0.0)) for side in (-1, 1))
-    high = min(high, degenerate.ends[1] - prediction.ends[0])
+    high = min(max(high, degenerate.ends[1] - prediction.ends[1]), degenerate.ends[1] - prediction.ends[0])
     estimate = Estimate(value=plain, low=min(low, plain), high=max(high, plain), num_units=num_units)
     return estimate.within(0.0, 1.0)
 
