@@ -199,23 +199,16 @@ def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple
     if isinstance(rates, str):
         unknown = Estimate.undefined_because(rates, num_units=gap.num_units)
         return unknown, unknown
-    over_time = rates.over_time if base is None else rates.by_step - _mean_prediction(draws, base)
-    rate = _without_each(draws, draws.rate) if base is None else np.array(base)
-    sizes, of_size = np.unique(draws.size, return_inverse=True)
-    shares = [_without_each(draws, (of_size == index).astype(np.float64)) for index in range(len(sizes))]
-    # p^G + (1-p)^G at that rate, of the log and without each prompt, [1 + n]
-    predicted = np.asarray(sum(share * iid_prediction(rate, size) for share, size in zip(shares, sizes, strict=True)))
-    between = _without_each(draws, draws.equal) - predicted - over_time
-    parts = _jackknifed(between), _jackknifed(over_time)
-    # parts that add up to the gap are defined together or not at all
-    without = next((part for part in parts if not part.is_defined), None)
-    if without is not None:
-        return without, without
+    over_time = _jackknifed(rates.over_time if base is None else rates.by_step - _mean_prediction(draws, base))
+    if not over_time.is_defined:  # parts that add up to the gap are defined together or not at all
+        return over_time, over_time
+    # What is between prompts is as uncertain as the gap: a short log lacks the same rare groups. Errors may add up.
+    between = intervals.difference_of(over_time, gap, correlation=-1.0).within(-1.0, 1.0)
     if base is not None:
-        return parts
+        return between, over_time
     # both from 0 on, as the gap is, and still adding up to it
-    later = min(max(parts[1].value or 0.0, 0.0), gap.value or 0.0)
-    return _moved(parts[0], (gap.value or 0.0) - later), _moved(parts[1], later)
+    later = min(max(over_time.value or 0.0, 0.0), gap.value or 0.0)
+    return _moved(between, (gap.value or 0.0) - later), _moved(over_time, later)
 
 
 def _moved(estimate: Estimate, value: float) -> Estimate:
