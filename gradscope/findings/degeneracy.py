@@ -402,10 +402,9 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return "Whether that is luck so few rollouts of a prompt do not tell: try more rollouts a group."
     stays, of_visit = report.overdispersion.between_prompts, report.overdispersion.between_visits
     if is_luck and of_visit.side_of_zero > 0 and (of_visit.value or 0.0) > (stays.value or 0.0):
-        return (
-            "Rollouts of a group agree more than their prompt explains: look at what they share (equal completions, a "
-            "cached or shared verdict, one seed, an environment that failed)."
-        )
+        return f"Rollouts of a group agree more than their prompt explains: {_SHARED}"
+    if dead == 1 and (is_luck or min(hard, easy) > 0):  # there is no live group to resample, nor a prompt to choose
+        return f"Rollouts of a group never differ, though groups do: {_SHARED}"
     if is_luck and not report.frac_all_fail.is_defined:
         return _LUCK
     if hard > 2 * easy and is_luck:
@@ -421,6 +420,9 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     return "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling dead groups."
 
 
+_SHARED = (
+    "look at what they share (equal completions, a cached or shared verdict, one seed, an environment that failed)."
+)
 _LUCK = "Most are of prompts that are live at other steps: try more rollouts a group, or resampling dead groups."
 _FEW = 0.05  # share of dead groups below which nothing is to be won
 _FEW_ROLLOUTS = 4  # of a prompt: with fewer one that passes half the time passes or fails throughout in a quarter

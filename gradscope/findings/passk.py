@@ -93,11 +93,13 @@ def _of_samples(table: PassAtKTable) -> Iterator[str]:
     share = next((row.pass_at_k.value or 0.0 for row in last if row.pass_at_k.value == row.pass_hat_k.value), 0.0)
     if min(share, 1 - share) * table.num_prompts >= 5:
         yield f"{table.name}: all samples of a prompt agree: are they copies (temperature 0)?"
+    fewest, most = table.num_samples
+    samples = f"{fewest}{f' to {most}' * (most > fewest)} samples"
     for forecast in [row for row in table.forecasts if row.pass_at_k.is_defined][-1:]:
         yield (
             f"{table.name}: pass@{forecast.k} is forecast at {with_interval(forecast.pass_at_k, '.3f')} from "
-            f"{table.num_samples[0]} samples a prompt; the value rests on the shape of the distribution of pass rates, "
-            "the interval does not."
+            f"{samples} a prompt; the value rests on the shape of the distribution of pass rates, the interval does "
+            "not."
         )
 
 

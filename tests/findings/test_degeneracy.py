@@ -445,6 +445,16 @@ def test_what_is_left_out_is_counted() -> None:
     assert "Groups left out: 2 with a single rollout and 3 with a missing reward. " in text
 
 
+@pytest.mark.parametrize("turning", [False, True], ids=["prompts that differ", "prompts that turn"])
+def test_where_no_group_is_alive_no_advice_resamples_them(turning: bool) -> None:
+    num_live, num_dead = (32, 0) if turning else (0, 80)
+    counts = replace(REPORT.prompts, live=num_live, never_groups=num_dead, always_groups=num_dead)
+    advice = dead_group_advice(replace(with_kinds(0.5, 0.5), prompts=counts))
+    assert advice.startswith("Rollouts of a group never differ, though groups do: look at what they share")
+    assert "resampling" not in advice
+    assert "resampling" in dead_group_advice(replace(with_kinds(0.4, 0.4), prompts=counts))
+
+
 def test_groups_tied_between_pass_and_fail_ask_for_finer_rewards() -> None:
     tied = replace(with_kinds(0.05, 0.05), frac_reward_zero_std=Estimate.exact(0.5), frac_tied=Estimate.exact(0.4))
     assert dead_group_advice(tied).startswith(

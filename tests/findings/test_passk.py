@@ -23,6 +23,11 @@ def test_a_file_reaches_from_its_smallest_to_its_largest_budget() -> None:
     )
 
 
+def test_a_forecast_says_from_how_many_samples_where_prompts_have_unlike_numbers() -> None:
+    *_, forecast = passk_findings([replace(TABLE, num_samples=(1, 19))], [], [0])
+    assert "is forecast at 0.810 [0.730, 0.890] from 1 to 19 samples a prompt; the value" in forecast
+
+
 def test_a_single_budget_is_named_once_and_none_is_explained() -> None:
     first = replace(TABLE, rows=TABLE.rows[:1], forecasts=())
     assert passk_findings([first], [], [0]) == ("before.jsonl: pass@1 = 0.420 [0.360, 0.480] over 64 prompts.",)

@@ -224,9 +224,9 @@ def _totals(chosen: GroupRewards, amounts: NDArray[Any] | None) -> Array | None:
 
 
 def _share_lost(amount: Array, table: GroupTable, *, resampling: Resampling) -> Estimate:
-    """The part of an amount per group that lies in degenerate groups."""
+    """The part of an amount per group that lies in degenerate groups, a share over prompts that weigh unlike."""
     units = bootstrap.sums_of_columns([amount * table.dead, amount], table.prompt, len(amount))
-    return bootstrap.bootstrap_statistics(bootstrap.ratios, units, within=(0.0, 1.0), resampling=resampling)[0]
+    return bootstrap.bootstrap_shares([units[units[:, 1] > 0]], resampling=resampling)[0][0]
 
 
 def _resampling_factor(zero_std: Estimate) -> Estimate:
@@ -258,9 +258,11 @@ def measure_advantage_mass(
             unknown = Estimate.undefined_because(sums, num_units=len(groups))
             masses.append(undefined_record(results.AdvantageMass, unknown, advantage=entry.name))
             continue
-        positive, negative, zero = bootstrap.bootstrap_statistics(
-            bootstrap.ratios, kinds.of_prompts(sums), within=(0.0, [np.inf, np.inf, 1.0]), resampling=resampling
+        units = kinds.of_prompts(sums)
+        positive, negative = bootstrap.bootstrap_statistics(
+            bootstrap.ratios, units[:, [0, 1, 3]], within=(0.0, np.inf), resampling=resampling
         )
+        ((zero,),) = bootstrap.bootstrap_shares([units[:, 2:]], resampling=resampling)
         masses.append(
             results.AdvantageMass(advantage=entry.name, positive_mass=positive, negative_mass=negative, frac_zero=zero)
         )

@@ -8,8 +8,9 @@ their number of groups.
 
 No gap is below 0 (Jensen), so value and interval are not either. At few groups the prediction at their mean is too
 high, and most of the evidence of a gap is in rare groups that a short log may not have: the interval is corrected for
-that bias, and for the skewness of the groups on the side that it lengthens, and has one more group of weight one half
-that is as likely to have any number of passes. ``docs/research/validation_coverage_of_the_gap.csv`` has its coverage.
+that bias, and for the skewness of the prompts on the side that it lengthens, and has one more prompt of weight one half
+whose groups are as likely to have any number of passes, alike at each visit.
+``docs/research/validation_coverage_of_the_gap.csv`` has its coverage.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BasePassRate = float | Literal["step"] | None
 
 _ALIKE = 1e-12  # rounding: numbers closer than this are one
 _UNSEEN = 0.5
-"""Weight of the group that represents those that a short log lacks; a weight of 1 is wider and covers no more."""
+"""Weight of the prompt that represents those that a short log lacks; a weight of 1 is wider and covers no more."""
 
 
 class Draws(Struct, frozen=True, kw_only=True, dict=True):
@@ -101,7 +102,8 @@ def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Es
 
     To first order a group adds e - f'(p) x to it, e whether it is equal and x its pass rate. The ends lie t and the
     third cumulant's part (Johnson 1978, J. American Statistical Association 73) from the unbiased value, the upper one
-    not beyond the largest share minus the least prediction.
+    not beyond the largest share minus the least prediction, nor below that minus the largest: the interval of the share
+    allows for prompts at the ends that a log has none of.
     """
     plain = (degenerate.value or 0.0) - (prediction.value or 0.0)
     (sizes, of_size), rate = draws.sizes, float(draws.rate.mean())
@@ -110,7 +112,7 @@ def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Es
     center, num_units = float(linear.mean()), int(draws.unit.max()) + 1
     scale = num_units / len(linear)
     own = scale * np.bincount(draws.unit, weights=linear - center)
-    any_passes = [scale * (equal - slope * rates - center) for equal, rates in map(_any_passes, sizes.tolist())]
+    any_passes = [equal - slope * rates - center for equal, rates in map(_any_passes, sizes.tolist())]
     unseen = [
         _UNSEEN * float(sum(share * (part**power).mean() for share, part in zip(of_size, any_passes, strict=True)))
         for power in (2, 3)
@@ -127,7 +129,7 @@ def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Es
     of_mean = float(of_prompts @ of_prompts) * num_units / max(num_units - 1, 1)  # variance of the mean pass rate
     unbiased = plain + curvature / 2 * of_mean
     low, high = (unbiased + side * error * (quantile + max(side * shift, 0.0)) for side in (-1, 1))
-    high = min(high, degenerate.ends[1] - prediction.ends[0])
+    high = min(max(high, degenerate.ends[1] - prediction.ends[1]), degenerate.ends[1] - prediction.ends[0])
     estimate = Estimate(value=plain, low=min(low, plain), high=max(high, plain), num_units=num_units)
     return estimate.within(0.0, 1.0)
 
@@ -197,23 +199,16 @@ def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple
     if isinstance(rates, str):
         unknown = Estimate.undefined_because(rates, num_units=gap.num_units)
         return unknown, unknown
-    over_time = rates.over_time if base is None else rates.by_step - _mean_prediction(draws, base)
-    rate = _without_each(draws, draws.rate) if base is None else np.array(base)
-    sizes, of_size = np.unique(draws.size, return_inverse=True)
-    shares = [_without_each(draws, (of_size == index).astype(np.float64)) for index in range(len(sizes))]
-    # p^G + (1-p)^G at that rate, of the log and without each prompt, [1 + n]
-    predicted = np.asarray(sum(share * iid_prediction(rate, size) for share, size in zip(shares, sizes, strict=True)))
-    between = _without_each(draws, draws.equal) - predicted - over_time
-    parts = _jackknifed(between), _jackknifed(over_time)
-    # parts that add up to the gap are defined together or not at all
-    without = next((part for part in parts if not part.is_defined), None)
-    if without is not None:
-        return without, without
+    over_time = _jackknifed(rates.over_time if base is None else rates.by_step - _mean_prediction(draws, base))
+    if not over_time.is_defined:  # parts that add up to the gap are defined together or not at all
+        return over_time, over_time
+    # What is between prompts is as uncertain as the gap: a short log lacks the same rare groups. Errors may add up.
+    between = intervals.difference_of(over_time, gap, correlation=-1.0).within(-1.0, 1.0)
     if base is not None:
-        return parts
+        return between, over_time
     # both from 0 on, as the gap is, and still adding up to it
-    later = min(max(parts[1].value or 0.0, 0.0), gap.value or 0.0)
-    return _moved(parts[0], (gap.value or 0.0) - later), _moved(parts[1], later)
+    later = min(max(over_time.value or 0.0, 0.0), gap.value or 0.0)
+    return _moved(between, (gap.value or 0.0) - later), _moved(over_time, later)
 
 
 def _moved(estimate: Estimate, value: float) -> Estimate:

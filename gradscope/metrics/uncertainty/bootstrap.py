@@ -446,13 +446,18 @@ def _shares(means: Sequence[Estimate], units: Array, *, unseen: bool) -> tuple[E
     above, below = np.count_nonzero(of_unit > 0.0, axis=0), np.count_nonzero(of_unit < 1.0, axis=0)
     # a share of 0 or 1 is not both above 0 and below 1
     num_extreme = 2 * len(units) - above - below
-    all_extreme = (num_extreme == len(units)) & bool(np.all(weights == weights[0]))
-    rare = (len(units) < FEW_UNITS) | (np.minimum(above, below) < FEW_INFORMATIVE)
+    rare = (len(units) < FEW_UNITS) | (np.minimum(above, below) < FEW_INFORMATIVE) | (num_extreme == len(units))
+    weigh_alike = bool(np.all(weights == weights[0]))
     num_effective = float(weights.sum() ** 2 / np.sum(weights**2))  # Kish's: J where all weigh the same
     shares: list[Estimate] = []
-    for mean, by_wilson in zip(means, (all_extreme | rare).tolist(), strict=True):
+    for mean, by_wilson, plain in zip(means, rare.tolist(), of_unit.mean(axis=0).tolist(), strict=True):
         value = mean.value or 0.0
         ends = wilson_interval(value, num_effective)
+        if not weigh_alike and 0.0 < value < 1.0:
+            # A few heavy units are still a few: what share of units they are is known so well; odds scale by weight.
+            odds = value / (1 - value) * (1 - plain) / plain
+            low, high = (odds * end / (1 - end + odds * end) for end in wilson_interval(plain, num_effective))
+            ends = min(low, ends[0]), max(high, ends[1])
         if not by_wilson and mean.interval is not None:
             # Resamples that draw hardly any of a few rare units have next to no standard error, and the studentized
             # interval then runs away; Wilson's covers whatever the units in [0, 1] are.

@@ -6,6 +6,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
+from scipy.stats import binomtest
 
 from gradscope.advantages.registry import FORMULATIONS
 from gradscope.diagnostics.degeneracy.breakdowns import environments_of
@@ -229,6 +230,17 @@ def test_cost_of_a_hand_worked_run() -> None:
     lifeless = degeneracy_of_run(run_of(group_of([0, 0], prompt="a"), group_of([0, 0], prompt="b")))
     assert "no group is alive" in lifeless.starvation.resampling_factor.undefined
     assert (lifeless.by_policy, lifeless.policy_gap) == ((), None)
+
+
+@pytest.mark.parametrize("num_dead", [0, 1, 2, 59, 60])
+def test_the_cost_of_rare_dead_prompts_is_as_uncertain_as_their_share(num_dead: int) -> None:
+    groups = [group_of([0, 0] if at < num_dead else [0, 1], prompt=f"p{at}") for at in range(60)]
+    report = degeneracy_of_run(run_of(*groups))
+    ends = tuple(binomtest(num_dead, 60).proportion_ci(method="wilson"))
+    assert report.starvation.frac_rollouts.interval == pytest.approx(ends)
+    assert report.starvation.dilution.interval == pytest.approx((1 - ends[1], 1 - ends[0]))
+    zeros = next(mass.frac_zero for mass in report.advantages if mass.advantage == "grpo")
+    assert zeros.interval == report.frac_reward_zero_std.interval == pytest.approx(ends)
 
 
 def test_generation_time_of_dead_groups_where_rollouts_are_timed(tmp_path: Path) -> None:

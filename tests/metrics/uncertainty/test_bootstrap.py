@@ -187,6 +187,13 @@ def test_rare_share_gets_wilsons_interval() -> None:
     assert (mean.low, mean.high) == pytest.approx(wilson_interval(0.75 / 42, 42))
 
 
+def test_a_few_heavy_units_are_known_as_a_few() -> None:
+    weights = np.array([5.0] * 3 + [1.0] * 57)
+    ((share,),) = bootstrap.bootstrap_shares([np.column_stack([weights * (weights > 1), weights])])
+    high = wilson_interval(3 / 60, 72**2 / 132)[1]  # Kish's effective number of units
+    assert (share.value, share.high) == (pytest.approx(15 / 72), pytest.approx(5 * high / (1 + 4 * high)))
+
+
 def test_a_share_is_never_less_certain_than_wilsons_interval() -> None:
     # pass@10 of 64 prompts: three never solved, five nearly always; resamples without the three have hardly any error
     values = [0.0] * 3 + [0.875] * 2 + [0.964, 0.9986, 0.9999] + [1.0] * 56
