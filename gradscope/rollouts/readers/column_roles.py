@@ -9,11 +9,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from msgspec import UNSET
-from msgspec.structs import asdict, astuple
+from msgspec.structs import asdict, astuple, replace
 from numpy.typing import NDArray
 
 from gradscope.errors import UsageError
@@ -303,7 +304,28 @@ def key_of(names: ColumnNames) -> str | None:
 
 def columns_of_rows(rows: Sequence[Mapping[str, Any]], named_by_user: ColumnNames) -> ColumnNames:
     """A column a role of some rows, entries of their objects among them; none of no rows, as of a console."""
-    return resolve_columns(columns_in(with_entries(rows, named_by_user)), named_by_user) if rows else ColumnNames()
+    rows = with_entries(rows, named_by_user)
+    return (
+        with_question(rows, resolve_columns(columns_in(rows), named_by_user), named_by_user) if rows else ColumnNames()
+    )
+
+
+def with_question(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, named_by_user: ColumnNames) -> ColumnNames:
+    """The columns with the question as prompt where what is called one is a template, its name or settings.
+
+    Most of these stand beside several questions, of which there are more; a column of another name than question or
+    problem, as what the policy asked a search engine, counts only beside one that is the same throughout.
+    """
+    prompt, asked = columns.prompt or "", dict[str, list[str]]()
+    further = [name for name in columns_in(rows) if name != prompt] if named_by_user.prompt is None else []
+    question = resolve_columns(further, ColumnNames()).prompt or ""
+    for row in rows if prompt and question else ():
+        if cell := parse.before_answer(row.get(question)):
+            asked.setdefault(parse.prompt_text_id(row.get(prompt)), []).append(parse.prompt_text_id(cell))
+    several = [len(set(of)) > 1 for of in asked.values() if len(of) > 1]
+    are_more = len(set(chain.from_iterable(asked.values()))) > len(asked)
+    is_asked = len(asked) == 1 or _usual_spelling(question.rpartition(".")[2]) in ("question", "problem")
+    return replace(columns, prompt=question) if are_more and is_asked and sum(several) > len(several) / 2 else columns
 
 
 def first_present(columns: Collection[str], names: Iterable[str]) -> str | None:

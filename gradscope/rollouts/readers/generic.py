@@ -215,7 +215,7 @@ def read_flat(
         *_about_columns(flat, request.columns),
         *_about_terms(total, terms),
         *([_RECURRING] if distinct != names else []),
-        *_about_questions(grouping, distinct),
+        *_about_questions(grouping, distinct, roles.resolve_columns(first.names, request.columns).prompt),
         *([_EPISODES] if is_evaluation and _count_up(first.many) else []),
     ]
     return assemble_groups(
@@ -231,7 +231,7 @@ def _known_columns(request: ReadRequest, first: _FirstRows) -> ColumnNames:
             an episode, or stand in the log several times.
     """
     columns = _require(roles.resolve_columns(first.names, request.columns), first.names, request.path)
-    columns = _with_step(columns, first)
+    columns = _with_step(roles.with_question(first.many_with_entries, columns, request.columns), first)
     _require_numbers(request, first.plain, columns)
     asked = {(text_of(row.get(columns.prompt_id or "")), text_of(row.get(columns.prompt or ""))) for row in first.rows}
     of_states = columns.prompt_id is not None and 2 * len({of for of, _ in asked}) < len(asked)  # states of a world
@@ -436,10 +436,12 @@ def _about_terms(total: str | None, terms: Mapping[str, float]) -> Iterator[str]
         yield f"{total!r} is the weighted sum of other columns, its reward functions: {text}."
 
 
-def _about_questions(grouping: Grouping, by_id: ColumnNames) -> Iterator[str]:
+def _about_questions(grouping: Grouping, by_id: ColumnNames, prompt: str | None) -> Iterator[str]:
+    question = grouping.names.prompt
     if grouping.has_questions:
-        question = f"{grouping.names.prompt!r} tells prompts apart"
-        yield f"Under most ids in {by_id.prompt_id!r} questions differ: {question}."
+        yield f"Under most ids in {by_id.prompt_id!r} questions differ: {question!r} tells prompts apart."
+    elif question != prompt:
+        yield f"Several questions have the same {prompt!r}: the prompt is {question!r}."
 
 
 def _count_up(rows: Sequence[Mapping[str, Any]]) -> bool:

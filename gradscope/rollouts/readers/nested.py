@@ -282,7 +282,7 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
     names = roles.columns_in(inner)
     if not set(names).issuperset(filter(None, (named.reward, named.prompt, named.prompt_id, named.group, named.step))):
         return False
-    columns = roles.resolve_columns(names, named)
+    columns = roles.with_question(inner, roles.resolve_columns(names, named), named)
     key, level = roles.key_of(columns), layout[-1]
     outer = next((row for row in rows if any(rows_within(row, layout))), {})
     around = next(rows_within(outer, layout[:-1]), {})

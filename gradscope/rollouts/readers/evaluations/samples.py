@@ -130,7 +130,7 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
         is_key_named=named_key is not None,
         are_first=are_first,
     )
-    apart, question = grouping.settings, grouping.names.prompt if grouping.has_questions else request.columns.prompt
+    apart, question = grouping.settings, (request.columns if grouping.names.prompt_id else grouping.names).prompt
     columns = replace(request.columns, prompt=question)
     listed = [samples for *_, samples in of_many if isinstance(samples, PromptSamples)]
     names, rewards = dict.fromkeys(chain.from_iterable(of.further for of in listed)), _rewards_in(listed)
@@ -313,19 +313,22 @@ def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     first = (beginning(row, MAX_DEPTH, _NUM_PARTS, num_elements) for row in rows)
     parts = [(row, samples) for row in first for _, _, samples in islice(prompt_rows(row, columns), 1)]
     counts = [row for row, samples in parts if isinstance(samples, PromptSamples) and samples.shape == COUNTS]
-    benchmark = benchmark_column(counts, _names_in(counts))
-    prompts = {_identify(row, str(index), benchmark=benchmark)[0] for index, row in enumerate(counts)}
+    names = _names_in(counts)
+    benchmark, question = benchmark_column(counts, names), None if names.prompt_id else names.prompt
+    ids = (_identify(row, str(index), benchmark=benchmark)[0] for index, row in enumerate(counts))
+    prompts = {parse.text_of(row[question]) for row in counts} if question else set(ids)
     is_named = columns.num_samples is not None or columns.num_correct is not None
     # Where most prompts have several rows, what looks like counts are single samples numbered n.
     return len(parts) > len(rows) / 2 and (is_named or len(counts) < 2 or len(prompts) > len(counts) / 2)
 
 
-def _names_in(parts: Iterable[Mapping[str, Any]]) -> ColumnNames:
+def _names_in(parts: Sequence[Mapping[str, Any]]) -> ColumnNames:
     """The columns of ids and texts of prompts in some rows or parts that hold samples."""
     keys = roles.columns_in(parts)
     named = roles.first_present(keys, ROW_IDS) or next(filter(roles.PROMPT_NUMBER.fullmatch, keys), None)
-    prompt = roles.first_present(keys, roles.USUAL["prompt"])
-    return ColumnNames(prompt_id=named, prompt=prompt if named else None)
+    first = ColumnNames(prompt_id=named, prompt=roles.first_present(keys, roles.USUAL["prompt"]))
+    columns = roles.with_question(parts, first, NO_COLUMNS)
+    return columns if named or columns != first else NO_COLUMNS
 
 
 def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()) -> Columns:
