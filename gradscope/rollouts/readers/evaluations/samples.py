@@ -312,14 +312,17 @@ def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     num_elements = _NUM_PARTS if len(rows) == 1 else _NUM_ELEMENTS_EACH
     first = (beginning(row, MAX_DEPTH, _NUM_PARTS, num_elements) for row in rows)
     parts = [(row, samples) for row in first for _, _, samples in islice(prompt_rows(row, columns), 1)]
-    counts = [row for row, samples in parts if isinstance(samples, PromptSamples) and samples.shape == COUNTS]
+    of_counts = [of for of in parts if isinstance(of[1], PromptSamples) and of[1].shape == COUNTS]
+    counts, sizes = [row for row, _ in of_counts], [len(samples) for _, samples in of_counts]
     names = _names_in(counts)
     benchmark, question = benchmark_column(counts, names), None if names.prompt_id else names.prompt
     ids = (_identify(row, str(index), benchmark=benchmark)[0] for index, row in enumerate(counts))
-    prompts = {parse.text_of(row[question]) for row in counts} if question else set(ids)
+    ids = (parse.text_of(row[question]) for row in counts) if question else ids
+    prompts = [(name, str(cells_around(row))) for name, row in zip(ids, counts, strict=True)]
     is_named = columns.num_samples is not None or columns.num_correct is not None
-    # Where most prompts have several rows, what looks like counts are single samples numbered n.
-    return len(parts) > len(rows) / 2 and (is_named or len(counts) < 2 or len(prompts) > len(counts) / 2)
+    # Where most prompts have several rows, each of another n, this numbers single samples.
+    are_counts = 2 * len(set(prompts)) > len(counts) or len(set(zip(prompts, sizes, strict=True))) == len(set(prompts))
+    return len(parts) > len(rows) / 2 and (is_named or len(counts) < 2 or are_counts)
 
 
 def _names_in(parts: Sequence[Mapping[str, Any]]) -> ColumnNames:
