@@ -115,6 +115,7 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
     of_many = [(row, *of) for row in many for of in islice(prompt_rows(row, request.columns), num_parts)]
     first = [cells_around(row) | dict(part) for row, _, part, _ in of_many]
+    level = _level_of_policies(of_many, are_rows=len(many) > 1)
     named_key, counted = roles.key_of(request.columns), None
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
     if step_key is None:
@@ -126,7 +127,7 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     grouping = grouping_of(
         first,
         replace(_names_in(first), step=step_key) if named_key is None else request.columns,
-        lambda names: () if has_steps else setting_columns(first, names, are_first=are_first),
+        lambda names: () if has_steps else setting_columns(first, names, "name", are_first=are_first),
         is_key_named=named_key is not None,
         are_first=are_first,
     )
@@ -135,7 +136,9 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     listed = [samples for *_, samples in of_many if isinstance(samples, PromptSamples)]
     names, rewards = dict.fromkeys(chain.from_iterable(of.further for of in listed)), _rewards_in(listed)
     end = end_column(names, lambda name: list(chain.from_iterable(of.further.get(name, ()) for of in listed)))
-    log_columns = LogColumns(named=columns, step=step_key, benchmark=grouping.benchmark, rewards=rewards, end=end)
+    log_columns = LogColumns(
+        named=columns, step=step_key, benchmark=grouping.benchmark, level=level, rewards=rewards, end=end
+    )
     to_columns = partial(_to_columns, columns=log_columns, apart=apart)
     files = expand(request.path)
     alike = None if apart else partial(table_alike, columns=log_columns)
@@ -171,6 +174,28 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
         groups=groups,
         quarantine=quarantine,
     )
+
+
+def _level_of_policies(
+    parts: Sequence[tuple[Mapping[str, Any], tuple[str, ...], Mapping[str, Any], Any]], *, are_rows: bool
+) -> int | None:
+    """Which of the keys that lead to samples name policies: the fewest under most of which the other keys are the same.
+
+    Keys that lead to numbers, as those of benchmarks do as well, say so; those in rows that name their prompt need not.
+    """
+    ids = [str(id(row)) if are_rows else "" for row, *_ in parts]
+    levels = list[tuple[int, int]]()
+    for at in range(min((len(keys) for _, keys, *_ in parts), default=0)):
+        names: dict[tuple[str, ...], set[str]] = {}
+        for of_row, (_, keys, part, _) in zip(ids, parts, strict=True):
+            if part.keys().isdisjoint(roles.POLICIES):
+                names.setdefault((of_row, *keys[:at], *keys[at + 1 :]), set()).add(keys[at])
+        all_names = set[str]().union(*names.values())
+        are_known = are_rows or any(map(nested.POLICY.search, all_names)) or not all(of[-1].isdecimal() for of in names)
+        are_shared = sum(len(of) > 1 for of in names.values()) > len(names) / 2
+        if are_known and are_shared and len(all_names) < len(names):
+            levels.append((len(all_names), at))
+    return min(levels)[1] if levels else None
 
 
 def _rewards_in(prompts: Sequence[PromptSamples]) -> frozenset[str]:
@@ -427,6 +452,9 @@ def _prompts_of(
             continue
         if columns.benchmark is not None and columns.benchmark in row:
             part = {columns.benchmark: row[columns.benchmark], **part}
+        if columns.level is not None and len(keys) > columns.level and part.keys().isdisjoint(roles.POLICIES):
+            part, keys = {"policy": keys[columns.level], **part}, keys[: columns.level] + keys[columns.level + 1 :]
+            part = part if keys else {name: row[name] for name in NAMES if name in row} | part
         name, how = (
             _identify(part, location, keys, columns.benchmark) if named is None else (parse.text_of(part[named]), named)
         )

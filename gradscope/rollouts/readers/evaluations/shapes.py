@@ -155,14 +155,14 @@ def prompt_rows(
             yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
     elif isinstance(node, (dict, list)) and depth and not _is_sample(node, columns.reward):
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
-        around = cells_around(mapping_of(node)) if keys else {}
-        of_keys = key_column(node if isinstance(node, dict) else _by_name(node))
+        around = cells_around(mapping_of(node), is_row=not keys)
+        of_keys = key_column(node if isinstance(node, dict) else _by_name(node), is_whole=not keys)
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             own = around
             if is_by_prompt:
                 own, has_lists = around | {"prompt": key}, list in map(type, mapping_of(item).values())
                 item = item if has_lists else {"samples": item if isinstance(item, list) else [item]}
-            elif of_keys and rows_under(item) and (keys or of_keys != "benchmark"):  # a document may list one benchmark
+            elif of_keys and rows_under(item):
                 own = around | {of_keys: key if isinstance(node, dict) else text_of(mapping_of(item).get("name"))}
             inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
             parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
@@ -208,9 +208,10 @@ def _by_name(rows: Sequence[Any]) -> dict[str, Any]:
     return {text_of(mapping_of(row).get("name")): row for row in rows} if is_named else {}
 
 
-def cells_around(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What an object says of all prompts within it."""
-    return {name: cell for name, cell in node.items() if name in _AROUND or (name in ARMS and isinstance(cell, str))}
+def cells_around(node: Mapping[str, Any], *, is_row: bool = False) -> dict[str, Any]:
+    """What an object says of all prompts within it, as a row that lists them by its name."""
+    arms = (*ARMS, "name") if is_row and rows_under(node) else ARMS
+    return {name: cell for name, cell in node.items() if name in _AROUND or (name in arms and isinstance(cell, str))}
 
 
 def _verdicts_by_id(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
