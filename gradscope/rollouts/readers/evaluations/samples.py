@@ -49,7 +49,7 @@ from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.endings import are_cut_off, end_column
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
 from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, has_more_rows, peek
-from gradscope.rollouts.readers.parsing.tables import expand, read_rows
+from gradscope.rollouts.readers.parsing.tables import expand, read_rows, stem_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
@@ -72,6 +72,9 @@ _EVALUATION = re.compile(
     re.IGNORECASE,
 )
 """Keys of whole evaluations, whose counts are their totals."""
+CHUNK = r"(part|shard|rank|chunk|worker)[-_.]?[0-9]+|[0-9]+-of-[0-9]+"
+"""What names of files say that hold some of the prompts each, of which positions and lines are their own."""
+_CHUNK = re.compile(f"({CHUNK})$")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
 _NUM_ELEMENTS_EACH = 24  # the same of the lists in each of several rows
@@ -508,8 +511,11 @@ def _identify(
     if number := next(filter(roles.PROMPT_NUMBER.fullmatch, row), None):
         name, names = parse.text_of(row[number]), ", ".join(filter(None, (benchmark, number)))
         return parse.in_environment(row.get(benchmark or ""), name), names
-    line = location.rpartition(":")[2]
-    return ("/".join(outer_keys if line == "1" else (line, *outer_keys)), _BY_KEYS) if outer_keys else (line, _BY_LINES)
+    file, _, line = location.rpartition(":")
+    is_position = not outer_keys or outer_keys[-1].isdecimal()
+    chunk = [of[0] for of in [_CHUNK.search(stem_of(Path(file)))] if of and is_position]
+    lines = [] if outer_keys and line == "1" else [line]
+    return "/".join((*chunk, *lines, *outer_keys)), _BY_KEYS if outer_keys else _BY_LINES
 
 
 FORMAT = Format(
