@@ -50,6 +50,7 @@ _PREDICTIONS = ("pred", "prediction", "predicted", "response", "completion", "ge
 PROMPTS = tuple(name + plural for name in (*USUAL["prompt"], *USUAL["prompt_id"]) for plural in ("", "s"))
 
 _TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
+_OF_EACH = ("n_samples", "num_samples", "num_rollouts")  # those that count items less often, wherever they stand
 _RIGHTS = ("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "correct", "passed")
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
 _COUNTS_OF_PROMPTS = re.compile(r"per_\w+_(correct|passed)|(num|n)_(correct|passed)|(correct|passed)_counts?")
@@ -127,14 +128,21 @@ PromptPart = tuple[tuple[str, ...], Mapping[str, Any], PromptSamples | str]
 
 
 def prompt_rows(
-    node: Any, columns: ColumnNames = NO_COLUMNS, depth: int = MAX_DEPTH, keys: tuple[str, ...] = ()
+    node: Any,
+    columns: ColumnNames = NO_COLUMNS,
+    depth: int = MAX_DEPTH,
+    keys: tuple[str, ...] = (),
+    sizes: Mapping[str, Any] = {},
 ) -> Iterator[PromptPart]:
     """The parts of a nested document that hold samples, outermost first, down to ``depth`` levels.
+
+    ``sizes`` are the numbers of samples that what is around the node says its counts are of.
 
     Yields:
         The keys and list indices that lead from the document to the part, after ``keys``; the part; its samples.
     """
-    of_counts = columns if columns.num_correct else _listed_counts(mapping_of(node))
+    sizes = {**sizes, **_sizes_in(mapping_of(node))}
+    node, of_counts = (node, columns) if columns.num_correct else _listed_counts(node, sizes)
     rights = of_counts.num_correct or ""
     counts = node.get(rights) if isinstance(node, dict) else None
     is_by_prompt = isinstance(node, dict) and _are_prompts(node)
@@ -164,7 +172,7 @@ def prompt_rows(
                 item = item if has_lists else {"samples": item if isinstance(item, list) else [item]}
             elif of_keys and rows_under(item):
                 own = around | {of_keys: key if isinstance(node, dict) else text_of(mapping_of(item).get("name"))}
-            inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
+            inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)), sizes)
             parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
             if first := next(parts, None):
                 yield first
@@ -181,14 +189,24 @@ def _is_sample(node: Any, reward: str | None) -> bool:
     return isinstance(node, dict) and is_number(node.get(reward or "")) and not node.keys().isdisjoint(NAMES)
 
 
-def _listed_counts(node: Mapping[str, Any]) -> ColumnNames:
-    """The list of how many samples of each prompt were right, and beside it the number of samples of each."""
+def _listed_counts(node: Any, sizes: Mapping[str, Any]) -> tuple[Any, ColumnNames]:
+    """An object with one list of how many samples of each prompt were right, and the number of samples of each.
+
+    It may stand around the object, where it is not the number of prompts.
+    """
+    cells = mapping_of(node).items()
+    lists = [name for name, cell in cells if isinstance(cell, list) and _COUNTS_OF_PROMPTS.fullmatch(name)]
+    if len(lists) != 1 or not {int}.issuperset(map(type, node[lists[0]])):
+        return node, NO_COLUMNS
+    node = {name: size for name, size in sizes.items() if size != len(node[lists[0]])} | node
     total = first_present(node, _TOTALS)
-    lists = {name: cell for name, cell in node.items() if _COUNTS_OF_PROMPTS.fullmatch(name) and isinstance(cell, list)}
-    for name, cell in lists.items() if total and len(lists) == 1 else ():
-        if {int}.issuperset(map(type, cell)):
-            return ColumnNames(num_samples=total, num_correct=name)
-    return NO_COLUMNS
+    return node, ColumnNames(num_samples=total, num_correct=lists[0]) if total else NO_COLUMNS
+
+
+def _sizes_in(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What an object, or one in it, says of how many samples each prompt has."""
+    objects = (*(cell for cell in node.values() if isinstance(cell, dict)), node)
+    return {name: of[name] for of in objects for name in _OF_EACH if name in of}
 
 
 def _are_prompts(node: Mapping[str, Any]) -> bool:

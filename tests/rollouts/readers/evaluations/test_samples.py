@@ -734,6 +734,8 @@ _OF_PROMPT = [{"id": at, "completions": list("abcd"), "correct": [1, 0, at % 2, 
         lambda names: [{"id": of} | {name: {"n": 4, "c": 2} for name in names} for of in _BY_NUMBER],
         *(lambda names, key=key: [{key: name, "results": _OF_PROMPT} for name in names] for key in ("model", "name")),
         lambda names: {name: {"per_question_correct": [1, 2] * 5, "n_samples": 4} for name in names},
+        lambda names: {name: {"correct_counts": [1, 2] * 5} for name in names} | {"about": {"n_samples": 4}},
+        lambda names: {"num_samples": 4, "of": {name: {"n_correct": [1, 2] * 5} for name in names}},
     ],
 )  # fmt: skip
 def test_samples_under_the_names_of_policies_are_theirs(under: Any, names: tuple[str, str], tmp_path: Path) -> None:
@@ -756,3 +758,19 @@ def test_benchmarks_of_the_same_numbers_are_kept_apart(of: Callable[[Any], Any],
     assert policies_of(write_rows(tmp_path / "b.json", rows)) == ((), 20, {4})
     failed = {"all": _OF_PROMPT, "failures": _OF_PROMPT[:2]}
     assert policies_of(write_rows(tmp_path / "c.json", failed)) == ((), 10, {4})
+
+
+def test_the_number_of_items_is_not_that_of_samples(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.json", {"a": {"per_question_correct": [1, 2]}, "config": {"num_samples": 2}})
+    with pytest.raises(InputError, match="is not a log that gradscope knows"):
+        read_run(path)
+
+
+@pytest.mark.parametrize(
+    "of", [{"m": {"n_correct": [3] * 5, "n": 4}}, [{"n": 4, "c": 3}] * 5, {key: {"n": 4, "c": 3} for key in "01234"}]
+)
+@pytest.mark.parametrize(("files", "num_prompts"), [("a_chunk0 a_chunk1", 10), ("1-of-2 2-of-2", 10), ("rs0 rs1", 5)])
+def test_positions_count_within_a_chunk(of: Any, files: str, num_prompts: int, tmp_path: Path) -> None:
+    for name in files.split():
+        write_rows(tmp_path / f"{name}.json", of)
+    assert policies_of(tmp_path) == ((), num_prompts, {40 // num_prompts})
