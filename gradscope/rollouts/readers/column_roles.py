@@ -233,12 +233,33 @@ def as_number(cell: Any) -> float:
     return math.nan if isinstance(value, str) else value
 
 
+VERDICTS = {
+    **dict.fromkeys(("pass", "passed", "success", "correct", "right", "accepted", "solved", "resolved", "yes"), 1.0),
+    **dict.fromkeys(("fail", "failed", "failure", "incorrect", "wrong", "wrong answer", "rejected", "no"), 0.0),
+    **dict.fromkeys(("unsolved", "unresolved", "error", "timeout", "timed out", "timed_out"), 0.0),
+}
+"""A verdict in a word, as tests and judges give it -> the reward."""
+
+
+def verdict_of(cell: Any) -> Any:
+    """The number of a verdict in a word; any other cell as it is."""
+    return VERDICTS.get(cell.strip().lower(), cell) if isinstance(cell, str) else cell
+
+
+def are_words(cells: Iterable[Any]) -> bool:
+    """Whether cells, but for null, are verdicts in words."""
+    texts = [cell for cell in cells if cell not in (None, "")]
+    return texts != [] and all(isinstance(cell, str) and verdict_of(cell) is not cell for cell in texts)
+
+
 _OF_TRIALS = "is_resolved"  # of Terminal-Bench, whose accuracy and pass@k count a trial that ended without as failed
 _NO_VERDICT = "Trials without a verdict (is_resolved is null) failed, as in Terminal-Bench's own accuracy."
 
 
-def with_failed_trials(rows: Cells, reward: str | None) -> tuple[Cells, Mapping[str, NDArray[np.bool_]]]:
-    """Rows in which trials without a verdict failed where their benchmark says so, and a sentence about which, [R]."""
+def with_verdicts(rows: Cells, reward: str | None, *, in_words: bool) -> tuple[Cells, Mapping[str, NDArray[np.bool_]]]:
+    """Rows with numbers for verdicts, 0 where a benchmark counts a missing one so, and a sentence about which, [R]."""
+    if in_words:
+        rows = rows.changed(reward or "", lambda cells: [verdict_of(parse.plain_cell(cell)) for cell in cells])
     if reward != _OF_TRIALS:
         return rows, {}
     judged = rows.changed(reward, lambda cells: [False if cell is None else cell for cell in cells])

@@ -301,6 +301,7 @@ def _flat_columns(
     return FlatColumns(
         names=grouping.names,
         rewards=tuple(dict.fromkeys([*_named_rewards(first.rows, grouping.names), *terms])),
+        in_words=roles.are_words(row.get(grouping.names.reward or "") for row in first.rows),
         sample=roles.sample_column(first.rows, grouping.names),
         environment=grouping.benchmark or environment,
         policies=policies,
@@ -373,7 +374,9 @@ def _require_numbers(request: ReadRequest, rows: Sequence[Mapping[str, Any]], co
         entries = list(dict.fromkeys(f"{name}.{entry}" for reward in rewards for entry in reward))
         message = f"has objects as {name!r}, with {list_names(entries)}."
         hint = f"Name the number that the trainer used, as in --reward-column {entries[0]}."
-    elif all(isinstance(reward, str) and reward and math.isnan(roles.as_number(reward)) for reward in rewards):
+    elif not roles.are_words(rewards) and all(
+        isinstance(reward, str) and reward and math.isnan(roles.as_number(reward)) for reward in rewards
+    ):
         message = f"has no numbers as {name!r}: the reward is text, {list_names(dict.fromkeys(rewards))}."
     elif is_one and name.rpartition(".")[2] in _OF_MANY:
         message = f"has one row, without a response: its {name!r} is that of a whole evaluation."

@@ -291,7 +291,7 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
     own = set(roles.columns_in(roles.with_entries(islice(level.rows(around), NUM_LISTED))))
     if columns.reward is None or key is None or columns.reward not in own:
         return False
-    if not any(isinstance(parse.parse_reward(row.get(columns.reward)), float) for row in inner):
+    if not any(isinstance(parse.parse_reward(roles.verdict_of(row.get(columns.reward))), float) for row in inner):
         return False
     steps = [parse.text_of(row.get(columns.step)) for row in level.rows(around)] if columns.step in own else []
     if len(steps) > 1 and len(set(steps)) > len(steps) / 2:

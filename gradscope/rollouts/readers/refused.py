@@ -224,7 +224,7 @@ def _like_prompts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Columns and entries of lists that may be the reward: numbers by a word in their names, else truth values."""
+    """Columns and entries of lists that may be the reward: numbers by a word in their names, else verdicts."""
     columns: dict[str, list[Any]] = {}
     for row in rows:
         for name, cell in row.items():
@@ -235,7 +235,9 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = {name: cells for name, cells in filled.items() if cells and not _ID_WORD.search(name)}
     numbers = [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
     verdicts = [name for name, cells in columns.items() if all(isinstance(cell, bool) for cell in cells)]
-    return numbers or [name for name in verdicts if _REWARD_WORD.search(name) or _VERDICT_WORD.search(name)]
+    verdicts = [name for name in verdicts if _REWARD_WORD.search(name) or _VERDICT_WORD.search(name)]
+    in_words = (name for name, cells in columns.items() if column_roles.are_words(cells))
+    return numbers or verdicts or [of for of in in_words if len(set(map(column_roles.verdict_of, columns[of]))) > 1]
 
 
 def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from tests.rollouts.build import model_folder
-from tests.rollouts.readers.lines import IDS, rewards_of, set_aside, steps_logged, write_rows
+from tests.rollouts.readers.lines import IDS, refusal, rewards_of, set_aside, steps_logged, write_rows
 from tests.rollouts.readers.lines import write_lines as write
 
 
@@ -530,3 +530,20 @@ def test_a_template_beside_counts_or_lists_is_no_prompt(cells: dict[str, Any], t
     for document in (rows, {"prompt": "cot_v2", "results": rows}):
         run = read_run(write_rows(tmp_path / "a.json", document))
         assert [sorted(group.rewards) for group in run.groups] == [[0, 0, 0, 1]] * 6
+
+
+@pytest.mark.parametrize("words", ["passed failed", "PASS timeout", "correct incorrect", "Yes no", "resolved error"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.json"])
+def test_verdicts_may_be_words_of_a_column_that_is_named(name: str, words: str, tmp_path: Path) -> None:
+    right, wrong = words.split()
+    rows = [{"task_id": at // 2, "status": right if at % 4 == 0 else wrong, "note": "n"} for at in range(8)]
+    path = write_rows(tmp_path / name, {"results": rows} if name == "a.json" else rows)
+    named = ReadOptions(columns=ColumnNames(reward="status"))
+    for rewards_only in (True, False):
+        run = read_run(path, named, rewards_only=rewards_only)
+        assert [group.rewards for group in run.groups] == [(1, 0), (0, 0)] * 2
+    assert "status" in refusal(path, "is not a log").partition("--reward-column ")[2]
+    rows[0]["status"] = "odd"
+    refusal(write_rows(tmp_path / "b.jsonl", rows[:1] + rows[-1:]), "the reward is text, 'odd'", named)
+    rows = [row | {"status": "success"} for row in rows]
+    assert "--reward-column status" not in refusal(write_rows(tmp_path / "c.jsonl", rows), "is not a log")
