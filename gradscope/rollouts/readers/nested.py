@@ -43,7 +43,7 @@ _CHOSEN = re.compile(
     re.IGNORECASE,
 )
 """How lists are called whose rollouts were chosen by their outcome, where they all have the same."""
-_TOTAL = re.compile(r"accura|(^|_)(acc|mean|avg|average)(_|$)|(pass|success|solve)_?rate|pass@", re.IGNORECASE)
+TOTAL = re.compile(r"accura|(^|_)(acc|mean|avg|average)(_|$)|(pass|success|solve)_?rate|pass@", re.IGNORECASE)
 _MAX_LEVELS = 3
 _SHARED = 0.1  # of the prompts under several keys: benchmarks have none in common, policies asked for some of each do
 NUM_LISTED = 200  # rollouts by which columns are known
@@ -310,7 +310,7 @@ def _holds_within(name: str, cell: Any) -> bool:
     """Whether a cell around rows is also one of each row."""
     if isinstance(cell, (list, dict)) and name not in roles.USUAL["prompt"]:
         return False
-    if roles.reward_columns([name], "") or (_TOTAL.search(name) and parse.is_number(cell)):
+    if roles.reward_columns([name], "") or (TOTAL.search(name) and parse.is_number(cell)):
         return False
     return name not in (*roles.USUAL["advantage"], *roles.USUAL["completion"])
 

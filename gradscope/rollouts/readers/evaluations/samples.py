@@ -32,6 +32,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     NAMES,
     NO_COLUMNS,
     ROW_IDS,
+    TOTALS,
     PromptPart,
     PromptSamples,
     cells_around,
@@ -99,6 +100,7 @@ def _read(request: ReadRequest) -> Run:
     request = _with_entry(request, rows)
     layout = _listed(rows, request)
     if layout:
+        _refuse_excerpts(request.path, rows)
         run = generic.read_flat(request, format=FORMAT.name, with_steps=True, layout=layout)
         of_script = replace(run, source=replace(run.source, format=generic.FORMAT.name))  # where it has steps
         return with_run_files(request, of_script) if any(run.steps) else run
@@ -137,6 +139,8 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     apart, question = grouping.settings, (request.columns if grouping.names.prompt_id else grouping.names).prompt
     columns = replace(request.columns, prompt=question)
     listed = [samples for *_, samples in of_many if isinstance(samples, PromptSamples)]
+    if {of.shape for of in listed} == {"objects"}:
+        _refuse_excerpts(request.path, rows)
     names, rewards = dict.fromkeys(chain.from_iterable(of.further for of in listed)), _rewards_in(listed)
     end = end_column(names, lambda name: list(chain.from_iterable(of.further.get(name, ()) for of in listed)))
     log_columns = LogColumns(
@@ -272,14 +276,8 @@ def _has_share(part: Mapping[str, Any], samples: PromptSamples) -> bool:
 
 
 def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
-    """Where rows have rollouts within; an InputError where a document counts more samples than it lists."""
+    """Where rows have rollouts within."""
     name = _list_of_samples(rows, request)
-    counts = None if name is None else from_counts(rows[0], NO_COLUMNS)
-    if name is not None and isinstance(counts, PromptSamples) and len(counts) > len(rows[0][name]):
-        raise InputError(
-            f"{request.path} counts {len(counts):,} samples and lists {len(rows[0][name]):,} of them in {name!r}.",
-            hint="Give the file with all samples of each prompt.",
-        )
     if name is not None:
         return (Level(name=name),)
     present = roles.columns_in(roles.with_entries(rows, request.columns))
@@ -302,6 +300,29 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
         has_ids = hold_tokens(within)
         return layout if steps - set(present) or (steps and has_ids) else ()
     return layout
+
+
+def _refuse_excerpts(path: Path, node: Any) -> int:
+    """The number of rows in the lists of a document; an InputError where totals beside them are of more samples."""
+    if not isinstance(node, dict):
+        return sum(max(1, _refuse_excerpts(path, row)) for row in node) if parse.is_list_of_objects(node) else 0
+    listed = {name: num for name, cell in node.items() if (num := _refuse_excerpts(path, cell))}
+    beside = (cell for name, cell in node.items() if isinstance(cell, dict) and name not in listed)
+    num, total = sum(listed.values()), max(map(_total_of, (node, *beside)))
+    if 0 < num < total:
+        raise InputError(
+            f"{path} counts {total:,} samples and lists {num:,} of them in {next(iter(listed))!r}.",
+            hint="Give the file with all samples of each prompt.",
+        )
+    return num
+
+
+def _total_of(node: Mapping[str, Any]) -> int:
+    """Of how many samples an object says how many, or what share, were right; 0 of another."""
+    if isinstance(counts := from_counts(node, NO_COLUMNS), PromptSamples):
+        return len(counts)
+    has_share = any(nested.TOTAL.search(name) and parse.is_number(cell) for name, cell in node.items())
+    return parse.whole_number(node.get(roles.first_present(node, TOTALS) or "")) or 0 if has_share else 0
 
 
 def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:

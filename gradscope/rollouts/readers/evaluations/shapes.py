@@ -49,7 +49,7 @@ _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_respo
 _PREDICTIONS = ("pred", "prediction", "predicted", "response", "completion", "generation", "model_answer")
 PROMPTS = tuple(name + plural for name in (*USUAL["prompt"], *USUAL["prompt_id"]) for plural in ("", "s"))
 
-_TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
+TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
 _OF_EACH = ("n_samples", "num_samples", "num_rollouts")  # those that count items less often, wherever they stand
 _RIGHTS = ("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "correct", "passed")
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
@@ -199,7 +199,7 @@ def _listed_counts(node: Any, sizes: Mapping[str, Any]) -> tuple[Any, ColumnName
     if len(lists) != 1 or not {int}.issuperset(map(type, node[lists[0]])):
         return node, NO_COLUMNS
     node = {name: size for name, size in sizes.items() if size != len(node[lists[0]])} | node
-    total = first_present(node, _TOTALS)
+    total = first_present(node, TOTALS)
     return node, ColumnNames(num_samples=total, num_correct=lists[0]) if total else NO_COLUMNS
 
 
@@ -409,12 +409,12 @@ def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples |
     rights = (name for name in _RIGHTS if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
     right = columns.num_correct or first_present(row, rights)
     lists = (name for name in TEXT_LISTS if right not in _ALSO_VERDICTS and isinstance(row.get(name), list))
-    total = columns.num_samples or first_present(row, _TOTALS) or next(lists, None)
+    total = columns.num_samples or first_present(row, TOTALS) or next(lists, None)
     if total is None or right is None or total not in row or right not in row:
         return None
     if columns == NO_COLUMNS and len(row) > _MANY_TOKENS and set(map(type, row.values())) == {int}:
         return None  # the numbers of tokens, or of letters, n and c among them
-    is_list = total not in _TOTALS and isinstance(row[total], list)  # of the samples themselves
+    is_list = total not in TOTALS and isinstance(row[total], list)  # of the samples themselves
     n, c = len(row[total]) if is_list else whole_number(row[total]), whole_number(row[right])
     if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
         return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"

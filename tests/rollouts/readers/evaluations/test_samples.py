@@ -285,6 +285,15 @@ def test_totals_of_an_evaluation_are_no_counts_of_one_prompt(tmp_path: Path, mon
     assert "for each sample or prompt" in str(alone.value.hint)
     with pytest.raises(InputError, match=r"counts 3 samples and lists 1 of them in 'per_q'"):
         read(tmp_path, {**TOTALS, "per_q": [{"question": "a", "correct": True}]})
+    for totals in (
+        {"accuracy": 0.6, "total": 4},
+        {"summary": TOTALS | {"n": 4}},
+        {"num_samples": 4, "mean_reward": 0.5},
+    ):
+        shown = {"examples": [{"question": of, "response": "?", "correct": True} for of in "abc"]}
+        for document in (totals | shown, {"evals": [{"model": of} | totals | shown for of in "ab"]}):
+            with pytest.raises(InputError, match=r"counts 4 samples and lists 3 of them in 'examples'"):
+                read_run(write_rows(tmp_path / "a.json", document))
     slices = [{"total": 4 * n, "correct": n, "accuracy": 0.25} for n in range(1, 20)]
     with pytest.raises(InputError, match="holds 19 pairs of counts and names no prompt"):
         read(tmp_path, {"by_level": slices})
