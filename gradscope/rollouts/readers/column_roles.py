@@ -233,11 +233,20 @@ def as_number(cell: Any) -> float:
     return math.nan if isinstance(value, str) else value
 
 
-VERDICTS = {
-    **dict.fromkeys(("pass", "passed", "success", "correct", "right", "accepted", "solved", "resolved", "yes"), 1.0),
-    **dict.fromkeys(("fail", "failed", "failure", "incorrect", "wrong", "wrong answer", "rejected", "no"), 0.0),
-    **dict.fromkeys(("unsolved", "unresolved", "error", "timeout", "timed out", "timed_out"), 0.0),
-}
+_PASSED = ("pass", "passed", "success", "correct", "right", "accepted", "solved", "resolved", "yes")
+_FAILED = (
+    "fail",
+    "failed",
+    "failure",
+    "incorrect",
+    "wrong",
+    "wrong answer",
+    "rejected",
+    "unsolved",
+    "unresolved",
+    "no",
+)
+VERDICTS = dict.fromkeys(_PASSED, 1.0) | dict.fromkeys((*_FAILED, "error", "timeout", "timed out", "timed_out"), 0.0)
 """A verdict in a word, as tests and judges give it -> the reward."""
 
 
@@ -256,7 +265,7 @@ _OF_TRIALS = "is_resolved"  # of Terminal-Bench, whose accuracy and pass@k count
 _NO_VERDICT = "Trials without a verdict (is_resolved is null) failed, as in Terminal-Bench's own accuracy."
 
 
-def with_verdicts(rows: Cells, reward: str | None, *, in_words: bool) -> tuple[Cells, Mapping[str, NDArray[np.bool_]]]:
+def with_judged(rows: Cells, reward: str | None, *, in_words: bool) -> tuple[Cells, Mapping[str, NDArray[np.bool_]]]:
     """Rows with numbers for verdicts, 0 where a benchmark counts a missing one so, and a sentence about which, [R]."""
     if in_words:
         rows = rows.changed(reward or "", lambda cells: [verdict_of(parse.plain_cell(cell)) for cell in cells])
@@ -326,9 +335,8 @@ def key_of(names: ColumnNames) -> str | None:
 def columns_of_rows(rows: Sequence[Mapping[str, Any]], named_by_user: ColumnNames) -> ColumnNames:
     """A column a role of some rows, entries of their objects among them; none of no rows, as of a console."""
     rows = with_entries(rows, named_by_user)
-    return (
-        with_question(rows, resolve_columns(columns_in(rows), named_by_user), named_by_user) if rows else ColumnNames()
-    )
+    columns = resolve_columns(columns_in(rows), named_by_user) if rows else ColumnNames()
+    return with_question(rows, columns, named_by_user)
 
 
 def with_question(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, named_by_user: ColumnNames) -> ColumnNames:
@@ -338,9 +346,9 @@ def with_question(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, named
     problem, as what the policy asked a search engine, counts only beside one that is the same throughout.
     """
     prompt, asked = columns.prompt or "", dict[str, list[str]]()
-    further = [name for name in columns_in(rows) if name != prompt] if named_by_user.prompt is None else []
-    question = resolve_columns(further, ColumnNames()).prompt or ""
-    for row in rows if prompt and question else ():
+    further = [name for name in columns_in(rows) if name != prompt]
+    question = resolve_columns(further if prompt and named_by_user.prompt is None else (), ColumnNames()).prompt or ""
+    for row in rows if question else ():
         if cell := parse.before_answer(row.get(question)):
             asked.setdefault(parse.prompt_text_id(row.get(prompt)), []).append(parse.prompt_text_id(cell))
     several = [len(set(of)) > 1 for of in asked.values() if len(of) > 1]

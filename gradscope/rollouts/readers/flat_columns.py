@@ -18,7 +18,7 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import to_floats, without_answers
 from gradscope.rollouts.groups import REWARD, Tokens, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.column_roles import are_held_out, key_of, with_verdicts
+from gradscope.rollouts.readers.column_roles import are_held_out, key_of, with_judged
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     before_answers,
@@ -79,7 +79,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         rows = with_answers
         if self.holds_answers:
             rows = rows.changed(names.prompt or "", before_answers, without_answers)
-        rows, noted = with_verdicts(rows, names.reward, in_words=self.in_words)
+        rows, noted = with_judged(rows, names.reward, in_words=self.in_words)
         sampled_by, apart = _joined_texts(rows, self.policies), _joined_texts(rows, self.apart)
         policies, policy = numbered_policies(sampled_by)
         numbers = self._numbers(rows) | policy

@@ -24,9 +24,7 @@ _BEGINNING = 40  # characters of a question: the answers it offers may be in ano
 _OF_TALK = re.compile(
     r"answer|info\.(\w+_)?(seed|id|idx|index|answer|target|secret|word)"
 )  # the like of right answers beside a conversation
-_COUNTS_ROWS = re.compile(
-    r"seed|(^|_)(id|idx|index|number|num|rank|fold|worker|device|gpu|host|node|shard|batch)$", re.IGNORECASE
-)
+_COUNTS_ROWS = re.compile(r"seed|(^|_)(id|idx|index|number|num|rank|fold|worker|device|gpu|node|batch)$", re.IGNORECASE)
 """Names of columns whose numbers or words tell rows apart, and set nothing."""
 _BY_DESIGN = 10  # prompts that do not by chance have all their samples divided into parts of one size
 
@@ -159,11 +157,8 @@ def setting_columns(
     present = roles.columns_in(rows)
     known_names = {*arms, *astuple(columns), *roles.reward_columns(present, "")}
     free = (name for name in present if name not in known_names and not _COUNTS_ROWS.search(name))
-    designed = (
-        name
-        for name in free
-        if (len(groups) > 2 and _are_levels(groups, name)) or _are_conditions(groups, name, columns.reward)
-    )
+    levels = (name for name in free if _are_levels(groups, name) or _are_conditions(groups, name, columns.reward))
+    designed = levels if len(groups) > 2 else ()
     return (*so_far, *(arm for arm in num if num[arm] > len(groups) / 2), *designed)
 
 
@@ -191,8 +186,8 @@ def _are_conditions(groups: Sequence[Iterable[Mapping[str, Any]]], name: str, re
     least = 1 if reward is None or name in roles.USUAL["prompt"] else 2
     are_few = len(groups) >= _BY_DESIGN and len(words) < len(groups) and len(sizes) > 1.5 * len(groups)
     are_words = are_few and all(type(word) is bool or math.isnan(roles.as_number(word)) for word in words)
-    are_even = len(num) == 1 and min(num) >= least and name not in (*_BENCHMARKS, *roles.POLICIES)
-    return are_words and are_even and (reward is None or len(verdicts) > len(words))
+    is_free = name not in (*_BENCHMARKS, *roles.POLICIES) and (reward is None or len(verdicts) > len(words))
+    return are_words and is_free and len(num) == 1 and min(num) >= least
 
 
 def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *, are_first: bool = False) -> str | None:

@@ -120,7 +120,8 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
     of_many = [(row, *of) for row in many for of in islice(prompt_rows(row, request.columns), num_parts)]
     first = [cells_around(row) | dict(part) for row, _, part, _ in of_many]
-    level = _level_of_policies(of_many, are_rows=len(many) > 1)
+    nameless = [(row, keys) for row, keys, part, _ in of_many if part.keys().isdisjoint(roles.POLICIES)]
+    level = _level_of_policies([(str(id(row)), *keys) for row, keys in nameless], are_rows=len(many) > 1)
     named_key, counted = roles.key_of(request.columns), None
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
     if step_key is None:
@@ -183,25 +184,20 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     )
 
 
-def _level_of_policies(
-    parts: Sequence[tuple[Mapping[str, Any], tuple[str, ...], Mapping[str, Any], Any]], *, are_rows: bool
-) -> int | None:
-    """Which of the keys that lead to samples name policies: the fewest under most of which the other keys are the same.
+def _level_of_policies(paths: Sequence[tuple[str, ...]], *, are_rows: bool) -> int | None:
+    """Which of the keys that lead from rows to samples name policies: the fewest whose other keys are mostly shared.
 
-    Keys that lead to numbers, as those of benchmarks do as well, say so; those in rows that name their prompt need not.
+    Keys that lead to numbers, as those of benchmarks do as well, say so; those in several rows need not.
     """
-    ids = [str(id(row)) if are_rows else "" for row, *_ in parts]
     levels = list[tuple[int, int]]()
-    for at in range(min((len(keys) for _, keys, *_ in parts), default=0)):
+    for at in range(1, min(map(len, paths), default=0)):
         names: dict[tuple[str, ...], set[str]] = {}
-        for of_row, (_, keys, part, _) in zip(ids, parts, strict=True):
-            if part.keys().isdisjoint(roles.POLICIES):
-                names.setdefault((of_row, *keys[:at], *keys[at + 1 :]), set()).add(keys[at])
-        all_names = set[str]().union(*names.values())
-        are_known = are_rows or any(map(nested.POLICY.search, all_names)) or not all(of[-1].isdecimal() for of in names)
-        are_shared = sum(len(of) > 1 for of in names.values()) > len(names) / 2
-        if are_known and are_shared and len(all_names) < len(names):
-            levels.append((len(all_names), at))
+        for path in paths:
+            names.setdefault(path[:at] + path[at + 1 :], set()).add(path[at])
+        every, num_shared = set[str]().union(*names.values()), sum(len(of) > 1 for of in names.values())
+        is_said = are_rows or any(map(nested.POLICY.search, every)) or not all(rest[-1].isdecimal() for rest in names)
+        if is_said and len(every) < len(names) < 2 * num_shared:
+            levels.append((len(every), at - 1))
     return min(levels)[1] if levels else None
 
 
@@ -307,8 +303,8 @@ def _refuse_excerpts(path: Path, node: Any) -> int:
     if not isinstance(node, dict):
         return sum(max(1, _refuse_excerpts(path, row)) for row in node) if parse.is_list_of_objects(node) else 0
     listed = {name: num for name, cell in node.items() if (num := _refuse_excerpts(path, cell))}
-    beside = (cell for name, cell in node.items() if isinstance(cell, dict) and name not in listed)
-    num, total = sum(listed.values()), max(map(_total_of, (node, *beside)))
+    objects = (cell for name, cell in node.items() if isinstance(cell, dict) and name not in listed)
+    num, total = sum(listed.values()), max(map(_total_of, (node, *objects)))
     if 0 < num < total:
         raise InputError(
             f"{path} counts {total:,} samples and lists {num:,} of them in {next(iter(listed))!r}.",

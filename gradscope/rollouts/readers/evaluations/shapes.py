@@ -124,25 +124,21 @@ def listed_prompts(row: Mapping[str, Any], reward: str | None) -> list[dict[str,
     return []
 
 
-PromptPart = tuple[tuple[str, ...], Mapping[str, Any], PromptSamples | str]
+Keys = tuple[str, ...]
+PromptPart = tuple[Keys, Mapping[str, Any], PromptSamples | str]
 
 
 def prompt_rows(
-    node: Any,
-    columns: ColumnNames = NO_COLUMNS,
-    depth: int = MAX_DEPTH,
-    keys: tuple[str, ...] = (),
-    sizes: Mapping[str, Any] = {},
+    node: Any, columns: ColumnNames = NO_COLUMNS, depth: int = MAX_DEPTH, keys: Keys = (), above: Sequence[Any] = ()
 ) -> Iterator[PromptPart]:
     """The parts of a nested document that hold samples, outermost first, down to ``depth`` levels.
 
-    ``sizes`` are the numbers of samples that what is around the node says its counts are of.
+    What is ``above`` the node may say how many samples its counts are of.
 
     Yields:
         The keys and list indices that lead from the document to the part, after ``keys``; the part; its samples.
     """
-    sizes = {**sizes, **_sizes_in(mapping_of(node))}
-    node, of_counts = (node, columns) if columns.num_correct else _listed_counts(node, sizes)
+    node, of_counts = (node, columns) if columns.num_correct else _listed_counts(node, above)
     rights = of_counts.num_correct or ""
     counts = node.get(rights) if isinstance(node, dict) else None
     is_by_prompt = isinstance(node, dict) and _are_prompts(node)
@@ -172,7 +168,7 @@ def prompt_rows(
                 item = item if has_lists else {"samples": item if isinstance(item, list) else [item]}
             elif of_keys and rows_under(item):
                 own = around | {of_keys: key if isinstance(node, dict) else text_of(mapping_of(item).get("name"))}
-            inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)), sizes)
+            inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)), (*above, node))
             parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
             if first := next(parts, None):
                 yield first
@@ -189,24 +185,19 @@ def _is_sample(node: Any, reward: str | None) -> bool:
     return isinstance(node, dict) and is_number(node.get(reward or "")) and not node.keys().isdisjoint(NAMES)
 
 
-def _listed_counts(node: Any, sizes: Mapping[str, Any]) -> tuple[Any, ColumnNames]:
+def _listed_counts(node: Any, above: Sequence[Any]) -> tuple[Any, ColumnNames]:
     """An object with one list of how many samples of each prompt were right, and the number of samples of each.
 
-    It may stand around the object, where it is not the number of prompts.
+    It may stand around the object, or in one beside it, where it is not the number of prompts.
     """
     cells = mapping_of(node).items()
     lists = [name for name, cell in cells if isinstance(cell, list) and _COUNTS_OF_PROMPTS.fullmatch(name)]
     if len(lists) != 1 or not {int}.issuperset(map(type, node[lists[0]])):
         return node, NO_COLUMNS
-    node = {name: size for name, size in sizes.items() if size != len(node[lists[0]])} | node
-    total = first_present(node, TOTALS)
-    return node, ColumnNames(num_samples=total, num_correct=lists[0]) if total else NO_COLUMNS
-
-
-def _sizes_in(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What an object, or one in it, says of how many samples each prompt has."""
-    objects = (*(cell for cell in node.values() if isinstance(cell, dict)), node)
-    return {name: of[name] for of in objects for name in _OF_EACH if name in of}
+    around = (of for outer in map(mapping_of, (*above, node)) for of in map(mapping_of, (outer, *outer.values())))
+    sizes = {name: of[name] for of in around for name in _OF_EACH if of.get(name) not in (None, len(node[lists[0]]))}
+    total = first_present(node, TOTALS) or first_present(sizes, _OF_EACH)
+    return sizes | node, ColumnNames(num_samples=total, num_correct=lists[0]) if total else NO_COLUMNS
 
 
 def _are_prompts(node: Mapping[str, Any]) -> bool:
