@@ -9,11 +9,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from msgspec import UNSET
-from msgspec.structs import asdict, astuple
+from msgspec.structs import asdict, astuple, replace
 from numpy.typing import NDArray
 
 from gradscope.errors import UsageError
@@ -235,12 +236,42 @@ def as_number(cell: Any) -> float:
     return math.nan if isinstance(value, str) else value
 
 
+_PASSED = ("pass", "passed", "success", "correct", "right", "accepted", "solved", "resolved", "yes")
+_FAILED = (
+    "fail",
+    "failed",
+    "failure",
+    "incorrect",
+    "wrong",
+    "wrong answer",
+    "rejected",
+    "unsolved",
+    "unresolved",
+    "no",
+)
+VERDICTS = dict.fromkeys(_PASSED, 1.0) | dict.fromkeys((*_FAILED, "error", "timeout", "timed out", "timed_out"), 0.0)
+"""A verdict in a word, as tests and judges give it -> the reward."""
+
+
+def verdict_of(cell: Any) -> Any:
+    """The number of a verdict in a word; any other cell as it is."""
+    return VERDICTS.get(cell.strip().lower(), cell) if isinstance(cell, str) else cell
+
+
+def are_words(cells: Iterable[Any]) -> bool:
+    """Whether cells, but for null, are verdicts in words."""
+    texts = [cell for cell in cells if cell not in (None, "")]
+    return texts != [] and all(isinstance(cell, str) and verdict_of(cell) is not cell for cell in texts)
+
+
 _OF_TRIALS = "is_resolved"  # of Terminal-Bench, whose accuracy and pass@k count a trial that ended without as failed
 _NO_VERDICT = "Trials without a verdict (is_resolved is null) failed, as in Terminal-Bench's own accuracy."
 
 
-def with_failed_trials(rows: Cells, reward: str | None) -> tuple[Cells, Mapping[str, NDArray[np.bool_]]]:
-    """Rows in which trials without a verdict failed where their benchmark says so, and a sentence about which, [R]."""
+def with_judged(rows: Cells, reward: str | None, *, in_words: bool) -> tuple[Cells, Mapping[str, NDArray[np.bool_]]]:
+    """Rows with numbers for verdicts, 0 where a benchmark counts a missing one so, and a sentence about which, [R]."""
+    if in_words:
+        rows = rows.changed(reward or "", lambda cells: [verdict_of(parse.plain_cell(cell)) for cell in cells])
     if reward != _OF_TRIALS:
         return rows, {}
     judged = rows.changed(reward, lambda cells: [False if cell is None else cell for cell in cells])
@@ -306,7 +337,27 @@ def key_of(names: ColumnNames) -> str | None:
 
 def columns_of_rows(rows: Sequence[Mapping[str, Any]], named_by_user: ColumnNames) -> ColumnNames:
     """A column a role of some rows, entries of their objects among them; none of no rows, as of a console."""
-    return resolve_columns(columns_in(with_entries(rows, named_by_user)), named_by_user) if rows else ColumnNames()
+    rows = with_entries(rows, named_by_user)
+    columns = resolve_columns(columns_in(rows), named_by_user) if rows else ColumnNames()
+    return with_question(rows, columns, named_by_user)
+
+
+def with_question(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, named_by_user: ColumnNames) -> ColumnNames:
+    """The columns with the question as prompt where what is called one is a template, its name or settings.
+
+    Most of these stand beside several questions, of which there are more; a column of another name than question or
+    problem, as what the policy asked a search engine, counts only beside one that is the same throughout.
+    """
+    prompt, asked = columns.prompt or "", dict[str, list[str]]()
+    further = [name for name in columns_in(rows) if name != prompt]
+    question = resolve_columns(further if prompt and named_by_user.prompt is None else (), ColumnNames()).prompt or ""
+    for row in rows if question else ():
+        if cell := parse.before_answer(row.get(question)):
+            asked.setdefault(parse.prompt_text_id(row.get(prompt)), []).append(parse.prompt_text_id(cell))
+    several = [len(set(of)) > 1 for of in asked.values() if len(of) > 1]
+    are_more = len(set(chain.from_iterable(asked.values()))) > len(asked)
+    is_asked = len(asked) == 1 or _usual_spelling(question.rpartition(".")[2]) in ("question", "problem")
+    return replace(columns, prompt=question) if are_more and is_asked and sum(several) > len(several) / 2 else columns
 
 
 def first_present(columns: Collection[str], names: Iterable[str]) -> str | None:

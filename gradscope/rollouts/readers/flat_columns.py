@@ -18,7 +18,7 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import to_floats, without_answers
 from gradscope.rollouts.groups import REWARD, Tokens, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.column_roles import are_held_out, key_of, with_failed_trials
+from gradscope.rollouts.readers.column_roles import are_held_out, key_of, with_judged
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     before_answers,
@@ -44,6 +44,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
     names: ColumnNames  # by role; the reward and something to group by are known
     rewards: tuple[str, ...]  # those of reward functions
+    in_words: bool = False  # whether rewards are verdicts in words
     sample: str | None  # the one that tells the rollouts of a group apart
     environment: str | None = None  # the one that names a row's environment, data source or agent
     steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
@@ -78,7 +79,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         rows = with_answers
         if self.holds_answers:
             rows = rows.changed(names.prompt or "", before_answers, without_answers)
-        rows, noted = with_failed_trials(rows, names.reward)
+        rows, noted = with_judged(rows, names.reward, in_words=self.in_words)
         sampled_by, apart = _joined_texts(rows, self.policies), _joined_texts(rows, self.apart)
         policies, policy = numbered_policies(sampled_by)
         numbers = self._numbers(rows) | policy

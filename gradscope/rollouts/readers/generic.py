@@ -213,7 +213,7 @@ def read_flat(
         *_about_columns(flat, request.columns),
         *_about_terms(total, terms),
         *([_RECURRING] if distinct != names else []),
-        *_about_questions(grouping, distinct),
+        *_about_questions(grouping, distinct, roles.resolve_columns(first.names, request.columns).prompt),
         *([_EPISODES] if is_evaluation and _count_up(first.many) else []),
     ]
     return assemble_groups(
@@ -229,7 +229,7 @@ def _known_columns(request: ReadRequest, first: _FirstRows) -> ColumnNames:
             an episode, or stand in the log several times.
     """
     columns = _require(roles.resolve_columns(first.names, request.columns), first.names, request.path)
-    columns = _with_step(columns, first)
+    columns = _with_step(roles.with_question(first.many_with_entries, columns, request.columns), first)
     _require_numbers(request, first.plain, columns)
     asked = {(text_of(row.get(columns.prompt_id or "")), text_of(row.get(columns.prompt or ""))) for row in first.rows}
     of_states = columns.prompt_id is not None and 2 * len({of for of, _ in asked}) < len(asked)  # states of a world
@@ -299,6 +299,7 @@ def _flat_columns(
     return FlatColumns(
         names=grouping.names,
         rewards=tuple(dict.fromkeys([*_named_rewards(first.rows, grouping.names), *terms])),
+        in_words=roles.are_words(row.get(grouping.names.reward or "") for row in first.rows),
         sample=roles.sample_column(first.rows, grouping.names),
         environment=grouping.benchmark or environment,
         policies=policies,
@@ -371,7 +372,9 @@ def _require_numbers(request: ReadRequest, rows: Sequence[Mapping[str, Any]], co
         entries = list(dict.fromkeys(f"{name}.{entry}" for reward in rewards for entry in reward))
         message = f"has objects as {name!r}, with {list_names(entries)}."
         hint = f"Name the number that the trainer used, as in --reward-column {entries[0]}."
-    elif all(isinstance(reward, str) and reward and math.isnan(roles.as_number(reward)) for reward in rewards):
+    elif not roles.are_words(rewards) and all(
+        isinstance(reward, str) and reward and math.isnan(roles.as_number(reward)) for reward in rewards
+    ):
         message = f"has no numbers as {name!r}: the reward is text, {list_names(dict.fromkeys(rewards))}."
     elif is_one and name.rpartition(".")[2] in _OF_MANY:
         message = f"has one row, without a response: its {name!r} is that of a whole evaluation."
@@ -434,10 +437,12 @@ def _about_terms(total: str | None, terms: Mapping[str, float]) -> Iterator[str]
         yield f"{total!r} is the weighted sum of other columns, its reward functions: {text}."
 
 
-def _about_questions(grouping: Grouping, by_id: ColumnNames) -> Iterator[str]:
+def _about_questions(grouping: Grouping, by_id: ColumnNames, prompt: str | None) -> Iterator[str]:
+    question = grouping.names.prompt
     if grouping.has_questions:
-        question = f"{grouping.names.prompt!r} tells prompts apart"
-        yield f"Under most ids in {by_id.prompt_id!r} questions differ: {question}."
+        yield f"Under most ids in {by_id.prompt_id!r} questions differ: {question!r} tells prompts apart."
+    elif question != prompt:
+        yield f"Several questions have the same {prompt!r}: the prompt is {question!r}."
 
 
 def _count_up(rows: Sequence[Mapping[str, Any]]) -> bool:

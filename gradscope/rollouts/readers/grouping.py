@@ -24,9 +24,9 @@ _BEGINNING = 40  # characters of a question: the answers it offers may be in ano
 _OF_TALK = re.compile(
     r"answer|info\.(\w+_)?(seed|id|idx|index|answer|target|secret|word)"
 )  # the like of right answers beside a conversation
-_COUNTS_ROWS = re.compile(r"seed|(^|_)(id|idx|index|number|num|rank|fold)$", re.IGNORECASE)
-"""Names of columns whose numbers tell rows apart, and set nothing."""
-
+_COUNTS_ROWS = re.compile(r"seed|(^|_)(id|idx|index|number|num|rank|fold|worker|device|gpu|node|batch)$", re.IGNORECASE)
+"""Names of columns whose numbers or words tell rows apart, and set nothing."""
+_BY_DESIGN = 10  # prompts that do not by chance have all their samples divided into parts of one size
 
 _EPISODE_ID = re.compile(r"(episode|traj|trajectory)_(id|uid|uuid|key)")
 _COUNTS_TURNS = re.compile(
@@ -157,7 +157,8 @@ def setting_columns(
     present = roles.columns_in(rows)
     known_names = {*arms, *astuple(columns), *roles.reward_columns(present, "")}
     free = (name for name in present if name not in known_names and not _COUNTS_ROWS.search(name))
-    designed = (name for name in free if len(groups) > 2 and _are_levels(groups, name))
+    levels = (name for name in free if _are_levels(groups, name) or _are_conditions(groups, name, columns.reward))
+    designed = levels if len(groups) > 2 else ()
     return (*so_far, *(arm for arm in num if num[arm] > len(groups) / 2), *designed)
 
 
@@ -168,6 +169,25 @@ def _are_levels(groups: Iterable[Iterable[Mapping[str, Any]]], name: str) -> boo
     levels = sorted(sizes[0])
     are_alike = all(sorted(of) == levels and len(set(of.values())) == 1 < len(of) for of in sizes)
     return are_alike and (levels != [levels[0] + at for at in range(len(levels))] or levels[0] not in (0, 1))
+
+
+def _are_conditions(groups: Sequence[Iterable[Mapping[str, Any]]], name: str, reward: str | None) -> bool:
+    """Whether a few words divide the samples of most prompts into parts of one size, without being their verdicts.
+
+    A part is of several samples; of one alone where words are those of prompts, or rows hold several samples each.
+    """
+    sizes, verdicts = Counter[tuple[int, str | bool]](), set[tuple[str | bool, str]]()
+    for at, row in ((at, row) for at, group in enumerate(groups) for row in group):
+        if not isinstance(cell := row.get(name), (str, bool)):
+            return False
+        sizes[at, cell] += 1
+        verdicts.add((cell, parse.text_of(row.get(reward or ""))))
+    words, num = {word for _, word in sizes}, set(sizes.values())
+    least = 1 if reward is None or name in roles.USUAL["prompt"] else 2
+    are_few = len(groups) >= _BY_DESIGN and len(words) < len(groups) and len(sizes) > 1.5 * len(groups)
+    are_words = are_few and all(type(word) is bool or math.isnan(roles.as_number(word)) for word in words)
+    is_free = name not in (*_BENCHMARKS, *roles.POLICIES) and (reward is None or len(verdicts) > len(words))
+    return are_words and is_free and len(num) == 1 and min(num) >= least
 
 
 def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *, are_first: bool = False) -> str | None:

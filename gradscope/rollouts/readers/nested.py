@@ -28,7 +28,7 @@ _NO_ROLLOUTS = re.compile(
     rf"{_TURNS}|trace$|dialog|conversation|segment|sentence|token|criteri|rubric|test|check|metric|judg", re.IGNORECASE
 )
 """How lists are called whose elements are parts of one rollout, or verdicts on it."""
-_POLICY = re.compile(
+POLICY = re.compile(
     r"(?<![a-z])(base(line)?|(fine_?)?tuned|(un)?trained|sft|rl(vr|hf)?|grpo|ppo|dpo|lora|ckpt|checkpoint|before|after"
     r"|adapter|teacher|student|greedy|model)(?![a-z])",
     re.IGNORECASE,
@@ -43,7 +43,7 @@ _CHOSEN = re.compile(
     re.IGNORECASE,
 )
 """How lists are called whose rollouts were chosen by their outcome, where they all have the same."""
-_TOTAL = re.compile(r"accura|(^|_)(acc|mean|avg|average)(_|$)|(pass|success|solve)_?rate|pass@", re.IGNORECASE)
+TOTAL = re.compile(r"accura|(^|_)(acc|mean|avg|average)(_|$)|(pass|success|solve)_?rate|pass@", re.IGNORECASE)
 _MAX_LEVELS = 3
 _SHARED = 0.1  # of the prompts under several keys: benchmarks have none in common, policies asked for some of each do
 NUM_LISTED = 200  # rollouts by which columns are known
@@ -197,7 +197,7 @@ def first_rows_of_lists(rows: Iterable[Mapping[str, Any]], layout: Layout) -> li
 
 
 def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
-    if (of_keys := key_column(row)) in ("step", "policy"):
+    if (of_keys := key_column(row, is_whole=True)) is not None:
         yield Level(key_column=of_keys)
         return
     for name, cell in row.items():
@@ -244,11 +244,12 @@ def rows_under(cell: Any) -> Sequence[Mapping[str, Any]]:
     return lists[0] if len(lists) == 1 and parse.is_list_of_objects(lists[0]) else ()
 
 
-def key_column(cell: Any) -> str | None:
+def key_column(cell: Any, *, is_whole: bool = False) -> str | None:
     """What the keys of an object are: steps, policies where they have the same prompts, else benchmarks.
 
     Returns:
-        None unless two keys or more have rows under them, or steps; beside other keys only policies count.
+        None unless two keys or more have rows under them, or steps; beside other keys only policies count, and of a
+        whole document, which may list one benchmark, benchmarks only where they have the same ids.
     """
     by_key = {key: rows for key, under in parse.mapping_of(cell).items() if (rows := rows_under(under))}
     are_all = len(by_key) == len(parse.mapping_of(cell))
@@ -263,17 +264,18 @@ def key_column(cell: Any) -> str | None:
         not any(cells)
         and len(lists) > 1
         and len(set(numbers)) == 1 < len(numbers[0])
-        and any(map(_POLICY.search, by_key))
+        and any(map(POLICY.search, by_key))
     ):
         return "policy"
     num_keys = Counter(chain.from_iterable(set(map(parse.prompt_text_id, of_list)) for of_list in cells))
     num_shared = sum(num > 1 for num in num_keys.values())
-    contents = [{parse.digest(dict(row)) for row in rows} for rows in lists] if num_shared else []
+    have_same = len(set().union(*numbers) - {""}) < sum(len(of - {""}) for of in numbers)
+    contents = [{parse.digest(dict(row)) for row in rows} for rows in lists] if have_same else []
     if any(first <= second for first, second in permutations(contents, 2)):  # as the failures among all
         return None
     if num_shared > (_SHARED if are_all else 1 - _SHARED) * len(num_keys):
         return "policy"
-    return "benchmark" if are_all and len(by_key) > 1 else None
+    return "benchmark" if are_all and len(by_key) > 1 and (have_same or not is_whole) else None
 
 
 def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: ColumnNames) -> bool:
@@ -282,14 +284,14 @@ def _holds_rollouts(rows: Sequence[Mapping[str, Any]], layout: Layout, named: Co
     names = roles.columns_in(inner)
     if not set(names).issuperset(filter(None, (named.reward, named.prompt, named.prompt_id, named.group, named.step))):
         return False
-    columns = roles.resolve_columns(names, named)
+    columns = roles.with_question(inner, roles.resolve_columns(names, named), named)
     key, level = roles.key_of(columns), layout[-1]
     outer = next((row for row in rows if any(rows_within(row, layout))), {})
     around = next(rows_within(outer, layout[:-1]), {})
     own = set(roles.columns_in(roles.with_entries(islice(level.rows(around), NUM_LISTED))))
     if columns.reward is None or key is None or columns.reward not in own:
         return False
-    if not any(isinstance(parse.parse_reward(row.get(columns.reward)), float) for row in inner):
+    if not any(isinstance(parse.parse_reward(roles.verdict_of(row.get(columns.reward))), float) for row in inner):
         return False
     steps = [parse.text_of(row.get(columns.step)) for row in level.rows(around)] if columns.step in own else []
     if len(steps) > 1 and len(set(steps)) > len(steps) / 2:
@@ -308,7 +310,7 @@ def _holds_within(name: str, cell: Any) -> bool:
     """Whether a cell around rows is also one of each row."""
     if isinstance(cell, (list, dict)) and name not in roles.USUAL["prompt"]:
         return False
-    if roles.reward_columns([name], "") or (_TOTAL.search(name) and parse.is_number(cell)):
+    if roles.reward_columns([name], "") or (TOTAL.search(name) and parse.is_number(cell)):
         return False
     return name not in (*roles.USUAL["advantage"], *roles.USUAL["completion"])
 

@@ -47,6 +47,7 @@ _PROMPT_WORD = re.compile(
     r"question|problem|prompt|query|instruction|(^|_)(task|puzzle|instance)(_|$)|(^|_)(id|idx|index)$", re.IGNORECASE
 )
 _VERDICT_WORD = re.compile(r"exact|match|right|valid|won|\bpass$|_ok$", re.IGNORECASE)
+_OUTCOME_WORD = re.compile(rf"{_REWARD_WORD.pattern}|status|result|outcome", re.IGNORECASE)
 
 
 def _name_rollouts(path: Path) -> str:
@@ -224,7 +225,7 @@ def _like_prompts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Columns and entries of lists that may be the reward: numbers by a word in their names, else truth values."""
+    """Columns and entries of lists that may be the reward: numbers by a word in their names, else verdicts."""
     columns: dict[str, list[Any]] = {}
     for row in rows:
         for name, cell in row.items():
@@ -235,7 +236,9 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = {name: cells for name, cells in filled.items() if cells and not _NO_REWARD.search(name)}
     numbers = [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
     verdicts = [name for name, cells in columns.items() if all(isinstance(cell, bool) for cell in cells)]
-    return numbers or [name for name in verdicts if _REWARD_WORD.search(name) or _VERDICT_WORD.search(name)]
+    verdicts = [name for name in verdicts if _REWARD_WORD.search(name) or _VERDICT_WORD.search(name)]
+    in_words = [name for name, cells in columns.items() if column_roles.are_words(cells) and len(set(cells)) > 1]
+    return numbers or verdicts or list(filter(_OUTCOME_WORD.search, in_words))
 
 
 def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:

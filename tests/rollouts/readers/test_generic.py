@@ -514,3 +514,62 @@ def test_a_csv_with_semicolons_may_have_decimal_commas(tmp_path: Path, header: s
     run = read_run(tmp_path / "log.csv", ReadOptions(columns=ColumnNames(step=column)))
     rewards = [rollout.reward for group in run.groups for rollout in group.rollouts]
     assert rewards == [0.5, -1.25, 1.0, None] * 2
+
+
+_ASKED = [{"question": f"{of} + 1?", "response": str(sample), "reward": of % 2} for of in range(6) for sample in (0, 1)]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet"])
+@pytest.mark.parametrize(
+    ("templates", "renamed"),
+    [("Think.", {}), (["cot", "none"], {}), ("Think.", {"question": "input"}), ("v2", {"question": "problem"})],
+)
+def test_a_prompt_with_several_questions_is_their_template(
+    templates: str | list[str], renamed: dict[str, str], name: str, tmp_path: Path
+) -> None:
+    asked = [{renamed.get(key, key): cell for key, cell in row.items()} for row in _ASKED]
+    rows = [
+        {"prompt": templates[at // 2 % 2] if len(templates) == 2 else templates} | of for at, of in enumerate(asked)
+    ]
+    run = read_run(write_rows(tmp_path / name, rows))
+    by_step = read_run(write_rows(tmp_path / f"b{name[1:]}", [of | {"step": at // 4} for at, of in enumerate(rows)]))
+    assert [group.rewards for group in run.groups] == [(0, 0), (1, 1)] * 3
+    assert [(group.step, group.size) for group in by_step.groups] == [(step, 2) for step in (0, 0, 1, 1, 2, 2)]
+    assert any(line.startswith("Several questions have the same 'prompt'") for line in run.source.inferred)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [row | {"prompt": f"Q: {row['question']}", "question": "Which?"} for row in _ASKED],
+        [row | {"prompt": row["question"], "question": ("Which?", "How?")[at % 2]} for at, row in enumerate(_ASKED)],
+        [{"prompt": row["question"], "query": f"search {at}", "reward": 1} for at, row in enumerate(_ASKED)],
+    ],
+)
+def test_a_prompt_that_tells_questions_apart_is_one(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    assert [group.size for group in read_run(write(tmp_path / "a.jsonl", *rows)).groups] == [2] * 6
+
+
+@pytest.mark.parametrize("cells", [{"n": 4, "c": 1}, {"responses": ["a", "b", "c", "d"], "rewards": [1, 0, 0, 0]}])
+def test_a_template_beside_counts_or_lists_is_no_prompt(cells: dict[str, Any], tmp_path: Path) -> None:
+    rows = [{"prompt": {"system": "Think."}, "question": f"{at} + 1?"} | cells for at in range(6)]
+    for document in (rows, {"prompt": "cot_v2", "results": rows}):
+        run = read_run(write_rows(tmp_path / "a.json", document))
+        assert [sorted(group.rewards) for group in run.groups] == [[0, 0, 0, 1]] * 6
+
+
+@pytest.mark.parametrize("words", ["passed failed", "PASS timeout", "correct incorrect", "Yes no", "resolved error"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.json"])
+def test_verdicts_may_be_words_of_a_column_that_is_named(name: str, words: str, tmp_path: Path) -> None:
+    right, wrong = words.split()
+    rows = [{"task_id": at // 2, "status": right if at % 4 == 0 else wrong, "note": "n"} for at in range(8)]
+    path = write_rows(tmp_path / name, {"results": rows} if name == "a.json" else rows)
+    named = ReadOptions(columns=ColumnNames(reward="status"))
+    for rewards_only in (True, False):
+        run = read_run(path, named, rewards_only=rewards_only)
+        assert [group.rewards for group in run.groups] == [(1, 0), (0, 0)] * 2
+    assert "status" in refusal(path, "is not a log").partition("--reward-column ")[2]
+    rows[0]["status"] = "odd"
+    refusal(write_rows(tmp_path / "b.jsonl", rows[:1] + rows[-1:]), "the reward is text, 'odd'", named)
+    rows = [row | {"status": "success"} for row in rows]
+    assert "--reward-column status" not in refusal(write_rows(tmp_path / "c.jsonl", rows), "is not a log")

@@ -51,6 +51,48 @@ def test_numbers_that_every_prompt_has_and_that_count_nothing_are_settings(name:
     assert max(group.size for group in run.groups) == len(numbers)
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "num_each", "is_condition"),
+    [
+        *((name, ("en", "de"), 4, True) for name in ("lang", "prompt_template", "level")),
+        ("with_hint", (True, False), 2, True),
+        ("lang", ("en", "de"), 1, False),  # one sample each may be told apart by any word
+        ("hostname", ("en", "de"), 2, True),
+        ("gpu", ("a", "b"), 2, False),
+        ("label", ("good", "bad"), 2, False),  # the verdict in words
+        ("format", ("0", "1"), 2, False),  # numbers of CSV
+    ],
+)
+def test_words_that_divide_the_samples_of_all_prompts_alike_are_settings(
+    name: str, words: tuple[Any, ...], num_each: int, is_condition: bool, tmp_path: Path
+) -> None:
+    rows = [
+        {"id": task, name: word, "correct": word == "good" if name == "label" else (task + at) % 2}
+        for word in words
+        for task in range(10)
+        for at in range(num_each)
+    ]
+    for arms, num in ((rows, is_condition), (rows[:-1], False), ([row for row in rows if row["id"] < 9], False)):
+        sizes = {group.size for group in read_run(write(tmp_path / "a.jsonl", *arms)).groups}
+        assert max(sizes) == (num_each if num else 2 * num_each)
+
+
+@pytest.mark.parametrize("name", ["lang", "model"])
+def test_words_also_divide_rows_with_counts(name: str, tmp_path: Path) -> None:
+    rows = [{name: word, "id": task, "n": 4, "c": task % 4} for word in ("en", "de") for task in range(10)]
+    table = reward_table(read_run(write(tmp_path / "a.jsonl", *rows)).groups)
+    assert (set(table.size.tolist()), table.policies) == ({4}, ("en", "de"))
+    uneven = [row | {"n": 8 if row[name] == "de" else 4} for row in rows]
+    if name == "model":
+        assert len(read_run(write(tmp_path / "b.jsonl", *uneven)).groups) == 20
+
+
+def test_templates_of_the_same_questions_are_policies(tmp_path: Path) -> None:
+    rows = [{"prompt": word, "question": f"{at}?", "correct": at % 2} for word in ("cot", "none") for at in range(10)]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert (len(run.groups), reward_table(run.groups).policies) == (20, ("cot", "none"))
+
+
 def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_well(tmp_path: Path) -> None:
     rows = [{"task_id": at, "condition": arm, "passed": arm == "b"} for arm in "ab" for at in range(NUM_SEARCHED)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))

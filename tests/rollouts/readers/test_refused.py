@@ -76,6 +76,7 @@ def test_a_document_of_bytes_or_nested_too_deep_has_no_rows(tmp_path: Path, data
         ('{"step": 1, "prompt": "p", "scores": {"total": 1, "format": 0}}', "--reward-column scores.total"),
         ('{"text": "a", "reward": 1, "scores": {"total": 1}}', "taken to be 'reward'; name what rollouts of a group"),
         ('{"text": "a", "reward": 1}', "--prompt-column. Where no column does, write the prompt"),
+        ('{"completion": {"text": "a"}, "reward": 1}', "--prompt-column. Where no column does, write the prompt"),
         ('{"text": "a", "kl": 1}', "--group-column or --prompt-column and --step-column"),
     ],
 )

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import REWARD, RewardTable, numbered_policies
+from gradscope.rollouts.readers.column_roles import VERDICTS
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -108,7 +109,7 @@ def _evalplus_rows(samples: Cells) -> Columns:
 
 def _passed(status: Any) -> float | None:
     """1 for ``pass`` or, formerly, ``success``, 0 for ``fail``, ``timeout``, ...; None where the tests were not run."""
-    return float(status in ("pass", "success")) if isinstance(status, str) else None
+    return VERDICTS.get(status, 0.0) if isinstance(status, str) else None
 
 
 EVALPLUS = RowFormat(

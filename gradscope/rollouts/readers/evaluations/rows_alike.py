@@ -56,6 +56,7 @@ class LogColumns(Struct, frozen=True, kw_only=True):
     named: ColumnNames  # by the user
     step: str | None  # the column of steps
     benchmark: str | None  # the column of the benchmark within which ids count
+    level: int | None = None  # which of the keys that lead to samples names their policy
     rewards: frozenset[str]  # the numbers of samples that are those of reward functions
     end: str | None = None  # what says of samples how they ended
 

@@ -32,6 +32,7 @@ from gradscope.rollouts.readers.evaluations.shapes import (
     NAMES,
     NO_COLUMNS,
     ROW_IDS,
+    TOTALS,
     PromptPart,
     PromptSamples,
     cells_around,
@@ -49,7 +50,7 @@ from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.endings import are_cut_off, end_column
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
 from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, has_more_rows, peek
-from gradscope.rollouts.readers.parsing.tables import expand, read_rows
+from gradscope.rollouts.readers.parsing.tables import expand, read_rows, stem_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
@@ -72,6 +73,9 @@ _EVALUATION = re.compile(
     re.IGNORECASE,
 )
 """Keys of whole evaluations, whose counts are their totals."""
+CHUNK = r"(part|shard|rank|chunk|worker)[-_.]?[0-9]+|[0-9]+-of-[0-9]+"
+"""What names of files say that hold some of the prompts each, of which positions and lines are their own."""
+_CHUNK = re.compile(f"({CHUNK})$")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
 _NUM_ELEMENTS_EACH = 24  # the same of the lists in each of several rows
@@ -96,6 +100,7 @@ def _read(request: ReadRequest) -> Run:
     request = _with_entry(request, rows)
     layout = _listed(rows, request)
     if layout:
+        _refuse_excerpts(request.path, rows)
         run = generic.read_flat(request, format=FORMAT.name, with_steps=True, layout=layout)
         of_script = replace(run, source=replace(run.source, format=generic.FORMAT.name))  # where it has steps
         return with_run_files(request, of_script) if any(run.steps) else run
@@ -115,6 +120,8 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
     of_many = [(row, *of) for row in many for of in islice(prompt_rows(row, request.columns), num_parts)]
     first = [cells_around(row) | dict(part) for row, _, part, _ in of_many]
+    nameless = [(row, keys) for row, keys, part, _ in of_many if part.keys().isdisjoint(roles.POLICIES)]
+    level = _level_of_policies([(str(id(row)), *keys) for row, keys in nameless], are_rows=len(many) > 1)
     named_key, counted = roles.key_of(request.columns), None
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
     if step_key is None:
@@ -126,16 +133,20 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     grouping = grouping_of(
         first,
         replace(_names_in(first), step=step_key) if named_key is None else request.columns,
-        lambda names: () if has_steps else setting_columns(first, names, are_first=are_first),
+        lambda names: () if has_steps else setting_columns(first, names, "name", are_first=are_first),
         is_key_named=named_key is not None,
         are_first=are_first,
     )
-    apart, question = grouping.settings, grouping.names.prompt if grouping.has_questions else request.columns.prompt
+    apart, question = grouping.settings, (request.columns if grouping.names.prompt_id else grouping.names).prompt
     columns = replace(request.columns, prompt=question)
     listed = [samples for *_, samples in of_many if isinstance(samples, PromptSamples)]
+    if {of.shape for of in listed} == {"objects"}:
+        _refuse_excerpts(request.path, rows)
     names, rewards = dict.fromkeys(chain.from_iterable(of.further for of in listed)), _rewards_in(listed)
     end = end_column(names, lambda name: list(chain.from_iterable(of.further.get(name, ()) for of in listed)))
-    log_columns = LogColumns(named=columns, step=step_key, benchmark=grouping.benchmark, rewards=rewards, end=end)
+    log_columns = LogColumns(
+        named=columns, step=step_key, benchmark=grouping.benchmark, level=level, rewards=rewards, end=end
+    )
     to_columns = partial(_to_columns, columns=log_columns, apart=apart)
     files = expand(request.path)
     alike = None if apart else partial(table_alike, columns=log_columns)
@@ -171,6 +182,23 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
         groups=groups,
         quarantine=quarantine,
     )
+
+
+def _level_of_policies(paths: Sequence[tuple[str, ...]], *, are_rows: bool) -> int | None:
+    """Which of the keys that lead from rows to samples name policies: the fewest whose other keys are mostly shared.
+
+    Keys that lead to numbers, as those of benchmarks do as well, say so; those in several rows need not.
+    """
+    levels = list[tuple[int, int]]()
+    for at in range(1, min(map(len, paths), default=0)):
+        names: dict[tuple[str, ...], set[str]] = {}
+        for path in paths:
+            names.setdefault(path[:at] + path[at + 1 :], set()).add(path[at])
+        every, num_shared = set[str]().union(*names.values()), sum(len(of) > 1 for of in names.values())
+        is_said = are_rows or any(map(nested.POLICY.search, every)) or not all(rest[-1].isdecimal() for rest in names)
+        if is_said and len(every) < len(names) < 2 * num_shared:
+            levels.append((len(every), at - 1))
+    return min(levels)[1] if levels else None
 
 
 def _rewards_in(prompts: Sequence[PromptSamples]) -> frozenset[str]:
@@ -244,14 +272,8 @@ def _has_share(part: Mapping[str, Any], samples: PromptSamples) -> bool:
 
 
 def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
-    """Where rows have rollouts within; an InputError where a document counts more samples than it lists."""
+    """Where rows have rollouts within."""
     name = _list_of_samples(rows, request)
-    counts = None if name is None else from_counts(rows[0], NO_COLUMNS)
-    if name is not None and isinstance(counts, PromptSamples) and len(counts) > len(rows[0][name]):
-        raise InputError(
-            f"{request.path} counts {len(counts):,} samples and lists {len(rows[0][name]):,} of them in {name!r}.",
-            hint="Give the file with all samples of each prompt.",
-        )
     if name is not None:
         return (Level(name=name),)
     present = roles.columns_in(roles.with_entries(rows, request.columns))
@@ -274,6 +296,29 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
         has_ids = hold_tokens(within)
         return layout if steps - set(present) or (steps and has_ids) else ()
     return layout
+
+
+def _refuse_excerpts(path: Path, node: Any) -> int:
+    """The number of rows in the lists of a document; an InputError where totals beside them are of more samples."""
+    if not isinstance(node, dict):
+        return sum(max(1, _refuse_excerpts(path, row)) for row in node) if parse.is_list_of_objects(node) else 0
+    listed = {name: num for name, cell in node.items() if (num := _refuse_excerpts(path, cell))}
+    objects = (cell for name, cell in node.items() if isinstance(cell, dict) and name not in listed)
+    num, total = sum(listed.values()), max(map(_total_of, (node, *objects)))
+    if 0 < num < total:
+        raise InputError(
+            f"{path} counts {total:,} samples and lists {num:,} of them in {next(iter(listed))!r}.",
+            hint="Give the file with all samples of each prompt.",
+        )
+    return num
+
+
+def _total_of(node: Mapping[str, Any]) -> int:
+    """Of how many samples an object says how many, or what share, were right; 0 of another."""
+    if isinstance(counts := from_counts(node, NO_COLUMNS), PromptSamples):
+        return len(counts)
+    has_share = any(nested.TOTAL.search(name) and parse.is_number(cell) for name, cell in node.items())
+    return parse.whole_number(node.get(roles.first_present(node, TOTALS) or "")) or 0 if has_share else 0
 
 
 def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:
@@ -312,20 +357,26 @@ def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     num_elements = _NUM_PARTS if len(rows) == 1 else _NUM_ELEMENTS_EACH
     first = (beginning(row, MAX_DEPTH, _NUM_PARTS, num_elements) for row in rows)
     parts = [(row, samples) for row in first for _, _, samples in islice(prompt_rows(row, columns), 1)]
-    counts = [row for row, samples in parts if isinstance(samples, PromptSamples) and samples.shape == COUNTS]
-    benchmark = benchmark_column(counts, _names_in(counts))
-    prompts = {_identify(row, str(index), benchmark=benchmark)[0] for index, row in enumerate(counts)}
+    of_counts = [of for of in parts if isinstance(of[1], PromptSamples) and of[1].shape == COUNTS]
+    counts, sizes = [row for row, _ in of_counts], [len(samples) for _, samples in of_counts]
+    names = _names_in(counts)
+    benchmark, question = benchmark_column(counts, names), None if names.prompt_id else names.prompt
+    ids = (_identify(row, str(index), benchmark=benchmark)[0] for index, row in enumerate(counts))
+    ids = (parse.text_of(row[question]) for row in counts) if question else ids
+    prompts = [(name, str(cells_around(row))) for name, row in zip(ids, counts, strict=True)]
     is_named = columns.num_samples is not None or columns.num_correct is not None
-    # Where most prompts have several rows, what looks like counts are single samples numbered n.
-    return len(parts) > len(rows) / 2 and (is_named or len(counts) < 2 or len(prompts) > len(counts) / 2)
+    # Where most prompts have several rows, each of another n, this numbers single samples.
+    are_counts = 2 * len(set(prompts)) > len(counts) or len(set(zip(prompts, sizes, strict=True))) == len(set(prompts))
+    return len(parts) > len(rows) / 2 and (is_named or len(counts) < 2 or are_counts)
 
 
-def _names_in(parts: Iterable[Mapping[str, Any]]) -> ColumnNames:
+def _names_in(parts: Sequence[Mapping[str, Any]]) -> ColumnNames:
     """The columns of ids and texts of prompts in some rows or parts that hold samples."""
     keys = roles.columns_in(parts)
     named = roles.first_present(keys, ROW_IDS) or next(filter(roles.PROMPT_NUMBER.fullmatch, keys), None)
-    prompt = roles.first_present(keys, roles.USUAL["prompt"])
-    return ColumnNames(prompt_id=named, prompt=prompt if named else None)
+    first = ColumnNames(prompt_id=named, prompt=roles.first_present(keys, roles.USUAL["prompt"]))
+    columns = roles.with_question(parts, first, NO_COLUMNS)
+    return columns if named or columns != first else NO_COLUMNS
 
 
 def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()) -> Columns:
@@ -421,6 +472,9 @@ def _prompts_of(
             continue
         if columns.benchmark is not None and columns.benchmark in row:
             part = {columns.benchmark: row[columns.benchmark], **part}
+        if columns.level is not None and len(keys) > columns.level and part.keys().isdisjoint(roles.POLICIES):
+            part, keys = {"policy": keys[columns.level], **part}, keys[: columns.level] + keys[columns.level + 1 :]
+            part = part if keys else {name: row[name] for name in NAMES if name in row} | part
         name, how = (
             _identify(part, location, keys, columns.benchmark) if named is None else (parse.text_of(part[named]), named)
         )
@@ -474,8 +528,11 @@ def _identify(
     if number := next(filter(roles.PROMPT_NUMBER.fullmatch, row), None):
         name, names = parse.text_of(row[number]), ", ".join(filter(None, (benchmark, number)))
         return parse.in_environment(row.get(benchmark or ""), name), names
-    line = location.rpartition(":")[2]
-    return ("/".join(outer_keys if line == "1" else (line, *outer_keys)), _BY_KEYS) if outer_keys else (line, _BY_LINES)
+    file, _, line = location.rpartition(":")
+    is_position = not outer_keys or outer_keys[-1].isdecimal()
+    chunk = [of[0] for of in [_CHUNK.search(stem_of(Path(file)))] if of and is_position]
+    lines = [] if outer_keys and line == "1" else [line]
+    return "/".join((*chunk, *lines, *outer_keys)), _BY_KEYS if outer_keys else _BY_LINES
 
 
 FORMAT = Format(

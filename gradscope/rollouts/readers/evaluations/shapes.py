@@ -49,7 +49,8 @@ _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_respo
 _PREDICTIONS = ("pred", "prediction", "predicted", "response", "completion", "generation", "model_answer")
 PROMPTS = tuple(name + plural for name in (*USUAL["prompt"], *USUAL["prompt_id"]) for plural in ("", "s"))
 
-_TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
+TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
+_OF_EACH = ("n_samples", "num_samples", "num_rollouts")  # those that count items less often, wherever they stand
 _RIGHTS = ("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "correct", "passed")
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
 _COUNTS_OF_PROMPTS = re.compile(r"per_\w+_(correct|passed)|(num|n)_(correct|passed)|(correct|passed)_counts?")
@@ -123,18 +124,21 @@ def listed_prompts(row: Mapping[str, Any], reward: str | None) -> list[dict[str,
     return []
 
 
-PromptPart = tuple[tuple[str, ...], Mapping[str, Any], PromptSamples | str]
+Keys = tuple[str, ...]
+PromptPart = tuple[Keys, Mapping[str, Any], PromptSamples | str]
 
 
 def prompt_rows(
-    node: Any, columns: ColumnNames = NO_COLUMNS, depth: int = MAX_DEPTH, keys: tuple[str, ...] = ()
+    node: Any, columns: ColumnNames = NO_COLUMNS, depth: int = MAX_DEPTH, keys: Keys = (), above: Sequence[Any] = ()
 ) -> Iterator[PromptPart]:
     """The parts of a nested document that hold samples, outermost first, down to ``depth`` levels.
+
+    What is ``above`` the node may say how many samples its counts are of.
 
     Yields:
         The keys and list indices that lead from the document to the part, after ``keys``; the part; its samples.
     """
-    of_counts = columns if columns.num_correct else _listed_counts(mapping_of(node))
+    node, of_counts = (node, columns) if columns.num_correct else _listed_counts(node, above)
     rights = of_counts.num_correct or ""
     counts = node.get(rights) if isinstance(node, dict) else None
     is_by_prompt = isinstance(node, dict) and _are_prompts(node)
@@ -155,16 +159,16 @@ def prompt_rows(
             yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
     elif isinstance(node, (dict, list)) and depth and not _is_sample(node, columns.reward):
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
-        around = cells_around(mapping_of(node)) if keys else {}
-        of_keys = key_column(node if isinstance(node, dict) else _by_name(node))
+        around = cells_around(mapping_of(node), is_row=not keys)
+        of_keys = key_column(node if isinstance(node, dict) else _by_name(node), is_whole=not keys)
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             own = around
             if is_by_prompt:
                 own, has_lists = around | {"prompt": key}, list in map(type, mapping_of(item).values())
                 item = item if has_lists else {"samples": item if isinstance(item, list) else [item]}
-            elif of_keys and rows_under(item) and (keys or of_keys != "benchmark"):  # a document may list one benchmark
+            elif of_keys and rows_under(item):
                 own = around | {of_keys: key if isinstance(node, dict) else text_of(mapping_of(item).get("name"))}
-            inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
+            inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)), (*above, node))
             parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
             if first := next(parts, None):
                 yield first
@@ -181,14 +185,19 @@ def _is_sample(node: Any, reward: str | None) -> bool:
     return isinstance(node, dict) and is_number(node.get(reward or "")) and not node.keys().isdisjoint(NAMES)
 
 
-def _listed_counts(node: Mapping[str, Any]) -> ColumnNames:
-    """The list of how many samples of each prompt were right, and beside it the number of samples of each."""
-    total = first_present(node, _TOTALS)
-    lists = {name: cell for name, cell in node.items() if _COUNTS_OF_PROMPTS.fullmatch(name) and isinstance(cell, list)}
-    for name, cell in lists.items() if total and len(lists) == 1 else ():
-        if {int}.issuperset(map(type, cell)):
-            return ColumnNames(num_samples=total, num_correct=name)
-    return NO_COLUMNS
+def _listed_counts(node: Any, above: Sequence[Any]) -> tuple[Any, ColumnNames]:
+    """An object with one list of how many samples of each prompt were right, and the number of samples of each.
+
+    It may stand around the object, or in one beside it, where it is not the number of prompts.
+    """
+    cells = mapping_of(node).items()
+    lists = [name for name, cell in cells if isinstance(cell, list) and _COUNTS_OF_PROMPTS.fullmatch(name)]
+    if len(lists) != 1 or not {int}.issuperset(map(type, node[lists[0]])):
+        return node, NO_COLUMNS
+    around = (of for outer in map(mapping_of, (*above, node)) for of in map(mapping_of, (outer, *outer.values())))
+    sizes = {name: of[name] for of in around for name in _OF_EACH if of.get(name) not in (None, len(node[lists[0]]))}
+    total = first_present(node, TOTALS) or first_present(sizes, _OF_EACH)
+    return sizes | node, ColumnNames(num_samples=total, num_correct=lists[0]) if total else NO_COLUMNS
 
 
 def _are_prompts(node: Mapping[str, Any]) -> bool:
@@ -208,9 +217,10 @@ def _by_name(rows: Sequence[Any]) -> dict[str, Any]:
     return {text_of(mapping_of(row).get("name")): row for row in rows} if is_named else {}
 
 
-def cells_around(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What an object says of all prompts within it."""
-    return {name: cell for name, cell in node.items() if name in _AROUND or (name in ARMS and isinstance(cell, str))}
+def cells_around(node: Mapping[str, Any], *, is_row: bool = False) -> dict[str, Any]:
+    """What an object says of all prompts within it, as a row that lists them by its name."""
+    arms = (*ARMS, "name") if is_row and rows_under(node) else ARMS
+    return {name: cell for name, cell in node.items() if name in _AROUND or (name in arms and isinstance(cell, str))}
 
 
 def _verdicts_by_id(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
@@ -390,12 +400,12 @@ def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples |
     rights = (name for name in _RIGHTS if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
     right = columns.num_correct or first_present(row, rights)
     lists = (name for name in TEXT_LISTS if right not in _ALSO_VERDICTS and isinstance(row.get(name), list))
-    total = columns.num_samples or first_present(row, _TOTALS) or next(lists, None)
+    total = columns.num_samples or first_present(row, TOTALS) or next(lists, None)
     if total is None or right is None or total not in row or right not in row:
         return None
     if columns == NO_COLUMNS and len(row) > _MANY_TOKENS and set(map(type, row.values())) == {int}:
         return None  # the numbers of tokens, or of letters, n and c among them
-    is_list = total not in _TOTALS and isinstance(row[total], list)  # of the samples themselves
+    is_list = total not in TOTALS and isinstance(row[total], list)  # of the samples themselves
     n, c = len(row[total]) if is_list else whole_number(row[total]), whole_number(row[right])
     if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
         return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"

@@ -135,9 +135,11 @@ _OF_ROLLOUTS = (
 
 
 def hold_rollouts(columns: Mapping[str, Column]) -> bool:
-    """Whether any column that is usual for rollouts holds texts or lists, or rows are turns of episodes."""
+    """Whether a column that is usual for rollouts has texts or lists, or objects of these, or rows are turns."""
     further = {key: cells for key, cells in columns.items() if not isinstance(cells, Numbers)}
-    return are_turns(further) or any(_indices_of(further[key], str, list) for key in _OF_ROLLOUTS if key in further)
+    usual = [further[key] for key in _OF_ROLLOUTS if key in further]
+    within = [list(cells[at].values()) for cells in usual for at in _indices_of(cells, dict)]
+    return are_turns(further) or any(_indices_of(cells, str, list) for cells in (*usual, *within))
 
 
 def steps_in(table: MetricTable, keys: Iterable[str]) -> Counts:

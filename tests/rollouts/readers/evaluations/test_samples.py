@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations import samples
 from gradscope.rollouts.readers.evaluations.shapes import objects_as_lists, prompt_rows, refuse_lone_list
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS
-from tests.rollouts.readers.lines import write_lines
+from tests.rollouts.readers.lines import write_lines, write_rows
 
 LEAF = {"scores": [1.0, 0.0], "responses": ["a", "b"]}
 
@@ -284,6 +285,15 @@ def test_totals_of_an_evaluation_are_no_counts_of_one_prompt(tmp_path: Path, mon
     assert "for each sample or prompt" in str(alone.value.hint)
     with pytest.raises(InputError, match=r"counts 3 samples and lists 1 of them in 'per_q'"):
         read(tmp_path, {**TOTALS, "per_q": [{"question": "a", "correct": True}]})
+    for totals in (
+        {"accuracy": 0.6, "total": 4},
+        {"summary": TOTALS | {"n": 4}},
+        {"num_samples": 4, "mean_reward": 0.5},
+    ):
+        shown = {"examples": [{"question": of, "response": "?", "correct": True} for of in "abc"]}
+        for document in (totals | shown, {"evals": [{"model": of} | totals | shown for of in "ab"]}):
+            with pytest.raises(InputError, match=r"counts 4 samples and lists 3 of them in 'examples'"):
+                read_run(write_rows(tmp_path / "a.json", document))
     slices = [{"total": 4 * n, "correct": n, "accuracy": 0.25} for n in range(1, 20)]
     with pytest.raises(InputError, match="holds 19 pairs of counts and names no prompt"):
         read(tmp_path, {"by_level": slices})
@@ -709,3 +719,67 @@ def test_ids_count_within_the_benchmark_that_rows_name(name: str, cells: dict[st
     assert run.source.inferred == (f"Prompts are told apart by {name}, problem_id.",)
     once = [row | {"problem_id": at} for at, row in enumerate(rows)]
     assert [group.prompt_id for group in read(tmp_path, *once).groups] == [str(at) for at in range(7)]
+
+
+def policies_of(path: Path) -> tuple[tuple[str, ...], int, set[int]]:
+    """The policies of a log, the number of its prompts, and the sizes of its groups."""
+    table = reward_table(read_run(path).groups)
+    return table.policies, len(table.prompts), set(table.size.tolist())
+
+
+_VERDICTS = {f"t{at}": [1, 0, at % 2, 0] for at in range(10)}
+_BY_NUMBER = {str(at): [1, 0, at % 2, 0] for at in range(10)}
+_OF_PROMPT = [{"id": at, "completions": list("abcd"), "correct": [1, 0, at % 2, 0]} for at in range(10)]
+
+
+@pytest.mark.parametrize("names", [("base", "tuned"), ("checkpoint 1", "checkpoint 2")])
+@pytest.mark.parametrize(
+    "under",
+    [
+        *(lambda names, of=of: dict.fromkeys(names, of) for of in (_VERDICTS, _BY_NUMBER)),
+        lambda names: {"k": 4, "results": dict.fromkeys(names, _VERDICTS)},
+        lambda names: {name: {of: {"texts": ["?"] * 4, "correct": c} for of, c in _VERDICTS.items()} for name in names},
+        lambda names: {of: {name: {"n": 4, "c": 2} for name in names} for of in _VERDICTS},
+        lambda names: [{"id": of} | {name: {"n": 4, "c": 2} for name in names} for of in _BY_NUMBER],
+        *(lambda names, key=key: [{key: name, "results": _OF_PROMPT} for name in names] for key in ("model", "name")),
+        lambda names: {name: {"per_question_correct": [1, 2] * 5, "n_samples": 4} for name in names},
+        lambda names: {name: {"correct_counts": [1, 2] * 5} for name in names} | {"about": {"n_samples": 4}},
+        lambda names: {"num_samples": 4, "of": {name: {"n_correct": [1, 2] * 5} for name in names}},
+    ],
+)  # fmt: skip
+def test_samples_under_the_names_of_policies_are_theirs(under: Any, names: tuple[str, str], tmp_path: Path) -> None:
+    suffix = ".jsonl" if isinstance(under(names), list) else ".json"
+    for name in {"a.json", f"a{suffix}"}:
+        assert policies_of(write_rows(tmp_path / name, under(names))) == (names, 10, {4})
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda cell: [{"id": at, "texts": ["?"] * 4, "correct": cell} for at in range(10)],
+        lambda cell: {str(at): cell for at in range(10)},
+    ],
+)
+def test_benchmarks_of_the_same_numbers_are_kept_apart(of: Callable[[Any], Any], tmp_path: Path) -> None:
+    document = {"aime": of([0, 1, 0, 0]), "math": of([1, 1, 0, 1])}
+    assert policies_of(write_rows(tmp_path / "a.json", document)) == ((), 20, {4})
+    rows = [{"benchmark": name, "results": _OF_PROMPT} for name in ("aime", "math")]
+    assert policies_of(write_rows(tmp_path / "b.json", rows)) == ((), 20, {4})
+    failed = {"all": _OF_PROMPT, "failures": _OF_PROMPT[:2]}
+    assert policies_of(write_rows(tmp_path / "c.json", failed)) == ((), 10, {4})
+
+
+def test_the_number_of_items_is_not_that_of_samples(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.json", {"a": {"per_question_correct": [1, 2]}, "config": {"num_samples": 2}})
+    with pytest.raises(InputError, match="is not a log that gradscope knows"):
+        read_run(path)
+
+
+@pytest.mark.parametrize(
+    "of", [{"m": {"n_correct": [3] * 5, "n": 4}}, [{"n": 4, "c": 3}] * 5, {key: {"n": 4, "c": 3} for key in "01234"}]
+)
+@pytest.mark.parametrize(("files", "num_prompts"), [("a_chunk0 a_chunk1", 10), ("1-of-2 2-of-2", 10), ("rs0 rs1", 5)])
+def test_positions_count_within_a_chunk(of: Any, files: str, num_prompts: int, tmp_path: Path) -> None:
+    for name in files.split():
+        write_rows(tmp_path / f"{name}.json", of)
+    assert policies_of(tmp_path) == ((), num_prompts, {40 // num_prompts})
