@@ -238,18 +238,10 @@ def as_number(cell: Any) -> float:
 
 _PASSED = ("pass", "passed", "success", "correct", "right", "accepted", "solved", "resolved", "yes")
 _FAILED = (
-    "fail",
-    "failed",
-    "failure",
-    "incorrect",
-    "wrong",
-    "wrong answer",
-    "rejected",
-    "unsolved",
-    "unresolved",
-    "no",
+    *("fail", "failed", "failure", "incorrect", "wrong", "wrong answer", "rejected", "unsolved", "unresolved", "no"),
+    *("error", "timeout", "timed out", "timed_out"),
 )
-VERDICTS = dict.fromkeys(_PASSED, 1.0) | dict.fromkeys((*_FAILED, "error", "timeout", "timed out", "timed_out"), 0.0)
+VERDICTS = dict.fromkeys(_PASSED, 1.0) | dict.fromkeys(_FAILED, 0.0)
 """A verdict in a word, as tests and judges give it -> the reward."""
 
 

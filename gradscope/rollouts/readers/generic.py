@@ -230,6 +230,8 @@ def _known_columns(request: ReadRequest, first: _FirstRows) -> ColumnNames:
     """
     columns = _require(roles.resolve_columns(first.names, request.columns), first.names, request.path)
     columns = _with_step(roles.with_question(first.many_with_entries, columns, request.columns), first)
+    if request.columns.prompt_id is None and _ids_number_rows(first.many_with_entries, columns):
+        columns = replace(columns, prompt_id=None)
     _require_numbers(request, first.plain, columns)
     asked = {(text_of(row.get(columns.prompt_id or "")), text_of(row.get(columns.prompt or ""))) for row in first.rows}
     of_states = columns.prompt_id is not None and 2 * len({of for of, _ in asked}) < len(asked)  # states of a world
@@ -245,6 +247,15 @@ def _known_columns(request: ReadRequest, first: _FirstRows) -> ColumnNames:
     if "filtered_resps" in own:  # of an older lm-eval, which scores the same responses after each filter
         refuse_copies(request.path, ["", "", "doc_id", "resps"])
     return columns
+
+
+def _ids_number_rows(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> bool:
+    """Whether ids of prompts are those of samples: each row has its own, and several texts have as many rows each."""
+    if columns.prompt_id is None or columns.prompt is None or (columns.group or columns.step) is not None:
+        return False
+    ids = {text_of(row.get(columns.prompt_id)) for row in rows}
+    *sizes, last = Counter(text_of(row.get(columns.prompt)) for row in rows).values()
+    return len(ids) == len(rows) and len(sizes) > 1 and 1 < max(sizes) == min(sizes) >= last
 
 
 def _with_step(columns: ColumnNames, first: _FirstRows) -> ColumnNames:

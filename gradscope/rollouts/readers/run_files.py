@@ -123,13 +123,13 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
             unread = f"Metrics lie in {tables[0]}, but rollouts in {other} too: of which is not known; none were read."
             return replace(run.with_missing(unread), unread_metrics=unread)
         if tables:
-            metrics = table_metrics(tables[0], quarantine)
-            if metrics and len(run.steps) > 1 and metrics.keys().isdisjoint(run.steps):
+            logged = table_metrics(tables[0], quarantine)
+            if logged and len(run.steps) > 1 and logged.keys().isdisjoint(run.steps):
                 unread = f"Metrics in {tables[0]} are of other steps than the rollouts, and none were read."
                 return replace(run.with_missing(unread), unread_metrics=unread)
             inferred = (*run.source.inferred, f"Metrics are those of {tables[0]}.")
             run = replace(run, source=replace(run.source, inferred=inferred))
-            return _with(run, tables, metrics, quarantine)
+            return _with(run, tables, logged, quarantine)
     return run
 
 

@@ -196,6 +196,15 @@ def test_file_numbers_are_no_steps_of_prompts_that_are_all_the_same_or_all_other
     assert ({group.step for group in groups}, sum(group.size for group in groups)) == ({0}, 16)
 
 
+@pytest.mark.parametrize(("sizes", "num_prompts"), [((4, 4, 4), 3), ((4, 4, 3), 3), ((4, 3, 4), 11), ((12,), 12)])
+def test_ids_of_rows_are_no_ids_of_prompts(sizes: tuple[int, ...], num_prompts: int, tmp_path: Path) -> None:
+    texts = [f"question {at}" for at, size in enumerate(sizes) for _ in range(size)]
+    rows = [{"prompt_id": f"row{at}", "prompt": text, "reward": at % 2} for at, text in enumerate(texts)]
+    path = write(tmp_path / "log.jsonl", *rows)
+    assert len(read_run(path).groups) == num_prompts
+    assert len(read_run(path, ReadOptions(columns=ColumnNames(prompt_id="prompt_id"))).groups) == len(rows)
+
+
 def test_a_folder_of_folders_has_no_columns(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     write(tmp_path / "a" / "rollouts.jsonl", {"step": 1, "prompt": "p", "reward": 1})
