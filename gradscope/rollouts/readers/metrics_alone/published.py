@@ -215,8 +215,7 @@ class PrintedLines:
         if first is not None:  # as in W&B's warning of an entry that it drops
             return {**values, "step": int(first["step"])}
         if before:
-            repeated = before.keys() - {"step"}
-            return {"step": before["step"], **{key: values[key] for key in values if key not in repeated}}
+            return {"step": before["step"], **{key: values[key] for key in values if key not in before}}
         self._position += 1
         self.unnumbered.append((location, values, self._bar, self._position))
         return None
