@@ -174,6 +174,8 @@ def parse_line(line: bytes) -> dict[str, Any] | str:
         if (cut := line.rstrip()).endswith(b"},"):
             return parse_line(cut[:-1] + b"\n")
         return "the line is not JSON" if line.endswith(b"\n") else CUT_OFF
+    if isinstance(row, list) and row and isinstance(row[0], dict):
+        return "the line is a list of rows, as a .json file has it"
     return row if isinstance(row, dict) else "the line is not a JSON object"
 
 
