@@ -214,7 +214,7 @@ def _noise_within(rows: StepRows, advantage: str) -> Estimate:
     weights = np.zeros((len(parts), len(rows.group_ids)))
     for row, part, own in zip(weights, parts, advantages_of(rows, parts, advantage), strict=True):
         row[part.index] = own
-    return alignment.noise_within(weights @ rows.gram @ weights.T)
+    return alignment.noise_within(geometry.update_gram(rows.gram, weights))
 
 
 def _size(rows: StepRows, weights: Array, groups: NDArray[np.int64]) -> dict[str, Estimate]:

@@ -39,7 +39,7 @@ from gradscope.diagnostics.rank.spectrum import (
     spectrum_of,
 )
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.geometry import CHANNELS, channels, row_norms
+from gradscope.metrics.gram.geometry import CHANNELS, channels, row_norms, update_gram
 from gradscope.metrics.gram.spectrum import (
     NULLS,
     Array,
@@ -380,7 +380,7 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         gram, sums = self.gradients(index, advantages), None
         if by_group:
             sums = np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1)
-            gram = sums @ gram @ sums.T
+            gram = update_gram(gram, sums)
         rows = self.rows.score_rows if self.is_scalar else None
         rows = None if rows is None or rows.shape[1] >= len(gram) else rows[index]
         return ScoreVectors(gram=self.rows.gram[np.ix_(index, index)][None], rows=rows, sums=sums), advantages, gram

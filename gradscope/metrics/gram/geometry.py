@@ -194,8 +194,18 @@ def group_sums(gram: ArrayLike, index: ArrayLike) -> Array:
     groups = np.asarray(index, dtype=np.int64)
     if groups.shape != (len(matrix),) or np.any(groups < 0):
         raise ValueError(f"{len(matrix)} group numbers from 0 are needed, got shape {groups.shape}")
-    members = np.eye(int(groups.max(initial=-1)) + 1)[groups]
-    return np.asarray(members.T @ matrix @ members, dtype=np.float64)
+    return _gram_of_sums(np.eye(int(groups.max(initial=-1)) + 1)[groups].T, matrix)
+
+
+def _gram_of_sums(weights: Array, gram: Array) -> Array:
+    """W G W', [F, F]; zero where its terms cancel but for rounding, as those of equal completions do."""
+    products, sizes = weights @ gram @ weights.T, np.abs(weights) @ np.abs(gram) @ np.abs(weights.T)
+    products = np.where(np.abs(products) > _CANCELED * sizes, products, 0.0)
+    return np.asarray((products + products.T) / 2, dtype=np.float64)
+
+
+_CANCELED = 1e-6
+"""Of the terms' sizes: gradients in float32 are known to 1e-7 of them."""
 
 
 def update_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
@@ -212,7 +222,7 @@ def update_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
     matrix, weights = checked_gram(score_gram), np.asarray(advantages, dtype=np.float64)
     if weights.ndim != 2 or weights.shape[1] != len(matrix):
         raise ValueError(f"rows of {len(matrix)} advantages are needed, got shape {weights.shape}")
-    return np.asarray(weights @ matrix @ weights.T, dtype=np.float64)
+    return _gram_of_sums(weights, matrix)
 
 
 def between_groups(gram: ArrayLike, index: ArrayLike) -> Estimate:

@@ -272,3 +272,17 @@ def test_what_is_no_norm_is_refused(norms: object) -> None:
 def test_dead_groups_are_counted_whole() -> None:
     assert geometry.zero_groups([0.0, 0.0, 1.0, 0.0, 0.0], [3, 3, 1, 1, 2]).value == pytest.approx(2 / 3)
     assert geometry.zero_groups([], []).undefined == "there are no rows"
+
+
+def test_rows_that_cancel_but_for_rounding_have_no_sum() -> None:
+    """As the gradients of equal completions do, whose advantages add up to zero."""
+    one = np.random.default_rng(0).normal(size=40).astype(np.float32)
+    equal = np.stack([one * np.float32(1 + 1e-7 * at) for at in range(4)]).astype(np.float64)
+    gram, advantages = equal @ equal.T, np.array([[0.1, 0.2, 0.3, -0.6], [1.0, 1.0, 1.0, 1.0]])
+    sums = geometry.update_gram(gram, advantages)
+    assert sums[0].tolist() == sums[:, 0].tolist() == [0.0, 0.0]
+    assert sums[1, 1] == pytest.approx(16 * float(one @ one), rel=1e-5)
+    weighed = geometry.gradient_gram(gram, advantages[0])
+    assert geometry.group_sums(weighed, [0] * 4).tolist() == [[0.0]]
+    apart = geometry.gradient_gram(np.eye(4), advantages[0])
+    assert geometry.group_sums(apart, [0] * 4).item() == pytest.approx(0.5)
