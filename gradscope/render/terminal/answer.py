@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from msgspec import Struct
 from rich.console import Console, Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.layout import bullet
+from gradscope.render.terminal.layout import UNBOUND, bullet
 from gradscope.render.terminal.names import ALL, TABLES, VERDICT
 from gradscope.render.words import QUIET, STYLES, Footnotes, Tone, cell
 
@@ -82,9 +83,10 @@ def _further_tables(names: Sequence[str]) -> list[Text]:
 
 
 def _height(parts: Sequence[RenderableType]) -> int:
-    """Lines on a terminal of 80 columns, whatever the actual width: an answer is the same everywhere."""
+    """Lines on a terminal of 80 columns, a row of a table in one, whatever the width: an answer is the same everywhere."""
     console = Console(file=io.StringIO(), width=_WIDTH, markup=False, emoji=False, highlight=False)
-    return sum(len(console.render_lines(part)) for part in parts)
+    unbound = console.options.update(width=UNBOUND)
+    return sum(len(console.render_lines(part, unbound if isinstance(part, Table) else None)) for part in parts)
 
 
 def _fitting_items(items: Sequence[RenderableType], lines: int) -> list[RenderableType]:

@@ -22,7 +22,7 @@ from gradscope.render.views import view
 from gradscope.results.source import Source
 
 WIDTH = 80  # columns that every table fits; further columns of a terminal go to intervals, courses and texts
-_UNBOUND = 10_000
+UNBOUND = 10_000
 _LEAST_BARS, _SYLLABLE = 8, 4  # characters of a course and of a broken word; fewer show nothing
 _BARS = "▁▂▃▄▅▆▇█"
 _MISSING, _NOT_FINITE = "·", "!"
@@ -73,7 +73,7 @@ class _Fitted(Table):
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown, unbound = copy(self), options.update(width=_UNBOUND)
+        shown, unbound = copy(self), options.update(width=UNBOUND)
         is_course = [any(isinstance(part, _Bars) for part in column.cells) for column in self.columns]
         for has_courses, breaks in ((True, False), (False, False), (False, True)):
             shown.columns = [
@@ -153,7 +153,7 @@ def draw_table(
     wide = [replace(column, alone="") if is_bare else column for column, is_bare in zip(columns, bare, strict=True)]
     for chosen, more in ((wide, room), (wide, room // 2), (wide, 0), (columns, room // 2)) if room > 0 else ():
         table = _table(chosen, records, notes, is_bold, more)
-        if terminal.measure(table, options=terminal.options.update(width=_UNBOUND)).maximum <= terminal.width:
+        if terminal.measure(table, options=terminal.options.update(width=UNBOUND)).maximum <= terminal.width:
             return table
     if any(bare):
         notes.remark(words.IN_THE_FILES)
