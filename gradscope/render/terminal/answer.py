@@ -83,7 +83,7 @@ def _further_tables(names: Sequence[str]) -> list[Text]:
 
 
 def _height(parts: Sequence[RenderableType]) -> int:
-    """Lines on a terminal of 80 columns, a row of a table in one, whatever the width: an answer is the same everywhere."""
+    """Lines at 80 columns, a row of a table in one, whatever the actual width: an answer is the same everywhere."""
     console = Console(file=io.StringIO(), width=_WIDTH, markup=False, emoji=False, highlight=False)
     unbound = console.options.update(width=UNBOUND)
     return sum(len(console.render_lines(part, unbound if isinstance(part, Table) else None)) for part in parts)

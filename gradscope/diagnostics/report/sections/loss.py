@@ -11,6 +11,7 @@ live gradient is multiplied by the share of live rollouts, by tokens (``dapo``, 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -216,12 +217,17 @@ def _kl(run: Run, kl: dict[int, float | None]) -> str:
             f"The KL part has {percent(recomputed[worst])} of the gradient's norm at step {worst}, the most of the "
             f"{len(recomputed)} steps recomputed."
         )
-    beta = run.settings.get("beta")
-    if beta == 0 or (beta is None and run.settings.origin is not None):
+    beta, trainer, is_set = run.settings.get("beta"), run.settings.get("trainer"), run.settings.origin is not None
+    if beta == 0 or (beta is None and trainer is None and is_set):  # TRL's default
         return "The loss has no KL term (beta = 0)."
-    if "kl" in run.courses.columns:
+    if any(map(_LOGGED_KL.search, run.courses.columns)):
         return "The trainer logged a KL term; how much of the gradient it makes needs recomputed gradients."
+    if is_set:
+        return "How much of the gradient a KL term makes needs recomputed gradients."
     return "Whether the loss has a KL term is not in the log: pass the trainer's arguments with --run-config."
+
+
+_LOGGED_KL = re.compile(r"(^|/)kl(_loss|_penalty|_avg)?$")  # TRL's, verl's, NeMo-RL's and open-instruct's names
 
 
 def _furthest_tokens(steps: Sequence[TokenKl]) -> tuple[ReportTable, ...]:

@@ -174,6 +174,8 @@ def test_kl_parts_and_dead_groups_say_what_to_do() -> None:
         ({"beta": 0}, {}, "The loss has no KL term (beta = 0)."),
         ({}, {}, "The loss has no KL term (beta = 0)."),
         ({"beta": 0.1}, {1: {"kl": 0.5}}, "The trainer logged a KL term; how much of the gradient it makes needs"),
+        ({"trainer": "verl"}, {1: {"actor/kl_loss": 0.5}}, "The trainer logged a KL term; how much"),
+        ({"trainer": "nemo-rl"}, {1: {"approx_kl": 0.5}}, "How much of the gradient a KL term makes needs"),
         (None, {}, "Whether the loss has a KL term is not in the log"),
     ],
 )
