@@ -20,7 +20,7 @@ import pyarrow as pa
 from msgspec import UNSET
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import is_zip
+from gradscope.outside.limits import open_file
 from gradscope.outside.torch_archive import read_archive
 from gradscope.rollouts.groups import RewardTable, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys
@@ -128,6 +128,12 @@ def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
 _EVALUATION = re.compile(r"eval_[0-9]+\.pt$")
 
 
+def _is_pickle(file: Path) -> bool:
+    """Whether a file is a bare pickle, as older versions wrote, and not a zip, which may be cut off."""
+    with open_file(file) as stream:
+        return stream.read(1) == b"\x80"
+
+
 def _holds_samples(file: Path) -> bool:
     try:
         return isinstance(parse.mapping_of(read_archive(file)).get("samples"), list)
@@ -157,7 +163,7 @@ FORMAT = RowFormat(
     looks_for="rollout_data/<step>.pt with samples (slime)",
     title="slime rollouts",
     patterns=("rollout_data/*[0-9].pt", "*[0-9].pt"),
-    keeps_file=lambda file: _EVALUATION.search(file.name) is None and is_zip(file),  # older versions wrote bare pickles
+    keeps_file=lambda file: _EVALUATION.search(file.name) is None and not _is_pickle(file),
     recognizes_file=_holds_samples,
     rows_of=_rows_of,
     survey=_survey_rewards,

@@ -91,6 +91,19 @@ def test_a_name_may_have_anything_before_the_number(tmp_path: Path, folder: str,
     assert rewards_of(read_run(tmp_path)) == rewards_of(read_run(file)) == {"3:0": (1.0, 0.0)}
 
 
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_a_file_that_is_cut_off_is_lost_and_a_bare_pickle_is_none(share: float, tmp_path: Path) -> None:
+    for step in (1, 2):
+        file = archive(
+            tmp_path / "rollout_data" / f"{step}.pt", {"rollout_id": step, "samples": [sample(0), sample(1)]}
+        )
+    (tmp_path / "rollout_data" / "3.pt").write_bytes(pickle.dumps({}))
+    file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
+    run = read_run(tmp_path)
+    assert rewards_of(run) == {"1:0": (1.0, 1.0)}
+    assert [error.split(" cannot be read")[0] for error in run.source.quarantined.lost] == [str(file)]
+
+
 def test_other_archives_of_that_name_are_no_rollouts(tmp_path: Path) -> None:
     archive(tmp_path / "model_rank_0.pt", {"weight": [1.0]})
     (tmp_path / "broken_1.pt").write_bytes(b"PK\x03\x04")
