@@ -21,11 +21,13 @@ from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import are_held_out, key_of, with_judged
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
+    before_answer,
     before_answers,
     cut_sequence,
     generation_seconds,
     in_environment,
     parse_messages,
+    plain_cell,
     text_of,
     whole_number,
 )
@@ -54,6 +56,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     times: tuple[str, ...] = ()  # those of :data:`TIMES`
     end: str | None = None  # the one that says how completions ended
     entries: frozenset[str] = frozenset()  # those that are entries of objects
+    num_turns: int | None = None  # the assistant's messages in a prompt, where conversations go on behind their answer
     measures_completions: bool = False  # whether completions are read, too, because rewards alone do not suffice
 
     @property
@@ -78,7 +81,11 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         with_answers = with_answers if training is None else with_answers.chosen(training.tolist())
         rows = with_answers
         if self.holds_answers:
-            rows = rows.changed(names.prompt or "", before_answers, without_answers)
+            if self.num_turns is None:
+                rows = rows.changed(names.prompt or "", before_answers, without_answers)
+            else:
+                asked = partial(before_answer, num_turns=self.num_turns)
+                rows = rows.changed(names.prompt or "", lambda cells: [asked(plain_cell(cell)) for cell in cells])
         rows, noted = with_judged(rows, names.reward, in_words=self.in_words)
         sampled_by, apart = _joined_texts(rows, self.policies), _joined_texts(rows, self.apart)
         policies, policy = numbered_policies(sampled_by)

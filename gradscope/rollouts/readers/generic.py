@@ -27,6 +27,7 @@ from gradscope.rollouts.readers.grouping import (
     are_parts_of_rollouts,
     counted_step,
     grouping_of,
+    num_turns_asked,
     run_columns,
     setting_columns,
 )
@@ -307,6 +308,8 @@ def _flat_columns(
     with_roles = set(astuple(grouping.names))
     environment = next((name for name in ENVIRONMENTS if name in names and name not in with_roles), None)
     apart = (*(policies if is_evaluation else grouping.settings), grouping.benchmark)
+    prompt = grouping.names.prompt or ""
+    conversations = [row.get(prompt) for row in first.many_with_entries if prompt.endswith(CONVERSATION)]
     return FlatColumns(
         names=grouping.names,
         rewards=tuple(dict.fromkeys([*_named_rewards(first.rows, grouping.names), *terms])),
@@ -317,6 +320,7 @@ def _flat_columns(
         held_out=() if is_evaluation else roles.held_out_columns(names),
         apart=tuple(filter(None, apart)),
         times=tuple(name for name in TIMES if name in names),
+        num_turns=num_turns_asked(conversations),
         end=end_column(names, lambda name: [row.get(name) for row in first.many_with_entries]),
         entries=frozenset(names) - set(roles.columns_in(first.plain)),
     )

@@ -231,3 +231,23 @@ def _question_of_several(rows: Sequence[Mapping[str, Any]], columns: ColumnNames
         begins.setdefault(key, []).append(parse.text_of(row.get(question or ""))[:_BEGINNING])
     several = [of for of in begins.values() if len(of) > 1]
     return question if sum(len(set(of)) > 1 for of in several) > len(several) / 2 else None
+
+
+def num_turns_asked(conversations: Iterable[Any]) -> int | None:
+    """How many of the assistant's messages prompts hold, where those that follow were sampled; None: all but the last.
+
+    Sampled is the first message that most conversations which are the same before it differ in: those of examples, and
+    of a dialogue that is to go on, they have in common.
+    """
+    asked = [of for of in conversations if isinstance(of, list) and parse.before_answer(of) is not of]
+    turns = [[at for at, message in enumerate(of) if message["role"] == "assistant"] for of in asked]
+    for number in range(max(map(len, turns), default=0)):
+        answers: dict[str, list[str]] = {}
+        for of, at in zip(asked, turns, strict=True):
+            if len(at) > number:
+                answers.setdefault(parse.prompt_text_id(of[: at[number]]), []).append(parse.text_of(of[at[number]]))
+        differ = [len(set(of)) > 1 for of in answers.values() if len(of) > 1]
+        if sum(differ) > len(differ) / 2:
+            are_last = all(parse.before_answer(of, number) == parse.before_answer(of) for of in asked)
+            return None if are_last else number
+    return None

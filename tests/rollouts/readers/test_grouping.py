@@ -9,8 +9,11 @@ from gradscope.errors import InputError
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.grouping import num_turns_asked
+from gradscope.rollouts.readers.parsing.cells import before_answer
 from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED
 from tests.rollouts.readers.lines import write_lines as write
+from tests.rollouts.readers.lines import write_rows
 
 
 @pytest.mark.parametrize("setting", ["condition", "temperature", "strategy", "phase"])
@@ -266,3 +269,49 @@ def test_parts_of_rollouts_are_no_rollouts(cells: dict[str, str], are_parts: boo
             read_run(path)
     named = ReadOptions(columns=ColumnNames(reward="reward") if are_parts else ColumnNames())
     assert len(read_run(path, named).groups) == 2
+
+
+def conversation(*turns: str) -> list[dict[str, str]]:
+    return [{"role": role, "content": text} for role, _, text in (turn.partition(":") for turn in turns)]
+
+
+EXAMPLE = ("user:1+1?", "assistant:2")
+
+
+@pytest.mark.parametrize(
+    ("examples", "is_episode", "num_turns"),
+    [
+        ((), True, 0),
+        (("user:1+1?", "assistant:2"), True, 1),
+        (("user:1+1?", "assistant:2"), False, None),
+        ((), False, None),
+    ],
+)
+def test_a_prompt_ends_where_its_conversations_part(
+    examples: tuple[str, ...], is_episode: bool, num_turns: int | None
+) -> None:
+    conversations = [
+        conversation(
+            *(*examples, f"user:question {prompt}"),
+            *((f"assistant:call {at}", f"tool:result {at}") if is_episode and at else ()),
+            f"assistant:answer {at}",
+        )
+        for prompt in range(3)
+        for at in range(4)
+    ]
+    assert num_turns_asked([*conversations, "text", None]) == num_turns
+    prompts = {str(before_answer(of, num_turns)) for of in conversations}
+    assert prompts == {str(conversation(*examples, f"user:question {prompt}")) for prompt in range(3)}
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_turns_of_an_agent_are_its_rollout_and_no_part_of_the_prompt(suffix: str, tmp_path: Path) -> None:
+    rows = []
+    for at in range(24):
+        calls = [f"{role}:{role} {at} {turn}" for turn in range(at % 3) for role in ("assistant", "tool")]
+        messages = conversation(f"user:question {at // 4}", *calls, f"assistant:answer {at}")
+        rows.append({"step": at // 12, "messages": messages, "reward": at % 2})
+    run = read_run(write_rows(tmp_path / f"log.{suffix}", rows))
+    assert [(group.step, group.size) for group in run.groups] == [(0, 4)] * 3 + [(1, 4)] * 3
+    assert run.groups[0].rollouts[1].prompt == "question 0"
+    assert run.groups[0].rollouts[1].completion == "assistant 1 0\ntool 1 0\nanswer 1"

@@ -186,10 +186,16 @@ def plain_cell(cell: Any) -> Any:
         return json.loads(bytes(cell))
 
 
-def before_answer(messages: Any) -> Any:
-    """A conversation without the assistant's last messages, which are the rollout; any other cell as it is."""
+def before_answer(messages: Any, num_turns: int | None = None) -> Any:
+    """A conversation without the assistant's last messages, which are the rollout; any other cell as it is.
+
+    With ``num_turns`` the rollout begins after so many of the assistant's messages.
+    """
     if not _are_messages(messages):
         return messages
+    turns = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+    if num_turns is not None and len(turns) > num_turns:
+        return messages[: turns[num_turns]]
     size = len(messages)
     while size and messages[size - 1]["role"] == "assistant":
         size -= 1
