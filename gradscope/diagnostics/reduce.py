@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from gradscope.errors import InputError
@@ -9,6 +10,7 @@ from gradscope.progress import Progress
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations.folders import are_of_one, evaluations_in
+from gradscope.rollouts.readers.generic import step_is_in_name
 from gradscope.rollouts.readers.own import write_part
 
 
@@ -36,6 +38,12 @@ def reduce_run(
                 f"{run.source.path} holds {len(evaluations)} evaluations, which are never pooled.",
                 hint=f"Reduce each into a folder of its own, the first: {evaluations[0].path}",
             )
+    if run.source.format in ("generic", "samples") and step_is_in_name(run.path, options.columns):
+        together = shlex.join(["gradscope", "reduce", str(run.path.parent), "-o", str(output)])
+        raise InputError(
+            f"The step of {run.source.path} is in its name alone, which a part does not have.",
+            hint=f"Reduce such files together: {together}",
+        )
     if run.source.unfinished:
         raise InputError(
             f"The evaluation {run.source.path} {run.source.unfinished}.",

@@ -20,6 +20,7 @@ from gradscope.render.files import document_of
 from gradscope.results.envelope import render_json
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import LOGS
+from tests.rollouts.readers.lines import write_lines
 
 QUESTIONS: dict[str, Callable[[Path], Any]] = {
     "degeneracy": lambda path: measure_degeneracy(
@@ -121,3 +122,16 @@ def test_evaluations_and_metrics_alone_are_not_reduced(tmp_path: Path, monkeypat
     with pytest.raises(InputError, match="was cancelled: 12 of 32 samples"):
         reduce_run(LOGS / "inspect_ai", tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["rollouts_step{}.jsonl", "{}.jsonl"])
+def test_a_file_whose_name_alone_has_the_step_is_no_part(name: str, tmp_path: Path) -> None:
+    for step, prompts in enumerate(("ab", "bc")):
+        rows = ({"prompt": prompt, "reward": at % 2} for prompt in prompts for at in range(2))
+        file = write_lines(tmp_path / "log" / name.format(step), *rows)
+    hint = f"Reduce such files together: gradscope reduce {file.parent} -o parts"
+    with pytest.raises(InputError, match="is in its name alone, which a part does not have") as refused:
+        reduce_run(file, "parts")
+    assert refused.value.hint == hint
+    report = measure_degeneracy(reduce_run(file.parent, tmp_path / "parts").parent)
+    assert [(row.step, row.num_groups) for row in report.by_step] == [(0, 2), (1, 2)]

@@ -84,7 +84,7 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     rollouts = {file: of for file, of in columns if None not in (of.reward, roles.key_of(of))}
     keys = {file: (of.step, roles.key_of(of)) for file, of in rollouts.items() if of.step is not None}
     if rollouts and not keys and beside_metrics:
-        alike = _alike(request.path, rollouts)
+        alike = _alike(rollouts)
         return alike if alike is not None and steps_of_files(alike, next(iter(rollouts.values()))) else None
     names = {word: file for file in reversed(keys) if (word := word_of(file))}
     if len(names) > 1:
@@ -101,13 +101,18 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
         return f"Rollouts by step lie in files of several names, {listed}, which are not pooled: name one of them."
     if len(keys) < 2 or not beside_metrics:
         return next(iter(keys), None) if beside_metrics else None
-    return _alike(request.path, keys)
+    return _alike(keys)
 
 
-def _alike(folder: Path, files: Collection[Path]) -> Path | None:
-    """A glob of files in a folder whose names differ in numbers alone; None where it has others, too."""
-    alike = Path(glob.escape(str(folder)), re.sub("[0-9]+", "[0-9]*", glob.escape(next(iter(files)).name)))
+def _alike(files: Collection[Path]) -> Path | None:
+    """A glob of files whose names differ in numbers alone; None where others are like them, too."""
+    alike = _names_like(next(iter(files)))
     return alike if expand(alike) == tuple(files) else None
+
+
+def _names_like(file: Path) -> Path:
+    """A glob of the files beside one whose names differ from its own in numbers alone."""
+    return Path(glob.escape(str(file.parent)), re.sub("[0-9]+", "[0-9]*", glob.escape(file.name)))
 
 
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
@@ -131,6 +136,12 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
         if not any(0 < len(a & b) <= most_alike * min(len(a), len(b)) for a, b in combinations(repeated, 2)):
             return {}
     return {file: int(match["step"] or match["bare"]) for file, match in zip(files, matches, strict=True)}
+
+
+def step_is_in_name(file: Path, columns: ColumnNames) -> bool:
+    """Whether rows of a file name no step, and it is one of several whose numbers are steps."""
+    names = _FirstRows.of(file, (), columns).names
+    return file.is_file() and bool(steps_of_files(_names_like(file), roles.resolve_columns(names, columns)))
 
 
 def have_steps(path: Path, columns: ColumnNames) -> bool:
