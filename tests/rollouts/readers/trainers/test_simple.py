@@ -355,6 +355,7 @@ def test_open_instruct_keeps_tokens_and_says_that_dead_groups_are_hidden() -> No
     assert rewards_of(run) == {"3:0": (10.0, 0.0), "3:1": (0.0, 10.0), "4:0": (10.0, 0.0)}
     first, second = run.groups[0].rollouts
     assert (first.prompt_ids, first.completion_ids, first.logprobs) == ((1, 5), (9, 2), (-0.2, -0.01))
+    assert first.mask == (True, True)
     assert (first.advantage, first.status, second.status) == (1.0, "completed", "truncated")
     assert "lower bound" in run.source.missing[0]
     assert "filter_zero_std_samples" in run.source.missing[0]
