@@ -313,11 +313,12 @@ def evaluations_below(path: str | Path, options: ReadOptions, progress: Progress
 
 
 def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
-    """The trainers' runs one or two folders below, by name; empty where the path is a file or itself a run."""
+    """The trainers' runs one or two folders below, else a script's in several, by name; none of a file or a run."""
     local = fetched(path, progress)
     if not local.is_dir() or any(reader.recognizes(ReadRequest(path=local)) for reader in FORMATS):
         return ()
-    return _runs_below(local)
+    own = tuple(folder for folder in _folders(local) if generic.is_run(folder))
+    return _runs_below(local) or (own if len(own) > 1 else ())
 
 
 def _runs_below(path: Path) -> tuple[Path, ...]:

@@ -149,6 +149,13 @@ def have_steps(path: Path, columns: ColumnNames) -> bool:
     return _with_step(columns, _FirstRows.of(path, (), columns)).step is not None or bool(steps_of_files(path, columns))
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder has rollouts by step, and is none of a step's, nor of an evaluation's."""
+    is_part = _STEP_IN_NAME.fullmatch(folder.name) or HELD_OUT.search(folder.name)
+    columns = ColumnNames() if is_part else roles.columns_of_rows(peek(folder), ColumnNames())
+    return None not in (columns.reward, roles.key_of(columns)) and have_steps(folder, columns)
+
+
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds rows with a reward and something to group by, under usual names."""
     columns = roles.columns_of_rows(peek(request.path), request.columns)

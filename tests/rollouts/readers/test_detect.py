@@ -8,7 +8,7 @@ import pytest
 
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.detect import FORMATS, read_run
+from gradscope.rollouts.readers.detect import FORMATS, read_run, runs_below
 from tests.conftest import LOGS
 from tests.rollouts.build import group
 from tests.rollouts.readers.lines import refusal, rewards_of, write_lines
@@ -292,3 +292,15 @@ def test_files_of_another_trainer_are_named(tmp_path: Path, logs: tuple[str, str
 
 
 TRL = LOGS / "trl"
+
+
+@pytest.mark.parametrize(
+    ("names", "num_runs"),
+    [(("a", "b", "notes"), 2), (("a", "notes"), 0), (("step_1", "step_2"), 0), (("a", "eval"), 0)],
+)
+def test_folders_of_a_scripts_rollouts_are_runs(names: tuple[str, ...], num_runs: int, tmp_path: Path) -> None:
+    for name in names:
+        rows = ({"step": at // 4, "prompt": f"q{at // 2}", "reward": at % 2} for at in range(8))
+        write_lines(tmp_path / name / "rows.jsonl", *(rows if name != "notes" else [{"step": 1, "note": "a"}]))
+    runs = runs_below(tmp_path)
+    assert [run.name for run in runs] == list(names[:num_runs])
