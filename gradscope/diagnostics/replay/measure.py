@@ -81,7 +81,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         else f"the log has 0, the recomputed norm is {value:.6g}"
     )
     if max(value, abs(logged)) <= step_norm.floor:
-        return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value, error)
+        return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value)  # an error of 0 would read as a match
     off_by, within = abs(value - logged), max(tolerance * abs(logged), step_norm.floor)
     if off_by <= within:
         return Quantity(name=_NAME, verdict="match", cause=_caveats(run, measured, step_norm)), value, error
@@ -491,11 +491,11 @@ def _findings(steps: Sequence[StepReplay], beyond: Sequence[int]) -> Iterator[st
             "device computed it, or weights, ids or loss are not quite the trainer's."
         )
     with_norm = [(step, step.verdict_on(_NAME)) for step in steps if _NAME in step.relative_error]
-    dead = [step.step for step, verdict in with_norm if verdict == "no_gradient"]
+    dead = [step.step for step in steps if step.verdict_on(_NAME) == "no_gradient"]
     if dead:
         at = named_steps(dead)
         yield f"grad_norm is zero in the log and here at {at}: other weights and ids may give that, too."
-    if errors := [step.relative_error[_NAME] for step, verdict in with_norm if verdict != "no_gradient"]:
+    if errors := [step.relative_error[_NAME] for step, _ in with_norm]:
         num_matched = sum(verdict == "match" for _, verdict in with_norm)
         yield (
             f"grad_norm was reproduced at {num_matched} of the {len(errors)} steps that could be recomputed; "

@@ -107,7 +107,8 @@ def test_a_norm_is_met_within_its_precision_or_the_likeliest_cause_is_named(
 
 def test_the_error_is_relative_to_the_logged_norm_and_absolute_at_zero() -> None:
     assert judged(2.0, 2.00001)[1:] == (pytest.approx(2.00001), pytest.approx(5e-6))
-    assert judged(0.0, 1e-6)[1:] == (1e-6, 1e-6)
+    assert judged(0.0, 0.5)[1:] == (0.5, 0.5)
+    assert judged(0.0, 1e-6)[1:] == (1e-6, None)  # no gradient, and so no agreement
     assert judged(2.0003, 1.99, trained=SPREAD)[1] == pytest.approx(2.0)  # the mean of the spread
 
 
@@ -323,7 +324,7 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
     assert (report.headline, report.verdict) == (headline, headline.split()[0].rstrip(":"))
     assert report.frac_replay_mismatch.value == share
     if norms[0] == (0.0, 0.0):
-        assert report.steps[0].verdict == "no_gradient"
+        assert (report.steps[0].verdict, "grad_norm" in report.steps[0].relative_error) == ("no_gradient", False)
         assert "grad_norm is zero in the log and here at step" in report.findings[0]
 
 
