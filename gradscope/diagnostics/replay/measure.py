@@ -194,8 +194,8 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
     if inferred := _inferred(step_norm):
         hint = _IDS_OF_SCRIPT if run.source.format == "generic" else ""
         return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries", hint)
-    if assumed := measured.loss.objective.assumed if measured.loss else ():
-        names = ", ".join(assumed)
+    if unnamed := _unnamed(run, measured):
+        names = ", ".join(unnamed)
         text = f"the arguments do not name {names}, and with the trainer's defaults {off}"
         return Reason("settings_unknown", text, hint=f"Give {names} with --run-config.")
     rollouts = [rollout for group in run.groups_at(measured.step) for rollout in group.rollouts]
@@ -205,6 +205,17 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
         return Reason("prompt_unknown", f"{off}; {why}")
     return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
+
+
+def _unnamed(run: Run, measured: inputs.MeasuredStep) -> tuple[str, ...]:
+    """Settings that no argument names and that may move the step's norm."""
+    names = measured.loss.objective.assumed if measured.loss else ()
+    if run.settings.get("trainer"):  # its arguments have other names
+        return names
+    of_ratio = ("epsilon", "importance_sampling_level") * (measured.step in run.repeats)
+    truncated = any(rollout.status == "truncated" for group in measured.groups for rollout in group.rollouts)
+    of_step = (*of_ratio, *("mask_truncated_completions",) * truncated)
+    return (*names, *(name for name in of_step if name not in run.settings.values))
 
 
 def _of_other_steps(run: Run, step: int) -> Reason | None:
@@ -338,13 +349,14 @@ def replay_report(
     tolerance: float = GRAD_NORM_TOLERANCE,
 ) -> ReplayReport:
     """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
-    no_kl = not run.courses.course("kl")[1].any()  # a KL term is in no default
+    # a KL term is in no default, and does nothing before the first update; TRL logs it wherever it is
+    no_kl = not run.courses.course("kl")[1].any() and (run.trained_by_trl or run.settings.get("beta") == 0)
     for name, open_for in (("advantage", _DEFAULTS), (_NAME, (*_DEFAULTS * no_kl, "batch_split"))):
         fits = [of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)]
         off = [_open(step, name, open_for) for step in steps]
-        # another formula may agree with the default where there is no KL yet, or in one group; no norm does by chance
+        # another formula may agree with the default in one group; no norm does by chance
         if fits and (name == _NAME or len(fits) > len(off) - off.count(None)):
-            steps = [step if of is None else _settled(step, of, fits[0]) for step, of in zip(steps, off, strict=True)]
+            steps = [step if of is None else _settled(run, step, of, fits) for step, of in zip(steps, off, strict=True)]
     verdicts = [step.verdict for step in steps]
     unreadable = {
         step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
@@ -400,9 +412,24 @@ def _open(step: StepReplay, name: str, open_for: tuple[str, ...]) -> Quantity | 
     return None if step.relative_error.get(name, 0.0) <= (0.0 if name == _NAME else NEAR * LOG_TOLERANCE) else off
 
 
-def _settled(step: StepReplay, off: Quantity, fits: int) -> StepReplay:
+def _moved_by(run: Run, step: int) -> set[str]:
+    """What lets another loss than the default give the step another norm; a match without it proves no default."""
+    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
+    several = len({rollout.counted(rollout.num_tokens or 0).sum() for rollout in rollouts}) > 1
+    return {rollout.status for rollout in rollouts} & {"truncated"} | ({"lengths"} if several else set())
+
+
+def _settled(run: Run, step: StepReplay, off: Quantity, fits: Sequence[int]) -> StepReplay:
     """A step where such a number differs, as another step's is met so."""
-    text = f"{off.cause}; but computed in the same way step {fits} matches"
+    fit: int | None = fits[0]
+    if off.name == _NAME and off.reason == "settings_unknown":
+        moved_by = _moved_by(run, step.step)
+        # of a reused batch nothing is proved: elsewhere ratios may be 1, or within any clip
+        is_new = step.step not in run.repeats
+        fit = next((fit for fit in fits if is_new and moved_by <= _moved_by(run, fit)), None)
+    if fit is None:
+        return step
+    text = f"{off.cause}; but computed in the same way step {fit} matches"
     quantity = refused(off.name, Reason("differs" if off.name == _NAME else "log_differs", text))[0]
     quantities = tuple(quantity if of is off else of for of in step.quantities)
     return replace(

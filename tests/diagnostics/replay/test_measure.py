@@ -277,12 +277,14 @@ def replayed(
     groups: Sequence[RolloutGroup] = (),
     floor: float = 1e-6,
     trained: TrainedNorms | None = None,
+    format: str = "made-up",
     **logged_too: float,
 ) -> ReplayReport:
     """Steps from their logged and recomputed norms."""
     groups = groups or [group_of([1, 0], step=step) for step in range(1, len(norms) + 1)]
     metrics = {step: {"grad_norm": logged, **logged_too} for step, (logged, _) in enumerate(norms, start=1)}
     run = run_of(*groups, metrics=metrics, settings={} if provided else None)
+    run = replace(run, source=replace(run.source, format=format))
     steps = [
         MeasuredStep(
             step=group.step,
@@ -428,16 +430,53 @@ def test_advantages_that_were_rounded_for_the_log_move_the_norm(advantages: list
 
 
 def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -> None:
-    (off, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False).steps
+    (unproved, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False).steps  # of a script with an unknown beta
+    assert unproved.verdict == "cannot"
+    (off, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, format="trl").steps
     (quantity,) = [one for one in off.quantities if one.name == "grad_norm"]
     assert (off.verdict, quantity.reason) == ("mismatch", "differs")
     assert "computed in the same way step 2 matches" in str(off.cause)
     (alone,) = replayed((2.0, 2.4), provided=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
     # The first step of a run has no KL gradient, so that it fits whatever beta is.
-    (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, kl=0.01).steps
+    (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, format="trl", kl=0.01).steps
     assert (off.verdict, first.verdict) == ("cannot", "match")
     assert "which the log contradicts, for it has a kl" in str(off.cause)
+
+
+EQUAL: Any = {"completion_ids": (7, 7)}
+SEVERAL: Any = {"completion_ids": [(7, 7), (7,)]}
+CUT_OFF: Any = {**SEVERAL, "status": ["truncated", "completed"]}
+
+
+@pytest.mark.parametrize(
+    ("matching", "off", "verdict"),
+    [
+        (EQUAL, EQUAL, "mismatch"),
+        (EQUAL, SEVERAL, "cannot"),  # every loss weighs tokens alike where all completions are of one length
+        (SEVERAL, SEVERAL, "mismatch"),
+        (SEVERAL, CUT_OFF, "cannot"),  # mask_truncated_completions does nothing where none is truncated
+        (CUT_OFF, SEVERAL, "mismatch"),
+    ],
+)
+def test_a_step_proves_defaults_only_of_what_moves_its_norm(matching: Any, off: Any, verdict: str) -> None:
+    groups = [with_fields(group_of([1, 0], step=step), **of) for step, of in ((1, matching), (2, off))]
+    report = replayed((3.1, 3.1), (2.0, 2.4), provided=False, format="trl", groups=groups)
+    assert report.steps[1].verdict == verdict
+
+
+def test_settings_that_matter_at_a_step_alone_are_named_there() -> None:
+    run = replace(run_with(2.0), repeats={2: 1}, metrics={step: {"grad_norm": 2.0} for step in (1, 2)})
+    for step, status, names in (
+        (2, "completed", "epsilon, importance_sampling_level"),
+        (1, "truncated", "mask_truncat"),
+    ):
+        measured = step_of(2.4)
+        measured.step, measured.groups = step, (with_fields(group_of([1, 0]), status=status),)
+        assert names in str(replay.replay_grad_norm(run, measured, 1e-5)[0].cause)
+        named = {"epsilon": 0.2, "importance_sampling_level": "token", "mask_truncated_completions": False}
+        stated = replace(run, settings=replace(STATED, values=named))
+        assert replay.replay_grad_norm(stated, measured, 1e-5)[0].reason == "differs"
 
 
 OF_DEFAULT = 0.5 / (0.5**0.5 + 1e-4)
