@@ -34,6 +34,7 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     replay_advantages,
     replay_rewards,
     replay_zero_std,
+    without_advantages,
 )
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import LOGPROB_BOUND, logprob_findings
@@ -67,7 +68,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         assert measured.reason is not None, "a step that was not recomputed has its reason"
         return refused(_NAME, measured.reason)
     if step_norm.norm is None:
-        return refused(_NAME, Reason("advantages_missing", "no advantages were logged"))
+        return refused(_NAME, without_advantages(measured.groups))
     value = step_norm.trained.mean if step_norm.trained else step_norm.norm
     if logged is None:
         return refused(_NAME, not_logged(run, measured.step, _NAME), value)
@@ -153,10 +154,19 @@ def _why_zero(measured: inputs.MeasuredStep) -> str:
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     if all(rollout.advantage == 0.0 for rollout in rollouts):
         return "every advantage is 0, so that the norm is zero in the log and here whatever weights and ids are"
+    start = "the norm is zero in the log and here although advantages are not"
+    if measured.groups and all(_is_one_completion(group) for group in measured.groups):
+        return f"{start}: the completions of a group are all the same, so that their gradients cancel"
     return (
-        "the norm is zero in the log and here although advantages are not: all tokens are clipped or left out of the "
-        "loss, or no gradient reaches what was trained, as where the invocation tokens of an aLoRA adapter do not occur"
+        f"{start}: all tokens are clipped or left out of the loss, or no gradient reaches what was trained, as where "
+        "the invocation tokens of an aLoRA adapter do not occur"
     )
+
+
+def _is_one_completion(group: RolloutGroup) -> bool:
+    """Whether the rollouts of a group are all the same, or none has an advantage."""
+    alike = {(rollout.completion, *(rollout.completion_ids or ())) for rollout in group.rollouts}
+    return len(alike) == 1 or not any(rollout.advantage for rollout in group.rollouts)
 
 
 def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> str | None:
@@ -204,7 +214,10 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
     if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
         return Reason("prompt_unknown", f"{off}; {why}")
-    return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
+    causes = (
+        "other weights, ids or masks, another loss or advantage, or a norm that was logged squared or after clipping"
+    )
+    return Reason("differs", f"{off}: {causes}")
 
 
 def _unnamed(run: Run, measured: inputs.MeasuredStep) -> tuple[str, ...]:
@@ -378,7 +391,7 @@ def replay_report(
         else Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged)),
         tolerance=tolerance,
         engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
-        findings=(*_findings(steps, beyond), *_without_rollouts(run)),
+        findings=(*_findings(steps, beyond, run.settings.get("max_grad_norm") or 0.0), *_without_rollouts(run)),
     )
 
 
@@ -491,24 +504,27 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
     )
 
 
-def _common_cause(steps: Sequence[StepReplay]) -> Iterator[str]:
+def _common_cause(steps: Sequence[StepReplay], limit: float) -> Iterator[str]:
     """What norms that are off at several steps have in common."""
     logged = np.array([step.logged[_NAME] for step in steps])
     own = np.array([step.recomputed[_NAME] for step in steps])
     if len(steps) < 2 or not (logged.all() and own.all()):
         return
     ratios = logged / own
-    if np.ptp(ratios) <= _SAME_FACTOR * ratios.mean():
+    spread = max(_SAME, *(step.told_within or 0.0 for step in steps))
+    if np.ptp(ratios) <= spread * ratios.mean():
         factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
         yield f"The logged norms are {factor}: the loss or the advantages have another scale."
-    elif np.ptp(logged) == 0 and np.all(own > logged):
-        yield f"The log has {logged[0]:.6g} at all {len(steps)} steps, below every recomputed norm, as after clipping."
+    elif np.ptp(logged) <= _SAME * logged.mean() and np.all(own > logged):
+        to_limit = " to max_grad_norm" * bool(abs(logged.mean() - limit) <= _SAME * limit)
+        at_all = f"at all {len(steps)} steps, below every recomputed norm"
+        yield f"The log has {logged[0]:.6g} {at_all}, as after clipping{to_limit}."
 
 
-_SAME_FACTOR = 1e-3  # relative spread of a factor that counts as one: bfloat16 keeps three digits
+_SAME = 1e-5  # relative spread of numbers in float32 that count as one: clip_grad_norm_ adds 1e-6 to the norm
 
 
-def _findings(steps: Sequence[StepReplay], beyond: Sequence[int]) -> Iterator[str]:
+def _findings(steps: Sequence[StepReplay], beyond: Sequence[int], limit: float) -> Iterator[str]:
     if not steps:
         yield "The log holds no steps."
         return
@@ -528,7 +544,7 @@ def _findings(steps: Sequence[StepReplay], beyond: Sequence[int]) -> Iterator[st
             f"grad_norm was reproduced at {num_matched} of the {len(errors)} steps that could be recomputed; "
             f"the largest relative error is {max(errors):.2g}."
         )
-        yield from _common_cause([step for step, verdict in with_norm if verdict == "mismatch"])
+        yield from _common_cause([step for step, verdict in with_norm if verdict == "mismatch"], limit)
     elif not dead:
         num_recomputed = sum(_NAME in step.recomputed for step in steps)
         why = f"was recomputed at {num_recomputed} of them, none with a number in the log"

@@ -73,7 +73,7 @@ def judged(logged: float | None, norm: float | None, *, settings: TrainerSetting
     [
         (2.0, 2.00001, {}, "match", None, ""),
         (2.0, 2.0004, {}, "mismatch", "differs", "Check that weights, arguments and log are of one run."),
-        (2.0, 2.4, {}, "mismatch", "differs", "with exact ids: other weights, another loss, or another advantage"),
+        (2.0, 2.4, {}, "mismatch", "differs", "other weights, ids or masks, another loss or advantage, or"),
         (2.0, 2.4, {"settings": TrainerSettings()}, "cannot", "settings_unknown", "--run-config"),
         (2.0, 2.4, {"num_inferred": 1}, "cannot", "ids_inferred", ""),
         (2.0, 2.4, {"loss": UNNAMED}, "cannot", "settings_unknown", "Give loss_type, beta with --run-config."),
@@ -113,11 +113,17 @@ def test_the_error_is_relative_to_the_logged_norm_and_absolute_at_zero() -> None
 
 
 @pytest.mark.parametrize(
-    ("advantage", "words"), [(0.0, "every advantage is 0"), (0.5, "invocation tokens of an aLoRA")]
+    ("advantage", "ids", "words"),
+    [
+        (0.0, (7,), "every advantage is 0"),
+        (0.5, [(7,), (8,)], "invocation tokens of an aLoRA"),
+        ([0.5, -0.5], (7,), "the completions of a group are all the same, so that their gradients cancel"),
+    ],
 )
-def test_why_there_is_no_gradient(advantage: float, words: str) -> None:
+def test_why_there_is_no_gradient(advantage: Any, ids: Any, words: str) -> None:
     step, (group,) = step_of(0.0), run_with(0.0).groups
-    step.groups = (with_fields(group, advantage=advantage),)
+    dead = with_fields(group, advantage=0.0, completion_ids=[(7,), (8,)])
+    step.groups = (with_fields(group, advantage=advantage, completion_ids=ids), dead)
     assert words in replay.replay_grad_norm(run_with(0.0), step, 1e-5)[0].cause
 
 
@@ -283,7 +289,7 @@ def replayed(
     """Steps from their logged and recomputed norms."""
     groups = groups or [group_of([1, 0], step=step) for step in range(1, len(norms) + 1)]
     metrics = {step: {"grad_norm": logged, **logged_too} for step, (logged, _) in enumerate(norms, start=1)}
-    run = run_of(*groups, metrics=metrics, settings={} if provided else None)
+    run = run_of(*groups, metrics=metrics, settings={"max_grad_norm": 0.5} if provided else None)
     run = replace(run, source=replace(run.source, format=format))
     steps = [
         MeasuredStep(
@@ -388,7 +394,8 @@ def test_norms_without_rollouts_are_counted_in_a_script() -> None:
         ([(3.0, 2.0), (6.0, 4.0)], "The logged norms are 1.5 times the recomputed ones at all 2 steps"),
         ([(1.0, 2.0), (1.0, 4.0)], "The log has 1 at all 2 steps, below every recomputed norm, as after clipping."),
         ([(math.nan, 2.0)], "grad_norm was recomputed at 1 of them, none with a number in the log."),
-        *(([(3.0, 2.0), (other, 4.0)], None) for other in (7.0, 3.0)),
+        ([(0.4999995, 2.0), (0.4999994, 4.0)], "as after clipping to max_grad_norm."),  # x 0.5 / (x + 1e-6)
+        *(([(3.0, 2.0), (other, 4.0)], None) for other in (7.0, 6.003, 3.003)),
         ([(3.0, 2.0)], None),
         *((norms, None) for norms in ([(0.0, 2.0), (0.0, 4.0)], [(2.0, 0.0), (4.0, 0.0)])),
     ],
