@@ -380,7 +380,11 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         gram, sums = self.gradients(index, advantages), None
         if by_group:
             sums = np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1)
+            error = max(self.rows.relative_row_error, float(np.finfo(np.float64).eps) ** 0.5)
+            floors = error * (sums @ np.sqrt(np.diag(gram).clip(0.0)))
             gram = sums @ gram @ sums.T
+            is_live = np.diag(gram) > floors**2  # rows that cancel leave a sum of rounding alone
+            gram = gram * np.outer(is_live, is_live)
         rows = self.rows.score_rows if self.is_scalar else None
         rows = None if rows is None or rows.shape[1] >= len(gram) else rows[index]
         return ScoreVectors(gram=self.rows.gram[np.ix_(index, index)][None], rows=rows, sums=sums), advantages, gram
