@@ -23,9 +23,7 @@ LOGPROB_BOUND = 0.1
 """Difference of a token's log-probability beyond which it is counted: its probability is off by 10 %. Samplers in
 bfloat16 and kernels in another order stay below it for nearly all tokens; other weights do not."""
 
-_SAME_LOGPROB = (
-    1e-3  # largest difference that rounding in float32 makes: it is some 1e-6, with margin for other kernels
-)
+_SAME_LOGPROB = 1e-3  # largest difference of rounding in float32, some 1e-6, with margin for other kernels
 
 
 def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tuple[str, ...]:
@@ -35,16 +33,12 @@ def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tu
         return ()
     step, worst = max(logged, key=lambda pair: pair[1].frac_beyond or pair[1].max)
     if worst.frac_beyond == 0:
-        largest, at = max(difference.max for _, difference in logged), counted(len(logged), "step")
+        largest = max(difference.max for _, difference in logged)
+        most = f"the largest difference of a token is {largest:.2g} at {counted(len(logged), 'step')}"
         if largest > _SAME_LOGPROB:
-            return (
-                f"The sampler's logged log-probabilities differ from these weights' by up to {largest:.2g} a token at "
-                f"{at}: bfloat16, an update in between or another temperature does that, rounding in float32 does not.",
-            )
-        return (
-            f"The sampler's logged log-probabilities are those of these weights: the largest difference of a token is "
-            f"{largest:.2g} at {at}.",
-        )
+            most = f"{most}, more than float32 rounds: bfloat16, another temperature or an update in between may be why"
+            return (f"The sampler's logged log-probabilities are near those of these weights: {most}.",)
+        return (f"The sampler's logged log-probabilities are those of these weights: {most}.",)
     return (
         f"At step {step} the sampler's logged log-probabilities differ from these weights' by more than "
         f"{worst.bound:g} at {percent(worst.frac_beyond)} of {worst.num_tokens:,} tokens (mean {worst.mean:.2g}, "

@@ -25,7 +25,7 @@ def test_small_differences_are_of_these_weights() -> None:
     )
     assert sentence.endswith("are those of these weights: the largest difference of a token is 5e-05 at 2 steps.")
     (sentence,) = logged.logprob_findings([step(0, frac_beyond=0.0, largest=0.02)])
-    assert "by up to 0.02 a token at 1 step: bfloat16, an update in between" in sentence
+    assert "are near those of these weights: the largest difference of a token is 0.02 at 1 step, more than" in sentence
 
 
 def test_the_step_with_most_tokens_beyond_the_bound_is_named() -> None:

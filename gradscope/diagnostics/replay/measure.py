@@ -155,18 +155,13 @@ def _why_zero(measured: inputs.MeasuredStep) -> str:
     if all(rollout.advantage == 0.0 for rollout in rollouts):
         return "every advantage is 0, so that the norm is zero in the log and here whatever weights and ids are"
     start = "the norm is zero in the log and here although advantages are not"
-    if measured.groups and all(_is_one_completion(group) for group in measured.groups):
+    by_group = ([rollout for rollout in group.rollouts if rollout.advantage != 0.0] for group in measured.groups)
+    if all(len({(live.completion, *(live.completion_ids or ())) for live in group}) <= 1 for group in by_group):
         return f"{start}: the completions of a group are all the same, so that their gradients cancel"
     return (
         f"{start}: all tokens are clipped or left out of the loss, or no gradient reaches what was trained, as where "
         "the invocation tokens of an aLoRA adapter do not occur"
     )
-
-
-def _is_one_completion(group: RolloutGroup) -> bool:
-    """Whether the rollouts of a group are all the same, or none has an advantage."""
-    alike = {(rollout.completion, *(rollout.completion_ids or ())) for rollout in group.rollouts}
-    return len(alike) == 1 or not any(rollout.advantage for rollout in group.rollouts)
 
 
 def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> str | None:
@@ -214,10 +209,7 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
     if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
         return Reason("prompt_unknown", f"{off}; {why}")
-    causes = (
-        "other weights, ids or masks, another loss or advantage, or a norm that was logged squared or after clipping"
-    )
-    return Reason("differs", f"{off}: {causes}")
+    return Reason("differs", f"{off}: other weights, ids, masks, loss or advantages, or a norm logged after clipping")
 
 
 def _unnamed(run: Run, measured: inputs.MeasuredStep) -> tuple[str, ...]:
@@ -434,15 +426,13 @@ def _moved_by(run: Run, step: int) -> set[str]:
 
 def _settled(run: Run, step: StepReplay, off: Quantity, fits: Sequence[int]) -> StepReplay:
     """A step where such a number differs, as another step's is met so."""
-    fit: int | None = fits[0]
     if off.name == _NAME and off.reason == "settings_unknown":
         moved_by = _moved_by(run, step.step)
-        # of a reused batch nothing is proved: elsewhere ratios may be 1, or within any clip
-        is_new = step.step not in run.repeats
-        fit = next((fit for fit in fits if is_new and moved_by <= _moved_by(run, fit)), None)
-    if fit is None:
+        # of a reused batch nothing is proved: at other steps its ratios may be 1, or within any clip
+        fits = [] if step.step in run.repeats else [fit for fit in fits if moved_by <= _moved_by(run, fit)]
+    if not fits:
         return step
-    text = f"{off.cause}; but computed in the same way step {fit} matches"
+    text = f"{off.cause}; but computed in the same way step {fits[0]} matches"
     quantity = refused(off.name, Reason("differs" if off.name == _NAME else "log_differs", text))[0]
     quantities = tuple(quantity if of is off else of for of in step.quantities)
     return replace(

@@ -73,7 +73,7 @@ def judged(logged: float | None, norm: float | None, *, settings: TrainerSetting
     [
         (2.0, 2.00001, {}, "match", None, ""),
         (2.0, 2.0004, {}, "mismatch", "differs", "Check that weights, arguments and log are of one run."),
-        (2.0, 2.4, {}, "mismatch", "differs", "other weights, ids or masks, another loss or advantage, or"),
+        (2.0, 2.4, {}, "mismatch", "differs", "other weights, ids, masks, loss or advantages, or a norm logged"),
         (2.0, 2.4, {"settings": TrainerSettings()}, "cannot", "settings_unknown", "--run-config"),
         (2.0, 2.4, {"num_inferred": 1}, "cannot", "ids_inferred", ""),
         (2.0, 2.4, {"loss": UNNAMED}, "cannot", "settings_unknown", "Give loss_type, beta with --run-config."),
