@@ -74,7 +74,8 @@ GRADIENT_METRICS: dict[str, Metric] = {
         title="replay error of the gradient norm",
         formula="|recomputed grad_norm - logged grad_norm| / |logged grad_norm|",
         meaning="How far the gradient norm recomputed from the log is from the trainer's. Above 1e-4, or beyond the "
-        "spread of a run in reduced precision, log, weights or loss settings are not what the trainer used.",
+        "spread of a run in reduced precision, log, weights or loss settings are not what the trainer used. Undefined "
+        "without a gradient.",
         range="[0, inf)",
         better="lower",
         moved_by="Re-tokenized ids, weights of another step, unknown loss settings, low precision.",

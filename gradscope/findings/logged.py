@@ -23,6 +23,8 @@ LOGPROB_BOUND = 0.1
 """Difference of a token's log-probability beyond which it is counted: its probability is off by 10 %. Samplers in
 bfloat16 and kernels in another order stay below it for nearly all tokens; other weights do not."""
 
+_SAME_LOGPROB = 1e-3  # largest difference of rounding in float32, some 1e-6, with margin for other kernels
+
 
 def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tuple[str, ...]:
     """What the differences say, in at most one sentence; none where nothing was logged."""
@@ -31,10 +33,12 @@ def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tu
         return ()
     step, worst = max(logged, key=lambda pair: pair[1].frac_beyond or pair[1].max)
     if worst.frac_beyond == 0:
-        return (
-            f"The sampler's logged log-probabilities are those of these weights: the largest difference of a token is "
-            f"{max(difference.max for _, difference in logged):.2g} at {counted(len(logged), 'step')}.",
-        )
+        largest = max(difference.max for _, difference in logged)
+        most = f"the largest difference of a token is {largest:.2g} at {counted(len(logged), 'step')}"
+        if largest > _SAME_LOGPROB:
+            most = f"{most}, more than float32 rounds: bfloat16, another temperature or an update in between may be why"
+            return (f"The sampler's logged log-probabilities are near those of these weights: {most}.",)
+        return (f"The sampler's logged log-probabilities are those of these weights: {most}.",)
     return (
         f"At step {step} the sampler's logged log-probabilities differ from these weights' by more than "
         f"{worst.bound:g} at {percent(worst.frac_beyond)} of {worst.num_tokens:,} tokens (mean {worst.mean:.2g}, "

@@ -40,7 +40,7 @@ class StepReplay(OfStep, frozen=True, kw_only=True):
     recomputed: Mapping[str, float]  # the same names, recomputed; a name is absent where it could not be
     relative_error: Mapping[str, float]
     """|recomputed - logged| / |logged|, and |recomputed - logged| where the logged value is 0. For ``advantage``:
-    the largest absolute difference over the step's rollouts."""
+    the largest absolute difference over the step's rollouts. None of a ``grad_norm`` without a gradient."""
     num_inferred_ids: int  # rollouts of the step whose token ids were re-tokenized from text
     frac_kl: float | None  # norm of the KL part of the gradient over the norm of the gradient; None without a KL term
     logprob_difference: LogprobDifference | None = None

@@ -21,10 +21,11 @@ def step(index: int, *, frac_beyond: float, largest: float) -> StepReplay:
 
 def test_small_differences_are_of_these_weights() -> None:
     (sentence,) = logged.logprob_findings(
-        [step(0, frac_beyond=0.0, largest=0.02), step(1, frac_beyond=0.0, largest=0.05)]
+        [step(0, frac_beyond=0.0, largest=2e-5), step(1, frac_beyond=0.0, largest=5e-5)]
     )
-    assert sentence.endswith("the largest difference of a token is 0.05 at 2 steps.")
-    assert logged.logprob_findings([step(0, frac_beyond=0.0, largest=0.02)])[0].endswith("0.02 at 1 step.")
+    assert sentence.endswith("are those of these weights: the largest difference of a token is 5e-05 at 2 steps.")
+    (sentence,) = logged.logprob_findings([step(0, frac_beyond=0.0, largest=0.02)])
+    assert "are near those of these weights: the largest difference of a token is 0.02 at 1 step, more than" in sentence
 
 
 def test_the_step_with_most_tokens_beyond_the_bound_is_named() -> None:

@@ -313,12 +313,21 @@ def _rounded_alive(run: Run, measured: MeasuredStep) -> list[RolloutGroup]:
     return alive
 
 
+def without_advantages(groups: Sequence[RolloutGroup], or_else: str = "") -> Reason:
+    """That rollouts of a step have no advantage, all or some."""
+    advantages = [rollout.advantage for group in groups for rollout in group.rollouts]
+    if any(advantage is not None for advantage in advantages):
+        text = f"{advantages.count(None)} of {len(advantages)} rollouts have no advantage that is a number"
+        return Reason("advantages_missing", text, hint="Look at their rewards: one that is no number has no advantage.")
+    return Reason("advantages_missing", f"no advantages were logged{or_else}")
+
+
 def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) -> Outcome:
     """The step's advantages: verdict, recomputed mean absolute advantage, largest absolute difference."""
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     logged = [rollout.advantage for rollout in rollouts]
     if any(value is None for value in logged):
-        return refused("advantage", Reason("advantages_missing", "no advantages were logged, or one per token"))
+        return refused("advantage", without_advantages(measured.groups, ", or one per token"))
     named = run.settings.get("advantage")
     if named == CUSTOM_ADVANTAGE:
         return refused(

@@ -34,6 +34,7 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     replay_advantages,
     replay_rewards,
     replay_zero_std,
+    without_advantages,
 )
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import LOGPROB_BOUND, logprob_findings
@@ -67,7 +68,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         assert measured.reason is not None, "a step that was not recomputed has its reason"
         return refused(_NAME, measured.reason)
     if step_norm.norm is None:
-        return refused(_NAME, Reason("advantages_missing", "no advantages were logged"))
+        return refused(_NAME, without_advantages(measured.groups))
     value = step_norm.trained.mean if step_norm.trained else step_norm.norm
     if logged is None:
         return refused(_NAME, not_logged(run, measured.step, _NAME), value)
@@ -81,7 +82,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         else f"the log has 0, the recomputed norm is {value:.6g}"
     )
     if max(value, abs(logged)) <= step_norm.floor:
-        return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value, error)
+        return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value)  # an error of 0 would read as a match
     off_by, within = abs(value - logged), max(tolerance * abs(logged), step_norm.floor)
     if off_by <= within:
         return Quantity(name=_NAME, verdict="match", cause=_caveats(run, measured, step_norm)), value, error
@@ -153,9 +154,13 @@ def _why_zero(measured: inputs.MeasuredStep) -> str:
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     if all(rollout.advantage == 0.0 for rollout in rollouts):
         return "every advantage is 0, so that the norm is zero in the log and here whatever weights and ids are"
+    start = "the norm is zero in the log and here although advantages are not"
+    by_group = ([rollout for rollout in group.rollouts if rollout.advantage != 0.0] for group in measured.groups)
+    if all(len({(live.completion, *(live.completion_ids or ())) for live in group}) <= 1 for group in by_group):
+        return f"{start}: the completions of a group are all the same, so that their gradients cancel"
     return (
-        "the norm is zero in the log and here although advantages are not: all tokens are clipped or left out of the "
-        "loss, or no gradient reaches what was trained, as where the invocation tokens of an aLoRA adapter do not occur"
+        f"{start}: all tokens are clipped or left out of the loss, or no gradient reaches what was trained, as where "
+        "the invocation tokens of an aLoRA adapter do not occur"
     )
 
 
@@ -194,8 +199,8 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
     if inferred := _inferred(step_norm):
         hint = _IDS_OF_SCRIPT if run.source.format == "generic" else ""
         return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries", hint)
-    if assumed := measured.loss.objective.assumed if measured.loss else ():
-        names = ", ".join(assumed)
+    if unnamed := _unnamed(run, measured):
+        names = ", ".join(unnamed)
         text = f"the arguments do not name {names}, and with the trainer's defaults {off}"
         return Reason("settings_unknown", text, hint=f"Give {names} with --run-config.")
     rollouts = [rollout for group in run.groups_at(measured.step) for rollout in group.rollouts]
@@ -204,7 +209,18 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
     if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
         return Reason("prompt_unknown", f"{off}; {why}")
-    return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
+    return Reason("differs", f"{off}: other weights, ids, masks, loss or advantages, or a norm logged after clipping")
+
+
+def _unnamed(run: Run, measured: inputs.MeasuredStep) -> tuple[str, ...]:
+    """Settings that no argument names and that may move the step's norm."""
+    names = measured.loss.objective.assumed if measured.loss else ()
+    if run.settings.get("trainer"):  # its arguments have other names
+        return names
+    of_ratio = ("epsilon", "importance_sampling_level") * (measured.step in run.repeats)
+    truncated = any(rollout.status == "truncated" for group in measured.groups for rollout in group.rollouts)
+    of_step = (*of_ratio, *("mask_truncated_completions",) * truncated)
+    return (*names, *(name for name in of_step if name not in run.settings.values))
 
 
 def _of_other_steps(run: Run, step: int) -> Reason | None:
@@ -338,13 +354,14 @@ def replay_report(
     tolerance: float = GRAD_NORM_TOLERANCE,
 ) -> ReplayReport:
     """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
-    no_kl = not run.courses.course("kl")[1].any()  # a KL term is in no default
+    # a KL term is in no default, and does nothing before the first update; TRL logs it wherever it is
+    no_kl = not run.courses.course("kl")[1].any() and (run.trained_by_trl or run.settings.get("beta") == 0)
     for name, open_for in (("advantage", _DEFAULTS), (_NAME, (*_DEFAULTS * no_kl, "batch_split"))):
         fits = [of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)]
         off = [_open(step, name, open_for) for step in steps]
-        # another formula may agree with the default where there is no KL yet, or in one group; no norm does by chance
+        # another formula may agree with the default in one group; no norm does by chance
         if fits and (name == _NAME or len(fits) > len(off) - off.count(None)):
-            steps = [step if of is None else _settled(step, of, fits[0]) for step, of in zip(steps, off, strict=True)]
+            steps = [step if of is None else _settled(run, step, of, fits) for step, of in zip(steps, off, strict=True)]
     verdicts = [step.verdict for step in steps]
     unreadable = {
         step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
@@ -366,7 +383,7 @@ def replay_report(
         else Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged)),
         tolerance=tolerance,
         engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
-        findings=(*_findings(steps, beyond), *_without_rollouts(run)),
+        findings=(*_findings(steps, beyond, run.settings.get("max_grad_norm") or 0.0), *_without_rollouts(run)),
     )
 
 
@@ -400,9 +417,22 @@ def _open(step: StepReplay, name: str, open_for: tuple[str, ...]) -> Quantity | 
     return None if step.relative_error.get(name, 0.0) <= (0.0 if name == _NAME else NEAR * LOG_TOLERANCE) else off
 
 
-def _settled(step: StepReplay, off: Quantity, fits: int) -> StepReplay:
+def _moved_by(run: Run, step: int) -> set[str]:
+    """What lets another loss than the default give the step another norm; a match without it proves no default."""
+    rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
+    several = len({rollout.counted(rollout.num_tokens or 0).sum() for rollout in rollouts}) > 1
+    return {rollout.status for rollout in rollouts} & {"truncated"} | ({"lengths"} if several else set())
+
+
+def _settled(run: Run, step: StepReplay, off: Quantity, fits: Sequence[int]) -> StepReplay:
     """A step where such a number differs, as another step's is met so."""
-    text = f"{off.cause}; but computed in the same way step {fits} matches"
+    if off.name == _NAME and off.reason == "settings_unknown":
+        moved_by = _moved_by(run, step.step)
+        # of a reused batch nothing is proved: at other steps its ratios may be 1, or within any clip
+        fits = [] if step.step in run.repeats else [fit for fit in fits if moved_by <= _moved_by(run, fit)]
+    if not fits:
+        return step
+    text = f"{off.cause}; but computed in the same way step {fits[0]} matches"
     quantity = refused(off.name, Reason("differs" if off.name == _NAME else "log_differs", text))[0]
     quantities = tuple(quantity if of is off else of for of in step.quantities)
     return replace(
@@ -464,24 +494,27 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
     )
 
 
-def _common_cause(steps: Sequence[StepReplay]) -> Iterator[str]:
+def _common_cause(steps: Sequence[StepReplay], limit: float) -> Iterator[str]:
     """What norms that are off at several steps have in common."""
     logged = np.array([step.logged[_NAME] for step in steps])
     own = np.array([step.recomputed[_NAME] for step in steps])
     if len(steps) < 2 or not (logged.all() and own.all()):
         return
     ratios = logged / own
-    if np.ptp(ratios) <= _SAME_FACTOR * ratios.mean():
+    spread = max(_SAME, *(step.told_within or 0.0 for step in steps))
+    if np.ptp(ratios) <= spread * ratios.mean():
         factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
         yield f"The logged norms are {factor}: the loss or the advantages have another scale."
-    elif np.ptp(logged) == 0 and np.all(own > logged):
-        yield f"The log has {logged[0]:.6g} at all {len(steps)} steps, below every recomputed norm, as after clipping."
+    elif np.ptp(logged) <= _SAME * logged.mean() and np.all(own > logged):
+        to_limit = " to max_grad_norm" * bool(abs(logged.mean() - limit) <= _SAME * limit)
+        at_all = f"at all {len(steps)} steps, below every recomputed norm"
+        yield f"The log has {logged[0]:.6g} {at_all}, as after clipping{to_limit}."
 
 
-_SAME_FACTOR = 1e-3  # relative spread of a factor that counts as one: bfloat16 keeps three digits
+_SAME = 1e-5  # relative spread of numbers in float32 that count as one: clip_grad_norm_ adds 1e-6 to the norm
 
 
-def _findings(steps: Sequence[StepReplay], beyond: Sequence[int]) -> Iterator[str]:
+def _findings(steps: Sequence[StepReplay], beyond: Sequence[int], limit: float) -> Iterator[str]:
     if not steps:
         yield "The log holds no steps."
         return
@@ -491,17 +524,17 @@ def _findings(steps: Sequence[StepReplay], beyond: Sequence[int]) -> Iterator[st
             "device computed it, or weights, ids or loss are not quite the trainer's."
         )
     with_norm = [(step, step.verdict_on(_NAME)) for step in steps if _NAME in step.relative_error]
-    dead = [step.step for step, verdict in with_norm if verdict == "no_gradient"]
+    dead = [step.step for step in steps if step.verdict_on(_NAME) == "no_gradient"]
     if dead:
         at = named_steps(dead)
         yield f"grad_norm is zero in the log and here at {at}: other weights and ids may give that, too."
-    if errors := [step.relative_error[_NAME] for step, verdict in with_norm if verdict != "no_gradient"]:
+    if errors := [step.relative_error[_NAME] for step, _ in with_norm]:
         num_matched = sum(verdict == "match" for _, verdict in with_norm)
         yield (
             f"grad_norm was reproduced at {num_matched} of the {len(errors)} steps that could be recomputed; "
             f"the largest relative error is {max(errors):.2g}."
         )
-        yield from _common_cause([step for step, verdict in with_norm if verdict == "mismatch"])
+        yield from _common_cause([step for step, verdict in with_norm if verdict == "mismatch"], limit)
     elif not dead:
         num_recomputed = sum(_NAME in step.recomputed for step in steps)
         why = f"was recomputed at {num_recomputed} of them, none with a number in the log"

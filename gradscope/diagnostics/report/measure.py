@@ -455,12 +455,12 @@ def _norm(inputs: ReportInputs) -> KeyNumber:
         return number(value=_unknown(report.reason))
     errors = [step.relative_error["grad_norm"] for step in report.steps if "grad_norm" in step.relative_error]
     finite = [error for error in errors if math.isfinite(error)]
-    matched = sum(error <= report.tolerance for error in finite)
+    matched = sum(step.verdict_on("grad_norm") == "match" for step in report.steps)
     logged = {step.step: step.logged.get("grad_norm") for step in report.steps}
     if all(norm is None for norm in logged.values()):
         logged = {}
     return number(
-        value=Estimate.exact(max(finite), num_units=len(finite)) if finite else _unknown("no norm was recomputed"),
+        value=Estimate.exact(max(finite), num_units=len(finite)) if finite else _unknown("no gradient was compared"),
         note=f"{matched} of {len(errors)} norms match; course: as logged" if errors else "",
         places=tuple(logged),
         course=tuple(logged.values()),

@@ -146,6 +146,7 @@ CAUSES = {"reward": "the trainer logged no mean reward", "grad_norm": "no weight
         (judged_step(6, "match", 1e-7), 1e-7, None),
         (judged_step(6, "cannot", causes={"": NOT_SAVED}), None, NOT_SAVED),
         (judged_step(6, "cannot", causes=CAUSES), None, CAUSES["grad_norm"]),
+        (judged_step(6, "no_gradient", causes={"grad_norm": "every advantage is 0"}), None, "every advantage is 0"),
     ],
 )
 def test_replay_error_of_the_last_step(step: StepReplay, expected: float | None, reason: str | None) -> None:

@@ -48,6 +48,15 @@ def test_it_is_the_jackknife_of_fresh_rows(advantage: str) -> None:
     assert (spectrum.low, spectrum.high) == pytest.approx((expected.low, expected.high), rel=1e-5)
 
 
+@pytest.mark.parametrize(("num_live", "rank"), [(0, None), (1, 1.0)])
+def test_groups_whose_gradients_cancel_span_nothing(num_live: int, rank: float | None) -> None:
+    rows, scores = make_rows(REWARDS, GROUPS, advantages=[0.1, 0.2, -0.3] * 4)
+    scores[6 * num_live :] = scores[-1]  # the same completion, whose advantages add up to rounding
+    rows = replace(rows, gram=scores @ scores.T, policy_gram=None)
+    (spectrum,), _ = step_spectra(rows, LOGGED, None, by_group=True)
+    assert spectrum.ranks.effective_rank.value == (rank if rank is None else pytest.approx(rank))
+
+
 def test_a_lone_success_that_carries_the_only_live_group_leaves_no_interval() -> None:
     lone = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     alone = given_prompts("dr_grpo", lone, ["a"] * 6)

@@ -327,6 +327,7 @@ def test_a_scripts_advantages_may_be_of_another_scale_but_not_of_the_other_sign(
         (BARE, replay_rewards, "its mean reward is not known"),
         (BARE, replay_zero_std, "its frac_reward_zero_std is not known"),
         (BARE, replay_advantages, "no advantages were logged"),
+        (run_of(group_of([1, 0], step=1, advantages=[0.5, None])), replay_advantages, "1 of 2 rollouts have no adv"),
         (replace(BARE, notes={1: NOTE}), replay_rewards, "a note"),
         (replace(BARE, notes={1: NOTE}), replay_zero_std, "a note"),
         (replace(one_step(), windows={1: 3}), replay_rewards, "the mean of 3 steps"),

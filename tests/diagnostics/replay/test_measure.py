@@ -73,7 +73,7 @@ def judged(logged: float | None, norm: float | None, *, settings: TrainerSetting
     [
         (2.0, 2.00001, {}, "match", None, ""),
         (2.0, 2.0004, {}, "mismatch", "differs", "Check that weights, arguments and log are of one run."),
-        (2.0, 2.4, {}, "mismatch", "differs", "with exact ids: other weights, another loss, or another advantage"),
+        (2.0, 2.4, {}, "mismatch", "differs", "other weights, ids, masks, loss or advantages, or a norm logged"),
         (2.0, 2.4, {"settings": TrainerSettings()}, "cannot", "settings_unknown", "--run-config"),
         (2.0, 2.4, {"num_inferred": 1}, "cannot", "ids_inferred", ""),
         (2.0, 2.4, {"loss": UNNAMED}, "cannot", "settings_unknown", "Give loss_type, beta with --run-config."),
@@ -107,16 +107,23 @@ def test_a_norm_is_met_within_its_precision_or_the_likeliest_cause_is_named(
 
 def test_the_error_is_relative_to_the_logged_norm_and_absolute_at_zero() -> None:
     assert judged(2.0, 2.00001)[1:] == (pytest.approx(2.00001), pytest.approx(5e-6))
-    assert judged(0.0, 1e-6)[1:] == (1e-6, 1e-6)
+    assert judged(0.0, 0.5)[1:] == (0.5, 0.5)
+    assert judged(0.0, 1e-6)[1:] == (1e-6, None)  # no gradient, and so no agreement
     assert judged(2.0003, 1.99, trained=SPREAD)[1] == pytest.approx(2.0)  # the mean of the spread
 
 
 @pytest.mark.parametrize(
-    ("advantage", "words"), [(0.0, "every advantage is 0"), (0.5, "invocation tokens of an aLoRA")]
+    ("advantage", "ids", "words"),
+    [
+        (0.0, (7,), "every advantage is 0"),
+        (0.5, [(7,), (8,)], "invocation tokens of an aLoRA"),
+        ([0.5, -0.5], (7,), "the completions of a group are all the same, so that their gradients cancel"),
+    ],
 )
-def test_why_there_is_no_gradient(advantage: float, words: str) -> None:
+def test_why_there_is_no_gradient(advantage: Any, ids: Any, words: str) -> None:
     step, (group,) = step_of(0.0), run_with(0.0).groups
-    step.groups = (with_fields(group, advantage=advantage),)
+    dead = with_fields(group, advantage=0.0, completion_ids=[(7,), (8,)])
+    step.groups = (with_fields(group, advantage=advantage, completion_ids=ids), dead)
     assert words in replay.replay_grad_norm(run_with(0.0), step, 1e-5)[0].cause
 
 
@@ -276,12 +283,14 @@ def replayed(
     groups: Sequence[RolloutGroup] = (),
     floor: float = 1e-6,
     trained: TrainedNorms | None = None,
+    format: str = "made-up",
     **logged_too: float,
 ) -> ReplayReport:
     """Steps from their logged and recomputed norms."""
     groups = groups or [group_of([1, 0], step=step) for step in range(1, len(norms) + 1)]
     metrics = {step: {"grad_norm": logged, **logged_too} for step, (logged, _) in enumerate(norms, start=1)}
-    run = run_of(*groups, metrics=metrics, settings={} if provided else None)
+    run = run_of(*groups, metrics=metrics, settings={"max_grad_norm": 0.5} if provided else None)
+    run = replace(run, source=replace(run.source, format=format))
     steps = [
         MeasuredStep(
             step=group.step,
@@ -323,7 +332,7 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
     assert (report.headline, report.verdict) == (headline, headline.split()[0].rstrip(":"))
     assert report.frac_replay_mismatch.value == share
     if norms[0] == (0.0, 0.0):
-        assert report.steps[0].verdict == "no_gradient"
+        assert (report.steps[0].verdict, "grad_norm" in report.steps[0].relative_error) == ("no_gradient", False)
         assert "grad_norm is zero in the log and here at step" in report.findings[0]
 
 
@@ -385,7 +394,8 @@ def test_norms_without_rollouts_are_counted_in_a_script() -> None:
         ([(3.0, 2.0), (6.0, 4.0)], "The logged norms are 1.5 times the recomputed ones at all 2 steps"),
         ([(1.0, 2.0), (1.0, 4.0)], "The log has 1 at all 2 steps, below every recomputed norm, as after clipping."),
         ([(math.nan, 2.0)], "grad_norm was recomputed at 1 of them, none with a number in the log."),
-        *(([(3.0, 2.0), (other, 4.0)], None) for other in (7.0, 3.0)),
+        ([(0.4999995, 2.0), (0.4999994, 4.0)], "as after clipping to max_grad_norm."),  # x 0.5 / (x + 1e-6)
+        *(([(3.0, 2.0), (other, 4.0)], None) for other in (7.0, 6.003, 3.003)),
         ([(3.0, 2.0)], None),
         *((norms, None) for norms in ([(0.0, 2.0), (0.0, 4.0)], [(2.0, 0.0), (4.0, 0.0)])),
     ],
@@ -427,16 +437,53 @@ def test_advantages_that_were_rounded_for_the_log_move_the_norm(advantages: list
 
 
 def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -> None:
-    (off, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False).steps
+    (unproved, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False).steps  # of a script with an unknown beta
+    assert unproved.verdict == "cannot"
+    (off, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, format="trl").steps
     (quantity,) = [one for one in off.quantities if one.name == "grad_norm"]
     assert (off.verdict, quantity.reason) == ("mismatch", "differs")
     assert "computed in the same way step 2 matches" in str(off.cause)
     (alone,) = replayed((2.0, 2.4), provided=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
     # The first step of a run has no KL gradient, so that it fits whatever beta is.
-    (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, kl=0.01).steps
+    (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, format="trl", kl=0.01).steps
     assert (off.verdict, first.verdict) == ("cannot", "match")
     assert "which the log contradicts, for it has a kl" in str(off.cause)
+
+
+EQUAL: Any = {"completion_ids": (7, 7)}
+SEVERAL: Any = {"completion_ids": [(7, 7), (7,)]}
+CUT_OFF: Any = {**SEVERAL, "status": ["truncated", "completed"]}
+
+
+@pytest.mark.parametrize(
+    ("matching", "off", "verdict"),
+    [
+        (EQUAL, EQUAL, "mismatch"),
+        (EQUAL, SEVERAL, "cannot"),  # every loss weighs tokens alike where all completions are of one length
+        (SEVERAL, SEVERAL, "mismatch"),
+        (SEVERAL, CUT_OFF, "cannot"),  # mask_truncated_completions does nothing where none is truncated
+        (CUT_OFF, SEVERAL, "mismatch"),
+    ],
+)
+def test_a_step_proves_defaults_only_of_what_moves_its_norm(matching: Any, off: Any, verdict: str) -> None:
+    groups = [with_fields(group_of([1, 0], step=step), **of) for step, of in ((1, matching), (2, off))]
+    report = replayed((3.1, 3.1), (2.0, 2.4), provided=False, format="trl", groups=groups)
+    assert report.steps[1].verdict == verdict
+
+
+def test_settings_that_matter_at_a_step_alone_are_named_there() -> None:
+    run = replace(run_with(2.0), repeats={2: 1}, metrics={step: {"grad_norm": 2.0} for step in (1, 2)})
+    for step, status, names in (
+        (2, "completed", "epsilon, importance_sampling_level"),
+        (1, "truncated", "mask_truncat"),
+    ):
+        measured = step_of(2.4)
+        measured.step, measured.groups = step, (with_fields(group_of([1, 0]), status=status),)
+        assert names in str(replay.replay_grad_norm(run, measured, 1e-5)[0].cause)
+        named = {"epsilon": 0.2, "importance_sampling_level": "token", "mask_truncated_completions": False}
+        stated = replace(run, settings=replace(STATED, values=named))
+        assert replay.replay_grad_norm(stated, measured, 1e-5)[0].reason == "differs"
 
 
 OF_DEFAULT = 0.5 / (0.5**0.5 + 1e-4)

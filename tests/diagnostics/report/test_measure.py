@@ -311,7 +311,7 @@ def test_the_error_and_the_mismatch_are_those_of_replay_and_log() -> None:
     assert norm.course == tuple(step.logged.get("grad_norm") for step in report.steps)
     bare = tuple(replace(step, relative_error={}, logged={}) for step in report.steps)
     *_, norm, _, _ = numbers(replay=replace(report, steps=bare))
-    assert (norm.value.undefined, norm.note, norm.course) == ("no norm was recomputed", "", ())
+    assert (norm.value.undefined, norm.note, norm.course) == ("no gradient was compared", "", ())
     *_, mismatch, _ = numbers(logged=LoggedPolicy(sampler=run_report().logged.sampler))
     assert mismatch.value.value == 0.5
     *_, mismatch, _ = numbers(logged=LoggedPolicy(sampler=SamplerMismatch()))

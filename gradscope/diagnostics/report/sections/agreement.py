@@ -272,7 +272,7 @@ _REMEDIES = {
     "--initial": "give the weights before the first update with --initial",
     "not on disk": "save a checkpoint before each step that matters",
     "the trainer logged no": "log each step (logging_steps=1 in TRL)",
-    "with exact ids": "check that --run-config holds this run's arguments, and that no checkpoint was replaced",
+    "other weights, ids": "check that --run-config holds this run's arguments, and that no checkpoint was replaced",
     "the log says": "look for rows that were changed, or lost, after the trainer logged the step",
     "an advantage differs": "check the formulation in the trainer's arguments",
 }
