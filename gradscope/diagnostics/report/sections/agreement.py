@@ -228,6 +228,7 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
         severity="problem" if means[worst] > LARGE_GAP else "fine",
         meaning=metric("logprob_gap").meaning,
         next_step=_advice(means[worst]),
+        command=inputs.command("rank", "--step", str(worst)),
         tables=tabulate(f"mean gap = {metric('logprob_gap').formula}{_CORRECTED if least else ''}", columns, gaps),
     )
 

@@ -32,6 +32,7 @@ def test_every_token_is_compared() -> None:
     assert section.findings[0].endswith("by 0.2 a token at most (mean of step 0).")
     assert section.tables[0].rows[0][:5] == pytest.approx((0, 3, 0.2, 0.3, (1 + 2 * np.exp(-0.3)) / 3))
     assert section.next_step.startswith("Find out which side is off")
+    assert section.command.endswith(" --step 0")
     equal = agreement_section(inputs_of(run_with((-1.0,)), grams=[recomputed((-1.0,))]))
     assert equal.next_step == "Nothing to do: the sampler's policy is the one that was updated."
 
