@@ -146,6 +146,17 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
             except GradscopeError:
                 report_own_error()  # from here on a process may meet an error alone
                 raise
+            except RuntimeError as error:
+                if _NO_PROBABILITIES not in str(error):
+                    raise
+                report_own_error()
+                raise InputError(
+                    f"Training diverged: the weights of {run} give tokens probabilities that are no numbers.",
+                    hint="Start another run with a smaller --learning-rate.",
+                ) from error
+
+
+_NO_PROBABILITIES = "probability tensor contains"  # what torch.multinomial says of NaN
 
 
 def _require_trl() -> None:

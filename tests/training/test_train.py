@@ -34,6 +34,22 @@ def test_resume_with_force_or_without_trl(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("probability tensor contains either `inf`, `nan` or element < 0", InputError), ("anything else", RuntimeError)],
+)
+def test_weights_that_diverged_are_no_bug(
+    text: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(*_: object, **__: object) -> None:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr("gradscope.training.run_training.fit", fit)
+    with pytest.raises(error, match="Training diverged" if error is InputError else text):
+        train(short_config(tmp_path / "run"))
+
+
+@pytest.mark.slow
 def test_trl_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = types.ModuleType("trl")
     broken.__spec__ = ModuleSpec("trl", None)
