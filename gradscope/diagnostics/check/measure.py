@@ -255,7 +255,7 @@ def _of(value: MetricValue | None) -> str:
     """What a value is of, without its metric and how it was had: ``step 12``, ``72 groups``."""
     if value is None or not value.estimate.is_defined:
         return ""
-    of = re.split(r" (?:of|at|in) ", value.subject.partition(", ")[0])
+    of = re.split(r" (?:of|at|in) ", re.split(r", | \(", value.subject)[0])
     return of[-1] if len(of) > 1 else ""
 
 

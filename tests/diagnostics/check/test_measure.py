@@ -91,6 +91,9 @@ def test_each_number_says_what_it_is_of(tmp_path: Path) -> None:
         ("reward@1,3", 0.5, "steps 1,3"),
         ("reward@9", None, ""),
     ]
+    norms = ({"step": step, "grad_norm": 9.0 if step == 4 else 1.0 + step % 3} for step in range(12))
+    (furthest,) = checked(write_lines(tmp_path / "norms.jsonl", *norms), "deviation > 0").verdicts
+    assert furthest.of == "step 4"
 
 
 @pytest.mark.parametrize(
