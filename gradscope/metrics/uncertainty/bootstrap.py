@@ -218,6 +218,8 @@ def _t_quantiles(
     if num_units < FEW_UNITS:
         return quantiles
     columns = np.concatenate([units, influence, influence**2], axis=2)
+    orders = np.stack([np.lexsort(table.T) for table in units])  # equal units have equal resamples, in whatever order
+    columns = np.take_along_axis(columns, orders[:, :, None], axis=1)
     studentized = []
     for sums in _resampled_sums(columns.swapaxes(0, 1).reshape(num_units, -1), resampling):
         of_tables = sums.reshape(len(sums), num_tables, -1)

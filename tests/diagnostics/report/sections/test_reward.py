@@ -112,8 +112,8 @@ def test_a_constant_reward_and_a_flat_one_of_few_groups_are_not_judged() -> None
 @pytest.mark.parametrize(
     ("changes", "num_visits", "change"),
     [
-        ((-0.5, 0.3, 0.3), 8, "-0.271 [-0.328, -0.214]"),  # by 0.25 in truth
-        ((-0.5, 0.5, 0.0), 4, "-0.241 [-0.317, -0.147]"),
+        ((-0.5, 0.3, 0.3), 8, "-0.271 [-0.325, -0.211]"),  # by 0.25 in truth
+        ((-0.5, 0.5, 0.0), 4, "-0.241 [-0.315, -0.147]"),
         ((-0.5, 0.3, 0.3), 3, None),  # a half of the steps has one visit
         ((0.0, 0.3, 0.3), 8, None),
         ((-0.05, 0.3, 0.3), 8, None),  # small
