@@ -210,9 +210,8 @@ def _verdict(requirement: results.Requirement, value: MetricValue, source: Sourc
     estimate = value.estimate
     outcome: results.Outcome = "fail" if value.is_not_finite else "unknown"
     if estimate.value is not None:
-        is_limit = math.isclose(
-            estimate.value, requirement.limit, rel_tol=_ROUNDING
-        )  # a mean of tenths is off by 1e-17
+        # a mean of tenths is off by 1e-17
+        is_limit = math.isclose(estimate.value, requirement.limit, rel_tol=_ROUNDING)
         number = requirement.limit if is_limit else estimate.value
         outcome = "pass" if COMPARE[requirement.op](number, requirement.limit) else "fail"
     return results.Verdict(
