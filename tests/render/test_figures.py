@@ -135,6 +135,12 @@ def test_a_logged_norm_that_is_not_finite_is_marked_in_the_figure() -> None:
     first = replace(report.steps[0], logged={"grad_norm": float("nan")})
     (above, _) = draw_figures(replace(report, steps=(first, *report.steps[1:])))["replay"].axes
     assert "logged as NaN or infinity" in [text.get_text() for text in above.texts]
+    _, errors = draw_figures(report)["replay"].axes
+    drawn = [
+        report.tolerance,
+        *(of["grad_norm"] for step in report.steps if "grad_norm" in (of := step.relative_error)),
+    ]
+    assert errors.get_ylim()[0] < min(drawn) <= max(drawn) < errors.get_ylim()[1]
     only = replace(report, steps=(replace(first, recomputed={}, relative_error={}),))
     assert set(draw_figures(only)) == {"replay"}
 

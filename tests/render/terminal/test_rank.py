@@ -88,6 +88,13 @@ def test_a_gradient_stands_beside_the_change_that_followed() -> None:
     assert "11 more pairs of a gradient and a change" in text
 
 
+def test_products_of_an_adapter_are_those_after_the_last_update() -> None:
+    first, last = (replace(rank_examples.adapter_state(num), tensor=f"of_{num}") for num in (10, 20))
+    text = words(replace(rank_examples.update_report(), adapters=(first, last)), "adapters")
+    assert "of_20" in text
+    assert "of_10" not in text
+
+
 def test_a_table_that_is_not_there_says_why_where_that_is_known() -> None:
     report = replace(rank_examples.token_report(), missing_parts={"turns": "step 41: no completion has a second turn"})
     assert "There is no table of turns in this result: step 41: no completion has a second turn." in words(
