@@ -521,7 +521,7 @@ def _findings(steps: Sequence[StepReplay], beyond: Sequence[int], limit: float) 
     if len(beyond) > 1:  # each with one chance in a thousand
         yield (
             f"grad_norm lies beyond its own spread at {named_steps(beyond)}, which chance does not explain: another "
-            "device computed it, or weights, ids or loss are not quite the trainer's."
+            "device or other micro-batches made it, or weights, ids or loss are not quite the trainer's."
         )
     with_norm = [(step, step.verdict_on(_NAME)) for step in steps if _NAME in step.relative_error]
     dead = [step.step for step in steps if step.verdict_on(_NAME) == "no_gradient"]
