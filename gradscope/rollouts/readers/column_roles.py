@@ -327,6 +327,11 @@ def key_of(names: ColumnNames) -> str | None:
     return names.group or names.prompt_id or names.prompt
 
 
+def have_rollouts(names: ColumnNames) -> bool:
+    """Whether rows of these columns are rollouts, or samples: they have a reward and something to group by."""
+    return names.reward is not None and key_of(names) is not None
+
+
 def columns_of_rows(rows: Sequence[Mapping[str, Any]], named_by_user: ColumnNames) -> ColumnNames:
     """A column a role of some rows, entries of their objects among them; none of no rows, as of a console."""
     rows = with_entries(rows, named_by_user)

@@ -317,8 +317,10 @@ def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tu
     local = fetched(path, progress)
     if not local.is_dir() or any(reader.recognizes(ReadRequest(path=local)) for reader in FORMATS):
         return ()
+    if runs := _runs_below(local):
+        return runs
     own = tuple(folder for folder in _folders(local) if generic.is_run(folder))
-    return _runs_below(local) or (own if len(own) > 1 else ())
+    return own if len(own) > 1 else ()
 
 
 def _runs_below(path: Path) -> tuple[Path, ...]:

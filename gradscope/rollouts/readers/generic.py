@@ -81,7 +81,7 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     columns = (
         (file, nested.columns_within(peek(file), request.columns)) for file in (files if beside_metrics else first)
     )
-    rollouts = {file: of for file, of in columns if None not in (of.reward, roles.key_of(of))}
+    rollouts = {file: of for file, of in columns if roles.have_rollouts(of)}
     keys = {file: (of.step, roles.key_of(of)) for file, of in rollouts.items() if of.step is not None}
     if rollouts and not keys and beside_metrics:
         alike = _alike(rollouts)
@@ -153,13 +153,12 @@ def is_run(folder: Path) -> bool:
     """Whether a folder has rollouts by step, and is none of a step's, nor of an evaluation's."""
     is_part = _STEP_IN_NAME.fullmatch(folder.name) or HELD_OUT.search(folder.name)
     columns = ColumnNames() if is_part else roles.columns_of_rows(peek(folder), ColumnNames())
-    return None not in (columns.reward, roles.key_of(columns)) and have_steps(folder, columns)
+    return roles.have_rollouts(columns) and have_steps(folder, columns)
 
 
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds rows with a reward and something to group by, under usual names."""
-    columns = roles.columns_of_rows(peek(request.path), request.columns)
-    return columns.reward is not None and roles.key_of(columns) is not None
+    return roles.have_rollouts(roles.columns_of_rows(peek(request.path), request.columns))
 
 
 class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):

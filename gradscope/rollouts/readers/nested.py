@@ -110,7 +110,7 @@ def layout_of(rows: Sequence[Mapping[str, Any]], named: ColumnNames) -> Layout |
 def columns_within(rows: Sequence[Mapping[str, Any]], named: ColumnNames) -> ColumnNames:
     """The columns of some rows, else of those within them."""
     columns = roles.columns_of_rows(rows, named)
-    layout = layout_of(rows, named) if None in (columns.reward, roles.key_of(columns)) else None
+    layout = None if roles.have_rollouts(columns) else layout_of(rows, named)
     return roles.columns_of_rows(first_rows_within(rows, layout), named) if layout else columns
 
 

@@ -245,7 +245,7 @@ def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:
     """The keys below which the first list of rows with a reward and a prompt lies in objects; none without one."""
     for key, cell in node.items() if depth else ():
         columns = column_roles.resolve_columns(cell[0], ColumnNames()) if is_list_of_objects(cell) else ColumnNames()
-        if None not in (columns.reward, column_roles.key_of(columns)):
+        if column_roles.have_rollouts(columns):
             return (key,)
         if isinstance(cell, dict) and (below := _keys_of_rows(cell, depth - 1)):
             return (key, *below)

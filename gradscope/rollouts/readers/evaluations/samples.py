@@ -90,7 +90,7 @@ def _recognizes(request: ReadRequest) -> bool:
     if _listed(rows, request) or _holds_shapes(rows, request.columns):
         return True
     columns = roles.columns_of_rows(rows, request.columns)
-    are_rows = columns.step is None and None not in (columns.reward, roles.key_of(columns))
+    are_rows = columns.step is None and roles.have_rollouts(columns)
     return are_rows and not generic.have_steps(request.path, columns)
 
 
@@ -349,7 +349,7 @@ def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bo
         and isinstance(samples_of(samples[0], named), PromptSamples)
         and any(len(parse.list_of(samples[0].get(name))) > 1 for name in roles.TEXT_LISTS)
     )
-    return None not in (columns.reward, roles.key_of(columns)) and not has_lists
+    return roles.have_rollouts(columns) and not has_lists
 
 
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:

@@ -193,9 +193,10 @@ def before_answer(messages: Any, num_turns: int | None = None) -> Any:
     """
     if not _are_messages(messages):
         return messages
-    turns = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
-    if num_turns is not None and len(turns) > num_turns:
-        return messages[: turns[num_turns]]
+    if num_turns is not None:
+        turns = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+        if len(turns) > num_turns:
+            return messages[: turns[num_turns]]
     size = len(messages)
     while size and messages[size - 1]["role"] == "assistant":
         size -= 1
