@@ -153,8 +153,8 @@ def word_of(file: Path) -> str:
 def _other_log(request: ReadRequest) -> Path | None:
     """Rollouts under another name beside the named file, of which metrics beside both may be; not an evaluation's."""
     path = request.path
-    beside = sorted(path.parent.glob(f"*{path.suffix}")) if path.is_file() else ()
-    under_other_names = (file for file in beside if word_of(file) != word_of(path) and not HELD_OUT.search(file.name))
+    siblings = sorted(path.parent.glob(f"*{path.suffix}")) if path.is_file() else ()
+    under_other_names = (file for file in siblings if word_of(file) != word_of(path) and not HELD_OUT.search(file.name))
     columns = ((file, column_roles.columns_of_rows(peek(file), request.columns)) for file in under_other_names)
     return next((file for file, of in columns if column_roles.have_rollouts(of)), None)
 
