@@ -149,8 +149,7 @@ def compare_runs(
     runs, left_out = _comparable_runs(paths, read, progress, strict=strict)
     if len(runs) == 2:
         runs = tuple(map(compared_runs.with_side_rewards, runs))
-    uncut, runs = runs, compared_runs.on_common_steps(runs)
-    num_common = len(set.intersection(*(set(run.steps.tolist()) for run in runs)))
+    uncut, (runs, num_common) = runs, compared_runs.on_common_steps(runs)
     cells = _cells(runs)
     asked = _asked(cells, only)
     measured = _measure_gradients(runs, progress=progress) if gradients else {}

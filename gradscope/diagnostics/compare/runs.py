@@ -167,11 +167,11 @@ def _is_apart(run: ComparedRun, other: ComparedRun) -> bool:
     return run.seed != other.seed or bool(unlike) or (is_known and run.advantage != other.advantage)
 
 
-def on_common_steps(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
-    """Runs at the steps that all of them have; as they are where that is none."""
+def on_common_steps(runs: Sequence[ComparedRun]) -> tuple[tuple[ComparedRun, ...], int]:
+    """Runs at the steps that all of them have, as they are where that is none; and the number of these."""
     common = reduce(np.intersect1d, (run.steps for run in runs))
     if not len(common):
-        return tuple(runs)
+        return tuple(runs), 0
 
     def cut(run: ComparedRun) -> ComparedRun:
         is_common, table = np.isin(run.steps, common), run.rewards
@@ -183,7 +183,7 @@ def on_common_steps(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
             rewards=None if table is None else table.select(np.isin(table.step, common)),
         )
 
-    return tuple(run if len(run.steps) == len(common) else cut(run) for run in runs)
+    return tuple(run if len(run.steps) == len(common) else cut(run) for run in runs), len(common)
 
 
 def drawdown(rewards: NDArray[np.float64]) -> float:
