@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct, field
@@ -47,7 +48,7 @@ class Series(Struct, frozen=True, kw_only=True):
     """One line, or one kind of bar."""
 
     name: str  # its label
-    values: tuple[float | None, ...]  # one a position; None where there is none
+    values: Sequence[float | None]  # one a position; None where there is none
     kind: SeriesKind | None = None  # its kind, where that has a color of its own; None: the next color of the chart
 
 
@@ -56,7 +57,7 @@ class Chart(Struct, frozen=True, kw_only=True):
 
     title: str  # its subject
     kind: ChartKind  # ``lines`` over steps, ``stack`` of shares over steps, or horizontal ``bars`` with a name each
-    places: tuple[float | str, ...]  # steps, or the names of bars
+    places: Sequence[float | str]  # steps, or the names of bars
     series: tuple[Series, ...]  # at least one; bars have exactly one
     x_label: str = "step"  # name of the positions; for bars of their length
     y_label: str = ""  # name of the values, with their unit where they have one; bars leave it empty
@@ -139,8 +140,8 @@ class KeyNumber(Struct, frozen=True, kw_only=True):
     style: NumberStyle  # how it reads
     note: str = ""  # its comparison or subject; the reason where the value is undefined
     then: Estimate | None = None  # a second number that belongs to it, as pass@k to pass@1
-    places: tuple[int, ...] = ()  # the steps of its course
-    course: tuple[float | None, ...] = ()  # its value at each of them
+    places: Sequence[int] = ()  # the steps of its course
+    course: Sequence[float | None] = ()  # its value at each of them
 
 
 class ReadRollout(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.tokens import metric_courses, verdict_courses
 from gradscope.diagnostics.spike.measure import spike_sentences
@@ -171,13 +173,18 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
 
 
 def _chart(title: str, courses: Sequence[MetricCourse], y_label: str) -> tuple[Chart, ...]:
-    steps = courses[0].steps
-    by_step = {
-        course.title.strip(): dict(zip(course.steps, map(_drawn, course.values), strict=True)) for course in courses
-    }
-    values = {name: [course.get(step) for step in steps] for name, course in by_step.items()}
+    steps, values = courses[0].steps, {course.title.strip(): _drawn_values(course) for course in courses}
+    for course in courses[1:]:
+        if course.steps != steps:
+            by_step = dict(zip(course.steps, _drawn_values(course), strict=True))
+            values[course.title.strip()] = [by_step.get(step) for step in steps]
     y_range = (0.0, 1.0) if courses[0].style == "share" else None
     return lines_over(steps, title, values, y_label=y_label.strip(), y_range=y_range)
+
+
+def _drawn_values(course: MetricCourse) -> Sequence[float | None]:
+    """Its values, one a step, None for one that is not finite; without any these themselves, as millions may be."""
+    return course.values if np.isfinite(course.values).all() else tuple(map(_drawn, course.values))
 
 
 def _drawn(value: float) -> float | None:
@@ -192,6 +199,6 @@ def _key_number(course: MetricCourse) -> KeyNumber:
         value=course.mean,
         style=course.style,
         note=f"mean of {counted(len(course.steps), 'step')}, as logged",
-        places=tuple(course.steps),
-        course=tuple(map(_drawn, course.values)),
+        places=course.steps,
+        course=_drawn_values(course),
     )

@@ -11,7 +11,7 @@ steps for independent.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Literal
 
@@ -343,6 +343,39 @@ class Deviation(Struct, frozen=True, kw_only=True):
         return self.deviation > self.by_chance
 
 
+class Course(Mapping[int, float]):
+    """A number a step, in arrays: as a dict millions of them take ten times the memory."""
+
+    def __init__(self, steps: NDArray[np.int64], numbers: Array) -> None:
+        self.steps = steps  # ascending, [N]
+        self.numbers = numbers  # [N]
+
+    @classmethod
+    def of(cls, values: Mapping[int, float]) -> Course:
+        """The same numbers; a course is itself."""
+        if isinstance(values, cls):
+            return values
+        steps = np.fromiter(values, np.int64, len(values))
+        order = np.argsort(steps, kind="stable")
+        return cls(steps[order], np.fromiter(values.values(), np.float64, len(values))[order])
+
+    def not_finite(self) -> list[int]:
+        """The steps with NaN or infinity."""
+        return [int(step) for step in self.steps[~np.isfinite(self.numbers)]]
+
+    def __getitem__(self, step: int) -> float:
+        row = np.searchsorted(self.steps, step)
+        if row == len(self.steps) or self.steps[row] != step:
+            raise KeyError(step)
+        return float(self.numbers[row])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.steps.tolist())
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
 def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int) -> Deviation | str:
     """A step's number compared with those of the up to 50 steps nearest to it, or the reason why it cannot be.
 
@@ -401,16 +434,14 @@ _AT_ONCE = 1 << 14  # steps whose neighbors are looked at together
 
 def _comparable(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array, bool]:
     """Steps with finite numbers, ascending, [N], these, [N], and whether they are compared by their logarithms."""
-    steps = np.fromiter(values, np.int64, len(values))
-    numbers = np.fromiter(values.values(), np.float64, len(values))
-    in_logs = bool(np.min(numbers, where=np.isfinite(numbers), initial=math.inf) >= 0)
-    usable = np.isfinite(numbers)
+    course = Course.of(values)
+    numbers, usable = course.numbers, np.isfinite(course.numbers)
+    in_logs = bool(np.min(numbers, where=usable, initial=math.inf) >= 0)
     if in_logs:  # a KL that is rounded to zero is at most the smallest that was logged
         smallest = np.min(numbers, where=usable & (numbers > 0), initial=math.inf)
         numbers = np.where(numbers == 0, smallest, numbers)
-        usable &= np.isfinite(numbers)
-    order = np.argsort(steps[usable], kind="stable")
-    return steps[usable][order], numbers[usable][order], in_logs
+        usable = usable & np.isfinite(numbers)
+    return course.steps[usable], numbers[usable], in_logs
 
 
 def _deviations(
@@ -495,8 +526,9 @@ def late_change(
     >>> late_change({step: 1.0 if step < 30 else 5.0 for step in range(40)}, factor=3.0)
     LateChange(before=1.0, late=5.0, before_until=25, since=32, until=39)
     """
-    steps = sorted(step for step, value in values.items() if math.isfinite(value))
-    numbers = np.array([values[step] for step in steps])
+    course = Course.of(values)
+    is_finite = np.isfinite(course.numbers)
+    steps, numbers = course.steps[is_finite], course.numbers[is_finite]
     numbers = np.abs(numbers) if by_size else numbers
     if len(steps) < MIN_STEPS_OF_LEVELS or numbers.min() < 0:
         return None
@@ -508,7 +540,11 @@ def late_change(
         is_apart = np.quantile(low, _QUARTILES[1]) < np.quantile(high, _QUARTILES[0])
         if is_apart and max(before, late) >= times * min(before, late):
             return LateChange(
-                before=before, late=late, before_until=steps[num_before - 1], since=steps[-num_late], until=steps[-1]
+                before=before,
+                late=late,
+                before_until=int(steps[num_before - 1]),
+                since=int(steps[-num_late]),
+                until=int(steps[-1]),
             )
     return None
 

@@ -7,6 +7,7 @@ its values are text, numbers, estimates and the three classes below.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
@@ -188,8 +189,11 @@ def lines_over(
     """A chart of lines over steps, for page and figures; none over a single step, which is no course."""
     from gradscope.results.report import Chart, Series
 
-    positions = tuple(steps)
-    lines = (Series(name=name, values=tuple(values), kind=kinds.get(name)) for name, values in series.items())
+    positions = steps if isinstance(steps, array) else tuple(steps)  # arrays of long courses stay as small as they are
+    lines = (
+        Series(name=name, values=values if isinstance(values, array) else tuple(values), kind=kinds.get(name))
+        for name, values in series.items()
+    )
     chart = Chart(title=title, kind="lines", places=positions, series=tuple(lines), y_label=y_label, y_range=y_range)
     return (chart,) if len(positions) > 1 else ()
 

@@ -40,7 +40,7 @@ def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
     assert sections["norm"].findings[0].startswith("Step 13 stands out: grad_norm 9, 81.8 times the 0.11 of the 11")
     assert sections["norm"].findings[1] == "The largest gradient norm is 9, at step 13."
     assert [one.title for one in report.strip] == ["no gradient", "mean reward", "cut off", "gradient norm"]
-    assert report.strip[3].course == NORMS
+    assert tuple(report.strip[3].course) == NORMS
     assert [row[0] for row in sections["courses"].tables[0].rows] == [
         "frac_reward_zero_std", "reward", "completions/clipped_ratio", "grad_norm"
     ]  # fmt: skip
