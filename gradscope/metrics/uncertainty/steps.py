@@ -461,10 +461,10 @@ def _deviations(
     scaled, own = (
         (np.log(numbers[around]), np.log(numbers[indices])) if in_logs else (numbers[around], numbers[indices])
     )
-    (middles, spreads), typical = _middles(scaled), np.median(numbers[around], axis=1)
+    (middles, spreads), typical = _middles(scaled), _medians(numbers[around])
     if size >= _MIN_ON_LINE:
         third, distances = size // 3, steps[around] - steps[indices][:, None]
-        rises = np.median(scaled[:, -third:], axis=1) - np.median(scaled[:, :third], axis=1)
+        rises = _medians(scaled[:, -third:]) - _medians(scaled[:, :third])
         slopes = rises / (distances[:, -third:].mean(axis=1) - distances[:, :third].mean(axis=1))
         on_line, about_line = _middles(scaled - slopes[:, None] * distances)
         is_steep = about_line < _STEEP * spreads
@@ -486,11 +486,17 @@ def _last_digit(numbers: Array) -> float:
     return next((one for one in digits if np.allclose(first, np.round(first / one) * one, rtol=1e-12, atol=0)), 0.0)
 
 
+def _medians(rows: Array) -> Array:
+    """The median of each row, [P]; NumPy sorts short rows seven times as fast as it finds their medians."""
+    ordered, half = np.sort(rows, axis=1), rows.shape[1] // 2
+    return np.asarray((ordered[:, half] + ordered[:, ~half]) / 2)
+
+
 def _middles(rows: Array) -> tuple[Array, Array]:
     """The median and the spread of each row, [P]: by absolute deviations, where half of them are zero by the others."""
-    middles = np.median(rows, axis=1)
+    middles = _medians(rows)
     sizes = np.abs(rows - middles[:, None])
-    spreads = _TO_SIGMA * np.median(sizes, axis=1)
+    spreads = _TO_SIGMA * _medians(sizes)
     return middles, np.where(spreads > 0, spreads, 2 * math.sqrt(math.pi / 2) * sizes.mean(axis=1))
 
 
