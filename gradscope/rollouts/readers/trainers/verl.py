@@ -186,7 +186,9 @@ def dump_columns(
     raw = ("input", "output", "gts", "reward", "request_id", *(sorted(COLUMNS) if has_tokens else ()))
     keys = dict.fromkeys([*sorted(NO_REWARDS), *(name for row in first for name in row)])
     usual = [key for key in keys if key not in raw and key not in COLUMNS]
-    return line_columns(partial(_rows, uids, in_full=in_full and not has_tokens), usual, raw, is_complete=True)
+    numbers = [key for key in usual if key not in NO_REWARDS and key != "data_source"]
+    to_columns = partial(_rows, uids, in_full=in_full and not has_tokens)
+    return line_columns(to_columns, usual, raw, is_complete=True, may_be_nan=numbers)
 
 
 def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
