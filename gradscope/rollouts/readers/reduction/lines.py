@@ -31,7 +31,7 @@ from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part
 
 BLOCK = 4 << 20
 """Bytes of a block: so many that its overhead is small, and so few that a processor's cache holds most of them."""
-_END, _OPEN, _CLOSE, _RETURN, _QUOTE, _MINUS = map(ord, '\n{}\r"-')
+_END, _OPEN, _CLOSE, _RETURN, _QUOTE, _MINUS, _SPACE, _COLON, _COMMA = map(ord, '\n{}\r"- :,')
 _BRACKET = ord("{")
 """``{``, which ``[`` becomes where bit 0x20 is set."""
 _STRIDE = (
@@ -409,11 +409,10 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
         last = np.where(returned, letters[lasts - 1], last)
     is_doubtful = (letters[starts] != _OPEN) | (last != _CLOSE) | (np.diff(bounds) > allowed(MAX_ROW))
     num_brackets = count_of(letters, _BRACKET, bits=0x20)
-    may_be_deep = ~is_doubtful
-    if num_brackets >= MAX_DEPTH + np.count_nonzero(may_be_deep):  # of which each line opens one
-        if num_brackets < MAX_DEPTH * len(starts):  # else most lines have that many, and counting them costs more
-            brackets = positions_of(letters, _BRACKET, bits=0x20)
-            may_be_deep &= np.diff(np.searchsorted(brackets, bounds)) > MAX_DEPTH
+    if num_brackets >= MAX_DEPTH + np.count_nonzero(~is_doubtful):  # of which each line opens one
+        brackets = positions_of(letters, _BRACKET, bits=0x20)
+        brackets = brackets[_may_open_levels(letters, brackets)]
+        may_be_deep = ~is_doubtful & (np.diff(np.searchsorted(brackets, bounds)) > MAX_DEPTH)
         if may_be_deep.any():
             is_doubtful[may_be_deep] = _are_deep(data, bounds, np.flatnonzero(may_be_deep))
     for position in _long_numbers(data, letters):
@@ -422,6 +421,15 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
         for number in np.flatnonzero(~is_doubtful).tolist():
             is_doubtful[number] = not is_text(data[bounds[number] : bounds[number + 1]])
     return np.flatnonzero(is_doubtful)
+
+
+def _may_open_levels(letters: NDArray[np.uint8], brackets: Counts) -> NDArray[np.bool_]:
+    """Which brackets may be the first on their level, by the letters before: neither among words nor a next element."""
+    at = brackets - 1
+    at -= letters[at] == _SPACE
+    before = letters[at]
+    is_first = (before == _COLON) | (before | 0x20 == _BRACKET) | (before <= _SPACE)
+    return np.asarray(is_first | ((before == _COMMA) & (letters[at - 1] | 0x20 != _CLOSE)))
 
 
 def _are_deep(data: bytes, bounds: Counts, numbers: Counts) -> NDArray[np.bool_]:

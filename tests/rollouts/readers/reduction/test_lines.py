@@ -141,6 +141,10 @@ def test_a_field_in_which_nan_says_nothing_has_none(tmp_path: Path) -> None:
     [
         (b'"\\"' + b"{[" * 99 + b'"', True),
         (b'["' + b"[" * 200 + b'", {"a": [' + b"[], " * 200 + b"[]]}]", True),
+        (b"[[]," * 98 + b"1" + b"]" * 98, True),
+        (b"[[]," * 99 + b"1" + b"]" * 99, False),
+        (b"[1, " * 100 + b"1" + b" ]" * 100, False),
+        (b"[ [] ,\t" * 100 + b"1" + b"]" * 100, False),
         (b"[" * 99 + b'"]"' + b"]" * 99, True),
         (b"[" * 100 + b'"]"' + b"]" * 100, False),
         (b'{"a": ' * 100 + b"1" + b"}" * 100, False),
