@@ -41,7 +41,7 @@ def is_by_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether rollouts are read step by step, not all at once; they are held to those that are read row by row."""
     judged: list[bool] = []
     is_cheap = log.StepSpans.is_cheap
-    monkeypatch.setattr(log.StepSpans, "is_cheap", lambda *how: judged.append(is_cheap(*how)) or judged[-1])
+    monkeypatch.setattr(log.StepSpans, "is_cheap", lambda *of, **how: judged.append(is_cheap(*of, **how)) or judged[-1])
     run = read_run(path)
     by_row = read_by_row(path)
     assert_same_rollouts(run, by_row)
@@ -108,6 +108,30 @@ def test_csv_steps_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / f"1{suffix}").write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
     monkeypatch.setattr(log, "_MAX_PASSES", 9)  # a compressed file is read from its start
     assert is_by_step(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("steps", [IN_ORDER, MIXED])
+@pytest.mark.parametrize("size", [1, 5, 6, 100])
+@pytest.mark.parametrize("few", [0, 3, 16])
+def test_steps_of_parquet_are_those_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[int], size: int, few: int
+) -> None:
+    monkeypatch.setattr(log, "_FEW_STEPS", few)
+    without_reward = [{**row, "reward": row["reward"] if at % 7 else None} for at, row in enumerate(rows(steps))]
+    pq.write_table(pa.Table.from_pylist(without_reward), tmp_path / "1.parquet", row_group_size=size)
+    assert is_by_step(tmp_path, monkeypatch) == (size < 100)  # of a row group alone all rows before a step are decoded
+
+
+def test_of_a_large_row_group_only_the_rows_of_a_step_become_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.Table.from_pylist(rows([step for step in range(100) for _ in range(6)]))
+    pq.write_table(table, tmp_path / "1.parquet")
+    run, made = read_run(tmp_path), list[str]()
+    original = log.parquet_rows_in
+    monkeypatch.setattr(log, "parquet_rows_in", lambda *of: (made.append(at) or (at, row) for at, row in original(*of)))
+    assert [group.step for group in run.groups_at(70)] == [70] * 3
+    assert made == [f"{tmp_path / '1.parquet'}:{number}" for number in range(421, 427)]
 
 
 def test_all_steps_of_a_document_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def read_by_row(path: Path, options: ReadOptions | None = None, **how: Any) -> R
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(log, "MAX_WITH_TEXTS", 1 << 60)
         patched.setattr(log, "scan_files", lambda files, *_, **__: iter(range(len(files))))
-        patched.setattr(log.StepSpans, "is_cheap", lambda *_: False)
+        patched.setattr(log.StepSpans, "is_cheap", lambda *_, **__: False)
         patched.setattr(log, "part_of_records", parts.part_of_records)  # which a test may look at
         patched.setattr(verl, "_reduced", lambda *_: None)
         run = read_run(path, options, **how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator
 from contextlib import contextmanager
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -49,13 +50,13 @@ def table_in(path: Path, file: pq.ParquetFile, *, without: Container[str]) -> pa
 
 def parquet_batches(
     path: Path, names: Collection[str] | None, texts: Collection[str] = ()
-) -> Iterator[tuple[pa.RecordBatch, int, str | None]]:
+) -> Iterator[tuple[pa.RecordBatch, int, list[int], str | None]]:
     """Columns of a Parquet file, or all, many rows at a time; text that repeats stays a dictionary.
 
     The dictionaries of ``texts`` count once against the limit: their values are not copied row by row.
 
     Yields:
-        Rows, how many bytes of the file were read, and a name that two of its columns share.
+        Rows, how many bytes of the file were read, its :func:`first_rows`, and a name that two of its columns share.
     """
     with open_parquet(path) as file:
         present = file.schema_arrow.names
@@ -68,7 +69,7 @@ def parquet_batches(
         done = 0
         for batch in _batches(path, file, columns=[] if twice else chosen, size=at_once, texts=texts):
             done += batch.num_rows
-            yield batch, size * done // rows_of, twice
+            yield batch, size * done // rows_of, first_rows(metadata), twice
 
 
 def _rows_at_once(metadata: pq.FileMetaData, most: int) -> int:
@@ -76,6 +77,26 @@ def _rows_at_once(metadata: pq.FileMetaData, most: int) -> int:
     num_bytes: int = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     num_rows: int = metadata.num_rows
     return min(max(_LARGE * num_rows // max(num_bytes, 1), _BATCH), most)
+
+
+def first_rows(metadata: pq.FileMetaData) -> list[int]:
+    """The number of the first row of each row group, from 0, and of all rows."""
+    return list(accumulate((metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)), initial=0))
+
+
+def parquet_rows_in(path: Path, start: int, end: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a Parquet file from one up to another, counted from 0, each with its ``file:row``."""
+    with open_parquet(path) as file:
+        groups = [
+            group for group, rows in enumerate(pairwise(first_rows(file.metadata))) if rows[0] < end and start < rows[1]
+        ]
+        number = first_rows(file.metadata)[groups[0]]
+        for batch in _batches(path, file, row_groups=groups):
+            if number >= end:
+                break
+            chosen = batch.slice(max(start - number, 0), max(end - max(start, number), 0))
+            yield from ((f"{path}:{at}", row) for at, row in enumerate(chosen.to_pylist(), max(start, number) + 1))
+            number += batch.num_rows
 
 
 def read_parquet_rows(
@@ -96,16 +117,21 @@ def read_parquet_rows(
 
 
 def _batches(
-    path: Path, file: pq.ParquetFile, columns: list[str] | None = None, size: int = _BATCH, texts: Collection[str] = ()
+    path: Path,
+    file: pq.ParquetFile,
+    columns: list[str] | None = None,
+    size: int = _BATCH,
+    texts: Collection[str] = (),
+    row_groups: list[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, a few at a time.
+    """The rows of a file, or of some row groups, a few at a time.
 
     Raises:
         InputError: They have more bytes than a file of its size may hold. Each row counts what it refers to in a
             dictionary, but for the dictionaries of ``texts``.
     """
     left = max_unpacked(path)
-    for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):
+    for batch in file.iter_batches(batch_size=size, columns=columns, row_groups=row_groups, use_threads=False):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             is_shared = name in texts and pa.types.is_dictionary(column.type)
             left -= column.nbytes if is_shared else expanded_bytes(column)

@@ -55,8 +55,9 @@ class Span(Struct, frozen=True, kw_only=True):
     """A stretch of a block with all rows of one step, possibly with others in between."""
 
     step: int  # the step
-    start: int  # its first byte in the file; of a compressed file, decompressed
-    end: int  # the byte behind its last
+    start: int
+    """Its first byte in the file; of a compressed file, decompressed; of Parquet, the first row of its row group."""
+    end: int  # the byte behind its last; of Parquet, the row
     line: int  # the number of its first line within the block
 
 

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import chain, groupby, islice
+from itertools import chain, count, groupby, islice, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import cast
@@ -26,6 +26,7 @@ from gradscope.outside.limits import allowed, raise_limits
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
 from gradscope.rollouts.readers.parsing import tables
+from gradscope.rollouts.readers.parsing.columnar import parquet_rows_in
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, Record, build_groups
 from gradscope.rollouts.readers.reduction.columns import (
@@ -193,6 +194,7 @@ def too_many_rollouts(path: Path, limit: int) -> InputError:
 _MAX_PASSES = 4
 """How many times its size may be read to read all steps of a log one by one. Where steps are interleaved, or share a
 compressed file, reading all rows at once costs less."""
+_FEW_STEPS = 16  # steps of Parquet for each of which its row group is decoded, a thirtieth of making it objects
 
 
 class StepSpans:
@@ -228,14 +230,19 @@ class StepSpans:
             if not spans or spans[-1] != (file, None):
                 spans.append((file, None))
 
-    def is_cheap(self, files: Sequence[Path]) -> bool:
-        """Whether reading the steps one by one costs about as much as reading the log once."""
+    def is_cheap(self, files: Sequence[Path], *, decoded: bool = False) -> bool:
+        """Whether reading the steps one by one costs about as much as reading the log once.
+
+        ``decoded`` counts the rows of Parquet that become objects, which cost far more than what lies before them.
+        """
         lengths = dict.fromkeys(range(len(files)), 0)
         cost = 0
         for file, span in chain.from_iterable(self._of_step.values()):
-            end = files[file].stat().st_size if span is None else span.end
+            start, end = (0, files[file].stat().st_size) if span is None else (span.start, span.end)
+            if span is not None and decoded and tables.is_columnar(files[file]):
+                start = span.line - 1
             lengths[file] = max(lengths[file], end)
-            cost += end - (0 if span is None or files[file].suffix in tables.COMPRESSED else span.start)
+            cost += end - (0 if files[file].suffix in tables.COMPRESSED else start)
         return cost <= _MAX_PASSES * sum(lengths.values())
 
     def rows_around(
@@ -245,7 +252,12 @@ class StepSpans:
         for number, span in self._of_step.get(step, ()):
             file = files[number]
             read_stretch = tables.csv_rows_in if tables.is_untyped(file) else _lines_in
-            read = rows(file, QuarantineLog()) if span is None else read_stretch(file, span.start, span.end, span.line)
+            if span is None:
+                read = iter(rows(file, QuarantineLog()))
+            elif tables.is_columnar(file):
+                read = parquet_rows_in(file, span.line - 1, span.end)
+            else:
+                read = read_stretch(file, span.start, span.end, span.line)
             yield from ((file, row) for row in read)
 
 
@@ -288,9 +300,17 @@ def groups_on_disk(
     rows: Callable[[Path, QuarantineLog], Iterable[tables.Row]],
     groups_of: Callable[[Sequence[FileRow], int | None], Sequence[RolloutGroup]],
 ) -> GroupsOnDisk:
-    """Groups that are read back from the stretches of their step; all at once where steps are interleaved."""
+    """Groups that are read back from the stretches of their step; all at once where steps are interleaved.
+
+    So are those of Parquet with many steps in a row group, but for the first few that are asked for.
+    """
+
+    def of_step(step: int) -> Sequence[RolloutGroup]:
+        return groups_of(list(spans.rows_around(step, files, rows)), step)
+
     if spans.is_cheap(files):
-        return GroupsOnDisk(table, lambda step: groups_of(list(spans.rows_around(step, files, rows)), step))
+        return GroupsOnDisk(table, of_step)
+    num_alone = count() if spans.is_cheap(files, decoded=True) else repeat(_FEW_STEPS)
 
     @cache
     def by_step() -> dict[int, list[RolloutGroup]]:
@@ -300,7 +320,10 @@ def groups_on_disk(
             groups_by_step.setdefault(group.step, []).append(group)
         return groups_by_step
 
-    return GroupsOnDisk(table, lambda step: by_step().get(step, []), reads_all=True)
+    def read(step: int) -> Sequence[RolloutGroup]:
+        return of_step(step) if next(num_alone) < _FEW_STEPS else by_step().get(step, [])
+
+    return GroupsOnDisk(table, read, reads_all=True)
 
 
 def _together(log: ColumnLog, rows: Sequence[FileRow]) -> Iterable[Record]:

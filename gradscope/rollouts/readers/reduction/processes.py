@@ -9,6 +9,7 @@ import io
 import signal
 import sys
 import warnings
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.machine import num_cores, trim_heap
@@ -65,7 +67,8 @@ def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool
 
 
 def _scan_batches(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
-    for batch, end, twice in columnar.parquet_batches(path, columns.names, columns.texts):
+    first = 0  # row of the batch
+    for batch, end, first_rows, twice in columnar.parquet_batches(path, columns.names, columns.texts):
         if twice is not None:
             odd = [OddRow(at=0, row=TWICE.format(twice), count=len(batch))]
             yield Scanned(file=file, end=end, num_rows=len(batch), odd=odd)
@@ -75,9 +78,24 @@ def _scan_batches(path: Path, file: int, columns: TableColumns, with_texts: bool
         part, at, is_odd = part_of_columns(of_batch, np.arange(len(batch)), with_texts=with_texts)
         odd_rows = np.flatnonzero(is_odd)
         cells_alone = _rows_of(batch.take(to_indices(odd_rows))) if len(odd_rows) else []
-        odd = [OddRow(at=number, row=row) for number, row in zip(odd_rows.tolist(), cells_alone, strict=True)]
-        noted, at_odd = of_batch.called_for(is_odd), at if odd else None
-        yield Scanned(file=file, end=end, num_rows=len(batch), part=part, at=at_odd, odd=odd, noted=noted)
+        odd = [
+            OddRow(at=number, row=row, start=first + number, end=first + number + 1)
+            for number, row in zip(odd_rows.tolist(), cells_alone, strict=True)
+        ]
+        is_used = ~is_odd[of_batch.row_of]
+        spans = spans_of(of_batch.step[is_used], of_batch.row_of[is_used], first + np.arange(len(batch) + 1))
+        yield Scanned(
+            file=file,
+            end=end,
+            num_rows=len(batch),
+            part=part,
+            at=at if odd else None,
+            odd=odd,
+            # what has to be decoded of a row group begins with it
+            spans=[replace(span, start=first_rows[bisect_right(first_rows, span.start) - 1]) for span in spans],
+            noted=of_batch.called_for(is_odd),
+        )
+        first += len(batch)
 
 
 def _rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
