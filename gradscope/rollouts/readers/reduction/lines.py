@@ -31,7 +31,7 @@ from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part
 
 BLOCK = 4 << 20
 """Bytes of a block: so many that its overhead is small, and so few that a processor's cache holds most of them."""
-_END, _OPEN, _CLOSE, _RETURN, _QUOTE, _MINUS, _SPACE, _COLON, _COMMA = map(ord, '\n{}\r"- :,')
+_END, _OPEN, _CLOSE, _RETURN, _QUOTE, _MINUS, _SPACE, _COLON, _COMMA, _BACKSLASH = map(ord, '\n{}\r"- :,\\')
 _BRACKET = ord("{")
 """``{``, which ``[`` becomes where bit 0x20 is set."""
 _STRIDE = (
@@ -380,7 +380,8 @@ def _without_nan(data: bytes, bounds: Counts) -> tuple[bytes, NDArray[np.bool_]]
 
     Also which lines have one: where such a cell is read, only the row reader knows what it means.
     """
-    letters, quotes = np.frombuffer(data, dtype=np.uint8), positions_of(_unescaped(data), _QUOTE)
+    letters = np.frombuffer(data, dtype=np.uint8)
+    quotes = _quotes(letters)
     patched, is_patched = letters.copy(), np.zeros(len(bounds) - 1, dtype=np.bool_)
     for word in (b"NaN", b"Infinity"):
         starts = _words_in(letters, word)
@@ -436,9 +437,10 @@ def _may_open_levels(letters: NDArray[np.uint8], brackets: Counts) -> NDArray[np
 def _are_deep(data: bytes, bounds: Counts, numbers: Counts) -> NDArray[np.bool_]:
     """Which of some lines nest objects and lists on too many levels; what is no JSON, the decoder finds out."""
     view = memoryview(data)
-    letters = _unescaped(b"".join(view[bounds[number] : bounds[number + 1]] for number in numbers.tolist()))
+    lines = b"".join(view[bounds[number] : bounds[number + 1]] for number in numbers.tolist())
+    letters = np.frombuffer(lines, dtype=np.uint8)
     bounds = np.append(0, np.cumsum(np.diff(bounds)[numbers]))
-    quotes = positions_of(letters, _QUOTE)
+    quotes = _quotes(letters)
     opening, closing = (positions_of(letters, bracket, bits=0x20) for bracket in (_BRACKET, _CLOSE))
     opening, closing = (at[_are_outside(at, quotes, bounds)] for at in (opening, closing))
     line = np.searchsorted(bounds, opening, side="right") - 1
@@ -449,11 +451,16 @@ def _are_deep(data: bytes, bounds: Counts, numbers: Counts) -> NDArray[np.bool_]
     return is_deep
 
 
-def _unescaped(data: bytes) -> NDArray[np.uint8]:
-    """JSON in which each quote opens or closes a text."""
-    if b"\\" in data:
-        data = data.replace(b"\\\\", b"__").replace(b'\\"', b"__")
-    return np.frombuffer(data, dtype=np.uint8)
+def _quotes(letters: NDArray[np.uint8]) -> Counts:
+    """Where quotes open or close a text, which those behind an odd number of backslashes do not."""
+    at = positions_of(letters, _QUOTE)
+    behind = np.flatnonzero(letters[at - 1] == _BACKSLASH)
+    if not len(behind):
+        return at
+    slashes = positions_of(letters, _BACKSLASH)
+    starts = np.maximum.accumulate(np.where(np.diff(slashes, prepend=-2) != 1, slashes, 0))  # of the run of each
+    run = np.searchsorted(slashes, at[behind]) - 1
+    return np.delete(at, behind[(at[behind] - starts[run]) % 2 == 1])
 
 
 def _are_outside(at: Counts, quotes: Counts, bounds: Counts) -> NDArray[np.bool_]:
