@@ -286,8 +286,8 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def every_step(self) -> tuple[int, ...]:
         """Every step of the log, ascending: those with rollouts and those with metrics alone."""
-        logged = (step for step, values in self.metrics.items() if values)
-        return tuple(sorted({*self.updates, *logged}))
+        logged = (self.courses.course(name)[0] for name in self.courses.columns)
+        return tuple(np.unique(np.concatenate([np.array(self.updates, dtype=np.int64), *logged])).tolist())
 
     @property
     def trained_by_trl(self) -> bool:
