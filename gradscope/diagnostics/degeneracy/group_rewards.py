@@ -232,5 +232,5 @@ def _digest(groups: GroupTable) -> bytes:
 
 def _logged(run: Run, step: int, last: int, reward: str | None) -> float | None:
     """The trainer's own share; one reward function's is another number, and so is a share of other rollouts."""
-    comparable = reward is None and step == last and not run.is_means(step)
+    comparable = reward is None and step == last and not run.is_means(step) and not run.settings.count_dead_batches
     return run.metrics.get(step, {}).get("frac_reward_zero_std") if comparable else None

@@ -44,7 +44,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     steps_in,
 )
 from gradscope.rollouts.readers.parsing.cells import is_number
-from gradscope.rollouts.readers.parsing.records import ReadRequest, peek, refuse_turns
+from gradscope.rollouts.readers.parsing.records import ReadRequest, peek, read_trainer_settings, refuse_turns
 from gradscope.rollouts.readers.parsing.tables import suffix_of
 from gradscope.rollouts.run import Numbers, Run, StepMetrics
 from gradscope.say import counted
@@ -121,6 +121,9 @@ def read_metrics_log(request: ReadRequest) -> Run:
         sentences.append(f"Without a step, and left out: {counted(rows.num_without_step, 'row')}.")
     if any(key.startswith(EVAL) for key in logged.columns) and rows.num_held_out:
         sentences.append(f"Of an evaluation: {counted(rows.num_held_out, 'row')}, whose metrics begin with {EVAL}.")
+    settings = read_trainer_settings(request.run_config)
+    if settings.count_dead_batches:
+        sentences.append("By the arguments TRL's frac_reward_zero_std is of whole batches: it is left out.")
     one_run = f", run {chosen.name!r} of {len(runs)}" if len(runs) > 1 else ""
     title = files[0].name if files[0].name == "trainer_state.json" else kinds[0].title
     source = Source(
@@ -134,7 +137,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
         missing=(*_listed_rewards(path), *_contradicting(path, files, options), switch_on(logged.columns)),
         quarantined=quarantine.result(),
     )
-    return Run(path=path, source=source, groups=(), metrics=metrics)
+    return Run(path=path, source=source, groups=(), metrics=metrics, settings=settings)
 
 
 def _listed_rewards(path: Path) -> Iterator[str]:
