@@ -217,7 +217,7 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
     def count_dead_batches(self) -> bool:
         """Whether TRL's ``frac_reward_zero_std`` tests the rewards of the batch, not of each group."""
         aggregation = self.get("multi_objective_aggregation")
-        return self.get("scale_rewards") == "batch" or aggregation == "normalize_then_sum"
+        return bool(self.get("scale_rewards") == "batch" or aggregation == "normalize_then_sum")
 
     @property
     def updates_per_batch(self) -> int:

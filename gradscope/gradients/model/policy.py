@@ -315,7 +315,7 @@ def token_sequences(
     sequences = []
     for group in groups:
         for rollout in group.rollouts:
-            sequence = _sequence(policy.tokenizer, rollout, max_completion_length, chat_template_kwargs or {})
+            sequence = _sequence(policy, rollout, max_completion_length, chat_template_kwargs or {})
             _require_in_vocabulary(policy, sequence, group.step)
             sequences.append(sequence)
     _require_positions(policy, sequences)
@@ -323,8 +323,9 @@ def token_sequences(
 
 
 def _sequence(
-    tokenizer: Any, rollout: Rollout, max_completion_length: int | None, template: Mapping[str, Any]
+    policy: MeasuredPolicy, rollout: Rollout, max_completion_length: int | None, template: Mapping[str, Any]
 ) -> TokenSequence:
+    tokenizer, by_trl = policy.tokenizer, policy.padding is not None  # whose prompts are tokenized as they were
     if (rollout.prompt_ids is None or rollout.completion_ids is None) and tokenizer is None:
         raise InputError(
             f"Rollout {rollout.sample} of group {rollout.group_id} has no token ids, and no tokenizer was found.",
@@ -353,7 +354,7 @@ def _sequence(
         prompt_ids=tuple(prompt_ids),
         completion_ids=tuple(completion_ids),
         mask=tuple(mask),
-        inferred=rollout.completion_ids is None,
+        inferred=rollout.completion_ids is None or (rollout.prompt_ids is None and not by_trl),
     )
 
 

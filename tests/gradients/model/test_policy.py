@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from gradscope.errors import InputError, UsageError
+from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.policy import (
     _built_for,
     _default_padding,
@@ -369,6 +370,8 @@ def test_logged_ids_are_used_as_they_are_and_text_is_tokenized_as_trl_does():
     inferred = tokenized()
     assert (inferred.prompt_ids, inferred.completion_ids, inferred.inferred) == ((20, 1, 2), (3, 4, 21), True)
     assert inferred.mask == (True, True, True)
+    by_trl = replace(POLICY, padding=TrainerPadding())
+    assert [tokenized(policy, completion_ids=(7,)).inferred for policy in (POLICY, by_trl)] == [True, False]
 
 
 @pytest.mark.parametrize(("arguments", "end"), [(None, 22), ({"end": 19}, 19)])

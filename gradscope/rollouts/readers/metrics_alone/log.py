@@ -215,11 +215,9 @@ def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]
 
 
 def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
-    states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda file: (len(file.parent.name), file))
-    for state in (folder / "trainer_state.json", *reversed(states)):
-        if state.is_file() and _names_in(state, options):
-            yield (state,)
-            return
+    if (state := _state_in(folder, options)) is not None:
+        yield (state,)
+        return
     events = tuple(event_files(folder, below=("",)))
     if events and any(_names_in(file, options) for file in events):
         yield events
@@ -241,6 +239,13 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
             return
 
 
+def _state_in(folder: Path, options: ReadOptions) -> Path | None:
+    """The metrics of transformers' trainer: its state in a folder, else in the last checkpoint that has some."""
+    states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda file: (len(file.parent.name), file))
+    files = (folder / "trainer_state.json", *reversed(states))
+    return next((state for state in files if state.is_file() and _names_in(state, options)), None)
+
+
 def logs_with(name: str, folders: Sequence[Path], rollouts: Sequence[str]) -> list[Path]:
     """The files with the metric of a name: of the first kind in the run's folder, else in each other; or all metrics.
 
@@ -259,7 +264,8 @@ def logs_with(name: str, folders: Sequence[Path], rollouts: Sequence[str]) -> li
         if having and folder == folders[0]:
             break
         metrics += [file for file, names in names_in.items() if names and str(file) not in rollouts]
-    return having or metrics
+    state = None if having else _state_in(folders[0], ReadOptions())
+    return having or ([] if state is None else [state]) or metrics
 
 
 def _names_in(file: Path, options: ReadOptions) -> Set[str]:
