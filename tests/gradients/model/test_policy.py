@@ -66,6 +66,19 @@ def rewrite(path: Path, change) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
 
 
+@pytest.mark.parametrize("name", ["qwen3_gqa_norms", "llama_untied_biases"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_output_layer_in_float32_keeps_its_digits_beside_weights_in_less(tmp_path, name, dtype):
+    tiny_model(name).save_pretrained(tmp_path)
+    head = load_measured_policy(full(tmp_path)).model.lm_head.weight
+    policy = load_measured_policy(full(tmp_path), dtype=dtype, rounded="bfloat16", float32_head=True)
+    assert torch.equal(policy.model.lm_head.weight, head)
+    assert policy.model.model.embed_tokens.weight.dtype == (torch.float32 if name.startswith("qwen3") else policy.dtype)
+    inner = policy.model.model.layers[0].mlp.up_proj.weight
+    assert torch.equal(inner, inner.bfloat16().to(policy.dtype))
+    assert policy.model(torch.tensor([[1, 2, 3]])).logits.dtype == torch.float32
+
+
 def test_a_full_model_trains_every_parameter(saved):
     policy = load_measured_policy(full(saved), device="cpu")
     assert policy.num_parameters == sum(p.numel() for p in policy.model.parameters())
