@@ -73,10 +73,11 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
     num_singletons = len(table) - num_incomplete - int(usable.sum())
     if not usable.any():
         is_evaluation = num_singletons and len(run.steps) == 1
+        aside = "".join(f" {of.counted} set aside: {of.reason}." for of in run.source.quarantined.reasons[:1])
         as_samples = f" Of one sample each: gradscope passk {shlex.quote(run.source.path)}" if is_evaluation else ""
         raise NoGroupError(
             f"{run.source.path} has no group to judge: of {len(table)} groups, {num_singletons} have one rollout and "
-            f"{num_incomplete} lack a reward.",
+            f"{num_incomplete} lack a reward.{aside}",
             hint="Degenerate groups need two or more rollouts a prompt, each with its reward; name the columns of a "
             f"generic file with --prompt-column, --group-column and --reward-column.{as_samples}",
         )
