@@ -474,9 +474,12 @@ def _why_different(excess: float, num_levels: int) -> str:
     if excess > 0 and num_levels > 2:
         return (
             "Here a group is dead when its rewards lie within 1e-8. A trainer that tests the standard deviation in "
-            "float32 misses groups of equal fractional rewards, whose std is not exactly zero."
+            f"float32 misses groups of equal fractional rewards, whose std is not exactly zero{_BATCHES}."
         )
     return (
         "The log may lack rows of the groups that differed, the trainer's groups may have another size, its scalar may "
-        "be another sum of rewards, or its metrics another run's."
+        f"be another sum of rewards, or its metrics another run's{_BATCHES if excess > 0 else ''}."
     )
+
+
+_BATCHES = "; with scale_rewards = 'batch' or normalize_then_sum TRL tests the batch, not groups (--run-config tells)"

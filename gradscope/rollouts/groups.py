@@ -25,7 +25,7 @@ Status = Literal["completed", "truncated", "error", "unknown"]
 class Tokens(Struct, frozen=True, kw_only=True):
     """One sequence of tokens that was trained on, cut where the model starts to write."""
 
-    prompt_ids: tuple[int, ...]  # everything before the first sampled token, [P]
+    prompt_ids: tuple[int, ...] | None  # everything before the first sampled token, [P]; None: its text was logged
     completion_ids: tuple[int, ...]
     """From the first sampled token on, [T]; a tool's tokens between two turns are among them."""
     mask: tuple[bool, ...]  # which of them were sampled, [T]

@@ -214,6 +214,12 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
         return "reward_clip_range" in self.values and "loss_type" not in self.values
 
     @property
+    def count_dead_batches(self) -> bool:
+        """Whether TRL's ``frac_reward_zero_std`` tests the rewards of the batch, not of each group."""
+        aggregation = self.get("multi_objective_aggregation")
+        return bool(self.get("scale_rewards") == "batch" or aggregation == "normalize_then_sum")
+
+    @property
     def updates_per_batch(self) -> int:
         """How many updates TRL makes with one batch of rollouts."""
         accumulation = int(self.get("gradient_accumulation_steps", 1))
@@ -254,8 +260,12 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def courses(self) -> StepMetrics:
-        """The metrics as columns, so that reading one does not walk over all steps."""
-        return StepMetrics.of(self.metrics)
+        """The metrics as columns, so that reading one does not walk over all steps; a share is one of groups."""
+        logged = StepMetrics.of(self.metrics)
+        if not self.settings.count_dead_batches:
+            return logged
+        columns = {name: column for name, column in logged.columns.items() if name != "frac_reward_zero_std"}
+        return StepMetrics(logged.steps, columns, logged.not_shares)
 
     def half_unit(self, step: int, name: str) -> float:
         """Half of the last digit in which a metric was logged, by the steps around; 0.0 where it has those of float32.

@@ -73,10 +73,11 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
     num_singletons = len(table) - num_incomplete - int(usable.sum())
     if not usable.any():
         is_evaluation = num_singletons and len(run.steps) == 1
+        aside = "".join(f" {of.counted} set aside: {of.reason}." for of in run.source.quarantined.reasons[:1])
         as_samples = f" Of one sample each: gradscope passk {shlex.quote(run.source.path)}" if is_evaluation else ""
         raise NoGroupError(
             f"{run.source.path} has no group to judge: of {len(table)} groups, {num_singletons} have one rollout and "
-            f"{num_incomplete} lack a reward.",
+            f"{num_incomplete} lack a reward.{aside}",
             hint="Degenerate groups need two or more rollouts a prompt, each with its reward; name the columns of a "
             f"generic file with --prompt-column, --group-column and --reward-column.{as_samples}",
         )
@@ -232,5 +233,5 @@ def _digest(groups: GroupTable) -> bytes:
 
 def _logged(run: Run, step: int, last: int, reward: str | None) -> float | None:
     """The trainer's own share; one reward function's is another number, and so is a share of other rollouts."""
-    comparable = reward is None and step == last and not run.is_means(step)
+    comparable = reward is None and step == last and not run.is_means(step) and not run.settings.count_dead_batches
     return run.metrics.get(step, {}).get("frac_reward_zero_std") if comparable else None

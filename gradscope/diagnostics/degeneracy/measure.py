@@ -44,7 +44,7 @@ from gradscope.results import degeneracy as results
 from gradscope.results.degeneracy import GroupSizeDegeneracy, PassRateDistribution, TargetPlan
 from gradscope.results.envelope import deferred
 from gradscope.rollouts.fetch import log_extent
-from gradscope.rollouts.groups import RewardTable
+from gradscope.rollouts.groups import RewardTable, rollouts_by_step
 from gradscope.rollouts.listing import shown
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -389,7 +389,7 @@ def _oddities(run: Run, chosen: group_rewards.GroupRewards) -> dict[str, Any]:
         "num_faint": int(faint.sum()),
         "faint_spread": float(spread[faint].max(initial=0.0)),
         **_odd_advantages(chosen.table),
-        **_logged_again(chosen.table),
+        **_logged_again(run, chosen.table),
         "frac_cut_off": _frac_cut_off(run, chosen.table),
     }
 
@@ -419,10 +419,10 @@ def _frac_cut_off(run: Run, groups: RewardTable) -> float:
     return fmean([share for share in shares_cut_off(run).values() if 0.0 <= share <= 1.0] or [0.0])
 
 
-def _logged_again(groups: RewardTable) -> dict[str, Any]:
+def _logged_again(run: Run, groups: RewardTable) -> dict[str, Any]:
     """Steps with twice the usual rollouts and groups with a multiple of theirs, and a prompt that has most of them."""
-    steps, step = np.unique(groups.step, return_inverse=True)
-    doubled, usual = _multiples(sizes := np.bincount(step, weights=groups.size))
+    steps, sizes = rollouts_by_step(run.groups)  # those without a reward, too
+    doubled, usual = _multiples(sizes)
     pooled, usual_size = _multiples(groups.size)
     of_prompt = np.bincount(groups.prompt, weights=groups.size)
     largest = of_prompt.max(initial=0.0) / max(groups.size.sum(), 1)

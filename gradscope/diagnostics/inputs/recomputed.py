@@ -511,6 +511,7 @@ def policy_of(
         # other trainers give the model each token's own position
         padding=TrainerPadding.from_settings(run.settings) if run.trained_by_trl else None,
         rounded=_trained_dtype(run),  # what training started from may have been converted on loading
+        float32_head=bool(run.settings.get("cast_lm_head_to_fp32", False)),
     )
 
 

@@ -273,7 +273,9 @@ def replay_rewards(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) 
         return refused("reward", batch)
     if isinstance(logged, Reason):
         return refused("reward", logged)
-    return _compare("reward", batch.reward, logged, run.half_unit(measured.step, "reward"))
+    compared = _compare("reward", batch.reward, logged, run.half_unit(measured.step, "reward"))
+    functions = {name for group in measured.groups for rollout in group.rollouts for name in rollout.rewards}
+    return _or_unknown(run, compared, "reward_weights") if len(functions) > 1 else compared
 
 
 def replay_zero_std(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) -> Outcome:
@@ -297,7 +299,17 @@ def replay_zero_std(run: Run, measured: MeasuredStep, batch: StepBatch | Reason)
             f"{logged:.6g}: {_ROUNDED}"
         )
         return Quantity(name=name, verdict="match", cause=text), batch.frac_zero_std, abs(batch.frac_zero_std - logged)
-    return _compare(name, batch.frac_zero_std, logged, run.half_unit(measured.step, name))
+    compared = _compare(name, batch.frac_zero_std, logged, run.half_unit(measured.step, name))
+    return _or_unknown(run, compared, "scale_rewards = 'batch'") if logged in (0, 1) else compared
+
+
+def _or_unknown(run: Run, outcome: Outcome, argument: str) -> Outcome:
+    """The outcome, where it is a mismatch that an argument of TRL's may make only if the arguments are known."""
+    quantity, *numbers = outcome
+    if quantity.verdict != "mismatch" or run.settings.origin is not None or not run.trained_by_trl:
+        return outcome
+    text = f"{quantity.cause}, as {argument} may make it: the arguments are not in the folder"
+    return refused(quantity.name, Reason("settings_unknown", text), *numbers)
 
 
 def _rounded_alive(run: Run, measured: MeasuredStep) -> list[RolloutGroup]:

@@ -259,7 +259,7 @@ def _other_reference(run: Run, norm: StepNorm) -> str | None:
 def _inferred(norm: StepNorm) -> str | None:
     if not norm.num_inferred_ids:
         return None
-    return f"the token ids of {norm.num_inferred_ids} of {norm.num_rollouts} completions were inferred from their text"
+    return f"the token ids of {norm.num_inferred_ids} of {norm.num_rollouts} rollouts were inferred from their text"
 
 
 def _per_cent(share: float) -> str:

@@ -36,8 +36,8 @@ class TokenSequence(Struct, frozen=True, kw_only=True):
     completion_ids: tuple[int, ...]  # the sampled tokens, end-of-sequence included, [T]
     mask: tuple[bool, ...]  # which completion tokens count in the loss, [T]
     inferred: bool
-    """Whether the completion's ids were re-tokenized from its text. A prompt's are not in doubt: the trainer made them
-    from the same text with the same tokenizer."""
+    """Whether the completion's ids were re-tokenized from its text, or a script's prompt's. TRL's prompts are not in
+    doubt: it made them from the same text with the same tokenizer."""
     frame: Frame | None = None  # the trainer's padding; None where the model's output does not depend on it
 
     @property

@@ -168,6 +168,7 @@ def load_measured_policy(
     first: WeightsRef | None = None,
     padding: TrainerPadding | None = None,
     rounded: checkpoint.FloatName = "float32",
+    float32_head: bool = False,
 ) -> MeasuredPolicy:
     """Load a set of weights for gradient computations, in evaluation mode; safetensors only, no code is run.
 
@@ -183,6 +184,7 @@ def load_measured_policy(
             has that adapter as its reference.
         padding: How the trainer padded its rows; None: it gave the model each token's own position.
         rounded: The dtype that the trainer had its weights in, to which those of another are rounded first.
+        float32_head: Whether a model's output layer was in float32 all the same (TRL's ``cast_lm_head_to_fp32``).
         first: The weights before the first update, where they are known. Where an architecture leaves the padding
             token's embedding without a gradient, a model's configuration names that token; a checkpoint's names the
             tokenizer's, which TRL writes after loading. For an adapter's see :func:`checkpoint.load_adapter`.
@@ -199,7 +201,7 @@ def load_measured_policy(
         if built is not None and first is not None and first.kind == "full":
             token_embedding(model).padding_idx = checkpoint.padding_id(first.path)
         candidates = tuple(dict.fromkeys([padding_row(model), built, None, *_default_padding(model, built)]))
-    model = _as_trained(model, weights, at, rounded)
+    model = _as_trained(model, weights, at, rounded, float32_head=float32_head)
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
     loaded = {name: parameter.dtype for name, parameter in model.named_parameters()}
@@ -231,14 +233,29 @@ def coarsest_dtype(model: nn.Module) -> torch.dtype:
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
-def _as_trained(model: Any, weights: WeightsRef, device: torch.device, rounded: checkpoint.FloatName) -> Any:
+def _as_trained(
+    model: Any, weights: WeightsRef, device: torch.device, rounded: checkpoint.FloatName, *, float32_head: bool = False
+) -> Any:
     """A model on its device, in evaluation mode, its weights rounded to a dtype; of an adapter's, only the base's."""
     checkpoint.require_finite(model, str(weights.path))
     with torch.no_grad():
         for parameter in model.parameters() if rounded != "float32" else ():
             if weights.kind == "full" or not parameter.requires_grad:
                 parameter.copy_(parameter.to(_DTYPES[rounded]))
+    if float32_head and weights.kind == "full" and rounded != "float32":
+        _in_float32(model.get_output_embeddings(), token_embedding(model), weights.path)
     return model.to(device).eval()
+
+
+def _in_float32(head: nn.Module, embedding: nn.Module, source: Path) -> None:
+    """Let an output layer have its weights in float32; an embedding that shares them gives what it gave."""
+    coarse, saved = next(head.parameters()).dtype, checkpoint.load_model(source, torch.float32).get_output_embeddings()
+    with torch.no_grad():
+        for own, exact in zip(head.float().parameters(), saved.parameters(), strict=True):
+            own.copy_(exact)
+    head.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(), *inputs[1:]))
+    if embedding.weight is head.weight:
+        embedding.register_forward_hook(lambda _, inputs, output: output.to(coarse))
 
 
 def _default_padding(model: Any, built: int | None) -> tuple[int, ...]:
@@ -315,7 +332,7 @@ def token_sequences(
     sequences = []
     for group in groups:
         for rollout in group.rollouts:
-            sequence = _sequence(policy.tokenizer, rollout, max_completion_length, chat_template_kwargs or {})
+            sequence = _sequence(policy, rollout, max_completion_length, chat_template_kwargs or {})
             _require_in_vocabulary(policy, sequence, group.step)
             sequences.append(sequence)
     _require_positions(policy, sequences)
@@ -323,8 +340,9 @@ def token_sequences(
 
 
 def _sequence(
-    tokenizer: Any, rollout: Rollout, max_completion_length: int | None, template: Mapping[str, Any]
+    policy: MeasuredPolicy, rollout: Rollout, max_completion_length: int | None, template: Mapping[str, Any]
 ) -> TokenSequence:
+    tokenizer, by_trl = policy.tokenizer, policy.padding is not None  # whose prompts are tokenized as they were
     if (rollout.prompt_ids is None or rollout.completion_ids is None) and tokenizer is None:
         raise InputError(
             f"Rollout {rollout.sample} of group {rollout.group_id} has no token ids, and no tokenizer was found.",
@@ -353,7 +371,7 @@ def _sequence(
         prompt_ids=tuple(prompt_ids),
         completion_ids=tuple(completion_ids),
         mask=tuple(mask),
-        inferred=rollout.completion_ids is None,
+        inferred=rollout.completion_ids is None or (rollout.prompt_ids is None and not by_trl),
     )
 
 

@@ -199,7 +199,7 @@ def trained_norms(
     """
     prepared, passes = _in_trainers_rows(prepared, arithmetic, sampler)
     orders = _orders(prepared.plan, arithmetic.micro_batch, num_orders, seed)
-    norms, resolution = [], torch.finfo(next(iter(prepared.policy.trainable.values())).dtype).eps
+    norms, resolution = [], min(torch.finfo(of.dtype).eps for of in prepared.policy.trainable.values())
     for number, order in enumerate(orders):
         noise = torch.Generator().manual_seed(seed + number)
         step = _nudged(prepared, passes, noise)

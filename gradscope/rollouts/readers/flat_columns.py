@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.outside.plain_json import parse_json
@@ -254,10 +255,11 @@ def tokens_by_names(cell_of: Callable[[str], Any], advantage: str | None) -> Tok
 
 
 def _of_two_lists(row: dict[str, Any]) -> Tokens | None:
-    prompt, response, mask = (row[role] or () for role in ("prompts", "responses", "response_mask"))
+    prompt, response, mask = (row[role] or [] for role in ("prompts", "responses", "response_mask"))
     if isinstance(mask, list) and len(mask) == len(prompt) + len(response):  # of the whole sequence
         row["response_mask"] = mask[len(prompt) :]
-    return row_tokens({**row, "attention_mask": None})
+    tokens = row_tokens({**row, "prompts": prompt, "attention_mask": None})
+    return tokens if prompt or tokens is None else replace(tokens, prompt_ids=None)  # those of its text
 
 
 def _of_one_list(row: dict[str, Any]) -> Tokens | None:

@@ -18,6 +18,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.render.registry import render_table
 from gradscope.results.degeneracy import BehindFilter
+from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS
 from tests.diagnostics.made_up_runs import findings_of, group_of, run_of
@@ -87,6 +88,16 @@ def test_metrics_without_the_share_say_so() -> None:
 EVICTED = "training/filter_groups/evicted_samples"
 SURPLUS = "training/filter_groups/discarded_surplus_samples"
 ZERO, ONES = "rollout/dynamic_filter/drop_zero_std_0.0", "rollout/dynamic_filter/drop_zero_std_1.0"
+
+
+def test_a_share_of_dead_batches_is_none_of_groups(tmp_path: Path) -> None:
+    log, arguments = tmp_path / "metrics.jsonl", tmp_path / "args.json"
+    log.write_text("".join(f'{{"step": {step}, "frac_reward_zero_std": 0.0, "reward": 0.5}}\n' for step in range(1, 4)))
+    arguments.write_text('{"scale_rewards": "batch"}')
+    report = measure_degeneracy(log, read=ReadOptions(trainer_args=arguments))
+    assert report.frac_reward_zero_std.value is None
+    assert "of whole batches" in " ".join(report.source.inferred)
+    assert measure_degeneracy(log).frac_reward_zero_std.value == 0.0
 
 
 def logged(format: str, metrics: Mapping[int, Mapping[str, float]]) -> Run:

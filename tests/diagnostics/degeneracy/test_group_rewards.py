@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from gradscope.diagnostics.degeneracy import group_rewards as module
 from gradscope.diagnostics.degeneracy.group_rewards import (
@@ -18,6 +18,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable
 from gradscope.render.registry import render_table
 from gradscope.results.degeneracy import DegeneracyCourse, StepDegeneracy
+from gradscope.results.source import Quarantine, QuarantineReason
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of, two_steps
 from tests.render.printing import printed
@@ -48,6 +49,11 @@ def test_groups_that_cannot_be_judged_are_left_out_and_counted() -> None:
     ) as caught:
         degeneracy_of_run(run_of(group_of([1]), group_of([None, 1])))
     assert "Of one sample each: gradscope passk " in str(caught.value.hint)
+    reason = QuarantineReason(reason="no number", num_rows=1, first="a:1")
+    run = run_of(group_of([None, 1]))
+    run = replace(run, source=replace(run.source, quarantined=Quarantine(num_rows=1, reasons=(reason,))))
+    with pytest.raises(InputError, match=r"1 lack a reward\. 1 row set aside: no number\."):
+        degeneracy_of_run(run)
 
 
 def test_levels_are_the_different_rewards_of_a_log_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,6 +225,21 @@ def test_fractional_rewards_in_float32_explain_another_logged_share() -> None:
     assert "in float32 misses groups of equal fractional rewards" in findings_of(degeneracy_of_run(run))
 
 
+def test_trl_tests_batches_and_no_groups_under_some_arguments() -> None:
+    groups = group_of([1, 1], step=1, prompt="a"), group_of([0, 1], step=1, prompt="b")
+    metrics = {1: {"frac_reward_zero_std": 0.0}}
+    assert "with scale_rewards = 'batch'" in findings_of(degeneracy_of_run(run_of(*groups, metrics=metrics)))
+    for settings in ({"scale_rewards": "batch"}, {"multi_objective_aggregation": "normalize_then_sum"}):
+        known = run_of(*groups, metrics=metrics, settings=settings)
+        assert "the trainer logged another" not in findings_of(degeneracy_of_run(known))
+
+
+def test_a_step_whose_other_rollouts_lack_a_reward_was_not_logged_twice() -> None:
+    scored = [group_of([0, 1], step=step, prompt=f"a{step}") for step in range(4)]
+    last = [group_of([1, 0] if step == 3 else [1, None], step=step, prompt=f"b{step}") for step in range(4)]
+    assert not degeneracy_of_run(run_of(*scored, *last)).doubled_steps
+
+
 MIXED, DEAD = (1, 0, 1, 0), (0, 0, 0, 0)
 
 

@@ -214,6 +214,22 @@ def test_the_degenerate_share_is_held_against_the_log() -> None:
         assert (quantity.verdict, *numbers) == (verdict, value, value - logged)
 
 
+def test_what_an_argument_of_trl_may_explain_is_no_mismatch_where_none_are_known() -> None:
+    two = [{"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 0.0}]
+    group = group_of([1.0, 0.0], step=1, prompt="a")
+    functions = with_fields(group, rewards=two)
+    for replay, groups, logged, verdict in (
+        (replay_zero_std, one_step().groups, {"frac_reward_zero_std": 0.0}, "cannot"),
+        (replay_zero_std, one_step().groups, {"frac_reward_zero_std": 0.25}, "mismatch"),
+        (replay_rewards, [functions], {"reward": -2.0}, "cannot"),
+        (replay_rewards, [group], {"reward": -2.0}, "mismatch"),
+    ):
+        for settings, expected in ((None, verdict), ({"loss_type": "grpo"}, "mismatch")):
+            run = run_of(*groups, metrics={1: logged}, settings=settings)
+            run = replace(run, source=replace(run.source, format="trl"))
+            assert replayed(replay, run)[0].verdict == expected
+
+
 def test_advantages_of_the_stated_formulation_match() -> None:
     mixed, dead = ([1.0, 0.0], [0.5, -0.5]), ([1.0, 1.0], [0.0, 0.0])
     half = 0.5 / 0.5001  # of a batch of rewards 1 0 1 1, whose std (ddof 1) is 0.5

@@ -142,7 +142,7 @@ def test_texts_that_are_not_of_their_ids() -> None:
 def test_a_match_says_what_it_rests_on_and_a_step_keeps_its_reason() -> None:
     quantity, _, _ = judged(2.0, 2.0, settings=TrainerSettings(), num_inferred=1)
     assert quantity.verdict == "match"
-    assert "1 of 2 completions were inferred" in quantity.cause
+    assert "1 of 2 rollouts were inferred" in quantity.cause
     assert "the trainer's defaults fit" in quantity.cause
     step: Any = SimpleNamespace(step=1, recomputed=None, reason=Reason("weights_missing", "not on disk"))
     quantity, value, error = replay.replay_grad_norm(run_with(2.0), step, 1e-5)
@@ -253,7 +253,7 @@ def test_text_in_place_of_ids_is_named_as_the_cause(shared_data: Path) -> None:
     assert "the trainer counted 1623 sampled tokens, and the log has" in str(cause)
     assert "inferred from their text" in str(cause)
     # at step 6 the text happens to give back every id: a match, and the inference is still said
-    assert grad_norm_verdict(same) == ("match", "the token ids of 64 of 64 completions were inferred from their text")
+    assert grad_norm_verdict(same) == ("match", "the token ids of 64 of 64 rollouts were inferred from their text")
 
 
 def test_grad_norm_of_a_lora_run_with_kl_is_reproduced(shared_data: Path) -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from gradscope.errors import InputError, UsageError
+from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.policy import (
     _built_for,
     _default_padding,
@@ -63,6 +64,19 @@ def rewrite(path: Path, change) -> None:
     tensors = load_file(path)
     change(tensors)
     save_file(tensors, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("name", ["qwen3_gqa_norms", "llama_untied_biases"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_output_layer_in_float32_keeps_its_digits_beside_weights_in_less(tmp_path, name, dtype):
+    tiny_model(name).save_pretrained(tmp_path)
+    head = load_measured_policy(full(tmp_path)).model.lm_head.weight
+    policy = load_measured_policy(full(tmp_path), dtype=dtype, rounded="bfloat16", float32_head=True)
+    assert torch.equal(policy.model.lm_head.weight, head)
+    assert policy.model.model.embed_tokens.weight.dtype == (torch.float32 if name.startswith("qwen3") else policy.dtype)
+    inner = policy.model.model.layers[0].mlp.up_proj.weight
+    assert torch.equal(inner, inner.bfloat16().to(policy.dtype))
+    assert policy.model(torch.tensor([[1, 2, 3]])).logits.dtype == torch.float32
 
 
 def test_a_full_model_trains_every_parameter(saved):
@@ -369,6 +383,8 @@ def test_logged_ids_are_used_as_they_are_and_text_is_tokenized_as_trl_does():
     inferred = tokenized()
     assert (inferred.prompt_ids, inferred.completion_ids, inferred.inferred) == ((20, 1, 2), (3, 4, 21), True)
     assert inferred.mask == (True, True, True)
+    by_trl = replace(POLICY, padding=TrainerPadding())
+    assert [tokenized(policy, completion_ids=(7,)).inferred for policy in (POLICY, by_trl)] == [True, False]
 
 
 @pytest.mark.parametrize(("arguments", "end"), [(None, 22), ({"end": 19}, 19)])

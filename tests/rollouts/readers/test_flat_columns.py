@@ -68,7 +68,8 @@ def test_exact_tokens_have_the_names_of_trls_columns() -> None:
         (record,), _ = read(USUAL | row, columns(**NAMES | {"advantage": "advantages"}))
         assert replace(record.tokens, token_advantages=None) == tokens
     assert record.tokens.token_advantages == (0.5, 0.0, -0.5)
-    for other in ({"completion_ids": "7 11 2"}, {"completion_mask": [1, 0]}, {"prompt_ids": None}):
+    assert read(USUAL | IDS | {"prompt_ids": None}, columns(**NAMES))[0][0].tokens == replace(tokens, prompt_ids=None)
+    for other in ({"completion_ids": "7 11 2"}, {"completion_mask": [1, 0]}, {"prompt_ids": "5 9"}):
         (record,), reasons = read(USUAL | IDS | other, columns(**NAMES))
         assert record.tokens is None
         assert not reasons

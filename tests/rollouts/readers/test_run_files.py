@@ -154,6 +154,18 @@ def test_metrics_of_runs_in_folders_beside_the_rollouts_are_nobodys_unless_the_l
     assert run.source.missing[-1].startswith(f"Metrics lie in {tmp_path / 'own.jsonl'}, but rollouts in {other} too")
 
 
+def test_a_scripts_rollouts_have_the_norms_that_its_trainer_saved_in_the_last_checkpoint(tmp_path: Path) -> None:
+    write_lines(tmp_path / "log.jsonl", *({"prompt": "a", "step": 1 + n // 2, "reward": n % 2} for n in range(24)))
+    for last in (9, 12):
+        history = [{"step": step, "loss": 0.1, "grad_norm": 1.0 + step} for step in range(1, 1 + last)]
+        (tmp_path / f"checkpoint-{last}").mkdir()
+        state = tmp_path / f"checkpoint-{last}" / "trainer_state.json"
+        state.write_text(json.dumps({"global_step": last, "log_history": history}))
+    run = read_run(tmp_path)
+    assert {step: values["grad_norm"] for step, values in run.metrics.items()} == {n: 1.0 + n for n in range(1, 13)}
+    assert run.source.inferred[-1] == f"Metrics are those of {state}."
+
+
 LAYOUT = CheckpointLayout(
     patterns=("step_*", "*/step_*"), inside=("hf", "weights/*"), merge=lambda folder: f"Merge {folder.name}."
 )

@@ -44,7 +44,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     steps_in,
 )
 from gradscope.rollouts.readers.parsing.cells import is_number
-from gradscope.rollouts.readers.parsing.records import ReadRequest, peek, refuse_turns
+from gradscope.rollouts.readers.parsing.records import ReadRequest, peek, read_trainer_settings, refuse_turns
 from gradscope.rollouts.readers.parsing.tables import suffix_of
 from gradscope.rollouts.run import Numbers, Run, StepMetrics
 from gradscope.say import counted
@@ -121,6 +121,9 @@ def read_metrics_log(request: ReadRequest) -> Run:
         sentences.append(f"Without a step, and left out: {counted(rows.num_without_step, 'row')}.")
     if any(key.startswith(EVAL) for key in logged.columns) and rows.num_held_out:
         sentences.append(f"Of an evaluation: {counted(rows.num_held_out, 'row')}, whose metrics begin with {EVAL}.")
+    settings = read_trainer_settings(request.run_config)
+    if settings.count_dead_batches:
+        sentences.append("By the arguments TRL's frac_reward_zero_std is of whole batches: it is left out.")
     one_run = f", run {chosen.name!r} of {len(runs)}" if len(runs) > 1 else ""
     title = files[0].name if files[0].name == "trainer_state.json" else kinds[0].title
     source = Source(
@@ -134,7 +137,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
         missing=(*_listed_rewards(path), *_contradicting(path, files, options), switch_on(logged.columns)),
         quarantined=quarantine.result(),
     )
-    return Run(path=path, source=source, groups=(), metrics=metrics)
+    return Run(path=path, source=source, groups=(), metrics=metrics, settings=settings)
 
 
 def _listed_rewards(path: Path) -> Iterator[str]:
@@ -212,11 +215,9 @@ def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]
 
 
 def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
-    states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda file: (len(file.parent.name), file))
-    for state in (folder / "trainer_state.json", *reversed(states)):
-        if state.is_file() and _names_in(state, options):
-            yield (state,)
-            return
+    if (state := _state_in(folder, options)) is not None:
+        yield (state,)
+        return
     events = tuple(event_files(folder, below=("",)))
     if events and any(_names_in(file, options) for file in events):
         yield events
@@ -238,6 +239,13 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
             return
 
 
+def _state_in(folder: Path, options: ReadOptions) -> Path | None:
+    """The metrics of transformers' trainer: its state in a folder, else in the last checkpoint that has some."""
+    states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda file: (len(file.parent.name), file))
+    files = (folder / "trainer_state.json", *reversed(states))
+    return next((state for state in files if state.is_file() and _names_in(state, options)), None)
+
+
 def logs_with(name: str, folders: Sequence[Path], rollouts: Sequence[str]) -> list[Path]:
     """The files with the metric of a name: of the first kind in the run's folder, else in each other; or all metrics.
 
@@ -256,7 +264,8 @@ def logs_with(name: str, folders: Sequence[Path], rollouts: Sequence[str]) -> li
         if having and folder == folders[0]:
             break
         metrics += [file for file, names in names_in.items() if names and str(file) not in rollouts]
-    return having or metrics
+    state = None if having else _state_in(folders[0], ReadOptions())
+    return having or ([] if state is None else [state]) or metrics
 
 
 def _names_in(file: Path, options: ReadOptions) -> Set[str]:
