@@ -235,7 +235,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
         case harnesses.SWE_BENCH.name:
             return log(task=above.name, model=stem.replace("__", "/"))
     rows = peek(file)
-    models = {text_of(row.get("model")) for row in rows}
+    models = {next((row[name] for name in roles.POLICIES if isinstance(row.get(name), str)), "") for row in rows}
     task = stem
     if _OF_MATH.fullmatch(stem):
         task, above = above.name, above.parent.parent if above.parent.name == "math_eval" else above.parent
@@ -249,7 +249,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
         model=named or text_of(about.get("model")) or above.name,
         scorers=(None,),
         prompt="" if file.is_dir() or len(rows) != 1 else _prompt_of_sample(rows[0]),
-        has_policy=any(isinstance(row.get(name), str) for row in rows for name in roles.POLICIES),
+        has_policy=any(models),
     )
 
 

@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / "jobs" / "first" / task).mkdir(parents=True)
         trial = {"task_name": "chess", "verifier_result": {}, "agent_info": {"name": "t", "model_info": {"name": "m"}}}
         (tmp_path / "jobs" / "first" / task / "result.json").write_text(json.dumps(trial))
-    (tmp_path / "k8-t1.0.json").write_text(json.dumps({"model": "Qwen/Qwen2.5", "results": SAMPLES}))
+    (tmp_path / "k8-t1.0.json").write_text(json.dumps({"model_name": "Qwen/Qwen2.5", "results": SAMPLES}))
     for name in ("model-a/math.jsonl", "model-a/code.jsonl", "parts-t1.0/part-0.jsonl", "parts-t1.0/part-1.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_lines(tmp_path / name, *SAMPLES)
