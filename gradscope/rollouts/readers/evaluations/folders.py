@@ -242,7 +242,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
     if any(row.get(name) == above.name for row in rows for name in ("category", *roles.BENCHMARKS)):
         above = above.parent  # of a folder for each category
     about = _metadata(location.parent)
-    named = models.pop() if len(models) == 1 else ""
+    named = next(iter(models)) if len(models) == 1 else ""
     environment = text_of(about.get("env_id")) or text_of(about.get("env")) if stem == "results" else ""
     return log(
         task=environment or task,

@@ -138,7 +138,7 @@ def test_each_entry_of_a_score_that_is_an_object_is_a_scorer(tmp_path: Path) -> 
 def test_of_samples_that_were_scored_anew_the_last_counts(tmp_path: Path) -> None:
     log = archive(tmp_path / "a.eval", members("a", 0) | members("b", 1))
     with zipfile.ZipFile(log, "a") as stream:
-        stream.writestr("samples/a_epoch_1.json", json.dumps([*members("a", 1).values()][0]))
+        stream.writestr("samples/a_epoch_1.json", json.dumps(members("a", 1)["samples/a_epoch_1.json"]))
     run = read_run(log)
     assert (rewards_of(run), set_aside(run)) == ({"a": (1.0,), "b": (1.0,)}, {})
 
