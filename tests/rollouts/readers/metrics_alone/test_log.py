@@ -298,7 +298,8 @@ def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> N
     assert caught.value.hint == "Name it: --step-column episode"
     with pytest.raises(InputError, match="no column that is known to be the step") as caught:
         read(series(tmp_path, *({"seed": at, "train_loss": 0.5} for at in (42, 123, 456))))
-    assert caught.value.hint == "Add a column `step` with the number of the update."
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("Of metrics, add a column `step`; of rollouts, name what those of a prompt share")
     for key in ("policy_loss", "grad_norm", "lr"):
         run = read(series(tmp_path, *({**row, key: 0.5} for row in rows)))
         assert run.every_step == (1, 2)
