@@ -299,7 +299,9 @@ def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> N
     with pytest.raises(InputError, match="no column that is known to be the step") as caught:
         read(series(tmp_path, *({"seed": at, "train_loss": 0.5} for at in (42, 123, 456))))
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("Of metrics, add a column `step`; of rollouts, name what those of a prompt share")
+    assert caught.value.hint.startswith(
+        "Of metrics, add a column `step`; of rollouts, name what those of a prompt share"
+    )
     for key in ("policy_loss", "grad_norm", "lr"):
         run = read(series(tmp_path, *({**row, key: 0.5} for row in rows)))
         assert run.every_step == (1, 2)
@@ -392,7 +394,12 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
             "--step-column timestep",
         ),
         ([{"n_steps": at, "reward": at} for at in (5, 9, 5, 9, 5)], {}, r"\(reward\) and no column", "Add a column"),
-        ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "Add a column `step`"),
+        (
+            [{"lr": 0.1, "loss": at} for at in (0.5, 0.25)],
+            {},
+            r"\(loss\) and no column",
+            "Of metrics, add a column `step`",
+        ),
         ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"one row of metrics \(r\) and no step", "a row a step"),
         ([{"lr": 0.1, "seed": at} for at in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),
     ],
