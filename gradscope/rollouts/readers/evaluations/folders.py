@@ -212,7 +212,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
             return log(task=header.task or stem, model=header.model)
         case harnesses.EVALPLUS.name:
             tasks = [key for row in peek(file) for key in mapping_of(row.get("eval"))]
-            model = location.stem.removesuffix("eval_results").strip("_") or above.name
+            model = location.stem.removesuffix("eval_results").removeprefix("samples").strip("_") or above.name
             return log(
                 task=(tasks or [stem])[0].partition("/")[0], model=model, scorers=("base", None), scalar="base + plus"
             )
