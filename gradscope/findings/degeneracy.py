@@ -408,11 +408,11 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     if is_luck and not report.frac_all_fail.is_defined:
         return _LUCK
     if hard > 2 * easy and is_luck:
-        return "Most fail, of prompts that pass at other steps: try more rollouts a group, or partial credit."
+        return "Most fail, of prompts that pass in other groups: try more rollouts a group, or partial credit."
     if hard > 2 * easy:
         return "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group."
     if easy > 2 * hard and is_luck:
-        return "Most pass, of prompts that fail at other steps: try more rollouts a group, or harder prompts."
+        return "Most pass, of prompts that fail in other groups: try more rollouts a group, or harder prompts."
     if easy > 2 * hard:
         return "Most of them pass throughout: try harder prompts, or drop solved ones."
     if is_luck:
@@ -423,7 +423,7 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
 _SHARED = (
     "look at what they share (equal completions, a cached or shared verdict, one seed, an environment that failed)."
 )
-_LUCK = "Most are of prompts that are live at other steps: try more rollouts a group, or resampling dead groups."
+_LUCK = "Most are of prompts that are live in other groups: try more rollouts a group, or resampling dead groups."
 _FEW = 0.05  # share of dead groups below which nothing is to be won
 _FEW_ROLLOUTS = 4  # of a prompt: with fewer one that passes half the time passes or fails throughout in a quarter
 _HANDFUL = 5  # dead groups below which their kinds say nothing
