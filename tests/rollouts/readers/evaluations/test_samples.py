@@ -256,22 +256,24 @@ def test_items_win_over_totals_beside_them(tmp_path: Path, name: str, counts: tu
 def test_rows_without_identity_are_identified_by_their_lines(tmp_path: Path) -> None:
     run = read(tmp_path, *({"scores": [float(n)], "responses": ["a"]} for n in (1, 0)))
     assert [group.prompt_id for group in run.groups] == ["1", "2"]
-    assert run.source.inferred[0] == "Prompts are told apart by their lines."
+    assert run.source.inferred[0] == "Prompts are told apart by their numbers."
 
 
 @pytest.mark.parametrize(
-    ("rows", "prompt_ids"),
+    ("rows", "prompt_ids", "by"),
     [
-        ([{"HumanEval/0": {"n": 4, "c": 1}, "HumanEval/1": {"n": 4, "c": 4}}], ["HumanEval/0", "HumanEval/1"]),
-        ([{"results": [{"n": 4, "c": 1}, {"n": 4, "c": 4}]}], ["results/0", "results/1"]),
-        ([{"x": {"n": 4, "c": 1}}, {"x": {"n": 4, "c": 4}}], ["x", "2/x"]),
+        ([{"HumanEval/0": {"n": 4, "c": 1}, "HumanEval/1": {"n": 4, "c": 4}}], ["HumanEval/0", "HumanEval/1"], "keys"),
+        ([{"results": [{"n": 4, "c": 1}, {"n": 4, "c": 4}]}], ["results/0", "results/1"], "numbers"),
+        ([{"x": {"n": 4, "c": 1}}, {"x": {"n": 4, "c": 4}}], ["x", "2/x"], "keys"),
     ],
 )
-def test_parts_are_named_by_their_keys(tmp_path: Path, rows: list[dict[str, Any]], prompt_ids: list[str]) -> None:
+def test_parts_are_named_by_their_keys(
+    tmp_path: Path, rows: list[dict[str, Any]], prompt_ids: list[str], by: str
+) -> None:
     run = read(tmp_path, *rows)
     assert [group.prompt_id for group in run.groups] == prompt_ids
     assert [sum(filter(None, group.rewards)) for group in run.groups] == [1, 4]
-    assert run.source.inferred[0] == "Prompts are told apart by their keys."
+    assert run.source.inferred[0] == f"Prompts are told apart by their {by}."
 
 
 TOTALS = {"n": 3, "correct": 1, "accuracy": 0.33}
