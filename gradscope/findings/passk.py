@@ -36,6 +36,9 @@ def passk_findings(
     )
 
 
+OTHERWISE = (
+    "The files ask other questions under the same ids, by which they are paired: --prompt-column may name the text."
+)
 _NUMBERED = (
     "Numbers alone name the prompts: pairs are of one prompt only where all files ask the same in the same order."
 )

@@ -6,7 +6,7 @@ import contextlib
 import glob
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
-from gradscope.rollouts.readers.evaluations.shapes import PromptSamples, samples_of
+from gradscope.rollouts.readers.evaluations.shapes import ROW_IDS, PromptSamples, samples_of
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.nested import layout_of
 from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, step_number, text_of
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import document_bytes, expand, natural, stem_of, suffix_of
 
+_NUM_ASKED = 200  # rows in which questions are looked for
 _MAX_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
 _PART = re.compile(rf"(?:.*[-_.])?(?:{samples.CHUNK}|rs[-_.]?[0-9]+)|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
@@ -251,6 +252,21 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
         prompt="" if file.is_dir() or len(rows) != 1 else _prompt_of_sample(rows[0]),
         has_policy=any(models),
     )
+
+
+def ask_otherwise(first: Path, second: Path, prompts: Collection[str]) -> bool:
+    """Whether two logs mostly have another question under ids that name prompts of both, by their first rows."""
+    asked, again = _questions_in(first), _questions_in(second)
+    differ = [asked[name] != again[name] for name in asked.keys() & again.keys() & set(prompts)]
+    return sum(differ) > len(differ) / 2
+
+
+def _questions_in(path: Path) -> dict[str, str]:
+    rows = peek(path, num_rows=_NUM_ASKED)
+    names = roles.columns_in(rows)
+    key = roles.columns_of_rows(rows, ColumnNames()).prompt_id or roles.first_present(names, ROW_IDS)
+    question = roles.first_present(names, ("question", "problem"))
+    return {text_of(row.get(key)): text_of(row.get(question)) for row in rows} if key and question else {}
 
 
 def _prompt_of_sample(row: Mapping[str, Any]) -> str:
