@@ -772,6 +772,16 @@ def test_benchmarks_of_the_same_numbers_are_kept_apart(of: Callable[[Any], Any],
     assert policies_of(write_rows(tmp_path / "d.json", one_of_each)) == (("m1", "m2"), 1, {1})
 
 
+@pytest.mark.parametrize(("num", "unfinished"), [(6, ""), (4, "has not ended: 4 of 6 samples")])
+def test_a_document_of_tau2_bench_with_fewer_trials_than_planned_is_unfinished(
+    tmp_path: Path, num: int, unfinished: str
+) -> None:
+    trials = [{"task_id": at % 3, "trial": at // 3, "reward_info": {"reward": 1.0}, "messages": []} for at in range(6)]
+    about = {"info": {"num_trials": 2}, "tasks": [{"id": at} for at in range(3)]}
+    run = read_run(write_rows(tmp_path / "a.json", {**about, "simulations": trials[:num]}))
+    assert (run.source.num_rows, run.source.unfinished) == (num, unfinished)
+
+
 def test_the_number_of_items_is_not_that_of_samples(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.json", {"a": {"per_question_correct": [1, 2]}, "config": {"num_samples": 2}})
     with pytest.raises(InputError, match="is not a log that gradscope knows"):
