@@ -162,8 +162,11 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         environments,
         _share(report),
         f"{report.num_pooled:,} of {report.num_groups:,} groups have a multiple of the usual {report.usual_size} "
-        "rollouts: two groups of a prompt at one step count as one where no id tells them apart. Log a group id."
+        f"rollouts: {_MERGED}"
         if report.num_pooled and not doubled
+        else "",
+        f"The logged advantages of {counted(report.num_merged, 'group')} are those of several, each with a mean: {_MERGED}"
+        if report.num_merged
         else "",
         f"One prompt has {percent(report.frac_of_one_prompt)} of the rollouts: the run learns and is judged by it."
         if report.frac_of_one_prompt
@@ -424,6 +427,7 @@ _SHARED = (
     "look at what they share (equal completions, a cached or shared verdict, one seed, an environment that failed)."
 )
 _LUCK = "Most are of prompts that are live in other groups: try more rollouts a group, or resampling dead groups."
+_MERGED = "two groups of a prompt at one step count as one where no id tells them apart. Log a group id."
 _FEW = 0.05  # share of dead groups below which nothing is to be won
 _FEW_ROLLOUTS = 4  # of a prompt: with fewer one that passes half the time passes or fails throughout in a quarter
 _HANDFUL = 5  # dead groups below which their kinds say nothing
