@@ -165,8 +165,8 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         f"rollouts: {_MERGED}"
         if report.num_pooled and not doubled
         else "",
-        f"The logged advantages of {counted(report.num_merged, 'group')} are those of several, each with a mean: {_MERGED}"
-        if report.num_merged
+        f"The logged advantages of {counted(report.num_merged, 'group')} have the means of several: {_MERGED}"
+        if report.num_merged and not report.num_pooled
         else "",
         f"One prompt has {percent(report.frac_of_one_prompt)} of the rollouts: the run learns and is judged by it."
         if report.frac_of_one_prompt

@@ -70,7 +70,7 @@ def test_groups_of_which_parts_have_a_baseline_each_are_several(advantages: list
     group = with_fields(group_of([1.0, 0.0, 1.0, 0.0] + [0.0] * 4), advantage=advantages)
     report = degeneracy_of_run(run_of(group, with_fields(group_of([1.0, 0.0]), advantage=[0.5, -0.5])))
     assert report.num_merged == num
-    assert ("The logged advantages of 1 group are those of several" in findings_of(report)) == bool(num)
+    assert ("The logged advantages of 1 group have the means of several" in findings_of(report)) == bool(num)
 
 
 def test_group_sizes_and_a_base_pass_rate_may_be_named() -> None:
