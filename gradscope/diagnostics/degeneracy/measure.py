@@ -419,9 +419,9 @@ def _num_merged(groups: RewardTable, baseline: NDArray[np.float64]) -> int:
     is_live = groups.sums(baseline != groups.reward) > 0
     chosen = np.repeat(is_live & (groups.spread(baseline) > _OF_BASELINES), groups.size)
     of_group, rewards = np.repeat(np.arange(len(groups)), groups.size)[chosen], groups.reward[chosen]
-    levels = np.stack([of_group, np.round(baseline[chosen] / _OF_BASELINES)])
-    _, first, part, sizes = np.unique(levels, axis=1, return_index=True, return_inverse=True, return_counts=True)
-    means = np.bincount(part.ravel(), weights=rewards) / sizes
+    levels = of_group + 1j * np.round(baseline[chosen] / _OF_BASELINES)  # pairs
+    _, first, part, sizes = np.unique(levels, return_index=True, return_inverse=True, return_counts=True)
+    means = np.bincount(part, weights=rewards) / sizes
     of_part = of_group[first]
     are_alike = sizes * np.bincount(of_part)[of_part] == groups.size[of_part]
     are_own = are_alike & (np.abs(means - baseline[chosen][first]) < _OF_BASELINES)
