@@ -162,8 +162,11 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         environments,
         _share(report),
         f"{report.num_pooled:,} of {report.num_groups:,} groups have a multiple of the usual {report.usual_size} "
-        "rollouts: two groups of a prompt at one step count as one where no id tells them apart. Log a group id."
+        f"rollouts: {_MERGED}"
         if report.num_pooled and not doubled
+        else "",
+        f"The logged advantages of {counted(report.num_merged, 'group')} have the means of several: {_MERGED}"
+        if report.num_merged and not report.num_pooled
         else "",
         f"One prompt has {percent(report.frac_of_one_prompt)} of the rollouts: the run learns and is judged by it."
         if report.frac_of_one_prompt
@@ -408,11 +411,11 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     if is_luck and not report.frac_all_fail.is_defined:
         return _LUCK
     if hard > 2 * easy and is_luck:
-        return "Most fail, of prompts that pass at other steps: try more rollouts a group, or partial credit."
+        return "Most fail, of prompts that pass in other groups: try more rollouts a group, or partial credit."
     if hard > 2 * easy:
         return "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group."
     if easy > 2 * hard and is_luck:
-        return "Most pass, of prompts that fail at other steps: try more rollouts a group, or harder prompts."
+        return "Most pass, of prompts that fail in other groups: try more rollouts a group, or harder prompts."
     if easy > 2 * hard:
         return "Most of them pass throughout: try harder prompts, or drop solved ones."
     if is_luck:
@@ -423,7 +426,8 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
 _SHARED = (
     "look at what they share (equal completions, a cached or shared verdict, one seed, an environment that failed)."
 )
-_LUCK = "Most are of prompts that are live at other steps: try more rollouts a group, or resampling dead groups."
+_LUCK = "Most are of prompts that are live in other groups: try more rollouts a group, or resampling dead groups."
+_MERGED = "two groups of a prompt at one step count as one where no id tells them apart. Log a group id."
 _FEW = 0.05  # share of dead groups below which nothing is to be won
 _FEW_ROLLOUTS = 4  # of a prompt: with fewer one that passes half the time passes or fails throughout in a quarter
 _HANDFUL = 5  # dead groups below which their kinds say nothing

@@ -23,13 +23,25 @@ def passk_findings(
         for table, number in zip(tables, num_missing, strict=True)
         if number
     ]
+    are_numbered = len({table.source.path for table in tables}) > 1 and any(
+        table.source.is_numbered for table in tables
+    )
     return (
         *(map(reach_finding, comparisons) if comparisons else reached),
+        *([_NUMBERED] if comparisons and are_numbered else []),
         *missing,
         *(sentence for comparison in comparisons for sentence in _worth(comparison)),
         *(sentence for table in tables for sentence in _of_samples(table)),
         *(reached if comparisons else ()),
     )
+
+
+OTHERWISE = (
+    "The files ask other questions under the same ids, by which they are paired: --prompt-column may name the text."
+)
+_NUMBERED = (
+    "Numbers alone name the prompts: pairs are of one prompt only where all files ask the same in the same order."
+)
 
 
 def evaluation_findings(tables: Sequence[PassAtKTable]) -> tuple[str, ...]:

@@ -296,6 +296,7 @@ class DegeneracyReport(Shown, Deferring, frozen=True, kw_only=True):
         "num_contradicting",
         "num_zeroed",
         "num_moved",
+        "num_merged",
         "doubled_steps",
         "num_pooled",
         "usual_size",
@@ -368,6 +369,7 @@ class DegeneracyReport(Shown, Deferring, frozen=True, kw_only=True):
     num_contradicting: int = 0  # groups whose logged advantages fall where the rewards rise
     num_zeroed: int = 0  # groups of unequal rewards whose logged advantages are all zero
     num_moved: int = 0  # groups of equal rewards whose logged advantages are not zero
+    num_merged: int = 0  # groups whose logged advantages are those of several groups
     doubled_steps: Sequence[int] = ()  # steps with twice the rollouts that most steps have
     num_pooled: int = 0  # groups with a multiple of the rollouts that most have, where all larger ones have one
     usual_size: int = 0  # rollouts that most groups have

@@ -105,6 +105,9 @@ def set_aside_together(parts: Sequence[Quarantine]) -> Quarantine:
     )
 
 
+BY_NUMBER = "their numbers"  # how prompts are told apart that nothing names: those of lines, in lists, or as keys
+
+
 class Source(Struct, frozen=True, kw_only=True):
     """One input as its reader understood it."""
 
@@ -130,6 +133,11 @@ class Source(Struct, frozen=True, kw_only=True):
     def filters(self) -> tuple[str, ...]:
         """The missing data where a filter of the trainer may have removed dead groups."""
         return tuple(sentence for sentence in self.missing if sentence.endswith(LOWER_BOUND))
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether numbers alone tell prompts apart."""
+        return any(BY_NUMBER in sentence for sentence in self.inferred)
 
     @property
     def broken_advantages(self) -> QuarantineReason | None:

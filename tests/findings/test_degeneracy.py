@@ -267,9 +267,9 @@ def test_an_undefined_prediction_says_why() -> None:
         (0.02, 0.02, True, "Nothing to do: too few groups are dead"),
         (0.0, 0.0, True, ""),
         # With G = 2 half of the groups are dead by luck, and "drop solved ones" was said beside "0 always pass".
-        (0.1, 0.4, False, "Most fail, of prompts that pass at other steps: try more rollouts a group"),
-        (0.4, 0.1, False, "Most pass, of prompts that fail at other steps: try more rollouts a group"),
-        (0.2, 0.3, False, "Most are of prompts that are live at other steps: try more rollouts a group"),
+        (0.1, 0.4, False, "Most fail, of prompts that pass in other groups: try more rollouts a group"),
+        (0.4, 0.1, False, "Most pass, of prompts that fail in other groups: try more rollouts a group"),
+        (0.2, 0.3, False, "Most are of prompts that are live in other groups: try more rollouts a group"),
     ],
 )
 def test_advice_follows_the_kind_of_dead_groups(all_pass: float, all_fail: float, stay: bool, advice: str) -> None:
@@ -402,7 +402,7 @@ def test_few_groups_of_many_prompts_are_not_most_of_the_dead_ones() -> None:
         frac_all_fail=unknown,
         prompts=prompts,
     )
-    assert "Most are of prompts that are live at other steps" in shown(report)
+    assert "Most are of prompts that are live in other groups" in shown(report)
 
 
 def test_resampled_groups_are_said_and_get_no_advice() -> None:

@@ -37,6 +37,15 @@ def test_a_single_budget_is_named_once_and_none_is_explained() -> None:
     )
 
 
+def test_prompts_that_numbers_alone_name_may_not_be_the_same() -> None:
+    def sentences(*inferred: str) -> str:
+        tables = [replace(table, source=replace(table.source, inferred=inferred)) for table in REPORT.tables]
+        return " ".join(passk_findings(tables, [COMPARISON], [0, 0]))
+
+    assert "Numbers alone name the prompts: pairs are" in sentences("Prompts are told apart by their numbers.")
+    assert "Numbers alone" not in sentences("Prompts are told apart by their keys.")
+
+
 def test_a_comparison_is_its_verdict_its_factor_and_what_is_left_out() -> None:
     verdict, factor, caution = compared(COMPARISON)
     assert verdict == (

@@ -410,7 +410,25 @@ def _odd_advantages(groups: RewardTable) -> dict[str, int]:
         "num_contradicting": int(np.sum(along < -EQUAL_REWARDS)),
         "num_zeroed": int(np.sum(are_zero & ~groups.is_dead & (groups.size > 1))),
         "num_moved": int(np.sum(groups.is_dead & are_moved)),
+        "num_merged": _num_merged(groups, groups.reward - groups.advantage),
     }
+
+
+def _num_merged(groups: RewardTable, baseline: NDArray[np.float64]) -> int:
+    """Groups made of parts of one size with a baseline each, the mean of their rewards."""
+    is_live = groups.sums(baseline != groups.reward) > 0
+    chosen = np.repeat(is_live & (groups.spread(baseline) > _OF_BASELINES), groups.size)
+    of_group, rewards = np.repeat(np.arange(len(groups)), groups.size)[chosen], groups.reward[chosen]
+    levels = of_group + 1j * np.round(baseline[chosen] / _OF_BASELINES)  # pairs
+    _, first, part, sizes = np.unique(levels, return_index=True, return_inverse=True, return_counts=True)
+    means = np.bincount(part, weights=rewards) / sizes
+    of_part = of_group[first]
+    are_alike = sizes * np.bincount(of_part)[of_part] == groups.size[of_part]
+    are_own = are_alike & (np.abs(means - baseline[chosen][first]) < _OF_BASELINES)
+    return len({*of_part.tolist()} - {*of_part[~are_own].tolist()})
+
+
+_OF_BASELINES = 1e-4  # how far baselines of one group may be apart: far above what rounding leaves
 
 
 def _frac_cut_off(run: Run, groups: RewardTable) -> float:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
-from gradscope.findings.passk import evaluation_findings, passk_findings
+from gradscope.findings.passk import OTHERWISE, evaluation_findings, passk_findings
 from gradscope.metrics.outcomes.forecast import fit_pass_rates
 from gradscope.metrics.outcomes.groups import binary_threshold, passes
 from gradscope.metrics.outcomes.passk import (
@@ -42,7 +42,7 @@ from gradscope.rollouts.fetch import fetched
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import evaluations_below, read_run
-from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, evaluations_in
+from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, ask_otherwise, evaluations_in
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
 from gradscope.say import percent, with_interval
@@ -409,11 +409,14 @@ def measure_pass_at_k(
     ]
     # two files of one name in two folders: tables then show their paths
     names = [policy.name for policy in samples]
-    return pass_at_k_of_samples(
+    report = pass_at_k_of_samples(
         [replace(policy, name=policy.source.path) if names.count(policy.name) > 1 else policy for policy in samples],
         ks=ks,
         resampling=resampling,
     )
+    if any(ask_otherwise(files[0], file, samples[0].prompts) for file in files[1:]):
+        return replace(report, findings=(report.findings[0], OTHERWISE, *report.findings[1:]))
+    return report
 
 
 def pass_at_k_of_samples(

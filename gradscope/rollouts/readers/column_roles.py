@@ -111,6 +111,8 @@ SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_id
 """Names of columns that may tell the rollouts of a group apart."""
 TRIALS = ("trial", "attempt", "attempt_id", "attempt_idx", *SAMPLE_IDS)
 """Names of columns that number the samples of a prompt."""
+_TASKS, _OF_TASKS = ("task", "task_name"), ("passed", "success", "resolved", "solved")
+"""Names of a prompt where trials of it are numbered beside such a verdict; elsewhere they are those of benchmarks."""
 
 
 def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> ColumnNames:
@@ -142,7 +144,9 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
         guessed["reward"] = total
     if key_of(ColumnNames(**guessed)) is None:
         ids = () if guessed["step"] else ("id", "idx")  # beside a step they number rows
-        guessed["prompt_id"] = next((name for name in present if PROMPT_NUMBER.fullmatch(name) or name in ids), None)
+        numbers = (name for name in present if PROMPT_NUMBER.fullmatch(name) or name in ids)
+        tasks = _TASKS if guessed["reward"] in _OF_TASKS and first_present(present, TRIALS[:4]) else ()
+        guessed["prompt_id"] = next(numbers, None) or first_present(present, tasks)
     if named_by_user.prompt is not None:  # somebody who names the prompt means to tell prompts apart by it
         guessed["prompt_id"] = None
     if named_by_user.prompt is not None or named_by_user.prompt_id is not None:

@@ -38,6 +38,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     mapping_of,
     prompt_text_id,
     text_of,
+    whole_number,
 )
 from gradscope.rollouts.readers.parsing.endings import end_column
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
@@ -234,9 +235,23 @@ def read_flat(
         *_about_questions(grouping, distinct, roles.resolve_columns(first.names, request.columns).prompt),
         *([_EPISODES] if is_evaluation and _count_up(first.many) else []),
     ]
-    return assemble_groups(
+    run = assemble_groups(
         request, request.source(format, title, inferred=[*inferred, *notes]), groups=groups, quarantine=quarantine
     )
+    return (
+        replace(run, source=replace(run.source, unfinished=_unfinished(files[0], layout)))
+        if len(files) == 1 and layout
+        else run
+    )
+
+
+def _unfinished(path: Path, layout: nested.Layout) -> str:
+    """How many of its trials a document of tau2-bench has, which lists all tasks at its start; empty of any other."""
+    document = next(iter(peek(path)), {})
+    num = sum(1 for _ in nested.rows_within(document, layout))
+    trials = whole_number(mapping_of(document.get("info")).get("num_trials")) or 0
+    planned = trials * len(list_of(document.get("tasks")))
+    return f"has not ended: {num:,} of {planned:,} samples" if num < planned else ""
 
 
 def _known_columns(request: ReadRequest, first: _FirstRows) -> ColumnNames:

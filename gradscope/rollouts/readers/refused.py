@@ -46,7 +46,7 @@ _NO_REWARD = re.compile(r"(^|[._])(id|idx|index)$|complexity|difficulty|threshol
 _PROMPT_WORD = re.compile(
     r"question|problem|prompt|query|instruction|(^|_)(task|puzzle|instance)(_|$)|(^|_)(id|idx|index)$", re.IGNORECASE
 )
-_VERDICT_WORD = re.compile(r"exact|match|right|valid|won|\bpass$|_ok$", re.IGNORECASE)
+_VERDICT_WORD = re.compile(r"exact|match|right|valid|verified|proved|won|\bpass$|_ok$", re.IGNORECASE)
 _OUTCOME_WORD = re.compile(rf"{_REWARD_WORD.pattern}|status|result|outcome", re.IGNORECASE)
 
 

@@ -57,6 +57,22 @@ def test_what_is_odd_of_advantages_and_ends_is_counted() -> None:
     assert degeneracy_of_run(run_of(*groups, metrics=shares)).frac_cut_off == 0.75
 
 
+@pytest.mark.parametrize(
+    ("advantages", "num"),
+    [
+        ([0.5, -0.5, 0.5, -0.5, 0.0, 0.0, 0.0, 0.0], 1),  # of two groups, the second dead
+        ([0.75, -0.25, 0.75, -0.25] + [-0.25] * 4, 0),
+        ([0.0] * 8, 0),
+        ([0.0, 0.0, 0.5, -0.5, -0.5, 0.5, 0.0, 0.0], 0),  # parts of other sizes
+    ],
+)
+def test_groups_of_which_parts_have_a_baseline_each_are_several(advantages: list[float], num: int) -> None:
+    group = with_fields(group_of([1.0, 0.0, 1.0, 0.0] + [0.0] * 4), advantage=advantages)
+    report = degeneracy_of_run(run_of(group, with_fields(group_of([1.0, 0.0]), advantage=[0.5, -0.5])))
+    assert report.num_merged == num
+    assert ("The logged advantages of 1 group have the means of several" in findings_of(report)) == bool(num)
+
+
 def test_group_sizes_and_a_base_pass_rate_may_be_named() -> None:
     rows = degeneracy_of_run(two_steps(), group_sizes=(8, 2, 4)).by_group_size
     assert [(row.group_size, row.method) for row in rows] == [(4, "observed"), (2, "unbiased"), (8, "forecast")]

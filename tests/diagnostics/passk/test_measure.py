@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -430,6 +431,19 @@ def test_the_policies_of_a_file_are_never_pooled(tmp_path: Path) -> None:
         passk.read_samples(path)
     lists = [{"task_id": 1, "model": m, "scores": [s], "responses": ["x"]} for m, s in (("a", 1.0), ("c", None))]
     assert [of.name for of in passk.measure_pass_at_k(write_lines(path, *lists)).tables] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("key", "cells"), [("id", {"responses": ["x"], "scores": [1]}), ("problem_id", {"response": "x", "correct": 1})]
+)
+def test_files_that_ask_otherwise_under_the_same_ids_say_so(tmp_path: Path, key: str, cells: dict[str, Any]) -> None:
+    def asking(name: str, what: str) -> Path:
+        return write_lines(tmp_path / name, *({key: at, "question": f"{what} {at}?", **cells} for at in range(3)))
+
+    first, other, same = asking("a.jsonl", "sum"), asking("b.jsonl", "root"), asking("c.jsonl", "sum")
+    caution = "The files ask other questions under the same ids"
+    assert caution in " ".join(passk.measure_pass_at_k(first, other).findings)
+    assert caution not in " ".join(passk.measure_pass_at_k(first, same).findings)
 
 
 def test_policies_of_a_file_that_were_asked_something_else_are_not_compared(tmp_path: Path) -> None:

@@ -98,6 +98,20 @@ def test_names_are_spelled_in_other_ways_and_a_reward_alone_is_one(present: list
     assert (columns.reward, columns.prompt_id) == (reward, present[0])
 
 
+@pytest.mark.parametrize(
+    ("present", "prompt_id"),
+    [
+        (("task", "trial", "model", "solved"), "task"),
+        (("task_name", "attempt", "success"), "task_name"),
+        (("task", "id", "trial", "passed"), "id"),
+        (("task", "passed"), None),
+        (("task", "trial", "accuracy"), None),
+    ],
+)
+def test_tasks_of_numbered_trials_are_prompts(present: tuple[str, ...], prompt_id: str | None) -> None:
+    assert resolve_columns(present, ColumnNames()).prompt_id == prompt_id
+
+
 def test_ids_of_rows_tell_prompts_apart_where_nothing_else_does_and_no_step_is_named() -> None:
     assert resolve_columns(["id", "correct"], ColumnNames()).prompt_id == "id"
     assert resolve_columns(["id", "correct", "question"], ColumnNames()).prompt_id is None

@@ -6,7 +6,7 @@ import contextlib
 import glob
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
-from gradscope.rollouts.readers.evaluations.shapes import PromptSamples, samples_of
+from gradscope.rollouts.readers.evaluations.shapes import ROW_IDS, PromptSamples, samples_of
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.nested import layout_of
 from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, step_number, text_of
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import document_bytes, expand, natural, stem_of, suffix_of
 
+_NUM_ASKED = 200  # rows in which questions are looked for
 _MAX_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
 _PART = re.compile(rf"(?:.*[-_.])?(?:{samples.CHUNK}|rs[-_.]?[0-9]+)|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
@@ -212,7 +213,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
             return log(task=header.task or stem, model=header.model)
         case harnesses.EVALPLUS.name:
             tasks = [key for row in peek(file) for key in mapping_of(row.get("eval"))]
-            model = location.stem.removesuffix("eval_results").strip("_") or above.name
+            model = location.stem.removesuffix("eval_results").removeprefix("samples").strip("_") or above.name
             return log(
                 task=(tasks or [stem])[0].partition("/")[0], model=model, scorers=("base", None), scalar="base + plus"
             )
@@ -235,22 +236,37 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
         case harnesses.SWE_BENCH.name:
             return log(task=above.name, model=stem.replace("__", "/"))
     rows = peek(file)
-    models = {text_of(row.get("model")) for row in rows}
+    models = {next((row[name] for name in roles.POLICIES if isinstance(row.get(name), str)), "") for row in rows}
     task = stem
     if _OF_MATH.fullmatch(stem):
         task, above = above.name, above.parent.parent if above.parent.name == "math_eval" else above.parent
     if any(row.get(name) == above.name for row in rows for name in ("category", *roles.BENCHMARKS)):
         above = above.parent  # of a folder for each category
     about = _metadata(location.parent)
-    named = models.pop() if len(models) == 1 else ""
+    named = next(iter(models)) if len(models) == 1 else ""
     environment = text_of(about.get("env_id")) or text_of(about.get("env")) if stem == "results" else ""
     return log(
         task=environment or task,
         model=named or text_of(about.get("model")) or above.name,
         scorers=(None,),
         prompt="" if file.is_dir() or len(rows) != 1 else _prompt_of_sample(rows[0]),
-        has_policy=any(isinstance(row.get(name), str) for row in rows for name in roles.POLICIES),
+        has_policy=any(models),
     )
+
+
+def ask_otherwise(first: Path, second: Path, prompts: Collection[str]) -> bool:
+    """Whether two logs mostly have another question under ids that name prompts of both, by their first rows."""
+    asked, again = _questions_in(first), _questions_in(second)
+    differ = [asked[name] != again[name] for name in asked.keys() & again.keys() & set(prompts)]
+    return sum(differ) > len(differ) / 2
+
+
+def _questions_in(path: Path) -> dict[str, str]:
+    rows = peek(path, num_rows=_NUM_ASKED)
+    names = roles.columns_in(rows)
+    key = roles.columns_of_rows(rows, ColumnNames()).prompt_id or roles.first_present(names, ROW_IDS)
+    question = roles.first_present(names, ("question", "problem"))
+    return {text_of(row.get(key)): text_of(row.get(question)) for row in rows} if key and question else {}
 
 
 def _prompt_of_sample(row: Mapping[str, Any]) -> str:

@@ -264,7 +264,7 @@ def _document(path: Path, named: tuple[bytes, ...] = ()) -> Any:
 def _members(path: Path) -> Iterator[Any]:
     try:
         with open_file(path) as stream, zipfile.ZipFile(stream) as archive:
-            members = archive.infolist()
+            members = [*{member.filename: member for member in archive.infolist()}.values()]  # one written anew counts
             chosen = [member for member in members if _SAMPLE.fullmatch(member.filename)]
             _refuse_unreadable(path, members, chosen)
             for member in chosen:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.limits import allowed
 from gradscope.outside.plain_json import beginning
+from gradscope.results.source import BY_NUMBER
 from gradscope.rollouts.groups import REWARD, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
@@ -64,7 +65,7 @@ from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, 
 from gradscope.rollouts.readers.run_files import with_run_files
 from gradscope.rollouts.run import Run
 
-_BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
+_NAMELESS = frozenset({_BY_KEYS := "their keys", BY_NUMBER})  # how prompts are told apart that have no id of their own
 _ROUNDED = 0.001  # how far a share that is written beside its counts may be from them
 _MANY = 20  # counts of so many times more samples than there are counts are totals, with or without a share
 _EVALUATION = re.compile(
@@ -165,7 +166,7 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
         log = replace(log, validate=partial(grouping.without_constants, rows=first))
     groups = reduced_groups(log, request) or ()
     shapes, identities = facts_in(notes, "shape"), facts_in(notes, "identity")
-    is_named = request.columns.num_samples is not None or not {_BY_KEYS, _BY_LINES}.issuperset(identities)
+    is_named = request.columns.num_samples is not None or not _NAMELESS.issuperset(identities)
     if shapes == [COUNTS] and not is_named:
         _refuse_totals(request.path, len(groups), parts)
     return assemble_groups(
@@ -234,7 +235,7 @@ def _with_entry(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Read
 
 
 def _is_nameless_count(keys: tuple[str, ...], part: Mapping[str, Any], samples: PromptSamples | str) -> bool:
-    return getattr(samples, "shape", "") == COUNTS and _identify(part, "", keys)[1] in (_BY_KEYS, _BY_LINES)
+    return getattr(samples, "shape", "") == COUNTS and _identify(part, "", keys)[1] in _NAMELESS
 
 
 def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> None:
@@ -408,8 +409,8 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
     if columns.end is not None:
         ends = (prompt.samples.further.get(columns.end) or (None,) * n for prompt, n in sized)
         numbers["truncated"] = are_cut_off(list(chain.from_iterable(ends)), columns.end)
-    groups = [of.name if of.policy is None else f"{of.policy}/{of.name}" for of in prompts]
     sampled_by = list(chain.from_iterable(of.samples.policies or repeat(of.policy, n) for of, n in sized))
+    named = zip(sampled_by, chain.from_iterable(repeat(of.name, n) for of, n in sized), strict=True)
     policies, policy = numbered_policies(sampled_by)
     numbers |= policy
 
@@ -429,7 +430,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
         flaws=flaws,
         count=None if all(count == 1 for count in counts) else np.array(counts),
         step=np.repeat(np.array([prompt.step for prompt in prompts], dtype=np.int64), sizes),
-        group=np.repeat(np.array(groups, dtype=object), sizes).tolist(),
+        group=[name if of is None else f"{of}/{name}" for of, name in named],
         no_group="the id of its prompt is missing",
         prompts=lambda chosen: [prompts[of_prompt[at]].name for at in chosen],
         texts=lambda chosen: [parse.text_of(prompts[of_prompt[at]].cell) for at in chosen],
@@ -478,7 +479,7 @@ def _prompts_of(
         name, how = (
             _identify(part, location, keys, columns.benchmark) if named is None else (parse.text_of(part[named]), named)
         )
-        if how in (_BY_KEYS, _BY_LINES) and not location:
+        if how in _NAMELESS and not location:
             yield "the number of its line is not known"
             continue
         policies = [parse.text_of(part.get(name)) for name in apart]
@@ -529,10 +530,10 @@ def _identify(
         name, names = parse.text_of(row[number]), ", ".join(filter(None, (benchmark, number)))
         return parse.in_environment(row.get(benchmark or ""), name), names
     file, _, line = location.rpartition(":")
-    is_position = not outer_keys or outer_keys[-1].isdecimal()
-    chunk = [of[0] for of in [_CHUNK.search(stem_of(Path(file)))] if of and is_position]
+    is_number = not outer_keys or outer_keys[-1].isdecimal()
+    chunk = [of[0] for of in [_CHUNK.search(stem_of(Path(file)))] if of and is_number]
     lines = [] if outer_keys and line == "1" else [line]
-    return "/".join((*chunk, *lines, *outer_keys)), _BY_KEYS if outer_keys else _BY_LINES
+    return "/".join((*chunk, *lines, *outer_keys)), BY_NUMBER if is_number else _BY_KEYS
 
 
 FORMAT = Format(

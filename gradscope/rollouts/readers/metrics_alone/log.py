@@ -314,7 +314,8 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
         named_step = f"Name it: --step-column {shlex.quote(ascending[0])}" if ascending else ""
         raise InputError(
             f"{file} has metrics ({named}) and no column that is known to be the step.",
-            hint=named_step or "Add a column `step` with the number of the update.",
+            hint=named_step
+            or "Of metrics, add a column `step`; of rollouts, name what those of a prompt share: --prompt-column NAME.",
         )
 
 

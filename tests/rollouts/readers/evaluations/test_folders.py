@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / "jobs" / "first" / task).mkdir(parents=True)
         trial = {"task_name": "chess", "verifier_result": {}, "agent_info": {"name": "t", "model_info": {"name": "m"}}}
         (tmp_path / "jobs" / "first" / task / "result.json").write_text(json.dumps(trial))
-    (tmp_path / "k8-t1.0.json").write_text(json.dumps({"model": "Qwen/Qwen2.5", "results": SAMPLES}))
+    (tmp_path / "k8-t1.0.json").write_text(json.dumps({"model_name": "Qwen/Qwen2.5", "results": SAMPLES}))
     for name in ("model-a/math.jsonl", "model-a/code.jsonl", "parts-t1.0/part-0.jsonl", "parts-t1.0/part-1.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_lines(tmp_path / name, *SAMPLES)
@@ -62,7 +62,7 @@ def test_each_log_is_an_evaluation_with_its_task_and_model(folder: Path) -> None
         ("lm-eval", "gsm8k", "Qwen/Qwen2.5", "lm/Qwen__Qwen2.5/samples_gsm8k_2026-01-01T00-00-00.jsonl"),
         ("lm-eval", "gsm8k", "org/named", "named/samples_gsm8k_2026-01-01T00-00-00.jsonl"),
         ("lighteval", "math", "owner/model", "details/owner/model/2026-01-01T00-00-00/details_math_2026-01-01.parquet"),
-        ("evalplus", "HumanEval", "samples", "plus/samples_eval_results.json"),
+        ("evalplus", "HumanEval", "plus", "plus/samples_eval_results.json"),
         ("verifiers", "gsm8k", "qwen3", "verifiers/gsm8k--qwen3--single-turn--5f2c/traces.jsonl"),
         ("skyrl-eval", "aime", "step 10", "skyrl/dumped_evals/global_step_10_evals/aime.jsonl"),
         ("skyrl-eval", "openai_gsm8k", "step 10", "skyrl/dumped_evals/global_step_10_evals/openai_gsm8k.jsonl"),

@@ -134,6 +134,15 @@ def test_each_entry_of_a_score_that_is_an_object_is_a_scorer(tmp_path: Path) -> 
         read_run(log, ReadOptions(columns=ColumnNames(reward="main")))
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_of_samples_that_were_scored_anew_the_last_counts(tmp_path: Path) -> None:
+    log = archive(tmp_path / "a.eval", members("a", 0) | members("b", 1))
+    with zipfile.ZipFile(log, "a") as stream:
+        stream.writestr("samples/a_epoch_1.json", json.dumps(members("a", 1)["samples/a_epoch_1.json"]))
+    run = read_run(log)
+    assert (rewards_of(run), set_aside(run)) == ({"a": (1.0,), "b": (1.0,)}, {})
+
+
 def test_inspect_members_that_are_no_sample_are_set_aside(tmp_path: Path) -> None:
     sample = {"id": 1, "epoch": 1, "scores": {"m": {"value": "maybe"}}}
     members = {

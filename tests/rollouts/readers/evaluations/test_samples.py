@@ -127,7 +127,6 @@ def test_numbers_of_samples_are_rewards_by_name_or_as_parts_of_the_reward(tmp_pa
         ({"qid": 0, "correct_count": 1, "num_rollouts": 2}, (1.0, 0.0)),
         ({"rollouts": [{"user": "q", "assistant": text, "is_correct": text == "b"} for text in "ab"]}, (0.0, 1.0)),
         ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": None}}, None),
-        ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": False}}, (1.0, 0.0)),
     ],
 )
 def test_the_shapes_of_a_row(tmp_path: Path, row: dict[str, Any], rewards: tuple[float | None, ...] | None) -> None:
@@ -257,22 +256,24 @@ def test_items_win_over_totals_beside_them(tmp_path: Path, name: str, counts: tu
 def test_rows_without_identity_are_identified_by_their_lines(tmp_path: Path) -> None:
     run = read(tmp_path, *({"scores": [float(n)], "responses": ["a"]} for n in (1, 0)))
     assert [group.prompt_id for group in run.groups] == ["1", "2"]
-    assert run.source.inferred[0] == "Prompts are told apart by their lines."
+    assert run.source.inferred[0] == "Prompts are told apart by their numbers."
 
 
 @pytest.mark.parametrize(
-    ("rows", "prompt_ids"),
+    ("rows", "prompt_ids", "by"),
     [
-        ([{"HumanEval/0": {"n": 4, "c": 1}, "HumanEval/1": {"n": 4, "c": 4}}], ["HumanEval/0", "HumanEval/1"]),
-        ([{"results": [{"n": 4, "c": 1}, {"n": 4, "c": 4}]}], ["results/0", "results/1"]),
-        ([{"x": {"n": 4, "c": 1}}, {"x": {"n": 4, "c": 4}}], ["x", "2/x"]),
+        ([{"HumanEval/0": {"n": 4, "c": 1}, "HumanEval/1": {"n": 4, "c": 4}}], ["HumanEval/0", "HumanEval/1"], "keys"),
+        ([{"results": [{"n": 4, "c": 1}, {"n": 4, "c": 4}]}], ["results/0", "results/1"], "numbers"),
+        ([{"x": {"n": 4, "c": 1}}, {"x": {"n": 4, "c": 4}}], ["x", "2/x"], "keys"),
     ],
 )
-def test_parts_are_named_by_their_keys(tmp_path: Path, rows: list[dict[str, Any]], prompt_ids: list[str]) -> None:
+def test_parts_are_named_by_their_keys(
+    tmp_path: Path, rows: list[dict[str, Any]], prompt_ids: list[str], by: str
+) -> None:
     run = read(tmp_path, *rows)
     assert [group.prompt_id for group in run.groups] == prompt_ids
     assert [sum(filter(None, group.rewards)) for group in run.groups] == [1, 4]
-    assert run.source.inferred[0] == "Prompts are told apart by their keys."
+    assert run.source.inferred[0] == f"Prompts are told apart by their {by}."
 
 
 TOTALS = {"n": 3, "correct": 1, "accuracy": 0.33}
@@ -767,6 +768,18 @@ def test_benchmarks_of_the_same_numbers_are_kept_apart(of: Callable[[Any], Any],
     assert policies_of(write_rows(tmp_path / "b.json", rows)) == ((), 20, {4})
     failed = {"all": _OF_PROMPT, "failures": _OF_PROMPT[:2]}
     assert policies_of(write_rows(tmp_path / "c.json", failed)) == ((), 10, {4})
+    one_of_each = [{"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": False}}]
+    assert policies_of(write_rows(tmp_path / "d.json", one_of_each)) == (("m1", "m2"), 1, {1})
+
+
+@pytest.mark.parametrize(("num", "unfinished"), [(6, ""), (4, "has not ended: 4 of 6 samples")])
+def test_a_document_of_tau2_bench_with_fewer_trials_than_planned_is_unfinished(
+    tmp_path: Path, num: int, unfinished: str
+) -> None:
+    trials = [{"task_id": at % 3, "trial": at // 3, "reward_info": {"reward": 1.0}, "messages": []} for at in range(6)]
+    about = {"info": {"num_trials": 2}, "tasks": [{"id": at} for at in range(3)]}
+    run = read_run(write_rows(tmp_path / "a.json", {**about, "simulations": trials[:num]}))
+    assert (run.source.num_rows, run.source.unfinished) == (num, unfinished)
 
 
 def test_the_number_of_items_is_not_that_of_samples(tmp_path: Path) -> None:

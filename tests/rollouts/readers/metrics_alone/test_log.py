@@ -298,7 +298,7 @@ def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> N
     assert caught.value.hint == "Name it: --step-column episode"
     with pytest.raises(InputError, match="no column that is known to be the step") as caught:
         read(series(tmp_path, *({"seed": at, "train_loss": 0.5} for at in (42, 123, 456))))
-    assert caught.value.hint == "Add a column `step` with the number of the update."
+    assert "add a column `step`; of rollouts, name what those of a prompt share" in str(caught.value.hint)
     for key in ("policy_loss", "grad_norm", "lr"):
         run = read(series(tmp_path, *({**row, key: 0.5} for row in rows)))
         assert run.every_step == (1, 2)
@@ -382,16 +382,16 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
             "of an episode: 'step' c",
             "Write a",
         ),
-        ([{"epoch": at // 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
-        ([{"epoch": at / 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
+        ([{"epoch": at // 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "add a column"),
+        ([{"epoch": at / 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "add a column"),
         (
             [{"at": run, "run_id": "ab"[run], "timestep": 9 * at, "reward": at} for run in (0, 1) for at in (1, 2, 3)],
             {},
             r"\(reward\) and no column",
             "--step-column timestep",
         ),
-        ([{"n_steps": at, "reward": at} for at in (5, 9, 5, 9, 5)], {}, r"\(reward\) and no column", "Add a column"),
-        ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "Add a column `step`"),
+        ([{"n_steps": at, "reward": at} for at in (5, 9, 5, 9, 5)], {}, r"\(reward\) and no column", "add a column"),
+        ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "add a column `step`"),
         ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"one row of metrics \(r\) and no step", "a row a step"),
         ([{"lr": 0.1, "seed": at} for at in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),
     ],
