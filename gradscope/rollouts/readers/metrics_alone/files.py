@@ -33,6 +33,7 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import BLANK, CUT_OFF
 from gradscope.rollouts.arrays import to_filled, to_numpy
 from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
+from gradscope.rollouts.listing import when_copied
 from gradscope.rollouts.readers.column_roles import USUAL
 from gradscope.rollouts.readers.metrics_alone.published import (
     MLFLOW_LINE,
@@ -187,7 +188,9 @@ def _pieces(rows: Sequence[MetricRow]) -> Iterator[Piece]:
 
 
 def opened(file: Path) -> MetricFile | None:
-    """The kind of a file, by name and first bytes; None where such files hold no metrics."""
+    """The kind of a file, by name and first bytes; None where such files hold no metrics, as a tokenizer's."""
+    if when_copied(file.name) == "awaited":
+        return None
     with named_if_unreadable(file), open_bytes(file) as stream:
         try:
             first = stream.read(64).removeprefix(BOM).lstrip()

@@ -105,6 +105,15 @@ def test_a_trainers_folder_without_completions_has_its_state(tmp_path: Path) -> 
     assert read(tmp_path, reader="metrics").every_step == run.every_step
 
 
+def test_a_tokenizer_whose_words_are_columns_is_no_log(tmp_path: Path) -> None:
+    words = ["reward", "step", "loss", "prompt", "group_id", "completion"]
+    for folder in (tmp_path, tmp_path / "checkpoint-20", tmp_path / "final_model"):
+        folder.mkdir(exist_ok=True)
+        (folder / "vocab.json").write_text(json.dumps({word: at for at, word in enumerate(words)}))
+    shutil.copy(LOGS / "trainer_state.json", tmp_path / "checkpoint-20")
+    assert read(tmp_path).source.files == (str(tmp_path / "checkpoint-20" / "trainer_state.json"),)
+
+
 def test_files_of_several_runs_beside_the_one_that_is_read_are_named(tmp_path: Path) -> None:
     rows = [{"step": 1, "reward": 0.1 * again, "loss": 0.5} for again in range(3)]
     for name, num_rows in (("run_1.json", 1), ("run_2.json", 2), ("run_3.json", 3)):
