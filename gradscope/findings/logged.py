@@ -167,8 +167,9 @@ def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = No
         yield f"{logged}: it {why}tells no answers apart."
     elif reward is not None and (stuck := _stuck_from(reward)) is not None:
         yield f"The mean reward stays at {amount(reward.values[-1])} from step {stuck} to the last, {reward.steps[-1]}."
-    if reward is not None and reward.mean.is_defined and (outlier := _outlier(reward)):
-        yield outlier
+    for far in filter(None, (reward, course_named(courses, "loss"))):
+        if far.mean.is_defined and (outlier := _outlier(far)):
+            yield outlier
     goes = goes or reward_goes(courses)
     if goes in ("falls", "hardly rises"):
         yield reward_sentence(courses, goes)
@@ -281,13 +282,16 @@ _FAR = 3.0  # times the range of all other steps, what no heavy tail of a mean o
 
 
 def _outlier(course: MetricCourse) -> str:
-    """The step whose mean reward is of another order than those of all other steps; empty where there is none."""
+    """The step after the first whose number is of another order than those of all others; empty without any."""
     lowest, *between, highest = sorted(course.values) if len(course.values) > _GAP else (0.0, 0.0)
     below, above = (between[0] - lowest, highest - between[-1]) if between else (0.0, 0.0)
     if not between or not _FAR * (between[-1] - between[0]) < max(below, above) < math.inf or between[0] == between[-1]:
         return ""
     step = course.largest_step if above > below else course.smallest_step
-    return f"The mean reward is {course.at(step):.4g} at step {step}, far from its median of {median(between):.3g}."
+    if step == course.steps[0]:  # learning begins there
+        return ""
+    far = f"{course.at(step):.4g} at step {step}, far from its median of {median(between):.3g}"
+    return f"The {course.title.strip()} is {far}."
 
 
 def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:

@@ -98,11 +98,13 @@ def test_a_gap_in_even_steps_is_named(steps: list[int], gaps: str) -> None:
     assert logged.gap_sentence(steps) == (f"Nothing was logged at {gaps}." if gaps else "")
 
 
+@pytest.mark.parametrize("name", ["reward", "loss"])
 @pytest.mark.parametrize(("value", "is_told"), [(1000.0, True), (-1000.0, True), (1.2, False), (math.inf, False)])
-def test_a_reward_of_another_order_is_named(value: float, is_told: bool) -> None:
-    rewards = [0.5 + 0.05 * (index % 5) for index in range(30)]
-    (sentence,) = list(logged.level_sentences([course("reward", *rewards[:7], value, *rewards[8:])])) or ("",)
-    assert sentence == f"The mean reward is {value:.4g} at step 80, far from its median of 0.6." * is_told
+def test_a_reward_or_loss_of_another_order_is_named(name: str, value: float, is_told: bool) -> None:
+    numbers = [0.5 + 0.05 * (index % 5) for index in range(30)]
+    (sentence,) = list(logged.level_sentences([course(name, *numbers[:7], value, *numbers[8:])])) or ("",)
+    assert sentence == f"The {name} is {value:.4g} at step 80, far from its median of 0.6." * is_told
+    assert not list(logged.level_sentences([course(name, value, *numbers)]))  # as before anything was learned
     saturating = [0.95 - 0.5 * 0.8**index + 0.001 * (index % 2) for index in range(60)]
     assert not list(logged.level_sentences([course("reward", *saturating)]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import shlex
@@ -90,7 +91,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     if len(groups) > 1:
         names = [str(files[0] if len(files) == 1 else os.path.commonpath(files)) for files in groups[:_MAX_NAMED]]
         message = f"{path} holds metrics in {len(groups)} places: {', '.join(names)}."
-        raise InputError(message, hint=f"Name one: {names[0]}")
+        raise InputError(message, hint=f"Name one: {names[0]}; some side by side: gradscope report {shlex.join(names)}")
     files = groups[0]
     kinds = [kind for kind in map(opened, files) if kind is not None]
     quarantine, rows = MetricsLog(request.progress, files), RunRows(_common_keys)
@@ -131,10 +132,21 @@ def read_metrics_log(request: ReadRequest) -> Run:
         files=tuple(map(str, files)),
         num_rows=chosen.num_rows,
         inferred=(*naming.sentences, *refuted, *sentences, *chosen.sentences, *impossible),
-        missing=(*_listed_rewards(path), *_contradicting(path, files, options), switch_on(logged.columns)),
+        missing=(
+            *_unnamed_reward(metrics),
+            *_listed_rewards(path),
+            *_contradicting(path, files, options),
+            switch_on(logged.columns),
+        ),
         quarantined=quarantine.result(),
     )
     return Run(path=path, source=source, groups=(), metrics=metrics)
+
+
+def _unnamed_reward(metrics: StepMetrics) -> Iterator[str]:
+    """A sentence on metrics that may be the mean reward, where none is known as that."""
+    if likely := [] if "reward" in metrics.columns else likely_rewards(metrics.columns)[:_MAX_NAMED]:
+        yield f"None is known as the mean reward: --metric-column reward=NAME takes one, as {', '.join(likely)}."
 
 
 def _listed_rewards(path: Path) -> Iterator[str]:
@@ -198,11 +210,9 @@ def _are_of_episodes(table: MetricTable) -> bool:
 
 def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
     """The files of metrics of a path, grouped by run: those of the first kind that a folder has."""
-    if path.is_file():
-        if _names_in(path, options):
-            yield (path,)
-        return
     if not path.is_dir():
+        files = [path] if path.is_file() else map(Path, sorted(glob.glob(str(path))))
+        yield from ((file,) for file in files if file.is_file() and _names_in(file, options))
         return
     for folder in (path, *sorted(inner for inner in path.iterdir() if inner.is_dir())):
         groups = list(_in_folder(folder, options))

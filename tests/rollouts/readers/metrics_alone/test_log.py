@@ -72,7 +72,7 @@ def test_each_format(name: str, kind: str, steps: tuple[int, int, int], step: in
     assert (run.steps, run.every_step[0], run.every_step[-1]) == ((), *steps[:2])
     logged = {key: run.metrics[step][key] for key in numbers}
     assert logged == pytest.approx(numbers, nan_ok=True)
-    assert "rollouts would add" in run.source.missing[0]
+    assert "rollouts would add" in run.source.missing[-1]
     assert run.source.quarantined.num_rows == 0
 
 
@@ -132,9 +132,24 @@ def test_two_files_of_one_kind_in_a_folder_are_refused(tmp_path: Path) -> None:
         shutil.copy(LOGS / "verl_file.jsonl", tmp_path / name)
     with pytest.raises(InputError, match="holds metrics in 2 places") as caught:
         read(tmp_path)
-    assert caught.value.hint == f"Name one: {tmp_path / 'a.jsonl'}"
+    side_by_side = f"gradscope report {tmp_path / 'a.jsonl'} {tmp_path / 'b.jsonl'}"
+    assert caught.value.hint == f"Name one: {tmp_path / 'a.jsonl'}; some side by side: {side_by_side}"
     (tmp_path / "b.jsonl").unlink()
     assert read(tmp_path).every_step[-1] == 10
+
+
+def test_a_glob_of_consoles_is_read_as_a_folder_of_them(tmp_path: Path) -> None:
+    for name in ("a.log", "b.log"):
+        shutil.copy(LOGS / "console_verl.log", tmp_path / name)
+    assert "a.log" in refusal(tmp_path / "*.log", "holds metrics in 2 places")
+    assert read(tmp_path / "a*.log").every_step[-1] == 10
+
+
+def test_what_may_be_the_mean_reward_is_named(tmp_path: Path) -> None:
+    rows = [{"step": step, "loss": 0.1, "grad": 0.5, "reward/picked_mean": 0.3} for step in range(3)]
+    run = read(series(tmp_path, *rows))
+    assert "takes one, as reward/picked_mean." in run.source.missing[0]
+    assert run.metrics[2]["grad_norm"] == 0.5
 
 
 def series(tmp_path: Path, *rows: Any) -> Path:
