@@ -72,7 +72,7 @@ def test_each_format(name: str, kind: str, steps: tuple[int, int, int], step: in
     assert (run.steps, run.every_step[0], run.every_step[-1]) == ((), *steps[:2])
     logged = {key: run.metrics[step][key] for key in numbers}
     assert logged == pytest.approx(numbers, nan_ok=True)
-    assert "rollouts would add" in run.source.missing[-1]
+    assert any("rollouts would add" in sentence for sentence in run.source.missing)
     assert run.source.quarantined.num_rows == 0
 
 
@@ -141,7 +141,8 @@ def test_two_files_of_one_kind_in_a_folder_are_refused(tmp_path: Path) -> None:
 def test_a_glob_of_consoles_is_read_as_a_folder_of_them(tmp_path: Path) -> None:
     for name in ("a.log", "b.log"):
         shutil.copy(LOGS / "console_verl.log", tmp_path / name)
-    assert "a.log" in refusal(tmp_path / "*.log", "holds metrics in 2 places")
+    with pytest.raises(InputError, match="holds metrics in 2 places"):
+        read(tmp_path / "*.log")
     assert read(tmp_path / "a*.log").every_step[-1] == 10
 
 
