@@ -247,6 +247,7 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         listed: list[Any] = document[usual[0]]
         return listed
     lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
+    of_runs = {name: cell for name, cell in lists.items() if depth and any(map(_is_run, cell[:_FEW]))}
     by_key: dict[str, list[Any]] = {
         key: cell for key, cell in document.items() if isinstance(cell, list) and key not in lists
     }
@@ -270,13 +271,13 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         learns = {name for name, cell in lists.items() if any("loss" in key for key in cell[0])}
         lists = {name: cell for name, cell in lists.items() if name in learns or not are_turns_of_one(name, cell)}
     quarantine.lists.update(name for name, cells in lists.items() if _are_metrics(cells))
-    if lists:
+    if lists and not of_runs:
         return [{"run": name, **row} for name in lists if name in quarantine.lists for row in lists[name]]
     rows = {key: value for key, value in document.items() if isinstance(value, dict)}
     by_step = len(rows) == len(document) and None not in map(step_number, rows)
     if by_step and None in map(step_number, chain.from_iterable(rows.values())):
         return [{"step": key, **row} for key, row in rows.items()]
-    inner = {name: row for name, row in rows.items() if depth and not _OF_EPISODES.search(name)}
+    inner = of_runs or {name: row for name, row in rows.items() if depth and not _OF_EPISODES.search(name)}
     parts = {name: _rows_in(file, quarantine, row, depth - 1) for name, row in inner.items()}
     parts = {name: part for name, part in parts.items() if is_list_of_objects(part) and any(map(is_step, part[0]))}
     if parts:
@@ -293,9 +294,11 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
 
 
 def _is_run(row: Any) -> bool:
-    """Whether an object without a step lists rows with a step and a loss, and not the turns of an episode."""
-    lists = filter(is_list_of_objects, mapping_of(row).values())
+    """Whether an object without a step lists rows with a step and a loss, or numbers by step; no episode's turns."""
+    cells = mapping_of(row)
+    lists = filter(is_list_of_objects, cells.values())
     learns = any(any(map(is_step, of[0])) and any("loss" in key for key in of[0]) for of in lists)
+    learns |= any(isinstance(cells[key], list) for key in filter(_TRACE.search, cells))
     return learns and not any(map(is_step, row))
 
 
