@@ -89,9 +89,10 @@ def read_metrics_log(request: ReadRequest) -> Run:
     if not groups:
         raise InputError(f"{path} holds no metrics by step.", hint="Name the column of steps with --step-column.")
     if len(groups) > 1:
-        names = [str(files[0] if len(files) == 1 else os.path.commonpath(files)) for files in groups[:_MAX_NAMED]]
+        names = [str(log) for log in _logs_of(groups[:_MAX_NAMED])]
         message = f"{path} holds metrics in {len(groups)} places: {', '.join(names)}."
-        raise InputError(message, hint=f"Name one: {names[0]}; some side by side: gradscope report {shlex.join(names)}")
+        beside = shlex.quote(str(path)) if path.is_dir() else shlex.join(names)
+        raise InputError(message, hint=f"Name one: {names[0]}; side by side: gradscope report {beside}")
     files = groups[0]
     kinds = [kind for kind in map(opened, files) if kind is not None]
     quarantine, rows = MetricsLog(request.progress, files), RunRows(_common_keys)
@@ -147,6 +148,16 @@ def _unnamed_reward(metrics: StepMetrics) -> Iterator[str]:
     """A sentence on metrics that may be the mean reward, where none is known as that."""
     if likely := [] if "reward" in metrics.columns else likely_rewards(metrics.columns)[:_MAX_NAMED]:
         yield f"None is known as the mean reward: --metric-column reward=NAME takes one, as {', '.join(likely)}."
+
+
+def _logs_of(groups: Iterable[tuple[Path, ...]]) -> list[Path]:
+    return [files[0] if len(files) == 1 else Path(os.path.commonpath(files)) for files in groups]
+
+
+def logs_of_runs(folder: Path) -> tuple[Path, ...]:
+    """The logs of metrics in a folder that has several, each of a run."""
+    logs = tuple(_logs_of(_metric_files(folder, ReadOptions())))
+    return logs if len(logs) > 1 and folder not in logs else ()
 
 
 def _listed_rewards(path: Path) -> Iterator[str]:

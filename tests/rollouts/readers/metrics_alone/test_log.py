@@ -13,7 +13,7 @@ import pytest
 from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.readers.metrics_alone import log
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log, switch_on
 from gradscope.rollouts.readers.parsing.records import ReadRequest
@@ -132,10 +132,10 @@ def test_two_files_of_one_kind_in_a_folder_are_refused(tmp_path: Path) -> None:
         shutil.copy(LOGS / "verl_file.jsonl", tmp_path / name)
     with pytest.raises(InputError, match="holds metrics in 2 places") as caught:
         read(tmp_path)
-    side_by_side = f"gradscope report {tmp_path / 'a.jsonl'} {tmp_path / 'b.jsonl'}"
-    assert caught.value.hint == f"Name one: {tmp_path / 'a.jsonl'}; some side by side: {side_by_side}"
+    assert caught.value.hint == f"Name one: {tmp_path / 'a.jsonl'}; side by side: gradscope report {tmp_path}"
+    assert runs_below(tmp_path) == (tmp_path / "a.jsonl", tmp_path / "b.jsonl")
     (tmp_path / "b.jsonl").unlink()
-    assert read(tmp_path).every_step[-1] == 10
+    assert (read(tmp_path).every_step[-1], runs_below(tmp_path)) == (10, ())
 
 
 def test_a_glob_of_consoles_is_read_as_a_folder_of_them(tmp_path: Path) -> None:
