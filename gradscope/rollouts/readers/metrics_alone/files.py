@@ -130,6 +130,7 @@ class MetricsLog(WatchedLog):
         self._last = ""
 
 
+CONSOLE = "a trainer's console"
 _MAX_DEPTH = 3  # objects around the rows of a document
 _OF_STEPS = re.compile(r"mean|avg|average|history|curve|_trace$|grad_?norm|^lr|learning_?rate", re.IGNORECASE)
 """Names of lists with an element a step, and not one for each rollout of a batch."""
@@ -221,7 +222,7 @@ def opened(file: Path) -> MetricFile | None:
         case ".md":
             return MetricFile("tables in Markdown", file, partial(_tables_in, find=tables_of_markdown))
         case "" | ".log" | ".txt" | ".out" | ".err" | ".stdout" | ".stderr":
-            return MetricFile("a trainer's console", file, lambda *of: _printed(_texts(*of), of[1]))
+            return MetricFile(CONSOLE, file, lambda *of: _printed(_texts(*of), of[1]))
     return None
 
 

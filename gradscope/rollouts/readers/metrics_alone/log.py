@@ -21,7 +21,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.column_roles import INSTEAD_OF_STEPS, RUNS, USUAL
-from gradscope.rollouts.readers.metrics_alone.files import MetricsLog, opened
+from gradscope.rollouts.readers.metrics_alone.files import CONSOLE, MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.naming import (
     MEAN_REWARDS,
     bare,
@@ -137,6 +137,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
             *_unnamed_reward(metrics),
             *_listed_rewards(path),
             *_contradicting(path, files, options),
+            *(_left_below(path, options) if kinds[0].title == CONSOLE and files[0].parent == path else ()),
             switch_on(logged.columns),
         ),
         quarantined=quarantine.result(),
@@ -191,6 +192,14 @@ def _contradicting(path: Path, files: Sequence[Path], options: ReadOptions) -> I
             yield f"Not read, as they have several rows a step with different values: {names[0]}{more}."
         if files[0].name.endswith(f".{ending}"):
             return
+
+
+def _left_below(path: Path, options: ReadOptions) -> Iterator[str]:
+    """A sentence on the metrics in folders below a console, which may be of other runs, or of its own in full."""
+    folders = sorted(inner for inner in path.iterdir() if inner.is_dir())
+    if logs := _logs_of(chain.from_iterable(_in_folder(folder, options) for folder in folders)):
+        more = f" and {len(logs) - 1} more" if len(logs) > 1 else ""
+        yield f"Not read, in folders below: {logs[0].relative_to(path)}{more}."
 
 
 def _are_contradictory(rows: RunRows, logs: Sequence[StepMetrics]) -> bool:

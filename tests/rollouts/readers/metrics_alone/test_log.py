@@ -144,6 +144,9 @@ def test_a_glob_of_consoles_is_read_as_a_folder_of_them(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds metrics in 2 places"):
         read(tmp_path / "*.log")
     assert read(tmp_path / "a*.log").every_step[-1] == 10
+    (tmp_path / "b.log").unlink()
+    write_lines(tmp_path / "below" / "metrics.jsonl", *({"step": step, "loss": 0.1} for step in range(3)))
+    assert "Not read, in folders below: below/metrics.jsonl." in read(tmp_path).source.missing
 
 
 def test_what_may_be_the_mean_reward_is_named(tmp_path: Path) -> None:
