@@ -112,9 +112,9 @@ def coverage_gap(
     """Why a metric that ended before the run, or paused, does not stand for the steps asked for; None if it does.
 
     A metric may be logged every so many steps, which three in four distances of those that have it are at most: fewer
-    steps than that behind the last of them, and than twice that before or between them, are no silence. Steps ascend; ``windows`` says over
-    how many steps metrics are means, for one that was logged once. Rollouts of a step may be missing where another file
-    took their name, so not always all steps must have it.
+    steps than that behind the last of them, and than twice that before or between them, are no silence. Steps ascend;
+    ``windows`` says over how many steps metrics are means, for one that was logged once. Rollouts of a step may be
+    missing where another file took their name, so not always all steps must have it.
 
     >>> coverage_gap([1, 2], range(1, 9), {}, "last")
     'is last known at step 2, and the run goes on to step 8'

@@ -116,12 +116,11 @@ def _names_like(file: Path) -> Path:
 
 
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
-    """The step of each of several files whose rows name none, by the number in names that are otherwise the same, or in
-    those of their folders.
+    """The step of each of several files whose rows name none, by the number in names that are otherwise the same.
 
-    A number without a word for steps is one only where files have whole groups of the same ids, or of some of the same
-    prompts: those of all the same may be further samples. Files of evaluations have no step: what was sampled at
-    another one is another model's.
+    Those of files of one name are their folders'. A number without a word for steps is one only where files have whole
+    groups of the same ids, or of some of the same prompts: those of all the same may be further samples. Files of
+    evaluations have no step: what was sampled at another one is another model's.
     """
     if names.step is not None:
         return {}
