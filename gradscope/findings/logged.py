@@ -202,7 +202,7 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
         return "falls" if (change.value or 0.0) <= -small else "is"
     if change.ends[1] < small and (max(course.values) > 1.0 or room > 2.5 * small):
         return "hardly rises"
-    return "rises" if change.side_of_zero > 0 else "is"
+    return "rises" if change.side_of_zero > 0 or _rises(course) else "is"
 
 
 SMALL_CHANGE = 0.2
@@ -216,24 +216,38 @@ FLAT_ADVICE = (
 )
 
 
-def _falls(course: MetricCourse, least_steps: int = 20) -> bool:  # with fewer a fifth is not even a handful
+_LEAST_STEPS = 20  # with fewer a fifth is not even a handful
+
+
+def _falls(course: MetricCourse, least_steps: int = _LEAST_STEPS) -> bool:
     """Whether the last fifth of steps has less than an earlier one by a quarter of its range, beyond noise."""
     if course.mean.value is None or len(course.steps) < least_steps:
         return False
-    noise = math.sqrt(fmean((after - before) ** 2 for before, after in pairwise(course.values)))
-    least = max((max(course.values) - min(course.values)) / 4, 4 * noise / math.sqrt(len(course.steps) // 5))
     first, middle, last = (mean for mean, _ in _fifths(course))
     fall = max(first, middle) - last
-    if fall <= least:
+    return fall > (max(course.values) - min(course.values)) / 4 and _is_beyond_noise(course, fall, _A_FALL)
+
+
+def _rises(course: MetricCourse) -> bool:
+    """Whether the last fifth of steps surely has more than the first: a trend leaves curves that level off open."""
+    (first, _), _, (last, _) = _fifths(course)
+    return len(course.steps) >= _LEAST_STEPS and _is_beyond_noise(course, last - first, _A_RISE)
+
+
+def _is_beyond_noise(course: MetricCourse, change: float, errors: float) -> bool:
+    """Whether a change of the mean of a fifth is larger than the noise of neighbors, and than so many of its errors."""
+    size = len(course.steps) // 5
+    if change <= 4 * math.sqrt(fmean((after - before) ** 2 for before, after in pairwise(course.values)) / size):
         return False
     from gradscope.metrics.uncertainty.steps import error_of_part  # behind it lies scipy
 
-    return fall > _A_FALL * error_of_part(course.values, len(course.steps) // 5)
+    return change > errors * error_of_part(course.values, size)
 
 
 _A_FALL = 3.5
 """Errors of a fifth, 2.5 of a difference: then 3 to 15 % of courses of 10 to 120 steps that wander (AR(.8)) fall,
 where 11 to 30 % did by the noise of neighbors alone; of falls of four deviations in 20 steps or more 60 to 100 % do."""
+_A_RISE = 6.0  # then 0 to 2 % of courses of 20 to 300 steps that wander (AR(.8)) rise, of AR(.9) 0 to 5 %
 
 
 def lost_sentence(verdicts: Sequence[MetricCourse], reward_goes: str = "is") -> str:

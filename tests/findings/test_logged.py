@@ -196,6 +196,15 @@ def test_where_a_logged_reward_goes(levels: tuple[float, float], spread: float |
     assert any("The mean reward hardly" in of for of in logged.level_sentences(courses)) == (goes == "hardly rises")
 
 
+def test_a_reward_that_levels_off_rises_and_one_that_wanders_does_not() -> None:
+    """The line through such a curve is left open by its trend, which allows for drifts."""
+    noise = np.random.default_rng(0).normal(scale=0.1, size=200)
+    levels_off = 0.8 * (1 - np.exp(-np.arange(200) / 10)) + noise
+    assert logged.reward_goes([course("reward", *levels_off.tolist())]) == "rises"
+    wanders = [course("reward", *np.convolve(noise, 0.8 ** np.arange(30))[:200].tolist()), course("loss", 0.1)]
+    assert logged.reward_goes(wanders) == "is"
+
+
 @pytest.mark.parametrize("num_steps", [10, 12, 19, 20])
 def test_a_fall_of_a_few_steps_is_no_rise(num_steps: int) -> None:
     noise = np.random.default_rng(num_steps).normal(scale=0.02, size=num_steps)

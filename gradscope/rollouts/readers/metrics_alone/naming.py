@@ -175,7 +175,7 @@ _GROUPS = {
     "frac_all_fail": ({"all", "fail"}, {"all", "incorrect"}, {"all", "wrong"}),
 }
 _KINDS = {
-    "reward": ({"reward"}, {"rewards"}),
+    "reward": ({"reward"}, {"rewards"}, {"mean", "r"}, {"avg", "r"}),
     "reward_std": ({"reward", "std"}, {"rewards", "std"}),
     "completions/mean_length": tuple({of, size} for of in ("completion", "response") for size in ("length", "len")),
     "grad_norm": ({"grad", "norm"}, {"gradient", "norm"}, {"grad"}),

@@ -432,13 +432,13 @@ def test_metrics_without_a_step_or_with_several_rows_of_one_are_refused_with_the
     assert hint in (caught.value.hint or "")
 
 
-OWN = [{"step": at, "beta": 0.5, "avg_r_style": at / 9, "avg_r_total": at / 7, "accuracy": at / 5} for at in (0, 1, 2)]
+OWN = [{"step": at, "beta": 0.5, "avg_r_style": at / 9, "avg_r_all": at / 7, "accuracy": at / 5} for at in (0, 1, 2)]
 
 
 @pytest.mark.parametrize(
     ("name", "text", "key"),
     [
-        ("own.json", json.dumps(OWN), "avg_r_total"),
+        ("own.json", json.dumps(OWN), "avg_r_style"),
         ("own.json", json.dumps({f"step_{row['step']}": {"em": row["accuracy"]} for row in OWN}), "em"),
         ("own.csv", "time,global_step,mean return\n9:30,1,0.5\n9:31,2,1\n", "mean return"),
         ("PPO_1.csv", "Wall time,Step,Value\n1.7e9,2048,640\n1.7e9,4096,599\n", "PPO_1"),
