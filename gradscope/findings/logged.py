@@ -127,10 +127,15 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
         return ""
     if min(course.values) >= 1.0:
         return f"Every completion was cut off at the length limit, at each of {len(course.steps):,} logged steps."
-    largest = course.at(course.largest_step)
-    most = f" (at most {percent(largest)}, at step {course.largest_step})" if largest > min(course.values) else ""
     ends = f", {percent(late)} in the last fifth of steps" if late > mean else ""
-    return f"{percent(mean)} of completions were cut off at the length limit{ends}{most}."
+    return f"{percent(mean)} of completions were cut off at the length limit{ends}{at_most(course)}."
+
+
+def at_most(course: MetricCourse) -> str:
+    """The largest share and its step, in parentheses; empty where all are equal."""
+    largest = course.at(course.largest_step)
+    is_larger = largest > min(course.values)
+    return f" (at most {percent(largest)}, at step {course.largest_step})" if is_larger else ""
 
 
 _MOST = 0.5  # of the tokens, or of the completions
