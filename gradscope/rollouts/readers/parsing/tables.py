@@ -551,11 +551,16 @@ def read_json_rows(
         except RefusedJsonError as error:
             raise InputError(f"{path} cannot be read: {error}.", hint="Write the document again.") from None
         except ValueError:
-            if data.startswith(b"[") and b"}," in data:  # a list that breaks off, and no lines
-                quarantine.add("the document is not JSON", f"{path}:1")
-            else:
+            if not (data.startswith(b"[") and b"}," in data):
                 yield from read_jsonl(path, quarantine)
-            return
+                return
+            with suppress(ValueError):  # a list that breaks off, and no lines
+                elements = rows_in(parse_json(data[: data.rindex(b"},") + 1] + b"]"))
+            if len(elements) < 2:
+                quarantine.add("the document is not JSON", f"{path}:1")
+                return
+            broken = InputError(f"{path} breaks off after element {len(elements):,}.", hint="Copy the file again.")
+            quarantine.add_unreadable(broken)
     quarantine.count_read(path.stat().st_size, len(elements))
     for number, element in enumerate(elements, start=1):
         is_raw = isinstance(element, msgspec.Raw)

@@ -156,6 +156,13 @@ def test_what_may_be_the_mean_reward_is_named(tmp_path: Path) -> None:
     assert run.metrics[2]["grad_norm"] == 0.5
 
 
+def test_a_list_that_breaks_off_is_read_so_far(tmp_path: Path) -> None:
+    text = json.dumps([{"step": step, "loss": 0.1, "of": {"a": 1}} for step in range(5)], indent=1)
+    (file := tmp_path / "log.json").write_text(text[: text.rindex('"loss"')])
+    run = read(file)
+    assert (run.every_step[-1], run.source.quarantined.lost) == (3, (f"{file} breaks off after element 4.",))
+
+
 def series(tmp_path: Path, *rows: Any) -> Path:
     return write_lines(tmp_path / "metrics.jsonl", *rows)
 
