@@ -301,7 +301,8 @@ def likely_rewards(keys: Iterable[str]) -> list[str]:
     >>> likely_rewards(["em", "avg_r_format", "avg_r_total", "eval/reward", "loss"])
     ['avg_r_total', 'avg_r_format', 'em']
     """
-    words = {key: of for key in keys if not (of := set(_BETWEEN.split(key.lower()))) & (_NO_SCORES | _EVALUATIONS)}
+    no_means = _NO_SCORES | _EVALUATIONS | {"chosen", "rejected", "margins", "accuracies"}  # the last are DPO's
+    words = {key: of for key in keys if not (of := set(_BETWEEN.split(key.lower()))) & no_means}
     ranks = {key: [at for at, kind in enumerate(_MEANS) if of & kind] for key, of in words.items()}
     means = {"mean", "avg", "average", "total"}
     return sorted(filter(ranks.get, ranks), key=lambda key: (ranks[key][0], -len(words[key] & means)))

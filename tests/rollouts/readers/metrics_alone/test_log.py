@@ -153,6 +153,8 @@ def test_what_may_be_the_mean_reward_is_named(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 0.1, "grad": 0.5, "reward/picked_mean": 0.3} for step in range(3)]
     run = read(series(tmp_path, *rows))
     assert "takes one, as reward/picked_mean." in run.source.missing[0]
+    pairs = series(tmp_path, *({"step": step, "loss": 0.1, "rewards/chosen": 0.3} for step in range(3)))
+    assert not any("takes one" in sentence for sentence in read(pairs).source.missing)
     assert run.metrics[2]["grad_norm"] == 0.5
 
 
