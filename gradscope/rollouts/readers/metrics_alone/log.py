@@ -91,8 +91,8 @@ def read_metrics_log(request: ReadRequest) -> Run:
     if len(groups) > 1:
         names = [str(log) for log in _logs_of(groups[:_MAX_NAMED])]
         message = f"{path} holds metrics in {len(groups)} places: {', '.join(names)}."
-        runs = shlex.quote(str(path)) if path.is_dir() else shlex.join(names)
-        raise InputError(message, hint=f"Name one: {names[0]}; side by side: gradscope report {runs}")
+        listed = shlex.quote(str(path)) if path.is_dir() else shlex.join(names)
+        raise InputError(message, hint=f"Name one: {names[0]}; side by side: gradscope report {listed}")
     files = groups[0]
     kinds = [kind for kind in map(opened, files) if kind is not None]
     quarantine, rows = MetricsLog(request.progress, files), RunRows(_common_keys)
