@@ -127,10 +127,15 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
         return ""
     if min(course.values) >= 1.0:
         return f"Every completion was cut off at the length limit, at each of {len(course.steps):,} logged steps."
-    largest = course.at(course.largest_step)
-    most = f" (at most {percent(largest)}, at step {course.largest_step})" if largest > min(course.values) else ""
     ends = f", {percent(late)} in the last fifth of steps" if late > mean else ""
-    return f"{percent(mean)} of completions were cut off at the length limit{ends}{most}."
+    return f"{percent(mean)} of completions were cut off at the length limit{ends}{at_most(course)}."
+
+
+def at_most(course: MetricCourse) -> str:
+    """The largest share and its step, in parentheses; empty where all are equal."""
+    largest = course.at(course.largest_step)
+    is_larger = largest > min(course.values)
+    return f" (at most {percent(largest)}, at step {course.largest_step})" if is_larger else ""
 
 
 _MOST = 0.5  # of the tokens, or of the completions
@@ -167,8 +172,9 @@ def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = No
         yield f"{logged}: it {why}tells no answers apart."
     elif reward is not None and (stuck := _stuck_from(reward)) is not None:
         yield f"The mean reward stays at {amount(reward.values[-1])} from step {stuck} to the last, {reward.steps[-1]}."
-    if reward is not None and reward.mean.is_defined and (outlier := _outlier(reward)):
-        yield outlier
+    for far in filter(None, (reward, course_named(courses, "loss"))):
+        if far.mean.is_defined and (outlier := _outlier(far)):
+            yield outlier
     goes = goes or reward_goes(courses)
     if goes in ("falls", "hardly rises"):
         yield reward_sentence(courses, goes)
@@ -201,7 +207,7 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
         return "falls" if (change.value or 0.0) <= -small else "is"
     if change.ends[1] < small and (max(course.values) > 1.0 or room > 2.5 * small):
         return "hardly rises"
-    return "rises" if change.side_of_zero > 0 else "is"
+    return "rises" if change.side_of_zero > 0 or _rises(course) else "is"
 
 
 SMALL_CHANGE = 0.2
@@ -215,24 +221,38 @@ FLAT_ADVICE = (
 )
 
 
-def _falls(course: MetricCourse, least_steps: int = 20) -> bool:  # with fewer a fifth is not even a handful
+_LEAST_STEPS = 20  # with fewer a fifth is not even a handful
+
+
+def _falls(course: MetricCourse, least_steps: int = _LEAST_STEPS) -> bool:
     """Whether the last fifth of steps has less than an earlier one by a quarter of its range, beyond noise."""
     if course.mean.value is None or len(course.steps) < least_steps:
         return False
-    noise = math.sqrt(fmean((after - before) ** 2 for before, after in pairwise(course.values)))
-    least = max((max(course.values) - min(course.values)) / 4, 4 * noise / math.sqrt(len(course.steps) // 5))
     first, middle, last = (mean for mean, _ in _fifths(course))
     fall = max(first, middle) - last
-    if fall <= least:
+    return fall > (max(course.values) - min(course.values)) / 4 and _is_beyond_noise(course, fall, _A_FALL)
+
+
+def _rises(course: MetricCourse) -> bool:
+    """Whether the last fifth of steps surely has more than the first: a trend leaves curves that level off open."""
+    (first, _), _, (last, _) = _fifths(course)
+    return len(course.steps) >= _LEAST_STEPS and _is_beyond_noise(course, last - first, _A_RISE)
+
+
+def _is_beyond_noise(course: MetricCourse, change: float, errors: float) -> bool:
+    """Whether a change of the mean of a fifth is larger than the noise of neighbors, and than so many of its errors."""
+    size = len(course.steps) // 5
+    if change <= 4 * math.sqrt(fmean((after - before) ** 2 for before, after in pairwise(course.values)) / size):
         return False
     from gradscope.metrics.uncertainty.steps import error_of_part  # behind it lies scipy
 
-    return fall > _A_FALL * error_of_part(course.values, len(course.steps) // 5)
+    return change > errors * error_of_part(course.values, size)
 
 
 _A_FALL = 3.5
 """Errors of a fifth, 2.5 of a difference: then 3 to 15 % of courses of 10 to 120 steps that wander (AR(.8)) fall,
 where 11 to 30 % did by the noise of neighbors alone; of falls of four deviations in 20 steps or more 60 to 100 % do."""
+_A_RISE = 6.0  # then 0 to 2 % of courses of 20 to 300 steps that wander (AR(.8)) rise, of AR(.9) 0 to 5 %
 
 
 def lost_sentence(verdicts: Sequence[MetricCourse], reward_goes: str = "is") -> str:
@@ -281,13 +301,16 @@ _FAR = 3.0  # times the range of all other steps, what no heavy tail of a mean o
 
 
 def _outlier(course: MetricCourse) -> str:
-    """The step whose mean reward is of another order than those of all other steps; empty where there is none."""
+    """The step after the first whose number is of another order than those of all others; empty without any."""
     lowest, *between, highest = sorted(course.values) if len(course.values) > _GAP else (0.0, 0.0)
     below, above = (between[0] - lowest, highest - between[-1]) if between else (0.0, 0.0)
     if not between or not _FAR * (between[-1] - between[0]) < max(below, above) < math.inf or between[0] == between[-1]:
         return ""
     step = course.largest_step if above > below else course.smallest_step
-    return f"The mean reward is {course.at(step):.4g} at step {step}, far from its median of {median(between):.3g}."
+    if step == course.steps[0]:  # learning begins there
+        return ""
+    far = f"{course.at(step):.4g} at step {step}, far from its median of {median(between):.3g}"
+    return f"The {course.title.strip()} is {far}."
 
 
 def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:

@@ -98,11 +98,13 @@ def test_a_gap_in_even_steps_is_named(steps: list[int], gaps: str) -> None:
     assert logged.gap_sentence(steps) == (f"Nothing was logged at {gaps}." if gaps else "")
 
 
+@pytest.mark.parametrize("name", ["reward", "loss"])
 @pytest.mark.parametrize(("value", "is_told"), [(1000.0, True), (-1000.0, True), (1.2, False), (math.inf, False)])
-def test_a_reward_of_another_order_is_named(value: float, is_told: bool) -> None:
-    rewards = [0.5 + 0.05 * (index % 5) for index in range(30)]
-    (sentence,) = list(logged.level_sentences([course("reward", *rewards[:7], value, *rewards[8:])])) or ("",)
-    assert sentence == f"The mean reward is {value:.4g} at step 80, far from its median of 0.6." * is_told
+def test_a_reward_or_loss_of_another_order_is_named(name: str, value: float, is_told: bool) -> None:
+    numbers = [0.5 + 0.05 * (index % 5) for index in range(30)]
+    (sentence,) = list(logged.level_sentences([course(name, *numbers[:7], value, *numbers[8:])])) or ("",)
+    assert sentence == f"The {name} is {value:.4g} at step 80, far from its median of 0.6." * is_told
+    assert not list(logged.level_sentences([course(name, value, *numbers)]))  # as before anything was learned
     saturating = [0.95 - 0.5 * 0.8**index + 0.001 * (index % 2) for index in range(60)]
     assert not list(logged.level_sentences([course("reward", *saturating)]))
 
@@ -192,6 +194,15 @@ def test_where_a_logged_reward_goes(levels: tuple[float, float], spread: float |
     if levels[0] != levels[1]:
         assert logged.reward_sentence(courses).startswith(f"The mean reward {goes}: ")
     assert any("The mean reward hardly" in of for of in logged.level_sentences(courses)) == (goes == "hardly rises")
+
+
+def test_a_reward_that_levels_off_rises_and_one_that_wanders_does_not() -> None:
+    """The line through such a curve is left open by its trend, which allows for drifts."""
+    noise = np.random.default_rng(0).normal(scale=0.1, size=200)
+    levels_off = 0.8 * (1 - np.exp(-np.arange(200) / 10)) + noise
+    assert logged.reward_goes([course("reward", *levels_off.tolist())]) == "rises"
+    wanders = [course("reward", *np.convolve(noise, 0.8 ** np.arange(30))[:200].tolist()), course("loss", 0.1)]
+    assert logged.reward_goes(wanders) == "is"
 
 
 @pytest.mark.parametrize("num_steps", [10, 12, 19, 20])

@@ -267,7 +267,7 @@ def _next_step(
         return _NextStep(value.hint)
     entry = CATALOG.get(catalog_name(split_metric(requirement.metric)[0]))
     if entry is None:
-        return _NextStep("Look at the trainer's own log of this metric.")
+        return _NextStep()
     advice, command = value.advice, look_closer(entry, source.path)
     if source.kind == "metrics":
         name = "degeneracy" if entry.command == "degeneracy" else "spike"

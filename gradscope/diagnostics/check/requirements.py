@@ -111,10 +111,10 @@ def coverage_gap(
 ) -> str | None:
     """Why a metric that ended before the run, or paused, does not stand for the steps asked for; None if it does.
 
-    A metric may be logged every so many steps, the median distance of those that have it: fewer steps than that behind
-    the last of them, and than twice that before or between them, are no silence. Steps ascend; ``windows`` says over
-    how many steps metrics are means, for one that was logged once. Rollouts of a step may be missing where another file
-    took their name, so not always all steps must have it.
+    A metric may be logged every so many steps, which three in four distances of those that have it are at most: fewer
+    steps than that behind the last of them, and than twice that before or between them, are no silence. Steps ascend;
+    ``windows`` says over how many steps metrics are means, for one that was logged once. Rollouts of a step may be
+    missing where another file took their name, so not always all steps must have it.
 
     >>> coverage_gap([1, 2], range(1, 9), {}, "last")
     'is last known at step 2, and the run goes on to step 8'
@@ -123,10 +123,12 @@ def coverage_gap(
     >>> coverage_gap([5, 6, 7, 8], range(1, 9), {}, "all")
     'is not known at steps 1 to 4'
     >>> coverage_gap([10, 20], range(1, 26), {}, "all")
+    >>> coverage_gap([1, 2, 4, 5, 7, 8], range(1, 10), {}, "last")  # TRL's, of two updates in three
     """
     if not logged or not asked:
         return None
-    every = float(np.median(np.diff(logged))) if len(logged) > 1 else windows.get(logged[0], 1)
+    apart = np.diff(logged)
+    every = float(np.quantile(apart, 0.75, method="lower")) if len(apart) else windows.get(logged[0], 1)
     before = logged[: bisect_right(logged, asked[-1])]
     if not before:
         return None

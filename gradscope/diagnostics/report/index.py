@@ -168,7 +168,7 @@ def _findings(runs: Sequence[RunSummary]) -> Iterator[str]:
             f"The reward rises beyond chance in {len(rising)} of {counted(num_trends, 'run')} and falls in "
             f"{len(falling)}, along the line through its steps, at 95 % each."
         )
-    elif any(len(run.steps) > 1 for run in runs):
+    elif any(len(run.reward_by_step) - run.reward_by_step.count(None) > 1 for run in runs):
         yield "The reward rises beyond chance in none of these runs: a trend needs three steps."
     for run in runs:
         course = {step: value for step, value in zip(run.steps, run.reward_by_step, strict=True) if value is not None}

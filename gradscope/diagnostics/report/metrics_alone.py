@@ -155,7 +155,7 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
         yield ReportSection(
             name="generation",
             question="How many completions are cut off?",
-            findings=(sentence or "Few completions were cut off at the length limit.",)
+            findings=(sentence or f"Few completions were cut off at the length limit{findings.at_most(cut)}.",)
             if share is not None
             else (f"How many is not known: {cut.mean.undefined}.",),
             severity="unknown" if share is None else "look" if sentence else "fine",

@@ -56,6 +56,7 @@ _FALL = 10.0  # times below its level before from which on a late norm is named:
 _DEAD = "frac_reward_zero_std"
 _RATES = ("learning_rate", "lr")
 _WARM_UP, _JUMP = 0.2, 5.0  # share of steps that may raise the rate, and times that no schedule raises it later
+_MOST_SPANS = 20
 _FEW_IDLE = 0.05  # share of steps of a warm-up and a decay that may have a learning rate of 0
 
 Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
@@ -177,16 +178,20 @@ def _flat_courses(run: Run, courses: Courses) -> Iterator[str]:
     if len(norms) > 2 and not norms.any():
         yield f"The gradient norm is logged as 0 at all {len(norms):,} steps: it is rounded, or nothing is learned."
     with_share, shares = run.courses.course(_DEAD)
-    idle = [] if run.groups else np.intersect1d(steps[norms == 0], with_share[shares < 1]).tolist()
+    are_single = np.diff(steps, prepend=0) <= 1  # of several steps TRL logs the last one's norm, and the mean of shares
+    idle = [] if run.groups else np.intersect1d(steps[(norms == 0) & are_single], with_share[shares < 1]).tolist()
     if norms.any() and idle:
         live = f"at {len(idle):,} of {len(norms):,} steps with live groups ({_spans(idle)})"
-        yield f"The gradient norm is logged as 0 {live}: it is rounded, or nothing was learned there."
+        why = "it is rounded, or nothing was learned there (at the last step, where a row averages several)"
+        yield f"The gradient norm is logged as 0 {live}: {why}."
     if len(norms) >= MIN_STEPS_OF_LEVELS and largest > 0 and number > len(norms) / 2:
         yield f"The gradient norm is {largest:.3g} at {number:,} of {len(norms):,} steps, as after clipping."
 
 
 def _spans(steps: Sequence[int]) -> str:
-    return as_ranges(steps).replace(",", ", ").replace(":", " to ")
+    """Ascending steps in words; of many pieces the first."""
+    spans = as_ranges(steps).replace(":", " to ").split(",")
+    return ", ".join(spans[:_MOST_SPANS]) + " and others" * (len(spans) > _MOST_SPANS)
 
 
 def level_changes(courses: Courses) -> Iterator[str]:

@@ -313,14 +313,14 @@ def evaluations_below(path: str | Path, options: ReadOptions, progress: Progress
 
 
 def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
-    """The trainers' runs one or two folders below, else a script's in several, by name; none of a file or a run."""
+    """The trainers' runs one or two folders below, else a script's or logs of metrics; none of a file or a run."""
     local = fetched(path, progress)
     if not local.is_dir() or any(reader.recognizes(ReadRequest(path=local)) for reader in FORMATS):
         return ()
     if runs := _runs_below(local):
         return runs
     own = tuple(folder for folder in _folders(local) if generic.is_run(folder))
-    return own if len(own) > 1 else ()
+    return own if len(own) > 1 else metrics_log.logs_of_runs(local)
 
 
 def _runs_below(path: Path) -> tuple[Path, ...]:

@@ -119,14 +119,17 @@ def _names_like(file: Path) -> Path:
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
     """The step of each of several files whose rows name none, by the number in names that are otherwise the same.
 
-    A number without a word for steps is one only where files have whole groups of the same ids, or of some of the same
-    prompts: those of all the same may be further samples. Files of evaluations have no step: what was sampled at
-    another one is another model's.
+    Those of files of one name are their folders'. A number without a word for steps is one only where files have whole
+    groups of the same ids, or of some of the same prompts: those of all the same may be further samples. Files of
+    evaluations have no step: what was sampled at another one is another model's.
     """
     if names.step is not None:
         return {}
     files = expand(path)
-    matches = [match for file in files if (match := _STEP_IN_NAME.fullmatch(stem_of(file)))]
+    are_alike = len({file.name for file in files}) == 1  # each in the folder of its step
+    matches = [
+        match for file in files if (match := _STEP_IN_NAME.fullmatch(file.parent.name if are_alike else stem_of(file)))
+    ]
     rests = {f"{match['before'] or ''}*{re.sub('[0-9]+', '', match['after'] or '')}" for match in matches}
     if len(files) < 2 or len(matches) < len(files) or len(rests) > 1 or any(map(HELD_OUT.search, rests)):
         return {}

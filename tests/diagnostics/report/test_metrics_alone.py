@@ -91,7 +91,9 @@ def test_without_the_share_the_page_says_how_to_name_it() -> None:
     sections = sections_of(run)
     assert "--metric-column frac_reward_zero_std=NAME" in (sections["signal"].missing or "")
     assert dead_section((), run.source) == sections["signal"]
-    assert sections["generation"].findings == ("Few completions were cut off at the length limit.",)
+    assert sections["generation"].findings == (
+        "Few completions were cut off at the length limit (at most 5.0 %, at step 2).",
+    )
     assert sections["norm"].findings == ("The largest gradient norm is 1.5, at step 2.",)
     assert sections["courses"].findings == ("Logged: KL.",)
     assert sections_of(metrics_alone(frac_reward_zero_std=(0.5,)))["courses"].findings == ("Logged: no gradient.",)

@@ -220,6 +220,16 @@ def test_a_norm_of_zero_is_told_of_live_steps_alone() -> None:
     assert "logged as 0 at 2 of 12 steps with live groups (4, 5): it is rounded, or nothing" in sentence
     unknown = {step: {"grad_norm": values["grad_norm"]} for step, values in metrics.items()}
     assert not module.spike_sentences(run_of(metrics=unknown))
+    of_ten = {10 * step: values for step, values in metrics.items()}  # the norm is the last one's, the share a mean
+    assert not module.spike_sentences(run_of(metrics=of_ten))
+
+
+def test_of_many_steps_beyond_chance_the_first_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    spiky = {step: {"kl": 5.0 if step % 20 == 7 else 1.0 + 0.01 * (step % 3)} for step in range(1, 601)}
+    run_with(monkeypatch, spiky)
+    _, more, *_ = measure_spike("run").findings
+    assert more.startswith("29 more steps with kl beyond chance: ")
+    assert more.endswith(", 407 and others.")
 
 
 @pytest.mark.parametrize(("jump", "is_told"), [(30, True), (5, False), (None, False)])

@@ -176,12 +176,14 @@ def test_file_numbers_are_steps(pattern: str, without: tuple[str, ...], num_grou
     assert sorted(set(table.step.tolist())) == ([0] if "shard" in pattern else [8, 9, 10])
 
 
-@pytest.mark.parametrize("pattern", ["{}.jsonl", "rollouts_{:06}.jsonl", "epoch{}.csv", "batch-{}.parquet"])
+@pytest.mark.parametrize(
+    "pattern", ["{}.jsonl", "rollouts_{:06}.jsonl", "epoch{}.csv", "batch-{}.parquet", "step{}/rollouts.jsonl"]
+)
 def test_file_numbers_are_steps_where_whole_groups_of_some_prompts_come_again(pattern: str, tmp_path: Path) -> None:
     for step, prompts in enumerate(("ab", "bc", "ca"), start=1):
         rows = [{"prompt": prompt, "completion": f"{at}", "reward": at % 2} for prompt in prompts for at in range(4)]
         write_rows(tmp_path / pattern.format(step), rows)
-    groups = read_run(tmp_path).groups
+    groups = read_run(tmp_path / "step*/rollouts.jsonl" if "step" in pattern else tmp_path).groups
     assert [(group.step, group.size) for group in groups] == [(step, 4) for step in (1, 1, 2, 2, 3, 3)]
 
 

@@ -33,6 +33,7 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import BLANK, CUT_OFF
 from gradscope.rollouts.arrays import to_filled, to_numpy
 from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
+from gradscope.rollouts.listing import when_copied
 from gradscope.rollouts.readers.column_roles import USUAL
 from gradscope.rollouts.readers.metrics_alone.published import (
     MLFLOW_LINE,
@@ -129,6 +130,7 @@ class MetricsLog(WatchedLog):
         self._last = ""
 
 
+CONSOLE = "a trainer's console"
 _MAX_DEPTH = 3  # objects around the rows of a document
 _OF_STEPS = re.compile(r"mean|avg|average|history|curve|_trace$|grad_?norm|^lr|learning_?rate", re.IGNORECASE)
 """Names of lists with an element a step, and not one for each rollout of a batch."""
@@ -187,7 +189,9 @@ def _pieces(rows: Sequence[MetricRow]) -> Iterator[Piece]:
 
 
 def opened(file: Path) -> MetricFile | None:
-    """The kind of a file, by name and first bytes; None where such files hold no metrics."""
+    """The kind of a file, by name and first bytes; None where such files hold no metrics, as a tokenizer's."""
+    if when_copied(file.name) == "awaited":
+        return None
     with named_if_unreadable(file), open_bytes(file) as stream:
         try:
             first = stream.read(64).removeprefix(BOM).lstrip()
@@ -218,7 +222,7 @@ def opened(file: Path) -> MetricFile | None:
         case ".md":
             return MetricFile("tables in Markdown", file, partial(_tables_in, find=tables_of_markdown))
         case "" | ".log" | ".txt" | ".out" | ".err" | ".stdout" | ".stderr":
-            return MetricFile("a trainer's console", file, lambda *of: _printed(_texts(*of), of[1]))
+            return MetricFile(CONSOLE, file, lambda *of: _printed(_texts(*of), of[1]))
     return None
 
 
@@ -244,6 +248,7 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         listed: list[Any] = document[usual[0]]
         return listed
     lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
+    of_runs = {name: cell for name, cell in lists.items() if depth and any(map(_is_run, cell[:_FEW]))}
     by_key: dict[str, list[Any]] = {
         key: cell for key, cell in document.items() if isinstance(cell, list) and key not in lists
     }
@@ -267,13 +272,13 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         learns = {name for name, cell in lists.items() if any("loss" in key for key in cell[0])}
         lists = {name: cell for name, cell in lists.items() if name in learns or not are_turns_of_one(name, cell)}
     quarantine.lists.update(name for name, cells in lists.items() if _are_metrics(cells))
-    if lists:
+    if lists and not of_runs:
         return [{"run": name, **row} for name in lists if name in quarantine.lists for row in lists[name]]
     rows = {key: value for key, value in document.items() if isinstance(value, dict)}
     by_step = len(rows) == len(document) and None not in map(step_number, rows)
     if by_step and None in map(step_number, chain.from_iterable(rows.values())):
         return [{"step": key, **row} for key, row in rows.items()]
-    inner = {name: row for name, row in rows.items() if depth and not _OF_EPISODES.search(name)}
+    inner = of_runs or {name: row for name, row in rows.items() if depth and not _OF_EPISODES.search(name)}
     parts = {name: _rows_in(file, quarantine, row, depth - 1) for name, row in inner.items()}
     parts = {name: part for name, part in parts.items() if is_list_of_objects(part) and any(map(is_step, part[0]))}
     if parts:
@@ -290,9 +295,11 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
 
 
 def _is_run(row: Any) -> bool:
-    """Whether an object without a step lists rows with a step and a loss, and not the turns of an episode."""
-    lists = filter(is_list_of_objects, mapping_of(row).values())
+    """Whether an object without a step lists rows with a step and a loss, or numbers by step; no episode's turns."""
+    cells = mapping_of(row)
+    lists = filter(is_list_of_objects, cells.values())
     learns = any(any(map(is_step, of[0])) and any("loss" in key for key in of[0]) for of in lists)
+    learns |= any(isinstance(cells[key], list) for key in filter(_TRACE.search, cells))
     return learns and not any(map(is_step, row))
 
 

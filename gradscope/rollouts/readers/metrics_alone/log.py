@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import shlex
@@ -20,7 +21,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.column_roles import INSTEAD_OF_STEPS, RUNS, USUAL
-from gradscope.rollouts.readers.metrics_alone.files import MetricsLog, opened
+from gradscope.rollouts.readers.metrics_alone.files import CONSOLE, MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.naming import (
     MEAN_REWARDS,
     bare,
@@ -88,9 +89,10 @@ def read_metrics_log(request: ReadRequest) -> Run:
     if not groups:
         raise InputError(f"{path} holds no metrics by step.", hint="Name the column of steps with --step-column.")
     if len(groups) > 1:
-        names = [str(files[0] if len(files) == 1 else os.path.commonpath(files)) for files in groups[:_MAX_NAMED]]
+        names = [str(log) for log in _logs_of(groups[:_MAX_NAMED])]
         message = f"{path} holds metrics in {len(groups)} places: {', '.join(names)}."
-        raise InputError(message, hint=f"Name one: {names[0]}")
+        listed = shlex.quote(str(path)) if path.is_dir() else shlex.join(names)
+        raise InputError(message, hint=f"Name one: {names[0]}; side by side: gradscope report {listed}")
     files = groups[0]
     kinds = [kind for kind in map(opened, files) if kind is not None]
     quarantine, rows = MetricsLog(request.progress, files), RunRows(_common_keys)
@@ -134,10 +136,32 @@ def read_metrics_log(request: ReadRequest) -> Run:
         files=tuple(map(str, files)),
         num_rows=chosen.num_rows,
         inferred=(*naming.sentences, *refuted, *sentences, *chosen.sentences, *impossible),
-        missing=(*_listed_rewards(path), *_contradicting(path, files, options), switch_on(logged.columns)),
+        missing=(
+            *_unnamed_reward(metrics),
+            *_listed_rewards(path),
+            *_contradicting(path, files, options),
+            *(_left_below(path, options) if kinds[0].title == CONSOLE and files[0].parent == path else ()),
+            switch_on(logged.columns),
+        ),
         quarantined=quarantine.result(),
     )
     return Run(path=path, source=source, groups=(), metrics=metrics, settings=settings)
+
+
+def _unnamed_reward(metrics: StepMetrics) -> Iterator[str]:
+    """A sentence on metrics that may be the mean reward, where none is known as that."""
+    if likely := [] if "reward" in metrics.columns else likely_rewards(metrics.columns)[:_MAX_NAMED]:
+        yield f"None is known as the mean reward: --metric-column reward=NAME takes one, as {', '.join(likely)}."
+
+
+def _logs_of(groups: Iterable[tuple[Path, ...]]) -> list[Path]:
+    return [files[0] if len(files) == 1 else Path(os.path.commonpath(files)) for files in groups]
+
+
+def logs_of_runs(folder: Path) -> tuple[Path, ...]:
+    """The logs of metrics in a folder that has several, each of a run."""
+    logs = tuple(_logs_of(_metric_files(folder, ReadOptions())))
+    return logs if len(logs) > 1 and folder not in logs else ()
 
 
 def _listed_rewards(path: Path) -> Iterator[str]:
@@ -173,6 +197,14 @@ def _contradicting(path: Path, files: Sequence[Path], options: ReadOptions) -> I
             return
 
 
+def _left_below(path: Path, options: ReadOptions) -> Iterator[str]:
+    """A sentence on the metrics in folders below a console, which may be of other runs, or of its own in full."""
+    folders = sorted(inner for inner in path.iterdir() if inner.is_dir())
+    if logs := _logs_of(chain.from_iterable(_in_folder(folder, options) for folder in folders)):
+        more = f" and {len(logs) - 1} more" if len(logs) > 1 else ""
+        yield f"Not read, in folders below: {logs[0].relative_to(path)}{more}."
+
+
 def _are_contradictory(rows: RunRows, logs: Sequence[StepMetrics]) -> bool:
     """Whether most steps of the first rows of a file have several with different values, and these are no means."""
     return _have_batches(rows, logs) and not any(MEAN_REWARDS & set(map(bare, log.columns)) for log in logs)
@@ -201,11 +233,9 @@ def _are_of_episodes(table: MetricTable) -> bool:
 
 def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
     """The files of metrics of a path, grouped by run: those of the first kind that a folder has."""
-    if path.is_file():
-        if _names_in(path, options):
-            yield (path,)
-        return
     if not path.is_dir():
+        files = [path] if path.is_file() else map(Path, sorted(glob.glob(str(path))))
+        yield from ((file,) for file in files if file.is_file() and _names_in(file, options))
         return
     for folder in (path, *sorted(inner for inner in path.iterdir() if inner.is_dir())):
         groups = list(_in_folder(folder, options))

@@ -175,10 +175,10 @@ _GROUPS = {
     "frac_all_fail": ({"all", "fail"}, {"all", "incorrect"}, {"all", "wrong"}),
 }
 _KINDS = {
-    "reward": ({"reward"}, {"rewards"}),
+    "reward": ({"reward"}, {"rewards"}, {"mean", "r"}, {"avg", "r"}),
     "reward_std": ({"reward", "std"}, {"rewards", "std"}),
     "completions/mean_length": tuple({of, size} for of in ("completion", "response") for size in ("length", "len")),
-    "grad_norm": ({"grad", "norm"}, {"gradient", "norm"}),
+    "grad_norm": ({"grad", "norm"}, {"gradient", "norm"}, {"grad"}),
     "entropy": ({"entropy"}, {"entropy", "per", "token"}),
     "kl": ({"kl"}, {"kl", "loss"}, {"kl", "div"}, {"kl", "divergence"}, {"approx", "kl"}, {"kl", "penalty"}),
     "clip_ratio/region_mean": ({"clip", "ratio"}, {"clip", "frac"}, {"clip", "fraction"}, {"clipfrac"}),
@@ -301,7 +301,8 @@ def likely_rewards(keys: Iterable[str]) -> list[str]:
     >>> likely_rewards(["em", "avg_r_format", "avg_r_total", "eval/reward", "loss"])
     ['avg_r_total', 'avg_r_format', 'em']
     """
-    words = {key: of for key in keys if not (of := set(_BETWEEN.split(key.lower()))) & (_NO_SCORES | _EVALUATIONS)}
+    no_means = _NO_SCORES | _EVALUATIONS | {"chosen", "rejected", "margins", "accuracies"}  # the last are DPO's
+    words = {key: of for key in keys if not (of := set(_BETWEEN.split(key.lower()))) & no_means}
     ranks = {key: [at for at, kind in enumerate(_MEANS) if of & kind] for key, of in words.items()}
     means = {"mean", "avg", "average", "total"}
     return sorted(filter(ranks.get, ranks), key=lambda key: (ranks[key][0], -len(words[key] & means)))

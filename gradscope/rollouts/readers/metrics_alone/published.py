@@ -258,7 +258,7 @@ class PrintedLines:
                 return {}
         num_before = len(cells) - len(self._columns)
         if self._columns and num_before in (0, 1):
-            numbers = [number_or_text(cell) for cell in cells[num_before:]]
+            numbers = [number_or_text(cell.removesuffix("%")) for cell in cells[num_before:]]
             if all(isinstance(number, float) for number in numbers):
                 return dict(zip(self._columns, numbers, strict=True))
         if self._columns and any(map(str.isalnum, "".join(cells))):  # neither blank nor a rule

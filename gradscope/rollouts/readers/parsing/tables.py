@@ -41,6 +41,7 @@ from gradscope.outside.limits import (
 )
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
 from gradscope.results.source import BLANK, CUT_OFF, TWICE, first_duplicate
+from gradscope.rollouts.listing import when_copied
 from gradscope.rollouts.readers.parsing.columnar import read_parquet_rows
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
@@ -361,7 +362,8 @@ def expand(path: Path) -> tuple[Path, ...]:
         return (path,)
     if path.is_dir():
         with os.scandir(path) as entries:  # unlike Path.iterdir, without a stat for each file
-            files = [path / entry.name for entry in entries if _suffix_in(entry.name) and entry.is_file()]
+            named = [entry.name for entry in entries if _suffix_in(entry.name) and entry.is_file()]
+        files = [path / name for name in named if when_copied(name) != "awaited"]
         saved = [file for file in files if file.suffix == ".arrow"]  # beside descriptions of the dataset
         return tuple(sorted(saved or files, key=natural))
     files = sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural_path)
@@ -549,11 +551,16 @@ def read_json_rows(
         except RefusedJsonError as error:
             raise InputError(f"{path} cannot be read: {error}.", hint="Write the document again.") from None
         except ValueError:
-            if data.startswith(b"[") and b"}," in data:  # a list that breaks off, and no lines
-                quarantine.add("the document is not JSON", f"{path}:1")
-            else:
+            if not (data.startswith(b"[") and b"}," in data):
                 yield from read_jsonl(path, quarantine)
-            return
+                return
+            with suppress(ValueError):  # a list that breaks off, and no lines
+                elements = rows_in(parse_json(data[: data.rindex(b"},") + 1] + b"]"))
+            if len(elements) < 2:
+                quarantine.add("the document is not JSON", f"{path}:1")
+                return
+            broken = InputError(f"{path} breaks off after element {len(elements):,}.", hint="Copy the file again.")
+            quarantine.add_unreadable(broken)
     quarantine.count_read(path.stat().st_size, len(elements))
     for number, element in enumerate(elements, start=1):
         is_raw = isinstance(element, msgspec.Raw)

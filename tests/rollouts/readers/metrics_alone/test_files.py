@@ -96,6 +96,17 @@ STEP_6 = {"run": "of", "step": "step_6", "kl": 2}
         ({"mean_rewards": [0.5], "seed": 3}, [{"mean_rewards": [0.5], "seed": 3}]),
         ({"reward_trace": [0.5], "seed": 3}, [{"reward_trace": 0.5, **FIRST}]),
         ([{"run_id": "a", "log": [{"step": 1, "loss": 2}]}], [{"run": "run 1/log", "step": 1, "loss": 2}]),
+        (
+            {
+                "task": "x",
+                "results": [{"seed": 1, "reward_trace": [0.1, 0.2]}, {"seed": 2, "log": [{"step": 1, "loss": 2}]}],
+            },
+            [
+                {"reward_trace": 0.1, "step": 1, STEP_IS_POSITION: 1.0, "run": "results/run 1"},
+                {"reward_trace": 0.2, "step": 2, STEP_IS_POSITION: 1.0, "run": "results/run 1"},
+                {"run": "results/run 2/log", "step": 1, "loss": 2},
+            ],
+        ),
         ([{"log": [{"step": 1, "loss": 2}]}, {"seed": 3}], [{"run": "run 1/log", "step": 1, "loss": 2}]),
         ([{"run_id": "a", "log": [{"step": 1, "reward": 2}]}], [{"run_id": "a", "log": [{"step": 1, "reward": 2}]}]),
         ({"name": "x"}, []),

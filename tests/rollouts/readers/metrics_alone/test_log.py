@@ -13,7 +13,7 @@ import pytest
 from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.readers.metrics_alone import log
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log, switch_on
 from gradscope.rollouts.readers.parsing.records import ReadRequest
@@ -72,7 +72,7 @@ def test_each_format(name: str, kind: str, steps: tuple[int, int, int], step: in
     assert (run.steps, run.every_step[0], run.every_step[-1]) == ((), *steps[:2])
     logged = {key: run.metrics[step][key] for key in numbers}
     assert logged == pytest.approx(numbers, nan_ok=True)
-    assert "rollouts would add" in run.source.missing[0]
+    assert any("rollouts would add" in sentence for sentence in run.source.missing)
     assert run.source.quarantined.num_rows == 0
 
 
@@ -105,6 +105,15 @@ def test_a_trainers_folder_without_completions_has_its_state(tmp_path: Path) -> 
     assert read(tmp_path, reader="metrics").every_step == run.every_step
 
 
+def test_a_tokenizer_whose_words_are_columns_is_no_log(tmp_path: Path) -> None:
+    words = ["reward", "step", "loss", "prompt", "group_id", "completion"]
+    for folder in (tmp_path, tmp_path / "checkpoint-20", tmp_path / "final_model"):
+        folder.mkdir(exist_ok=True)
+        (folder / "vocab.json").write_text(json.dumps({word: at for at, word in enumerate(words)}))
+    shutil.copy(LOGS / "trainer_state.json", tmp_path / "checkpoint-20")
+    assert read(tmp_path).source.files == (str(tmp_path / "checkpoint-20" / "trainer_state.json"),)
+
+
 def test_files_of_several_runs_beside_the_one_that_is_read_are_named(tmp_path: Path) -> None:
     rows = [{"step": 1, "reward": 0.1 * again, "loss": 0.5} for again in range(3)]
     for name, num_rows in (("run_1.json", 1), ("run_2.json", 2), ("run_3.json", 3)):
@@ -123,9 +132,37 @@ def test_two_files_of_one_kind_in_a_folder_are_refused(tmp_path: Path) -> None:
         shutil.copy(LOGS / "verl_file.jsonl", tmp_path / name)
     with pytest.raises(InputError, match="holds metrics in 2 places") as caught:
         read(tmp_path)
-    assert caught.value.hint == f"Name one: {tmp_path / 'a.jsonl'}"
+    assert caught.value.hint == f"Name one: {tmp_path / 'a.jsonl'}; side by side: gradscope report {tmp_path}"
+    assert runs_below(tmp_path) == (tmp_path / "a.jsonl", tmp_path / "b.jsonl")
     (tmp_path / "b.jsonl").unlink()
-    assert read(tmp_path).every_step[-1] == 10
+    assert (read(tmp_path).every_step[-1], runs_below(tmp_path)) == (10, ())
+
+
+def test_a_glob_of_consoles_is_read_as_a_folder_of_them(tmp_path: Path) -> None:
+    for name in ("a.log", "b.log"):
+        shutil.copy(LOGS / "console_verl.log", tmp_path / name)
+    with pytest.raises(InputError, match="holds metrics in 2 places"):
+        read(tmp_path / "*.log")
+    assert read(tmp_path / "a*.log").every_step[-1] == 10
+    (tmp_path / "b.log").unlink()
+    write_lines(tmp_path / "below" / "metrics.jsonl", *({"step": step, "loss": 0.1} for step in range(3)))
+    assert "Not read, in folders below: below/metrics.jsonl." in read(tmp_path).source.missing
+
+
+def test_what_may_be_the_mean_reward_is_named(tmp_path: Path) -> None:
+    rows = [{"step": step, "loss": 0.1, "grad": 0.5, "reward/picked_mean": 0.3} for step in range(3)]
+    run = read(series(tmp_path, *rows))
+    assert "takes one, as reward/picked_mean." in run.source.missing[0]
+    pairs = series(tmp_path, *({"step": step, "loss": 0.1, "rewards/chosen": 0.3} for step in range(3)))
+    assert not any("takes one" in sentence for sentence in read(pairs).source.missing)
+    assert run.metrics[2]["grad_norm"] == 0.5
+
+
+def test_a_list_that_breaks_off_is_read_so_far(tmp_path: Path) -> None:
+    text = json.dumps([{"step": step, "loss": 0.1, "of": {"a": 1}} for step in range(5)], indent=1)
+    (file := tmp_path / "log.json").write_text(text[: text.rindex('"loss"')])
+    run = read(file)
+    assert (run.every_step[-1], run.source.quarantined.lost) == (3, (f"{file} breaks off after element 4.",))
 
 
 def series(tmp_path: Path, *rows: Any) -> Path:
@@ -404,13 +441,13 @@ def test_metrics_without_a_step_or_with_several_rows_of_one_are_refused_with_the
     assert hint in (caught.value.hint or "")
 
 
-OWN = [{"step": at, "beta": 0.5, "avg_r_style": at / 9, "avg_r_total": at / 7, "accuracy": at / 5} for at in (0, 1, 2)]
+OWN = [{"step": at, "beta": 0.5, "avg_r_style": at / 9, "avg_r_all": at / 7, "accuracy": at / 5} for at in (0, 1, 2)]
 
 
 @pytest.mark.parametrize(
     ("name", "text", "key"),
     [
-        ("own.json", json.dumps(OWN), "avg_r_total"),
+        ("own.json", json.dumps(OWN), "avg_r_style"),
         ("own.json", json.dumps({f"step_{row['step']}": {"em": row["accuracy"]} for row in OWN}), "em"),
         ("own.csv", "time,global_step,mean return\n9:30,1,0.5\n9:31,2,1\n", "mean return"),
         ("PPO_1.csv", "Wall time,Step,Value\n1.7e9,2048,640\n1.7e9,4096,599\n", "PPO_1"),

@@ -73,6 +73,7 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"all_correct_group_pct": 25.0, "all_wrong_group_pct": 50.0}, "frac_reward_zero_std", 0.75),
         ({"zero_std_groups": 2.0}, "frac_reward_zero_std", None),
         ({"stats/mean_reward": 0.5, "reward/format": 0.25, "reward/max": 1.0}, "reward", 0.5),
+        ({"mean_r": 0.5, "mean_r_format": 0.25}, "reward", 0.5),
         ({"env/total_reward": 0.5, "batch/avg_reward": 0.25}, "reward", None),
         ({"env/total_reward": 0.5, "rollout/mean/reward/total": 0.25}, "reward", 0.5),
         ({"rewards.std": 0.25}, "reward_std", 0.25),

@@ -91,7 +91,7 @@ FILES: dict[str, tuple[str, str]] = {
     "a step of so many, and spaces": ("x.log", each(f"[Step STEP/3] reward 0.5 {NAME} DEAD\nloading 3/9 | mb 5\n")),
     "a table that pandas printed": (
         "x.log",
-        f"each step counts\n   step  {NAME}    kl\n" + each("0     STEP       DEAD  1e-STEP\n") + "done\n3 0.5 1\n",
+        f"each step counts\n   step  {NAME}    kl\n" + each("0     STEP       DEAD  1e-STEP%\n") + "done\n3 0.5 1\n",
     ),
     "columns": ("x.txt", f"Step   loss  {NAME.title()}\n-----------\n" + each("   STEP  nan  DEAD\n\n")),
     "a step in passing": ("x.log", each(f"{{'loss': 1, '{NAME}': DEAD}}\nSaved x.json (step 9STEP, rho=1.0)\n")),
