@@ -404,20 +404,21 @@ def _odd_advantages(groups: RewardTable) -> dict[str, int]:
     deviation = groups.reward - np.repeat(groups.sums(groups.reward) / groups.size, groups.size)
     along = groups.sums(np.nan_to_num(groups.advantage * deviation))
     are_zero = groups.sums(groups.advantage != 0) == 0
-    sizes = np.sqrt(groups.sums(np.nan_to_num(groups.advantage) ** 2) / groups.size)
+    squares = groups.sums(np.nan_to_num(groups.advantage) ** 2)
+    is_bent = along**2 < _ON_A_LINE * squares * groups.sums(np.nan_to_num(deviation) ** 2)
+    sizes = np.sqrt(squares / groups.size)
     are_moved = sizes > _NOT_ROUNDING * np.sqrt(np.mean(sizes**2))  # as by another baseline than the group's mean
     return {
         "num_contradicting": int(np.sum(along < -EQUAL_REWARDS)),
         "num_zeroed": int(np.sum(are_zero & ~groups.is_dead & (groups.size > 1))),
         "num_moved": int(np.sum(groups.is_dead & are_moved)),
-        "num_merged": _num_merged(groups, groups.reward - groups.advantage),
+        "num_merged": _num_merged(groups, groups.reward - groups.advantage, is_bent),
     }
 
 
-def _num_merged(groups: RewardTable, baseline: NDArray[np.float64]) -> int:
-    """Groups made of parts of one size with a baseline each, the mean of their rewards."""
-    is_live = groups.sums(baseline != groups.reward) > 0
-    chosen = np.repeat(is_live & (groups.spread(baseline) > _OF_BASELINES), groups.size)
+def _num_merged(groups: RewardTable, baseline: NDArray[np.float64], is_bent: NDArray[np.bool_]) -> int:
+    """Groups made of parts of one size with a baseline each, the mean of their rewards, among those that may be."""
+    chosen = np.repeat(is_bent, groups.size)
     of_group, rewards = np.repeat(np.arange(len(groups)), groups.size)[chosen], groups.reward[chosen]
     levels = of_group + 1j * np.round(baseline[chosen] / _OF_BASELINES)  # pairs
     _, first, part, sizes = np.unique(levels, return_index=True, return_inverse=True, return_counts=True)
@@ -428,6 +429,7 @@ def _num_merged(groups: RewardTable, baseline: NDArray[np.float64]) -> int:
     return len({*of_part.tolist()} - {*of_part[~are_own].tolist()})
 
 
+_ON_A_LINE = 1 - 1e-6  # squared correlation of advantages with rewards, which one baseline makes 1, but for rounding
 _OF_BASELINES = 1e-4  # how far baselines of one group may be apart: far above what rounding leaves
 
 
