@@ -48,7 +48,7 @@ def test_a_forced_format_that_does_not_fit_says_what_is_missing(format: str, mes
         ("samples_lists.jsonl", "samples", [(1.0, 0.0, 1.0), (0.0, 0.0, 0.0)]),
         ("samples_counts.csv", "samples", [(1.0, 1.0, 1.0, 0.0), (0.0,) * 4]),
         ("samples_nested.json", "samples", [(1.0, 0.1), (0.0, 0.0)]),
-        ("samples_policies.jsonl", "samples", [(0.0,), (1.0,), (1.0,), (1.0,)]),
+        ("samples_policies.jsonl", "samples", [(0.0, 1.0), (1.0, 1.0)]),
         ("trials.json", "samples", [(1.0, 0.0), (0.0, 0.0)]),
         ("generic.csv", "generic", [(1.0, 0.0), (1.0, 0.0)]),
     ],

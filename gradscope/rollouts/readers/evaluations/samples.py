@@ -409,8 +409,8 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
     if columns.end is not None:
         ends = (prompt.samples.further.get(columns.end) or (None,) * n for prompt, n in sized)
         numbers["truncated"] = are_cut_off(list(chain.from_iterable(ends)), columns.end)
+    groups = [of.name if of.policy is None else f"{of.policy}/{of.name}" for of in prompts]
     sampled_by = list(chain.from_iterable(of.samples.policies or repeat(of.policy, n) for of, n in sized))
-    named = zip(sampled_by, chain.from_iterable(repeat(of.name, n) for of, n in sized), strict=True)
     policies, policy = numbered_policies(sampled_by)
     numbers |= policy
 
@@ -430,7 +430,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
         flaws=flaws,
         count=None if all(count == 1 for count in counts) else np.array(counts),
         step=np.repeat(np.array([prompt.step for prompt in prompts], dtype=np.int64), sizes),
-        group=[name if of is None else f"{of}/{name}" for of, name in named],
+        group=np.repeat(np.array(groups, dtype=object), sizes).tolist(),
         no_group="the id of its prompt is missing",
         prompts=lambda chosen: [prompts[of_prompt[at]].name for at in chosen],
         texts=lambda chosen: [parse.text_of(prompts[of_prompt[at]].cell) for at in chosen],

@@ -127,6 +127,7 @@ def test_numbers_of_samples_are_rewards_by_name_or_as_parts_of_the_reward(tmp_pa
         ({"qid": 0, "correct_count": 1, "num_rollouts": 2}, (1.0, 0.0)),
         ({"rollouts": [{"user": "q", "assistant": text, "is_correct": text == "b"} for text in "ab"]}, (0.0, 1.0)),
         ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": None}}, None),
+        ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": False}}, (1.0, 0.0)),
     ],
 )
 def test_the_shapes_of_a_row(tmp_path: Path, row: dict[str, Any], rewards: tuple[float | None, ...] | None) -> None:
@@ -768,8 +769,6 @@ def test_benchmarks_of_the_same_numbers_are_kept_apart(of: Callable[[Any], Any],
     assert policies_of(write_rows(tmp_path / "b.json", rows)) == ((), 20, {4})
     failed = {"all": _OF_PROMPT, "failures": _OF_PROMPT[:2]}
     assert policies_of(write_rows(tmp_path / "c.json", failed)) == ((), 10, {4})
-    one_of_each = [{"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": False}}]
-    assert policies_of(write_rows(tmp_path / "d.json", one_of_each)) == (("m1", "m2"), 1, {1})
 
 
 @pytest.mark.parametrize(("num", "unfinished"), [(6, ""), (4, "has not ended: 4 of 6 samples")])
