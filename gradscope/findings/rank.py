@@ -278,7 +278,7 @@ def _noise(updates: Sequence[results.FormulationUpdate]) -> Iterator[str]:
         num_signal = sum(ratio > 1 for ratio in ratios)
         yield (
             f"The expected update under {name} exceeds its own noise (signal to noise above 1) at {num_signal} "
-            f"of {len(ratios)} steps; median {sorted(ratios)[len(ratios) // 2]:.2f}."
+            f"of {len(ratios)} steps; median {sorted(ratios)[len(ratios) // 2]:z.2f}."
         )
 
 

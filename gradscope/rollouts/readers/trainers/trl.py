@@ -264,7 +264,7 @@ def _missing(
             'log them: log_extra("completion_ids", [list(map(int, c)) for c in completion_ids]).'
         )
     if not any(ref.num_updates == 0 for ref in weights):
-        yield "The weights before the first update are not in the folder: give them with --initial."
+        yield "The weights before the first update are not in the folder: give them with --initial, as to `rank`."
 
 
 def _find_tokenizer(run: Path, request: ReadRequest, weights: Sequence[WeightsRef]) -> Path | None:

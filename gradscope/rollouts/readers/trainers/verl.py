@@ -284,7 +284,10 @@ _NO_TOKENS = (
     "gradients need them as columns prompts, responses, response_mask, rollout_log_probs and advantages (docs/logs.md)."
 )
 _FILTERED = filter_caveat("With algorithm.filter_groups, verl drops groups of equal rewards before it dumps")
-_SHARDS = "Checkpoints of verl are shards; merge one with `python -m verl.model_merger` and give it with --initial."
+_SHARDS = (
+    "Checkpoints of verl are shards; merge one with `python -m verl.model_merger` and give it with --initial, as to "
+    "`rank`."
+)
 _SEVERAL_OUTPUTS = Reason(
     "several_sequences",
     "an agent loop gave several outputs, all trained on, and gradients are computed of one sequence a rollout",
