@@ -51,7 +51,7 @@ from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.endings import are_cut_off, end_column
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
 from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, has_more_rows, peek
-from gradscope.rollouts.readers.parsing.tables import expand, read_rows, stem_of
+from gradscope.rollouts.readers.parsing.tables import expand, is_columnar, read_rows, stem_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
@@ -148,8 +148,9 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     log_columns = LogColumns(
         named=columns, step=step_key, benchmark=grouping.benchmark, level=level, rewards=rewards, end=end
     )
-    to_columns = partial(_to_columns, columns=log_columns, apart=apart)
     files = expand(request.path)
+    in_full = not request.rewards_only and not any(map(is_columnar, files))  # whose texts are read back alone
+    to_columns = partial(_to_columns, columns=log_columns, apart=apart, in_full=in_full)
     alike = None if apart else partial(table_alike, columns=log_columns)
     notes, quarantine = set[Note](), WatchedLog(request.progress, files)
     log = ColumnLog(
@@ -380,7 +381,7 @@ def _names_in(parts: Sequence[Mapping[str, Any]]) -> ColumnNames:
     return columns if named or columns != first else NO_COLUMNS
 
 
-def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()) -> Columns:
+def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = (), in_full: bool = False) -> Columns:
     """The samples of the prompts of rows; a prompt that has a name by its line alone is left to the row reader."""
     alike = [] if apart else prompts_alike(rows.rows, columns)
     prompts, flaws = alike, list[tuple[int, str]]()
@@ -414,6 +415,9 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
     policies, policy = numbered_policies(sampled_by)
     numbers |= policy
 
+    def completions() -> list[str]:
+        return [parse.text_of(text) for prompt, n in sized for text in prompt.samples.texts or repeat("", n)]
+
     def details(at: int) -> dict[str, Any]:
         prompt, sample = prompts[of_prompt[at]], at - starts[of_prompt[at]]
         samples = prompt.samples
@@ -441,6 +445,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
             *(Fact("identity", how) for how in {prompt.how for prompt in prompts}),
         ],
         policies=policies,
+        completions=completions if in_full else None,
         details=details,
     )
 
