@@ -96,15 +96,10 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
 
         def details(at: int) -> dict[str, Any]:
             return {
-                "completion": self._completion(rows, with_answers, at),
+                "completion": self._completions(rows, with_answers, [at])[0],
                 "messages": parse_messages(rows.cell(names.prompt, at)),
                 "tokens": _tokens(rows, at, names) if has_ids else None,
             }
-
-        def completions() -> list[str]:
-            if names.completion is None:
-                return [self._completion(rows, with_answers, at) for at in range(len(rows))]
-            return list(map(text_of, rows.cells(names.completion)))
 
         return Columns(
             row=training,
@@ -123,7 +118,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             samples=None if self.sample is None else [name or None for name in texts_in(rows.names(self.sample))],
             policies=policies,
             has_all_functions=True,
-            completions=completions if self.measures_completions else None,
+            completions=partial(self._completions, rows, with_answers) if self.measures_completions else None,
             details=details,
             flaw=partial(rows.flaw_of_advantage, names.advantage),
         )
@@ -161,14 +156,18 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
                 ids = [prompt_id or other for prompt_id, other in zip(ids, texts_in(ids_in(name)), strict=True)]
         return list(map(in_environment, texts_in(cells.names(self.environment)), ids)) if self.environment else ids
 
-    def _completion(self, rows: Cells, with_answers: Cells, at: int) -> str:
-        """The completion of a row, else the end of its conversation, of which ``rows`` have only what was asked."""
-        if self.names.completion:
-            return text_of(rows.cell(self.names.completion, at))
-        asked = rows.cell(self.names.prompt, at)
-        if not self.holds_answers or not isinstance(asked, list) or not asked:
-            return ""
-        return text_of(with_answers.cell(self.names.prompt, at)[len(asked) :] or None)
+    def _completions(self, rows: Cells, with_answers: Cells, chosen: Sequence[int] | None = None) -> list[str]:
+        """The completions of some rows, or all, else the ends of conversations, of which ``rows`` have the rest."""
+        name = self.names.prompt if self.names.completion is None else self.names.completion
+        cells = rows.cells(name, chosen)
+        if self.names.completion is not None:
+            return list(map(text_of, cells))
+        if not self.holds_answers:
+            return [""] * len(cells)
+        return [
+            text_of(whole[len(asked) :] or None) if isinstance(asked, list) and asked else ""
+            for asked, whole in zip(cells, with_answers.cells(name, chosen), strict=True)
+        ]
 
 
 def _joined_texts(rows: Cells, names: Iterable[str]) -> list[str]:
