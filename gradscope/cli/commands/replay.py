@@ -66,7 +66,7 @@ def replay(
                 engine=replace(engine, notice=result.notice, unfinished=engine.unfinished or result.unfinished),
                 progress=progress,
             )
-        is_judged = report.verdict != "cannot" and report.equivalent_check
+        is_judged = report.verdict != "cannot"
         gate = shlex.split(report.equivalent_check)[1:] if is_judged else of_same_run(context, "report")
         result.deliver(report, then=[gate])
     if report.verdict != "match" or result.lost:

@@ -100,7 +100,10 @@ def test_tokens_of_several_steps_vary_about_the_means_of_their_own_step() -> Non
     made = [made_up(seed, num_groups=4 + seed) for seed in range(2)]
     tokens = [one.weighed.tokens for one in made]
     about = [(one.logprobs - one.logprobs.mean()) * (one.advantages - one.advantages.mean()) for one in tokens]
-    assert token_parts.advantage_covariance(tokens).value == pytest.approx(np.concatenate(about).mean())
+    covariance = token_parts.advantage_covariance(tokens)
+    assert covariance.value == pytest.approx(np.concatenate(about).mean())
+    moved = [replace(one, advantages=one.advantages + shift) for one, shift in zip(tokens, (3, -5), strict=True)]
+    assert token_parts.advantage_covariance(moved).ends == pytest.approx(covariance.ends)
 
 
 def test_the_tokens_furthest_from_the_reference_come_first() -> None:
