@@ -49,8 +49,15 @@ def reports_on(stream: Stream, monkeypatch: pytest.MonkeyPatch, seconds: float) 
     return stream.getvalue()
 
 
-def test_true_writes_one_line_over_and_over_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = reports_on(Stream(live=True), monkeypatch, 1.0)
+class NotebookStream(Stream):
+    """A stderr of a notebook, which is no terminal."""
+
+    __module__ = "ipykernel.iostream"
+
+
+@pytest.mark.parametrize("stream", [Stream(live=True), NotebookStream(live=False)])
+def test_true_writes_one_line_over_and_over_and_takes_it_away(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = reports_on(stream, monkeypatch, 1.0)
     first, second = "1 of 3 steps, 1 s", "2 of 3 steps, 2 s"
     assert text == f"\r{first}\r{second}\r{' ' * len(second)}\r"
 
