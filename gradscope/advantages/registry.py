@@ -158,7 +158,7 @@ ENTRIES: tuple[Formulation, ...] = (
     ),
     Formulation(
         name="reinforce_plus_plus",
-        formula="(r - m) / sqrt(v + 1e-8), m and v the mean and variance of all rewards of the step",
+        formula="(r - m) / sqrt(v + 1e-8), m and v the mean and variance (with N - 1) of all N rewards of the step",
         source="Hu et al. 2025 (REINFORCE++), arXiv 2501.03262, without its KL reward; verl and OpenRLHF count a "
         "rollout once a token in m and v.",
         scope="step",
@@ -166,7 +166,7 @@ ENTRIES: tuple[Formulation, ...] = (
     ),
     Formulation(
         name="batch_std",
-        formula="(r - mean(r)) / (std of all rewards of the step + 1e-4)",
+        formula="(r - mean(r)) / (std of all N rewards of the step, with N - 1, + 1e-4)",
         source='TRL\'s GRPOTrainer with scale_rewards="batch".',
         zero_sum=True,
         scope="step",

@@ -18,9 +18,9 @@ _cosine_metric = partial(rank_metric, range=_COSINE)
 TOKEN_PART_METRICS: dict[str, Metric] = {
     "token_kinds.frac_tokens": rank_metric(
         title="share of the tokens",
-        formula="(tokens of a kind) / (tokens that count in the loss)",
+        formula="(tokens of a kind) / (tokens whose advantage is not 0)",
         meaning="How many tokens are of one sign of the advantage, bucket of probability and bucket of entropy.",
-        moved_by="The policy's certainty; dead groups, whose tokens have no advantage and are of no kind.",
+        moved_by="The policy's certainty. Tokens of dead groups count for none.",
         source="A ratio of counts; top fifth of the entropies: Wang et al. 2025, arXiv 2506.01939.",
     ),
     "token_kinds.energy_share": rank_metric(

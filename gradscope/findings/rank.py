@@ -88,13 +88,20 @@ def _against_nulls(point: results.RankCurvePoint) -> str:
         f"unrelated rows of the same norms {_rank(gaussian.effective_rank)}, of which the rank is "
         f"{_rank(gaussian.ratio)}"
     )
-    difference = scores.difference
-    if difference.interval is None:
-        return f"{start}; these groups are too few to say whether the advantages change the rank."
+    rest = "; the rest is the policy's own geometry" if scores.difference.side_of_zero else ""
+    return f"{start}; {_change_by_advantages(scores.difference)}{rest}."
+
+
+def _change_by_advantages(difference: Estimate) -> str:
+    """Whether the rank differs from that of the scores alone."""
     change = with_interval(difference, "+.2f")
-    if difference.side_of_zero == 0:
-        return f"{start}. What the advantages change ({change}) cannot be told from nothing."
-    return f"{start}. The advantages change the rank by {change}; the rest is the policy's own geometry."
+    if difference.side_of_zero:
+        return f"the advantages change that by {change}"
+    if difference.interval:
+        return f"what the advantages change ({change}) cannot be told from zero"
+    if math.isclose(difference.value or 0.0, 0.0, abs_tol=1e-6):
+        return "advantages of one size leave that as it is, whatever their signs"
+    return "the groups are too few to say whether the advantages change that"
 
 
 def sharing_findings(point: results.RankCurvePoint) -> Iterator[str]:
@@ -402,13 +409,8 @@ def rank_verdict(curve: Sequence[results.RankCurvePoint]) -> str:
 def _cause_of_rank(point: results.RankCurvePoint) -> str:
     """Whether the advantages change the rank, or the policy alone has it."""
     scores = point.nulls["unweighted"]
-    start = f"Without advantages the same rollouts span {scores.effective_rank.value:.2f}"
-    if scores.difference.interval is None:
-        return f"{start}; the groups are too few to say whether the advantages change that."
-    change = with_interval(scores.difference, "+.2f")
-    if scores.difference.side_of_zero == 0:
-        return f"{start}; what the advantages change ({change}) cannot be told from zero."
-    return f"{start}; the advantages change that by {change}."
+    span = f"Without advantages the same rollouts span {scores.effective_rank.value:.2f}"
+    return f"{span}; {_change_by_advantages(scores.difference)}."
 
 
 def _problems(report: results.RankReport) -> list[str]:

@@ -94,7 +94,7 @@ def kind_findings(kinds: Sequence[TokenKind]) -> tuple[str, ...]:
     """What the tokens of high entropy and the unlikely ones hold of the last step's gradient, in a sentence each."""
     last = [kind for kind in kinds if kind.step == kinds[-1].step and kind.sign is None]
     return tuple(
-        f"At step {kind.step} {name}, {percent(kind.frac_tokens.value or 0.0)} of all, hold "
+        f"At step {kind.step} {name}, {percent(kind.frac_tokens.value or 0.0)} of those with an advantage, hold "
         f"{with_interval(kind.energy_share, percent)} of the energy of token gradients and "
         f"{with_interval(kind.gradient_share, percent)} of the gradient along its own direction."
         for kind in last

@@ -69,7 +69,7 @@ class TokenKind(OfStep, frozen=True, kw_only=True):
     entropy: Literal["top_fifth", "rest"] | None
     """Whether the policy's entropy was among the highest fifth of the step's tokens."""
     num_tokens: int  # how many there are
-    frac_tokens: Estimate  # share of the tokens that count in the loss
+    frac_tokens: Estimate  # share of the tokens that have an advantage
     energy_share: Estimate  # share of the sum over tokens of |v_t grad log pi|^2
     gradient_share: Estimate  # their part of the gradient along its own direction
     cosine: Estimate  # cosine of their summed gradient with the step's

@@ -52,11 +52,11 @@ def point(
 
 def test_advantages_change_the_rank_where_the_interval_says_so() -> None:
     changed = " ".join(rank_findings([point(RANK, difference=around(-1.0))], [], []))
-    assert "The advantages change the rank by -1.00 [-1.25, -0.75]; the rest is the policy's own geometry." in changed
+    assert "; the advantages change that by -1.00 [-1.25, -0.75]; the rest is the policy's own geometry." in changed
     same = " ".join(rank_findings([point(RANK, difference=around(-0.1))], [], []))
-    assert "What the advantages change (-0.10 [-0.35, +0.15]) cannot be told from nothing." in same
+    assert "; what the advantages change (-0.10 [-0.35, +0.15]) cannot be told from zero." in same
     few = " ".join(rank_findings([point(RANK, difference=Estimate.exact(-1.0))], [], []))
-    assert "these groups are too few to say whether the advantages change the rank." in few
+    assert "; the groups are too few to say whether the advantages change that." in few
 
 
 def test_steps_are_told_apart_where_their_difference_is() -> None:
@@ -352,6 +352,7 @@ def test_the_verdict_has_the_rank_beside_both_ceilings() -> None:
     ("difference", "words"),
     [
         (Estimate.exact(-1.0), "; the groups are too few to say whether the advantages change that."),
+        (Estimate.exact(1e-15), "; advantages of one size leave that as it is, whatever their signs."),
         (Estimate(value=-0.1, low=-0.4, high=0.2), "what the advantages change (-0.10 [-0.40, +0.20]) cannot be told"),
         (Estimate(value=-1.0, low=-1.4, high=-0.5), "; the advantages change that by -1.00 [-1.40, -0.50]."),
     ],

@@ -282,6 +282,7 @@ def test_claims_are_verdicts_at_a_glance_and_reasons_when_asked() -> None:
     assert lines[heads[0] + 2].split()[-4:] == ["-0.012", "[-0.021,", "-0.003]", "0.000"]
     assert "gradients of steps 1,21" in text
     more = shown("claims", "reasons")
+    assert "contradicted -0.012 [-0.021, -0.003] against 0.000: " in " ".join(more.split())
     assert more.count("The gradient of a group has effective rank about 2, whatever the group size.") == 1
     assert "cannot tell dL/dW of one group, output head. The output head is tied" in " ".join(more.split())
     assert more.count("Would settle it:") == 2

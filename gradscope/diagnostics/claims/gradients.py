@@ -366,7 +366,7 @@ def _over_weights(name: str, null: str | None, within: tuple[float, float], evid
     mean = student_mean(values, within=(within[0], 1.0))
     return Judgement(
         estimate=mean,
-        null=Estimate.exact(0.0 if null else 1.0),
+        null=Estimate.exact(within[1]),
         verdict=in_range(mean, *within),
         why=f"The change from {since[0].first} to {since[0].last} updates, with an interval over {len(values)} "
         "weights: other weights, not other runs.",

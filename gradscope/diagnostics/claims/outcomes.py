@@ -245,8 +245,8 @@ def has_most_energy(kind: TokenCell, evidence: Evidence) -> Judgement:
         estimate=share,
         null=of_tokens,
         verdict=in_range(share, MAJORITY, 1.0),
-        why=f"Such tokens are {percent(of_tokens.value or 0.0)} of those of {share.num_units} groups at "
-        f"{counted(len(steps), 'step')}; groups weigh as much as they have energy.",
+        why=f"Such tokens are {percent(of_tokens.value or 0.0)} of those with an advantage, in {share.num_units} "
+        f"groups at {counted(len(steps), 'step')}; groups weigh as much as they have energy.",
         steps=steps,
     )
 

@@ -137,7 +137,7 @@ CLAIMS: tuple[Claim, ...] = (
         source=_STARVATION,
         claim="The excess comes from prompts of unequal difficulty.",
         metric="part of the Jensen gap between prompts, beside the part over time",
-        settle="More groups a step.",
+        settle="More groups a step, of prompts that return at later steps.",
         judge=outcomes.excess_from_prompts,
     ),
     _our_claim(

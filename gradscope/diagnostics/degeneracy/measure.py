@@ -44,7 +44,7 @@ from gradscope.results import degeneracy as results
 from gradscope.results.degeneracy import GroupSizeDegeneracy, PassRateDistribution, TargetPlan
 from gradscope.results.envelope import deferred
 from gradscope.rollouts.fetch import log_extent
-from gradscope.rollouts.groups import RewardTable, rollouts_by_step
+from gradscope.rollouts.groups import GroupsOfTable, RewardTable, RolloutGroup, rollouts_by_step
 from gradscope.rollouts.listing import shown
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -388,7 +388,7 @@ def _oddities(run: Run, chosen: group_rewards.GroupRewards) -> dict[str, Any]:
         "silent_functions": silent_functions(chosen.table.rewards) if len(chosen.levels) > 1 else (),
         "num_faint": int(faint.sum()),
         "faint_spread": float(spread[faint].max(initial=0.0)),
-        **_odd_advantages(chosen.table),
+        **_odd_advantages(chosen.table, run.groups),
         **_logged_again(run, chosen.table),
         "frac_cut_off": _frac_cut_off(run, chosen.table),
     }
@@ -397,10 +397,11 @@ def _oddities(run: Run, chosen: group_rewards.GroupRewards) -> dict[str, Any]:
 _NOT_ROUNDING = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
 
 
-def _odd_advantages(groups: RewardTable) -> dict[str, int]:
+def _odd_advantages(groups: RewardTable, logged: Sequence[RolloutGroup]) -> dict[str, int]:
     """Groups whose logged advantages fall where the rewards rise, are all zero, or are not zero of equal rewards."""
+    by_token = 0 if isinstance(logged, GroupsOfTable) else sum(map(_is_moved_by_token, logged))
     if groups.advantage is None:
-        return {}
+        return {"num_moved": by_token}
     deviation = groups.reward - np.repeat(groups.sums(groups.reward) / groups.size, groups.size)
     along = groups.sums(np.nan_to_num(groups.advantage * deviation))
     are_zero = groups.sums(groups.advantage != 0) == 0
@@ -411,9 +412,15 @@ def _odd_advantages(groups: RewardTable) -> dict[str, int]:
     return {
         "num_contradicting": int(np.sum(along < -EQUAL_REWARDS)),
         "num_zeroed": int(np.sum(are_zero & ~groups.is_dead & (groups.size > 1))),
-        "num_moved": int(np.sum(groups.is_dead & are_moved)),
+        "num_moved": int(np.sum(groups.is_dead & are_moved)) + by_token,
         "num_merged": _num_merged(groups, groups.reward - groups.advantage, is_bent),
     }
+
+
+def _is_moved_by_token(group: RolloutGroup) -> bool:
+    """Whether the rewards are equal and the advantages differ from token to token, as those of a critic do."""
+    of_tokens = (rollout.token_advantages for rollout in group.rollouts if rollout.advantage is None)
+    return group.size > 1 and len(set(group.rewards)) == 1 and any(any(advantages or ()) for advantages in of_tokens)
 
 
 def _num_merged(groups: RewardTable, baseline: NDArray[np.float64], is_bent: NDArray[np.bool_]) -> int:

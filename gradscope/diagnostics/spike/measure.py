@@ -26,7 +26,7 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.steps import (
     MIN_NEIGHBORS,
     MIN_STEPS_OF_LEVELS,
-    Course,
+    StepValues,
     deviation_of,
     late_change,
     most_deviating,
@@ -67,14 +67,14 @@ def courses_of(run: Run, *, named: int | None = None) -> Courses:
 
     So are norms of zero and those of dead steps, which had no gradient, but for that of a step that was ``named``.
     """
-    courses: dict[str, Course] = {}
+    courses: dict[str, StepValues] = {}
     for names in _NAMES:
         chosen = next((name for last in names for name in run.courses.columns if name.rpartition("/")[2] == last), None)
         if chosen is not None:
             steps, values = run.courses.course(chosen)
             has_gradient = (values != 0) & ~_are_dead(run, steps, values)
             counts = has_gradient | (steps == named) if names == _NAMES[0] else slice(None)
-            courses[chosen] = Course(steps[counts], values[counts])
+            courses[chosen] = StepValues(steps[counts], values[counts])
     return courses
 
 
@@ -104,7 +104,7 @@ def outstanding_step(courses: Courses) -> tuple[int, int]:
     if not furthest:  # a loss jumps without an update that went wrong
         searched, furthest = courses, _furthest(courses)
     num_searched = sum(map(len, searched.values()))
-    broken = [step for course in courses.values() for step in Course.of(course).not_finite()]
+    broken = [step for course in courses.values() for step in StepValues.of(course).not_finite()]
     if broken:
         return min(broken), num_searched
     for name, step in furthest.items():
@@ -468,7 +468,7 @@ def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
     unusual = [metric for metric in report.metrics if metric.is_unusual and metric.name in courses]
     if report.was_named or not unusual:
         return
-    broken = {step for course in courses.values() for step in Course.of(course).not_finite()}
+    broken = {step for course in courses.values() for step in StepValues.of(course).not_finite()}
     odd = (
         {"a number that is not finite": broken}
         if broken

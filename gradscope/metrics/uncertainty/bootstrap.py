@@ -232,10 +232,14 @@ def _t_quantiles(
         )
     errors_of_resamples = np.concatenate(studentized)
     usable = np.isfinite(errors_of_resamples)
-    always = np.all(usable, axis=0)
-    mostly = ~always & (np.mean(usable, axis=0) > 0.5)
+    share = np.mean(usable, axis=0)
+    always, mostly, rare = share == 1, (share > 0.5) & (share < 1), (share > 0.5) & (share < _USUAL)
+    student = quantiles[:, rare]
     quantiles[:, always] = np.quantile(errors_of_resamples[:, always], TAILS, axis=0)
     quantiles[:, mostly] = np.nanquantile(errors_of_resamples[:, mostly], TAILS, axis=0)
+    # Those that draw none of a rare kind would lie in the lower or the upper tail, so the others make it too short.
+    quantiles[0, rare] = np.maximum(quantiles[0, rare], student[0])
+    quantiles[1, rare] = np.minimum(quantiles[1, rare], student[1])
     return quantiles
 
 
@@ -266,6 +270,7 @@ def _drawn_counts(rng: np.random.Generator, num_units: int, num_resamples: int) 
     return counts.reshape(num_resamples, num_units).astype(np.float64)
 
 
+_USUAL = 0.99  # share of resamples with a spread from which on those without hardly move the quantiles
 FEW_INFORMATIVE = 6
 """A share that fewer units than this keep away from its end (0 or 1) is a rare event to the resamples."""
 

@@ -343,7 +343,7 @@ class Deviation(Struct, frozen=True, kw_only=True):
         return self.deviation > self.by_chance
 
 
-class Course(Mapping[int, float]):
+class StepValues(Mapping[int, float]):
     """A number a step, in arrays: as a dict millions of them take ten times the memory."""
 
     def __init__(self, steps: NDArray[np.int64], numbers: Array) -> None:
@@ -351,7 +351,7 @@ class Course(Mapping[int, float]):
         self.numbers = numbers  # [N]
 
     @classmethod
-    def of(cls, values: Mapping[int, float]) -> Course:
+    def of(cls, values: Mapping[int, float]) -> StepValues:
         """The same numbers; a course is itself."""
         if isinstance(values, cls):
             return values
@@ -434,7 +434,7 @@ _AT_ONCE = 1 << 14  # steps whose neighbors are looked at together
 
 def _comparable(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array, bool]:
     """Steps with finite numbers, ascending, [N], these, [N], and whether they are compared by their logarithms."""
-    course = Course.of(values)
+    course = StepValues.of(values)
     numbers, usable = course.numbers, np.isfinite(course.numbers)
     in_logs = bool(np.min(numbers, where=usable, initial=math.inf) >= 0)
     if in_logs:  # a KL that is rounded to zero is at most the smallest that was logged
@@ -532,7 +532,7 @@ def late_change(
     >>> late_change({step: 1.0 if step < 30 else 5.0 for step in range(40)}, factor=3.0)
     LateChange(before=1.0, late=5.0, before_until=25, since=32, until=39)
     """
-    course = Course.of(values)
+    course = StepValues.of(values)
     is_finite = np.isfinite(course.numbers)
     steps, numbers = course.steps[is_finite], course.numbers[is_finite]
     numbers = np.abs(numbers) if by_size else numbers

@@ -49,6 +49,13 @@ _ROW_WORDS = {
     "update": "an output of one weight matrix's change between checkpoints",
 }
 
+_ROWS_OF = {
+    **dict.fromkeys(("tokens", "energy", "corrections", "entropy", "kl", "turns", "logprobs", "sparsity"), "token"),
+    **dict.fromkeys(("weights", "optimizers", "modules"), "weight"),
+    **dict.fromkeys(("updates", "frames", "adapters"), "update"),
+}
+"""Name of a table -> the rows of the result that has it."""
+
 
 class _Row(Struct, frozen=True, kw_only=True):
     """One step under one advantage."""
@@ -70,7 +77,8 @@ def rank_table(report: RankReport, show: Sequence[str] = ()) -> Group:
         facts=losses([report.source]),
         findings=report.findings,
         views={name: partial(view, report) for name, view in _TABLES.items()},
-        absent=report.missing_parts,
+        absent={name: f"--rows {rows} has it" for name, rows in _ROWS_OF.items() if rows != report.rows}
+        | dict(report.missing_parts),
         tone="" if report.headline else "unknown",
     ).screen(show)
 

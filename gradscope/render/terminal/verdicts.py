@@ -168,7 +168,11 @@ def _by_sentence(rows: Sequence[ClaimRow]) -> list[list[ClaimRow]]:
 def _claim_paragraph(rows: Sequence[ClaimRow]) -> Group:
     lines: list[RenderableType] = [cell(rows[0].claim, style="bold"), cell(rows[0].source)]
     for row in rows:
-        text = Text.assemble((row.words, STYLES[_CLAIM_TONES[row.verdict]]), f"  {plain(row.metric)}. {plain(row.why)}")
+        measured, null = _measured(row), row.null.value
+        against = "" if null is None else f" against {format_number(null, _style(row))}"
+        number = "" if measured is None else f"{measured}{against}: "
+        words = f"  {number}{plain(row.metric)}. {plain(row.why)}"
+        text = Text.assemble((row.words, STYLES[_CLAIM_TONES[row.verdict]]), words)
         lines.append(Padding(text, (0, 0, 0, 2)))
     unsettled = dict.fromkeys(row.settle for row in rows if row.verdict == "cannot_tell")
     lines += [Padding(cell(f"Would settle it: {settle}"), (0, 0, 0, 2)) for settle in unsettled]

@@ -372,7 +372,7 @@ def test_groups_of_all_steps_count_by_their_energy_where_the_kind_has_any() -> N
     assert judgement.verdict == "contradicted"
     assert judgement.estimate.num_units == 6
     assert judgement.steps == (1, 6)
-    assert judgement.why.startswith("Such tokens are 20.0 % of those of 6 groups at 2 steps;")
+    assert judgement.why.startswith("Such tokens are 20.0 % of those with an advantage, in 6 groups at 2 steps;")
     none = judge_tokens(of_step([0.0] * 4, kind=UNLIKELY), kind=UNLIKELY)
     assert (none.verdict, none.estimate.value) == ("cannot_tell", 0.0)
     assert none.why == "No token of probability below 0.25 has a gradient."

@@ -57,6 +57,15 @@ def test_what_is_odd_of_advantages_and_ends_is_counted() -> None:
     assert degeneracy_of_run(run_of(*groups, metrics=shares)).frac_cut_off == 0.75
 
 
+@pytest.mark.parametrize(("advantages", "moves"), [((0.5, -0.5), True), ((0.0, 0.0), False), (None, False)])
+def test_a_critic_moves_groups_of_equal_rewards(advantages: tuple[float, ...] | None, moves: bool) -> None:
+    """The rollouts of groups that advantages of single tokens move were signal lost."""
+    report = degeneracy_of_run(run_of(*(with_fields(one, token_advantages=advantages) for one in two_steps().groups)))
+    assert report.has_other_baseline is moves
+    assert report.num_moved == moves * report.num_dead
+    assert any("Signal lost" in sentence for sentence in report.findings) is not moves
+
+
 @pytest.mark.parametrize(
     ("advantages", "num"),
     [

@@ -142,6 +142,23 @@ def draws(seed: int, size: int) -> Array:
     return np.random.default_rng(seed).beta(0.4, 0.8, size)
 
 
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_a_few_odd_units_leave_both_sides_open(number: int) -> None:
+    """One rank of 6 among nine of 1.2: the interval ended at their mean, 1.68."""
+    odd = np.repeat([1.2, 6.0], [16 - number, number])[:, None]
+    for (mean,) in (bounded_means(odd, low=1.0, high=8.0), bootstrap.bootstrap_means(odd, share=False)):
+        (low, high), value = mean.ends, float(odd.mean())
+        assert low < value - 0.2
+        assert high > value + 0.5
+
+
+def test_rare_units_away_from_the_ends_are_covered() -> None:
+    """Resamples that drew none of them were left out, and 62 % of such intervals held the truth."""
+    drawn = np.random.default_rng(0).binomial(1, 0.15, (200, 12, 1))
+    means = [bootstrap.bootstrap_means(odd, share=False, resampling=QUICK)[0] for odd in drawn if np.ptp(odd)]
+    assert np.mean([mean.ends[0] <= 0.15 <= mean.ends[1] for mean in means]) > 0.9
+
+
 def test_interval_is_near_another_second_order_one() -> None:
     values = draws(0, 60)
     ours = bootstrap_mean(values, resampling=Resampling(num_resamples=20_000))

@@ -234,7 +234,7 @@ def test_steps_that_were_left_out_are_named_and_their_reasons_shown_when_asked()
 def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
     offered = "formulations, channels, spectra, geometry, signal, kinds, interference, baselines, engine"
     assert f"--show adds {offered}; or all." in words(REPORT)
-    assert "There is no table of tokens in this result." in words(REPORT, "tokens")
+    assert "There is no table of tokens in this result: --rows token has it." in words(REPORT, "tokens")
     assert not [part for part in ("--show adds", "There is no table") if part in words(REPORT, "all")]
     many = replace(REPORT, findings=tuple("ABCDEFG"))
     assert "baselines, findings, engine" in words(many)

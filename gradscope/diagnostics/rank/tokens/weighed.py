@@ -152,12 +152,12 @@ KINDS = (UNDECIDED, UNLIKELY)  # the kinds that are followed
 
 
 class KindEnergy(Struct, frozen=True, kw_only=True):
-    """The tokens of one kind, and all that count."""
+    """The tokens of one kind, and all that can have a gradient."""
 
     step: int
     kind: TokenCell  # which tokens
     tokens: Array  # how many of the kind, [J]
-    all_tokens: Array  # how many that count, [J]
+    all_tokens: Array  # how many have an advantage, [J]
     energy: Array  # of the kind, [J]
     all_energy: Array  # of all, [J]
 
@@ -165,7 +165,7 @@ class KindEnergy(Struct, frozen=True, kw_only=True):
 def kind_energies(step: int, tokens: CountedTokens, grams: Sequence[TokenGram]) -> tuple[KindEnergy, ...]:
     """The energy of each of the kinds that are followed, one that no token is of among them."""
     cells, energy = token_cells(tokens.advantages, tokens.logprobs, tokens.entropies), token_energy(tokens, grams)
-    ones, energies = np.ones(len(energy)), []
+    live, energies = has_advantage(tokens), []
     for kind in KINDS:
         mask = np.zeros(len(energy), dtype=bool)
         for cell, inside in cells.items():
@@ -174,13 +174,18 @@ def kind_energies(step: int, tokens: CountedTokens, grams: Sequence[TokenGram]) 
             KindEnergy(
                 step=step,
                 kind=kind,
-                tokens=by_group(tokens, ones * mask),
-                all_tokens=by_group(tokens, ones),
+                tokens=by_group(tokens, live * mask),
+                all_tokens=by_group(tokens, live),
                 energy=by_group(tokens, energy * mask),
                 all_energy=by_group(tokens, energy),
             )
         )
     return tuple(energies)
+
+
+def has_advantage(tokens: CountedTokens) -> Array:
+    """1 where a token can have a gradient, 0 at those of dead groups, [N]."""
+    return (np.abs(tokens.advantages) > 0).astype(np.float64)
 
 
 def token_energy(tokens: CountedTokens, grams: Sequence[TokenGram]) -> Array:

@@ -26,8 +26,8 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
     of_problems: tuple[str, ...] = ()
     if comparison is not None and samples:
         of_problems = (
-            f"Of {comparison.num_prompts} prompts, {len(lost)} that {comparison.first} solved are no longer solved, "
-            f"and {comparison.solved.second_only} are solved that were not.",
+            f"Of {comparison.num_prompts} prompts the samples of {comparison.first} alone solved {len(lost)}, those of "
+            f"{comparison.second} alone {comparison.solved.second_only}.",
         )
     severity, advice = _verdict(comparison)
     return ReportSection(

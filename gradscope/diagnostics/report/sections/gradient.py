@@ -100,7 +100,7 @@ def _verdict(point: RankCurvePoint) -> tuple[Severity, str]:
     severity: Severity = "fine" if ratio.is_defined else "unknown"
     if point.nulls["unweighted"].difference.side_of_zero < 0:
         return severity, "The advantages take directions away: see below what others would have left."
-    return severity, "Nothing to do: the rollouts of a group differ about as much as their number allows."
+    return severity, "Nothing to do: the rollouts of a group do not all pull nearly the same way."
 
 
 def _charts(points: Sequence[RankCurvePoint]) -> tuple[Chart, ...]:
@@ -330,7 +330,7 @@ def _formulations_next(cosines: Mapping[str, float]) -> str:
     if not same and not other:
         return "Log advantages (log_completions=True in TRL): without them there is no update to compare with."
     first = f"The logged update at another step size (cosine from {_SAME} on): {', '.join(same) or 'none'}."
-    return f"{first} Farthest from it, and worth a run: {', '.join(name for _, name in other[:3])}." if other else first
+    return f"{first} A run would differ most under {', '.join(name for _, name in other[:3])}." if other else first
 
 
 def _noise_table(steps: Sequence[StepRows]) -> tuple[ReportTable, ...]:

@@ -160,7 +160,8 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     table = table.select(table.is_complete & (table.size > 1))
     tokens = table.tokens if run.settings.get("loss_type") in BY_TOKEN else None
     unit, weights = ("rollouts", table.size) if tokens is None else ("tokens", tokens)
-    shares = table.mean_by_step(np.where(table.is_dead, 0, weights), weights)
+    is_dead = table.is_dead & (not inputs.degeneracy.has_other_baseline)
+    shares = table.mean_by_step(np.where(is_dead, 0, weights), weights)
     live = {step: 0.0 if math.isnan(share) else share for step, share in shares.items()}
     kl = {gram.step: gram.frac_kl for gram in inputs.grams}
     largest = max((part for part in kl.values() if part is not None), default=0.0)

@@ -50,7 +50,7 @@ def test_each_kind_has_the_parts_of_its_tokens() -> None:
         mask = tokens_in(kind, made)
         part = rows[mask].sum(axis=0)
         assert kind.num_tokens == mask.sum()
-        assert kind.frac_tokens.value == pytest.approx(mask.mean())
+        assert kind.frac_tokens.value == pytest.approx(mask.sum() / np.count_nonzero(tokens.advantages))
         assert kind.energy_share.value == pytest.approx(energy[mask].sum() / energy.sum())
         assert kind.gradient_share.value == pytest.approx(part @ full / (full @ full))
         assert kind.cosine.value == pytest.approx(cosine(part, full))

@@ -30,7 +30,8 @@ def test_problems_that_are_no_longer_solved_are_listed_and_many_are_cut() -> Non
     section = coverage_section(inputs_of(RUN, passk=REPORT, samples=both))
     assert section.tables[-1].rows == (("p1", "1/4", "0/4"), ("p3", "2/4", "0/4"))
     assert section.tables[-1].caption.startswith("Problems that are no longer solved (2);")
-    assert section.findings[-1].startswith("Of 64 prompts, 2 that before.jsonl solved are no longer solved, and 12")
+    assert section.findings[-1].startswith("Of 64 prompts the samples of before.jsonl alone solved 2, those of ")
+    assert section.findings[-1].endswith(" alone 12.")
     number = MAX_PROBLEMS + 5
     both = (samples("before", *[1] * number), samples("after", *[0] * number))
     table = coverage_section(inputs_of(RUN, passk=REPORT, samples=both)).tables[-1]

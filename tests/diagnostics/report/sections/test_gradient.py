@@ -225,7 +225,7 @@ def test_formulations_that_are_the_same_update_are_named() -> None:
     (finding,) = section.findings
     assert finding.startswith("On the same rollouts of 1 step, ")
     assert finding.endswith("nearest to it (1.000).")
-    same, other = section.next_step.split(". Farthest from it, and worth a run: ")
+    same, other = section.next_step.split(". A run would differ most under ")
     assert same.startswith("The logged update at another step size (cosine from 0.99 on): ")
     assert "dr_grpo" in same
     assert len(other.split(", ")) == 3

@@ -127,6 +127,11 @@ def test_the_live_share_is_of_what_the_loss_averages_over(loss_type: str, unit: 
     )
 
 
+def test_groups_that_another_baseline_moves_dilute_nothing() -> None:
+    moved = replace(degeneracy_report(), num_moved=degeneracy_report().num_groups)
+    assert loss_scale_section(inputs_of(run_of(DEAD, LIVE), degeneracy=moved)).tables[0].rows == ((1, 1.0),)
+
+
 @pytest.mark.parametrize("other", [[1.0], [0.0], [None, 1.0], [None, None]])
 def test_a_group_that_cannot_be_judged_is_neither_live_nor_dead(other: list[float | None]) -> None:
     """Of 7 dead groups and 2 single rollouts 11.8 % were live, where `degeneracy` left the two out."""
