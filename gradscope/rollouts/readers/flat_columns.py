@@ -165,8 +165,8 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         if not self.holds_answers:
             return [""] * len(cells)
         return [
-            text_of(whole[len(asked) :] or None) if isinstance(asked, list) and asked else ""
-            for asked, whole in zip(cells, with_answers.cells(name, chosen), strict=True)
+            text_of(full[len(asked) :] or None) if isinstance(asked, list) and asked else ""
+            for asked, full in zip(cells, with_answers.cells(name, chosen), strict=True)
         ]
 
 
