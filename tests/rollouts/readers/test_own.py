@@ -200,10 +200,10 @@ def test_policies_are_numbered_anew(tmp_path: Path) -> None:
 
 
 def test_a_part_is_named_by_its_files_and_never_replaced(tmp_path: Path) -> None:
-    log = write_lines(tmp_path / "my log.jsonl", *[row(1, "a", at, at) for at in (0, 1)])
+    log = write_lines(tmp_path / "my \udcff.jsonl", *[row(1, "a", at, at) for at in (0, 1)])
     run = read_run(log, rewards_only=True)
     part = write_part(run, tmp_path / "parts")
-    assert part.name.startswith("my_log.jsonl-")
+    assert part.name.startswith("my_.jsonl-")
     before = part.read_bytes()
     part.with_name(f".{part.name}.1-abcdef.partial").touch()  # as killed processes leave it
     with pytest.raises(OutputExistsError, match="were reduced before"):
