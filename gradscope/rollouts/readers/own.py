@@ -146,7 +146,8 @@ def write_part(run: Run, folder: Path) -> Path:
 
     written = io.BytesIO()
     text = json.dumps(msgspec.to_builtins(manifest, enc_hook=str))
-    pq.write_table(_arrow(table, names).replace_schema_metadata({_KEY: text}), written, compression="zstd")
+    content = _arrow(table, names).replace_schema_metadata({_KEY: text})
+    pq.write_table(content, written, compression="zstd", write_page_checksum=True)
     atomic_write(path, written.getvalue())
     return path
 

@@ -227,6 +227,19 @@ def test_an_interrupted_reduction_leaves_nothing(tmp_path: Path, monkeypatch: py
     assert_is_the_log(parts_of([LOGS / "art"], tmp_path), LOGS / "art")
 
 
+def test_a_part_with_a_changed_bit_in_its_columns_never_has_other_numbers(tmp_path: Path) -> None:
+    log = write_lines(tmp_path / "log.jsonl", *[row(1, str(at // 4), at % 3, at) for at in range(80)])
+    (part,) = parts_of([log], tmp_path / "parts").iterdir()
+    content, refused = part.read_bytes(), 0
+    for at in range(4, 400, 7):
+        part.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+        try:
+            assert_is_the_log(part.parent, log)
+        except InputError:
+            refused += 1
+    assert refused > 20
+
+
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_file_that_two_parts_hold_is_refused(tmp_path: Path, moved: bool) -> None:
     first = write_lines(tmp_path / "log/1.jsonl", *[row(1, "a", at, at) for at in (0, 1)])

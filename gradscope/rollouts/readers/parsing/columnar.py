@@ -153,6 +153,7 @@ def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
                 _as_parquet(path, stream) if path.suffix == ".arrow" else stream,
                 pre_buffer=False,
                 buffer_size=_BUFFER,
+                page_checksum_verification=True,
                 **how,
             ) as file,
         ):
