@@ -60,7 +60,7 @@ def to_cells(column: pa.Array) -> list[Any]:
     return [values[code] for code in dictionary_codes(column).tolist()]
 
 
-def to_plain(column: pa.Array) -> pa.Array:
+def as_plain_types(column: pa.Array) -> pa.Array:
     """The same without extensions, views and moments at any level, which many functions do not take."""
     while (kind := _plain(column.type)) != column.type:
         column = column.cast(kind)
