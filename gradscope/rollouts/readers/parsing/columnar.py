@@ -13,7 +13,7 @@ import pyarrow as pa
 from gradscope.errors import InputError
 from gradscope.outside.limits import in_mib, max_unpacked, open_file, raise_limits
 from gradscope.results.source import TWICE, first_duplicate
-from gradscope.rollouts.arrays import expanded_bytes, as_plain_types
+from gradscope.rollouts.arrays import as_plain_types, expanded_bytes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 if TYPE_CHECKING:
