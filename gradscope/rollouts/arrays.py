@@ -60,6 +60,29 @@ def to_cells(column: pa.Array) -> list[Any]:
     return [values[code] for code in dictionary_codes(column).tolist()]
 
 
+def as_plain_types(column: pa.Array) -> pa.Array:
+    """The same without extensions, views and moments at any level, which many functions do not take."""
+    while (kind := _plain(column.type)) != column.type:
+        column = column.cast(kind)
+    return column
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.string() if types.is_string_view(kind) else pa.binary()
+    if types.is_temporal(kind):  # without its zone first, which this machine may not know
+        return pa.timestamp(kind.unit) if types.is_timestamp(kind) and kind.tz else pa.string()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if types.is_list(kind) or types.is_large_list(kind):
+        field = kind.value_field.with_type(_plain(kind.value_type))
+        return pa.list_(field) if types.is_list(kind) else pa.large_list(field)
+    return kind
+
+
 def dictionary_codes(column: pa.Array) -> NDArray[np.int64]:
     """Which value of its dictionary each row has; -1 for null, [R]."""
     return to_filled(column.indices.cast(pa.int64()), -1)

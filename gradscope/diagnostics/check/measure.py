@@ -533,7 +533,7 @@ def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) 
             "known does not pass."
         )
     how = f"paired over {len(compared.paired)} prompts" if len(compared.paired) else "not paired by prompt"
-    if compared.by_steps.interval is not None and compared.by_steps == compared.change:
+    if compared.change.interval and compared.after.course and compared.by_steps is compared.change:
         how = f"step by step over {len(compared.after.course)} steps"
     better, change, margin = _better(compared.name), compared.change, compared.margin
     text = (

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gradscope.errors import InputError, UsageError
 from gradscope.machine import trim_heap, without_collection
-from gradscope.outside.limits import require_regular
+from gradscope.outside.limits import open_file, require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.fetch import as_named_run, fetched
 from gradscope.rollouts.groups import reward_table
@@ -233,6 +233,11 @@ def _require_input(path: Path) -> None:
         )
     elif path.is_file() and path.stat().st_size == 0:
         raise InputError(f"The file {path} is empty.", hint="Name a file with at least one row.")
+    elif path.is_file():
+        with open_file(path) as stream:
+            if stream.read(2) in (b"\xff\xfe", b"\xfe\xff"):  # as PowerShell redirects, and spreadsheets save "Unicode"
+                hint = f"Convert it: iconv -f UTF-16 -t UTF-8 {shlex.quote(str(path))}"
+                raise InputError(f"The file {path} is UTF-16, and text is read as UTF-8.", hint=hint)
 
 
 def _refuse_unused(reader: Format | RowFormat, request: ReadRequest) -> None:

@@ -133,7 +133,8 @@ def write_part(run: Run, folder: Path) -> Path:
         numbers_rows=table.first_row is not None,
         policies=table.policies,
     )
-    identity = hashlib.sha256("\n".join(f"{file.path} {file.sha256}" for file in files).encode()).hexdigest()
+    listing = "\n".join(f"{file.path} {file.sha256}" for file in files)
+    identity = hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest()
     stem = re.sub(r"[^\w.-]+", "_", Path(source.path).name) or "log"
     path = folder / f"{stem}-{identity[:_ID_DIGITS]}{SUFFIX}"
     remove_partials(path)
@@ -145,7 +146,8 @@ def write_part(run: Run, folder: Path) -> Path:
 
     written = io.BytesIO()
     text = json.dumps(msgspec.to_builtins(manifest, enc_hook=str))
-    pq.write_table(_arrow(table, names).replace_schema_metadata({_KEY: text}), written, compression="zstd")
+    content = _arrow(table, names).replace_schema_metadata({_KEY: text})
+    pq.write_table(content, written, compression="zstd", write_page_checksum=True)
     atomic_write(path, written.getvalue())
     return path
 

@@ -256,6 +256,7 @@ def test_a_policy_that_wanders_seldom_fails_beside_its_own_recipe(tmp_path: Path
             (verdict,) = check_run(second, settings).verdicts
             failed[drop] += verdict.outcome == "fail"
             assert "by the chance of prompts, samples and steps alone" in verdict.meaning
+            assert "paired over " in verdict.meaning
     assert failed[0.0] <= 1
     assert failed[0.4] >= 7
 

@@ -143,6 +143,12 @@ def test_a_glob_without_matches(tmp_path: Path) -> None:
         read_run(tmp_path / "*.jsonl")
 
 
+@pytest.mark.parametrize(("name", "order"), [("train.log", "le"), ("log.csv", "be")])
+def test_a_file_in_utf_16_gets_a_hint_to_convert_it(tmp_path: Path, name: str, order: str) -> None:
+    (tmp_path / name).write_text("\ufeffstep,prompt,reward\n1,a,1\n", encoding=f"utf-16-{order}")
+    assert "iconv -f UTF-16 -t UTF-8 " in refusal(tmp_path / name, "is UTF-16, and text is read as UTF-8")
+
+
 def test_a_url_made_a_path_gets_a_hint_to_give_text() -> None:
     hint = refusal(Path("s3://bucket/run"), "There is no file or folder s3:/bucket/run")
     assert hint == "Give a URL as text: a Path drops one of its slashes."

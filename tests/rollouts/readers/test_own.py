@@ -200,10 +200,10 @@ def test_policies_are_numbered_anew(tmp_path: Path) -> None:
 
 
 def test_a_part_is_named_by_its_files_and_never_replaced(tmp_path: Path) -> None:
-    log = write_lines(tmp_path / "my log.jsonl", *[row(1, "a", at, at) for at in (0, 1)])
+    log = write_lines(tmp_path / "my \udcff.jsonl", *[row(1, "a", at, at) for at in (0, 1)])
     run = read_run(log, rewards_only=True)
     part = write_part(run, tmp_path / "parts")
-    assert part.name.startswith("my_log.jsonl-")
+    assert part.name.startswith("my_.jsonl-")
     before = part.read_bytes()
     part.with_name(f".{part.name}.1-abcdef.partial").touch()  # as killed processes leave it
     with pytest.raises(OutputExistsError, match="were reduced before"):
@@ -225,6 +225,19 @@ def test_an_interrupted_reduction_leaves_nothing(tmp_path: Path, monkeypatch: py
             write_part(run, tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert_is_the_log(parts_of([LOGS / "art"], tmp_path), LOGS / "art")
+
+
+def test_a_part_with_a_changed_bit_in_its_columns_never_has_other_numbers(tmp_path: Path) -> None:
+    log = write_lines(tmp_path / "log.jsonl", *[row(1, str(at // 4), at % 3, at) for at in range(80)])
+    (part,) = parts_of([log], tmp_path / "parts").iterdir()
+    content, refused = part.read_bytes(), 0
+    for at in range(4, 400, 7):
+        part.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+        try:
+            assert_is_the_log(part.parent, log)
+        except InputError:
+            refused += 1
+    assert refused > 20
 
 
 @pytest.mark.parametrize("moved", [False, True])

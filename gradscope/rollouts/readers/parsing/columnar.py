@@ -13,7 +13,7 @@ import pyarrow as pa
 from gradscope.errors import InputError
 from gradscope.outside.limits import in_mib, max_unpacked, open_file, raise_limits
 from gradscope.results.source import TWICE, first_duplicate
-from gradscope.rollouts.arrays import expanded_bytes
+from gradscope.rollouts.arrays import as_plain_types, expanded_bytes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _batches(
         if left < 0:
             raise InputError(f"{path} unpacks to more than {in_mib(max_unpacked(path))}.", hint=raise_limits(path))
         batch.validate(full=True)  # else text that is not UTF-8 fails where a row of it is made
-        yield batch
+        yield pa.RecordBatch.from_struct_array(as_plain_types(batch.to_struct_array()))
 
 
 @contextmanager
@@ -153,6 +153,7 @@ def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
                 _as_parquet(path, stream) if path.suffix == ".arrow" else stream,
                 pre_buffer=False,
                 buffer_size=_BUFFER,
+                page_checksum_verification=True,
                 **how,
             ) as file,
         ):

@@ -362,8 +362,10 @@ def expand(path: Path) -> tuple[Path, ...]:
         return (path,)
     if path.is_dir():
         with os.scandir(path) as entries:  # unlike Path.iterdir, without a stat for each file
-            named = [entry.name for entry in entries if _suffix_in(entry.name) and entry.is_file()]
-        files = [path / name for name in named if when_copied(name) != "awaited"]
+            named = [(path / entry.name, entry) for entry in entries if _suffix_in(entry.name)]
+        named = [(file, entry) for file, entry in named if when_copied(file.name) != "awaited"]
+        # an entry that links to itself raises where a path is no file
+        files = [file for file, entry in named if entry.is_file(follow_symlinks=False) or file.is_file()]
         saved = [file for file in files if file.suffix == ".arrow"]  # beside descriptions of the dataset
         return tuple(sorted(saved or files, key=natural))
     files = sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural_path)

@@ -249,7 +249,7 @@ def _whole_rows(source: _Source, size: int) -> bytes:
         if cut:
             source.give_back(data[cut:])
             return data[:cut]
-        more = source.read(size) if len(data) <= allowed(MAX_ROW) else b""
+        more = source.read(max(size, len(data))) if len(data) <= allowed(MAX_ROW) else b""
         if not more:
             break
         data += more

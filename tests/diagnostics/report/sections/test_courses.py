@@ -168,7 +168,7 @@ def test_length_and_reward_correlate_within_groups() -> None:
     assert section.findings[2] == "Completions have 5.0 characters on average at step 1 and 5.0 at step 2."
     assert section.next_step.startswith("Read long completions that pass")
     assert [series.values for series in section.charts[0].series] == [(2.5, 2.5), (-2.5, -2.5)]
-    with_dead = courses.length_section(inputs_of(run_of(*GROUPS, group((2, 8), (1, 1), step=3, prompt="dead"))))
+    with_dead = courses.length_section(inputs_of(run_of(*GROUPS, group((2, 8), (1, 1), step=1 << 61, prompt="dead"))))
     assert [series.values[-1] for series in with_dead.charts[0].series] == [None, None]
 
 

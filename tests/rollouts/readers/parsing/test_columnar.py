@@ -132,3 +132,24 @@ def test_a_damaged_dataset_names_its_file(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(columnar, "max_unpacked", lambda path: 60)
     with pytest.raises(InputError, match=r"00001\.arrow unpacks to more than"):
         columnar.read_parquet(file)
+
+
+_FAR = pa.array([1 << 61, 1 << 61, 2 << 61])
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        pa.array(["a", "a", "b"], pa.string_view()),
+        pa.array([b"a", b"a", b"b"], pa.binary_view()),
+        pa.ExtensionArray.from_storage(pa.opaque(pa.string(), "a", "b"), pa.array(["a", "a", "b"])),
+        _FAR.cast(pa.timestamp("ms")),
+        _FAR.cast(pa.timestamp("us", tz="Mars/Base")),
+        pa.array([["a"], ["a"], ["b"]], pa.list_(pa.string_view())),
+        pa.array([{"a": 1}, {"a": 1}, {"a": 2}]).cast(pa.struct([("a", pa.timestamp("s", tz="Mars/Base"))])),
+    ],
+    ids=lambda prompts: str(prompts.type),
+)
+def test_a_prompt_is_of_any_type_that_arrow_has(tmp_path: Path, prompts: pa.Array) -> None:
+    pq.write_table(pa.table({"prompt_id": prompts, "time": prompts, "reward": [1.0, 0, 1]}), tmp_path / "a.parquet")
+    assert [group.rewards for group in read_run(tmp_path / "a.parquet").groups] == [(1.0, 0.0), (1.0,)]

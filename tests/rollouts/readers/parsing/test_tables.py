@@ -317,3 +317,10 @@ def test_a_metric_that_is_not_finite_is_so_at_its_step_alone(layout: str, tmp_pa
     metrics = read_run(tmp_path / "trainer_state.json", metrics_alone=True).metrics
     assert [step for step, of_step in metrics.items() if not math.isfinite(of_step["loss"])] == [3]
     assert len(metrics) == 20
+
+
+def test_a_link_to_itself_is_no_file_of_a_folder(tmp_path: Path) -> None:
+    read(tmp_path, "step,completion,reward\n1,a,1\n")
+    (tmp_path / "b.csv").symlink_to("b.csv")
+    (tmp_path / "c.csv").symlink_to("a.csv")
+    assert tables.expand(tmp_path) == (tmp_path / "a.csv", tmp_path / "c.csv")

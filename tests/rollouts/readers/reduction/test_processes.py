@@ -252,3 +252,12 @@ def test_what_goes_wrong_in_a_process_is_raised(tmp_path: Path) -> None:
     files = write(tmp_path, LINE * 20)
     with pytest.raises(FileNotFoundError):
         list(scan_files(files, lambda file: file.unlink(missing_ok=True) or OF_LINES, {}))  # type: ignore[func-returns-value]
+
+
+def test_a_large_cell_is_searched_through_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, sizes = processes._Source(io.BytesIO(HEAD.encode() + b"x" * 100_000), is_packed=False), list[int]()
+    read = source.read
+    monkeypatch.setattr(source, "read", lambda size: sizes.append(size) or read(size))
+    assert processes._whole_rows(source, 100).decode() == HEAD
+    assert len(processes._whole_rows(source, 100)) == 100_000
+    assert len(sizes) < 20
