@@ -6,6 +6,7 @@ pyarrow's own ways look for pandas first, and importing it takes as long as hund
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import ne
@@ -60,9 +61,12 @@ def to_cells(column: pa.Array) -> list[Any]:
     return [values[code] for code in dictionary_codes(column).tolist()]
 
 
+_SPECIAL = re.compile("extension|view|date|time|duration|interval")  # types that are not plain, or names within others
+
+
 def as_plain_types(column: pa.Array) -> pa.Array:
     """The same without extensions, views and moments at any level, which many functions do not take."""
-    while (kind := _plain(column.type)) != column.type:
+    while _SPECIAL.search(str(column.type)) and (kind := _plain(column.type)) != column.type:
         column = column.cast(kind)
     return column
 

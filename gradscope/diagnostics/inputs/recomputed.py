@@ -23,7 +23,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.checkpoint import FloatName, stored_dtype
-from gradscope.gradients.model.policy import MeasuredPolicy, load_measured_policy
+from gradscope.gradients.model.policy import MeasuredPolicy, TrainedDtypes, load_measured_policy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import (
     PreparedStep,
@@ -510,8 +510,10 @@ def policy_of(
         first=first,
         # other trainers give the model each token's own position
         padding=TrainerPadding.from_settings(run.settings) if run.trained_by_trl else None,
-        rounded=_trained_dtype(run),  # what training started from may have been converted on loading
-        float32_head=bool(run.settings.get("cast_lm_head_to_fp32", False)),
+        trained=TrainedDtypes(
+            weights=_trained_dtype(run),  # what training started from may have been converted on loading
+            float32_head=bool(run.settings.get("cast_lm_head_to_fp32", False)),
+        ),
     )
 
 

@@ -158,6 +158,17 @@ class MeasuredPolicy(Struct, frozen=True, kw_only=True):
         )
 
 
+class TrainedDtypes(Struct, frozen=True, kw_only=True):
+    """The dtypes that a trainer had weights in."""
+
+    weights: checkpoint.FloatName = "float32"  # of all of them
+    float32_head: bool = False
+    """Whether a model's output layer was in float32 all the same (TRL's ``cast_lm_head_to_fp32``)."""
+
+
+FLOAT32 = TrainedDtypes()
+
+
 def load_measured_policy(
     weights: WeightsRef,
     *,
@@ -167,8 +178,7 @@ def load_measured_policy(
     reference: Sequence[tuple[WeightsRef, float]] = (),
     first: WeightsRef | None = None,
     padding: TrainerPadding | None = None,
-    rounded: checkpoint.FloatName = "float32",
-    float32_head: bool = False,
+    trained: TrainedDtypes = FLOAT32,
 ) -> MeasuredPolicy:
     """Load a set of weights for gradient computations, in evaluation mode; safetensors only, no code is run.
 
@@ -183,8 +193,7 @@ def load_measured_policy(
             first update. A fresh adapter changes nothing, so its base serves; a run that went on from a trained adapter
             has that adapter as its reference.
         padding: How the trainer padded its rows; None: it gave the model each token's own position.
-        rounded: The dtype that the trainer had its weights in, to which those of another are rounded first.
-        float32_head: Whether a model's output layer was in float32 all the same (TRL's ``cast_lm_head_to_fp32``).
+        trained: The dtypes that the trainer had its weights in, to which those of another are rounded first.
         first: The weights before the first update, where they are known. Where an architecture leaves the padding
             token's embedding without a gradient, a model's configuration names that token; a checkpoint's names the
             tokenizer's, which TRL writes after loading. For an adapter's see :func:`checkpoint.load_adapter`.
@@ -201,7 +210,7 @@ def load_measured_policy(
         if built is not None and first is not None and first.kind == "full":
             token_embedding(model).padding_idx = checkpoint.padding_id(first.path)
         candidates = tuple(dict.fromkeys([padding_row(model), built, None, *_default_padding(model, built)]))
-    model = _as_trained(model, weights, at, rounded, float32_head=float32_head)
+    model = _as_trained(model, weights, at, trained)
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
     loaded = {name: parameter.dtype for name, parameter in model.named_parameters()}
@@ -220,7 +229,7 @@ def load_measured_policy(
         kind=weights.kind,
         device=at,
         dtype=coarsest_dtype(model),
-        reference=_reference(reference, wanted, at, rounded) if reference else None,
+        reference=_reference(reference, wanted, at, trained) if reference else None,
         padding=padding,
         padding_rows=candidates,
         in_float32=in_float32,
@@ -233,16 +242,14 @@ def coarsest_dtype(model: nn.Module) -> torch.dtype:
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
-def _as_trained(
-    model: Any, weights: WeightsRef, device: torch.device, rounded: checkpoint.FloatName, *, float32_head: bool = False
-) -> Any:
+def _as_trained(model: Any, weights: WeightsRef, device: torch.device, trained: TrainedDtypes) -> Any:
     """A model on its device, in evaluation mode, its weights rounded to a dtype; of an adapter's, only the base's."""
     checkpoint.require_finite(model, str(weights.path))
     with torch.no_grad():
-        for parameter in model.parameters() if rounded != "float32" else ():
+        for parameter in model.parameters() if trained.weights != "float32" else ():
             if weights.kind == "full" or not parameter.requires_grad:
-                parameter.copy_(parameter.to(_DTYPES[rounded]))
-    if float32_head and weights.kind == "full" and rounded != "float32":
+                parameter.copy_(parameter.to(_DTYPES[trained.weights]))
+    if trained.float32_head and weights.kind == "full" and trained.weights != "float32":
         _in_float32(model.get_output_embeddings(), token_embedding(model), weights.path)
     return model.to(device).eval()
 
@@ -290,7 +297,7 @@ def _reference(
     mixed: Sequence[tuple[WeightsRef, float]],
     dtype: torch.dtype | None,
     device: torch.device,
-    rounded: checkpoint.FloatName,
+    trained: TrainedDtypes,
 ) -> Any:
     """The weights before the first update with later mixtures; None for an adapter that changes nothing yet."""
     (initial, _), *later = mixed
@@ -312,7 +319,7 @@ def _reference(
             with torch.no_grad():  # as TRL's callback does
                 for name, parameter in own.items():
                     parameter.mul_(1.0 - share).add_(later_values[name], alpha=share)
-    return _as_trained(model, initial, device, rounded).requires_grad_(False)
+    return _as_trained(model, initial, device, trained).requires_grad_(False)
 
 
 def token_sequences(

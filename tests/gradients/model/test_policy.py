@@ -16,6 +16,7 @@ from torch import nn
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.policy import (
+    TrainedDtypes,
     _built_for,
     _default_padding,
     _longest_sequence,
@@ -71,7 +72,9 @@ def rewrite(path: Path, change) -> None:
 def test_an_output_layer_in_float32_keeps_its_digits_beside_weights_in_less(tmp_path, name, dtype):
     tiny_model(name).save_pretrained(tmp_path)
     head = load_measured_policy(full(tmp_path)).model.lm_head.weight
-    policy = load_measured_policy(full(tmp_path), dtype=dtype, rounded="bfloat16", float32_head=True)
+    policy = load_measured_policy(
+        full(tmp_path), dtype=dtype, trained=TrainedDtypes(weights="bfloat16", float32_head=True)
+    )
     assert torch.equal(policy.model.lm_head.weight, head)
     assert policy.model.model.embed_tokens.weight.dtype == (torch.float32 if name.startswith("qwen3") else policy.dtype)
     inner = policy.model.model.layers[0].mlp.up_proj.weight
@@ -157,10 +160,13 @@ def test_a_default_beyond_the_vocabulary_is_no_row():
 
 
 def test_weights_of_another_dtype_are_rounded_to_the_trainers_and_an_adapter_is_not(saved, adapter):
-    exact, rounded = load_measured_policy(full(saved)), load_measured_policy(full(saved), rounded="bfloat16")
+    exact, rounded = (
+        load_measured_policy(full(saved)),
+        load_measured_policy(full(saved), trained=TrainedDtypes(weights="bfloat16")),
+    )
     for name, parameter in exact.trainable.items():
         assert torch.equal(rounded.trainable[name], parameter.to(torch.bfloat16).float())
-    adapted_model = load_measured_policy(lora(adapter, str(saved)), rounded="bfloat16").model
+    adapted_model = load_measured_policy(lora(adapter, str(saved)), trained=TrainedDtypes(weights="bfloat16")).model
     for name, parameter in adapted_model.named_parameters():
         assert ("lora_" in name) != torch.equal(parameter, parameter.to(torch.bfloat16).float()), name
 
