@@ -215,7 +215,7 @@ def _naming_non_finite(run: Run) -> Run:
             sentence = f"The trainer logged {name} as {word} at step {first}{rest}."
             reports.setdefault((steps.tobytes(), values.tobytes()), (first, sentence))
     sentences = tuple(sentence for _, sentence in sorted(reports.values(), key=itemgetter(0)))
-    return run.with_missing(*sentences) if sentences else run
+    return run.with_missing(*sentences)
 
 
 def _require_input(path: Path) -> None:
