@@ -168,7 +168,9 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
     yield ReportSection(
         name="rollouts",
         question="What would rollouts add?",
-        missing=next(iter(run.source.missing), "Rollouts were not logged."),
+        missing=next(
+            (text for text in run.source.missing if text.startswith("Metrics alone")), "They were not logged."
+        ),
     )
 
 

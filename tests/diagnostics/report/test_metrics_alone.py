@@ -19,7 +19,9 @@ def metrics_alone(**courses: tuple[float, ...]) -> Run:
         for step in range(num_steps)
     }
     run = run_of(metrics=metrics)
-    return replace(run, source=replace(run.source, kind="metrics", missing=("Log rollouts.",)))
+    return replace(
+        run, source=replace(run.source, kind="metrics", missing=("No mean reward.", "Metrics alone: log rollouts."))
+    )
 
 
 def sections_of(run: Run) -> dict[str, ReportSection]:
@@ -36,7 +38,7 @@ def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
     report, sections = report_of_metrics(run, "a run"), sections_of(run)
     assert list(sections) == ["courses", "norm", "signal", "generation", "rollouts"]
     assert [one.severity for one in sections.values()] == ["unknown", "look", "problem", "look", "unknown"]
-    assert sections["rollouts"].missing == "Log rollouts."
+    assert sections["rollouts"].missing == "Metrics alone: log rollouts."
     assert sections["norm"].findings[0].startswith("Step 13 stands out: grad_norm 9, 81.8 times the 0.11 of the 11")
     assert sections["norm"].findings[1] == "The largest gradient norm is 9, at step 13."
     assert [one.title for one in report.strip] == ["no gradient", "mean reward", "cut off", "gradient norm"]

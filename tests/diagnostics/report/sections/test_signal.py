@@ -13,16 +13,23 @@ from tests.diagnostics.report.sections.made_up_inputs import inputs_of
 from tests.render.examples import degeneracy_report, with_steps
 
 
-def with_course(*shares: float) -> DegeneracyReport:
+def with_course(*shares: float | None) -> DegeneracyReport:
     report = degeneracy_report(num_steps=len(shares))
     zero = Estimate.exact(0.0)
     kinds = {"frac_all_fail": zero, "frac_all_pass": zero, "frac_tied": zero}
     rows = zip(report.by_step, shares, strict=True)
-    steps = tuple(replace(row, frac_reward_zero_std=Estimate.exact(share), **kinds) for row, share in rows)
+    steps = tuple(
+        replace(
+            row,
+            frac_reward_zero_std=Estimate.undefined_because("no group") if share is None else Estimate.exact(share),
+            **kinds,
+        )
+        for row, share in rows
+    )
     return replace(with_steps(report, steps), findings=("First.", "Second."))
 
 
-def trend_of(*shares: float) -> tuple[str, ...]:
+def trend_of(*shares: float | None) -> tuple[str, ...]:
     return signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=with_course(*shares))).findings
 
 
@@ -36,6 +43,7 @@ def test_the_trend_stands_second_with_its_direction_and_its_bounds() -> None:
         "From step 1 to 3 the share changes by +0.0 points along its line [-100.0, +100.0], so its direction is "
         "undecided."
     )
+    assert trend_of(0.1, 0.2, 0.31, 0.4, None)[1] == trend  # a step without a group to judge
     assert trend_of(0.0, 0.0, 0.0, 0.0) == ("First.", "Second.")
     assert trend_of(0.1, 0.2) == ("First.", "Second.")
 
