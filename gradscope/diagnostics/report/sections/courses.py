@@ -248,9 +248,9 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     columns = (lengths.values, lengths.rewards, lengths.groups, lengths.prompts)
     correlation = correlation_within(*(column[lengths.values > 0] for column in columns))
     # the difference of both lines has the sign of the step's covariance
-    steps, of_step = np.unique(lengths.steps, return_inverse=True)
-    mean_lengths = np.bincount(of_step, lengths.values) / np.bincount(of_step)
-    change = level_change(dict(zip(steps.tolist(), mean_lengths.tolist(), strict=True)))
+    unique_steps, of_step = np.unique(lengths.steps, return_inverse=True)
+    mean_lengths, steps = np.bincount(of_step, lengths.values) / np.bincount(of_step), unique_steps.tolist()
+    change = level_change(dict(zip(steps, mean_lengths.tolist(), strict=True)))
     direction = 0 if abs(correlation.value or 0.0) < _SMALL else correlation.side_of_zero
     apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
