@@ -402,11 +402,11 @@ def _odd_advantages(groups: RewardTable, logged: Sequence[RolloutGroup]) -> dict
     by_token = 0 if isinstance(logged, GroupsOfTable) else sum(map(_is_moved_by_token, logged))
     if groups.advantage is None:
         return {"num_moved": by_token}
-    deviation = groups.reward - np.repeat(groups.sums(groups.reward) / groups.size, groups.size)
-    along = groups.sums(np.nan_to_num(groups.advantage * deviation))
+    advantage = np.nan_to_num(groups.advantage)
+    deviation = np.nan_to_num(groups.reward - np.repeat(groups.sums(groups.reward) / groups.size, groups.size))
+    along, squares = groups.sums(advantage * deviation), groups.sums(advantage**2)
     are_zero = groups.sums(groups.advantage != 0) == 0
-    squares = groups.sums(np.nan_to_num(groups.advantage) ** 2)
-    is_bent = along**2 < _ON_A_LINE * squares * groups.sums(np.nan_to_num(deviation) ** 2)
+    is_bent = along**2 < _ON_A_LINE * squares * groups.sums(deviation**2)
     sizes = np.sqrt(squares / groups.size)
     are_moved = sizes > _NOT_ROUNDING * np.sqrt(np.mean(sizes**2))  # as by another baseline than the group's mean
     return {
