@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.policy import load_measured_policy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
@@ -28,7 +29,8 @@ def prepared(
         completion_ids=ids if exact and is_full else None,
     )
     run = read_run(folder / "run", read)
-    policy = load_measured_policy(run.weights_before(weights_of or step), device="cpu")
+    padding = TrainerPadding.from_settings(run.settings)
+    policy = load_measured_policy(run.weights_before(weights_of or step), device="cpu", padding=padding)
     made = prepare_step(policy, run.groups_at(step), Objective.from_settings(run.settings))
     return made, run.metrics[step]["grad_norm"]
 
