@@ -352,7 +352,7 @@ class StepValues(Mapping[int, float]):
 
     @classmethod
     def of(cls, values: Mapping[int, float]) -> StepValues:
-        """The same numbers; a course is itself."""
+        """The same numbers; such as are in arrays already as they are."""
         if isinstance(values, cls):
             return values
         steps = np.fromiter(values, np.int64, len(values))

@@ -146,6 +146,15 @@ def test_all_steps_of_a_document_are_read_at_once(tmp_path: Path, monkeypatch: p
     assert len(read) == before + 1
 
 
+def test_a_shorter_table_in_place_of_the_one_that_was_read_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "1.parquet"
+    pq.write_table(pa.Table.from_pylist(rows(IN_ORDER)), path)
+    run = read_run(path)
+    pq.write_table(pa.Table.from_pylist(rows([1])), path)
+    with pytest.raises(InputError, match="Step 8 does not have the rollouts any more that it had"):
+        run.groups_at(8)
+
+
 def test_a_log_that_was_changed_in_between_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "1.jsonl"
     path.write_text(lines(IN_ORDER))

@@ -87,10 +87,9 @@ def first_rows(metadata: pq.FileMetaData) -> list[int]:
 def parquet_rows_in(path: Path, start: int, end: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a Parquet file from one up to another, counted from 0, each with its ``file:row``."""
     with open_parquet(path) as file:
-        groups = [
-            group for group, rows in enumerate(pairwise(first_rows(file.metadata))) if rows[0] < end and start < rows[1]
-        ]
-        number = first_rows(file.metadata)[groups[0]]
+        bounds = first_rows(file.metadata)
+        groups = [group for group, (low, high) in enumerate(pairwise(bounds)) if low < end and start < high]
+        number = bounds[groups[0]] if groups else end  # the file may be shorter than it was
         for batch in _batches(path, file, row_groups=groups):
             if number >= end:
                 break
