@@ -65,11 +65,12 @@ def parquet_batches(
     kinds = {} if twice else {name: file.schema_arrow.field(name).type for name in chosen}
     folded = [name for name, kind in kinds.items() if kind in (pa.string(), pa.large_string())]
     rows_of, at_once = max(metadata.num_rows, 1), _rows_at_once(metadata, _CHUNK if names is None else _MANY)
+    bounds = first_rows(metadata)
     with open_parquet(path, read_dictionary=folded) as file:
         done = 0
         for batch in _batches(path, file, columns=[] if twice else chosen, size=at_once, texts=texts):
             done += batch.num_rows
-            yield batch, size * done // rows_of, first_rows(metadata), twice
+            yield batch, size * done // rows_of, bounds, twice
 
 
 def _rows_at_once(metadata: pq.FileMetaData, most: int) -> int:
