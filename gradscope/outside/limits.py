@@ -13,6 +13,7 @@ import signal
 import stat
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -172,14 +173,19 @@ def max_unpacked(path: Path) -> int:
     return max(allowed(MAX_UNPACKED), allowed(MAX_RATIO) * path.stat().st_size)
 
 
-class Unpacked(io.RawIOBase):
-    """A decompressed stream that ends in an error where more comes out of it than may."""
+_PIECE = 1 << 16  # bytes decompressed at once; so many may be lost before the damage
 
-    def __init__(self, stream: IO[bytes], path: Path) -> None:
+
+class Unpacked(io.RawIOBase):
+    """A decompressed stream that ends where its file is cut off, and in an error where more comes out than may."""
+
+    def __init__(self, stream: io.BufferedIOBase, path: Path) -> None:
         """Nothing is read yet of ``stream``, which gives the decompressed bytes of the file ``path``."""
         self._stream = stream
         self._path = path
         self._left = max_unpacked(path)
+        self.failure: Exception | None = None
+        """Why the rest cannot be decompressed; raised while reading, it would cost the bytes before it, too."""
 
     def readable(self) -> bool:
         """Yes."""
@@ -191,7 +197,10 @@ class Unpacked(io.RawIOBase):
         Raises:
             InputError: They are more than :func:`max_unpacked`.
         """
-        data = self._stream.read(len(buffer))
+        try:
+            data = b"" if self.failure else self._stream.read1(min(len(buffer), _PIECE))
+        except (OSError, EOFError, zlib.error) as error:
+            data, self.failure = b"", error
         self._left -= len(data)
         if self._left < 0:
             raise InputError(

@@ -193,10 +193,7 @@ def opened(file: Path) -> MetricFile | None:
     if when_copied(file.name) == "awaited":
         return None
     with named_if_unreadable(file), open_bytes(file) as stream:
-        try:
-            first = stream.read(64).removeprefix(BOM).lstrip()
-        except EOFError:  # a compressed file that is cut off: judged by the rows that can be read
-            first = b""
+        first = stream.read(64).removeprefix(BOM).lstrip()
     if ".tfevents." in file.name:
         return MetricFile("TensorBoard's events", file, _events, is_loggers=True)
     if first.startswith(WANDB_START):

@@ -54,15 +54,25 @@ BOM = b"\xef\xbb\xbf"  # the byte-order mark of UTF-8
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """A file's bytes, decompressed where its name ends in ``.gz`` or ``.zst``, up to a limit."""
+    """A file's bytes, decompressed where its name ends in ``.gz`` or ``.zst``, up to a limit.
+
+    Where a file is cut off they end early, which :func:`raise_if_cut_off` reports.
+    """
     if path.suffix not in COMPRESSED or _is_plain(path):
         return open_file(path)
     require_regular(path)
     if path.suffix == ".gz":
-        packed = cast(IO[bytes], gzip.GzipFile(path))
+        packed = cast(io.BufferedIOBase, gzip.GzipFile(path))
     else:
-        packed = cast(IO[bytes], pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))
+        packed = cast(io.BufferedIOBase, pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))
     return io.BufferedReader(Unpacked(packed, path), 1 << 20)
+
+
+def raise_if_cut_off(stream: IO[bytes]) -> None:
+    """Raise the error at which a stream of :func:`open_bytes` ended, if it did not reach the file's end."""
+    raw = getattr(stream, "raw", None)
+    if isinstance(raw, Unpacked) and raw.failure is not None:
+        raise raw.failure
 
 
 def _is_plain(path: Path) -> bool:
@@ -88,6 +98,7 @@ def _sized_lines(path: Path) -> Iterator[tuple[bytes, int]]:
                 rest = stream.readline(size)
                 passed += len(rest)
             yield line, len(line) + passed
+        raise_if_cut_off(stream)
 
 
 def document_bytes(path: Path) -> bytes | None:
@@ -95,6 +106,7 @@ def document_bytes(path: Path) -> bytes | None:
     size = allowed(MAX_ROW)
     with named_if_unreadable(path), open_bytes(path) as stream:
         data = stream.read(size + 1)
+        raise_if_cut_off(stream)
     return None if len(data) > size else data.removeprefix(BOM)
 
 

@@ -150,6 +150,7 @@ def blocks_in(
                     yield LineBlock(data=data[:cut] if data[cut:] else data, offset=offset, end=offset + cut)
                 if data[cut:]:  # a line without an end is the last of its file, or too long
                     yield LineBlock(data=data[cut:], offset=offset + cut, end=at, is_open=True)
+            tables.raise_if_cut_off(stream)
     except InputError as error:
         yield LineBlock(data=b"", offset=at, end=at, lost=error)
     except (OSError, EOFError, zlib.error) as error:

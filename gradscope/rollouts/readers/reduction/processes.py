@@ -179,6 +179,7 @@ def csv_blocks(
                 bounds=bounds + source.at - len(data),
                 alone=partial(rows.parse_row, data, bounds),
             )
+        tables.raise_if_cut_off(stream)
 
 
 class _Source:

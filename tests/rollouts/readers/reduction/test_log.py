@@ -1,6 +1,7 @@
 """The reduction answers as the row reader does, whatever is in the files."""
 
 import gzip
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -295,6 +296,23 @@ def test_a_damaged_file_is_set_aside_and_named(tmp_path: Path, kind: str) -> Non
         assert damaged.name in source.quarantined.lost[0]
     with pytest.raises(InputError, match=damaged.name):
         read_run(damaged, rewards_only=True)
+
+
+@pytest.mark.parametrize("rewards_only", [True, False])
+@pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst", "csv.gz"])
+def test_of_a_compressed_file_that_is_cut_off_the_rows_before_are_read(
+    tmp_path: Path, kind: str, rewards_only: bool
+) -> None:
+    rows = [(f"q{row // 4}", hashlib.sha256(bytes([row % 256, row >> 8])).hexdigest(), row % 2) for row in range(4000)]
+    if kind == "csv.gz":
+        text = "prompt,completion,reward\n" + "".join(f"{p},{c},{r}\n" for p, c, r in rows)
+    else:
+        text = "".join(json.dumps({"prompt": p, "completion": c, "reward": r}) + "\n" for p, c, r in rows)
+    packed = pa.compress(text.encode(), codec="gzip" if kind.endswith("gz") else "zstd", asbytes=True)
+    (tmp_path / f"1.{kind}").write_bytes(packed[: len(packed) // 2])
+    source = read_run(tmp_path / f"1.{kind}", rewards_only=rewards_only).source
+    assert 1000 < source.num_rows < 3000
+    assert source.quarantined.lost[0].startswith(f"{tmp_path / f'1.{kind}'} cannot be read")
 
 
 def test_rollouts_of_one_reward_are_one_object(tmp_path: Path) -> None:
