@@ -123,11 +123,16 @@ class TrainerArithmetic(Struct, frozen=True, kw_only=True):
         """The arithmetic of a trainer's arguments, TRL's defaults where they are not known."""
         half = torch.float16 if settings.get("fp16") else torch.bfloat16 if settings.get("bf16", True) else None
         rows = settings.get("per_device_train_batch_size")
+        config = model.config.get_text_config()  # type: ignore[attr-defined]
+        coefficient = 0.0
+        if hasattr(config, "output_router_logits"):
+            own = getattr(config, "router_aux_loss_coef", 0.0)
+            coefficient = settings.get("router_aux_loss_coef", own)
         return cls(
             autocast=half,
             micro_batch=rows if isinstance(rows, int) and rows > 0 else None,
             float32_head=bool(settings.get("cast_lm_head_to_fp32", False)),
-            router_coefficient=_router_coefficient(settings, model),
+            router_coefficient=float(coefficient),
         )
 
     def is_reduced(self, policy: MeasuredPolicy) -> bool:
@@ -214,15 +219,6 @@ def trained_norms(
         resolution=resolution,
         num_ties=prepared.plan.num_ties,
     )
-
-
-def _router_coefficient(settings: TrainerSettings, model: object) -> float:
-    """The coefficient of the arguments, else the model's own; 0 where the model returns no router logits."""
-    config = model.config.get_text_config()  # type: ignore[attr-defined]
-    if not hasattr(config, "output_router_logits"):
-        return 0.0
-    coefficient = settings.get("router_aux_loss_coef")
-    return float(getattr(config, "router_aux_loss_coef", 0.0) if coefficient is None else coefficient)
 
 
 def _orders(plan: RowPlan, micro_batch: int | None, number: int, seed: int) -> list[list[int]]:
@@ -391,7 +387,10 @@ class Assumption(Struct, frozen=True, kw_only=True):
 
 def other_assumptions(prepared: PreparedStep, frozen: frozenset[str], start: Assumption) -> list[Assumption]:
     """The other ways in which a step may have been trained, fewest changes first."""
-    rows = dict.fromkeys([start.padding_row, *_padding_rows(prepared)])
+    # other tokens whose embedding may have got no gradient, where that makes a difference to the step
+    candidates = prepared.policy.padding_rows
+    read = {token for of in prepared.plan.sequences for token in (*of.prompt_ids, *of.completion_ids)[:-1]}
+    rows = dict.fromkeys([start.padding_row, *(candidates if read.intersection(candidates) else ())])
     sets = dict.fromkeys([frozenset[str](), frozen])
     every = [Assumption(padding_row=row, frozen=left_out) for left_out in sets for row in rows]
     return [assumption for assumption in every if assumption != start]
@@ -417,13 +416,6 @@ def unchanged(policy: MeasuredPolicy, other: MeasuredPolicy) -> frozenset[str]:
         and true_in_all_processes(torch.equal(local_tensor(tensor), local_tensor(other.trainable[name])))
     ]
     return frozenset() if len(same) == len(policy.trainable) else frozenset(same)
-
-
-def _padding_rows(prepared: PreparedStep) -> Sequence[int | None]:
-    """Tokens whose embedding may have got no gradient, where that makes a difference to the step."""
-    sequences, rows = prepared.plan.sequences, prepared.policy.padding_rows
-    read = {token for s in sequences for token in (*s.prompt_ids, *s.completion_ids)[:-1]}
-    return rows if any(row in read for row in rows) else ()
 
 
 # TRL's output layer, where it is not a model's own.
