@@ -298,16 +298,11 @@ def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOp
     """
     ends = f":{steps[0]}" if steps is not None and len(steps) == 1 else ""  # a bare number is a budget
     selector = "" if steps is None else f"@{as_ranges(steps)}{ends}"
-    options = [word for flag, value in (*read.spelled(), *_spelled(engine)) for word in (flag, value)]
+    carried, defaults = options_of(EngineOptions), EngineOptions()
+    values = {name: getattr(engine, name) for name in _CARRIED}
+    of_engine = [(carried[name].flags[0], str(of)) for name, of in values.items() if of != getattr(defaults, name)]
+    options = [word for flag, value in (*read.spelled(), *of_engine) for word in (flag, value)]
     return shlex.join(["gradscope", "check", str(path), *options, "--require", f"frac_replay_mismatch{selector} == 0"])
-
-
-def _spelled(engine: EngineOptions) -> Iterator[tuple[str, str]]:
-    options, defaults = options_of(EngineOptions), EngineOptions()
-    for name in _CARRIED:
-        value = getattr(engine, name)
-        if value != getattr(defaults, name):
-            yield options[name].flags[0], str(value)
 
 
 def replay_run(

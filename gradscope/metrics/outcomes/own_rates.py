@@ -98,10 +98,7 @@ def _ends(step: Counts, unit: Counts, fewest: int) -> Counts:
 def _predictions(
     block: Counts, unit: Counts, size_index: Counts, rate: Array, sizes: Counts
 ) -> tuple[Counts, Counts, Array, Array]:
-    """Sums over the groups of each block of their prediction: of all, [B], and without each of its prompts, [m].
-
-    Before them the block and the number of each such prompt, block after block, [m].
-    """
+    """The block and number of each prompt, [m], and sums of its block's predictions, all [B] and without it [m]."""
     num_units = int(unit.max()) + 1
     pairs, index = np.unique(block * num_units + unit, return_inverse=True)
     of_block, of_unit = np.divmod(pairs, num_units)
@@ -147,13 +144,10 @@ def _side_by_side(values: Array, num_members: Counts) -> Array:
 
 
 def _leave_one_out_products(values: Array, order: int) -> Array:
-    """Sums over all choices of k different values of their product, k up to ``order``.
-
-    The coefficients of prod (1 + z_i t), by a tree of products: upward for all values, downward for all but one. There
-    is no subtraction, so nothing cancels. Of many values the coefficients come from sums of powers (Newton's
-    identities), and each value is divided out, at a fraction of the work. From non-negative values of each block, [B,
-    m]: of all of them, then without each, [B, 1 + m, 1 + K].
-    """
+    """Sums of products over all choices of k of [B, m] values, k up to K, all and without each, [B, 1 + m, 1 + K]."""
+    # The coefficients of prod (1 + z_i t), by a tree of products: upward for all values, downward for all but one.
+    # There is no subtraction, so nothing cancels. Of many values the coefficients come from sums of powers (Newton's
+    # identities), and each value is divided out, at a fraction of the work.
     num_blocks, most = values.shape
     if most >= _MANY * order**2:
         return _by_division(values, order)
