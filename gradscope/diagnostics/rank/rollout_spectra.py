@@ -341,7 +341,7 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
             )
         label = self._label(part, "token", (len(inside), gram.num_columns))
         spectrum = spectrum_of(weighted, label, how.value_error, nulls=mean_null_ranks(drawn), tokens=how)
-        return _TokenPart(spectrum=spectrum, nulls={name: drawn_counts(values)[0] for name, values in drawn.items()})
+        return spectrum, {name: drawn_counts(values)[0] for name, values in drawn.items()}
 
     def _label(self, part: SubGroup, rows: RowKind, shape: tuple[int, int]) -> SpectrumLabel:
         return SpectrumLabel(
@@ -406,15 +406,11 @@ def token_spectra(
         for part, advantages in zip(parts, weights, strict=True)
         if only is None or part.group_id in only
     ]
-    sizes = sorted({token_part.spectrum.label.group_size for token_part in token_parts})
-    points = [
-        _point(
-            [token_part for token_part in token_parts if token_part.spectrum.label.group_size == size],
-            by_group=only is not None,
-        )
-        for size in sizes
-    ]
-    return [token_part.spectrum for token_part in token_parts], points
+    spectra = [spectrum for spectrum, _ in token_parts]
+    of_size: dict[int, list[_TokenPart]] = {size: [] for size in sorted({of.label.group_size for of in spectra})}
+    for token_part in token_parts:
+        of_size[token_part[0].label.group_size].append(token_part)
+    return spectra, [_point(alike, by_group=only is not None) for alike in of_size.values()]
 
 
 def _token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Array, advantage: str) -> Array:
@@ -425,29 +421,26 @@ def _token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Ar
     return -np.array([by_rollout.get(rollout, 0.0) for rollout in table.rollouts.tolist()]) * table.score_weights
 
 
-class _TokenPart(Struct, frozen=True, kw_only=True):
-    """One part of a group: its spectrum, and the counts of its nulls [4]."""
-
-    spectrum: GradientSpectrum
-    nulls: Mapping[str, Array]
+_TokenPart = tuple[GradientSpectrum, Mapping[str, Array]]
+"""Of one part of a group its spectrum, and the counts of its nulls [4]."""
 
 
 def _point(parts: Sequence[_TokenPart], *, by_group: bool) -> TokenRankPoint:
     """Ranks of one step, advantage and group size, averaged over the live groups."""
-    spectra = [part.spectrum for part in parts]
+    spectra = [spectrum for spectrum, _ in parts]
     label = spectra[0].label
-    live = [part for part in parts if part.spectrum.ranks.effective_rank.is_defined]
+    live = [part for part in parts if part[0].ranks.effective_rank.is_defined]
     seen = [spectrum.tokens for spectrum in spectra if spectrum.tokens is not None]
-    group_ids = [str(part.spectrum.label.group_id) for part in live]
-    names = [name for name in NULLS if live and all(np.isfinite(part.nulls.get(name, np.nan)).all() for part in live)]
+    group_ids = [str(spectrum.label.group_id) for spectrum, _ in live]
+    names = [name for name in NULLS if live and all(np.isfinite(nulls.get(name, np.nan)).all() for _, nulls in live)]
     mean = MeanRanks(
-        counts=np.array([rank_counts(np.array(part.spectrum.singular_values)) for part in live]).reshape(-1, 4),
-        nulls={name: np.array([part.nulls[name] for part in live]) for name in names},
+        counts=np.array([rank_counts(np.array(spectrum.singular_values)) for spectrum, _ in live]).reshape(-1, 4),
+        nulls={name: np.array([nulls[name] for _, nulls in live]) for name in names},
         group_ids=group_ids,
         most=max(spectrum.label.shape[0] for spectrum in spectra),
         by_group=by_group,
     )
-    num_rows = [[float(part.spectrum.label.shape[0])] for part in live]
+    num_rows = [[float(spectrum.label.shape[0])] for spectrum, _ in live]
     (rows,) = bootstrap_means(num_rows, group_ids, share=False) if live else (mean.means()["effective_rank"],)
     return TokenRankPoint(
         step=label.step,

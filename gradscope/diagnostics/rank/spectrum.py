@@ -246,8 +246,8 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
         if (label.step, label.group_size) == (step, size) and rank is not None:
             ranks.setdefault(label.advantage, {})[label.group_id, label.samples] = rank
     comparisons: list[RankComparison] = []
-    for second in list(ranks)[1:]:
-        first = next(iter(ranks))
+    first, *rest = ranks or {"": {}}
+    for second in rest:
         base, other = ranks[first], ranks[second]
         both = [key for key in base if key in other]
         are_close = all(math.isclose(base[key], other[key], rel_tol=_SAME) for key in both)

@@ -365,7 +365,8 @@ def replay_report(
     }
     judged = [verdict for verdict in verdicts if verdict in ("match", "mismatch")]
     beyond = [step.step for step in steps if _is_beyond(step)]
-    overall, undefined = _overall(verdicts), "" if judged else "no step could be recomputed and judged"
+    overall: ReplayVerdict = next((worst for worst in _WORST_FIRST if worst in verdicts), "cannot")
+    undefined = "" if judged else "no step could be recomputed and judged"
     if overall == "match" and len(beyond) >= max(2, verdicts.count("match")):
         overall, undefined = "cannot", "no fewer norms lie beyond their spread than match"
     return ReplayReport(
@@ -404,6 +405,7 @@ def _without_rollouts(run: Run) -> Iterator[str]:
 
 
 _DEFAULTS = ("settings_unknown",)
+_WORST_FIRST: tuple[ReplayVerdict, ...] = ("mismatch", "match")
 
 
 def _open(step: StepReplay, name: str, open_for: tuple[str, ...]) -> Quantity | None:
@@ -433,12 +435,6 @@ def _settled(run: Run, step: StepReplay, off: Quantity, fits: Sequence[int]) -> 
     return replace(
         step, verdict="mismatch", cause=step.cause if step.verdict == "mismatch" else text, quantities=quantities
     )
-
-
-def _overall(verdicts: Sequence[ReplayVerdict]) -> ReplayVerdict:
-    if "mismatch" in verdicts:
-        return "mismatch"
-    return "match" if "match" in verdicts else "cannot"
 
 
 def _headline(first: ReplayVerdict, verdicts: Sequence[ReplayVerdict]) -> str:

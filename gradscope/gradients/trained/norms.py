@@ -210,8 +210,10 @@ def trained_norms(
         step = _nudged(prepared, passes, noise)
         with _accumulated(step, _chunks(step, order, arithmetic), arithmetic) as gradients:
             norms.append(_norm(gradients.values()))
-            if not arithmetic.is_reduced(prepared.policy):
-                resolution = max(resolution, _rounding_of_sum(norms[-1], gradients.values()))
+            if not arithmetic.is_reduced(prepared.policy):  # how far PyTorch's norm is off the one added up in float64
+                parts = (torch.linalg.vector_norm(part, dtype=torch.float64) for part in gradients.values())
+                exact = math.sqrt(sum(float(full_tensor(part**2)) for part in parts))
+                resolution = max(resolution, abs(norms[-1] / exact - 1) if exact > 0 else 0.0)
     policy = prepared.policy
     return TrainedNorms(
         dtype=str(arithmetic.autocast or policy.dtype).removeprefix("torch."),
@@ -242,18 +244,18 @@ def _share(plan: RowPlan, row: int) -> float:
 
 def _chunks(prepared: PreparedStep, order: Sequence[int], arithmetic: TrainerArithmetic) -> list[PaddedBatch]:
     """The micro-batches of an order of the rollouts."""
-    size = arithmetic.micro_batch or len(order)
+    plan, size = prepared.plan, arithmetic.micro_batch or len(order)
     batches = [prepared.batch(order[start : start + size]) for start in range(0, len(order), size)]
-    return [_unseen(prepared.plan, batch) for batch in batches] if prepared.plan.objective.mask_truncated else batches
-
-
-def _unseen(plan: RowPlan, batch: PaddedBatch) -> PaddedBatch:
-    """The batch with completions that left the loss hidden from attention and router, as TRL hides truncated ones."""
-    mask = batch.attention_mask.clone()
-    for index, (row, (_, stop)) in enumerate(zip(batch.rows, batch.spans, strict=True)):
-        if not plan.completions[plan.rows[row].sequence].counted.any():
-            mask[index, stop - batch.num_completion[index] : stop] = 0
-    return replace(batch, attention_mask=mask)
+    if not plan.objective.mask_truncated:
+        return batches
+    seen = []
+    for batch in batches:  # completions that left the loss are hidden from attention and router, as TRL hides them
+        mask = batch.attention_mask.clone()
+        for index, (row, (_, stop)) in enumerate(zip(batch.rows, batch.spans, strict=True)):
+            if not plan.completions[plan.rows[row].sequence].counted.any():
+                mask[index, stop - batch.num_completion[index] : stop] = 0
+        seen.append(replace(batch, attention_mask=mask))
+    return seen
 
 
 def _in_trainers_rows(
@@ -342,13 +344,6 @@ def _norm(gradients: Iterable[torch.Tensor]) -> float:
             torch.linalg.vector_norm(torch.stack([full_tensor(torch.linalg.vector_norm(part)) for part in parts]))
         )
     return float(torch.nn.utils.get_total_norm(parts))
-
-
-def _rounding_of_sum(norm: float, gradients: Iterable[torch.Tensor]) -> float:
-    """How far PyTorch's norm is off the one added up in float64, relative."""
-    squares = (float(full_tensor(torch.linalg.vector_norm(part, dtype=torch.float64) ** 2)) for part in gradients)
-    exact = math.sqrt(sum(squares))
-    return abs(norm / exact - 1) if exact > 0 else 0.0
 
 
 class Assumption(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.batches import TrainerPadding
@@ -30,8 +29,6 @@ from gradscope.metrics.gram.spectrum import effective_rank, singular_values_from
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import WeightsRef
 from gradscope.training.protocols import Trainer
-
-Array = NDArray[np.float64]
 
 
 def measure_live(

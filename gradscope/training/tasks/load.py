@@ -235,25 +235,24 @@ def load_task(config: TrainConfig) -> Task:
     Raises:
         InputError: There are fewer training prompts than one step needs.
     """
-    task = _running_sums(config) if config.data is None else _from_files(config, Path(config.data))
+    if config.data is not None:
+        task = _from_files(config, Path(config.data))
+    else:
+        make, grader = _MAKERS[config.task], _GRADERS.get(config.task, running_sums.grade_answer)
+        task = Task(
+            train=make(config.train_prompts or DEFAULT_TRAIN_PROMPTS, seed=config.seed, heldout=False),
+            heldout=make(config.heldout_prompts, seed=config.seed, heldout=True),
+            graders={"steps" if config.task == "steps" else "answer": grader},
+            step_grader=running_sums.grade_steps if config.task in _STEPWISE else None,
+            answer_mark=running_sums.ANSWER_MARK if config.task in _ANSWER_APART else None,
+            is_coherent=running_sums.is_coherent if config.task in ("running-sums", "bimodal") else None,
+        )
     if len(task.train) < config.num_prompts:
         raise InputError(
             f"There are {len(task.train)} prompts to train on, and a step takes {config.num_prompts}.",
             hint="Lower --num-prompts or --heldout-prompts, or raise --train-prompts.",
         )
     return task
-
-
-def _running_sums(config: TrainConfig) -> Task:
-    make = _MAKERS[config.task]
-    return Task(
-        train=make(config.train_prompts or DEFAULT_TRAIN_PROMPTS, seed=config.seed, heldout=False),
-        heldout=make(config.heldout_prompts, seed=config.seed, heldout=True),
-        graders={"steps" if config.task == "steps" else "answer": _GRADERS.get(config.task, running_sums.grade_answer)},
-        step_grader=running_sums.grade_steps if config.task in _STEPWISE else None,
-        answer_mark=running_sums.ANSWER_MARK if config.task in _ANSWER_APART else None,
-        is_coherent=running_sums.is_coherent if config.task in ("running-sums", "bimodal") else None,
-    )
 
 
 def max_completion_length(config: TrainConfig) -> int:
