@@ -69,7 +69,15 @@ def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Arr
             f"{num_prompts}"
         )
     order = np.argsort(step, kind="stable")
-    ends = _ends(step[order], unit[order], fewest)
+    # blocks of neighboring steps with at least so many prompts together; the last takes what is left
+    is_last_of_step = np.append(np.diff(step[order]) != 0, True)
+    closed, prompts = list[int](), set[int]()
+    for end, (number, is_last) in enumerate(zip(unit[order].tolist(), is_last_of_step.tolist(), strict=True), start=1):
+        prompts.add(number)
+        if is_last and len(prompts) >= fewest:
+            closed.append(end)
+            prompts.clear()
+    ends = np.array([*closed[:-1], len(step)])
     block = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
     of_block, of_unit, totals, without = _predictions(block, unit[order], size_index[order], rate[order], sizes)
     by_step = totals.sum() + np.concatenate([[0.0], np.bincount(of_unit, weights=without - totals[of_block])])
@@ -81,18 +89,6 @@ def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Arr
         pooled=np.concatenate([pooled, pooled_without]) / num_groups,
         num_groups=num_groups.astype(np.float64),
     )
-
-
-def _ends(step: Counts, unit: Counts, fewest: int) -> Counts:
-    """Where blocks of neighboring steps with at least so many prompts together end; the last takes what is left."""
-    last = np.append(np.diff(step) != 0, True)
-    closed, seen = list[int](), set[int]()
-    for end, (number, is_last) in enumerate(zip(unit.tolist(), last.tolist(), strict=True), start=1):
-        seen.add(number)
-        if is_last and len(seen) >= fewest:
-            closed.append(end)
-            seen.clear()
-    return np.array([*closed[:-1], len(step)])
 
 
 def _predictions(

@@ -87,9 +87,11 @@ class Recorder:
         """The reward of every token, [R][T], where the task grades the steps of a completion; None elsewhere."""
         if self._task.step_grader is None:
             return None
-        grade = self._task.step_grader
+        grade, decode = self._task.step_grader, self._policy.tokenizer.decode
+        for token in {token for ids in completion_ids for token in ids} - self._pieces.keys():
+            self._pieces[token] = decode([token], skip_special_tokens=True)
         return [
-            grade(problem.prompt, [self._piece(token) for token in ids])
+            grade(problem.prompt, [self._pieces[token] for token in ids])
             for problem, ids in zip(problems, completion_ids, strict=True)
         ]
 
@@ -135,11 +137,6 @@ class Recorder:
             | {"num_groups": len(groups), "num_degenerate_groups": sum(map(_is_degenerate, groups))}
             | incoherence_metrics(groups, self._task.is_coherent),
         )
-
-    def _piece(self, token: int) -> str:
-        if token not in self._pieces:
-            self._pieces[token] = self._policy.tokenizer.decode([token], skip_special_tokens=True)
-        return self._pieces[token]
 
 
 _COLUMNS = ("prompt_id", "text", "answer")  # columns of the dataset that make a problem
