@@ -132,8 +132,22 @@ def read_formulation(name: str) -> Formulation:
         UsageError: The file cannot be read or run, or has no such function, or one without the decorator.
     """
     path, _, wanted = name.rpartition(":")
-    source = _source(path)
-    module = _run(path, source)
+    try:
+        source = read_limited(Path(path))
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            hint="Name a file from here and a function in it: --advantage my.py:name",
+        ) from error
+    # run from the bytes whose digest is recorded; no bytecode is written
+    module = ModuleType(f"gradscope_file_{hashlib.sha256(source).hexdigest()[:16]}")
+    module.__file__ = path
+    sys.modules[module.__name__] = module  # where dataclasses and the like look their module up
+    try:
+        exec(compile(source, path, "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        raise UsageError(f"{path} does not run: {_summary(error, path)}.", hint="Mend the file.") from error
     function = getattr(module, wanted, None)
     terms = getattr(function, _MARK, None)
     if not isinstance(terms, dict):
@@ -152,29 +166,6 @@ def read_formulation(name: str) -> Formulation:
         digest=hashlib.sha256(source).hexdigest(),
         **terms,
     )
-
-
-def _source(path: str) -> bytes:
-    try:
-        return read_limited(Path(path))
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror or error}.",
-            hint="Name a file from here and a function in it: --advantage my.py:name",
-        ) from error
-
-
-def _run(path: str, source: bytes) -> ModuleType:
-    """The module of a file, run from the bytes whose digest is recorded; no bytecode is written."""
-    module = ModuleType(f"gradscope_file_{hashlib.sha256(source).hexdigest()[:16]}")
-    module.__file__ = path
-    sys.modules[module.__name__] = module  # where dataclasses and the like look their module up
-    try:
-        exec(compile(source, path, "exec"), vars(module))
-    except (Exception, SystemExit) as error:
-        del sys.modules[module.__name__]
-        raise UsageError(f"{path} does not run: {_summary(error, path)}.", hint="Mend the file.") from error
-    return module
 
 
 class _OfFile(Struct, frozen=True, kw_only=True):

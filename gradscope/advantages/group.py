@@ -241,16 +241,13 @@ def gdpo(rewards: Iterable[Array], weights: ArrayLike) -> tuple[Array, ...]:
     >>> [group.round(4).tolist() for group in found]  # a tenth counts like a whole: they cancel, all but 1e-4
     [[0.0016, -0.0016], [1.2245, -1.2245]]
     """
-    totals = [_scaled_columns(group) @ np.asarray(weights, dtype=np.float64) for group in rewards]
+    totals = []
+    for group in rewards:  # of a function's rewards that are all equal nothing is left
+        spreads = np.array([_spread(column) for column in group.T])
+        totals.append(dr_grpo(group.T).T / (spreads + TRL_EPSILON) @ np.asarray(weights, dtype=np.float64))
     everything = np.concatenate(totals)
     spread = _spread(everything)
     return tuple(np.asarray(group / (spread + TRL_EPSILON), dtype=np.float64) for group in totals)
-
-
-def _scaled_columns(group: Array) -> Array:
-    """Each function's rewards of a group, [G, F], minus their mean over their std; zero where they are all equal."""
-    centered = dr_grpo(group.T).T
-    return np.asarray(centered / (np.array([_spread(column) for column in group.T]) + TRL_EPSILON), dtype=np.float64)
 
 
 def _spread(values: Array) -> float:

@@ -105,11 +105,7 @@ _KINDS, _ARRAYS = ("passes", "fails"), ("ids", "logprobs")
 
 
 class _RunningMean(OnlineAdvantage):
-    """``running_mean``: the reward minus the running mean of its prompt.
-
-    A group of equal rewards pushes when that differs from the prompt's past. A prompt's first baseline is the mean of
-    the step that it comes up in.
-    """
+    """``running_mean``: the reward minus its prompt's running mean, at first the mean of the prompt's first step."""
 
     def __init__(self) -> None:
         super().__init__("running_mean")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -129,27 +130,11 @@ def mismatch_estimates(
     >>> [round(estimates[name].value, 3) for name in ("token_ess", "chi2_token", "kl_k3")]
     [0.8, 4.0, 0.451]
     """
-    columns = _columns(sums)
-    is_finite = {name: bool(np.all(np.abs(values) < _LARGEST)) for name, values in columns.items()}
-    table = np.column_stack([values if is_finite[name] else np.zeros_like(values) for name, values in columns.items()])
-    estimates = bootstrap_statistics(
-        _statistics, cluster_sums(table, prompts), within=(_LOWER_BOUNDS, _UPPER_BOUNDS), resampling=resampling
-    )
-    by_name = dict(zip(NAMES, estimates, strict=True))
-    for name in ("kl_k3", "chi2_token", "chi2_sequence"):
-        if not is_finite[name]:
-            by_name[name] = Estimate.undefined_because(_TOO_LARGE, num_units=by_name[name].num_units)
-    if not is_finite["frac_clipped"]:
-        by_name["frac_clipped"] = Estimate.undefined_because(_NO_ADVANTAGE, num_units=by_name["frac_clipped"].num_units)
-    return by_name
-
-
-def _columns(sums: SequenceSums) -> dict[str, Array]:
-    """What is summed over sequences, [S] each; the weights relative to the largest, on which shares do not depend."""
+    # what is summed over sequences, [S] each; the weights relative to the largest, on which shares do not depend
     of_tokens, of_sequences = float(sums.log_square.max()) / 2, float(sums.log_ratio.max())
     with np.errstate(over="ignore"):
         excess_of_sequences = np.expm1(2 * sums.log_ratio)
-    return {
+    columns = {
         "tokens": sums.num_tokens,
         "sequences": np.ones(len(sums.num_tokens)),
         "weight": np.exp(sums.log_weight - of_tokens),
@@ -165,6 +150,18 @@ def _columns(sums: SequenceSums) -> dict[str, Array]:
         "frac_clipped": sums.num_clipped,
         "chi2_sequence": excess_of_sequences,
     }
+    is_finite = {name: bool(np.all(np.abs(values) < _LARGEST)) for name, values in columns.items()}
+    table = np.column_stack([values if is_finite[name] else np.zeros_like(values) for name, values in columns.items()])
+    estimates = bootstrap_statistics(
+        _statistics, cluster_sums(table, prompts), within=(_LOWER_BOUNDS, _UPPER_BOUNDS), resampling=resampling
+    )
+    by_name = dict(zip(NAMES, estimates, strict=True))
+    for name in ("kl_k3", "chi2_token", "chi2_sequence"):
+        if not is_finite[name]:
+            by_name[name] = Estimate.undefined_because(_TOO_LARGE, num_units=by_name[name].num_units)
+    if not is_finite["frac_clipped"]:
+        by_name["frac_clipped"] = Estimate.undefined_because(_NO_ADVANTAGE, num_units=by_name["frac_clipped"].num_units)
+    return by_name
 
 
 def _statistics(totals: Array) -> Array:
@@ -205,11 +202,9 @@ def lag_estimates(lags: ArrayLike, prompts: ArrayLike, *, resampling: Resampling
     {'mean_lag': 1.0, 'max_lag': 2.0, 'frac_above_1': 0.3333333333333333}
     """
     values = np.asarray(lags, dtype=np.float64)
-    largest = (
-        Estimate.exact(values.max(), num_units=len(values))
-        if len(values)
-        else Estimate.undefined_because("there is nothing to compare")
-    )
+    largest = Estimate.undefined_because("there is nothing to compare")
+    if len(values):
+        largest = Estimate.exact(values.max(), num_units=len(values))
     mean = bootstrap_mean(values, prompts, share=False, resampling=resampling)
     return {
         "mean_lag": mean.within(0.0, math.inf),
@@ -280,11 +275,9 @@ def token_cells(advantages: ArrayLike, logprobs: ArrayLike, entropies: ArrayLike
     bucket = np.clip(np.searchsorted(PROBABILITIES[1:-1], probabilities, side="right"), 0, len(PROBABILITIES) - 2)
     is_top = undecided >= np.quantile(undecided, 1.0 - TOP)
     masks = {}
-    for sign in SIGNS:
+    for sign, probability, entropy in product(SIGNS, range(len(PROBABILITIES) - 1), ENTROPIES):
         of_sign = values > 0 if sign == "positive" else values < 0
-        for probability in range(len(PROBABILITIES) - 1):
-            for entropy in ENTROPIES:
-                mask = of_sign & (bucket == probability) & (is_top if entropy == "top_fifth" else ~is_top)
-                if mask.any():
-                    masks[TokenCell(sign=sign, probability=probability, entropy=entropy)] = mask
+        mask = of_sign & (bucket == probability) & (is_top if entropy == "top_fifth" else ~is_top)
+        if mask.any():
+            masks[TokenCell(sign=sign, probability=probability, entropy=entropy)] = mask
     return masks

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -114,16 +113,12 @@ def rewind(run: Path, num_updates: int) -> None:
     drop_steps_after(run, num_updates)
     for partial in run.rglob(".*.partial"):
         shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
-    atomic_write(metrics_path(run), b"".join(_lines_until(run, num_updates)), force=True)
-
-
-def _lines_until(run: Path, num_updates: int) -> Iterator[bytes]:
-    """The lines of metrics up to a step, each as it was written; one that was cut off at the end is none."""
-    file = metrics_path(run)
+    file, remaining = metrics_path(run), list[bytes]()
     lines = read_limited(file).splitlines(keepends=True) if file.exists() else []
     steps = [step_of(line) for line in lines]
     for at, (line, step) in enumerate(zip(lines, steps, strict=True)):
+        # one that was cut off at the end goes; one that cannot be read stays, for readers to report
         is_last = step is None or step not in steps[at + 1 :]
-        # a line that cannot be read stays, for readers to report
         if line.endswith(b"\n") and is_last and (step is None or step <= num_updates):
-            yield line
+            remaining.append(line)
+    atomic_write(file, b"".join(remaining), force=True)

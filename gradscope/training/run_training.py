@@ -46,7 +46,8 @@ def fit(
 ) -> None:
     """Do the missing parts of a run folder with a manifest; the policy has the weights before the first update."""
     # the policy and its trainer: TRL's with our advantages, sampling and recorder
-    online = _trained_advantage(config, width=policy.model.config.get_text_config().hidden_size)
+    width, head = policy.model.config.get_text_config().hidden_size, HEADS.get(config.advantage)
+    online = head(width, config.critic_learning_rate) if head else online_advantage(config.advantage)
     trainer = _make_trainer(run, config, task, policy, arguments, online, on_cpu=on_cpu, progress=progress)
     policy = replace(policy, model=trainer.model)
 
@@ -71,13 +72,6 @@ def fit(
         trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
     # completions of prompts that the trained policy never saw
     hold_out("after")
-
-
-def _trained_advantage(config: TrainConfig, *, width: int) -> OnlineAdvantage:
-    """The formulation that a run is trained with, nothing remembered yet; ``width`` is that of the hidden states."""
-    if config.advantage in HEADS:
-        return HEADS[config.advantage](width, config.critic_learning_rate)
-    return online_advantage(config.advantage)
 
 
 def _newest(run: Path) -> int | None:

@@ -28,11 +28,7 @@ Array = NDArray[np.float64]
 
 
 def _live_groups(rewards: Iterable[Array]) -> list[bool]:
-    """Which groups have rewards that differ.
-
-    >>> _live_groups([np.array([1.0, 1.0]), np.array([1.0, 0.0]), np.array([0.0, 0.0])])
-    [False, True, False]
-    """
+    """Which groups have rewards that differ."""
     return [not all_equal(group.tolist()) for group in rewards]
 
 
@@ -47,16 +43,10 @@ def _replacements(prompt_ids: Sequence[str], in_step: Collection[str], *, seed: 
 
 
 def _remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> list[int]:
-    """How many rollouts each prompt still gets after a probe, [N], of ``size`` that each has left.
-
-    A prompt is solved where every rollout of its probe has the highest reward, and unsolved where none has any. Solved
-    prompts give their remaining rollouts to the unsolved ones, which share them evenly; the remainder goes, one each,
-    to the first of them. All others keep their own, as do all where there are no givers or no takers.
-
-    >>> solved, unsolved, mixed = np.ones(2), np.zeros(2), np.array([1.0, 0.0])
-    >>> _remaining_budget([solved, unsolved, mixed, unsolved, solved, solved], size=3, highest=1.0)
-    [0, 8, 3, 7, 0, 0]
-    """
+    """How many rollouts each prompt still gets after a probe, [N], of ``size`` that each has left."""
+    # A prompt is solved where every rollout of its probe has the highest reward, and unsolved where none has any.
+    # Solved prompts give their remaining rollouts to the unsolved ones, which share them evenly; the remainder goes,
+    # one each, to the first of them. All others keep their own, as do all where there are no givers or no takers.
     solved = [index for index, rewards in enumerate(probe) if rewards.min() >= highest]
     unsolved = [index for index, rewards in enumerate(probe) if rewards.max() <= 0.0]
     budget = [size] * len(probe)

@@ -7,7 +7,7 @@ weights on one machine, whether or not the run was interrupted, unless vLLM samp
 from __future__ import annotations
 
 import shlex
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,17 +96,11 @@ def resume_command(run: Path) -> str:
     program = ["gradscope"] if size == 1 else ["torchrun", "--nproc-per-node", str(size), "-m", "gradscope"]
     if processes.shards_model():
         program = [*processes.SHARDED_LAUNCH, "--num_processes", str(size), "-m", "gradscope"]
-    again = ["--resume", "--config", str(manifest_path(run)), "--output", str(run), *_code_of(run)]
-    return shlex.join([*program, "train", *again])
-
-
-def _code_of(run: Path) -> list[str]:
-    """The option that names the user's own formulation again, where a run has one."""
-    try:
+    again = ["--resume", "--config", str(manifest_path(run)), "--output", str(run)]
+    with suppress(GradscopeError):  # without a manifest there is no formulation of the user's own to name again
         named = read_manifest(run).advantage
-    except GradscopeError:
-        return []
-    return ["--advantage", named] if is_in_file(named) else []
+        again += ["--advantage", named] if is_in_file(named) else []
+    return shlex.join([*program, "train", *again])
 
 
 def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: ProgressCallback) -> None:

@@ -5,6 +5,7 @@ A formulation that cannot be computed is listed among ``refused``, a step among 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -67,33 +68,21 @@ def _token_sparsity(step: int, tokens: Sequence[TokenGram]) -> list[GradientSpar
         norms.append(np.abs(gram.table.logged_weights) * np.sqrt(np.clip(np.diag(gram.gram), 0.0, None)))
     if not norms:
         return []
-    sparsity = row_sparsity(np.concatenate(norms))
-    seen = sum(map(len, norms)) / num_tokens
-    return [
-        GradientSparsity(
-            step=step, parts="tokens", tensor=None, num_parts=num_tokens, frac_seen=seen, **_four(sparsity)
-        )
-    ]
+    numbers, seen = row_sparsity(np.concatenate(norms)), sum(map(len, norms)) / num_tokens
+    return [_sparsity(step, numbers, parts="tokens", tensor=None, num_parts=num_tokens, frac_seen=seen)]
 
 
 def _weight_sparsity(step: int, spectra: Sequence[WeightSpectrum]) -> list[GradientSparsity]:
     """The sizes of the entries of each weight's gradient, as the optimizer saw it; one per weight."""
     return [
-        GradientSparsity(
-            step=step,
-            parts="entries",
-            tensor=spectrum.tensor,
-            num_parts=spectrum.shape[0] * spectrum.shape[1],
-            frac_seen=1.0,
-            **_four(spectrum.entries),
-        )
-        for spectrum in spectra
+        _sparsity(step, of.entries, parts="entries", tensor=of.tensor, num_parts=math.prod(of.shape), frac_seen=1.0)
+        for of in spectra
     ]
 
 
-def _four(sparsity: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    names = {"zero": "zero_rows", "small": "small_rows", "hoyer": "hoyer", "gini": "gini"}
-    return {field_name: sparsity[name] for field_name, name in names.items()}
+def _sparsity(step: int, numbers: Mapping[str, Estimate], **of: Any) -> GradientSparsity:
+    zero, small = numbers["zero_rows"], numbers["small_rows"]
+    return GradientSparsity(step=step, zero=zero, small=small, hoyer=numbers["hoyer"], gini=numbers["gini"], **of)
 
 
 _IN_PARTS = "several processes share the model, and each has a part of every matrix"
@@ -202,19 +191,19 @@ class Collected(Struct, kw_only=True):
             yield f"No held-out numbers at {named_steps(steps)}: {why}"
 
 
-def _kl_of_dead_groups(gram: StepGram) -> Iterator[str]:
+def _kl_of_dead_groups(gram: StepGram) -> list[str]:
     """What the KL term gives groups whose rows are zero: a sentence where there are any."""
     kl, rewarded = gram.kl_gram, gram.policy_gram
     if kl is None or rewarded is None:
-        return
+        return []
     groups = [[row for row, of in enumerate(gram.group_ids) if of == group] for group in dict.fromkeys(gram.group_ids)]
     dead = [rows for rows in groups if not rewarded[np.ix_(rows, rows)].any()]
     norms = ", ".join(f"{batch_norm(kl[np.ix_(rows, rows)]):.3g}" for rows in dead[:8])
-    if dead:
-        yield (
-            f"Step {gram.step}: rows are the reward part of the loss, which is 0 in {len(dead)} of {len(groups)} "
-            f"groups; the KL term, which the step's norm counts, gives these a gradient of norm {norms}."
-        )
+    sentence = (
+        f"Step {gram.step}: rows are the reward part of the loss, which is 0 in {len(dead)} of {len(groups)} "
+        f"groups; the KL term, which the step's norm counts, gives these a gradient of norm {norms}."
+    )
+    return [sentence] if dead else []
 
 
 def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collected: Collected) -> None:

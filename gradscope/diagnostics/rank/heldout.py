@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.interference import HeldoutEffects, heldout_effects
-from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.outcomes.groups import binary_threshold
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
@@ -65,7 +65,11 @@ def read_heldout(
             f"{path} holds {len(correct)} correct samples, but none with both a prompt and an answer.",
             hint="Give a file with the columns prompt, completion and reward, one row a sample.",
         )
-    prompts = _by_prompt(usable)
+    grouped: dict[object, list[Rollout]] = {}  # of the same prompt together, whichever file or step they are from
+    for rollout in usable:
+        messages = json.dumps([dict(message) for message in rollout.messages or ()], default=str)
+        grouped.setdefault(rollout.prompt_ids or (messages, rollout.prompt), []).append(rollout)
+    prompts = list(grouped.values())
     drawn = _drawn(prompts, np.random.default_rng(seed))
     distinct = sum(len(set(map(_answer, own))) for own in prompts)
     notes = [
@@ -110,15 +114,6 @@ def _has_answer(rollout: Rollout) -> bool:
     return has_prompt and (rollout.completion_ids is not None or bool(rollout.completion)) and not rollout.earlier
 
 
-def _by_prompt(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
-    """Samples of the same prompt together, whichever file or step they are from."""
-    grouped: dict[object, list[Rollout]] = {}
-    for rollout in rollouts:
-        messages = json.dumps([dict(message) for message in rollout.messages or ()], default=str)
-        grouped.setdefault(rollout.prompt_ids or (messages, rollout.prompt), []).append(rollout)
-    return list(grouped.values())
-
-
 def _answer(rollout: Rollout) -> object:
     return rollout.completion_ids or rollout.completion
 
@@ -129,19 +124,15 @@ def _drawn(prompts: Sequence[Sequence[Rollout]], rng: np.random.Generator) -> li
         return [list(own) for own in prompts]
     drawn: list[list[Rollout]] = [[] for _ in prompts]
     seen: set[tuple[int, object]] = set()
-    for at, rollout in _in_turn(prompts, rng):
+    orders = [rng.permutation(len(own)) for own in prompts]
+    prompt_order = rng.permutation(len(prompts)).tolist()
+    turns = product(range(max(map(len, prompts))), prompt_order)
+    for at, rollout in ((at, prompts[at][orders[at][turn]]) for turn, at in turns if turn < len(prompts[at])):
         if (at, _answer(rollout)) not in seen and len(seen) == MAX_ANSWERS:
             break
         seen.add((at, _answer(rollout)))
         drawn[at].append(rollout)
     return drawn
-
-
-def _in_turn(prompts: Sequence[Sequence[Rollout]], rng: np.random.Generator) -> Iterator[tuple[int, Rollout]]:
-    orders = [rng.permutation(len(own)) for own in prompts]
-    prompt_order = rng.permutation(len(prompts)).tolist()
-    for turn in range(max(map(len, prompts))):
-        yield from ((at, prompts[at][orders[at][turn]]) for at in prompt_order if turn < len(prompts[at]))
 
 
 def _group(prompt_id: str, samples: Sequence[Rollout]) -> RolloutGroup:
@@ -190,7 +181,16 @@ def measure_heldout(
     """What the groups do to held-out prompts' correct answers, by formulation; each group's part under the first."""
     # Logged advantages that differ by token have no row here.
     names, table = weights_by_name(rows, advantages)
-    every = [_effects(rows, heldout, weights) for weights in table]
+    own, unknown, is_correct = None, _UNEVEN, np.zeros(len(rows.rewards), dtype=np.bool_)
+    if not np.isin(rows.rewards, (0.0, 1.0)).all():
+        unknown = _NOT_BINARY
+    elif heldout.scales is not None:
+        own, is_correct = rows.gram * heldout.scales, (rows.rewards == 1.0) & (heldout.scales > 0)
+    groups, every = group_index(rows), list[HeldoutEffects]()
+    for weights in table:
+        every.append(
+            heldout_effects(rows.gram, weights, groups, is_correct, heldout.cross, heldout.norms, own, unknown)
+        )
     of_steps = [
         HeldoutTransfer(
             step=rows.step,
@@ -206,14 +206,3 @@ def measure_heldout(
     if not names:
         return [], []
     return of_steps, influences_of(rows, names[0], every[0].pulls, every[0].influences())
-
-
-def _effects(rows: StepRows, heldout: HeldoutGram, weights: Array) -> HeldoutEffects:
-    own, unknown, is_correct = None, _UNEVEN, np.zeros(len(weights), dtype=np.bool_)
-    if not np.isin(rows.rewards, (0.0, 1.0)).all():
-        unknown = _NOT_BINARY
-    elif heldout.scales is not None:
-        own, is_correct = rows.gram * heldout.scales, (rows.rewards == 1.0) & (heldout.scales > 0)
-    return heldout_effects(
-        rows.gram, weights, group_index(rows), is_correct, heldout.cross, heldout.norms, own, unknown
-    )

@@ -105,9 +105,17 @@ class PartStack(Struct, frozen=True, kw_only=True, dict=True):
 def _rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranked: NDArray[np.bool_]) -> Estimate:
     """The mean effective rank of the live parts, with the interval of other rollouts of the same prompts."""
     size = stack.weights.shape[1]
-    reason = _why_not(advantage, size)
-    if reason is not None:
-        return Estimate.undefined_because(reason)
+    if advantage == LOGGED:
+        return Estimate.undefined_because(_LOGGED_IS_RELATIVE)
+    entry = formulation(advantage)
+    if entry.scope not in {"group", *WEIGHED}:
+        return Estimate.undefined_because(
+            f"{advantage} is relative to more than a group, so that a rollout less changes all groups"
+        )
+    if size <= entry.min_group_size:
+        return Estimate.undefined_because(
+            f"{advantage} needs groups of at least {entry.min_group_size}, and leaving one out leaves {size - 1}"
+        )
     # the sum of ranks without one rollout is that of the other parts and of this part made smaller
     own = np.where(is_ranked, ranks, 0.0)
     left_out = np.empty(stack.weights.shape)
@@ -123,17 +131,7 @@ def _rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranke
     return jackknife(float(own.sum() / is_ranked.sum()), list(left_out[is_ranked]), low=1.0, high=float(size))
 
 
-def _why_not(advantage: str, size: int) -> str | None:
-    if advantage == LOGGED:
-        return "the logged advantages are relative to all rollouts of a group; name their formulation"
-    entry = formulation(advantage)
-    if entry.scope not in {"group", *WEIGHED}:
-        return f"{advantage} is relative to more than a group, so that a rollout less changes all groups"
-    if size <= entry.min_group_size:
-        return f"{advantage} needs groups of at least {entry.min_group_size}, and leaving one out leaves {size - 1}"
-    return None
-
-
+_LOGGED_IS_RELATIVE = "the logged advantages are relative to all rollouts of a group; name their formulation"
 _SHARES = ("shared_energy", "shared_sum")
 _NO_CHANNEL = {
     "shared_sum": "the gradients of every group cancel altogether",
@@ -156,7 +154,12 @@ def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool =
         most=stack.weights.shape[1],
         by_group=by_group,
     )
-    means, nulls = mean.means(), mean.null_ranks()
+    means, null_ranks, nulls = mean.means(), mean.null_ranks(), dict[str, NullRank]()
+    for name in NULLS if drawn else ():
+        none = Estimate.undefined_because(TOKEN_ADVANTAGES)
+        nulls[name] = NullRank(effective_rank=none, difference=none, ratio=none, two_direction_energy=none)
+        if name in null_ranks and name in drawn:
+            nulls[name] = replace(null_ranks[name], profile=profile(drawn[name]))
     if not is_ranked.any():
         given_prompts = means["effective_rank"]
     elif by_group:
@@ -181,15 +184,8 @@ def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool =
         **shared,
         given_prompts=given_prompts,
         profile=profile(stack.values[is_ranked]),
-        nulls={name: _with_profile(nulls.get(name), drawn.get(name)) for name in NULLS} if drawn else {},
+        nulls=nulls,
     )
-
-
-def _with_profile(null: NullRank | None, drawn: Array | None) -> NullRank:
-    if null is None or drawn is None:
-        none = Estimate.undefined_because(TOKEN_ADVANTAGES)
-        return NullRank(effective_rank=none, difference=none, ratio=none, two_direction_energy=none)
-    return replace(null, profile=profile(drawn))
 
 
 def step_spectra(
@@ -312,7 +308,11 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
         scores = gram.gram[np.ix_(inside, inside)]
         weighted = weights[:, None] * scores * weights
         frac_seen = len(gram.gram) / gram.table.num_tokens
-        error = None if gram.num_buckets is None else _sketch_error(weighted, gram.num_buckets)
+        error = None
+        if gram.num_buckets is not None:
+            # root mean square of |K~ - K|_F / tr K where rows were sketched: sqrt((1 + 1/PR) / k)
+            energy, squares = float(np.trace(weighted)), float(np.sum(weighted**2))
+            error = ((1.0 + squares / energy**2) / gram.num_buckets) ** 0.5 if energy > 0 else 0.0
         row_error = self.rows.relative_row_error
         how = TokenRows(
             method="sketch" if error is not None else "exact" if frac_seen == 1.0 else "sampled",
@@ -341,7 +341,7 @@ class AdvantagedStep(Struct, frozen=True, kw_only=True):
             )
         label = self._label(part, "token", (len(inside), gram.num_columns))
         spectrum = spectrum_of(weighted, label, how.value_error, nulls=mean_null_ranks(drawn), tokens=how)
-        return _TokenPart(spectrum=spectrum, nulls={name: drawn_counts(values)[0] for name, values in drawn.items()})
+        return spectrum, {name: drawn_counts(values)[0] for name, values in drawn.items()}
 
     def _label(self, part: SubGroup, rows: RowKind, shape: tuple[int, int]) -> SpectrumLabel:
         return SpectrumLabel(
@@ -406,15 +406,11 @@ def token_spectra(
         for part, advantages in zip(parts, weights, strict=True)
         if only is None or part.group_id in only
     ]
-    sizes = sorted({token_part.spectrum.label.group_size for token_part in token_parts})
-    points = [
-        _point(
-            [token_part for token_part in token_parts if token_part.spectrum.label.group_size == size],
-            by_group=only is not None,
-        )
-        for size in sizes
-    ]
-    return [token_part.spectrum for token_part in token_parts], points
+    spectra = [spectrum for spectrum, _ in token_parts]
+    of_size: dict[int, list[_TokenPart]] = {size: [] for size in sorted({of.label.group_size for of in spectra})}
+    for token_part in token_parts:
+        of_size[token_part[0].label.group_size].append(token_part)
+    return spectra, [_point(alike, by_group=only is not None) for alike in of_size.values()]
 
 
 def _token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Array, advantage: str) -> Array:
@@ -425,29 +421,26 @@ def _token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Ar
     return -np.array([by_rollout.get(rollout, 0.0) for rollout in table.rollouts.tolist()]) * table.score_weights
 
 
-class _TokenPart(Struct, frozen=True, kw_only=True):
-    """One part of a group: its spectrum, and the counts of its nulls [4]."""
-
-    spectrum: GradientSpectrum
-    nulls: Mapping[str, Array]
+_TokenPart = tuple[GradientSpectrum, Mapping[str, Array]]
+"""Of one part of a group its spectrum, and the counts of its nulls [4]."""
 
 
 def _point(parts: Sequence[_TokenPart], *, by_group: bool) -> TokenRankPoint:
     """Ranks of one step, advantage and group size, averaged over the live groups."""
-    spectra = [part.spectrum for part in parts]
+    spectra = [spectrum for spectrum, _ in parts]
     label = spectra[0].label
-    live = [part for part in parts if part.spectrum.ranks.effective_rank.is_defined]
+    live = [part for part in parts if part[0].ranks.effective_rank.is_defined]
     seen = [spectrum.tokens for spectrum in spectra if spectrum.tokens is not None]
-    group_ids = [str(part.spectrum.label.group_id) for part in live]
-    names = [name for name in NULLS if live and all(np.isfinite(part.nulls.get(name, np.nan)).all() for part in live)]
+    group_ids = [str(spectrum.label.group_id) for spectrum, _ in live]
+    names = [name for name in NULLS if live and all(np.isfinite(nulls.get(name, np.nan)).all() for _, nulls in live)]
     mean = MeanRanks(
-        counts=np.array([rank_counts(np.array(part.spectrum.singular_values)) for part in live]).reshape(-1, 4),
-        nulls={name: np.array([part.nulls[name] for part in live]) for name in names},
+        counts=np.array([rank_counts(np.array(spectrum.singular_values)) for spectrum, _ in live]).reshape(-1, 4),
+        nulls={name: np.array([nulls[name] for _, nulls in live]) for name in names},
         group_ids=group_ids,
         most=max(spectrum.label.shape[0] for spectrum in spectra),
         by_group=by_group,
     )
-    num_rows = [[float(part.spectrum.label.shape[0])] for part in live]
+    num_rows = [[float(spectrum.label.shape[0])] for spectrum, _ in live]
     (rows,) = bootstrap_means(num_rows, group_ids, share=False) if live else (mean.means()["effective_rank"],)
     return TokenRankPoint(
         step=label.step,
@@ -462,9 +455,3 @@ def _point(parts: Sequence[_TokenPart], *, by_group: bool) -> TokenRankPoint:
         energy_error=max((rows.energy_error for rows in seen if rows.energy_error is not None), default=None),
         nulls=mean.null_ranks(),
     )
-
-
-def _sketch_error(gram: Array, num_buckets: int) -> float:
-    """Root mean square of |K~ - K|_F / tr K where rows were sketched: sqrt((1 + 1/PR) / k)."""
-    energy = float(np.trace(gram))
-    return ((1.0 + float(np.sum(gram**2)) / energy**2) / num_buckets) ** 0.5 if energy > 0 else 0.0

@@ -113,19 +113,15 @@ def null_values(
 
 def mean_null_ranks(values: Mapping[str, gram_spectrum.Array], *, num_units: int = 1) -> dict[str, Estimate]:
     """The effective rank under each null, a mean over the draws that left a matrix to rank."""
-    return {name: _mean_rank(values, name, num_units) for name in gram_spectrum.NULLS}
-
-
-def _mean_rank(values: Mapping[str, gram_spectrum.Array], name: str, num_units: int) -> Estimate:
-    if name not in values:
-        return Estimate.undefined_because(TOKEN_ADVANTAGES if values else gram_spectrum.ZERO_MATRIX)
-    ranks = gram_spectrum.effective_ranks(values[name])
-    finite = ranks[np.isfinite(ranks)]
-    return (
-        Estimate.exact(float(finite.mean()), num_units=num_units)
-        if len(finite)
-        else Estimate.undefined_because(gram_spectrum.ZERO_MATRIX)
-    )
+    missing = Estimate.undefined_because(TOKEN_ADVANTAGES if values else gram_spectrum.ZERO_MATRIX)
+    means = dict.fromkeys(gram_spectrum.NULLS, missing)
+    for name, of_null in values.items():
+        ranks = gram_spectrum.effective_ranks(of_null)
+        finite = ranks[np.isfinite(ranks)]
+        means[name] = Estimate.undefined_because(gram_spectrum.ZERO_MATRIX)
+        if len(finite):
+            means[name] = Estimate.exact(float(finite.mean()), num_units=num_units)
+    return means
 
 
 _EVERY_GROUP_DEAD = "no group of this step has a gradient by its advantages, so its gradient matrix is zero"
@@ -168,7 +164,9 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
         differences = bootstrap.bootstrap_means(apart, groups, share=False)
         within = (1.0 / self.most, float(self.most))
         ratios = bootstrap.bootstrap_statistics(
-            _ratios, bootstrap.cluster_sums(columns[:, count : 3 * count], groups), within=within
+            lambda sums: np.asarray(sums[..., :count] / sums[..., count:], dtype=np.float64),
+            bootstrap.cluster_sums(columns[:, count : 3 * count], groups),
+            within=within,
         )
         means = bootstrap.bounded_means(of_nulls, groups, low=1.0, high=float(self.most))
         energies = bootstrap.bounded_means(energy, groups, low=min(2.0 / self.most, 1.0), high=1.0)
@@ -231,15 +229,9 @@ def profile(values: ArrayLike) -> tuple[float, ...]:
     return tuple(float(share) for share in shares.mean(axis=0)) if len(shares) else ()
 
 
-def _ratios(sums: gram_spectrum.Array) -> gram_spectrum.Array:
-    half = sums.shape[-1] // 2
-    return np.asarray(sums[..., :half] / sums[..., half:], dtype=np.float64)
-
-
 _SAME = 1e-6  # ranks whose relative difference is below this differ by arithmetic
 
 _NOT_PAIRED = Estimate.undefined_because("no group has a rank at both sizes")
-_Ranks = dict[tuple[str | None, tuple[int, ...]], float]
 
 
 def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankComparison, ...]:
@@ -248,23 +240,27 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
     if not groups:
         return ()
     step, size = max((spectrum.label.step, spectrum.label.group_size) for spectrum in groups)
-    ranks: dict[str, _Ranks] = {}
+    ranks: dict[str, dict[tuple[str | None, tuple[int, ...]], float]] = {}
     for spectrum in groups:
         label, rank = spectrum.label, spectrum.ranks.effective_rank.value
         if (label.step, label.group_size) == (step, size) and rank is not None:
             ranks.setdefault(label.advantage, {})[label.group_id, label.samples] = rank
+    comparisons: list[RankComparison] = []
     first, *rest = ranks or {"": {}}
-    return tuple(
-        RankComparison(
-            step=step,
-            group_size=size,
-            first=first,
-            second=second,
-            difference=_difference(ranks[first], ranks[second]).within(1.0 - size, size - 1.0),
+    for second in rest:
+        base, other = ranks[first], ranks[second]
+        both = [key for key in base if key in other]
+        are_close = all(math.isclose(base[key], other[key], rel_tol=_SAME) for key in both)
+        if are_close and len(both) == len(base) == len(other):
+            continue
+        difference = Estimate.undefined_because("no group is live under both")
+        if both:
+            apart, group_ids = [other[key] - base[key] for key in both], [str(group_id) for group_id, _ in both]
+            difference = bootstrap.bootstrap_mean(apart, group_ids, share=False).within(1.0 - size, size - 1.0)
+        comparisons.append(
+            RankComparison(step=step, group_size=size, first=first, second=second, difference=difference)
         )
-        for second in rest
-        if not _are_same(ranks[first], ranks[second])
-    )
+    return tuple(comparisons)
 
 
 class GroupRank(Struct, frozen=True, kw_only=True):
@@ -319,17 +315,3 @@ def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
                 )
             )
     return tuple(changes)
-
-
-def _difference(first: _Ranks, second: _Ranks) -> Estimate:
-    both = [key for key in first if key in second]
-    if not both:
-        return Estimate.undefined_because("no group is live under both")
-    differences = [second[key] - first[key] for key in both]
-    return bootstrap.bootstrap_mean(differences, [str(group_id) for group_id, _ in both], share=False)
-
-
-def _are_same(first: _Ranks, second: _Ranks) -> bool:
-    return first.keys() == second.keys() and all(
-        math.isclose(rank, second[key], rel_tol=_SAME) for key, rank in first.items()
-    )

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -154,7 +156,10 @@ def weight_rows(
     groups = _combine_groups(asked, by_token=any(row.channel == "logged" for row in gram.rows))
     live = [group.combinations for group in groups if len(group.combinations.factors)]
     names = matrix_names(prepared.policy.trainable)
-    weights = _drawn(names, most, request.options.seed)
+    weights = frozenset(names)
+    if most is not None and len(names) > most:
+        drawn = np.random.default_rng(request.options.seed).choice(len(names), most, replace=False)
+        weights = frozenset(names[index] for index in drawn) | frozenset(filter(is_output_head, names))
     ranks = measure_group_weights(prepared, gram, live, weights=weights, progress=progress)
     logged = all(advantages is not None for advantages in prepared.plan.advantages)
     spectra = measure_weight_spectra(prepared, progress, weights=weights) if logged else ()
@@ -164,13 +169,6 @@ def weight_rows(
 def is_output_head(name: str) -> bool:
     """Whether a weight is the output head alone, by its name in transformers' models."""
     return "lm_head" in name or "embed_out" in name
-
-
-def _drawn(names: Sequence[str], most: int | None, seed: int) -> frozenset[str]:
-    if most is None or len(names) <= most:
-        return frozenset(names)
-    drawn = np.random.default_rng(seed).choice(len(names), most, replace=False)
-    return frozenset(names[index] for index in drawn) | frozenset(filter(is_output_head, names))
 
 
 def _asked(rows: StepRows, request: RankRequest, refused: dict[str, str]) -> list[AdvantagedPart]:
@@ -202,9 +200,20 @@ def weight_curve(
     points = []
     for advantage, size in dict.fromkeys((part.advantage, part.group_size) for part in parts):
         chosen = [part for part in parts if (part.advantage, part.group_size) == (advantage, size)]
-        counted = _counted([part for part in chosen if part.own is not None], list(shapes), ranks_of)
+        live = [part for part in chosen if part.own is not None]
+        own_of_weights, nulls_of_weights = _counted(live, list(shapes), ranks_of)
         for index, tensor in enumerate((None, *shapes)):
-            mean = counted.mean_of(None if tensor is None else index - 1, _most(shapes, tensor), by_group=by_group)
+            selected = _mean if tensor is None else itemgetter(index - 1)
+            own, nulls = selected(own_of_weights), {name: selected(drawn) for name, drawn in nulls_of_weights.items()}
+            # a matrix that is zero has no rank
+            ranked = np.isfinite(own[:, 0]) & np.all([np.isfinite(drawn[:, 0]) for drawn in nulls.values()], axis=0)
+            mean = MeanRanks(
+                counts=own[ranked],
+                nulls={name: drawn[ranked] for name, drawn in nulls.items()},
+                group_ids=[part.group_id for part in compress(live, ranked)],
+                most=_most(shapes, tensor),
+                by_group=by_group,
+            )
             points.append(
                 WeightRankPoint(
                     step=step,
@@ -243,29 +252,10 @@ def weight_group_ranks(
                 )
 
 
-class _Counted(Struct, frozen=True, kw_only=True):
-    """The counts of live parts, weight by weight."""
-
-    group_ids: list[str]
-    own: Array  # [U, n, 4]
-    nulls: Mapping[str, Array]  # [U, n, 4] each
-
-    def mean_of(self, weight: int | None, most: int, *, by_group: bool) -> MeanRanks:
-        """Of one weight, or of each part's mean over all weights; a matrix that is zero has no rank."""
-        own, nulls = _selected(self.own, weight), {name: _selected(drawn, weight) for name, drawn in self.nulls.items()}
-        ranked = np.isfinite(own[:, 0]) & np.all([np.isfinite(drawn[:, 0]) for drawn in nulls.values()], axis=0)
-        return MeanRanks(
-            counts=own[ranked],
-            nulls={name: drawn[ranked] for name, drawn in nulls.items()},
-            group_ids=[group_id for group_id, is_ranked in zip(self.group_ids, ranked, strict=True) if is_ranked],
-            most=most,
-            by_group=by_group,
-        )
-
-
 def _counted(
     live: Sequence[CombinedPart], tensors: Sequence[str], ranks_of: Mapping[tuple[str, str], GroupWeightRanks]
-) -> _Counted:
+) -> tuple[Array, dict[str, Array]]:
+    """The counts of live parts, weight by weight, [U, n, 4], and those of each null."""
     own = np.full((len(tensors), len(live), 4), np.nan)
     names = [name for name in NULLS if name == "gaussian" or all(name in part.nulls for part in live)]
     nulls = {name: own.copy() for name in names}
@@ -275,11 +265,7 @@ def _counted(
             own[row, column], nulls["gaussian"][row, column] = ranks.counts[index], ranks.gaussian[index]
             for name in set(names) - {"gaussian"}:
                 nulls[name][row, column] = _mean(ranks.counts[list(part.nulls[name])])
-    return _Counted(group_ids=[part.group_id for part in live], own=own, nulls=nulls)
-
-
-def _selected(counts: Array, weight: int | None) -> Array:
-    return _mean(counts) if weight is None else np.asarray(counts[weight])
+    return own, nulls
 
 
 def _mean(counts: Array) -> Array:

@@ -266,19 +266,22 @@ def _changes(
     for first, last in pairs:
         change = matrices[last] - matrices[first]
         values = np.asarray(np.linalg.svd(change, compute_uv=False), dtype=np.float64)
-        rank = min(change.shape)
+        shape, rank = (change.shape[0], change.shape[1]), min(change.shape)
         if checkpoints[last].factors:  # a product that was zero adds no directions to the difference
             rank = min(rank, sum(len(checkpoints[at].factors[name]()[0]) for at in (first, last) if matrices[at].any()))
+        gaussian = gaussian_matrix_values(*shape)
+        if rank < min(shape):
+            gaussian = weight_update.frame_of(weight_update.unrelated_matrix(shape, rank)).values[:rank]
         none = Estimate.undefined_because(_NO_BASE)
         overlap, null = (none, none) if base is None else weight_update.principal_overlap(base, change)
         yield results.WeightUpdate(
             tensor=name,
             first=checkpoints[first].num_updates,
             last=checkpoints[last].num_updates,
-            shape=(change.shape[0], change.shape[1]),
+            shape=shape,
             singular_values=tuple(float(value) for value in values),
             effective_rank=effective_rank(values),
-            gaussian=_unrelated_rank(change.shape, rank),
+            gaussian=effective_rank(gaussian),
             stable_rank=stable_rank(values),
             top_energy=_top(values),
             update_size=_size(initial).map(partial(truediv, float(np.linalg.norm(change)))),
@@ -286,14 +289,6 @@ def _changes(
             principal_null=null,
             **_turned(change, rank, merged, frames, (first, last)),
         )
-
-
-def _unrelated_rank(shape: tuple[int, ...], rank: int) -> Estimate:
-    if rank == min(shape):
-        return effective_rank(gaussian_matrix_values(*shape))
-    return effective_rank(
-        weight_update.frame_of(weight_update.unrelated_matrix((shape[0], shape[1]), rank)).values[:rank]
-    )
 
 
 def _size(initial: Array | None) -> Estimate:

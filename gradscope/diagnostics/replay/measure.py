@@ -298,16 +298,11 @@ def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOp
     """
     ends = f":{steps[0]}" if steps is not None and len(steps) == 1 else ""  # a bare number is a budget
     selector = "" if steps is None else f"@{as_ranges(steps)}{ends}"
-    options = [word for flag, value in (*read.spelled(), *_spelled(engine)) for word in (flag, value)]
+    carried, defaults = options_of(EngineOptions), EngineOptions()
+    values = {name: getattr(engine, name) for name in _CARRIED}
+    of_engine = [(carried[name].flags[0], str(of)) for name, of in values.items() if of != getattr(defaults, name)]
+    options = [word for flag, value in (*read.spelled(), *of_engine) for word in (flag, value)]
     return shlex.join(["gradscope", "check", str(path), *options, "--require", f"frac_replay_mismatch{selector} == 0"])
-
-
-def _spelled(engine: EngineOptions) -> Iterator[tuple[str, str]]:
-    options, defaults = options_of(EngineOptions), EngineOptions()
-    for name in _CARRIED:
-        value = getattr(engine, name)
-        if value != getattr(defaults, name):
-            yield options[name].flags[0], str(value)
 
 
 def replay_run(
@@ -370,7 +365,8 @@ def replay_report(
     }
     judged = [verdict for verdict in verdicts if verdict in ("match", "mismatch")]
     beyond = [step.step for step in steps if _is_beyond(step)]
-    overall, undefined = _overall(verdicts), "" if judged else "no step could be recomputed and judged"
+    overall: ReplayVerdict = next((worst for worst in _WORST_FIRST if worst in verdicts), "cannot")
+    undefined = "" if judged else "no step could be recomputed and judged"
     if overall == "match" and len(beyond) >= max(2, verdicts.count("match")):
         overall, undefined = "cannot", "no fewer norms lie beyond their spread than match"
     return ReplayReport(
@@ -409,6 +405,7 @@ def _without_rollouts(run: Run) -> Iterator[str]:
 
 
 _DEFAULTS = ("settings_unknown",)
+_WORST_FIRST: tuple[ReplayVerdict, ...] = ("mismatch", "match")
 
 
 def _open(step: StepReplay, name: str, open_for: tuple[str, ...]) -> Quantity | None:
@@ -438,12 +435,6 @@ def _settled(run: Run, step: StepReplay, off: Quantity, fits: Sequence[int]) -> 
     return replace(
         step, verdict="mismatch", cause=step.cause if step.verdict == "mismatch" else text, quantities=quantities
     )
-
-
-def _overall(verdicts: Sequence[ReplayVerdict]) -> ReplayVerdict:
-    if "mismatch" in verdicts:
-        return "mismatch"
-    return "match" if "match" in verdicts else "cannot"
 
 
 def _headline(first: ReplayVerdict, verdicts: Sequence[ReplayVerdict]) -> str:

@@ -274,7 +274,11 @@ def add_slowly(prepared: PreparedStep, names: Collection[str], accumulator: Gram
 def _pieces_of_rows(prepared: PreparedStep, block: Mapping[str, nn.Parameter]) -> dict[str, torch.Tensor]:
     """This process's piece of every row's gradient by each parameter of a block, [N, columns] each."""
     policy, plan = prepared.policy, prepared.plan
-    row_buffers = {name: _room(len(plan.rows), parameter) for name, parameter in block.items()}
+    row_buffers: dict[str, torch.Tensor] = {}
+    for name, parameter in block.items():
+        start, stop = _bounds_of(parameter.numel(), num_connected())[connected_index()]
+        dtype = torch.promote_types(parameter.dtype, torch.float32)
+        row_buffers[name] = torch.zeros(len(plan.rows), stop - start, dtype=dtype, device=parameter.device)
     for index, row in enumerate(plan.rows):
 
         def keep(name: str, grad: torch.Tensor, index: int = index) -> None:
@@ -318,10 +322,3 @@ def _add_own_piece(
     (size,) = {letter.shape for letter in came if letter.parts}
     if all(size):
         accumulator.add_parameter(torch.Size(size), parameter.dtype, everything)
-
-
-def _room(num_rows: int, parameter: nn.Parameter) -> torch.Tensor:
-    """Room for this process's piece of all rows, [N, columns]."""
-    start, stop = _bounds_of(parameter.numel(), num_connected())[connected_index()]
-    dtype = torch.promote_types(parameter.dtype, torch.float32)
-    return torch.zeros(num_rows, stop - start, dtype=dtype, device=parameter.device)

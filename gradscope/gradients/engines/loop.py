@@ -132,9 +132,13 @@ class GramAccumulator:
             slices = buffer[: self.num_rows * (stop - start) * width].view(self.num_rows, stop - start, width)
             if not is_written:
                 slices.zero_()
-            for rows, product in products:
-                product.write_all(start, slices[rows.start : rows.stop])
-            self._add_one_by_one(remaining, start, slices)
+            for span, product in products:
+                product.write_all(start, slices[span.start : span.stop])
+            for rows, factors in remaining:
+                for local, row in enumerate(rows):
+                    target = row if self._row_targets is None else self._row_targets[row]
+                    for factor in factors:
+                        factor.add_to(local, start, slices[target])
             self._lower += self.products(slices.flatten(1))
 
     def _padded_products(self, parts: Sequence[Part]) -> tuple[list[tuple[range, PaddedProduct]], Sequence[Part]]:
@@ -155,13 +159,6 @@ class GramAccumulator:
             else:
                 remaining.append((rows, factors))
         return products, remaining
-
-    def _add_one_by_one(self, parts: Sequence[Part], start: int, slices: torch.Tensor) -> None:
-        for rows, factors in parts:
-            for local, row in enumerate(rows):
-                target = row if self._row_targets is None else self._row_targets[row]
-                for factor in factors:
-                    factor.add_to(local, start, slices[target])
 
     def add_products(self, products: torch.Tensor) -> None:
         """Add float64 inner products that are known without rows, right on and below the diagonal."""

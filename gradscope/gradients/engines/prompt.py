@@ -73,7 +73,12 @@ class _Prefix:
             # one row of logits, for no token is predicted from the prompt; they get no gradient
             model(input_ids=torch.tensor([ids], device=device), past_key_values=cache, use_cache=True, logits_to_keep=1)
         self._past = [(layer.keys, layer.values) for layer in cache.layers]
-        if not self._trace.is_cut or not self._is_complete():
+        is_complete = len(self._past) == len(self._trace.cuts) - 1 and all(
+            isinstance(part, torch.Tensor) and part.dim() == 4 and part.shape[2] == self._length
+            for pair in self._past
+            for part in pair
+        )
+        if not self._trace.is_cut or not is_complete:  # some layer left no keys and values of all tokens
             raise UsageError(_NEEDS, hint=_HINT)
 
     def expanded(self, num_rows: int) -> Past:
@@ -90,8 +95,9 @@ class _Prefix:
 
     def descend(self) -> Iterator[tuple[set[str], dict[str, list[GradientFactor]]]]:
         """Send the cotangents of all batches down the prefix."""
-        segments = self._trace.segments
-        last = {name: segment for segment in reversed(range(len(segments))) for name in self._names(segments[segment])}
+        segments, owned = self._trace.segments, self._layers.owned
+        names = [[name for call in calls for name in owned[call.module].values()] for calls in segments]
+        last = {name: segment for segment in reversed(range(len(segments))) for name in names[segment]}
         hidden: torch.Tensor | None = None
         for segment in reversed(range(len(segments))):
             calls = [call for call in segments[segment] if self._layers.covered_by(call.module)]
@@ -107,18 +113,6 @@ class _Prefix:
                         added[name].append(factors[local])
             segments[segment] = []
             yield {name for name, lowest in last.items() if lowest == segment}, added
-
-    def _is_complete(self) -> bool:
-        """Whether every decoder layer left keys and values of all tokens."""
-        return len(self._past) == len(self._trace.cuts) - 1 and all(
-            isinstance(part, torch.Tensor) and part.dim() == 4 and part.shape[2] == self._length
-            for pair in self._past
-            for part in pair
-        )
-
-    def _names(self, calls: Sequence[TracedCall]) -> Iterator[str]:
-        for call in calls:
-            yield from self._layers.owned[call.module].values()
 
     def _through(
         self, segment: int, hidden: torch.Tensor | None, calls: Sequence[TracedCall]

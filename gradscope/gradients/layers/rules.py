@@ -54,11 +54,6 @@ def adapter_parameters(module: nn.Module) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _is_adapted(module: nn.Module) -> bool:
-    """Whether a module is a layer of these two kinds with one active adapter."""
-    return len(adapter_parameters(module)) > 0 and len(_active(module)) == 1
-
-
 def adapter(call: layer_factors.LayerCall) -> Mapping[str, layer_factors.GradientFactor]:
     """The layer at once: A [r, I], B [O, r], and with DoRA the magnitudes m [O] and the base layer's bias b [O].
 
@@ -413,7 +408,9 @@ EMBEDDING = layer_factors.Rule(
 )
 NORM = layer_factors.Rule(matches=_is_norm, fits=lambda call: _is_by_row(call) and _is_affine(call), factors=norm)
 ADAPTER = layer_factors.Rule(
-    matches=_is_adapted, fits=lambda call: _is_by_token(call) and _fits_adapter(call), factors=adapter
+    matches=lambda module: len(adapter_parameters(module)) > 0 and len(_active(module)) == 1,
+    fits=lambda call: _is_by_token(call) and _fits_adapter(call),
+    factors=adapter,
 )
 EXPERTS = layer_factors.Rule(matches=_is_expert_layer, fits=_fits_experts, factors=experts)
 ROUTER = layer_factors.Rule(matches=_is_router, fits=_fits_router, factors=router)

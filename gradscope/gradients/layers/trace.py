@@ -38,7 +38,15 @@ class CoveredLayers:
         self.rules: dict[nn.Module, Rule] = {}  # module -> its rule
         ruled: set[str] = set()
         unruled: set[str] = set()
-        for module, held in _holders(model):
+        claimed: set[tuple[nn.Module, str]] = set()  # parameters that the rule of a layer around their module is about
+        for module in model.modules():
+            held = {
+                name: p for name, p in module._parameters.items() if p is not None and (module, name) not in claimed
+            }
+            for name in adapter_parameters(module):
+                path, _, below = name.rpartition(".")
+                claimed.add((module.get_submodule(path), below))
+                held[name] = module.get_parameter(name)
             owned = {local: names[id(p)] for local, p in held.items() if id(p) in names}
             rule = rule_for(module) if owned else None
             if rule is None:
@@ -97,18 +105,6 @@ class CoveredLayers:
     def covered_by(self, module: nn.Module) -> dict[str, str]:
         """Local name -> name of the parameters that a module's rule covers, uncovered ones left out."""
         return {local: name for local, name in self.owned[module].items() if name not in self.uncovered}
-
-
-def _holders(model: nn.Module) -> Iterator[tuple[nn.Module, dict[str, nn.Parameter]]]:
-    """Every module, the outer first, with the parameters that its rule is about, unless a layer around it has them."""
-    claimed: set[tuple[nn.Module, str]] = set()
-    for module in model.modules():
-        held = {name: p for name, p in module._parameters.items() if p is not None and (module, name) not in claimed}
-        for name in adapter_parameters(module):
-            path, _, local = name.rpartition(".")
-            claimed.add((module.get_submodule(path), local))
-            held[name] = module.get_parameter(name)
-        yield module, held
 
 
 class TracedCall(Struct, frozen=True, kw_only=True):
@@ -208,20 +204,14 @@ class Tracer:
         trace = ForwardTrace(length=length, segments=[[] for _ in range(len(self._decoder) + 2)])
         self._trace, self._segment = trace, 0
         try:
-            with self._hooks(), gradients_on(self._trainable, on=False):
+            handles = [module.register_forward_hook(self._take) for module in self.layers.owned]
+            handles += [layer.register_forward_pre_hook(self._enter, with_kwargs=True) for layer in self._decoder]
+            handles += [layer.register_forward_hook(self._leave) for layer in self._decoder[-1:]]
+            with removed_later(handles), gradients_on(self._trainable, on=False):
                 yield trace
             self.layers.settle()
         finally:
             self._trace = None
-
-    @contextmanager
-    def _hooks(self) -> Iterator[None]:
-        handles = [module.register_forward_hook(self._take) for module in self.layers.owned]
-        handles += [layer.register_forward_pre_hook(self._enter, with_kwargs=True) for layer in self._decoder]
-        if self._decoder:
-            handles.append(self._decoder[-1].register_forward_hook(self._leave))
-        with removed_later(handles):
-            yield
 
     def _enter(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         assert self._trace is not None, "hooks are on only while a trace is made"

@@ -90,16 +90,13 @@ class TokenBudget:
                         f"Memory ran out at {self.tokens} tokens a batch.",
                         hint=f"Use {_AUTO if num_connected() == 1 else _NUMBER} below {min(self.tokens, total)}.",
                     ) from error
-            self._shrink(longest, total)  # outside, where the error and the frames that it held are gone
-
-    def _shrink(self, longest: int, total: int) -> None:
-        if torch.cuda.is_available():
-            gc.collect()
-            torch.cuda.empty_cache()
-        before, self.recompute = self.tokens, self.tokens <= longest
-        self.tokens = max(longest, min(self.tokens, total) // 2)
-        went_on = "layers that run again in the backward pass" if self.recompute else str(self.tokens)
-        self.say(f"Memory ran out at {before} tokens a batch; went on with {went_on}.")
+            if torch.cuda.is_available():
+                gc.collect()
+                torch.cuda.empty_cache()
+            before, self.recompute = self.tokens, self.tokens <= longest
+            self.tokens = max(longest, min(self.tokens, total) // 2)
+            went_on = "layers that run again in the backward pass" if self.recompute else str(self.tokens)
+            self.say(f"Memory ran out at {before} tokens a batch; went on with {went_on}.")
 
     def say(self, note: str) -> None:
         """Say something of the resources at once, and in the result's notes."""

@@ -129,7 +129,12 @@ def load_model(source: Path | str, dtype: torch.dtype | None, *, may_ask: bool =
         checked.quiet(),
     ):
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False, local_files_only=not may_ask)
-        model_class = _model_class(config)
+        # the class that the weights were saved from, as TRL picks it: of a model that also sees, that is not the text's
+        named: Any = getattr(transformers, next(iter(config.architectures or ()), ""), None)
+        is_model = inspect.isclass(named) and issubclass(named, PreTrainedModel)
+        model_class = (
+            named if is_model and named.can_generate() and not config.is_encoder_decoder else AutoModelForCausalLM
+        )
         model, report = model_class.from_pretrained(
             str(source),
             dtype=dtype if dtype is not None else "auto",
@@ -143,16 +148,6 @@ def load_model(source: Path | str, dtype: torch.dtype | None, *, may_ask: bool =
     checked.require_same_tensors(str(source), report)
     settle(model)
     return model
-
-
-def _model_class(config: Any) -> Any:
-    """The class that the weights were saved from, as TRL picks it: of a model that also sees, that is not the text's.
-
-    It is the one that the configuration names, where that writes text from text; else transformers' own pick.
-    """
-    named: Any = getattr(transformers, next(iter(config.architectures or ()), ""), None)
-    is_model = inspect.isclass(named) and issubclass(named, PreTrainedModel)
-    return named if is_model and named.can_generate() and not config.is_encoder_decoder else AutoModelForCausalLM
 
 
 def load_adapter(weights: WeightsRef, dtype: torch.dtype | None, start: Path | None = None) -> Any:
@@ -384,9 +379,38 @@ def open_checkpoint(weights: WeightsRef) -> Checkpoint:
     Raises:
         InputError: A file of tensors cannot be read, or an adapter is not one product of two factors.
     """
-    if weights.kind == "adapter":
-        return _adapter(weights)
-    return Checkpoint(num_updates=weights.num_updates, matrices=_matrices(weights.path))
+    folder = weights.path
+    if weights.kind != "adapter":
+        return Checkpoint(num_updates=weights.num_updates, matrices=_matrices(folder))
+    config = checked.read_adapter_config(folder)
+    used = next((name for name in _UNSUPPORTED if config.get(name)), None)
+    if config.get("peft_type") != "LORA" or used is not None:
+        raise InputError(
+            f"{folder}: this adapter is not one product of two factors ({used or config.get('peft_type')}).",
+            hint="Merge the adapters into their base model and give the merged folders.",
+        )
+    rank, alpha = float(config["r"]), float(config["lora_alpha"])
+    scale = alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
+    modules: dict[str, dict[str, Callable[[], Array]]] = {}
+    for name, factor in _matrices(folder).items():
+        match = _LORA_FACTOR.match(name)
+        if match is None:
+            raise InputError(f"{folder}: {name} is no factor of a LoRA adapter.", hint="Merge it into its base model.")
+        modules.setdefault(match[1], {})["A" if ".lora_A" in name else "B"] = factor
+
+    def read(factors: dict[str, Callable[[], Array]]) -> tuple[Array, Array]:
+        return factors["A"](), factors["B"]()
+
+    def product(factors: dict[str, Callable[[], Array]]) -> Array:
+        down, up = read(factors)
+        matrix = scale * (up @ down)
+        return np.ascontiguousarray(matrix.T) if config.get("fan_in_fan_out") else matrix
+
+    return Checkpoint(
+        num_updates=weights.num_updates,
+        matrices={f"{module}.weight": partial(product, factors) for module, factors in modules.items()},
+        factors={f"{module}.weight": partial(read, factors) for module, factors in modules.items()},
+    )
 
 
 def base_matrices(weights: WeightsRef) -> dict[str, Callable[[], Array]]:
@@ -418,45 +442,6 @@ def _matrices(folder: Path) -> dict[str, Callable[[], Array]]:
 def _matrix(file: Path, name: str) -> Array:
     with checked.open_safetensors(file) as tensors:
         return np.asarray(tensors.get_tensor(name).double().numpy(), dtype=np.float64)
-
-
-def _adapter(weights: WeightsRef) -> Checkpoint:
-    """The matrices s B A of a LoRA adapter and their factors, by the names of the weights that they are added to."""
-    folder = weights.path
-    config = checked.read_adapter_config(folder)
-    scale = _scale(folder, config)
-    modules: dict[str, dict[str, Callable[[], Array]]] = {}
-    for name, factor in _matrices(folder).items():
-        match = _LORA_FACTOR.match(name)
-        if match is None:
-            raise InputError(f"{folder}: {name} is no factor of a LoRA adapter.", hint="Merge it into its base model.")
-        modules.setdefault(match[1], {})["A" if ".lora_A" in name else "B"] = factor
-
-    def read(factors: dict[str, Callable[[], Array]]) -> tuple[Array, Array]:
-        return factors["A"](), factors["B"]()
-
-    def product(factors: dict[str, Callable[[], Array]]) -> Array:
-        down, up = read(factors)
-        matrix = scale * (up @ down)
-        return np.ascontiguousarray(matrix.T) if config.get("fan_in_fan_out") else matrix
-
-    return Checkpoint(
-        num_updates=weights.num_updates,
-        matrices={f"{module}.weight": partial(product, factors) for module, factors in modules.items()},
-        factors={f"{module}.weight": partial(read, factors) for module, factors in modules.items()},
-    )
-
-
-def _scale(folder: Path, config: dict[str, Any]) -> float:
-    """PEFT's factor on B A: alpha / r, or alpha / sqrt(r) with ``use_rslora``."""
-    used = next((name for name in _UNSUPPORTED if config.get(name)), None)
-    if config.get("peft_type") != "LORA" or used is not None:
-        raise InputError(
-            f"{folder}: this adapter is not one product of two factors ({used or config.get('peft_type')}).",
-            hint="Merge the adapters into their base model and give the merged folders.",
-        )
-    rank, alpha = float(config["r"]), float(config["lora_alpha"])
-    return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
 
 
 def common_tensors(checkpoints: Sequence[Checkpoint]) -> list[str]:

@@ -373,7 +373,11 @@ def _tail(model: Any, module: nn.Linear) -> Tail | None:
 
 def _scale_and_cap(model: Any, module: nn.Linear, ids: torch.Tensor) -> Tail | None:
     """The model's function of outputs of our choice, if that is a scale and a cap."""
-    outputs = _chosen_outputs(module)
+    # of three tokens: tiny ones, huge ones, and a range, each id another number
+    size, device = module.weight.shape[0], module.weight.device
+    outputs = torch.empty(1, _NUM_TOKENS, size, dtype=torch.float64, device=device)
+    outputs[0, 0], outputs[0, 1] = _TINY, _HUGE
+    outputs[0, 2] = torch.linspace(-_RANGE, _RANGE, size, dtype=torch.float64, device=device)
 
     def choose(hidden: torch.Tensor) -> torch.Tensor:
         shapes.append(tuple(hidden.shape))
@@ -390,15 +394,6 @@ def _scale_and_cap(model: Any, module: nn.Linear, ids: torch.Tensor) -> Tail | N
         return None
     expected = outputs * scale if cap is None else cap * torch.tanh(outputs * (scale / cap))
     return (scale, cap) if bool(((made - expected).abs() <= _SAME * expected.abs()).all()) else None
-
-
-def _chosen_outputs(module: nn.Linear) -> torch.Tensor:
-    """Three tokens' outputs, [1, 3, V]: tiny ones, huge ones, and a range, each id another number."""
-    size, device = module.weight.shape[0], module.weight.device
-    outputs = torch.empty(1, _NUM_TOKENS, size, dtype=torch.float64, device=device)
-    outputs[0, 0], outputs[0, 1] = _TINY, _HUGE
-    outputs[0, 2] = torch.linspace(-_RANGE, _RANGE, size, dtype=torch.float64, device=device)
-    return outputs
 
 
 def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:

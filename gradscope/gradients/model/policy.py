@@ -63,24 +63,17 @@ def _built_for(model: Any) -> int | None:
 
 def _longest_sequence(model: Any) -> int | None:
     """Tokens that the tables of positions hold; None where nothing is looked up by position."""
-    limits = list(_rows_left(model))
-    size = _built_for(model)
-    if size is not None and any(size in buffer.shape for buffer in model.buffers()):
-        limits.append(size)  # sines, or a causal mask, for as many positions and no more
-    return min(limits, default=None)
-
-
-def _rows_left(model: Any) -> Iterator[int]:
-    """Of each table that is looked up by position, the rows from its first position on."""
     # The model is given one token several times: a table that is asked for ascending ids is asked for positions.
     with _Lookups(model) as lookups:
         # one token several times, which is not the padding token: some models do not count that
         token = 1 if getattr(model.config.get_text_config(), "pad_token_id", None) == 0 else 0
         with torch.no_grad():
             call_on(model, torch.full((1, _PROBE), token, device=model.get_input_embeddings().weight.device))
-    for num_rows, ids in lookups.seen:
-        if len(ids) == _PROBE and ids == list(range(ids[0], ids[0] + _PROBE)):
-            yield num_rows - ids[0]
+    limits = [rows - ids[0] for rows, ids in lookups.seen if ids == list(range(ids[0], ids[0] + _PROBE))]
+    size = _built_for(model)
+    if size is not None and any(size in buffer.shape for buffer in model.buffers()):
+        limits.append(size)  # sines, or a causal mask, for as many positions and no more
+    return min(limits, default=None)
 
 
 class _Lookups(TorchFunctionMode):
@@ -92,15 +85,11 @@ class _Lookups(TorchFunctionMode):
         self.seen: list[tuple[int, list[int]]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is nn.functional.embedding:
-            self._note(args[1], args[0])
-        elif func is torch.Tensor.__getitem__:
-            self._note(args[0], args[1])
+        if func in (nn.functional.embedding, torch.Tensor.__getitem__):
+            table, ids = args[:2] if func is torch.Tensor.__getitem__ else args[1::-1]
+            if id(table) in self._own and isinstance(ids, torch.Tensor) and ids.numel() == _PROBE:
+                self.seen.append((len(table), ids.flatten().tolist()))
         return func(*args, **(kwargs or {}))
-
-    def _note(self, table: torch.Tensor, ids: Any) -> None:
-        if id(table) in self._own and isinstance(ids, torch.Tensor) and ids.numel() == _PROBE:
-            self.seen.append((len(table), ids.flatten().tolist()))
 
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}

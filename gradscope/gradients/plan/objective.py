@@ -35,16 +35,20 @@ def several_sequences(rollouts: Sequence[Rollout]) -> Reason | None:
     )
 
 
+def no_rule(*cases: tuple[object, str]) -> Iterator[Reason]:
+    """Those of some cases that hold, with a sentence each, as losses that have no rule here."""
+    return (Reason("loss_unknown", text) for holds, text in cases if holds)
+
+
 def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     get = settings.get
     loss_type = get("loss_type", "dapo")
-    if loss_type not in LOSSES:
-        yield Reason("loss_unknown", f"loss_type {loss_type!r} has no rule here")
-    if settings.are_of_rloo:
-        yield Reason("loss_unknown", "the arguments are those of RLOOTrainer, whose loss has no rule here")
-    if get("importance_sampling_level", "token") not in ("token", "sequence"):
-        level = get("importance_sampling_level")
-        yield Reason("loss_unknown", f"importance_sampling_level {level!r} has no rule here")
+    level, mode = get("importance_sampling_level", "token"), get("vllm_importance_sampling_mode", "sequence_mask")
+    yield from no_rule(
+        (loss_type not in LOSSES, f"loss_type {loss_type!r} has no rule here"),
+        (settings.are_of_rloo, "the arguments are those of RLOOTrainer, whose loss has no rule here"),
+        (level not in ("token", "sequence"), f"importance_sampling_level {level!r} has no rule here"),
+    )
     yield from _of_batches(settings)
     if get("neftune_noise_alpha"):
         yield Reason(
@@ -55,9 +59,8 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
         )
     if get("use_liger_kernel", False) or get("use_liger_loss", False):
         yield Reason("loss_not_on_disk", "the loss was a fused Liger kernel")
-    if get("use_vllm") and get("vllm_importance_sampling_mode", "sequence_mask") not in get_args(Mode):
-        mode = get("vllm_importance_sampling_mode")
-        yield Reason("loss_unknown", f"vllm_importance_sampling_mode {mode!r} has no rule here")
+    is_unknown = get("use_vllm") and mode not in get_args(Mode)
+    yield from no_rule((is_unknown, f"vllm_importance_sampling_mode {mode!r} has no rule here"))
     yield from _of_old_luspo(settings)
 
 

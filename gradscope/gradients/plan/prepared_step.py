@@ -51,14 +51,15 @@ def as_trained(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> tu
     if scales_with_width(policy.model):
         return framed
     furthest = max(framed, key=lambda sequence: sequence.start)
-    return framed if _sees_padding(policy, furthest) else tuple(sequences)
-
-
-def _in_frames(policy: MeasuredPolicy, plan: RowPlan) -> tuple[TokenSequence, ...]:
-    """The sequences of a plan, [R], in the trainer's padding whether or not it matters: rounding depends on it."""
-    if policy.padding is None or any(sequence.frame for sequence in plan.sequences):
-        return plan.sequences
-    return policy.padding.framed(plan.sequences, _padding_id_of(policy))
+    if furthest.length == furthest.num_tokens:
+        return tuple(sequences)
+    pair = (replace(furthest, frame=None), furthest)
+    with torch.no_grad():
+        batches = [pad_batch([0], [sequence], policy.device) for sequence in pair]
+        ((alone,), (padded,)) = (completion_logprobs(policy.model, batch, 1.0) for batch in batches)
+    scale = max(1.0, float(alone.abs().max()))
+    is_alike = bool((alone - padded).abs().max() <= _SAME[policy.dtype] * scale)
+    return tuple(sequences) if is_alike else framed
 
 
 def scales_with_width(model: Any) -> bool:
@@ -89,27 +90,12 @@ def see_batch(model: Any, length: int) -> None:
             module.original_max_seq_len = 0  # else a shorter sequence, such as a probe of three tokens, undoes it
 
 
-def _sees_padding(policy: MeasuredPolicy, framed: TokenSequence) -> bool:
-    """Whether a model's log-probabilities of one sequence depend on the padding around it, beyond rounding."""
-    if framed.length == framed.num_tokens:
-        return False
-    alone, padded = (_logprobs(policy, sequence) for sequence in (replace(framed, frame=None), framed))
-    scale = max(1.0, float(alone.abs().max()))
-    return not bool((alone - padded).abs().max() <= _SAME[policy.dtype] * scale)
-
-
 def _padding_id_of(policy: MeasuredPolicy) -> int:
     """The token that the trainer pads with: the tokenizer's, else its end-of-sequence token, as TRL has it."""
     config = policy.model.config.get_text_config()
     candidates = [getattr(policy.tokenizer, name, None) for name in ("pad_token_id", "eos_token_id")]
     token_ids = [token for token in (*candidates, getattr(config, "pad_token_id", None)) if isinstance(token, int)]
     return next((token for token in token_ids if 0 <= token < policy.vocab_size), 0)
-
-
-def _logprobs(policy: MeasuredPolicy, sequence: TokenSequence) -> torch.Tensor:
-    with torch.no_grad():
-        (logprobs,) = completion_logprobs(policy.model, pad_batch([0], [sequence], policy.device), 1.0)
-    return logprobs
 
 
 # Which completions were cut at the trainer's limit, derived from their exact ids as TRL does.
@@ -210,7 +196,11 @@ class PreparedStep(Struct, frozen=True, kw_only=True):
 
     def framed(self) -> PreparedStep:
         """The same step in the trainer's padding, whether or not its model was seen to depend on it."""
-        return replace(self, plan=replace(self.plan, sequences=_in_frames(self.policy, self.plan)))
+        sequences, padding = self.plan.sequences, self.policy.padding
+        if padding is None or any(sequence.frame for sequence in sequences):
+            return self
+        framed = padding.framed(sequences, _padding_id_of(self.policy))
+        return replace(self, plan=replace(self.plan, sequences=framed))
 
     def planned_with(self, passes: ForwardPasses) -> PreparedStep:
         """The same step with other results of forward passes, such as those of a lower precision."""

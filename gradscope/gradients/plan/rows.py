@@ -108,27 +108,24 @@ class RowPlan(Struct, frozen=True, kw_only=True):
             weights = sent(self.kl_weights[row.sequence], logprobs)
             return kl_slope(objective, completion, logprobs, weights, corrected=objective.use_bias_correction_kl)
         weights, is_score = sent(self.weights[row.sequence], logprobs), row.channel == "score"
+        of, advantages = self.sequences[row.sequence], None if is_score else self.advantages[row.sequence]
+        if advantages is None and not is_score:
+            raise InputError(
+                f"Rollout {of.sample} of group {of.group_id} has no logged advantage.",
+                hint="Name a formulation to compute advantages from rewards.",
+            )
+        advantages = None if advantages is None else sent(advantages, logprobs)
         slope = reward_slope(
             objective.loss,
             objective,
             completion,
             logprobs,
             weights,
-            None if is_score else self._advantages(row.sequence, logprobs),
+            advantages,
             correction=objective.correction,
             off_policy_threshold=objective.off_policy_threshold,
         )
         return -slope if is_score else slope
-
-    def _advantages(self, sequence: int, like: torch.Tensor) -> torch.Tensor:
-        advantages = self.advantages[sequence]
-        if advantages is None:
-            of = self.sequences[sequence]
-            raise InputError(
-                f"Rollout {of.sample} of group {of.group_id} has no logged advantage.",
-                hint="Name a formulation to compute advantages from rewards.",
-            )
-        return sent(advantages, like)
 
 
 def plan_rows(
@@ -162,12 +159,22 @@ def plan_rows(
         channels.append("kl")
     if objective.entropy_coef:
         channels.append("entropy")
-    by_token = not _one_advantage_factors_out(objective) or any(r.token_advantages is not None for r in rollouts)
+    # whether every rollout's reward part is its score vector times minus its advantage, whatever that is
+    one_factors_out = (
+        (objective.correction is None or not objective.loss.corrects_itself)
+        and not objective.importance_ratio
+        and objective.off_policy_threshold is None
+        and factors_out(objective.loss, objective)
+    )
+    by_token = not one_factors_out or any(rollout.token_advantages is not None for rollout in rollouts)
     if by_token and all(advantage is not None for advantage in advantages):
         channels.append("logged")
     completions = []
     for index, (rollout, of, mask) in enumerate(zip(rollouts, sequences, counted, strict=True)):
-        logged = _logged_logprobs(rollout, of, objective)
+        logged = None
+        if rollout.logprobs is not None and objective.looks_at_logged:
+            _require_length("log-probabilities", len(rollout.logprobs), of)
+            logged = torch.tensor(rollout.logprobs, dtype=torch.float64)
         sampler = logged if objective.needs_sampler else None
         old = None
         if objective.importance_ratio:
@@ -216,17 +223,6 @@ def high_entropy(
     return masks, num_near if num_near > 1 else 0
 
 
-def _one_advantage_factors_out(objective: Objective) -> bool:
-    """Whether every rollout's reward part is its score vector times minus its advantage, whatever that is."""
-    exact = objective.correction is None or not objective.loss.corrects_itself
-    return (
-        exact
-        and not objective.importance_ratio
-        and objective.off_policy_threshold is None
-        and factors_out(objective.loss, objective)
-    )
-
-
 def _entropy_weights(
     objective: Objective,
     counted: Sequence[torch.Tensor],
@@ -252,13 +248,6 @@ def _token_advantages(rollout: Rollout, sequence: TokenSequence) -> torch.Tensor
     if rollout.advantage is None:
         return None
     return torch.full((num_tokens,), rollout.advantage, dtype=torch.float64)
-
-
-def _logged_logprobs(rollout: Rollout, sequence: TokenSequence, objective: Objective) -> torch.Tensor | None:
-    if rollout.logprobs is None or not objective.looks_at_logged:
-        return None
-    _require_length("log-probabilities", len(rollout.logprobs), sequence)
-    return torch.tensor(rollout.logprobs, dtype=torch.float64)
 
 
 def _require_length(values: str, length: int, sequence: TokenSequence) -> None:

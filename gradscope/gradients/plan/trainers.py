@@ -10,7 +10,7 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.gradients.plan import losses
-from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.plan.objective import Objective, no_rule
 from gradscope.reason import Reason
 from gradscope.rollouts.run import TrainerSettings
 
@@ -121,45 +121,31 @@ def _verl_objective(settings: TrainerSettings) -> Objective:
 
 
 def _verl_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
-    yield from _verl_updates(settings)
-    yield from _verl_names(settings)
-    yield from _verl_micro_batches(settings)
-    yield from _verl_rejections(settings)
-
-
-def _verl_updates(settings: TrainerSettings) -> Iterator[Reason]:
     """The norm of a step is a mean over its updates, and only the first starts from weights that are saved."""
     prompts, mini_batch = settings.at("data.train_batch_size"), settings.at(f"{_ACTOR}.ppo_mini_batch_size")
     epochs = int(settings.at(f"{_ACTOR}.ppo_epochs", 1))
     if prompts is None or mini_batch is None:
         text = "how many updates a step has follows from data.train_batch_size and actor.ppo_mini_batch_size, not known"
         yield Reason("settings_unknown", text, hint=_VERL_CONFIG)
-        return
-    updates = -(-int(prompts) // int(mini_batch)) * epochs
-    if updates > 1:
-        yield Reason(
-            "several_updates",
-            f"verl logs the mean norm over the {updates} updates of a step, and the later ones start from weights that "
-            "are not saved",
-        )
-
-
-def _verl_names(settings: TrainerSettings) -> Iterator[Reason]:
+    elif (updates := -(-int(prompts) // int(mini_batch)) * epochs) > 1:
+        text = f"verl logs the mean norm over the {updates} updates of a step, and the later ones start from weights "
+        yield Reason("several_updates", f"{text}that are not saved")
     mode, term = _verl_mode(settings), _verl_term(settings)
     kl_type = str(settings.at(f"{_ACTOR}.kl_loss_type", "low_var_kl")).removesuffix("+")
-    if term not in _VERL_TERMS:
-        yield Reason("loss_unknown", f"policy_loss.loss_mode {term!r} has no rule here")
-    if mode not in _AGGREGATIONS:
-        yield Reason("loss_unknown", f"loss_agg_mode {mode!r} has no rule here")
-    if settings.at(f"{_ACTOR}.use_kl_loss", False) and kl_type not in _VERL_KL:
-        yield Reason("loss_unknown", f"kl_loss_type {kl_type!r} has no rule here")
-    if settings.get("distillation.enabled", False):
-        yield Reason("loss_unknown", "the loss has a distillation term")
-    aggregation = str(settings.at(f"{_ACTOR}.loss_agg_mode", "token-mean"))
-    has_extra_terms = settings.at(f"{_ACTOR}.use_kl_loss", False) or settings.at(f"{_ACTOR}.entropy_coeff", 0.0)
-    if term in _ALWAYS_BY_SEQUENCE and has_extra_terms and aggregation != _BY_SEQUENCE:
-        text = f"{term} averages its own term by sequence and the KL and entropy terms by {aggregation}"
-        yield Reason("loss_unknown", f"{text}, which has no rule here")
+    aggregation = settings.at(f"{_ACTOR}.loss_agg_mode", "token-mean")
+    has_kl = settings.at(f"{_ACTOR}.use_kl_loss", False)
+    has_extra_terms = has_kl or settings.at(f"{_ACTOR}.entropy_coeff", 0.0)
+    is_mixed = term in _ALWAYS_BY_SEQUENCE and has_extra_terms and str(aggregation) != _BY_SEQUENCE
+    own = f"{term} averages its own term by sequence and the KL and entropy terms by {aggregation}"
+    yield from no_rule(
+        (term not in _VERL_TERMS, f"policy_loss.loss_mode {term!r} has no rule here"),
+        (mode not in _AGGREGATIONS, f"loss_agg_mode {mode!r} has no rule here"),
+        (has_kl and kl_type not in _VERL_KL, f"kl_loss_type {kl_type!r} has no rule here"),
+        (settings.get("distillation.enabled", False), "the loss has a distillation term"),
+        (is_mixed, f"{own}, which has no rule here"),
+    )
+    yield from _verl_micro_batches(settings)
+    yield from _verl_rejections(settings)
 
 
 def _verl_micro_batches(settings: TrainerSettings) -> Iterator[Reason]:
@@ -172,7 +158,12 @@ def _verl_micro_batches(settings: TrainerSettings) -> Iterator[Reason]:
     by_mini_batch = _counts_by_mini_batch(settings)
     if mode == "seq-mean-token-sum-norm" and by_mini_batch is False:
         yield Reason("loss_unknown", "what seq-mean-token-sum-norm divides by changed before verl 0.8")
-    if mode in ("seq-mean-token-sum", _BY_SEQUENCE) or by_mini_batch or _has_one_micro_batch(settings):
+    if mode in ("seq-mean-token-sum", _BY_SEQUENCE) or by_mini_batch:
+        return
+    devices = int(settings.at("trainer.n_gpus_per_node", 8)) * int(settings.at("trainer.nnodes", 1))
+    size, dynamic = (settings.at(f"{_ACTOR}.{name}") for name in ("ppo_micro_batch_size_per_gpu", "use_dynamic_bsz"))
+    rows = _verl_rows(settings)
+    if devices == 1 and not dynamic and rows is not None and size is not None and int(size) >= rows:
         return
     if by_mini_batch is None:
         text = f"whether {mode} counts over the mini-batch or over each micro-batch depends on verl's version"
@@ -187,16 +178,18 @@ def _verl_rejections(settings: TrainerSettings) -> Iterator[Reason]:
     def of(name: str) -> Any:
         return settings.get(f"{_CORRECTION}.{name}", settings.get(name))
 
-    if of("rollout_rs"):
-        yield Reason("loss_unknown", f"rollout_correction.rollout_rs = {of('rollout_rs')} rejects tokens by rules")
-    if of("rollout_is") and of("rollout_is_batch_normalize"):
-        yield Reason("loss_unknown", "rollout_is_batch_normalize scales the weights by their mean")
-    if of("rollout_is") not in (None, False, "token", "sequence"):
-        yield Reason("loss_unknown", f"rollout_is {of('rollout_is')!r} has no rule here")
-    if of("bypass_mode") and _counts_by_mini_batch(settings) is False:
-        yield Reason("loss_unknown", "before verl 0.8 the ratio is 1 in a step of one update, bypass_mode or not")
-    if of("bypass_mode") and of("loss_type") not in (None, "ppo_clip"):
-        yield Reason("loss_unknown", f"bypass_mode with loss_type {of('loss_type')!r} has no rule here")
+    level, bypassed, loss_type = of("rollout_is"), of("bypass_mode"), of("loss_type")
+    is_old = _counts_by_mini_batch(settings) is False
+    return no_rule(
+        (of("rollout_rs"), f"rollout_correction.rollout_rs = {of('rollout_rs')} rejects tokens by rules"),
+        (level and of("rollout_is_batch_normalize"), "rollout_is_batch_normalize scales the weights by their mean"),
+        (level not in (None, False, "token", "sequence"), f"rollout_is {level!r} has no rule here"),
+        (bypassed and is_old, "before verl 0.8 the ratio is 1 in a step of one update, bypass_mode or not"),
+        (
+            bypassed and loss_type not in (None, "ppo_clip"),
+            f"bypass_mode with loss_type {loss_type!r} has no rule here",
+        ),
+    )
 
 
 def _counts_by_mini_batch(settings: TrainerSettings) -> bool | None:
@@ -235,13 +228,6 @@ def _scale_factor(settings: TrainerSettings) -> float | None:
     return _number(value)
 
 
-def _has_one_micro_batch(settings: TrainerSettings) -> bool:
-    devices = int(settings.at("trainer.n_gpus_per_node", 8)) * int(settings.at("trainer.nnodes", 1))
-    rows, size = _verl_rows(settings), settings.at(f"{_ACTOR}.ppo_micro_batch_size_per_gpu")
-    dynamic = settings.at(f"{_ACTOR}.use_dynamic_bsz", False)
-    return devices == 1 and not dynamic and rows is not None and size is not None and int(size) >= rows
-
-
 def _verl_rows(settings: TrainerSettings) -> int | None:
     return _product(settings, f"{_ACTOR}.ppo_mini_batch_size", "actor_rollout_ref.rollout.n")
 
@@ -275,7 +261,11 @@ _PRIME_SHAPING = (f"{_PRIME_LOSS}.type", f"{_PRIME_LOSS}.kl_tau")
 def _prime_rl_objective(settings: TrainerSettings) -> Objective:
     """The loss of prime-rl's arguments; ``cannot`` says why where it has no exact token weights."""
     kind, of_loss = _prime_kind(settings), _section(settings, _PRIME_LOSS)
-    low, high = _prime_bounds(settings)
+    low, high = of_loss("dppo_mask_low", 0.2), of_loss("dppo_mask_high", 0.2)
+    if kind == "ipo":
+        low, high = (of_loss(name, of_loss("ipo_threshold", 0.1)) for name in ("ipo_mask_low", "ipo_mask_high"))
+    # the section of the configuration that has the temperature of training changed, its name did not
+    temperatures = _sampling_temperatures(settings) or [float(settings.get("temperature", 1.0))]
     return Objective(
         loss_type=f"prime-rl's {kind}",
         declared=losses.Loss(term=_PRIME_TERMS.get(kind, losses.within_one_bound), average=losses.tokens_alike),
@@ -284,20 +274,14 @@ def _prime_rl_objective(settings: TrainerSettings) -> Objective:
         kl_to_sampler=True,
         use_bias_correction_kl=False,
         advantage_scale=float(of_loss("adv_tau", 1.0)),
-        epsilon_low=low,
-        epsilon_high=high,
-        temperature=_sampling_temperature(settings),
+        epsilon_low=float(low),
+        epsilon_high=float(high),
+        temperature=temperatures[0],
         importance_ratio=True,
         ratio_to_logged=True,
         assumed=tuple(name for name in _PRIME_SHAPING if settings.at(name) is None),
         cannot=next(_prime_obstacles(settings), None),
     )
-
-
-def _sampling_temperature(settings: TrainerSettings) -> float:
-    """The sampling temperature of training: its section of the configuration changed, its name did not."""
-    named = _sampling_temperatures(settings)
-    return named[0] if named else float(settings.get("temperature", 1.0))
 
 
 def _sampling_temperatures(settings: TrainerSettings) -> list[float]:
@@ -314,32 +298,20 @@ def _prime_kind(settings: TrainerSettings) -> str:
     return "ipo" if kind == "default" and settings.at(f"{_PRIME_LOSS}.ipo_mask_low") is not None else kind
 
 
-def _prime_bounds(settings: TrainerSettings) -> tuple[float, float]:
-    of_loss = _section(settings, _PRIME_LOSS)
-    if _prime_kind(settings) == "ipo":
-        both = of_loss("ipo_threshold", 0.1)
-        return float(of_loss("ipo_mask_low", both)), float(of_loss("ipo_mask_high", both))
-    return float(of_loss("dppo_mask_low", 0.2)), float(of_loss("dppo_mask_high", 0.2))
-
-
 def _prime_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
-    kind = _prime_kind(settings)
-    if kind not in _PRIME_TERMS:
-        yield Reason("loss_unknown", f"trainer.loss of type {kind!r} has no rule here")
-    if settings.at(f"{_PRIME_LOSS}.teacher_tau", 0.0) and any(".teacher" in name for name in settings.values):
-        yield Reason("loss_unknown", "advantages hold a teacher's log-probabilities, which are not logged")
-    unsupported = {
-        name.removeprefix(f"{_PRIME_LOSS}.").partition(".")[0]
-        for name in settings.values
-        if name.startswith(f"{_PRIME_LOSS}.")
-    }
-    if unsupported - _PRIME_ARGUMENTS:
-        names = ", ".join(sorted(unsupported - _PRIME_ARGUMENTS))
-        yield Reason("loss_unknown", f"trainer.loss has {names}, of a release whose loss has no rule here")
-    if any("temp_scheduler" in name and value is not None for name, value in settings.values.items()):
-        yield Reason("loss_unknown", "the temperature followed a schedule, which has no rule here")
-    if len(set(_sampling_temperatures(settings))) > 1:
-        yield Reason("loss_unknown", "environments sampled at different temperatures, which has no rule here")
+    kind, values = _prime_kind(settings), settings.values
+    has_teacher = settings.at(f"{_PRIME_LOSS}.teacher_tau", 0.0) and any(".teacher" in name for name in values)
+    arguments = [name.removeprefix(f"{_PRIME_LOSS}.") for name in values if name.startswith(f"{_PRIME_LOSS}.")]
+    unsupported = sorted({name.partition(".")[0] for name in arguments} - _PRIME_ARGUMENTS)
+    has_schedule = any("temp_scheduler" in name and value is not None for name, value in values.items())
+    differ = len(set(_sampling_temperatures(settings))) > 1
+    return no_rule(
+        (kind not in _PRIME_TERMS, f"trainer.loss of type {kind!r} has no rule here"),
+        (has_teacher, "advantages hold a teacher's log-probabilities, which are not logged"),
+        (unsupported, f"trainer.loss has {', '.join(unsupported)}, of a release whose loss has no rule here"),
+        (has_schedule, "the temperature followed a schedule, which has no rule here"),
+        (differ, "environments sampled at different temperatures, which has no rule here"),
+    )
 
 
 # NeMo-RL's ``ClippedPGLossFn``: ``loss_fn``, over one update a step.
@@ -383,7 +355,13 @@ def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
     elif by_sequence:
         term, name = losses.clipped, "gspo"
     by_token = bool(of_loss("token_level_loss", True))
-    correction = None if cannot else _nemo_correction(settings)
+    correction = None
+    if cannot is None and of_loss("use_importance_sampling_correction", False):
+        correction = losses.SamplerCorrection(
+            mode=_MODES[by_sequence, of_loss("truncated_importance_sampling_type") == "icepop"],
+            low=_number(of_loss("truncated_importance_sampling_ratio_min")),
+            high=_number(of_loss("truncated_importance_sampling_ratio")),
+        )
     in_reward = bool(of_loss("use_kl_in_reward", False))
     return Objective(
         loss_type=f"NeMo-RL's {name}, {'token' if by_token else 'sequence'} level",
@@ -418,29 +396,33 @@ def _nemo_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     yield from _nemo_updates(settings)
     of_loss = _section(settings, _NEMO_LOSS)
     has_kl = bool(of_loss("reference_policy_kl_penalty", 0.01)) and not of_loss("use_kl_in_reward", False)
-    if has_kl and of_loss("reference_policy_kl_type", "k3") not in _NEMO_KL:
-        yield Reason("loss_unknown", f"reference_policy_kl_type {of_loss('reference_policy_kl_type')!r} has no rule")
-    if has_kl and of_loss("use_on_policy_kl_approximation", False):
-        yield Reason("loss_unknown", "use_on_policy_kl_approximation weighs the KL term by the sampler's ratio")
+    kl_type, by_sampler = of_loss("reference_policy_kl_type"), of_loss("use_on_policy_kl_approximation", False)
+    yield from no_rule(
+        (
+            has_kl and of_loss("reference_policy_kl_type", "k3") not in _NEMO_KL,
+            f"reference_policy_kl_type {kl_type!r} has no rule",
+        ),
+        (has_kl and by_sampler, "use_on_policy_kl_approximation weighs the KL term by the sampler's ratio"),
+    )
     if has_kl and _weighs_kl(settings) is None:
         text = "whether the KL term has the gradient through the sampling probability depends on NeMo-RL's version"
         yield Reason("settings_unknown", f"{text}, which is not known", hint=_NEMO_VERSION)
-    if of_loss("positive_example_nll_weight", 0.0):
-        yield Reason("loss_unknown", "positive_example_nll_weight averages within micro-batches")
-    if of_loss("truncated_importance_sampling_type") == "seq-mask-tis":
-        yield Reason("loss_unknown", "truncated_importance_sampling_type seq-mask-tis has no rule here")
-    in_use = {
-        name.removeprefix(f"{_NEMO_LOSS}.")
-        for name, value in settings.values.items()
-        if value and f"{_NEMO_LOSS}." in name
-    }
-    if in_use - _NEMO_ARGUMENTS:
-        text = f"loss_fn has {', '.join(sorted(in_use - _NEMO_ARGUMENTS))}, of a release whose loss has no rule here"
-        yield Reason("loss_unknown", text)
-    for name, neutral in _NEUTRAL.items():
-        cut = settings.at(f"policy.generation.{name}")
-        if cut not in neutral:
-            yield Reason("loss_unknown", f"log-probabilities are of the distribution cut at {name} = {cut}")
+    masks_sequences = of_loss("truncated_importance_sampling_type") == "seq-mask-tis"
+    in_use = [name for name, value in settings.values.items() if value and f"{_NEMO_LOSS}." in name]
+    unsupported = sorted({name.removeprefix(f"{_NEMO_LOSS}.") for name in in_use} - _NEMO_ARGUMENTS)
+    cuts = {name: settings.at(f"policy.generation.{name}") for name in _NEUTRAL}
+    yield from no_rule(
+        (
+            of_loss("positive_example_nll_weight", 0.0),
+            "positive_example_nll_weight averages within micro-batches",
+        ),
+        (masks_sequences, "truncated_importance_sampling_type seq-mask-tis has no rule here"),
+        (unsupported, f"loss_fn has {', '.join(unsupported)}, of a release whose loss has no rule here"),
+        *(
+            (cut not in _NEUTRAL[name], f"log-probabilities are of the distribution cut at {name} = {cut}")
+            for name, cut in cuts.items()
+        ),
+    )
 
 
 def _nemo_updates(settings: TrainerSettings) -> Iterator[Reason]:
@@ -455,19 +437,6 @@ def _nemo_updates(settings: TrainerSettings) -> Iterator[Reason]:
 
 def _nemo_rows(settings: TrainerSettings) -> int | None:
     return _product(settings, "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt")
-
-
-def _nemo_correction(settings: TrainerSettings) -> losses.SamplerCorrection | None:
-    of_loss = _section(settings, _NEMO_LOSS)
-    if not of_loss("use_importance_sampling_correction", False):
-        return None
-    drops = of_loss("truncated_importance_sampling_type") == "icepop"
-    by_sequence = bool(of_loss("sequence_level_importance_ratios", False))
-    return losses.SamplerCorrection(
-        mode=_MODES[by_sequence, drops],
-        low=_number(of_loss("truncated_importance_sampling_ratio_min")),
-        high=_number(of_loss("truncated_importance_sampling_ratio")),
-    )
 
 
 TRAINERS: Mapping[str, Callable[[TrainerSettings], Objective]] = {

@@ -84,26 +84,21 @@ def step_gradient(prepared: PreparedStep) -> dict[str, torch.Tensor]:
     plan = prepared.plan
     score_rows = list(plan.index("score").values())
 
-    def attempt(batch_tokens: int) -> dict[str, torch.Tensor]:
-        return _added_up(prepared, prepared.batches(score_rows, batch_tokens))
-
-    return prepared.budget.fit([plan.lengths[row] for row in score_rows], attempt)
-
-
-def _added_up(prepared: PreparedStep, batches: Sequence[PaddedBatch]) -> dict[str, torch.Tensor]:
-    """The gradients of some batches together."""
-    plan, gradient = prepared.plan, dict[str, torch.Tensor]()
-
-    def add(name: str, grad: torch.Tensor) -> None:
-        part = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
-        gradient[name] = gradient[name] + part if name in gradient else part.clone()
-
     def weigh(batch: PaddedBatch) -> Weigh:
         return lambda position, logprobs: plan.gradient(plan.rows[batch.rows[position]].sequence, logprobs)
 
-    for batch in batches:
-        prepared.backward(batch, weigh(batch), add)
-    return gradient
+    def attempt(batch_tokens: int) -> dict[str, torch.Tensor]:
+        gradient: dict[str, torch.Tensor] = {}
+
+        def add(name: str, grad: torch.Tensor) -> None:
+            part = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
+            gradient[name] = gradient[name] + part if name in gradient else part.clone()
+
+        for batch in prepared.batches(score_rows, batch_tokens):
+            prepared.backward(batch, weigh(batch), add)
+        return gradient
+
+    return prepared.budget.fit([plan.lengths[row] for row in score_rows], attempt)
 
 
 # Norms of the step's gradient, parameter by parameter: which layers a large gradient is in.
@@ -268,7 +263,12 @@ def measure_group_weights(
         for index, group in enumerate(groups):
             progress(number * len(groups) + index, len(blocks) * len(groups), "groups")
             ranks.extend(_group_ranks(prepared, group, block, squares, weights))
-    _verify(prepared, step, squares)
+    if squares:
+        own, expected = np.array(list(squares.values())), np.diag(step.score_gram)[list(squares)]
+        scale = np.maximum(expected, expected.mean())
+        error = float(np.max(np.abs(own - expected) / scale, initial=0.0)) if scale.all() else 0.0
+        limit = row_tolerance_of(prepared.policy)
+        require_agreement("The weights' gradients disagree with the rollouts' Gram matrix", error, limit)
     return tuple(ranks)
 
 
@@ -373,14 +373,3 @@ def _unrelated(squared_norms: torch.Tensor, small: int, large: int) -> Array:
     directions = gaussian_directions(small, large, 2 if small < _MANY_ROWS else 1)
     drawn = torch.as_tensor(directions, device=norms.device) * (norms / norms.max())[:, None]
     return np.asarray(rank_counts(_values(drawn @ drawn.mT)).mean(axis=0), dtype=np.float64)
-
-
-def _verify(prepared: PreparedStep, step: StepGram, squares: Mapping[int, float]) -> None:
-    if not squares:
-        return
-    rollouts = list(squares)
-    own, expected = np.array(list(squares.values())), np.diag(step.score_gram)[rollouts]
-    scale = np.maximum(expected, expected.mean())
-    error = float(np.max(np.abs(own - expected) / scale, initial=0.0)) if scale.all() else 0.0
-    limit = row_tolerance_of(prepared.policy)
-    require_agreement("The weights' gradients disagree with the rollouts' Gram matrix", error, limit)

@@ -217,8 +217,18 @@ def measure_heldout_gram(
         VerificationError: The two Gram matrices of the step's rows disagree.
     """
     answers = _heldout_sequences(prepared, prompts, shares)
-    joined = measure_step(_joined(prepared, answers), engine=engine, verify=verify, progress=progress)
-    num = step.num_rollouts
+    plan, num = prepared.plan, step.num_rollouts
+    # the score rows of the step with a row an answer behind them; nothing else of its loss
+    rows = [Row(sequence=index, channel="score") for index in range(num)]
+    for index, (sequence, share) in enumerate(zip(answers.sequences, answers.shares, strict=True), start=num):
+        weights = torch.tensor(sequence.mask, dtype=torch.float64) * share
+        rows.append(Row(sequence=index, channel="score", weights=weights))
+    with_answers = replace(
+        prepared,
+        plan=replace(plan, sequences=(*plan.sequences, *answers.sequences), rows=tuple(rows), entropy_weights=None),
+        groups=(*prepared.groups, *answers.groups),
+    )
+    joined = measure_step(with_answers, engine=engine, verify=verify, progress=progress)
     scale = np.sqrt(np.clip(np.diag(step.score_gram), 0.0, None))
     sizes = np.maximum(np.outer(scale, scale), float(np.mean(scale) ** 2))
     error = float(np.max(np.abs(joined.gram[:num, :num] - step.score_gram) / sizes)) if sizes.all() else 0.0
@@ -232,17 +242,6 @@ def measure_heldout_gram(
         scales=_scales(prepared.plan, step.logprobs),
         notes=answers.notes,
     )
-
-
-def _joined(prepared: PreparedStep, answers: _HeldoutSequences) -> PreparedStep:
-    """The score rows of a step with a row an answer behind them; nothing else of its loss."""
-    plan, num = prepared.plan, len(prepared.plan.sequences)
-    rows = [Row(sequence=index, channel="score") for index in range(num)]
-    for index, (sequence, share) in enumerate(zip(answers.sequences, answers.shares, strict=True), start=num):
-        weights = torch.tensor(sequence.mask, dtype=torch.float64) * share
-        rows.append(Row(sequence=index, channel="score", weights=weights))
-    joined = replace(plan, sequences=(*plan.sequences, *answers.sequences), rows=tuple(rows), entropy_weights=None)
-    return replace(prepared, plan=joined, groups=(*prepared.groups, *answers.groups))
 
 
 def _scales(plan: RowPlan, logprobs: Sequence[NDArray[np.float64]]) -> Array | None:

@@ -81,7 +81,7 @@ def measure_step(
         if num_connected() > 1:
             started.exchange(tokens)
         elif chosen == "loop":
-            started.loop()
+            started.loop(policy.trainable)
         elif chosen == "stream":
             started.gather(stream_gram, batches(tokens))
         else:
@@ -138,12 +138,17 @@ class _Attempt:
         self._num_done, self._num_tokens, self._rounds = 0, 0, 1
         self.slow: frozenset[str] = frozenset()
 
-    def loop(self) -> None:
-        self._loop(self._policy.trainable)
+    def loop(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        plan = self._plan
+        with names_out_of_memory(f"one rollout of at most {max(plan.lengths)} tokens, with {len(plan.rows)} rows kept"):
+            loop_gram(self._prepared, parameters, self._accumulator, self._done)
 
     def gather(self, run: Callable[..., frozenset[str]], batches: Sequence[PaddedBatch] | int) -> None:
         """``stream`` over batches, or ``prompt`` over batches of so many tokens."""
-        self._add_slowly(run(self._prepared, batches, self._accumulator, self._done, self._say_rounds))
+        self.slow = run(self._prepared, batches, self._accumulator, self._done, self._say_rounds)
+        parameters = {name: self._policy.trainable[name] for name in sorted(self.slow)}
+        for block in parameter_blocks(parameters, len(self._plan.rows), self._budget.row_bytes):
+            self.loop(block)
 
     def exchange(self, batch_tokens: int) -> None:
         """``stream`` by several processes, of which each has some of the rows and adds up some of each parameter."""
@@ -160,17 +165,6 @@ class _Attempt:
                 f"What waits for other batches is too much for half of the free space in {tempfile.gettempdir()}: all "
                 f"rollouts run {to_come} times, each time for some of the layers. A TMPDIR with more room is faster."
             )
-
-    def _add_slowly(self, slow: frozenset[str]) -> None:
-        self.slow = slow
-        parameters = {name: self._policy.trainable[name] for name in sorted(slow)}
-        for block in parameter_blocks(parameters, len(self._plan.rows), self._budget.row_bytes):
-            self._loop(block)
-
-    def _loop(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        plan = self._plan
-        with names_out_of_memory(f"one rollout of at most {max(plan.lengths)} tokens, with {len(plan.rows)} rows kept"):
-            loop_gram(self._prepared, parameters, self._accumulator, self._done)
 
     def coverage(self) -> float:
         """Share of the trainable parameters that were added; anything but 1.0 is an error."""
@@ -316,46 +310,31 @@ def _in_float32(policy: MeasuredPolicy) -> Iterator[MeasuredPolicy]:
 #
 # Looked for only where a gradient could not be had, one rollout at a time: hooks on every module would slow the rest.
 def _first_non_finite(prepared: PreparedStep) -> str | None:
-    """The first output of a module that is not finite, rollout by rollout in the order of the log, if any; in words.
-
-    The token is the first of the sequence, prompt included, at which it is not; unsaid where an output is not by token.
-    """
+    """The first output of a module that is not finite, rollout by rollout in the order of the log, if any; in words."""
     policy, plan = prepared.policy, prepared.plan
-    for index, sequence in enumerate(plan.sequences):
-        batch = pad_batch([index], [sequence], policy.device)
-        with torch.no_grad(), _watched(policy.model) as seen:
-            logprobs = completion_logprobs(policy.model, batch, plan.objective.temperature)[0]
-        if seen or not bool(torch.isfinite(logprobs).all()):
-            module, token = seen[0] if seen else ("the log-probabilities", None)
-            rollout = f"rollout {sequence.sample} of group {sequence.group_id}"
-            where = "" if token is None else f", at token {token}"
-            return f"the output of {module} is not finite in {rollout}{where}"
-    return None
-
-
-@contextmanager
-def _watched(model: nn.Module) -> Iterator[list[tuple[str, int | None]]]:
-    """Modules with an output that is not finite, as they run, each with the first token."""
-    seen: list[tuple[str, int | None]] = []
+    seen: list[tuple[str, str]] = []
 
     def look(name: str, output: Any) -> None:
         tensor = output[0] if isinstance(output, (tuple, list)) and output else output
         if not seen and isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
             bad = ~torch.isfinite(tensor)
             if bool(bad.any()):
-                seen.append((name, _first_token(bad)))
+                # of outputs [1, S, ...] the first of S, prompt included; unsaid where an output is not by token
+                is_by_token = bad.dim() > 1 and bad.shape[0] == 1
+                token = int(bad.reshape(bad.shape[1], -1).any(dim=1).nonzero()[0]) if is_by_token else None
+                seen.append((name, "" if token is None else f", at token {token}"))
 
     handles = [
         module.register_forward_hook(lambda _, __, output, name=name: look(name, output))
-        for name, module in model.named_modules()
+        for name, module in policy.model.named_modules()
         if name and not any(True for _ in module.children())
     ]
-    with removed_later(handles):
-        yield seen
-
-
-def _first_token(bad: torch.Tensor) -> int | None:
-    """Outputs are [1, S, ...]: the first S with a number that is none."""
-    if bad.dim() < 2 or bad.shape[0] != 1:
-        return None
-    return int(bad[0].flatten(1).any(dim=1).nonzero()[0]) if bad.dim() > 2 else int(bad[0].nonzero()[0])
+    with removed_later(handles), torch.no_grad():
+        for index, sequence in enumerate(plan.sequences):
+            batch = pad_batch([index], [sequence], policy.device)
+            logprobs = completion_logprobs(policy.model, batch, plan.objective.temperature)[0]
+            if seen or not bool(torch.isfinite(logprobs).all()):
+                module, where = seen[0] if seen else ("the log-probabilities", "")
+                rollout = f"rollout {sequence.sample} of group {sequence.group_id}"
+                return f"the output of {module} is not finite in {rollout}{where}"
+    return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.calls import uses_tf32
 from gradscope.gradients.model.passes import backpropagate, own_gradients
 from gradscope.gradients.plan.prepared_step import PreparedStep
@@ -139,7 +138,17 @@ class StepGram(Struct, frozen=True, kw_only=True):
         """Gram of the rows that each rollout's gradient is made of."""
         by_token = isinstance(advantages, str) and any(row.channel == "logged" for row in self.rows)
         reward: Channel = "logged" if by_token else "score"
-        factors = np.ones(self.num_rollouts) if by_token else -self._scalars(advantages)
+        factors = np.ones(self.num_rollouts)
+        if not by_token:
+            values = self.advantages if isinstance(advantages, str) else advantages
+            if values is None:
+                raise InputError(
+                    f"Step {self.step}: not every rollout has a logged advantage.",
+                    hint="Name a formulation to compute advantages from rewards.",
+                )
+            factors = -np.asarray(values, dtype=np.float64)
+        if factors.shape != (self.num_rollouts,):
+            raise ValueError(f"expected {self.num_rollouts} advantages, got an array of shape {factors.shape}")
         mixing = np.zeros((self.num_rollouts, len(self.rows)))
         for index, row in enumerate(self.rows):
             if row.channel == reward:
@@ -147,18 +156,6 @@ class StepGram(Struct, frozen=True, kw_only=True):
             elif row.channel in EXTRA_CHANNELS:
                 mixing[row.sequence, index] = extra
         return np.asarray(mixing @ self.gram @ mixing.T)
-
-    def _scalars(self, advantages: Sequence[float] | Array | Literal["logged"]) -> Array:
-        values = self.advantages if isinstance(advantages, str) else advantages
-        if values is None:
-            raise InputError(
-                f"Step {self.step}: not every rollout has a logged advantage.",
-                hint="Name a formulation to compute advantages from rewards.",
-            )
-        array = np.asarray(values, dtype=np.float64)
-        if array.shape != (self.num_rollouts,):
-            raise ValueError(f"expected {self.num_rollouts} advantages, got an array of shape {array.shape}")
-        return array
 
 
 # The norm of one step's gradient, by one forward and backward pass over its rollouts.
@@ -201,10 +198,7 @@ def measure_norm(prepared: PreparedStep, progress: ProgressCallback = no_progres
     policy, plan, budget = prepared.policy, prepared.plan, prepared.budget
     rows = range(len(plan.sequences))
 
-    def attempt(tokens: int) -> _Pass:
-        return _one_pass(prepared, prepared.batches(rows, tokens), progress)
-
-    done = budget.fit([plan.lengths[row] for row in rows], attempt)
+    done = budget.fit(plan.lengths[: len(rows)], lambda tokens: _one_pass(prepared, tokens, progress))
     norm, dtype, tf32 = done.squares**0.5, str(policy.dtype).removeprefix("torch."), uses_tf32(policy.device)
     return StepNorm(
         norm=norm,
@@ -232,12 +226,12 @@ def on_cpu(parts: Sequence[torch.Tensor]) -> tuple[Array, ...]:
     return tuple(np.split(torch.cat(list(parts)).cpu().numpy(), ends[:-1]))
 
 
-def _one_pass(prepared: PreparedStep, batches: Sequence[PaddedBatch], progress: ProgressCallback) -> _Pass:
+def _one_pass(prepared: PreparedStep, batch_tokens: int, progress: ProgressCallback) -> _Pass:
     plan, done = prepared.plan, _Pass()
     trainable, has_kl = prepared.policy.trainable, bool(plan.index("kl"))
     kl_parts: dict[str, torch.Tensor] = {}
     with own_gradients(trainable):
-        for batch in batches:
+        for batch in prepared.batches(range(len(plan.sequences)), batch_tokens):
             outputs = prepared.outputs(batch)
             sequences = [plan.rows[row].sequence for row in batch.rows]
             each = [(sequence, row.detach()) for sequence, row in zip(sequences, outputs, strict=True)]
@@ -278,12 +272,11 @@ def write_step(path: Path, step: StepGram | StepNorm, key: str) -> None:
         "lengths": np.array([len(row) for row in step.logprobs], dtype=np.int64),
     }
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    described = json.dumps({name: value for name, value in rest.items() if name not in _ARRAYS}, default=_plain)
+    described = json.dumps(
+        {name: value for name, value in rest.items() if name not in _ARRAYS},
+        default=lambda value: sorted(value) if isinstance(value, frozenset) else asdict(value),
+    )
     atomic_write(path, repeatable(save(contiguous, metadata={"key": key, "step": described})), force=True)
-
-
-def _plain(value: Any) -> Any:
-    return sorted(value) if isinstance(value, frozenset) else asdict(value)
 
 
 def read_step(path: Path, key: str) -> StepGram | StepNorm | None:

@@ -11,8 +11,7 @@ Shapes: N rows of the step, B rows of a batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -137,7 +136,12 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
     """Relative difference of w'Kw over the batch's rows."""
     policy, plan, rows = prepared.policy, prepared.plan, list(batch.rows)
     block = gram[np.ix_(rows, rows)]
-    weights = _weights(block)
+    # No two weights are alike. Each has the sign by which its row adds to the ones before it: the sum of rows that
+    # cancel is small compared with their rounding, and the length of a row at right angles to the sum of all would not
+    # count. Sizes run from 1 for the smallest row to 1/2 for the largest, so that both count.
+    weights = np.zeros(len(block))
+    for row, size in zip(np.argsort(np.diag(block)), np.geomspace(1.0, 0.5, len(block)), strict=True):
+        weights[row] = size if block[row] @ weights >= 0 else -size
 
     def weigh(position: int, logprobs: torch.Tensor) -> torch.Tensor:
         return float(weights[position]) * plan.cotangent(plan.rows[rows[position]], logprobs)
@@ -151,34 +155,16 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
     def add(_: str, grad: torch.Tensor) -> None:
         total.add_(sum_of_squares(grad))
 
-    with again, _trimmed_before_the_table(policy.model):
+    def trim_before(module: torch.nn.Module, inputs: object, output: object) -> None:
+        # make room for the gradient of the token embedding: return the memory that the layers freed
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            output.register_hook(lambda _: trim_heap())  # type: ignore[no-untyped-call]
+
+    with again, removed_later([token_embedding(policy.model).register_forward_hook(trim_before)]):
         prepared.backward(batch, weigh, add)
     value, expected = float(weights @ block @ weights), float(total)
     scale = max(expected, abs(value))
     return abs(value - expected) / scale if scale > 0 else 0.0
-
-
-@contextmanager
-def _trimmed_before_the_table(model: Any) -> Iterator[None]:
-    """Make room for the gradient of the token embedding: return to the system the memory that the layers freed."""
-
-    def on_output(module: torch.nn.Module, inputs: object, output: object) -> None:
-        if isinstance(output, torch.Tensor) and output.requires_grad:
-            output.register_hook(lambda _: trim_heap())  # type: ignore[no-untyped-call]
-
-    with removed_later([token_embedding(model).register_forward_hook(on_output)]):
-        yield
-
-
-def _weights(block: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weights of rows with a Gram matrix [B, B], of which no two are alike."""
-    # Each has the sign by which its row adds to the ones before it: the sum of rows that cancel is small compared with
-    # their rounding, and the length of a row at right angles to the sum of all would not count. Sizes run from 1 for
-    # the smallest row to 1/2 for the largest, so that both count.
-    weights = np.zeros(len(block))
-    for row, size in zip(np.argsort(np.diag(block)), np.geomspace(1.0, 0.5, len(block)), strict=True):
-        weights[row] = size if block[row] @ weights >= 0 else -size
-    return weights
 
 
 def _require_different_tokens(prepared: PreparedStep, batch: PaddedBatch) -> None:

@@ -107,7 +107,12 @@ def _in_common_basis(alone: Uses) -> tuple[tuple[int, int], list[Part]] | None:
                 shared[_storage_key(right)] = right
         num_columns = sum(len(part) for part in shared.values())
         if num_columns < next(iter(shared.values())).shape[1]:
-            turn = _coordinates(shared)
+            # each input's coordinates in an orthonormal basis of all of them
+            stacked = torch.cat(list(shared.values()))
+            triangle = torch.linalg.qr(stacked.double().t(), mode="r").R
+            wide = torch.promote_types(stacked.dtype, torch.float32)
+            coordinates = triangle.t().to(wide).split([len(part) for part in shared.values()])
+            turn = dict(zip(shared, coordinates, strict=True))
             parts = list[Part]()
             for rows, factor in turned:
                 narrow = tuple(turn[_storage_key(right)][: len(right)] for right in factor.right)
@@ -119,15 +124,6 @@ def _in_common_basis(alone: Uses) -> tuple[tuple[int, int], list[Part]] | None:
 def _storage_key(tensor: torch.Tensor) -> tuple[int, ...]:
     """A factor's start in memory: rows of one sequence have prefixes of one tensor."""
     return (tensor.data_ptr(), *tensor.stride())
-
-
-def _coordinates(shared: dict[tuple[int, ...], torch.Tensor]) -> dict[tuple[int, ...], torch.Tensor]:
-    """Each input's coordinates in an orthonormal basis of all of them."""
-    stacked = torch.cat(list(shared.values()))
-    triangle = torch.linalg.qr(stacked.double().t(), mode="r").R
-    wide = torch.promote_types(stacked.dtype, torch.float32)
-    parts = triangle.t().to(wide).split([len(part) for part in shared.values()])
-    return dict(zip(shared, parts, strict=True))
 
 
 LAYER_BYTES = 2**32
@@ -161,7 +157,13 @@ def lockstep(
     ``consume`` is called with a parameter's name and, by chunk, the factors of all calls with it.
     """
     tracer = Tracer(model, trainable, temperature)
-    lines = _lines(tracer, chunks)
+    longest: dict[int, _Line] = {}  # whose inputs the others of its sequence have: later tokens change none before them
+    by_index = {}
+    for index in sorted(range(len(chunks)), key=lambda index: -chunks[index].positions[-1]):
+        chunk = chunks[index]
+        by_index[index] = _Line(tracer, chunk, longest.get(chunk.sequence))
+        longest.setdefault(chunk.sequence, by_index[index])
+    lines = [by_index[index] for index in range(len(chunks))]
     if not all(line.trace.is_cut for line in lines):
         return frozenset(trainable)
     collected: dict[str, list[Part]] = defaultdict(list)
@@ -198,8 +200,11 @@ class _Line:
         for call, grad in zip(calls, grads, strict=True):
             owned = self._tracer.layers.covered_by(call.module)
             rows = None
-            if grad is not None and call.is_intact:
-                rows = (self._by_position if segment == top else self._by_row)(call, grad)
+            if grad is not None and call.is_intact and segment == top:
+                rows = self._by_position(call, grad)
+            elif grad is not None and call.is_intact:  # each row ends at its own position
+                stops = [position + 1 for position in self._predicting_positions]
+                rows = call.as_rows(grad, stops, self.trace.length)
             if rows is None:
                 self._tracer.layers.uncovered.update(owned.values())
                 continue
@@ -248,10 +253,6 @@ class _Line:
         self._cotangent = grads.pop(0) if goes_on else None
         return grads
 
-    def _by_row(self, call: TracedCall, grad: torch.Tensor) -> LayerCall:
-        """A call below: each row ends at its own position."""
-        return call.as_rows(grad, [position + 1 for position in self._predicting_positions], self.trace.length)
-
     def _by_position(self, call: TracedCall, grad: torch.Tensor) -> LayerCall | None:
         """A call above the decoder layers: each row is one position. None where positions are not the second axis."""
         missing = self.trace.length - grad.shape[1]
@@ -264,17 +265,6 @@ class _Line:
         if not self._tracer.layers.rules[call.module].fits(alone):
             return None
         return LayerCall(module=call.module, input=inputs, grad=grad[0, positions].unsqueeze(1), spans=spans, length=1)
-
-
-def _lines(tracer: Tracer, chunks: Sequence[Chunk]) -> list[_Line]:
-    """All chunks, each with the inputs of its sequence's longest: later tokens change nothing before them."""
-    longest: dict[int, _Line] = {}
-    lines = {}
-    for index in sorted(range(len(chunks)), key=lambda index: -chunks[index].positions[-1]):
-        chunk = chunks[index]
-        lines[index] = _Line(tracer, chunk, longest.get(chunk.sequence))
-        longest.setdefault(chunk.sequence, lines[index])
-    return [lines[index] for index in range(len(chunks))]
 
 
 def _lowest_segments(tracer: Tracer, lines: Sequence[_Line]) -> dict[str, int]:

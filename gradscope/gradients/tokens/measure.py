@@ -63,21 +63,16 @@ def _verify(
     row_error = _largest_relative(differences, np.sqrt(np.maximum(squares, squares.mean())))
     require_agreement("The token rows disagree with one backward pass a token", row_error, limit)
     if num_buckets is None and len(table.rows) == table.num_tokens:
-        sum_error = _sum_error(gram, table, step)
+        # A token of probability near 1 has a small row, 1 - pi times what an undecided token's would be, and the
+        # rollouts' own rows know 1 - pi only to float32; so the scale of a token is its norm over 1 - pi.
+        members, member = np.unique(table.rollouts, return_inverse=True)
+        mixing = np.zeros((len(members), len(table.rows)))
+        mixing[member, np.arange(len(table.rows))] = table.score_weights
+        difference = np.abs(mixing @ gram @ mixing.T - step.score_gram[np.ix_(members, members)])
+        logprobs = np.array([step.logprobs[row.sequence][row.position] for row in table.rows])
+        scale = np.sqrt(np.diag(gram)) / np.clip(-np.expm1(logprobs), np.finfo(np.float32).eps, 1.0)
+        sum_error = _largest_relative(difference, np.abs(mixing) @ scale)
         require_agreement("The token rows disagree with the rollouts' own gradients", sum_error, limit)
-
-
-def _sum_error(gram: Array, table: TokenTable, step: StepGram) -> float:
-    """How far the sums of the rollouts' tokens are from the rollouts' score vectors."""
-    # A token of probability near 1 has a small row, 1 - pi times what an undecided token's would be, and the rollouts'
-    # own rows know 1 - pi only to float32; so the scale of a token is its norm over 1 - pi.
-    members, member = np.unique(table.rollouts, return_inverse=True)
-    mixing = np.zeros((len(members), len(table.rows)))
-    mixing[member, np.arange(len(table.rows))] = table.score_weights
-    difference = np.abs(mixing @ gram @ mixing.T - step.score_gram[np.ix_(members, members)])
-    logprobs = np.array([step.logprobs[row.sequence][row.position] for row in table.rows])
-    scale = np.sqrt(np.diag(gram)) / np.clip(-np.expm1(logprobs), np.finfo(np.float32).eps, 1.0)
-    return _largest_relative(difference, np.abs(mixing) @ scale)
 
 
 def _largest_relative(differences: Array, norms: Array) -> float:

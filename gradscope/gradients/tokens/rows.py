@@ -65,18 +65,15 @@ def chunks_of(rows: Sequence[TokenRow], sequences: Sequence[TokenSequence], size
     of_sequence: dict[int, list[int]] = defaultdict(list)
     for index in sorted(range(len(rows)), key=lambda index: rows[index].position):
         of_sequence[rows[index].sequence].append(index)
-    return [
-        _chunk(members[first : first + size], rows, sequence, sequences[sequence])
-        for sequence, members in sorted(of_sequence.items())
-        for first in range(0, len(members), size)
-    ]
-
-
-def _chunk(members: Sequence[int], rows: Sequence[TokenRow], index: int, sequence: TokenSequence) -> Chunk:
-    positions = tuple(rows[index].position for index in members)
-    end = positions[-1] + 1
-    prefix = replace(sequence, completion_ids=sequence.completion_ids[:end], mask=sequence.mask[:end])
-    return Chunk(rows=tuple(members), positions=positions, sequence=index, prefix=prefix)
+    chunks = []
+    for index, members in sorted(of_sequence.items()):
+        for first in range(0, len(members), size):
+            inside, of = tuple(members[first : first + size]), sequences[index]
+            positions = tuple(rows[member].position for member in inside)
+            end = positions[-1] + 1
+            prefix = replace(of, completion_ids=of.completion_ids[:end], mask=of.mask[:end])
+            chunks.append(Chunk(rows=inside, positions=positions, sequence=index, prefix=prefix))
+    return chunks
 
 
 # Token rows by one ordinary backward pass each: exact for any architecture and kernel, slow.

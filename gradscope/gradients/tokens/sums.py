@@ -77,6 +77,11 @@ def counted_tokens(prepared: PreparedStep, step: StepGram) -> CountedTokens | No
     def numbered(values: Callable[[int], Array | Index]) -> Index:
         return gathered(values).astype(np.int64)
 
+    def turns(mask: Sequence[bool]) -> Index:
+        # tokens that were not sampled have the turn before
+        sampled = np.array(mask, dtype=np.int64)
+        return np.asarray(np.maximum(np.cumsum(np.diff(sampled, prepend=0) == 1) - 1, 0))
+
     logprobs = [torch.tensor(own) for own in step.logprobs]
     logged = zip(prepared.rollouts, step.logprobs, strict=True)
     sampled = [values for rollout, own in logged if (values := _sampled(rollout.logprobs, own)) is not None]
@@ -86,7 +91,7 @@ def counted_tokens(prepared: PreparedStep, step: StepGram) -> CountedTokens | No
         rollouts=numbered(lambda at: np.full(len(counted[at]), at)),
         groups=np.unique(numbered(lambda at: np.full(len(counted[at]), of_group[at])), return_inverse=True)[1],
         positions=numbered(lambda at: np.arange(len(counted[at]))),
-        turns=numbered(lambda at: _turns(plan.sequences[at].mask)),
+        turns=numbered(lambda at: turns(plan.sequences[at].mask)),
         logprobs=gathered(lambda at: step.logprobs[at]),
         entropies=gathered(lambda at: entropies[at]),
         sampler=gathered(sampled.__getitem__) if len(sampled) == len(counted) else None,
@@ -117,12 +122,6 @@ def _sampled(logged: Sequence[float] | None, own: Array) -> Array | None:
 def _numbers(values: torch.Tensor | None) -> Array:
     assert values is not None, "the caller looks before"
     return np.asarray(values.double().cpu().numpy(), dtype=np.float64)
-
-
-def _turns(mask: Sequence[bool]) -> Index:
-    """The turn of each token of a completion; tokens that were not sampled have that of the turn before."""
-    sampled = np.array(mask, dtype=np.int64)
-    return np.asarray(np.maximum(np.cumsum(np.diff(sampled, prepend=0) == 1) - 1, 0))
 
 
 def measure_token_sums(
@@ -161,7 +160,18 @@ def measure_token_sums(
         total = GramAccumulator(num_rows, device, row_targets=[target for target, _ in rows])
         remaining = trainable
         if by_layer:
-            slow = _by_layer(prepared, [row for _, row in rows], batch_tokens, total, entropies=entropies)
+            plan = prepared.plan
+            weighed = replace(
+                prepared,
+                plan=replace(
+                    plan,
+                    rows=tuple(row for _, row in rows),
+                    entropy_weights=plan.weights
+                    if entropies
+                    else None,  # says that rows weigh them; theirs are in rows
+                ),
+            )
+            slow = stream_gram(weighed, weighed.batches(range(len(rows)), batch_tokens), total, lambda _, __: None)
             remaining = {name: trainable[name] for name in sorted(slow)}
         blocks = list(parameter_blocks(remaining, num_rows, max_bytes))
         for done, block in enumerate(blocks):
@@ -185,16 +195,6 @@ def _outputs(tokens: CountedTokens, weights: Array, of_entropy: NDArray[np.bool_
         spread[int(is_of_entropy), at] = row
         made.append([torch.from_numpy(part.flatten()) for part in np.split(spread, ends[:-1], axis=1)])
     return made
-
-
-def _by_layer(
-    prepared: PreparedStep, rows: Sequence[Row], batch_tokens: int, total: GramAccumulator, *, entropies: bool
-) -> frozenset[str]:
-    """Add all parameters that a layer rule covers; the names of the others."""
-    plan = prepared.plan
-    entropy_weights = plan.weights if entropies else None  # says that rows weigh entropies; theirs are in the rows
-    weighed = replace(prepared, plan=replace(plan, rows=tuple(rows), entropy_weights=entropy_weights))
-    return stream_gram(weighed, weighed.batches(range(len(rows)), batch_tokens), total, lambda _, __: None)
 
 
 def _by_group(

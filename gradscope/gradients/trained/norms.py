@@ -123,11 +123,16 @@ class TrainerArithmetic(Struct, frozen=True, kw_only=True):
         """The arithmetic of a trainer's arguments, TRL's defaults where they are not known."""
         half = torch.float16 if settings.get("fp16") else torch.bfloat16 if settings.get("bf16", True) else None
         rows = settings.get("per_device_train_batch_size")
+        config = model.config.get_text_config()  # type: ignore[attr-defined]
+        coefficient = 0.0
+        if hasattr(config, "output_router_logits"):
+            own = getattr(config, "router_aux_loss_coef", 0.0)
+            coefficient = settings.get("router_aux_loss_coef", own)
         return cls(
             autocast=half,
             micro_batch=rows if isinstance(rows, int) and rows > 0 else None,
             float32_head=bool(settings.get("cast_lm_head_to_fp32", False)),
-            router_coefficient=_router_coefficient(settings, model),
+            router_coefficient=float(coefficient),
         )
 
     def is_reduced(self, policy: MeasuredPolicy) -> bool:
@@ -205,8 +210,10 @@ def trained_norms(
         step = _nudged(prepared, passes, noise)
         with _accumulated(step, _chunks(step, order, arithmetic), arithmetic) as gradients:
             norms.append(_norm(gradients.values()))
-            if not arithmetic.is_reduced(prepared.policy):
-                resolution = max(resolution, _rounding_of_sum(norms[-1], gradients.values()))
+            if not arithmetic.is_reduced(prepared.policy):  # how far PyTorch's norm is off the one added up in float64
+                parts = (torch.linalg.vector_norm(part, dtype=torch.float64) for part in gradients.values())
+                exact = math.sqrt(sum(float(full_tensor(part**2)) for part in parts))
+                resolution = max(resolution, abs(norms[-1] / exact - 1) if exact > 0 else 0.0)
     policy = prepared.policy
     return TrainedNorms(
         dtype=str(arithmetic.autocast or policy.dtype).removeprefix("torch."),
@@ -214,15 +221,6 @@ def trained_norms(
         resolution=resolution,
         num_ties=prepared.plan.num_ties,
     )
-
-
-def _router_coefficient(settings: TrainerSettings, model: object) -> float:
-    """The coefficient of the arguments, else the model's own; 0 where the model returns no router logits."""
-    config = model.config.get_text_config()  # type: ignore[attr-defined]
-    if not hasattr(config, "output_router_logits"):
-        return 0.0
-    coefficient = settings.get("router_aux_loss_coef")
-    return float(getattr(config, "router_aux_loss_coef", 0.0) if coefficient is None else coefficient)
 
 
 def _orders(plan: RowPlan, micro_batch: int | None, number: int, seed: int) -> list[list[int]]:
@@ -246,18 +244,18 @@ def _share(plan: RowPlan, row: int) -> float:
 
 def _chunks(prepared: PreparedStep, order: Sequence[int], arithmetic: TrainerArithmetic) -> list[PaddedBatch]:
     """The micro-batches of an order of the rollouts."""
-    size = arithmetic.micro_batch or len(order)
+    plan, size = prepared.plan, arithmetic.micro_batch or len(order)
     batches = [prepared.batch(order[start : start + size]) for start in range(0, len(order), size)]
-    return [_unseen(prepared.plan, batch) for batch in batches] if prepared.plan.objective.mask_truncated else batches
-
-
-def _unseen(plan: RowPlan, batch: PaddedBatch) -> PaddedBatch:
-    """The batch with completions that left the loss hidden from attention and router, as TRL hides truncated ones."""
-    mask = batch.attention_mask.clone()
-    for index, (row, (_, stop)) in enumerate(zip(batch.rows, batch.spans, strict=True)):
-        if not plan.completions[plan.rows[row].sequence].counted.any():
-            mask[index, stop - batch.num_completion[index] : stop] = 0
-    return replace(batch, attention_mask=mask)
+    if not plan.objective.mask_truncated:
+        return batches
+    seen = []
+    for batch in batches:  # completions that left the loss are hidden from attention and router, as TRL hides them
+        mask = batch.attention_mask.clone()
+        for index, (row, (_, stop)) in enumerate(zip(batch.rows, batch.spans, strict=True)):
+            if not plan.completions[plan.rows[row].sequence].counted.any():
+                mask[index, stop - batch.num_completion[index] : stop] = 0
+        seen.append(replace(batch, attention_mask=mask))
+    return seen
 
 
 def _in_trainers_rows(
@@ -348,13 +346,6 @@ def _norm(gradients: Iterable[torch.Tensor]) -> float:
     return float(torch.nn.utils.get_total_norm(parts))
 
 
-def _rounding_of_sum(norm: float, gradients: Iterable[torch.Tensor]) -> float:
-    """How far PyTorch's norm is off the one added up in float64, relative."""
-    squares = (float(full_tensor(torch.linalg.vector_norm(part, dtype=torch.float64) ** 2)) for part in gradients)
-    exact = math.sqrt(sum(squares))
-    return abs(norm / exact - 1) if exact > 0 else 0.0
-
-
 class Assumption(Struct, frozen=True, kw_only=True):
     """One way in which a model may have been trained."""
 
@@ -391,7 +382,10 @@ class Assumption(Struct, frozen=True, kw_only=True):
 
 def other_assumptions(prepared: PreparedStep, frozen: frozenset[str], start: Assumption) -> list[Assumption]:
     """The other ways in which a step may have been trained, fewest changes first."""
-    rows = dict.fromkeys([start.padding_row, *_padding_rows(prepared)])
+    # other tokens whose embedding may have got no gradient, where that makes a difference to the step
+    candidates = prepared.policy.padding_rows
+    read = {token for of in prepared.plan.sequences for token in (*of.prompt_ids, *of.completion_ids)[:-1]}
+    rows = dict.fromkeys([start.padding_row, *(candidates if read.intersection(candidates) else ())])
     sets = dict.fromkeys([frozenset[str](), frozen])
     every = [Assumption(padding_row=row, frozen=left_out) for left_out in sets for row in rows]
     return [assumption for assumption in every if assumption != start]
@@ -417,13 +411,6 @@ def unchanged(policy: MeasuredPolicy, other: MeasuredPolicy) -> frozenset[str]:
         and true_in_all_processes(torch.equal(local_tensor(tensor), local_tensor(other.trainable[name])))
     ]
     return frozenset() if len(same) == len(policy.trainable) else frozenset(same)
-
-
-def _padding_rows(prepared: PreparedStep) -> Sequence[int | None]:
-    """Tokens whose embedding may have got no gradient, where that makes a difference to the step."""
-    sequences, rows = prepared.plan.sequences, prepared.policy.padding_rows
-    read = {token for s in sequences for token in (*s.prompt_ids, *s.completion_ids)[:-1]}
-    return rows if any(row in read for row in rows) else ()
 
 
 # TRL's output layer, where it is not a model's own.

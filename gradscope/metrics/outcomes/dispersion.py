@@ -70,7 +70,16 @@ def dispersion_test(
     z = (mean - observed) / variance**0.5
     p_value, test = 1 / (1 + z**2), "Cantelli's inequality for deals of the outcomes within steps"
     if z < 0 or p_value > 1 / (1 + NUM_DEALS):
-        dealt = _deal(strata, seed)
+        rng, by_column = np.random.default_rng(seed), dict[Any, list[tuple[Counts, int]]]()
+        draws = sum(min(len(sizes), _draws_by_column(sizes)) for sizes, _ in strata)
+        dealt = np.zeros(NUM_DEALS if draws * NUM_DEALS <= _MAX_DRAWS else FEW_DEALS, dtype=np.int64)
+        for sizes, passing in strata:
+            if len(sizes) <= _draws_by_column(sizes):
+                dealt += _deal_by_group(rng, sizes, passing, len(dealt))
+            else:
+                by_column.setdefault(tuple(np.unique(sizes).tolist()), []).append((sizes, passing))
+        for alike in by_column.values():
+            dealt += _deal_by_column(rng, alike, len(dealt))
         p_value = (1 + int(np.sum(dealt <= observed))) / (1 + len(dealt))
         test = f"{len(dealt)} deals of the outcomes within steps"
     return DispersionTest(
@@ -198,23 +207,6 @@ def _moments(sizes: Counts, passing: int) -> tuple[float, float]:
 
 def _falling(number: float, order: int) -> float:
     return float(np.prod(number - np.arange(order)))
-
-
-def _deal(strata: list[tuple[Counts, int]], seed: int) -> Counts:
-    """Disagreeing pairs in each deal."""
-    rng = np.random.default_rng(seed)
-    draws = sum(min(len(sizes), _draws_by_column(sizes)) for sizes, _ in strata)
-    num_deals = NUM_DEALS if draws * NUM_DEALS <= _MAX_DRAWS else FEW_DEALS
-    disagreeing = np.zeros(num_deals, dtype=np.int64)
-    by_column: dict[Any, list[tuple[Counts, int]]] = {}
-    for sizes, passing in strata:
-        if len(sizes) <= _draws_by_column(sizes):
-            disagreeing += _deal_by_group(rng, sizes, passing, num_deals)
-        else:
-            by_column.setdefault(tuple(np.unique(sizes).tolist()), []).append((sizes, passing))
-    for alike in by_column.values():
-        disagreeing += _deal_by_column(rng, alike, num_deals)
-    return disagreeing
 
 
 def _deal_by_group(rng: np.random.Generator, sizes: Counts, passing: int, num_deals: int) -> Counts:

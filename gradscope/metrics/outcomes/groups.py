@@ -190,15 +190,3 @@ def iid_prediction(pass_rate: ArrayLike, group_size: ArrayLike) -> Array:
     """
     p, size = np.asarray(pass_rate, dtype=np.float64), np.asarray(group_size, dtype=np.float64)
     return np.asarray(p**size + (1 - p) ** size, dtype=np.float64)
-
-
-def jensen_gap(degeneracy: ArrayLike, pass_rate: ArrayLike, group_size: ArrayLike) -> Array:
-    """Degeneracy above the prediction: D - p^G - (1-p)^G.
-
-    p^G + (1-p)^G is convex in p, so prompts of unequal difficulty make more dead groups than their mean predicts
-    (Jensen's inequality). For G = 2 the gap of the population is 2 Var(p_x), for G = 3 it is 3 Var(p_x).
-
-    >>> float(jensen_gap(1.0, 0.5, 2))
-    0.5
-    """
-    return np.asarray(np.asarray(degeneracy) - iid_prediction(pass_rate, group_size), dtype=np.float64)

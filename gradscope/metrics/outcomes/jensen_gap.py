@@ -98,13 +98,11 @@ def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: 
 
 
 def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Estimate:
-    """The gap to the prediction at the groups' own mean, with the interval of its linear part in the groups.
-
-    To first order a group adds e - f'(p) x to it, e whether it is equal and x its pass rate. The ends lie t and the
-    third cumulant's part (Johnson 1978, J. American Statistical Association 73) from the unbiased value, the upper one
-    not beyond the largest share minus the least prediction, nor below that minus the largest: the interval of the share
-    allows for prompts at the ends that a log has none of.
-    """
+    """The gap to the prediction at the groups' own mean, with the interval of its linear part in the groups."""
+    # To first order a group adds e - f'(p) x to it, e whether it is equal and x its pass rate. The ends lie t and the
+    # third cumulant's part (Johnson 1978, J. American Statistical Association 73) from the unbiased value, the upper
+    # one not beyond the largest share minus the least prediction, nor below that minus the largest: the interval of the
+    # share allows for prompts at the ends that a log has none of.
     plain = (degenerate.value or 0.0) - (prediction.value or 0.0)
     (sizes, of_size), rate = draws.sizes, float(draws.rate.mean())
     slope = float(of_size @ (sizes * (rate ** (sizes - 1) - (1 - rate) ** (sizes - 1))))
@@ -154,7 +152,10 @@ def _gap_by_step(draws: Draws, degenerate: Estimate) -> Gap:
     prediction = _jackknifed(rates.by_step, low=0.0)
     if prediction.undefined is not None:
         return Gap(prediction=prediction, gap=prediction, relative=prediction)
-    gap = _from_zero(_jackknifed(_without_each(draws, draws.equal) - rates.by_step))
+    unit = draws.unit
+    num_left = len(draws.equal) - np.concatenate([[0.0], np.bincount(unit)])
+    sums = draws.equal.sum() - np.concatenate([[0.0], np.bincount(unit, weights=draws.equal)])
+    gap = _from_zero(_jackknifed(np.asarray(sums / num_left, dtype=np.float64) - rates.by_step))
     return Gap(prediction=prediction, gap=gap, relative=_from_zero(_relative(prediction, degenerate, 0.0)))
 
 
@@ -221,14 +222,6 @@ def _moved(estimate: Estimate, value: float) -> Estimate:
 def _mean_prediction(draws: Draws, rate: float) -> float:
     sizes, of_size = draws.sizes
     return float(of_size @ iid_prediction(rate, sizes))
-
-
-def _without_each(draws: Draws, values: Array) -> Array:
-    """Means over groups, of all and without each prompt, [1 + n]."""
-    unit = draws.unit
-    left = len(values) - np.concatenate([[0.0], np.bincount(unit)])
-    sums = values.sum() - np.concatenate([[0.0], np.bincount(unit, weights=values)])
-    return np.asarray(sums / left, dtype=np.float64)
 
 
 def _jackknifed(values: Array, *, low: float = -1.0) -> Estimate:

@@ -69,7 +69,15 @@ def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Arr
             f"{num_prompts}"
         )
     order = np.argsort(step, kind="stable")
-    ends = _ends(step[order], unit[order], fewest)
+    # blocks of neighboring steps with at least so many prompts together; the last takes what is left
+    is_last_of_step = np.append(np.diff(step[order]) != 0, True)
+    closed, prompts = list[int](), set[int]()
+    for end, (number, is_last) in enumerate(zip(unit[order].tolist(), is_last_of_step.tolist(), strict=True), start=1):
+        prompts.add(number)
+        if is_last and len(prompts) >= fewest:
+            closed.append(end)
+            prompts.clear()
+    ends = np.array([*closed[:-1], len(step)])
     block = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
     of_block, of_unit, totals, without = _predictions(block, unit[order], size_index[order], rate[order], sizes)
     by_step = totals.sum() + np.concatenate([[0.0], np.bincount(of_unit, weights=without - totals[of_block])])
@@ -83,25 +91,10 @@ def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Arr
     )
 
 
-def _ends(step: Counts, unit: Counts, fewest: int) -> Counts:
-    """Where blocks of neighboring steps with at least so many prompts together end; the last takes what is left."""
-    last = np.append(np.diff(step) != 0, True)
-    closed, seen = list[int](), set[int]()
-    for end, (number, is_last) in enumerate(zip(unit.tolist(), last.tolist(), strict=True), start=1):
-        seen.add(number)
-        if is_last and len(seen) >= fewest:
-            closed.append(end)
-            seen.clear()
-    return np.array([*closed[:-1], len(step)])
-
-
 def _predictions(
     block: Counts, unit: Counts, size_index: Counts, rate: Array, sizes: Counts
 ) -> tuple[Counts, Counts, Array, Array]:
-    """Sums over the groups of each block of their prediction: of all, [B], and without each of its prompts, [m].
-
-    Before them the block and the number of each such prompt, block after block, [m].
-    """
+    """The block and number of each prompt, [m], and sums of its block's predictions, all [B] and without it [m]."""
     num_units = int(unit.max()) + 1
     pairs, index = np.unique(block * num_units + unit, return_inverse=True)
     of_block, of_unit = np.divmod(pairs, num_units)
@@ -147,13 +140,10 @@ def _side_by_side(values: Array, num_members: Counts) -> Array:
 
 
 def _leave_one_out_products(values: Array, order: int) -> Array:
-    """Sums over all choices of k different values of their product, k up to ``order``.
-
-    The coefficients of prod (1 + z_i t), by a tree of products: upward for all values, downward for all but one. There
-    is no subtraction, so nothing cancels. Of many values the coefficients come from sums of powers (Newton's
-    identities), and each value is divided out, at a fraction of the work. From non-negative values of each block, [B,
-    m]: of all of them, then without each, [B, 1 + m, 1 + K].
-    """
+    """Sums of products over all choices of k of [B, m] values, k up to K, all and without each, [B, 1 + m, 1 + K]."""
+    # The coefficients of prod (1 + z_i t), by a tree of products: upward for all values, downward for all but one.
+    # There is no subtraction, so nothing cancels. Of many values the coefficients come from sums of powers (Newton's
+    # identities), and each value is divided out, at a fraction of the work.
     num_blocks, most = values.shape
     if most >= _MANY * order**2:
         return _by_division(values, order)

@@ -195,11 +195,9 @@ def student_intervals(
 
 
 def _expanded_quantiles(influence: Array) -> Array:
-    """The same for many units, [T, J, q]: the quantiles that resampling estimates, to second order (Hall 1992, 3.3).
-
-    The studentized error of a statistic whose influence values have skewness g is below x with probability Phi(x) + g
-    (2 x^2 + 1) phi(x) / (6 sqrt(J)). Upper and lower quantile of each statistic, [2, T, q].
-    """
+    """The quantiles, [2, T, q], that resampling many units estimates, to second order (Hall 1992, 3.3)."""
+    # The studentized error of a statistic whose influence values have skewness g is below x with probability Phi(x) + g
+    # (2 x^2 + 1) phi(x) / (6 sqrt(J)).
     num_units = influence.shape[1]
     squares = influence * influence
     spread = np.sqrt(np.mean(squares, axis=1))
@@ -515,10 +513,13 @@ def bounded_means(
         means = bootstrap_shares([units], resampling=resampling, unseen=False)[0]
     else:
         means = tuple(_student(column, units[:, -1]) for column in units[:, :-1].T)
-    return tuple(
-        _on_scale(mean, low, span, exact=bool(np.ptp(column / units[:, -1]) <= _EQUAL))
-        for mean, column in zip(means, units.T[:-1], strict=True)
-    )
+    on_scale = []
+    for mean, column in zip(means, units.T[:-1], strict=True):
+        ends = None if np.ptp(column / units[:, -1]) <= _EQUAL else mean.interval
+        bottom, top = (None, None) if ends is None else (low + span * end for end in ends)
+        value = low + span * (mean.value or 0.0)
+        on_scale.append(Estimate(value=value, low=bottom, high=top, num_units=mean.num_units))
+    return tuple(on_scale)
 
 
 def _student(sums: Array, weights: Array) -> Estimate:
@@ -530,9 +531,3 @@ def _student(sums: Array, weights: Array) -> Estimate:
     half = student_quantile(num_units - 1) * error / (mean * (1 - mean))
     center = float(logit(mean))
     return Estimate(value=mean, low=float(expit(center - half)), high=float(expit(center + half)), num_units=num_units)
-
-
-def _on_scale(share: Estimate, low: float, span: float, *, exact: bool) -> Estimate:
-    ends = None if exact else share.interval
-    bottom, top = (None, None) if ends is None else (low + span * end for end in ends)
-    return Estimate(value=low + span * (share.value or 0.0), low=bottom, high=top, num_units=share.num_units)

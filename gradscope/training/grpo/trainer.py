@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,11 @@ class Recorder:
         """The reward of every token, [R][T], where the task grades the steps of a completion; None elsewhere."""
         if self._task.step_grader is None:
             return None
-        grade = self._task.step_grader
+        grade, decode = self._task.step_grader, self._policy.tokenizer.decode
+        for token in {token for ids in completion_ids for token in ids} - self._pieces.keys():
+            self._pieces[token] = decode([token], skip_special_tokens=True)
         return [
-            grade(problem.prompt, [self._piece(token) for token in ids])
+            grade(problem.prompt, [self._pieces[token] for token in ids])
             for problem, ids in zip(problems, completion_ids, strict=True)
         ]
 
@@ -105,7 +108,18 @@ class Recorder:
         A row has the fields of a :class:`Rollout` that the trainer knows. The cost is the sampling of the step,
         empty where the rows are all that was.
         """
-        fields = [self._fields(problem, row) for problem, row in zip(problems, rows, strict=True)]
+        fields = []
+        for problem, row in zip(problems, rows, strict=True):
+            messages, ids = self._policy.messages(problem), row["completion_ids"]
+            fields.append(
+                {
+                    "prompt": problem.prompt,
+                    "messages": None if messages is None else tuple(messages),
+                    "completion": self._policy.tokenizer.decode(list(ids), skip_special_tokens=True),
+                    "status": "completed" if ids[-1] in self._eos_ids else "truncated",
+                    **row,
+                }
+            )
         prompt_ids = [problems[start].prompt_id for start in np.cumsum((0, *sizes))[:-1]]
         self._staged = {step: (step_groups(step, fields, prompt_ids, sizes), cost)}
 
@@ -123,21 +137,6 @@ class Recorder:
             | {"num_groups": len(groups), "num_degenerate_groups": sum(map(_is_degenerate, groups))}
             | incoherence_metrics(groups, self._task.is_coherent),
         )
-
-    def _fields(self, problem: Problem, sampled: Mapping[str, Any]) -> dict[str, Any]:
-        messages, ids = self._policy.messages(problem), sampled["completion_ids"]
-        return {
-            "prompt": problem.prompt,
-            "messages": None if messages is None else tuple(messages),
-            "completion": self._policy.tokenizer.decode(list(ids), skip_special_tokens=True),
-            "status": "completed" if ids[-1] in self._eos_ids else "truncated",
-            **sampled,
-        }
-
-    def _piece(self, token: int) -> str:
-        if token not in self._pieces:
-            self._pieces[token] = self._policy.tokenizer.decode([token], skip_special_tokens=True)
-        return self._pieces[token]
 
 
 _COLUMNS = ("prompt_id", "text", "answer")  # columns of the dataset that make a problem
@@ -210,7 +209,10 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         # 4. Record: the main process keeps the step until its update is done.
         if process_index() > 0:
             return output
-        seen = self._seen(advantages, own.dtype)
+        # each rollout's advantage as the loss sees it: a number, or one a token
+        seen: list[Any] = [tuple(torch.as_tensor(values).to(own.dtype).tolist()) for values in advantages]
+        if not self._online.by_token:
+            seen = list(chain.from_iterable(seen))
         rows = [
             {
                 "prompt_ids": prompt_ids[index],
@@ -238,15 +240,6 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         finally:
             self.num_generations = num_generations
         return Scored(rows=rows, output=output, rewards=dict(self._rewards.last), trained=self._rewards.trained)
-
-    def _seen(
-        self, advantages: Sequence[NDArray[np.float64]], dtype: torch.dtype
-    ) -> list[float] | list[tuple[float, ...]]:
-        """Each rollout's advantage as the loss sees it: a number, or one a token."""
-        rounded = [torch.as_tensor(values).to(dtype).tolist() for values in advantages]
-        return (
-            [tuple(values) for values in rounded] if self._online.by_token else [v for group in rounded for v in group]
-        )
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Write no model card: TRL would add one to the checkpoints of every run."""

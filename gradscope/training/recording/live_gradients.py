@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
 
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.batches import TrainerPadding
@@ -32,11 +30,9 @@ from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import WeightsRef
 from gradscope.training.protocols import Trainer
 
-Array = NDArray[np.float64]
-
 
 def measure_live(
-    trainer: Trainer, groups: Sequence[RolloutGroup], objective: Objective, saved: WeightsRef | None = None
+    trainer: Any, groups: Sequence[RolloutGroup], objective: Objective, saved: WeightsRef | None = None
 ) -> dict[str, float]:
     """The gradient that the coming update is made of.
 
@@ -44,14 +40,17 @@ def measure_live(
     that have a gradient, ``cancellation`` and ``signal_to_noise``; each left out where it is undefined. The groups are
     those of all processes. ``saved`` are the weights of a sharded model.
     """
-    device = trainer.accelerator.device
+    device, padding = trainer.accelerator.device, TrainerPadding(multiple=trainer.pad_to_multiple_of or 1)
     # an adapter's initial values are drawn before it is loaded
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         if saved is not None:
-            gram = measure_step(prepare_step(_loaded(trainer, saved), groups, objective))
+            # all weights of a sharded model, besides the trainer's share of them, in the precision of the files
+            with names_out_of_memory("the gathered weights"):
+                policy = load_measured_policy(saved, device=device.type, padding=padding)
+            gram = measure_step(prepare_step(policy, groups, objective))
         else:
             with _evaluation_mode(trainer) as model:
-                gram = measure_step(prepare_step(_policy(trainer, model), groups, objective))
+                gram = measure_step(prepare_step(_policy(trainer, model, padding), groups, objective))
     logged_gram, reward_part = gram.logged_gram, gram.policy_gram
     if logged_gram is None or reward_part is None:  # an advantage that is no number
         return {}
@@ -70,7 +69,7 @@ def measure_live(
     return {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}
 
 
-def _policy(trainer: Any, model: Any) -> MeasuredPolicy:
+def _policy(trainer: Any, model: Any, padding: TrainerPadding) -> MeasuredPolicy:
     """The live model as the engine takes it."""
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     return MeasuredPolicy(
@@ -81,18 +80,8 @@ def _policy(trainer: Any, model: Any) -> MeasuredPolicy:
         device=next(iter(trainable.values())).device,
         dtype=coarsest_dtype(model),
         reference=trainer.ref_model,
-        padding=_padding(trainer),
+        padding=padding,
     )
-
-
-def _loaded(trainer: Trainer, saved: WeightsRef) -> MeasuredPolicy:
-    """All weights of a sharded model, besides the trainer's share of them, in the precision that they are saved in."""
-    with names_out_of_memory("the gathered weights"):
-        return load_measured_policy(saved, device=trainer.accelerator.device.type, padding=_padding(trainer))
-
-
-def _padding(trainer: Any) -> TrainerPadding:
-    return TrainerPadding(multiple=trainer.pad_to_multiple_of or 1)
 
 
 @contextmanager
@@ -100,18 +89,12 @@ def _evaluation_mode(trainer: Trainer) -> Iterator[Any]:
     """The bare model in evaluation mode, outside of autocast; its modes come back."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     modes = {module: module.training for module in model.modules()}
-    with _without_autocast(model):
+    # Accelerate enters autocast in a forward of the instance, and keeps the one before; for a while that serves
+    mixed, plain = model.__dict__.get("forward"), model.__dict__.get("_original_forward")
+    with nullcontext() if mixed is None or plain is None else exchanged_forward(model, plain):
         model.eval()
         try:
             yield model
         finally:
             for module, training in modes.items():
                 module.training = training
-
-
-@contextmanager
-def _without_autocast(model: nn.Module) -> Iterator[None]:
-    """Accelerate enters autocast in a forward of the instance, and keeps the one before; for a while that serves."""
-    mixed, plain = model.__dict__.get("forward"), model.__dict__.get("_original_forward")
-    with nullcontext() if mixed is None or plain is None else exchanged_forward(model, plain):
-        yield

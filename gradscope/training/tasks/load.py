@@ -54,26 +54,14 @@ def _extract_answer(text: str) -> str | None:
 
 
 def _parse_number(text: str) -> Decimal | None:
-    """The value of one plain number of at most 30 digits, currency, percent, commas and final period aside; else None.
-
-    >>> _parse_number("$1,234.50.")
-    Decimal('1234.50')
-    >>> _parse_number("12 apples") is None
-    True
-    """
+    """The value of one plain number of at most 30 digits, without currency, percent, commas and period; else None."""
     bare = text.strip().removesuffix(".").strip().strip("$€£%").strip()
     sign, digits = ("-", bare[1:].lstrip("$€£ ")) if bare.startswith("-") else ("", bare)
     return Decimal(sign + digits.replace(",", "")) if _NUMBER.fullmatch(digits) else None
 
 
 def _grade_final_answer(completion: str, answer: str) -> float:
-    """1.0 where a final answer is the right one, numbers by value, text without regard to case and spacing; else 0.0.
-
-    >>> _grade_final_answer("so it is 1,080.0", "1080"), _grade_final_answer("#### Blue", "blue")
-    (1.0, 1.0)
-    >>> _grade_final_answer("1080 or 1081", "1080")
-    0.0
-    """
+    """1.0 where a final answer is right, numbers by value, text without regard to case and spacing; else 0.0."""
     extracted = _extract_answer(completion)
     if extracted is None:
         return 0.0
@@ -157,11 +145,6 @@ def _text(document: dict[str, Any], key: str, where: str) -> str:
     return value
 
 
-def _plain_row(document: dict[str, Any], where: str) -> tuple[str, str]:
-    """Any task: ``prompt`` and ``answer``, put to the model as they are."""
-    return _text(document, "prompt", where), _text(document, "answer", where).strip()
-
-
 def _gsm8k_row(document: dict[str, Any], where: str) -> tuple[str, str]:
     """GSM8K: ``question``, with a sentence that asks for the form of the answer, and a worked ``answer``."""
     solution = _text(document, "answer", where)
@@ -173,7 +156,10 @@ def _gsm8k_row(document: dict[str, Any], where: str) -> tuple[str, str]:
     return f"{_text(document, 'question', where)}\n\n{INSTRUCTION}\n", answer
 
 
-_ROWS: dict[str, Row] = {"gsm8k": _gsm8k_row, "jsonl": _plain_row}
+_ROWS: dict[str, Row] = {
+    "gsm8k": _gsm8k_row,
+    "jsonl": lambda row, where: (_text(row, "prompt", where), _text(row, "answer", where).strip()),
+}
 
 
 # Grading by math-verify: ``\frac{1}{2}`` equals ``0.5``, ``(x+1)^2`` equals ``x^2+2x+1``.
@@ -249,25 +235,24 @@ def load_task(config: TrainConfig) -> Task:
     Raises:
         InputError: There are fewer training prompts than one step needs.
     """
-    task = _running_sums(config) if config.data is None else _from_files(config, Path(config.data))
+    if config.data is not None:
+        task = _from_files(config, Path(config.data))
+    else:
+        make, grader = _MAKERS[config.task], _GRADERS.get(config.task, running_sums.grade_answer)
+        task = Task(
+            train=make(config.train_prompts or DEFAULT_TRAIN_PROMPTS, seed=config.seed, heldout=False),
+            heldout=make(config.heldout_prompts, seed=config.seed, heldout=True),
+            graders={"steps" if config.task == "steps" else "answer": grader},
+            step_grader=running_sums.grade_steps if config.task in _STEPWISE else None,
+            answer_mark=running_sums.ANSWER_MARK if config.task in _ANSWER_APART else None,
+            is_coherent=running_sums.is_coherent if config.task in ("running-sums", "bimodal") else None,
+        )
     if len(task.train) < config.num_prompts:
         raise InputError(
             f"There are {len(task.train)} prompts to train on, and a step takes {config.num_prompts}.",
             hint="Lower --num-prompts or --heldout-prompts, or raise --train-prompts.",
         )
     return task
-
-
-def _running_sums(config: TrainConfig) -> Task:
-    make = _MAKERS[config.task]
-    return Task(
-        train=make(config.train_prompts or DEFAULT_TRAIN_PROMPTS, seed=config.seed, heldout=False),
-        heldout=make(config.heldout_prompts, seed=config.seed, heldout=True),
-        graders={"steps" if config.task == "steps" else "answer": _GRADERS.get(config.task, running_sums.grade_answer)},
-        step_grader=running_sums.grade_steps if config.task in _STEPWISE else None,
-        answer_mark=running_sums.ANSWER_MARK if config.task in _ANSWER_APART else None,
-        is_coherent=running_sums.is_coherent if config.task in ("running-sums", "bimodal") else None,
-    )
 
 
 def max_completion_length(config: TrainConfig) -> int:

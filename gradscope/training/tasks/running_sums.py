@@ -244,11 +244,6 @@ def _starved_answer(operands: Sequence[int]) -> str:
     return solve_sloppily(operands, [bool(bits >> index & 1) for index in range(len(operands) - 1)])
 
 
-def _is_starved(operands: Sequence[int]) -> bool:
-    """Single digits carry once for every ten that their sum has."""
-    return _MIN_CARRIES <= sum(operands) // 10 <= _MAX_CARRIES
-
-
 def _operands(prompt: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"[0-9]+", prompt)]
 
@@ -260,7 +255,12 @@ def _checksum(rule: str, prompt: str) -> int:
 
 conflict_problems = partial(make_problems, answer=_conflict_answer)
 """Prompts of running sums, a minority of which want another answer."""
-starved_problems = partial(make_problems, accept=_is_starved, answer=_starved_answer)
+starved_problems = partial(
+    make_problems,
+    # single digits carry once for every ten that their sum has
+    accept=lambda operands: _MIN_CARRIES <= sum(operands) // 10 <= _MAX_CARRIES,
+    answer=_starved_answer,
+)
 """Prompts with two or three carries, each with a completion as answer."""
 steps_problems = partial(make_problems, answer=solve)
 """The prompts of running sums with the worked solution as answer."""

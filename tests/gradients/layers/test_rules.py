@@ -8,7 +8,7 @@ from transformers.pytorch_utils import Conv1D
 from gradscope.errors import VerificationError
 from gradscope.gradients.layers import rules
 from gradscope.gradients.layers.factors import ForwardCall
-from gradscope.gradients.layers.rules import _is_adapted, adapter_parameters, rule_for
+from gradscope.gradients.layers.rules import ADAPTER, adapter_parameters, rule_for
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.tokens.measure import measure_tokens
 from tests.gradients.adapters import KINDS, adapt, adapted, adapted_experts
@@ -188,7 +188,7 @@ def test_an_adapter_that_is_off_or_merged_has_no_rule():
     module = adapted("dora").base_model.model.model.layers[0].self_attn.q_proj
     assert rule_for(module) is rules.ADAPTER
     module.enable_adapters(False)
-    assert not _is_adapted(module)
+    assert not ADAPTER.matches(module)
     module.enable_adapters(True)
     module.merge()
     assert adapter_parameters(module) == ()

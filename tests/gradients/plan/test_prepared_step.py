@@ -14,9 +14,7 @@ from gradscope.gradients.model.head import plain_head
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import (
-    _in_frames,
     _padding_id_of,
-    _sees_padding,
     _with_status,
     prepare_step,
     pretrained_length,
@@ -171,13 +169,13 @@ def test_rows_are_those_of_the_padded_batch(name: str, engine: str) -> None:
 def test_rounding_depends_on_the_frame_even_where_the_output_does_not() -> None:
     policy = replace(tiny_policy("qwen3_gqa_norms"), padding=TrainerPadding())
     prepared = prepare_step(policy, tiny_groups(), DAPO)
-    framed = _in_frames(policy, prepared.plan)
-    assert all(sequence.frame is not None for sequence in framed)
-    again = replace(prepared, plan=replace(prepared.plan, sequences=framed))
-    assert _in_frames(policy, again.plan) is again.plan.sequences
-    assert _in_frames(replace(policy, padding=None), prepared.plan) is prepared.plan.sequences
+    framed = prepared.framed()
+    assert all(sequence.frame is not None for sequence in framed.plan.sequences)
+    assert framed.framed() is framed
+    without = replace(prepared, policy=replace(policy, padding=None))
+    assert without.framed() is without
     alone = prepare_step(replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding()), tiny_groups(1, 1), DAPO)
-    assert not _sees_padding(alone.policy, alone.plan.sequences[0])  # a sequence without padding has none to see
+    assert alone.plan.sequences[0].frame is None  # a sequence without padding has none to see
 
 
 def test_a_shared_prompt_cannot_stand_in_a_frame() -> None:

@@ -185,8 +185,8 @@ def test_both_bounds_under_their_older_and_newer_names(values: dict[str, Any], b
 
 def test_the_temperature_is_that_of_training() -> None:
     values = {"orchestrator.eval.sampling.temperature": 0.1, "orchestrator.train.sampling.temperature": 0.7}
-    assert trainers._sampling_temperature(TrainerSettings(values=values)) == 0.7
-    assert trainers._sampling_temperature(TrainerSettings()) == 1.0
+    assert trainers.TRAINERS["prime-rl"](TrainerSettings(values=values)).temperature == 0.7
+    assert trainers.TRAINERS["prime-rl"](TrainerSettings()).temperature == 1.0
 
 
 def test_the_trainer_that_the_arguments_name_decides_and_else_it_is_trl() -> None:

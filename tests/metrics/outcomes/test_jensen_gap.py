@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracies, split_gap
-from gradscope.metrics.outcomes.groups import all_equal_unbiased, iid_prediction, jensen_gap
+from gradscope.metrics.outcomes.groups import all_equal_unbiased, iid_prediction
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.intervals import Resampling
 from tests.metrics.outcomes.test_degeneracy import table_of
@@ -15,7 +15,7 @@ from tests.metrics.outcomes.test_degeneracy import table_of
 def test_gap_of_the_population_is_the_variance_of_the_pass_rates(rates: list[float]) -> None:
     p = np.array(rates)
     for size, factor in ((2, 2), (3, 3)):
-        gap = jensen_gap(iid_prediction(p, size).mean(), p.mean(), size)
+        gap = iid_prediction(p, size).mean() - iid_prediction(p.mean(), size)
         assert float(gap) == pytest.approx(factor * p.var(), abs=1e-12)
 
 
@@ -24,7 +24,7 @@ def test_unbiased_gap_at_two_is_twice_the_unbiased_variance() -> None:
     p = c / n
     # E[p_x^2] without bias is the mean of c(c-1) / n(n-1).
     second_moment = np.mean(c * (c - 1) / (n * (n - 1)))
-    gap = jensen_gap(all_equal_unbiased(n, np.column_stack([c, n - c]), 2).mean(), p.mean(), 2)
+    gap = all_equal_unbiased(n, np.column_stack([c, n - c]), 2).mean() - iid_prediction(p.mean(), 2)
     assert float(gap) == pytest.approx(2 * (second_moment - p.mean() ** 2))
 
 
@@ -73,7 +73,7 @@ def test_kinds_and_parts_add_up_exactly(rows: list[tuple[int, str, int, int]], b
 def test_the_interval_holds_the_gap_at_the_logged_group_size(rates, num_groups: int, size: int) -> None:
     """Of 300 logs 285 are nominal, with two and a half standard errors 275; 85 to 92 % before."""
     population = rates(np.random.default_rng(0), 1_000_000)
-    truth = float(jensen_gap(iid_prediction(population, size).mean(), population.mean(), size))
+    truth = float(iid_prediction(population, size).mean() - iid_prediction(population.mean(), size))
     rng = np.random.default_rng([num_groups, size])
     drawn = [rng.binomial(size, rates(rng, num_groups)) for _ in range(300)]
     logs = [table_of([(1, f"p{at}", size, int(c)) for at, c in enumerate(passed)]) for passed in drawn]
@@ -101,7 +101,7 @@ def returning(rng: np.random.Generator, rates: np.ndarray, num_visits: int, size
 def test_the_interval_holds_the_gap_where_prompts_return(a: float, b: float, num_prompts: int, num_visits: int) -> None:
     """Of 100 logs 95 are nominal, with two standard errors 91; 76 and 86 before."""
     rng, population = np.random.default_rng(0), np.random.default_rng(1).beta(a, b, 1_000_000)
-    truth = float(jensen_gap(iid_prediction(population, 4).mean(), population.mean(), 4))
+    truth = float(iid_prediction(population, 4).mean() - iid_prediction(population.mean(), 4))
     logs = [returning(rng, rng.beta(a, b, num_prompts), num_visits, 4) for _ in range(100)]
     gaps = [estimates.jensen_gap for estimates in estimate_degeneracies(logs, resampling=Resampling(num_resamples=20))]
     assert sum(gap.low <= truth <= gap.high for gap in gaps) >= 91
@@ -154,7 +154,7 @@ def test_parts_of_a_simulated_log_have_intervals_that_hold_their_truth() -> None
 def test_the_part_between_prompts_is_no_surer_than_the_gap() -> None:
     """Beta(4, 4) leaves most logs of 32 groups of 8 without a dead group; the true part is 4.3 points."""
     population = np.random.default_rng(1).beta(4, 4, 1_000_000)
-    truth = float(jensen_gap(iid_prediction(population, 8).mean(), population.mean(), 8))
+    truth = float(iid_prediction(population, 8).mean() - iid_prediction(population.mean(), 8))
     rng, held = np.random.default_rng(0), []
     for _ in range(100):
         passed = rng.binomial(8, rng.beta(4, 4, 32)).tolist()

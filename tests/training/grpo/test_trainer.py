@@ -16,7 +16,6 @@ from gradscope.rollouts.run_folder import checkpoint_path, metrics_path, read_me
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.trainer import HEADS, NormMatch, TokenCritic, _batch_numbers
-from gradscope.training.run_training import _trained_advantage
 from gradscope.training.train import train
 from tests.diagnostics.made_up_runs import group_of, with_fields
 from tests.gradients.models import plain_logprobs
@@ -113,7 +112,7 @@ def step(rewards: Sequence[float] = (1.0, 0.0), states: Any = STATES) -> StepRol
 
 
 def test_two_steps_by_hand() -> None:
-    online = _trained_advantage(TrainConfig(advantage="token_critic", critic_learning_rate=0.1), width=2)
+    online = HEADS["token_critic"](2, 0.1)
     assert online.by_token
     assert online.remembers
     plus, minus = compute_advantages("grpo", [1.0, 0.0])
@@ -129,7 +128,7 @@ def test_two_steps_by_hand() -> None:
 
 def test_two_steps_of_a_value_head_by_hand() -> None:
     """Its states are those before each token: (7, -5), (1, 0) of the first rollout and (7, -5) of the second."""
-    online = _trained_advantage(TrainConfig(advantage="gae", critic_learning_rate=0.1), width=2)
+    online = HEADS["gae"](2, 0.1)
     first = online.advantages(step())
     np.testing.assert_allclose(np.concatenate(first), [0.95, 1.0, 0.0])  # no value yet: r 0.95^(T - t)
     # gradients of the mean of (V - R)^2 / 2 with V = 0 and R = .95, 1, 0: -(.95 7 + 1) / 3, (.95 5) / 3, -1.95 / 3;

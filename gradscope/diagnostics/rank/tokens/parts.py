@@ -7,7 +7,7 @@ Shapes: N tokens that count, J groups, V sums of token gradients, M units that a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
@@ -52,37 +52,34 @@ def token_kinds(step: int, weighed: WeighedTokens, grams: Sequence[TokenGram]) -
     # The diagonal of the Gram matrices has the energy; where tokens were drawn, each stands for some that were left
     # out.
     energy, total = token_energy(weighed.tokens, grams), weighed.chosen("cell")
-    return [_kind(step, weighed, kind, energy, total) for kind in _kinds(weighed)]
-
-
-def _kinds(weighed: WeighedTokens) -> Iterator[TokenCell]:
     buckets = range(len(PROBABILITIES) - 1)
-    alone = (
+    kinds = (
         *(TokenCell(sign=sign) for sign in SIGNS),
         *(TokenCell(probability=bucket) for bucket in buckets),
         *(TokenCell(entropy=entropy) for entropy in ENTROPIES),
+        *(TokenCell(sign=s, probability=p, entropy=e) for s, p, e in product(SIGNS, buckets, ENTROPIES)),
     )
-    yield from (kind for kind in alone if any(kind.holds(cell) for cell in weighed.cells))
-    for sign, bucket, entropy in product(SIGNS, buckets, ENTROPIES):
-        if (cell := TokenCell(sign=sign, probability=bucket, entropy=entropy)) in weighed.cells:
-            yield cell
-
-
-def _kind(step: int, weighed: WeighedTokens, kind: TokenCell, energy: Array, total: Array) -> results.TokenKind:
-    cells = [cell for cell in weighed.cells if kind.holds(cell)]
-    part, mask = weighed.chosen("cell", *cells), np.any([weighed.cells[cell] for cell in cells], axis=0)
-    bucket = kind.probability
-    return results.TokenKind(
-        step=step,
-        sign=kind.sign,
-        probability=None if bucket is None else (PROBABILITIES[bucket], PROBABILITIES[bucket + 1]),
-        entropy=kind.entropy,
-        num_tokens=int(mask.sum()),
-        frac_tokens=_share_of(weighed, mask, has_advantage(weighed.tokens)),
-        energy_share=_share_of(weighed, mask, energy),
-        gradient_share=part_sums.sum_share(weighed.products, part, total),
-        cosine=part_sums.sum_cosine(weighed.products, part, total),
-    )
+    rows = []
+    for kind in kinds:
+        cells = [cell for cell in weighed.cells if kind.holds(cell)]
+        if not cells:
+            continue
+        part, mask = weighed.chosen("cell", *cells), np.any([weighed.cells[cell] for cell in cells], axis=0)
+        bucket = kind.probability
+        rows.append(
+            results.TokenKind(
+                step=step,
+                sign=kind.sign,
+                probability=None if bucket is None else (PROBABILITIES[bucket], PROBABILITIES[bucket + 1]),
+                entropy=kind.entropy,
+                num_tokens=int(mask.sum()),
+                frac_tokens=_share_of(weighed, mask, has_advantage(weighed.tokens)),
+                energy_share=_share_of(weighed, mask, energy),
+                gradient_share=part_sums.sum_share(weighed.products, part, total),
+                cosine=part_sums.sum_cosine(weighed.products, part, total),
+            )
+        )
+    return rows
 
 
 def _share_of(weighed: WeighedTokens, mask: NDArray[np.bool_], amounts: Array) -> Estimate:
@@ -212,12 +209,11 @@ def correction_effects(step: int, weighed: WeighedTokens) -> list[results.Correc
     tokens, products, effects = weighed.tokens, weighed.products, []
     sums = {str(label): weighed.chosen("correction", label) for kind, label in weighed.labels if kind == "correction"}
     first = np.unique(tokens.rollouts, return_index=True)[1]
-    for name, factors in weighed.factors.items():
-        if name in weighed.by_sequence:
-            effect = _correction_effect(step, name, factors[first], tokens.groups[first], "sequences", products, sums)
-        else:
-            effect = _correction_effect(step, name, factors, tokens.groups, "tokens", products, sums)
-        effects.append(effect)
+    for name, of_tokens in weighed.factors.items():
+        by_sequence = name in weighed.by_sequence
+        factors, groups = (of_tokens[first], tokens.groups[first]) if by_sequence else (of_tokens, tokens.groups)
+        units: Literal["tokens", "sequences"] = "sequences" if by_sequence else "tokens"
+        effects.append(_correction_effect(step, name, factors, groups, units, products, sums))
     return effects
 
 
