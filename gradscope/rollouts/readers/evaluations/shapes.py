@@ -157,10 +157,15 @@ def prompt_rows(
         main = first_present(listed[0], (columns.reward or "", *USUAL["reward"])) or ""
         for at, row in enumerate(listed):
             yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
-    elif isinstance(node, (dict, list)) and depth and not _is_sample(node, columns.reward):
+    elif isinstance(node, dict) and is_number(node.get(columns.reward or "")) and not node.keys().isdisjoint(NAMES):
+        return  # a sample, with its id and the reward that was named: lists deep in it are its criteria
+    elif isinstance(node, (dict, list)) and depth:
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
         around = cells_around(mapping_of(node), is_row=not keys)
-        of_keys = key_column(node if isinstance(node, dict) else _by_name(node), is_whole=not keys)
+        first = mapping_of(node[0]) if isinstance(node, list) and node else {}
+        has_names = isinstance(first.get("name"), str) and rows_under(first)
+        by_name = {text_of(mapping_of(row).get("name")): row for row in node} if has_names else {}
+        of_keys = key_column(node if isinstance(node, dict) else by_name, is_whole=not keys)
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             own = around
             if is_by_prompt:
@@ -170,19 +175,14 @@ def prompt_rows(
                 own = around | {of_keys: key if isinstance(node, dict) else text_of(mapping_of(item).get("name"))}
             inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)), (*above, node))
             parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
-            if first := next(parts, None):
-                yield first
+            if part := next(parts, None):
+                yield part
                 yield from parts
                 layouts |= {tuple(item)} if isinstance(item, dict) else set()
             elif isinstance(item, dict):
                 without.append((str(key), item))
         of_prompts = [(key, item) for key, item in without if tuple(item) in layouts]  # with an empty list, say
         yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
-
-
-def _is_sample(node: Any, reward: str | None) -> bool:
-    """Whether a part has an id and the reward that was named, so that lists deep in it are the criteria of a sample."""
-    return isinstance(node, dict) and is_number(node.get(reward or "")) and not node.keys().isdisjoint(NAMES)
 
 
 def _listed_counts(node: Any, above: Sequence[Any]) -> tuple[Any, ColumnNames]:
@@ -208,13 +208,6 @@ def _are_prompts(node: Mapping[str, Any]) -> bool:
         return False
     firsts = (cell[0] if is_list_of_objects(cell) else mapping_of(cell) for cell in node.values() if cell != [])
     return all(row.keys().isdisjoint(NAMES) and not _ANSWERS.isdisjoint(row) for row in firsts)
-
-
-def _by_name(rows: Sequence[Any]) -> dict[str, Any]:
-    """Objects with rows under them, by their names; none where the first has no name."""
-    first = mapping_of(rows[0]) if rows else {}
-    is_named = isinstance(first.get("name"), str) and rows_under(first)
-    return {text_of(mapping_of(row).get("name")): row for row in rows} if is_named else {}
 
 
 def cells_around(node: Mapping[str, Any], *, is_row: bool = False) -> dict[str, Any]:
@@ -455,11 +448,20 @@ def with_lists(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], frozenset[str
     >>> with_lists({"task": 7, "scores": "[1, 0, 1]"})[0]["scores"]
     [1.0, 0.0, 1.0]
     """
-    written = {name: row[name] for name in REWARD_LISTS if isinstance(row.get(name), str) and row[name][:1] in "[("}
-    lists: dict[str, Any] = {name: cells for name, text in written.items() if (cells := _numbers_in(text))}
-    if lists:
-        texts = {name: row[name] for name in TEXT_LISTS if isinstance(row.get(name), str) and row[name][:1] == "["}
-        lists |= {name: cells for name, text in texts.items() if (cells := _texts_in(text))}
+    lists: dict[str, Any] = {}
+    for name in REWARD_LISTS:  # as JSON, Python or NumPy writes numbers and truth values
+        if isinstance(text := row.get(name), str) and text[:1] in "[(":
+            inner = _NUMBERS.fullmatch(_WRAPPED.sub(r"\1", text.strip()))
+            cells = _as_numbers(filter(None, re.split(r"[\s,]+", inner[1]))) if inner else []
+            if cells and all(isinstance(cell, float) or cell in ("nan", "None", "null") for cell in cells):
+                lists[name] = cells
+    for name in TEXT_LISTS if lists else ():
+        if isinstance(text := row.get(name), str) and text[:1] == "[":
+            inner_text, at, texts = text.strip()[1:-1], 0, list[str]()
+            while match := _TEXTS.match(inner_text, at):
+                at = match.end()
+                texts.append(match[1][1:-1])
+            lists |= {name: texts} if texts and at == len(inner_text) else {}
     numbered = _numbered_columns(tuple(row)) if 1 < len(row) <= _MOST_COLUMNS else ()
     for name, columns, _ in numbered:
         cells = [row[column] for column in columns]
@@ -480,35 +482,13 @@ def _numbered_columns(names: tuple[str, ...]) -> _Numbered:
         name = texts or ("_".join(rest) if "_".join(rest) in REWARD_LISTS else None)
         if name is not None:
             lists.setdefault((name, len(rest) < len(words)), {}).setdefault(number, match[0])
-    counted = {of: columns for of, columns in lists.items() if len(columns) > 1 and _are_counted(columns)}
     return tuple(
         (name, tuple(columns[number] for number in sorted(columns)), are_samples)
-        for (name, are_samples), columns in counted.items()
-        if name not in names
+        for (name, are_samples), columns in lists.items()
+        if name not in names and len(columns) > 1 and max(columns) - len(columns) + 1 == min(columns) in (0, 1)
     )
-
-
-def _are_counted(numbers: Iterable[int]) -> bool:
-    ordered = sorted(numbers)
-    return ordered[0] in (0, 1) and ordered[-1] - ordered[0] == len(ordered) - 1
 
 
 def _as_numbers(cells: Iterable[Any]) -> list[Any]:
     numbers = ((cell, parse_reward(cell, from_text=isinstance(cell, str))) for cell in cells)
     return [(cell or None) if isinstance(number, str) else number for cell, number in numbers]
-
-
-def _numbers_in(text: str) -> list[Any]:
-    """The numbers and truth values of a list that is written as text, as JSON, Python or NumPy does."""
-    inner = _NUMBERS.fullmatch(_WRAPPED.sub(r"\1", text.strip()))
-    cells = _as_numbers(filter(None, re.split(r"[\s,]+", inner[1]))) if inner else []
-    return cells if all(isinstance(cell, float) or cell in ("nan", "None", "null") for cell in cells) else []
-
-
-def _texts_in(text: str) -> list[str]:
-    """The texts of a list that is written as text."""
-    inner, at, texts = text.strip()[1:-1], 0, list[str]()
-    while match := _TEXTS.match(inner, at):
-        at = match.end()
-        texts.append(match[1][1:-1])
-    return texts if at == len(inner) else []
