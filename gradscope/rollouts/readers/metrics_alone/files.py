@@ -210,7 +210,8 @@ def opened(file: Path) -> MetricFile | None:
         case _ if first.startswith(b"PAR1") or file.suffix == ".arrow":
             return MetricFile("a table of metrics", file, read_parquet_rows)
         case ".json":
-            return MetricFile("metrics in JSON", file, _document)
+            read = partial(_rows_in, file)
+            return MetricFile("metrics in JSON", file, lambda of, log: read_json_rows(of, log, partial(read, log)))
         case ".jsonl" | ".ndjson":
             return MetricFile("metrics in JSON lines", file, _json_lines)
         case ".csv" | ".tsv":
@@ -224,10 +225,6 @@ def opened(file: Path) -> MetricFile | None:
         case "" | ".log" | ".txt" | ".out" | ".err" | ".stdout" | ".stderr":
             return MetricFile(CONSOLE, file, lambda *of: _printed(_texts(*of), of[1]))
     return None
-
-
-def _document(file: Path, quarantine: MetricsLog) -> Rows:
-    return read_json_rows(file, quarantine, partial(_rows_in, file, quarantine))
 
 
 def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MAX_DEPTH) -> Sequence[Any]:
@@ -271,7 +268,10 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     if not document.keys().isdisjoint((*USUAL["prompt"], *USUAL["prompt_id"])):  # an episode, unless something learns
         learns = {name for name, cell in lists.items() if any("loss" in key for key in cell[0])}
         lists = {name: cell for name, cell in lists.items() if name in learns or not are_turns_of_one(name, cell)}
-    quarantine.lists.update(name for name, cells in lists.items() if _are_metrics(cells))
+    for name, cells in lists.items():
+        by_name = {key: [row.get(key) for row in cells[:_FEW]] for key in cells[0]}
+        if not hold_rollouts(by_name) and any(is_number(cell) for of in by_name.values() for cell in of):
+            quarantine.lists.add(name)
     if lists and not of_runs:
         return [{"run": name, **row} for name in lists if name in quarantine.lists for row in lists[name]]
     rows = {key: value for key, value in document.items() if isinstance(value, dict)}
@@ -301,12 +301,6 @@ def _is_run(row: Any) -> bool:
     learns = any(any(map(is_step, of[0])) and any("loss" in key for key in of[0]) for of in lists)
     learns |= any(isinstance(cells[key], list) for key in filter(_TRACE.search, cells))
     return learns and not any(map(is_step, row))
-
-
-def _are_metrics(rows: Sequence[Cells]) -> bool:
-    """Whether the first rows of a list have numbers, and are no rollouts."""
-    columns = {key: [row.get(key) for row in rows[:_FEW]] for key in rows[0]}
-    return not hold_rollouts(columns) and any(is_number(cell) for cells in columns.values() for cell in cells)
 
 
 def _sizes() -> Iterator[int]:
@@ -404,17 +398,15 @@ def _table_piece(file: Path, columns: Mapping[str, Column], numbers: Counts) -> 
             of_run.setdefault(run, {})[metric] = columns[name]
     tables = []
     for run, cells in of_run.items():
-        filled = np.unique(np.concatenate([_filled(column, at) for column in cells.values()]))
+        indices = [np.zeros(0, dtype=np.int64)]  # of cells that are not empty
+        for column in cells.values():
+            texts = [] if isinstance(column, Numbers) else column
+            own = column.at if isinstance(column, Numbers) else np.flatnonzero([cell != "" for cell in texts])
+            indices.append(at if own is None else own)
+        filled = np.unique(np.concatenate(indices))
         if len(filled):
             tables.append(MetricTable(at=at, columns={**shared, **cells}, run=run).take(filled))
     return Piece(where=where, numbers=numbers, tables=tables)
-
-
-def _filled(cells: Column, at: Counts) -> Counts:
-    """The rows that have a cell that is not empty."""
-    if isinstance(cells, Numbers):
-        return at if cells.at is None else cells.at
-    return np.array([index for index, cell in enumerate(cells) if cell != ""], dtype=np.int64)
 
 
 def _events(file: Path, quarantine: MetricsLog) -> Rows:
@@ -432,9 +424,8 @@ def _events(file: Path, quarantine: MetricsLog) -> Rows:
     yield Piece(where=str(file), numbers=at + 1, tables=[MetricTable(at=at, columns=columns)])
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # since its first rows are read before all of them
 def _scalars(file: Path, size: int, written: int) -> tuple[StepMetrics, tuple[str, ...]]:
-    """The scalars of a file and its damage, cached since its first rows are read before all of them."""
     damage: list[str] = []
     return scalars_in(file, damage.append), tuple(damage)
 
