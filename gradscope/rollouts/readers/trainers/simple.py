@@ -86,6 +86,12 @@ _STEP_FILE = re.compile(r"^([0-9]+)\.parquet$")
 
 def _art_rows(rows: Cells) -> Columns:
     step = parse.number_in_name(_STEP_FILE, rows.path)
+    metrics = list[Any]()  # which ART writes as JSON
+    for cell in rows.cells("metrics"):
+        try:
+            metrics.append(parse_json(cell))
+        except (AttributeError, TypeError, ValueError):
+            metrics.append(None)
 
     def prompts(chosen: list[int]) -> list[str]:
         pairs = zip(rows.cells("messages", chosen), rows.cells("group_metadata", chosen), strict=True)
@@ -97,7 +103,7 @@ def _art_rows(rows: Cells) -> Columns:
         group=rows.names("group_index"),
         no_group="group_index is missing",
         prompts=prompts,
-        numbers={"reward": rows.numbers("reward"), **rewards_of(list(map(_document, rows.cells("metrics"))))},
+        numbers={"reward": rows.numbers("reward"), **rewards_of(metrics)},
         no_reward=partial(rows.no_reward, "reward"),
         **_of_conversations(rows),
     )
@@ -112,15 +118,6 @@ def _of_conversations(rows: Cells) -> dict[str, Any]:
 
     texts = partial(rows.cells, "messages")
     return {"texts": lambda chosen: [parse.cut_conversation(cell).prompt for cell in texts(chosen)], "details": details}
-
-
-def _document(text: Any) -> Mapping[str, Any] | None:
-    """The JSON object in a cell, as ART writes its metrics; None where the cell holds none."""
-    try:
-        document = parse_json(text)
-    except (AttributeError, TypeError, ValueError):
-        return None
-    return document if isinstance(document, dict) else None
 
 
 _ART_KEYS = ("group_index", "group_metadata", "messages", "metrics", "reward")
@@ -431,6 +428,14 @@ _TRACE_KEYS = ("step", "prompt_idx", "reward", "advantage", "finish_reason")
 _TRACE_TOKENS = ("prompt_tokens", "response_tokens", "logprobs")
 
 
+def _id_of_tokens(text: bytes) -> str:
+    """The id of a prompt from the JSON of its tokens; "" where that is no list of tokens."""
+    if parse.num_ids(text) >= 0:
+        return parse.ids_digest(text)
+    ids = parse.token_ids(json.loads(text))
+    return "" if ids is None else parse.digest(ids)
+
+
 def _open_instruct_rows(
     rows: Cells, *, mixed: frozenset[int] | None = None, of_odd_rows: _Prompts | None = None
 ) -> Columns:
@@ -452,7 +457,16 @@ def _open_instruct_rows(
     def details(at: int) -> dict[str, Any]:
         if of_odd_rows is not None and of_row[at]:
             of_odd_rows[int(steps[at]), indices[at]].add(of_row[at])
-        return {"completion": "", "tokens": _open_instruct_tokens({key: rows.cell(key, at) for key in _TRACE_TOKENS})}
+        cells = [rows.cell(key, at) for key in _TRACE_TOKENS]
+        prompt, response, logged = parse.token_ids(cells[0]), parse.token_ids(cells[1]), cells[2]
+        if prompt is None or response is None:
+            raise UnusableRowError(parse.NOT_IDS)
+        size = len(response)
+        if logged is not None and not (isinstance(logged, list) and len(logged) == size):
+            raise UnusableRowError(parse.NOT_ALIGNED)
+        of_tokens = parse.numbers(logged, size)
+        tokens = Tokens(prompt_ids=prompt, completion_ids=response, mask=(True,) * size, logprobs=of_tokens)
+        return {"completion": "", "tokens": tokens}
 
     return Columns(
         step=steps,
@@ -466,29 +480,6 @@ def _open_instruct_rows(
         | [not prompt for prompt in of_row],
         details=details,
         flaw=partial(rows.flaw_of_advantage, "advantage"),
-    )
-
-
-def _id_of_tokens(text: bytes) -> str:
-    """The id of a prompt from the JSON of its tokens; "" where that is no list of tokens."""
-    if parse.num_ids(text) >= 0:
-        return parse.ids_digest(text)
-    ids = parse.token_ids(json.loads(text))
-    return "" if ids is None else parse.digest(ids)
-
-
-def _open_instruct_tokens(cells: Mapping[str, Any]) -> Tokens:
-    prompt, response = parse.token_ids(cells["prompt_tokens"]), parse.token_ids(cells["response_tokens"])
-    if prompt is None or response is None:
-        raise UnusableRowError(parse.NOT_IDS)
-    logprobs = cells["logprobs"]
-    if logprobs is not None and not (isinstance(logprobs, list) and len(logprobs) == len(response)):
-        raise UnusableRowError(parse.NOT_ALIGNED)
-    return Tokens(
-        prompt_ids=prompt,
-        completion_ids=response,
-        mask=(True,) * len(response),
-        logprobs=parse.numbers(logprobs, len(response)),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import compress, count
+from itertools import compress, count, takewhile
 from typing import Any
 
 import numpy as np
@@ -152,6 +152,11 @@ def groups_with_rows(
         start, size = int(table.starts[group_index] - table.starts[first]), int(table.size[group_index])
         begin = table.starts[group_index]
         of_group = slice(begin, begin + size)
+        sampled = list[tuple[bool, ...] | None]()  # by the first column with a mask
+        for row in rows[start : start + size]:
+            lists = (cell for cell in map(row.get, masks) if isinstance(cell, list))
+            fitting = (cell for cell in lists if all(type(part) in (int, bool) and part in (0, 1) for part in cell))
+            sampled.append(next((tuple(map(bool, cell)) for cell in fitting), None))
         rewards = _none_for_nan(table.reward[of_group])
         advantages = _none_for_nan(np.full(size, math.nan) if table.advantage is None else table.advantage[of_group])
         functions = {name: _none_for_nan(values[of_group]) for name, values in table.rewards.items()}
@@ -165,7 +170,7 @@ def groups_with_rows(
                 messages=parse_messages(row["prompt"]),
                 prompt_ids=token_ids(row.get("prompt_ids")),
                 completion_ids=ids.get(start + sample) or token_ids(row.get("completion_ids")),
-                mask=_logged_mask(row, masks),
+                mask=sampled[sample],
                 logprobs=_logged_logprobs(row, "sampling_logprobs"),
                 trainer_logprobs=_logged_logprobs(row, "old_per_token_logps"),
                 reward=rewards[sample],
@@ -181,15 +186,6 @@ def groups_with_rows(
 
 def _none_for_nan(numbers: np.ndarray) -> list[float | None]:
     return [None if math.isnan(number) else number for number in numbers.tolist()]
-
-
-def _logged_mask(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[bool, ...] | None:
-    """Which completion tokens the policy sampled, from the first column with a mask; None: all."""
-    for column in columns:
-        mask = row.get(column)
-        if isinstance(mask, list) and all(type(part) in (int, bool) and part in (0, 1) for part in mask):
-            return tuple(bool(part) for part in mask)
-    return None
 
 
 def _logged_logprobs(row: Mapping[str, Any], column: str) -> tuple[float, ...] | None:
@@ -259,7 +255,9 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
     names = tuple(name for name in file.columns if name in state.reward_names)
     inferred: tuple[str, ...] = ()
     if not names:
-        names = _leading_doubles(file)
+        # TRL writes the columns of ``log_extra`` later.
+        further = file.columns[file.columns.index("completion") + 1 :]
+        names = tuple(takewhile(lambda name: name != "advantage" and name in file.doubles, further))
         inferred = (
             f"The reward functions are {', '.join(names)}: the columns of type double after the completion "
             "(the trainer's log does not name them).",
@@ -284,7 +282,10 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
         return shared(len(named_weights))
     if named_weights is not None:
         return weighted(list(named_reward_weights(names, settings).values()))
-    entries = _means(names, state)
+    # For each logged step with all of them, the means of the functions and the mean scalar reward, [N, K + 1].
+    keys = [*(f"rewards/{name}/mean" for name in names), "reward"]
+    every = [[metrics.get(key, math.nan) for key in keys] for metrics in state.metrics.values()]
+    entries = np.array([entry for entry in every if all(map(math.isfinite, entry))]).reshape(-1, len(keys))
     fitted = _fitted(entries[:, :-1], entries[:, -1])
     if "reward_weights" in settings.values:  # null: TRL's default
         if fitted and max(fitted) >= 2.0 and all(map(float.is_integer, fitted)):
@@ -325,23 +326,6 @@ def scalar_rewards(numbers: Mapping[str, Floats], weights: Mapping[str, float]) 
             total = total + np.where(np.isnan(values), 0.0, weights[name] * values)
             applies = applies | ~np.isnan(values)
     return np.where(applies, total, math.nan)
-
-
-def _leading_doubles(file: StepFile) -> tuple[str, ...]:
-    """The columns of type double right after the completion: TRL writes those of ``log_extra`` later."""
-    names: list[str] = []
-    for name in file.columns[file.columns.index("completion") + 1 :]:
-        if name == "advantage" or name not in file.doubles:
-            break
-        names.append(name)
-    return tuple(names)
-
-
-def _means(names: Sequence[str], state: TrlState) -> Floats:
-    """For each logged step with all of them, the means of the functions and the mean scalar reward, [N, K + 1]."""
-    keys = [*(f"rewards/{name}/mean" for name in names), "reward"]
-    every = [[metrics.get(key, math.nan) for key in keys] for metrics in state.metrics.values()]
-    return np.array([entry for entry in every if all(map(math.isfinite, entry))]).reshape(-1, len(keys))
 
 
 def _fitted(means: Floats, totals: Floats) -> list[float] | None:

@@ -468,22 +468,18 @@ def _rollouts(sessions: Sequence[Sequence[Row]], quarantine: QuarantineLog, uids
     """The rollouts of sessions: of one with several outputs its last one, with the tokens of all."""
     last = [outputs[-1] for outputs in sessions]
     for session, record in records_in(partial(_rows, uids), Path(), last, quarantine):
-        before = sessions[session][:-1]
-        yield _with_earlier(record, before, quarantine) if before else record
-
-
-def _with_earlier(record: Record, before: Sequence[Row], quarantine: QuarantineLog) -> Record:
-    """A rollout with its session's outputs before; without tokens where one has none, as a part would pass for all."""
-    earlier_tokens: list[Tokens] = []
-    for location, row in reversed(before):
-        tokens = _tokens(row)
-        if isinstance(tokens, UnusableRowError):
-            quarantine.add(str(tokens), location)
-        elif tokens is not None:
-            earlier_tokens.append(tokens)
-    is_whole = record.tokens is not None and len(earlier_tokens) == len(before)
-    tokens, earlier = (record.tokens, tuple(earlier_tokens[::-1])) if is_whole else (None, ())
-    return replace(record, tokens=tokens, earlier=earlier, advantage=None)
+        before, earlier = sessions[session][:-1], list[Tokens]()
+        for location, row in reversed(before):
+            tokens = _tokens(row)
+            if isinstance(tokens, UnusableRowError):
+                quarantine.add(str(tokens), location)
+            elif tokens is not None:
+                earlier.append(tokens)
+        if before:  # without tokens where one has none, as a part would pass for all
+            is_whole = record.tokens is not None and len(earlier) == len(before)
+            own, others = (record.tokens, tuple(earlier[::-1])) if is_whole else (None, ())
+            record = replace(record, tokens=own, earlier=others, advantage=None)
+        yield record
 
 
 FORMAT = Format(
