@@ -382,20 +382,15 @@ def find_weights(run: Path, damaged: dict[int, str] | None = None) -> tuple[Weig
     it has none of its own. An adapter's base is ``RUN/base_model`` where that exists, else the one that the adapter's
     config names, else the manifest's model.
     """
+
+    def base_of(adapter: Path) -> str | None:
+        if (base_model_path(run) / "config.json").is_file():
+            return str(base_model_path(run))
+        return find_base(adapter, run) or (read_manifest(run).model if manifest_path(run).is_file() else None)
+
     weights: dict[int, WeightsRef] = {}
     named = read_manifest(run).trainer_arguments.get("output_dir") if manifest_path(run).is_file() else None
     for folder in ((Path(named),) if isinstance(named, str) else ()) + (checkpoints_path(run),):
         if folder.is_dir():
-            weights |= {
-                ref.num_updates: ref
-                for ref in find_checkpoints(folder, lambda adapter: _base_of(run, adapter), damaged)
-            }
+            weights |= {ref.num_updates: ref for ref in find_checkpoints(folder, base_of, damaged)}
     return tuple(weights[num_updates] for num_updates in sorted(weights))
-
-
-def _base_of(run: Path, adapter: Path) -> str | None:
-    own = base_model_path(run)
-    if (own / "config.json").is_file():
-        return str(own)
-    named = find_base(adapter, run)
-    return named if named is not None or not manifest_path(run).is_file() else read_manifest(run).model

@@ -15,6 +15,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -128,8 +129,11 @@ def _join(run: Path, step: int) -> Path | None:
     files = [step_path(run, number) for number in range(first, last + 1) if step_path(run, number).is_file()]
     if len(files) < 2 or sum(file.stat().st_size for file in files) > _MAX_BYTES:
         return None
+    import pyarrow.parquet as pq  # 30 ms that no other log needs
+
     try:
-        tables = [_table_of(file) for file in files]
+        with ExitStack() as stack:
+            tables = [stack.enter_context(pq.ParquetFile(file)).read() for file in files]
     except (pa.ArrowException, OSError):  # a reader reports a damaged file; training goes on
         return None
     if any(table.schema != tables[0].schema for table in tables):
@@ -139,13 +143,6 @@ def _join(run: Path, step: int) -> Path | None:
     for file in files:
         _remove(file)
     return joined if step == last else None
-
-
-def _table_of(file: Path) -> pa.Table:
-    import pyarrow.parquet as pq  # 30 ms that no other log needs
-
-    with pq.ParquetFile(file) as opened:
-        return opened.read()
 
 
 def _split(file: Path, run: Path) -> None:

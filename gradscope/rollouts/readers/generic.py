@@ -329,7 +329,6 @@ def _grouping(request: ReadRequest, first: _FirstRows, names: ColumnNames, *, is
 def _flat_columns(
     first: _FirstRows, grouping: Grouping, terms: Mapping[str, float], *, is_evaluation: bool
 ) -> FlatColumns:
-    """What is read of rows, by what the first of them have."""
     names = first.names
     of_policy = [name for name in roles.POLICIES if any(isinstance(row.get(name), str) for row in first.plain)]
     policies = (*grouping.settings, *of_policy[:1])
@@ -393,7 +392,6 @@ _VERDICTS = frozenset(roles.USUAL["reward"][roles.USUAL["reward"].index("passed"
 
 
 def _require_numbers(request: ReadRequest, rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> None:
-    """Refuse rewards that are objects or texts in all first rows, and a verdict on no single response."""
     path, name = request.path, columns.reward or ""
     rewards: list[Any] = [row.get(name) for row in rows]
     is_named, is_answered = request.columns.reward is not None, columns.completion is not None

@@ -84,7 +84,6 @@ MAX_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up 
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path holds lists or counts of samples, or rows with a reward, a prompt and no step."""
     rows = peek(request.path)
     request = _with_entry(request, rows)
     if _listed(rows, request) or _holds_shapes(rows, request.columns):

@@ -177,7 +177,6 @@ class MetricFile(Struct, frozen=True):
 
 
 def _pieces(rows: Sequence[MetricRow]) -> Iterator[Piece]:
-    """Rows as pieces of the same file or part of it."""
     locations = [row.location.rpartition(":") for row in rows]
     for where, indices in groupby(range(len(rows)), key=lambda at: locations[at][0]):
         chosen = list(indices)

@@ -360,7 +360,6 @@ def expanded_size(file: Path) -> int:
 
 
 def _tasks(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -> Iterator[Task]:
-    """Ranges of files; adjacent small files share a task."""
     waiting: list[Range] = []
     size = 0
     for number, file in enumerate(files):

@@ -243,7 +243,6 @@ _ELSEWHERE = Reason(
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path holds prime-rl's traces of training."""
     files = _files(request.path, "all") or _files(request.path, "effective")
     return bool(stream_files(request.path)) or (bool(files) and not any(map(episodes.is_standalone, peek(files[0]))))
 

@@ -128,17 +128,16 @@ def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
 _EVALUATION = re.compile(r"eval_[0-9]+\.pt$")
 
 
-def _is_pickle(file: Path) -> bool:
-    """Whether a file is a bare pickle, as older versions wrote, and not a zip, which may be cut off."""
+def _is_archive(file: Path) -> bool:
+    """Whether a file is no bare pickle, as older versions wrote, but a zip, which may be cut off."""
     with open_file(file) as stream:
-        return stream.read(1) == b"\x80"
+        return stream.read(1) != b"\x80"
 
 
 def _holds_samples(file: Path) -> bool:
-    try:
+    with suppress(InputError):
         return isinstance(parse.mapping_of(read_archive(file)).get("samples"), list)
-    except InputError:
-        return False
+    return False
 
 
 def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
@@ -163,7 +162,7 @@ FORMAT = RowFormat(
     looks_for="rollout_data/<step>.pt with samples (slime)",
     title="slime rollouts",
     patterns=("rollout_data/*[0-9].pt", "*[0-9].pt"),
-    keeps_file=lambda file: _EVALUATION.search(file.name) is None and not _is_pickle(file),
+    keeps_file=lambda file: _EVALUATION.search(file.name) is None and _is_archive(file),
     recognizes_file=_holds_samples,
     rows_of=_rows_of,
     survey=_survey_rewards,

@@ -295,14 +295,12 @@ _SEVERAL_OUTPUTS = Reason(
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path holds rows with input, output, score and step."""
     rows = map(peek, expand(_folder(request.path)))
     first = next((first_rows[0] for first_rows in rows if first_rows and not are_metrics(first_rows)), {})
     return {"input", "output", "score", "step"} <= first.keys()
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read a dump of rollouts: a ``rollout_data_dir``, the folder above it, or one file."""
     dump = _folder(request.path)
     firsts = {file: peek(file, num_rows=1) for file in expand(dump)}
     files = tuple(file for file, rows in firsts.items() if not are_metrics(rows))
