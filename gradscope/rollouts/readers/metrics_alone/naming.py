@@ -274,25 +274,11 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
         if part is None and metric.name in _GROUPS:
             part = _of_groups(metric.name, on_groups)
         elif part is None and metric.name in _KINDS:
-            kinds = [
-                (len(of), key)
-                for kind in _KINDS[metric.name]
-                for key, of in words.items()
-                if kind <= of <= kind | _FURTHER
-            ]
-            plainest = [key for size, key in kinds if size == min(kinds)[0]]
-            part = _as_logged(plainest[0]) if len(plainest) == 1 else None  # of several as plain none
+            part = _of_words(metric.name, words)
         if part is not None:
             parts.setdefault(metric.name, part)
     if parts.keys() >= {"frac_all_fail", "frac_all_pass"}:
-        fail, passed, size = parts["frac_all_fail"], parts["frac_all_pass"], len(parts["frac_all_fail"].keys)
-        dead = Derived(
-            keys=(*fail.keys, *passed.keys),
-            formula=f"{fail.formula} + {passed.formula}",
-            make=lambda *values: fail.make(*values[:size]) + passed.make(*values[size:]),
-            is_guess=fail.is_guess or passed.is_guess,
-        )
-        parts = {_DEAD: dead} | parts
+        parts = {"frac_reward_zero_std": _sum(parts["frac_all_fail"], parts["frac_all_pass"])} | parts
     return Naming(parts)
 
 
@@ -322,6 +308,13 @@ def likely_rewards(keys: Iterable[str]) -> list[str]:
     return sorted(filter(ranks.get, ranks), key=lambda key: (ranks[key][0], -len(words[key] & means)))
 
 
+def _of_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
+    """A metric under a name of somebody's own, all words of which are known; None where several are as plain."""
+    kinds = [(len(of), key) for kind in _KINDS[name] for key, of in words.items() if kind <= of <= kind | _FURTHER]
+    plainest = [key for size, key in kinds if size == min(kinds)[0]]
+    return _as_logged(plainest[0]) if len(plainest) == 1 else None
+
+
 def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     """A share of groups under a name of somebody's own: a share, or a count beside that of all groups or prompts.
 
@@ -347,6 +340,16 @@ def _share(key: str, rest: set[str]) -> Iterator[Derived]:
         yield _as_logged(key)
     elif rest in _PERCENTAGES:
         yield _percent(key)
+
+
+def _sum(first: Derived, second: Derived) -> Derived:
+    size = len(first.keys)
+    return Derived(
+        keys=(*first.keys, *second.keys),
+        formula=f"{first.formula} + {second.formula}",
+        make=lambda *values: first.make(*values[:size]) + second.make(*values[size:]),
+        is_guess=first.is_guess or second.is_guess,
+    )
 
 
 def _made(derived: Derived, metrics: StepMetrics) -> Numbers:
