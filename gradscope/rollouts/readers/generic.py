@@ -248,12 +248,7 @@ def _unfinished(path: Path, layout: nested.Layout) -> str:
 
 
 def _known_columns(request: ReadRequest, first: _FirstRows) -> ColumnNames:
-    """The columns by role.
-
-    Raises:
-        InputError: The reward or something to group by is not known; rewards are none of a rollout; rows are steps of
-            an episode, or stand in the log several times.
-    """
+    """The columns by role; refuses rows of unknown columns, turns of an episode, and rows that are there twice."""
     columns = roles.resolve_columns(first.names, request.columns)
     for column, role, hint in (
         (columns.reward, "that is known to be a reward", "Name it: --reward-column NAME."),
@@ -361,11 +356,7 @@ def _named_rewards(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> t
 
 
 def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> bool:
-    """Whether ids name several groups of a step, or of steps that no row names: whole groups of several prompts.
-
-    Raises:
-        InputError: There is no prompt that would tell them apart, and the same ids come round and round.
-    """
+    """Whether ids name several groups of a step, or of steps that no row names: whole groups of several prompts."""
     files = expand(path)[: 1 if names.prompt is None else 2]
     rows = [(file, row) for file in files for row in peek(file, num_rows=NUM_SEARCHED)]
     ids = [text_of(row.get(names.group or "")) for _, row in rows]

@@ -172,10 +172,8 @@ def _are_levels(groups: Iterable[Iterable[Mapping[str, Any]]], name: str) -> boo
 
 
 def _are_conditions(groups: Sequence[Iterable[Mapping[str, Any]]], name: str, reward: str | None) -> bool:
-    """Whether a few words divide the samples of most prompts into parts of one size, without being their verdicts.
-
-    A part is of several samples; of one alone where words are those of prompts, or rows hold several samples each.
-    """
+    """Whether a few words, not verdicts, divide the samples of most prompts into parts of one size."""
+    # A part is of several samples; of one alone where words are those of prompts, or rows hold several samples each.
     sizes, verdicts = Counter[tuple[int, str | bool]](), set[tuple[str | bool, str]]()
     for at, row in ((at, row) for at, group in enumerate(groups) for row in group):
         if not isinstance(cell := row.get(name), (str, bool)):

@@ -184,10 +184,8 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
 
 
 def _level_of_policies(paths: Sequence[tuple[str, ...]], *, are_rows: bool) -> int | None:
-    """Which of the keys that lead from rows to samples name policies: the fewest whose other keys are mostly shared.
-
-    Keys that lead to numbers, as those of benchmarks do as well, say so; those in several rows need not.
-    """
+    """Which of the keys that lead from rows to samples name policies: the fewest whose other keys are mostly shared."""
+    # Keys that lead to numbers, as those of benchmarks do as well, have to say so; those in several rows need not.
     levels = list[tuple[int, int]]()
     for at in range(1, min(map(len, paths), default=0)):
         names: dict[tuple[str, ...], set[str]] = {}

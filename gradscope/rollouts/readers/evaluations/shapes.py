@@ -186,10 +186,7 @@ def prompt_rows(
 
 
 def _listed_counts(node: Any, above: Sequence[Any]) -> tuple[Any, ColumnNames]:
-    """An object with one list of how many samples of each prompt were right, and the number of samples of each.
-
-    It may stand around the object, or in one beside it, where it is not the number of prompts.
-    """
+    """An object with one list, a number of right samples a prompt, and how many samples it, or one around it, says."""
     cells = mapping_of(node).items()
     lists = [name for name, cell in cells if isinstance(cell, list) and _COUNTS_OF_PROMPTS.fullmatch(name)]
     if len(lists) != 1 or not {int}.issuperset(map(type, node[lists[0]])):
@@ -228,11 +225,9 @@ def _verdicts_by_id(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any
 
 
 def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
-    """Each of many keys, none of which names a column, with its prompt and samples: a list of verdicts, or one verdict.
-
-    SWE-bench Pro's whole document has the latter, OpenCompass an object for each prompt; those without a prediction may
-    be tests of one response, but for what SWE-bench calls resolved.
-    """
+    """Each of many keys, none of which names a column, with its prompt and samples: verdicts in a list, or one."""
+    # SWE-bench Pro's whole document has the latter, OpenCompass an object a prompt; those without a prediction may be
+    # tests of one response, but for what SWE-bench calls resolved.
     cells = list(node.values())
     if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
         return {}
@@ -370,10 +365,7 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
 
 
 def _are_of_prompts(name: str, row: Mapping[str, Any], *, is_named: bool = False) -> bool:
-    """Whether objects have right answers that differ, or responses or numbers of their own, as no samples of one do.
-
-    Numbers of a list that was named may be those of samples.
-    """
+    """Whether objects have right answers that differ, or responses or, unless named, numbers of their own."""
     objects, first = row[name], row[name][0]
     keys = [key for key, cell in first.items() if isinstance(cell, str) and RIGHT_ANSWER.fullmatch(key)]
     have_several = any(

@@ -227,10 +227,7 @@ def opened(file: Path) -> MetricFile | None:
 
 
 def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MAX_DEPTH) -> Sequence[Any]:
-    """The rows of a document: a list, the lists of rows that it has, or columns as pandas and W&B write them.
-
-    Else those of the parts with a step, of which each is a run.
-    """
+    """The rows of a document: a list, lists of rows, columns of pandas or W&B, or parts with a step, each a run."""
     if isinstance(document, list) and any(map(_is_run, document[:_FEW])):
         document = {f"run {at}": run for at, run in enumerate(document, start=1)}
     if isinstance(document, list):
@@ -504,12 +501,10 @@ def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
 
 
 def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
-    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position.
-
-    Positions are no steps of the lines that name theirs: the dictionaries are a run of their own, or set aside where
-    the lines are as many and have as much in them. Bars of which only the end was printed take their position if
-    nothing else was read, and are set aside otherwise.
-    """
+    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
+    # Positions are no steps of the lines that name theirs: the dictionaries are a run of their own, or set aside where
+    # the lines are as many and have as much in them. Bars of which only the end was printed take their position if
+    # nothing else was read, and are set aside otherwise.
     printed = PrintedLines()
     num_lines = widest = 0
     for location, line in lines_joined(lines):

@@ -345,11 +345,7 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
 
 
 def _refuse_unnamed(path: Path, options: ReadOptions) -> None:
-    """Refuse metrics by step under names that nobody knows, with the option that names one as the mean reward.
-
-    Raises:
-        InputError: A logger wrote them, or its rows are those of a course, and one may be a mean reward.
-    """
+    """Refuse metrics by step under unknown names, of a logger or a course, with the option that names a reward."""
     for file in (path,) if path.is_file() else (*sorted(path.glob("*.wandb")), *event_files(path, below=("",))):
         tables, rows, logs = _first_look(file, options)
         keys = [key for key in dict.fromkeys(chain(*(log.columns for log in logs))) if not _NOT_OFFERED.search(key)]
@@ -409,10 +405,7 @@ def _first_rows_written(path: Path, size: int, written: int, column: str | None)
 
 
 def _steps_of(tables: Sequence[MetricTable]) -> tuple[str, ...]:
-    """The columns of steps: the first of the usual ones, but for one that stays the same where another does not.
-
-    Such is a trainer's count before its first update.
-    """
+    """The columns of steps: the first usual one that changes where another does, as no count before an update."""
     ends: dict[str, list[int]] = {}
     for table in tables:
         for key in table.columns:

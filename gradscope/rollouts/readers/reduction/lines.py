@@ -370,10 +370,7 @@ _PATCH = b"{}"
 
 
 def _without_nan(data: bytes, bounds: Counts) -> tuple[bytes, NDArray[np.bool_]]:
-    """Lines with an empty object for each NaN and infinity outside of texts, which Python writes and JSON lacks.
-
-    Also which lines have one: where such a cell is read, only the row reader knows what it means.
-    """
+    """Lines with an empty object for each NaN and infinity outside of texts, and which lines have one."""
     letters = np.frombuffer(data, dtype=np.uint8)
     quotes = _quotes(letters)
     patched, is_patched = letters.copy(), np.zeros(len(bounds) - 1, dtype=np.bool_)

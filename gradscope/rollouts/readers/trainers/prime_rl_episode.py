@@ -109,10 +109,8 @@ def _text(message: Any) -> str:
 
 
 def _sequences(leaves: Sequence[int], nodes: Sequence[Mapping[str, Any]]) -> tuple[Tokens, ...]:
-    """The tokens of each branch that sampled tokens of its own; those before a fork count in its first branch.
-
-    Empty where the tokens of one branch are damaged, since a part would pass for all.
-    """
+    """The tokens of each branch that sampled tokens of its own; those before a fork count in its first branch."""
+    # Empty where the tokens of one branch are damaged, since a part would pass for all.
     sequences: list[Tokens] = []
     counted: set[int] = set()
     for leaf in leaves:

@@ -149,11 +149,7 @@ def read_step_file(path: Path, functions: Sequence[str] = (), *, in_full: bool =
 
 
 def _saved_table(path: Path) -> pa.Table:
-    """The table of completions that TRL logs to W&B, with steps as numbers; of a broken row nothing but null.
-
-    Raises:
-        InputError: It is no such table.
-    """
+    """The table of completions that TRL logs to W&B, with steps as numbers; of a broken row nothing but null."""
     rows: Sequence[Any] = ()
     with suppress(ValueError):
         rows = table_rows(parse.mapping_of(read_json(path))) or ()

@@ -212,11 +212,9 @@ def _runs(indices: NDArray[np.int64]) -> list[int]:
 
 @np.errstate(over="ignore", invalid="ignore")  # rewards near the largest float
 def _explains(block: Block, size: int) -> bool:
-    """Whether advantages are a positive multiple of reward minus mean within every block of this size.
-
-    Holds for every group-centered formulation, whatever it divides by. A block too large mixes two means; one too small
-    is not centered. A block with a missing reward is no evidence.
-    """
+    """Whether advantages are a positive multiple of reward minus mean within every block of this size."""
+    # Holds for every group-centered formulation, whatever it divides by. A block too large mixes two means; one too
+    # small is not centered. A block with a missing reward is no evidence.
     if not (np.isfinite(block.rewards).all() and np.isfinite(block.advantages).all()):
         return True
     advantages, rewards = block.advantages.reshape(-1, size), block.rewards.reshape(-1, size)  # [groups, G]

@@ -360,11 +360,9 @@ def _by_row(files: Sequence[Path], request: ReadRequest) -> _Dump:
 
 
 def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]], request: ReadRequest) -> _Dump | None:
-    """The groups of a log, without an object a rollout; None where all rows have to be seen at once.
-
-    So it is where some lack a uid that others have, no two share one, or an output of a session, which may have
-    several, has no score or no tokens that can be used.
-    """
+    """The groups of a log, without an object a rollout; None where all rows have to be seen at once."""
+    # So it is where some lack a uid that others have, no two share one, or an output of a session, which may have
+    # several, has no score or no tokens that can be used.
     first = [row for file in files[:_WELL_KNOWN] for row in peek(file)]
     first += [row for file in files[_WELL_KNOWN:] for row in firsts[file]]
     uids, has_tokens = _uids_of(first), any(COLUMNS & row.keys() for row in first)
