@@ -341,7 +341,13 @@ def list_source(url: str) -> Listing:
             infos = [info for info in system.glob(address, detail=True).values() if info["type"] == "file"]
         entries = _entries(base, iter(infos))
     else:
-        entries = _at(system, address, is_web=is_web(url))
+        info = system.info(address)
+        if is_web(url) and info.get("mimetype") == "text/html" and "?" not in address:
+            entries = _entries(address, ({"name": of, "size": None} for of in _linked(system, address.rstrip("/"))))
+        elif info["type"] == "directory":
+            entries = _entries(address, iter(system.find(address, detail=True).values()))
+        else:
+            entries = (Entry(name="", address=address, size=info.get("size"), mark=_mark(info)),)
         root, pattern = shown_url(url), ""
     if not entries:
         raise FileNotFoundError
@@ -361,22 +367,6 @@ def _with_sizes(system: Any, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         return tuple(pool.map(asked, entries))
 
 
-def _at(system: Any, address: str, *, is_web: bool) -> tuple[Entry, ...]:
-    info = system.info(address)
-    if is_web and info.get("mimetype") == "text/html" and "?" not in address:
-        return _entries(address, ({"name": name, "size": None} for name in _linked(system, address.rstrip("/"))))
-    if info["type"] == "directory":
-        return _entries(address, iter(system.find(address, detail=True).values()))
-    return (Entry(name="", address=address, size=info.get("size"), mark=_mark(info)),)
-
-
-def _page(system: Any, folder: str) -> str:
-    with TemporaryDirectory() as folder_name:
-        file = Path(folder_name) / "page"
-        system.get_file(f"{folder}/", str(file), callback=byte_callback(SizeLimit(_MAX_PAGE, shown_url(folder)).add))
-        return file.read_text(encoding="utf-8", errors="replace")
-
-
 def _linked(system: Any, address: str, depth: int | None = None) -> Iterator[str]:
     """The files that pages of links lead to, page by page; a link out of its folder is not followed."""
     folders, num_pages = [address], 0
@@ -388,7 +378,11 @@ def _linked(system: Any, address: str, depth: int | None = None) -> Iterator[str
                 f"{shown_url(address)} has more than {_MAX_PAGES:,} folders.", hint="Name a folder further down."
             )
         base = urljoin(f"{folder}/", ".")
-        tags = (anchor[1] for anchor in _ANCHOR.finditer(_page(system, folder)))
+        with TemporaryDirectory() as copies:
+            page, size_limit = Path(copies) / "page", SizeLimit(_MAX_PAGE, shown_url(folder))
+            system.get_file(f"{folder}/", str(page), callback=byte_callback(size_limit.add))
+            text = page.read_text(encoding="utf-8", errors="replace")
+        tags = (anchor[1] for anchor in _ANCHOR.finditer(text))
         links = {unescape(href["link"]) for tag in tags for href in _HREF.finditer(tag)}
         for link in sorted(urljoin(base, link) for link in links):
             step = link.removeprefix(base)

@@ -341,11 +341,9 @@ def reduce_log(
     if not len(table) or (log.repeats is None and table.sample is None):
         return table
     repeated = repeated_samples(table, np.asarray(table.sample)) if log.repeats is None else log.repeats(table)
-    return _with_repeats(log, table, repeated) if repeated.any() else table
-
-
-def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_]) -> RewardTable:
-    """The table with some groups rebuilt from their rollouts, of which repeated ones are dropped."""
+    if not repeated.any():
+        return table
+    # These groups are built again from their rollouts, of which repeated ones are dropped.
     names, nobody = frozenset(table.select(repeated).ids()), QuarantineLog()
 
     def is_wanted(record: Record) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import compress
@@ -112,8 +112,18 @@ def _rows(rows: Cells) -> Columns:
             contents[at] = [parse.text_of(text) for text in parse.list_of(_only(rows.cell("content", at)))]
         return contents[at]
 
-    def tokens_of(at: int) -> Tokens:
-        return _tokens({key: _only(rows.cell(key, at)) for key in (*_TEXTS, *_KEYS, "prev_logprobs")})
+    def tokens_of(at: int) -> Tokens:  # without the padding
+        cells = {key: _only(rows.cell(key, at)) for key in (*_TEXTS, *_KEYS, "prev_logprobs")}
+        length = parse.whole_number(cells["input_lengths"])
+        lists = [cells[key] for key in ("token_ids", "token_loss_mask", "generation_logprobs", "advantages")]
+        if length is None or not all(values is None or len(parse.list_of(values)) >= length for values in lists):
+            raise UnusableRowError(parse.NOT_ALIGNED)
+        ids, mask, logprobs, advantages = (None if of is None else parse.list_of(of)[:length] for of in lists)
+        trainers = parse.list_of(cells["prev_logprobs"])[:length]
+        tokens = parse.cut_sequence(ids, mask, logprobs=logprobs, advantages=advantages, trainer_logprobs=trainers)
+        if cells["sample_loss_mask"] == 0:  # the row has a reward, but no part in the loss
+            return replace(tokens, mask=(False,) * len(tokens.mask))
+        return tokens
 
     has_tokens = np.array([cell is not UNSET for cell in rows.column("token_ids")], dtype=np.bool_)
     about = _plain_tokens(rows) if has_tokens.any() else {}
@@ -204,22 +214,6 @@ def _level(text: bytes, mask: list[Any], start: int, end: int) -> float:
 
 _digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(function) for function in (parse.digest, parse.ids_digest))
 """Cached, since rollouts of a prompt are adjacent."""
-
-
-def _tokens(cells: Mapping[str, Any]) -> Tokens:
-    """One row's tokens, without the padding."""
-    length = parse.whole_number(cells.get("input_lengths"))
-    lists = {name: cells.get(name) for name in ("token_ids", "token_loss_mask", "generation_logprobs", "advantages")}
-    if length is None or not all(values is None or len(parse.list_of(values)) >= length for values in lists.values()):
-        raise UnusableRowError(parse.NOT_ALIGNED)
-    ids, mask, logprobs, advantages = (
-        None if values is None else parse.list_of(values)[:length] for values in lists.values()
-    )
-    trainer_logprobs = parse.list_of(cells.get("prev_logprobs"))[:length]
-    tokens = parse.cut_sequence(ids, mask, logprobs=logprobs, advantages=advantages, trainer_logprobs=trainer_logprobs)
-    if cells.get("sample_loss_mask") == 0:  # the row has a reward, but no part in the loss
-        return replace(tokens, mask=(False,) * len(tokens.mask))
-    return tokens
 
 
 def _only(cell: Any) -> Any:

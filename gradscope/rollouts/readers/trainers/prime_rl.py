@@ -99,19 +99,15 @@ def _settings(request: ReadRequest, folder: Path) -> TrainerSettings:
     return TrainerSettings(values={**parts, **settings.values}, origin=" and ".join(origins) or None)
 
 
-def _merge(folder: Path) -> str:
-    if any(folder.glob("*.safetensors")):
-        return f"Copy config.json and the tokenizer of the model that training started from into {folder}."
-    return (
-        "Keep weights as safetensors in the next run: weight_broadcast.type = filesystem writes broadcasts/step_N, to "
-        "which config.json of the first model must be copied."
-    )
-
-
 _LAYOUT = run_files.CheckpointLayout(
     patterns=("weights/step_*", "checkpoints/step_*", "broadcasts/step_*", "run_default/broadcasts/step_*"),
     inside=("weight", "weights", "hf"),
-    merge=_merge,
+    merge=lambda folder: (
+        f"Copy config.json and the tokenizer of the model that training started from into {folder}."
+        if any(folder.glob("*.safetensors"))
+        else "Keep weights as safetensors in the next run: weight_broadcast.type = filesystem writes "
+        "broadcasts/step_N, to which config.json of the first model must be copied."
+    ),
 )
 
 
