@@ -164,9 +164,11 @@ def read_run(
         run = as_named_run(_naming_non_finite(run))
     if name is None and reader is not own.FORMAT and reader in TRAINERS and request.path.is_dir():
         later = TRAINERS[TRAINERS.index(reader) + 1 :]  # the earlier ones did not recognize the folder
-        others = " and ".join(other.name for other in later if other.recognizes(request))
-        left_out = f"Files of {others} are in the folder, too, and are left out: read them with --reader."
-        run = run.with_missing(left_out) if others else run
+        further = [format.name for format in later if format.recognizes(request)]
+        left_out = (
+            f"Files of {' and '.join(further)} are in the folder, too, and are left out: read them with --reader."
+        )
+        run = run.with_missing(left_out) if further else run
     run = run.with_missing(rollouts) if isinstance(rollouts, str) else run
     if rewards_only:
         trim_heap()  # merging leaves holes that the arrays of the statistics do not fit

@@ -302,8 +302,8 @@ def verl_metrics(
     Raises:
         InputError: There are several files, and none, or not one alone, has these rewards; or none has that name.
     """
-    beside = ([file for file in sorted(of.glob("*.jsonl")) if file.is_file()] for of in (folder, folder.parent))
-    of_metrics = ([file for file in of if file not in skip and are_metrics(peek(file, num_rows=1))] for of in beside)
+    logs = ([file for file in sorted(of.glob("*.jsonl")) if file.is_file()] for of in (folder, folder.parent))
+    of_metrics = ([file for file in of if file not in skip and are_metrics(peek(file, num_rows=1))] for of in logs)
     files = next(filter(None, of_metrics), [])
     if not files and experiment is None:
         return None, {}, []

@@ -473,8 +473,8 @@ def _rollouts(sessions: Sequence[Sequence[Row]], quarantine: QuarantineLog, uids
                 earlier.append(tokens)
         if before:  # without tokens where one has none, as a part would pass for all
             is_whole = record.tokens is not None and len(earlier) == len(before)
-            own, others = (record.tokens, tuple(earlier[::-1])) if is_whole else (None, ())
-            record = replace(record, tokens=own, earlier=others, advantage=None)
+            tokens, in_order = (record.tokens, tuple(earlier[::-1])) if is_whole else (None, ())
+            record = replace(record, tokens=tokens, earlier=in_order, advantage=None)
         yield record
 
 
