@@ -174,6 +174,11 @@ def read_run(
         trim_heap()  # merging leaves holes that the arrays of the statistics do not fit
     if request.options.strict:
         refuse_quarantined(run.source.quarantined)
+    _require_sums(run)
+    return run
+
+
+def _require_sums(run: Run) -> None:
     rewards = reward_table(run.groups).reward if run.groups else np.zeros(0)
     largest = max(np.fmax.reduce(rewards, initial=0.0), -np.fmin.reduce(rewards, initial=0.0))
     if largest > _LARGEST_REWARD:
@@ -182,7 +187,6 @@ def read_run(
             "added up.",
             hint="Look where it comes from, and take its row out.",
         )
-    return run
 
 
 def _naming_non_finite(run: Run) -> Run:

@@ -148,7 +148,7 @@ def prompt_rows(
         yield from (((*keys, str(at)), {}, from_counts(row, of_counts) or _NO_TOTAL) for at, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
-    elif isinstance(node, dict) and (by_key := _verdicts_by_id(node) or _verdicts_by_key(node, is_whole=not keys)):
+    elif isinstance(node, dict) and (by_key := _verdicts_by_key(node, is_whole=not keys)):
         yield from (((*keys, str(key)), *part) for key, part in by_key.items())
     elif isinstance(node, dict) and (
         (policy := {key: node[key] for key in POLICIES if key in node})
@@ -213,21 +213,16 @@ def cells_around(node: Mapping[str, Any], *, is_row: bool = False) -> dict[str, 
     return {name: cell for name, cell in node.items() if name in _AROUND or (name in arms and isinstance(cell, str))}
 
 
-def _verdicts_by_id(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
-    """Each instance that was submitted, by its id, in SWE-bench's report of a run, which lists ids."""
-    submitted, resolved = (node.get(f"{name}_ids") for name in ("submitted", "resolved"))
-    if not isinstance(submitted, list) or not isinstance(resolved, list):
-        return {}
-    ids, rights = dict.fromkeys(map(text_of, submitted)), set(map(text_of, resolved))
-    rest = len(list_of(node.get("incomplete_ids")))
-    shape = "ids in SWE-bench's report" + (f", without {rest} that were not submitted" if rest else "")
-    return {of: ({"instance_id": of}, PromptSamples(shape=shape, rewards=(of in rights,))) for of in ids}
-
-
 def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
     """Each of many keys, none of which names a column, with its prompt and samples: verdicts in a list, or one."""
     # SWE-bench Pro's whole document has the latter, OpenCompass an object a prompt; those without a prediction may be
     # tests of one response, but for what SWE-bench calls resolved.
+    submitted, resolved = (node.get(f"{name}_ids") for name in ("submitted", "resolved"))
+    if isinstance(submitted, list) and isinstance(resolved, list) and submitted:  # SWE-bench's report lists ids
+        ids, rights = dict.fromkeys(map(text_of, submitted)), set(map(text_of, resolved))
+        rest = len(list_of(node.get("incomplete_ids")))
+        shape = "ids in SWE-bench's report" + (f", without {rest} that were not submitted" if rest else "")
+        return {of: ({"instance_id": of}, PromptSamples(shape=shape, rewards=(of in rights,))) for of in ids}
     cells = list(node.values())
     if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
         return {}
