@@ -126,13 +126,12 @@ def _exported(rows: Cells) -> Columns:
         except UnusableRowError as error:
             flaws.append((at, str(error)))
     rows, tokens = rows.chosen(list(usable)), list(usable.values())
-    pairs = zip(texts_in(rows.names("env_name")), tokens, strict=True)
-    group = [f"{environment}/{digest(of.prompt_ids)}" for environment, of in pairs]
+    environments = texts_in(rows.names("env_name"))
     return Columns(
         row=np.array(list(usable), dtype=np.int64),
         flaws=flaws,
         step=step_numbers([in_name if cell is UNSET else cell for cell in rows.column("step")]),
-        group=group,
+        group=[f"{name}/{digest(of.prompt_ids)}" for name, of in zip(environments, tokens, strict=True)],
         numbers={"reward": np.full(len(rows), np.nan)},
         no_reward=lambda _: None,
         details=lambda at: {"completion": "", "tokens": tokens[at]},

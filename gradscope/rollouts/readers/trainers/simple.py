@@ -176,10 +176,9 @@ RAGEN = RowFormat(
 
 def _rlinf_rows(cells: Cells) -> Columns:
     rows = cells.with_entries(("data.prompt", "data.accepted", "data.completion"))
-    group = rows.prompt_ids("data.prompt")
     return Columns(
         step=np.zeros(len(rows), dtype=np.int64),
-        group=group,
+        group=rows.prompt_ids("data.prompt"),
         no_group="data.prompt is missing",
         texts=lambda chosen: list(map(parse.text_of, rows.cells("data.prompt", chosen))),
         numbers={"reward": rows.numbers("data.accepted")},
@@ -346,11 +345,7 @@ def _trackio_rows(traces: Cells, *, run: str) -> Columns:
         group=groups,
         no_group="metadata.group_id is missing",
         prompts=lambda firsts: [text or groups[at] for text, at in zip(texts(firsts), firsts, strict=True)],
-        numbers={
-            "reward": rows.numbers("metadata.reward"),
-            "advantage": rows.numbers("metadata.advantage"),
-            **functions,
-        },
+        numbers={name: rows.numbers(f"metadata.{name}") for name in ("reward", "advantage")} | functions,
         no_reward=partial(rows.no_reward, "metadata.reward"),
         flaw=partial(rows.flaw_of_advantage, "metadata.advantage"),
         **conversations,
@@ -445,7 +440,8 @@ def _open_instruct_rows(
     of_row = names_of_runs([prompts], lambda firsts: [_id_of_tokens(text) for (text,) in firsts])
     responses, logprobs = parse.jsons_of(responses), parse.jsons_of(logprobs)
     lengths, numbers = parse.nums_ids(responses), {name: rows.numbers(name) for name in ("reward", "advantage")}
-    is_logged = np.array([text != b"null" for text in logprobs])
+    is_unlike = np.array([text != b"null" for text in logprobs]) & (parse.flat_lengths(logprobs) != lengths)
+    is_odd = (lengths < 0) | is_unlike | [not prompt for prompt in of_row]
     if mixed is None:
         groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
     elif not mixed:
@@ -475,9 +471,7 @@ def _open_instruct_rows(
         prompts=lambda chosen: [of_row[at] for at in chosen],
         numbers={**numbers, "num_tokens": lengths, "truncated": rows.truncated("finish_reason")},
         no_reward=partial(rows.no_reward, "reward"),
-        is_odd=(lengths < 0)
-        | (is_logged & (parse.flat_lengths(logprobs) != lengths))
-        | [not prompt for prompt in of_row],
+        is_odd=is_odd,
         details=details,
         flaw=partial(rows.flaw_of_advantage, "advantage"),
     )

@@ -115,21 +115,18 @@ def table_of_blocks(blocks: Sequence[Block], sizes: Sequence[int]) -> RewardTabl
         of_block = np.fromiter(map(codes.__getitem__, block.prompts.ids), np.int64, len(block.prompts.ids))
         texts += compress(block.prompts.texts, of_block >= len(texts))
         prompts.append(of_block[block.prompts.of_row[::size]])
-    columns = {
-        name: np.concatenate([getattr(block, field) for block in blocks])
-        for name, field in (("reward", "rewards"), ("advantage", "advantages"))
-    }
-    columns["reward"] = np.where(np.isfinite(columns["reward"]), columns["reward"], math.nan)
-    columns |= {
-        REWARD + name: np.concatenate([block.functions[name] for block in blocks]) for name in blocks[0].functions
-    }
-    columns["num_tokens"] = np.concatenate(
-        [np.full(len(block.prompts), UNKNOWN) if (n := block.num_tokens) is None else n for block in blocks]
-    )
-    if all(block.completions for block in blocks):
-        columns |= {
-            name: np.concatenate([block.completions[name] for block in blocks]) for name in blocks[0].completions
+    of_blocks: list[dict[str, NDArray[Any]]] = [
+        {
+            "reward": np.where(np.isfinite(block.rewards), block.rewards, math.nan),
+            "advantage": block.advantages,
+            **{REWARD + name: values for name, values in block.functions.items()},
+            "num_tokens": np.full(len(block.prompts), UNKNOWN) if block.num_tokens is None else block.num_tokens,
+            **block.completions,
         }
+        for block in blocks
+    ]
+    names = [name for name in of_blocks[0] if all(name in of_block for of_block in of_blocks)]
+    columns = {name: np.concatenate([of_block[name] for of_block in of_blocks]) for name in names}
     return RewardTable.of_columns(
         columns,
         step=step.astype(np.int64),
