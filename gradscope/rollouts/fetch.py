@@ -59,26 +59,30 @@ class Mirror(Struct, kw_only=True):
         """Where the copy of a file lies."""
         return self.root / entry.name if entry.name else self.root
 
-    def _in_its_folder(self, entry: listings.Entry) -> Path:
-        """:meth:`local_path`, whose folder is made."""
-        file = self.local_path(entry)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        return file
-
     def refresh(self) -> None:
         """Copy new and changed files that are read at once, mark those copied on demand, and remove deleted ones."""
         self._make_home()
-        self._read_index()
+        try:
+            index = read_json(self.home / _INDEX)
+            self.copied = {name: (size, mark) for name, (size, mark) in index.items()}
+        except (InputError, OSError, ValueError, TypeError, AttributeError):
+            self.copied = {}
         self._remove_stale()
         now = []
         for entry in self.listing.entries:
-            match self._when(entry):
+            when = listings.when_copied(entry.name)
+            if self.listing.is_file or self.listing.pattern:  # it was named, whatever a log may be called
+                when = "now" if listings.is_of_use(entry.name or self.root.name) else "never"
+            file = self.local_path(entry)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            match when:
                 case "now":
                     now.append(entry)
                 case "awaited" if not self._is_fresh(entry):
-                    self._await(entry)
-                case "never":
-                    self._stand_in(entry)
+                    file.unlink(missing_ok=True)
+                    listings.awaited_mark(file).touch()
+                case "never" if not file.is_file() or file.stat().st_size != len(_STAND_IN):
+                    file.write_bytes(_STAND_IN)  # without a look at the other hundred thousand names
         self.copy(now)
         note_copy(self.root, self.listing.root)
 
@@ -100,12 +104,6 @@ class Mirror(Struct, kw_only=True):
                     hint="Remove it, or set XDG_CACHE_HOME to a folder that only you may write.",
                 )
 
-    def _when(self, entry: listings.Entry) -> str:
-        """A file that was named itself, or by a glob, is copied under any name that a log may have."""
-        if self.listing.is_file or self.listing.pattern:
-            return "now" if listings.is_of_use(entry.name or self.root.name) else "never"
-        return listings.when_copied(entry.name)
-
     def copy(self, entries: Iterable[listings.Entry]) -> None:
         """Copy those of the files that changed, several at a time; a file is complete or absent."""
         wanted = [entry for entry in entries if not self._is_fresh(entry)]
@@ -123,7 +121,8 @@ class Mirror(Struct, kw_only=True):
                 atomic_write(self.home / _INDEX, json.dumps(self.copied, indent=0), force=True)
 
     def _copy_one(self, entry: listings.Entry, count: _ByteCount) -> None:
-        file = self._in_its_folder(entry)
+        file = self.local_path(entry)
+        file.parent.mkdir(parents=True, exist_ok=True)
         shown = f"{self.listing.root}/{entry.name}".rstrip("/")
         largest = _MAX_BYTES_OF_UNKNOWN_SIZE if entry.size is None else 2 * entry.size + _MAX_GROWTH
         size_limit = listings.SizeLimit(allowed(largest), shown)
@@ -150,16 +149,6 @@ class Mirror(Struct, kw_only=True):
             and self.local_path(entry).is_file()
         )
 
-    def _await(self, entry: listings.Entry) -> None:
-        file = self._in_its_folder(entry)
-        file.unlink(missing_ok=True)
-        listings.awaited_mark(file).touch()
-
-    def _stand_in(self, entry: listings.Entry) -> None:
-        file = self._in_its_folder(entry)
-        if not file.is_file() or file.stat().st_size != len(_STAND_IN):
-            file.write_bytes(_STAND_IN)  # without a look at the other hundred thousand names
-
     def _remove_stale(self) -> None:
         """Remove what the source no longer has, and a file that is now a folder, or the other way round."""
         expected = {self.local_path(entry) for entry in self.listing.entries}
@@ -170,13 +159,6 @@ class Mirror(Struct, kw_only=True):
         for path in sorted(self.root.rglob("*")) if self.root.is_dir() else ():
             if path.is_symlink() or (path.exists() and path not in (folders if path.is_dir() else expected)):
                 _remove(path)
-
-    def _read_index(self) -> None:
-        try:
-            index = read_json(self.home / _INDEX)
-            self.copied = {name: (size, mark) for name, (size, mark) in index.items()}
-        except (InputError, OSError, ValueError, TypeError, AttributeError):
-            self.copied = {}
 
 
 class _ByteCount:
@@ -206,8 +188,12 @@ class _ByteCount:
 
 def mirrored(url: str, progress: ProgressCallback) -> Mirror:
     """The up-to-date copy of a file, folder or glob; ``progress`` is called with the copied bytes."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve()
+    # without the URL's password; a query may distinguish files
+    name = hashlib.sha256(f"{listings.shown_url(url)}?{url.partition('?')[2]}".encode()).hexdigest()[:20]
+    home = cache / "gradscope" / "places" / name
     with listings.explaining(url):
-        mirror = Mirror(url=url, listing=listings.list_source(url), home=_home(url), progress=progress)
+        mirror = Mirror(url=url, listing=listings.list_source(url), home=home, progress=progress)
         mirror.refresh()
     return mirror
 
@@ -223,13 +209,6 @@ def in_bytes(number: int) -> str:
         if number >= size:
             return f"{number / size:.1f} {unit}"
     return f"{number} bytes"
-
-
-def _home(url: str) -> Path:
-    """Named by the URL without its password; a query may distinguish files."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve()
-    name = f"{listings.shown_url(url)}?{url.partition('?')[2]}"
-    return cache / "gradscope" / "places" / hashlib.sha256(name.encode()).hexdigest()[:20]
 
 
 def _remove(path: Path) -> None:

@@ -401,8 +401,10 @@ class GroupsOfTable(Sequence[RolloutGroup]):
         table, rollout_of = self.table, _Rollouts(tuple(self.table.rewards), self.table.policies)
         begin, end = (int(table.starts[at]) if at < len(table) else len(table.reward) for at in (first, last))
         # A missing reward as infinity, which no reward is: unlike NaN it equals itself.
-        columns = [np.where(np.isnan(values), np.inf, values).tolist() for values in self._values(slice(begin, end))]
-        rows = zip(*columns, strict=True)
+        numbers = (table.reward, *table.rewards.values(), table.advantage, table.seconds, table.truncated, table.policy)
+        missing = np.full(end - begin, np.nan)
+        made = (missing if values is None else values[begin:end] for values in numbers)
+        rows = zip(*(np.where(np.isnan(values), np.inf, values).tolist() for values in made), strict=True)
         names = table.names[first:last]
         steps, sizes, prompts = (values[first:last].tolist() for values in (table.step, table.size, table.prompt))
         names = names if isinstance(names, tuple) else map(group_name, steps, to_texts(names))
@@ -415,12 +417,6 @@ class GroupsOfTable(Sequence[RolloutGroup]):
         for rows in slices_of_steps(self.table.step, _MADE_AT_ONCE):
             for step, groups in groupby(self.made(rows.start, rows.stop), key=attrgetter("step")):
                 yield step, tuple(groups)
-
-    def _values(self, rows: slice) -> Iterator[NDArray[Any]]:
-        table, missing = self.table, np.full(rows.stop - rows.start, np.nan)
-        numbers = (table.advantage, table.seconds, table.truncated, table.policy)
-        for values in (table.reward, *table.rewards.values(), *numbers):
-            yield missing if values is None else values[rows]
 
     def __len__(self) -> int:
         return len(self.table)

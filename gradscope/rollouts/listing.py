@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from html import unescape
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -103,14 +103,19 @@ def _explained(error: BaseException, url: str) -> GradscopeError:
     """The error that is shown instead, with nothing of the original's text."""
     source, scheme = shown_url(url), scheme_of(url) or ""
     family = {"https": "http", "gcs": "gs"}.get(scheme, scheme)
-    chain = list(_chain(error))
+    chain, inner = [error], error.__cause__ or error.__context__
+    while inner is not None:
+        chain.append(inner)
+        inner = inner.__cause__ or inner.__context__
     names = [type(cause).__name__ for cause in chain]
     if ours := next((cause for cause in chain if isinstance(cause, GradscopeError)), None):
         return ours  # a library wrapped our refusal
     if isinstance(error, ImportError):
         package = PACKAGES[scheme]
         return MissingDependencyError(f"{source} needs the package {package}.", hint=f"pip install {package}")
-    statuses = {status for cause in chain if (status := _status(cause)) is not None}
+    responses = ((of, getattr(of, "response", None)) for of in chain)  # wherever a library keeps the HTTP status
+    both = (getattr(of, "status", None) or getattr(response, "status_code", None) for of, response in responses)
+    statuses = {status for status in both if isinstance(status, int)}
     if statuses & {401, 403} or any(isinstance(cause, PermissionError) for cause in chain):
         return InputError(f"{source} may not be read by you.", hint=_CREDENTIALS.get(family))
     if any(part in name for name in names for part in _NO_CREDENTIALS):
@@ -147,18 +152,6 @@ def explaining(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise _explained(error, url) from None  # with its cause a traceback would repeat the library's message
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _status(error: BaseException) -> int | None:
-    """The HTTP status of an error, wherever its library keeps it."""
-    status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
-    return status if isinstance(status, int) else None
 
 
 _READ = (
@@ -286,14 +279,10 @@ def _nearness(host: str) -> int:
         addresses = {ip_address(str(address[4][0]).partition("%")[0]) for address in socket.getaddrinfo(host, None)}
     except OSError:
         return 0  # no such host: asking it fails by itself
-    return max(map(_nearness_of, addresses))
-
-
-def _nearness_of(address: IPv4Address | IPv6Address) -> int:
-    address = getattr(address, "ipv4_mapped", None) or address
-    if address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast:
+    plain = [getattr(address, "ipv4_mapped", None) or address for address in addresses]
+    if any(of.is_loopback or of.is_link_local or of.is_unspecified or of.is_multicast for of in plain):
         return 2
-    return int(not address.is_global)
+    return int(not all(address.is_global for address in plain))
 
 
 AT_ONCE = 8  # requests that are under way at a time
@@ -352,7 +341,13 @@ def list_source(url: str) -> Listing:
             infos = [info for info in system.glob(address, detail=True).values() if info["type"] == "file"]
         entries = _entries(base, iter(infos))
     else:
-        entries = _at(system, address, is_web=is_web(url))
+        info = system.info(address)
+        if is_web(url) and info.get("mimetype") == "text/html" and "?" not in address:
+            entries = _entries(address, ({"name": of, "size": None} for of in _linked(system, address.rstrip("/"))))
+        elif info["type"] == "directory":
+            entries = _entries(address, iter(system.find(address, detail=True).values()))
+        else:
+            entries = (Entry(name="", address=address, size=info.get("size"), mark=_mark(info)),)
         root, pattern = shown_url(url), ""
     if not entries:
         raise FileNotFoundError
@@ -372,22 +367,6 @@ def _with_sizes(system: Any, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         return tuple(pool.map(asked, entries))
 
 
-def _at(system: Any, address: str, *, is_web: bool) -> tuple[Entry, ...]:
-    info = system.info(address)
-    if is_web and info.get("mimetype") == "text/html" and "?" not in address:
-        return _entries(address, ({"name": name, "size": None} for name in _linked(system, address.rstrip("/"))))
-    if info["type"] == "directory":
-        return _entries(address, iter(system.find(address, detail=True).values()))
-    return (Entry(name="", address=address, size=info.get("size"), mark=_mark(info)),)
-
-
-def _page(system: Any, folder: str) -> str:
-    with TemporaryDirectory() as folder_name:
-        file = Path(folder_name) / "page"
-        system.get_file(f"{folder}/", str(file), callback=byte_callback(SizeLimit(_MAX_PAGE, shown_url(folder)).add))
-        return file.read_text(encoding="utf-8", errors="replace")
-
-
 def _linked(system: Any, address: str, depth: int | None = None) -> Iterator[str]:
     """The files that pages of links lead to, page by page; a link out of its folder is not followed."""
     folders, num_pages = [address], 0
@@ -399,7 +378,11 @@ def _linked(system: Any, address: str, depth: int | None = None) -> Iterator[str
                 f"{shown_url(address)} has more than {_MAX_PAGES:,} folders.", hint="Name a folder further down."
             )
         base = urljoin(f"{folder}/", ".")
-        tags = (anchor[1] for anchor in _ANCHOR.finditer(_page(system, folder)))
+        with TemporaryDirectory() as copies:
+            page, size_limit = Path(copies) / "page", SizeLimit(_MAX_PAGE, shown_url(folder))
+            system.get_file(f"{folder}/", str(page), callback=byte_callback(size_limit.add))
+            text = page.read_text(encoding="utf-8", errors="replace")
+        tags = (anchor[1] for anchor in _ANCHOR.finditer(text))
         links = {unescape(href["link"]) for tag in tags for href in _HREF.finditer(tag)}
         for link in sorted(urljoin(base, link) for link in links):
             step = link.removeprefix(base)

@@ -64,7 +64,10 @@ def weights_kind(folder: Path) -> Literal["full", "adapter"]:
     elif (folder / "config.json").is_file():
         kind, files = "full", _model_files(folder)
     elif not folder.is_dir():
-        raise InputError(f"There is no folder {folder} of weights.", hint=_hint_of_folder(folder))
+        is_hub_id = len(folder.parts) == 2 and all(re.fullmatch(r"\w[\w.-]*", part) for part in folder.parts)
+        to_download = f"Name a folder; of a hub id: hf download {folder} --local-dir {folder.name}"
+        hint = to_download if is_hub_id and not folder.parent.exists() else "Check the path."
+        raise InputError(f"There is no folder {folder} of weights.", hint=hint)
     else:
         raise InputError(
             f"{folder} holds neither config.json nor adapter_config.json.",
@@ -79,14 +82,6 @@ def weights_kind(folder: Path) -> Literal["full", "adapter"]:
         if not is_whole(file):
             raise InputError(f"{file} is cut off.", hint="Copy the checkpoint again, or use another one.")
     return kind
-
-
-def _hint_of_folder(folder: Path) -> str:
-    """The hint for a folder that does not exist; a name like a hub id may be downloaded."""
-    parts = folder.parts
-    if len(parts) != 2 or folder.parent.exists() or not all(re.fullmatch(r"\w[\w.-]*", part) for part in parts):
-        return "Check the path."
-    return f"Name a folder; of a hub id: hf download {folder} --local-dir {folder.name}"
 
 
 def is_whole(file: Path) -> bool:
@@ -363,16 +358,15 @@ def _metrics_in(row: Any) -> tuple[int, dict[str, float]]:
     step = row.get("step") if isinstance(row, dict) else None
     if type(step) is not int or not 0 <= step <= _LARGEST_STEP:
         raise ValueError("it has no whole number as its step")
-    return step, {name: _metric(value) for name, value in row.items() if name != "step"}
-
-
-def _metric(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError("it has a metric that is no number")
-    try:
-        return number_from(value) if isinstance(value, str) else float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+    values = {name: value for name, value in row.items() if name != "step"}
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            raise ValueError("it has a metric that is no number")
+        try:
+            values[name] = number_from(value) if isinstance(value, str) else float(value)
+        except OverflowError:
+            values[name] = math.inf if value > 0 else -math.inf  # type: ignore[operator]
+    return step, values
 
 
 def find_weights(run: Path, damaged: dict[int, str] | None = None) -> tuple[WeightsRef, ...]:
@@ -382,20 +376,15 @@ def find_weights(run: Path, damaged: dict[int, str] | None = None) -> tuple[Weig
     it has none of its own. An adapter's base is ``RUN/base_model`` where that exists, else the one that the adapter's
     config names, else the manifest's model.
     """
+
+    def base_of(adapter: Path) -> str | None:
+        if (base_model_path(run) / "config.json").is_file():
+            return str(base_model_path(run))
+        return find_base(adapter, run) or (read_manifest(run).model if manifest_path(run).is_file() else None)
+
     weights: dict[int, WeightsRef] = {}
     named = read_manifest(run).trainer_arguments.get("output_dir") if manifest_path(run).is_file() else None
     for folder in ((Path(named),) if isinstance(named, str) else ()) + (checkpoints_path(run),):
         if folder.is_dir():
-            weights |= {
-                ref.num_updates: ref
-                for ref in find_checkpoints(folder, lambda adapter: _base_of(run, adapter), damaged)
-            }
+            weights |= {ref.num_updates: ref for ref in find_checkpoints(folder, base_of, damaged)}
     return tuple(weights[num_updates] for num_updates in sorted(weights))
-
-
-def _base_of(run: Path, adapter: Path) -> str | None:
-    own = base_model_path(run)
-    if (own / "config.json").is_file():
-        return str(own)
-    named = find_base(adapter, run)
-    return named if named is not None or not manifest_path(run).is_file() else read_manifest(run).model

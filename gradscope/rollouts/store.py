@@ -15,6 +15,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,17 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup]) ->
         raise ValueError("all rollouts of a step name the same reward functions in the same order")
     has_trainers = any(rollout.trainer_logprobs is not None for group in groups for rollout in group.rollouts)
     varying = [*(_REWARD_PREFIX + name for name in names), *([_WHERE_LOGGED[0]] if has_trainers else [])]
-    rows = [_to_row(group, rollout) for group in groups for rollout in group.rollouts]
+    rows = [
+        {
+            "step": group.step,
+            "prompt_id": group.prompt_id,
+            "messages": None if rollout.messages is None else json.dumps(list(map(dict, rollout.messages))),
+            **{name: getattr(rollout, name) for name in (*_AS_IS, *_AS_TUPLE)},
+            **{_REWARD_PREFIX + name: value for name, value in rollout.rewards.items()},
+        }
+        for group in groups
+        for rollout in group.rollouts
+    ]
     path = step_path(run, step)
     for file in step_files(run):
         if file != path and step in steps_in_file(file):
@@ -128,8 +139,11 @@ def _join(run: Path, step: int) -> Path | None:
     files = [step_path(run, number) for number in range(first, last + 1) if step_path(run, number).is_file()]
     if len(files) < 2 or sum(file.stat().st_size for file in files) > _MAX_BYTES:
         return None
+    import pyarrow.parquet as pq  # 30 ms that no other log needs
+
     try:
-        tables = [_table_of(file) for file in files]
+        with ExitStack() as stack:
+            tables = [stack.enter_context(pq.ParquetFile(file)).read() for file in files]
     except (pa.ArrowException, OSError):  # a reader reports a damaged file; training goes on
         return None
     if any(table.schema != tables[0].schema for table in tables):
@@ -139,13 +153,6 @@ def _join(run: Path, step: int) -> Path | None:
     for file in files:
         _remove(file)
     return joined if step == last else None
-
-
-def _table_of(file: Path) -> pa.Table:
-    import pyarrow.parquet as pq  # 30 ms that no other log needs
-
-    with pq.ParquetFile(file) as opened:
-        return opened.read()
 
 
 def _split(file: Path, run: Path) -> None:
@@ -293,17 +300,6 @@ def _require_groups(path: Path, groups: Sequence[RolloutGroup]) -> None:
 
 def _damaged(path: Path, why: str) -> InputError:
     return InputError(f"{path} is damaged: {why}.", hint=_COPY)
-
-
-def _to_row(group: RolloutGroup, rollout: Rollout) -> dict[str, Any]:
-    messages = None if rollout.messages is None else json.dumps([dict(message) for message in rollout.messages])
-    return {
-        "step": group.step,
-        "prompt_id": group.prompt_id,
-        "messages": messages,
-        **{name: getattr(rollout, name) for name in (*_AS_IS, *_AS_TUPLE)},
-        **{_REWARD_PREFIX + name: value for name, value in rollout.rewards.items()},
-    }
 
 
 def _from_row(row: Mapping[str, Any], location: str, quarantine: SetAside | None) -> Rollout:

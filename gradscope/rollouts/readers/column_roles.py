@@ -126,14 +126,15 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
             )
     present = [name for name in present if not is_of_call(name, present)]
     entries = [name for name in present if "." in name]
-    rewards = [name for name in entries if _entry(name) in USUAL["reward"] or reward_columns([name], "")]
+    entry = {name: name.partition(".")[2] for name in entries}
+    rewards = [name for name in entries if entry[name] in USUAL["reward"] or reward_columns([name], "")]
     # Of several functions or objects, which reward the trainer's is, or what sum of them, is not known, but a score and
     # whether it passed are one verdict; and the score of a bucket or level is none.
-    verdicts = [name for name in rewards if _entry(name) in USUAL["reward"] and not name.startswith("reward")]
+    verdicts = [name for name in rewards if entry[name] in USUAL["reward"] and not name.startswith("reward")]
     are_one = len(rewards) == 1 or (verdicts == rewards and len({name.partition(".")[0] for name in rewards}) == 1)
     if not are_one or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
         entries = [name for name in entries if name not in rewards]
-    inner = {_entry(name): name for name in reversed(entries)}
+    inner = {entry[name]: name for name in reversed(entries)}
     columns = {_usual_spelling(name): name for name in reversed(list(present)) if "." not in name}
     columns |= inner | {name: name for name in present}
     guessed = {role: next((columns[name] for name in names if name in columns), None) for role, names in USUAL.items()}
@@ -163,10 +164,6 @@ def is_of_call(name: str, present: Collection[str]) -> bool:
 def _usual_spelling(name: str) -> str:
     """A name as usual names are spelled: ``task_id`` of ``Task ID`` and ``taskId``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[\s-]+", "_", name.strip()).lower()
-
-
-def _entry(name: str) -> str:
-    return name.partition(".")[2]
 
 
 def with_entries(

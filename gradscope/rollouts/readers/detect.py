@@ -162,7 +162,13 @@ def read_run(
             weights = (replace(ref, is_base_given=ref.base == request.model) for ref in run.weights)
             run = replace(run, weights=tuple(weights))
         run = as_named_run(_naming_non_finite(run))
-    run = _naming_other_logs(run, reader, request)
+    if name is None and reader is not own.FORMAT and reader in TRAINERS and request.path.is_dir():
+        later = TRAINERS[TRAINERS.index(reader) + 1 :]  # the earlier ones did not recognize the folder
+        further = [format.name for format in later if format.recognizes(request)]
+        left_out = (
+            f"Files of {' and '.join(further)} are in the folder, too, and are left out: read them with --reader."
+        )
+        run = run.with_missing(left_out) if further else run
     run = run.with_missing(rollouts) if isinstance(rollouts, str) else run
     if rewards_only:
         trim_heap()  # merging leaves holes that the arrays of the statistics do not fit
@@ -173,9 +179,7 @@ def read_run(
 
 
 def _require_sums(run: Run) -> None:
-    if not run.groups:
-        return
-    rewards = reward_table(run.groups).reward
+    rewards = reward_table(run.groups).reward if run.groups else np.zeros(0)
     largest = max(np.fmax.reduce(rewards, initial=0.0), -np.fmin.reduce(rewards, initial=0.0))
     if largest > _LARGEST_REWARD:
         raise InputError(
@@ -183,19 +187,6 @@ def _require_sums(run: Run) -> None:
             "added up.",
             hint="Look where it comes from, and take its row out.",
         )
-
-
-def _naming_other_logs(run: Run, reader: Format | RowFormat, request: ReadRequest) -> Run:
-    """The run, with a sentence on files of other trainers in its folder that were left out without being asked for."""
-    is_chosen = request.options.reader is not None or reader is own.FORMAT or reader not in TRAINERS
-    if is_chosen or not request.path.is_dir():
-        return run
-    later = TRAINERS[TRAINERS.index(reader) + 1 :]  # the earlier ones did not recognize the folder
-    further = [other.name for other in later if other.recognizes(request)]
-    if not further:
-        return run
-    sentence = f"Files of {' and '.join(further)} are in the folder, too, and are left out: read them with --reader."
-    return run.with_missing(sentence)
 
 
 def _naming_non_finite(run: Run) -> Run:

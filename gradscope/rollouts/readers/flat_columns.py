@@ -94,11 +94,18 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         group = rows.prompt_ids(self.key) if self.by_prompt else rows.names(self.key)
         has_ids = hold_tokens(rows.keys)
 
+        def cell_of(at: int, name: str) -> Any:
+            cell = rows.cell(name, at)
+            if rows.from_text and isinstance(cell, str) and cell.startswith("["):
+                with suppress(ValueError):
+                    return parse_json(cell)
+            return cell
+
         def details(at: int) -> dict[str, Any]:
             return {
                 "completion": self._completions(rows, with_answers, [at])[0],
                 "messages": parse_messages(rows.cell(names.prompt, at)),
-                "tokens": _tokens(rows, at, names) if has_ids else None,
+                "tokens": tokens_by_names(partial(cell_of, at), names.advantage) if has_ids else None,
             }
 
         return Columns(
@@ -176,26 +183,17 @@ def _joined_texts(rows: Cells, names: Iterable[str]) -> list[str]:
     return ["/".join(filter(None, of_row)) for of_row in zip(*texts, strict=True)]
 
 
-def _tokens(rows: Cells, at: int, names: ColumnNames) -> Tokens | None:
-    def cell_of(name: str) -> Any:
-        cell = rows.cell(name, at)
-        if rows.from_text and isinstance(cell, str) and cell.startswith("["):
-            with suppress(ValueError):
-                return parse_json(cell)
-        return cell
-
-    return tokens_by_names(cell_of, names.advantage)
-
-
 def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: QuarantineLog) -> ColumnLog:
     """How the files of a log are read, in their order; what is set aside goes to the quarantine."""
     names = columns.names
-    roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
     long = (names.prompt, names.completion if columns.measures_completions else None)
-    further = (columns.sample, columns.environment, *columns.policies, *columns.rewards, *columns.times)
-    further = (*further, columns.end, *long)
     texts = tuple(name for name in long if name is not None and name not in columns.entries)
-    read = [name for name in (*roles, *further, *columns.held_out) if name is not None and name not in texts]
+    listed = (
+        *(names.reward, names.step, columns.key, names.prompt_id, names.advantage, columns.sample),
+        *(columns.environment, *columns.policies, *columns.rewards, *columns.times, columns.end, *long),
+        *columns.held_out,
+    )
+    read = [name for name in listed if name is not None and name not in texts]
     key_of_name = {name: name.partition(".")[0] if name in columns.entries else name for name in read}
     optional = {*columns.rewards, *columns.times, columns.end} - {names.reward}
     required = {key for name, key in key_of_name.items() if name not in optional}
@@ -249,16 +247,14 @@ def tokens_by_names(cell_of: Callable[[str], Any], advantage: str | None) -> Tok
     advantages = cell_of(advantage) if advantage else None
     row["advantages"] = advantages if isinstance(advantages, list) else None
     with suppress(UnusableRowError):  # such columns are of something else
-        return _of_two_lists(row) if row["responses"] is not None else _of_one_list(row)
+        if row["responses"] is None:
+            return _of_one_list(row)
+        prompt, response, mask = (row[role] or [] for role in ("prompts", "responses", "response_mask"))
+        if isinstance(mask, list) and len(mask) == len(prompt) + len(response):  # of the whole sequence
+            row["response_mask"] = mask[len(prompt) :]
+        tokens = row_tokens({**row, "prompts": prompt, "attention_mask": None})
+        return tokens if prompt or tokens is None else replace(tokens, prompt_ids=None)  # those of its text
     return None
-
-
-def _of_two_lists(row: dict[str, Any]) -> Tokens | None:
-    prompt, response, mask = (row[role] or [] for role in ("prompts", "responses", "response_mask"))
-    if isinstance(mask, list) and len(mask) == len(prompt) + len(response):  # of the whole sequence
-        row["response_mask"] = mask[len(prompt) :]
-    tokens = row_tokens({**row, "prompts": prompt, "attention_mask": None})
-    return tokens if prompt or tokens is None else replace(tokens, prompt_ids=None)  # those of its text
 
 
 def _of_one_list(row: dict[str, Any]) -> Tokens | None:

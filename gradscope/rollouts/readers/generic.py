@@ -85,7 +85,7 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     rollouts = {file: of for file, of in columns if roles.have_rollouts(of)}
     keys = {file: (of.step, roles.key_of(of)) for file, of in rollouts.items() if of.step is not None}
     if rollouts and not keys and beside_metrics:
-        alike = _alike(rollouts)
+        alike = _files_like(next(iter(rollouts)), rollouts)
         return alike if alike is not None and steps_of_files(alike, next(iter(rollouts.values()))) else None
     names = {word: file for file in reversed(keys) if (word := word_of(file))}
     if len(names) > 1:
@@ -102,18 +102,13 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
         return f"Rollouts by step lie in files of several names, {listed}, which are not pooled: name one of them."
     if len(keys) < 2 or not beside_metrics:
         return next(iter(keys), None) if beside_metrics else None
-    return _alike(keys)
+    return _files_like(next(iter(keys)), keys)
 
 
-def _alike(files: Collection[Path]) -> Path | None:
-    """A glob of files whose names differ in numbers alone; None where others are like them, too."""
-    alike = _names_like(next(iter(files)))
-    return alike if expand(alike) == tuple(files) else None
-
-
-def _names_like(file: Path) -> Path:
-    """A glob of the files beside one whose names differ from its own in numbers alone."""
-    return Path(glob.escape(str(file.parent)), re.sub("[0-9]+", "[0-9]*", glob.escape(file.name)))
+def _files_like(file: Path, only: Collection[Path] = ()) -> Path | None:
+    """A glob of the files beside one whose names differ in numbers alone; None where they are not the ``only`` ones."""
+    alike = Path(glob.escape(str(file.parent)), re.sub("[0-9]+", "[0-9]*", glob.escape(file.name)))
+    return alike if not only or expand(alike) == tuple(only) else None
 
 
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
@@ -144,8 +139,8 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
 
 def step_is_in_name(file: Path, columns: ColumnNames) -> bool:
     """Whether rows of a file name no step, and it is one of several whose numbers are steps."""
-    names = _FirstRows.of(file, (), columns).names
-    return file.is_file() and bool(steps_of_files(_names_like(file), roles.resolve_columns(names, columns)))
+    names, alike = _FirstRows.of(file, (), columns).names, _files_like(file)
+    return file.is_file() and alike is not None and bool(steps_of_files(alike, roles.resolve_columns(names, columns)))
 
 
 def have_steps(path: Path, columns: ColumnNames) -> bool:
@@ -158,11 +153,6 @@ def is_run(folder: Path) -> bool:
     is_part = _STEP_IN_NAME.fullmatch(folder.name) or HELD_OUT.search(folder.name)
     columns = ColumnNames() if is_part else roles.columns_of_rows(peek(folder), ColumnNames())
     return roles.have_rollouts(columns) and have_steps(folder, columns)
-
-
-def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path holds rows with a reward and something to group by, under usual names."""
-    return roles.have_rollouts(roles.columns_of_rows(peek(request.path), request.columns))
 
 
 class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
@@ -231,21 +221,21 @@ def read_flat(
     if flat.held_out and not len(groups):  # a log of nothing but evaluations
         everything = replace(request, so_far=None)
         return read_flat(everything, format=format, with_steps=with_steps, layout=layout, with_held_out=True)
+    text = " + ".join(f"{weight:g} {name}" for name, weight in terms.items()).replace("+ -", "- ")
+    episodes = step_numbers([row.get("episode") for row in first.many])
+    count_up = len(episodes) > 1 and (np.diff(episodes, prepend=-1) > 0).all()  # from row to row
     inferred = [
         *_about_columns(flat, request.columns),
-        *_about_terms(total, terms),
+        *([f"{total!r} is the weighted sum of other columns, its reward functions: {text}."] if terms else []),
         *([_RECURRING] if distinct != names else []),
         *_about_questions(grouping, distinct, roles.resolve_columns(first.names, request.columns).prompt),
-        *([_EPISODES] if is_evaluation and _count_up(first.many) else []),
+        *([_EPISODES] if is_evaluation and count_up else []),
     ]
     run = assemble_groups(
         request, request.source(format, title, inferred=[*inferred, *notes]), groups=groups, quarantine=quarantine
     )
-    return (
-        replace(run, source=replace(run.source, unfinished=_unfinished(files[0], layout)))
-        if len(files) == 1 and layout
-        else run
-    )
+    is_document = len(files) == 1 and layout
+    return replace(run, source=replace(run.source, unfinished=_unfinished(files[0], layout))) if is_document else run
 
 
 def _unfinished(path: Path, layout: nested.Layout) -> str:
@@ -258,16 +248,23 @@ def _unfinished(path: Path, layout: nested.Layout) -> str:
 
 
 def _known_columns(request: ReadRequest, first: _FirstRows) -> ColumnNames:
-    """The columns by role.
-
-    Raises:
-        InputError: The reward or something to group by is not known; rewards are none of a rollout; rows are steps of
-            an episode, or stand in the log several times.
-    """
-    columns = _require(roles.resolve_columns(first.names, request.columns), first.names, request.path)
-    columns = _with_step(roles.with_question(first.many_with_entries, columns, request.columns), first)
-    if request.columns.prompt_id is None and _ids_number_rows(first.many_with_entries, columns):
-        columns = replace(columns, prompt_id=None)
+    """The columns by role; refuses rows of unknown columns, turns of an episode, and rows that are there twice."""
+    columns = roles.resolve_columns(first.names, request.columns)
+    for column, role, hint in (
+        (columns.reward, "that is known to be a reward", "Name it: --reward-column NAME."),
+        (roles.key_of(columns), "to group rollouts by", "Name one: --group-column NAME, or --prompt-column NAME."),
+    ):
+        if column is None:
+            listed = list_names(first.names)
+            raise InputError(f"{request.path} has no column {role}; its columns are {listed}.", hint=hint)
+    rows = first.many_with_entries
+    columns = _with_step(roles.with_question(rows, columns, request.columns), first)
+    is_alone = request.columns.prompt_id is None and (columns.group or columns.step) is None
+    if is_alone and columns.prompt_id is not None and columns.prompt is not None:
+        ids = {text_of(row.get(columns.prompt_id)) for row in rows}
+        *sizes, last = Counter(text_of(row.get(columns.prompt)) for row in rows).values()
+        if len(ids) == len(rows) and len(sizes) > 1 and 1 < max(sizes) == min(sizes) >= last:
+            columns = replace(columns, prompt_id=None)  # the ids are those of the rows, as many of each text
     _require_numbers(request, first.plain, columns)
     asked = {(text_of(row.get(columns.prompt_id or "")), text_of(row.get(columns.prompt or ""))) for row in first.rows}
     of_states = columns.prompt_id is not None and 2 * len({of for of, _ in asked}) < len(asked)  # states of a world
@@ -283,15 +280,6 @@ def _known_columns(request: ReadRequest, first: _FirstRows) -> ColumnNames:
     if "filtered_resps" in own:  # of an older lm-eval, which scores the same responses after each filter
         refuse_copies(request.path, ["", "", "doc_id", "resps"])
     return columns
-
-
-def _ids_number_rows(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> bool:
-    """Whether ids of prompts are those of samples: each row has its own, and several texts have as many rows each."""
-    if columns.prompt_id is None or columns.prompt is None or (columns.group or columns.step) is not None:
-        return False
-    ids = {text_of(row.get(columns.prompt_id)) for row in rows}
-    *sizes, last = Counter(text_of(row.get(columns.prompt)) for row in rows).values()
-    return len(ids) == len(rows) and len(sizes) > 1 and 1 < max(sizes) == min(sizes) >= last
 
 
 def _with_step(columns: ColumnNames, first: _FirstRows) -> ColumnNames:
@@ -336,7 +324,6 @@ def _grouping(request: ReadRequest, first: _FirstRows, names: ColumnNames, *, is
 def _flat_columns(
     first: _FirstRows, grouping: Grouping, terms: Mapping[str, float], *, is_evaluation: bool
 ) -> FlatColumns:
-    """What is read of rows, by what the first of them have."""
     names = first.names
     of_policy = [name for name in roles.POLICIES if any(isinstance(row.get(name), str) for row in first.plain)]
     policies = (*grouping.settings, *of_policy[:1])
@@ -369,11 +356,7 @@ def _named_rewards(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> t
 
 
 def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> bool:
-    """Whether ids name several groups of a step, or of steps that no row names: whole groups of several prompts.
-
-    Raises:
-        InputError: There is no prompt that would tell them apart, and the same ids come round and round.
-    """
+    """Whether ids name several groups of a step, or of steps that no row names: whole groups of several prompts."""
     files = expand(path)[: 1 if names.prompt is None else 2]
     rows = [(file, row) for file in files for row in peek(file, num_rows=NUM_SEARCHED)]
     ids = [text_of(row.get(names.group or "")) for _, row in rows]
@@ -395,27 +378,21 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
     return roles.are_labels(numbers, ids, [prompt_text_id(row.get(names.prompt)) for _, row in rows])
 
 
-def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> ColumnNames:
-    for column, role, hint in (
-        (columns.reward, "that is known to be a reward", "Name it: --reward-column NAME."),
-        (roles.key_of(columns), "to group rollouts by", "Name one: --group-column NAME, or --prompt-column NAME."),
-    ):
-        if column is None:
-            raise InputError(f"{path} has no column {role}; its columns are {list_names(names)}.", hint=hint)
-    return columns
-
-
 _OF_MANY = frozenset(("acc", "accuracy", "exact_match", "em"))  # rewards that are also names of shares
 _VERDICTS = frozenset(roles.USUAL["reward"][roles.USUAL["reward"].index("passed") :])
 
 
 def _require_numbers(request: ReadRequest, rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> None:
-    """Refuse rewards that are objects or texts in all first rows, and a verdict on no single response."""
     path, name = request.path, columns.reward or ""
     rewards: list[Any] = [row.get(name) for row in rows]
     is_named, is_answered = request.columns.reward is not None, columns.completion is not None
     is_one = len(rows) == len(expand(path)) == 1 and not is_answered
     is_sure = is_named or is_answered
+    sizes = {of: {len(list_of(row.get(of))) for row in rows} for of in roles.TEXT_LISTS if of != "content"}
+    several = [of for of, of_rows in sizes.items() if len(rows) > 1 and len(of_rows) == 1 and max(of_rows) > 1]
+    # A record of calls names an error and has none, and what was asked of a model.
+    tokens = ("prompt_tokens", "completion_tokens", "usage", "finish_reason", "latency", "latency_ms")
+    are_calls = all("error" in row and not row["error"] and not row.keys().isdisjoint(tokens) for row in rows)
     as_it_is = f"or say that it is one's: --reward-column {name}."
     hint = "Name a column of numbers, as in --reward-column NAME, or write verdicts as 1 and 0."
     if all(map(mapping_of, rewards)):
@@ -432,31 +409,18 @@ def _require_numbers(request: ReadRequest, rows: Sequence[Mapping[str, Any]], co
     elif is_one and not is_named and name.endswith("_reward") and name not in roles.USUAL["reward"]:
         message = f"has one row, without a response: whether its {name!r} is a rollout's reward is not known."
         hint = f"Give the file with a row for each sample or prompt, {as_it_is}"
-    elif not is_sure and name in _VERDICTS and (of := _list_of_responses(rows)):
+    elif not is_sure and name in _VERDICTS and several:
+        of = several[0]  # turns of an episode are seldom as many in every row
         message = (
             f"has one {name!r} for several responses, {of!r}: whether of their vote, or of the best, is not known."
         )
         hint = f"Write a list of as many verdicts as responses, {as_it_is}"
-    elif not is_named and name == "success" and len(rows) > 1 and rewards == [True] * len(rows) and _are_calls(rows):
+    elif not is_named and name == "success" and len(rows) > 1 and rewards == [True] * len(rows) and are_calls:
         message = "has 'success' and no 'error' in every row: whether calls or answers succeeded is not known."
         hint = f"Name the verdict on the answer, {as_it_is}"
     else:
         return
     raise InputError(f"{path} {message}", hint=hint)
-
-
-def _are_calls(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether rows name an error and have none, and what was asked of a model, as a record of calls does."""
-    tokens = ("prompt_tokens", "completion_tokens", "usage", "finish_reason", "latency", "latency_ms")
-    return all("error" in row and not row["error"] and not row.keys().isdisjoint(tokens) for row in rows)
-
-
-def _list_of_responses(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """The list of as many responses in every row, as turns of an episode seldom are."""
-    sizes = {name: {len(list_of(row.get(name))) for row in rows} for name in roles.TEXT_LISTS if name != "content"}
-    return next(
-        (name for name, of_rows in sizes.items() if len(rows) > 1 and len(of_rows) == 1 and max(of_rows) > 1), None
-    )
 
 
 _RECURRING = "The column of groups has the same ids with several prompts, so it tells no groups apart."
@@ -481,24 +445,12 @@ def _about_columns(flat: FlatColumns, named_by_user: ColumnNames) -> Iterator[st
         yield "Rollouts were grouped by the prompt's text; two groups of one prompt at one step would merge."
 
 
-def _about_terms(total: str | None, terms: Mapping[str, float]) -> Iterator[str]:
-    if terms:
-        text = " + ".join(f"{weight:g} {name}" for name, weight in terms.items()).replace("+ -", "- ")
-        yield f"{total!r} is the weighted sum of other columns, its reward functions: {text}."
-
-
 def _about_questions(grouping: Grouping, by_id: ColumnNames, prompt: str | None) -> Iterator[str]:
     question = grouping.names.prompt
     if grouping.has_questions:
         yield f"Under most ids in {by_id.prompt_id!r} questions differ: {question!r} tells prompts apart."
     elif question != prompt:
         yield f"Several questions have the same {prompt!r}: the prompt is {question!r}."
-
-
-def _count_up(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether ``episode`` rises from row to row."""
-    episodes = step_numbers([row.get("episode") for row in rows])
-    return len(episodes) > 1 and bool((np.diff(episodes, prepend=-1) > 0).all())
 
 
 def _terms(
@@ -518,7 +470,7 @@ def _terms(
 FORMAT = Format(
     name="generic",
     looks_for="rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)",
-    recognizes=_recognizes,
+    recognizes=lambda request: roles.have_rollouts(roles.columns_of_rows(peek(request.path), request.columns)),
     read=lambda request: with_run_files(request, read_flat(request, format="generic", with_steps=True)),
     takes=frozenset({"columns"}),
 )

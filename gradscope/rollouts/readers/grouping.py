@@ -172,10 +172,8 @@ def _are_levels(groups: Iterable[Iterable[Mapping[str, Any]]], name: str) -> boo
 
 
 def _are_conditions(groups: Sequence[Iterable[Mapping[str, Any]]], name: str, reward: str | None) -> bool:
-    """Whether a few words divide the samples of most prompts into parts of one size, without being their verdicts.
-
-    A part is of several samples; of one alone where words are those of prompts, or rows hold several samples each.
-    """
+    """Whether a few words, not verdicts, divide the samples of most prompts into parts of one size."""
+    # A part is of several samples; of one alone where words are those of prompts, or rows hold several samples each.
     sizes, verdicts = Counter[tuple[int, str | bool]](), set[tuple[str | bool, str]]()
     for at, row in ((at, row) for at, group in enumerate(groups) for row in group):
         if not isinstance(cell := row.get(name), (str, bool)):
@@ -198,7 +196,11 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *,
     Of rows that are only the first of a log, it may have been the same so far.
     """
     key = columns.group or columns.prompt_id
-    names = _answers_in(rows, columns) if key is None else _BENCHMARKS
+    # Beside a conversation as completion, as verifiers logs it, what that was about counts like an answer.
+    is_talk = any(isinstance(row.get(columns.completion or ""), list) for row in rows)
+    present = roles.columns_in(rows) if key is None else ()
+    answers = (*filter(_OF_TALK.fullmatch, present if is_talk else ()), *filter(roles.RIGHT_ANSWER.fullmatch, present))
+    names = answers if key is None else _BENCHMARKS
     for name in names if key or columns.prompt else ():
         prompts: dict[tuple[str, str], dict[str, str]] = {}
         sizes = Counter[tuple[str, str, str]]()
@@ -213,13 +215,6 @@ def benchmark_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *,
         if recurs and sum(texts[0] == "" or len(set(texts)) > 1 for texts in several) > len(several) / 2:
             return name
     return next((name for name in names if key and are_first and roles.only_text(rows, name)), None)
-
-
-def _answers_in(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> list[str]:
-    """Columns of right answers; beside a conversation as completion, as verifiers log it, also of what it was about."""
-    is_talk = any(isinstance(row.get(columns.completion or ""), list) for row in rows)
-    present = roles.columns_in(rows)
-    return [*filter(_OF_TALK.fullmatch, present if is_talk else ()), *filter(roles.RIGHT_ANSWER.fullmatch, present)]
 
 
 def _question_of_several(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, *within: str) -> str | None:

@@ -16,6 +16,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ from gradscope.rollouts.readers.reduction.parts import (
     repeated_samples,
 )
 from gradscope.rollouts.readers.reduction.processes import expanded_size
-from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.rollouts.store import files_written, read_steps, step_files, steps_in_file
 from gradscope.say import counted
 from gradscope.version import __version__
@@ -117,15 +118,29 @@ def write_part(run: Run, folder: Path) -> Path:
         InputError: A file that was read cannot be read again.
     """
     table, source = reward_table(run.groups), run.source
-    files = in_threads(lambda name: _file(name, run.path), source.files)
+
+    def file_named(name: str) -> _File:
+        copy = copy_of(name)
+        return _File(
+            name=name,
+            path=name if "://" in name else str(copy.absolute()),
+            sha256=sha256_of(copy),
+            size=expanded_size(copy),
+            has_rows=copy.is_relative_to(run.path) if run.path.is_dir() else copy in expand(run.path),
+        )
+
+    def own(sentences: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sentence for sentence in sentences if not sentence.startswith(_OF_THE_LOG))
+
+    files = in_threads(file_named, source.files)
     names, names_in_run = _names_within_steps(table)
     manifest = _Manifest(
         layout=LAYOUT,
         gradscope=__version__,
         **{name: getattr(source, name) for name in ("path", "format", "recognized", "num_rows", "quarantined")},
         files=tuple(files),
-        inferred=_own(source.inferred),
-        missing=_own(source.missing),
+        inferred=own(source.inferred),
+        missing=own(source.missing),
         metrics=dict(run.metrics),
         settings=run.settings,
         **{name: getattr(run, name) for name in _BY_STEP},
@@ -150,22 +165,6 @@ def write_part(run: Run, folder: Path) -> Path:
     pq.write_table(content, written, compression="zstd", write_page_checksum=True)
     atomic_write(path, written.getvalue())
     return path
-
-
-def _own(sentences: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sentence for sentence in sentences if not sentence.startswith(_OF_THE_LOG))
-
-
-def _file(name: str, log_path: Path) -> _File:
-    copy = copy_of(name)
-    has_rows = copy.is_relative_to(log_path) if log_path.is_dir() else copy in expand(log_path)
-    return _File(
-        name=name,
-        path=name if "://" in name else str(copy.absolute()),
-        sha256=sha256_of(copy),
-        size=expanded_size(copy),
-        has_rows=has_rows,
-    )
 
 
 def _names_within_steps(table: RewardTable) -> tuple[pa.Array, bool]:
@@ -198,7 +197,22 @@ def _read(request: records.ReadRequest) -> Run:
     if not paths:
         hint = "`gradscope reduce PATH -o DIR` writes such parts; leave --reader out to read a log itself."
         raise InputError(f"{request.path} holds no part of a log that was reduced (*{SUFFIX}).", hint=hint)
-    opened = [(path, *_opened(path)) for path in paths]
+    opened = list[tuple[Path, _Manifest, pa.Table]]()
+    for path in paths:
+        table, manifest, lacks = read_parquet(path), None, _ALWAYS
+        with suppress(AttributeError, KeyError, TypeError, ValueError, msgspec.ValidationError):
+            fields = json.loads((table.schema.metadata or {})[_KEY])
+            if fields["layout"] != LAYOUT:
+                raise InputError(
+                    f"{path} was written by gradscope {fields['gradscope']}, whose parts this version ({__version__}) "
+                    "does not read.",
+                    hint="Reduce its files again with this version.",
+                )
+            manifest, lacks = msgspec.convert(fields, _Manifest, strict=False), _ALWAYS - set(table.column_names)
+        if manifest is None or lacks:
+            hint = "Move it out of the folder."
+            raise InputError(f"{path} is no part of a log, though its name ends with {SUFFIX}.", hint=hint)
+        opened.append((path, manifest, table))
     if not request.parts_answer:
         log = opened[0][1].path
         raise InputError(
@@ -211,28 +225,17 @@ def _read(request: records.ReadRequest) -> Run:
     names = {file.path for manifest in manifests.values() for file in manifest.row_files}
     number_of = {name: number for number, name in enumerate(sorted(names, key=lambda name: order(Path(name))))}
     opened.sort(key=lambda part: min((number_of[file.path] for file in part[1].row_files), default=0))
-    merged = _merged(opened, number_of)
+    total = sum(file.size for manifest in manifests.values() for file in manifest.row_files)
+    parts = [
+        _part(manifest, table, number_of, with_texts=total <= MAX_WITH_TEXTS or not manifest.numbers_rows)
+        for _, manifest, table in opened
+    ]
+    merged = merge_parts(parts)
+    if len(merged) < sum(len(part.size) for part in parts) and merged.sample is not None:
+        _refuse_repeats(merged, parts, opened)
+    if any(manifest.names_in_run for manifest in manifests.values()):
+        merged = replace(merged, names=tuple(to_texts(merged.names)))
     return _run(request, [manifest for _, manifest, _ in opened], number_of, merged)
-
-
-def _opened(path: Path) -> tuple[_Manifest, pa.Table]:
-    table = read_parquet(path)
-    try:
-        fields = json.loads((table.schema.metadata or {})[_KEY])
-        if fields["layout"] != LAYOUT:
-            raise InputError(
-                f"{path} was written by gradscope {fields['gradscope']}, whose parts this version ({__version__}) does "
-                "not read.",
-                hint="Reduce its files again with this version.",
-            )
-        manifest, lacks = msgspec.convert(fields, _Manifest, strict=False), _ALWAYS - set(table.column_names)
-    except (AttributeError, KeyError, TypeError, ValueError, msgspec.ValidationError):
-        manifest, lacks = None, _ALWAYS
-    if manifest is None or lacks:
-        raise InputError(
-            f"{path} is no part of a log, though its name ends with {SUFFIX}.", hint="Move it out of the folder."
-        )
-    return manifest, table
 
 
 def _require_one_log(manifests: Mapping[Path, _Manifest]) -> None:
@@ -259,20 +262,6 @@ def _require_one_log(manifests: Mapping[Path, _Manifest]) -> None:
                         f"{seen[key]} and {path} both hold {file.name}: it was reduced twice.",
                         hint="Remove one of the two parts, or reduce what only one of them holds again.",
                     )
-
-
-def _merged(opened: Sequence[tuple[Path, _Manifest, pa.Table]], number_of: Mapping[str, int]) -> RewardTable:
-    total = sum(file.size for _, manifest, _ in opened for file in manifest.row_files)
-    parts = [
-        _part(manifest, table, number_of, with_texts=total <= MAX_WITH_TEXTS or not manifest.numbers_rows)
-        for _, manifest, table in opened
-    ]
-    merged = merge_parts(parts)
-    if len(merged) < sum(len(part.size) for part in parts) and merged.sample is not None:
-        _refuse_repeats(merged, parts, opened)
-    if any(manifest.names_in_run for _, manifest, _ in opened):
-        merged = replace(merged, names=tuple(to_texts(merged.names)))
-    return merged
 
 
 def _part(manifest: _Manifest, table: pa.Table, number_of: Mapping[str, int], *, with_texts: bool) -> Part:
@@ -396,16 +385,7 @@ FORMAT = Format(
 _NO_WEIGHTS = "No complete checkpoint is in the folder."
 
 
-def _is_run_folder(request: records.ReadRequest) -> bool:
-    """Whether the path is a folder with our manifest or our rollouts."""
-    return request.path.is_dir() and (
-        (run_folder.manifest_path(request.path).is_file() and run_folder.rollouts_path(request.path).is_dir())
-        or bool(step_files(request.path))
-    )
-
-
 def _read_folder(request: records.ReadRequest) -> Run:
-    """Read a run folder of ours."""
     path = request.path
     manifest = run_folder.read_manifest(path)
     records.require_arguments(manifest.trainer_arguments, str(run_folder.manifest_path(path)))
@@ -422,12 +402,19 @@ def _read_folder(request: records.ReadRequest) -> Run:
         quarantine.add_unreadable(InputError(sentence))
     overrides = records.read_trainer_settings(request.run_config)
     damaged_weights: dict[int, str] = {}
-    weights = _find_weights(request, damaged_weights)
-    side_files = (
-        file
-        for file in (run_folder.manifest_path(path), run_folder.metrics_path(path), request.run_config)
-        if file is not None
+    weights = run_folder.find_weights(path, damaged_weights)
+    if request.model is not None:
+        weights = tuple(replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in weights)
+    weights = run_folder.with_initial(
+        weights, request.initial, lambda adapter: request.model or run_folder.find_base(adapter, path)
     )
+    side_files = filter(None, (run_folder.manifest_path(path), run_folder.metrics_path(path), request.run_config))
+    own_settings = {  # which shape the rollouts, and are no arguments of TRL's
+        # where it is TRL's, TRL's own arguments say which
+        "advantage": None if manifest.advantage == run_folder.TRL_ADVANTAGE else manifest.advantage,
+        "advantage_digest": manifest.advantage_digest,
+        "sampling": manifest.config.get("sampling"),
+    }
     named = f"gradscope run {manifest.run_id}"
     steps = len({group.step for group in groups})
     return Run(
@@ -447,7 +434,7 @@ def _read_folder(request: records.ReadRequest) -> Run:
             values={
                 **({"trl_version": version} if (version := manifest.versions.get("trl")) is not None else {}),
                 **manifest.trainer_arguments,
-                **_own_settings(manifest),
+                **{name: value for name, value in own_settings.items() if value is not None},
                 **overrides.values,
             },
             origin=overrides.origin or "the run's manifest",
@@ -480,17 +467,6 @@ def _contradictions(
             yield f"{covered[step]} has {num_groups[step]} groups of step {step}, and the metrics tell of {count:g}."
 
 
-def _own_settings(manifest: run_folder.RunManifest) -> dict[str, Any]:
-    """Settings that shape the rollouts and are no arguments of TRL's."""
-    settings = {
-        # where it is TRL's, TRL's own arguments say which
-        "advantage": None if manifest.advantage == run_folder.TRL_ADVANTAGE else manifest.advantage,
-        "advantage_digest": manifest.advantage_digest,
-        "sampling": manifest.config.get("sampling"),
-    }
-    return {name: value for name, value in settings.items() if value is not None}
-
-
 def _sampling_notes(manifest: run_folder.RunManifest, metrics: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
     """Sentences on how the groups were sampled, which the log does not show."""
     sampling = manifest.config.get("sampling")
@@ -508,18 +484,15 @@ def _sampling_notes(manifest: run_folder.RunManifest, metrics: Mapping[int, Mapp
         )
 
 
-def _find_weights(request: records.ReadRequest, damaged: dict[int, str]) -> tuple[WeightsRef, ...]:
-    weights = run_folder.find_weights(request.path, damaged)
-    if request.model is not None:
-        weights = tuple(replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in weights)
-    return run_folder.with_initial(
-        weights, request.initial, lambda adapter: request.model or run_folder.find_base(adapter, request.path)
-    )
-
-
 RUN_FOLDER = Format(
     name="gradscope",
     looks_for="manifest.json beside rollouts/step*.parquet (gradscope)",
-    recognizes=_is_run_folder,
+    recognizes=lambda request: (
+        request.path.is_dir()
+        and (
+            (run_folder.manifest_path(request.path).is_file() and run_folder.rollouts_path(request.path).is_dir())
+            or bool(step_files(request.path))
+        )
+    ),
     read=_read_folder,
 )

@@ -31,6 +31,7 @@ _NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_][0-9]+")
 _WEIGHTS = ("*.safetensors*", "pytorch_model*.bin", "*.distcp", "optimizer.pt")
 _PICKLES = ("*.pt", "*.pth", "*.pkl", "*.pickle", "*.dp", "*.bin")
 _EVENTS = "events.out.tfevents.*"
+_OF_LOGGERS = (f"*/{_EVENTS}", *(f"{of}wandb-summary.json" for of in ("", "files/", "*/files/", "wandb/*/files/")))
 _SUMMARY = "Scenario.*_eval.json"
 _START = 65_536  # bytes of a file that are read to recognize text
 _LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; docs/logs.md has the others"
@@ -112,12 +113,17 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
     if not candidates and len(rows) > 1:
         candidates = _like_rewards([dict(leaves_in(row)) for row in rows])
     columns = [name for name in entries if "." not in name or name in scores]  # others are many
-    if not columns and (below := _folders_with_rows(request.path)):
+    files = request.path.rglob("*.*") if not columns and request.path.is_dir() else ()
+    of_rows = (file for file in islice(files, _MAX_FILES_BELOW) if suffix_of(file) and file.is_file())
+    if below := sorted({file.parent for file in of_rows} - {request.path}):
         more_folders = f" and {counted(len(below) - 1, 'more folder')}" if len(below) > 1 else ""
         named = f"such files are in {below[0]}{more_folders}"
         raise InputError(f"{request.path} has no rows itself: {named}.", hint=f"Name the folder: {below[0]}")
     if len(rows) == 1 and list_name is None:
-        candidates = _of_rollouts(candidates, rows[0])
+        columns_of = column_roles.columns_of_rows([rows[0]], ColumnNames())
+        within = [name for name in candidates if is_list_of_objects(rows[0].get(name.partition(".")[0]))]
+        if column_roles.key_of(columns_of) is None:  # others than those in the only list are totals
+            candidates = within if len({name.partition(".")[0] for name in within}) == 1 else []
     if len(rows) == 1 and not candidates:
         _refuse_rows_below_keys(request.path, rows[0])
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
@@ -150,24 +156,20 @@ def _usable_rows(path: Path) -> list[dict[str, Any]]:
         quarantine.raise_unreadable()
         for reason in quarantine.result().reasons:
             if suffix_of(path) == ".json":
-                _refuse_broken(path)
+                try:
+                    parse_json(document_bytes(path) or b"null")
+                except json.JSONDecodeError as error:
+                    is_cut = error.msg.startswith("Unterminated") or error.pos > len(error.doc) - _LONGEST_WORD
+                    fault = "breaks off within its last value" if is_cut else f"is no JSON: {error.msg.lower()}"
+                    hint = "Copy the file again."
+                    raise InputError(f"{path} {fault}, at line {error.lineno:,}.", hint=hint) from None
+                except ValueError:  # no text, or nested too deep, which the reason of its lines says
+                    pass
             raise InputError(
                 f"{path} has no usable rows; the first that was set aside, {reason.first}: {reason.reason}.",
                 hint="A row needs a finite number as reward and something to group by.",
             )
     return rows
-
-
-def _refuse_broken(path: Path) -> None:
-    """Refuse a document that is no JSON, with the line at which it breaks off."""
-    try:
-        parse_json(document_bytes(path) or b"null")
-    except json.JSONDecodeError as error:
-        is_cut = error.msg.startswith("Unterminated") or error.pos > len(error.doc) - _LONGEST_WORD
-        fault = "breaks off within its last value" if is_cut else f"is no JSON: {error.msg.lower()}"
-        raise InputError(f"{path} {fault}, at line {error.lineno:,}.", hint="Copy the file again.") from None
-    except ValueError:  # no text, or nested too deep, which the reason of its lines says
-        return
 
 
 _LONGEST_WORD = 8  # letters of -Infinity less one: what a cut leaves of a number or a word is found at its start
@@ -203,14 +205,6 @@ def _reward_hint(rows: Sequence[Mapping[str, Any]], candidates: Sequence[str], l
         named += f" --prompt-column {which} tells prompts apart"
     alternatives = f"; others are {list_names(candidates[1:])}" if candidates[1:] else ""
     return f"Name the number that the trainer used, as in --reward-column {named}{alternatives}."
-
-
-def _of_rollouts(candidates: list[str], document: Mapping[str, Any]) -> list[str]:
-    """Those in the only list of a document that names no prompt; others are totals."""
-    if column_roles.key_of(column_roles.columns_of_rows([document], ColumnNames())) is not None:
-        return candidates
-    in_lists = [name for name in candidates if is_list_of_objects(document.get(name.partition(".")[0]))]
-    return in_lists if len({name.partition(".")[0] for name in in_lists}) == 1 else []
 
 
 def _like_prompts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -252,13 +246,6 @@ def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:
     return ()
 
 
-def _folders_with_rows(path: Path) -> list[Path]:
-    """Folders below one that hold files of rows, by name."""
-    files = path.rglob("*.*") if path.is_dir() else ()
-    files_of_rows = (file for file in islice(files, _MAX_FILES_BELOW) if suffix_of(file) and file.is_file())
-    return sorted({file.parent for file in files_of_rows} - {path})
-
-
 def _refuse(path: Path, kind: _Kind) -> None:
     raise InputError(f"{path} {kind.description}.", hint=kind.hint(path))
 
@@ -293,29 +280,12 @@ def _run_above(path: Path) -> Path:
     return above.parent if _is_folder_of_checkpoints(above.resolve()) and above.name else above
 
 
-def _is_loggers(path: Path) -> bool:
-    folders = ("", "files/", "*/files/", "wandb/*/files/")
-    own = ("*.wandb", "*.db", _EVENTS)
-    return _is_file(path, *own) or _has(path, *own, f"*/{_EVENTS}", *(f"{name}wandb-summary.json" for name in folders))
-
-
 def _is_text(path: Path) -> bool:
     start = ""
     if path.is_file() and suffix_of(path) is None:
         with path.open("rb") as file:
             start = file.read(_START).decode("utf-8-sig", errors="replace")
     return start.strip() != "" and "\0" not in start and re.match(r"\s*(\{|\[\s*[\[{])", start) is None
-
-
-def _unpacking(path: Path) -> str:
-    unpack, into = ("python -m zipfile -e", " .") if path.suffix == ".zip" else ("tar -xf", "")
-    return f"Unpack it and name what comes out: {unpack} {shlex.quote(str(path))}{into}"
-
-
-def _with_problems(path: Path) -> Path:
-    """The file that LiveCodeBench writes beside its summary."""
-    summary = _first_like(path, _SUMMARY) or path
-    return summary.with_name(f"{summary.stem}_all.json")
 
 
 _CHECKPOINT = _Kind(
@@ -343,7 +313,9 @@ _KINDS = (
         description="is a trainer's folder with checkpoints and without rollouts",
     ),
     _Kind(
-        matches=_is_loggers,
+        matches=lambda path: (
+            _is_file(path, "*.wandb", "*.db", _EVENTS) or _has(path, "*.wandb", "*.db", _EVENTS, *_OF_LOGGERS)
+        ),
         description="is what W&B, trackio or TensorBoard keeps of a run, without metrics by step and without rollouts",
     ),
     _Kind(
@@ -359,16 +331,23 @@ _KINDS = (
     _Kind(
         matches=lambda path: _first_like(path, _SUMMARY) is not None,
         description="holds LiveCodeBench's summary, with tests by the position of a problem",
-        hint=lambda path: f"Name the file with the problems: {_with_problems(path)}",
+        hint=lambda path: (  # which LiveCodeBench writes beside its summary
+            f"Name the file with the problems: {(_first_like(path, _SUMMARY) or path).with_suffix('')}_all.json"
+        ),
     ),
     _Kind(
         matches=lambda path: _is_file(path, "*.safetensors", "*.gguf"),
         description="is a file of weights, without rollouts",
     ),
     _Kind(
-        matches=lambda path: _is_file(path, "*.tar", "*.tar.gz", "*.tgz", "*.zip"),
+        matches=lambda path: _is_file(path, "*.zip"),
         description="is an archive",
-        hint=_unpacking,
+        hint=lambda path: f"Unpack it and name what comes out: python -m zipfile -e {shlex.quote(str(path))} .",
+    ),
+    _Kind(
+        matches=lambda path: _is_file(path, "*.tar", "*.tar.gz", "*.tgz"),
+        description="is an archive",
+        hint=lambda path: f"Unpack it and name what comes out: tar -xf {shlex.quote(str(path))}",
     ),
     _Kind(
         matches=lambda path: _is_file(path, "*.ipynb"),

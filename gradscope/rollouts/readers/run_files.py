@@ -119,9 +119,14 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
         tables = logs_with("grad_norm", [folder, *below], run.source.files)
         if several := several_sources("Metrics", "file", tables):
             return replace(run.with_missing(several), unread_metrics=several)
-        if tables and (other := _other_log(request)) is not None:
-            unread = f"Metrics lie in {tables[0]}, but rollouts in {other} too: of which is not known; none were read."
-            return replace(run.with_missing(unread), unread_metrics=unread)
+        path = request.path
+        siblings = sorted(path.parent.glob(f"*{path.suffix}")) if tables and path.is_file() else ()
+        for other in (of for of in siblings if word_of(of) != word_of(path) and not HELD_OUT.search(of.name)):
+            if column_roles.have_rollouts(column_roles.columns_of_rows(peek(other), request.columns)):
+                unread = (
+                    f"Metrics lie in {tables[0]}, but rollouts in {other} too: of which is not known; none were read."
+                )
+                return replace(run.with_missing(unread), unread_metrics=unread)
         if tables:
             logged = table_metrics(tables[0], quarantine)
             if logged and len(run.steps) > 1 and logged.keys().isdisjoint(run.steps):
@@ -148,15 +153,6 @@ def word_of(file: Path) -> str:
     stem = stem_of(file).lower()
     letters, runs = re.sub("[^a-z]+", "", stem), "".join(_RUN_IN_NAME.findall(stem))
     return letters + runs if runs or len(letters) > 2 or letters == stem else ""
-
-
-def _other_log(request: ReadRequest) -> Path | None:
-    """Rollouts under another name beside the named file, of which metrics beside both may be; not an evaluation's."""
-    path = request.path
-    siblings = sorted(path.parent.glob(f"*{path.suffix}")) if path.is_file() else ()
-    under_other_names = (file for file in siblings if word_of(file) != word_of(path) and not HELD_OUT.search(file.name))
-    columns = ((file, column_roles.columns_of_rows(peek(file), request.columns)) for file in under_other_names)
-    return next((file for file, of in columns if column_roles.have_rollouts(of)), None)
 
 
 _OF_ROLLOUTS = re.compile(r"(train_?)?(rollout|sample|completion|generation|trajectorie|trace)s?(_data)?")
@@ -306,13 +302,26 @@ def verl_metrics(
     Raises:
         InputError: There are several files, and none, or not one alone, has these rewards; or none has that name.
     """
-    files = next((candidates for where in (folder, folder.parent) if (candidates := _metrics_files(where, skip))), [])
+    logs = ([file for file in sorted(of.glob("*.jsonl")) if file.is_file()] for of in (folder, folder.parent))
+    of_metrics = ([file for file in of if file not in skip and are_metrics(peek(file, num_rows=1))] for of in logs)
+    files = next(filter(None, of_metrics), [])
     if not files and experiment is None:
         return None, {}, []
     chosen = [file for file in files if experiment in (None, stem_of(file))]
-    means = _mean_rewards(groups) if experiment is None else {}
-    if len(chosen) > 1:
-        chosen = [file for file in files if _agree(read_verl_metrics(file, QuarantineLog()), means)]
+    means: dict[int, float] = {}
+    if experiment is None:
+        table = reward_table(groups)
+        steps, of_group = np.unique(table.step, return_inverse=True)
+        is_known = ~np.isnan(table.reward)
+        of_rollout = np.repeat(of_group, table.size)[is_known]
+        sums = np.bincount(of_rollout, weights=table.reward[is_known], minlength=len(steps))
+        with np.errstate(invalid="ignore"):
+            mean = sums / np.bincount(of_rollout, minlength=len(steps))
+        means = dict(zip(steps.tolist(), mean.tolist(), strict=True))
+    if len(chosen) > 1:  # that with every step of the rollouts, with their mean reward wherever it has one
+        read = {file: read_verl_metrics(file, QuarantineLog()) for file in files}
+        both = {file: _mean_pairs(metrics, means) for file, metrics in read.items() if means.keys() <= metrics.keys()}
+        chosen = [file for file, pairs in both.items() if pairs and all(starmap(_are_close, pairs))]
     if len(chosen) != 1:
         names = ", ".join(str(file) for file in files) or "none"
         have = f"{len(chosen) or 'none'} of them have the rewards of these rollouts"
@@ -334,28 +343,6 @@ def verl_metrics(
             "be of another experiment."
         )
     return file, metrics, sentences
-
-
-def _metrics_files(folder: Path, skip: set[Path]) -> list[Path]:
-    files = (file for file in sorted(folder.glob("*.jsonl")) if file not in skip and file.is_file())
-    return [file for file in files if are_metrics(peek(file, num_rows=1))]
-
-
-def _mean_rewards(groups: Sequence[RolloutGroup]) -> dict[int, float]:
-    """The mean reward of each step, of the rollouts that have one."""
-    table = reward_table(groups)
-    steps, of_group = np.unique(table.step, return_inverse=True)
-    is_known = ~np.isnan(table.reward)
-    of_rollout = np.repeat(of_group, table.size)[is_known]
-    sums = np.bincount(of_rollout, weights=table.reward[is_known], minlength=len(steps))
-    with np.errstate(invalid="ignore"):
-        return dict(zip(steps.tolist(), (sums / np.bincount(of_rollout, minlength=len(steps))).tolist(), strict=True))
-
-
-def _agree(metrics: Mapping[int, Mapping[str, float]], means: Mapping[int, float]) -> bool:
-    """Whether a log has every step of the rollouts, with their mean reward wherever it has one."""
-    pairs = _mean_pairs(metrics, means)
-    return means.keys() <= metrics.keys() and bool(pairs) and all(starmap(_are_close, pairs))
 
 
 def _mean_pairs(metrics: Mapping[int, Mapping[str, float]], means: Mapping[int, float]) -> list[tuple[float, float]]:
@@ -411,17 +398,13 @@ def _parents(folder: Path) -> Iterator[Path]:
     return iter((absolute, absolute.parent))
 
 
-def _merge_verl(folder: Path) -> str:
-    backend = "megatron" if any(folder.glob("actor/**/dist_ckpt")) else "fsdp"
-    actor = folder / "actor"
-    return (
-        f"Merge it: python -m verl.model_merger merge --backend {backend} --local_dir {actor} --target_dir "
-        f"{actor / 'huggingface'}; with hf_model in actor.checkpoint.save_contents verl does it itself."
-    )
-
-
 _VERL_LAYOUT = CheckpointLayout(
     patterns=("global_step_*", "*/global_step_*", "checkpoints/*/*/global_step_*"),
     inside=("actor/lora_adapter", "actor/huggingface/lora_adapter", "actor/huggingface", "actor", "*", "actor/*"),
-    merge=_merge_verl,
+    merge=lambda folder: (
+        "Merge it: python -m verl.model_merger merge --backend "
+        f"{'megatron' if any(folder.glob('actor/**/dist_ckpt')) else 'fsdp'} --local_dir {folder / 'actor'} "
+        f"--target_dir {folder / 'actor' / 'huggingface'}; with hf_model in actor.checkpoint.save_contents verl does "
+        "it itself."
+    ),
 )

@@ -25,7 +25,7 @@ from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, metrics_path, write_manifest
 from gradscope.rollouts.store import write_step_rollouts
 from tests.rollouts.build import adapter_folder, group, model_folder
-from tests.rollouts.readers.lines import write_lines
+from tests.rollouts.readers.lines import write_lines, write_rows
 from tests.rollouts.test_run_folder import MANIFEST
 
 LOGS = Path(__file__).resolve().parents[3] / "fixtures/logs"
@@ -361,8 +361,7 @@ def test_given_weights_and_arguments_win(run: Path, tmp_path: Path) -> None:
     for num_updates in (0, 1):
         adapter_folder(checkpoint_path(run, num_updates))
     initial = adapter_folder(tmp_path / "init")
-    config = tmp_path / "args.json"
-    config.write_text(json.dumps({"beta": 0.5}))
+    config = write_rows(tmp_path / "args.json", {"beta": 0.5})
     loaded = read_run(run, ReadOptions(initial_weights=initial, model="org/base", trainer_args=config))
     assert [(ref.num_updates, ref.path, ref.base) for ref in loaded.weights] == [
         (0, initial, "org/base"),

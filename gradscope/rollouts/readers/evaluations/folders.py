@@ -6,7 +6,7 @@ import contextlib
 import glob
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import document_bytes, expand, natural, stem_of, suffix_of
 
 _NUM_ASKED = 200  # rows in which questions are looked for
-_MAX_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
 _PART = re.compile(rf"(?:.*[-_.])?(?:{samples.CHUNK}|rs[-_.]?[0-9]+)|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
 _TOLD_APART = re.compile(r"[0-9a-f]{8,}|[0-9]+")  # what in names of files is of a trial: a hash, a time, a number
@@ -69,38 +68,29 @@ def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
     Where each trial has a folder of its own, named after its task, they are one evaluation, whose path is a glob, but
     for those that a log above them lists, which has trials that ended without one.
     """
-    folders = _folders(path, _MAX_DEPTH) if path.is_dir() else [path]
+    folders = _folders(path) if path.is_dir() else [path]
     logs = {log.path: log for folder in folders for log in _logs_of(folder, options)}
-    text_of_file = lru_cache(maxsize=2)(document_bytes)
-    logs = {of: log for of, log in logs.items() if not (log.prompt and _is_listed(log, path, logs, text_of_file))}
+    text_of_file, listed = lru_cache(maxsize=2)(document_bytes), list[Path]()
     by_glob: dict[Path, list[EvaluationLog]] = {}
-    for log in logs.values():
-        if log.prompt and (root := _above_tasks(log, path)) is not None:
+    for log in [log for log in logs.values() if log.prompt]:
+        around = [folder for folder in log.path.parents if folder.is_relative_to(path)]
+        reports = (logs.get(folder / log.path.name) for folder in around[1:])
+        if any(log.prompt.encode() in (text_of_file(of.path) or b"") for of in reports if of and not of.prompt):
+            listed.append(log.path)  # as Terminal-Bench's report of all trials names this one's prompt
+            continue
+        named = re.compile(rf"([a-z]+[-_])?{re.escape(log.prompt)}([-_.].*)?", re.IGNORECASE)
+        of_task = next((folder for folder in reversed(around) if named.fullmatch(folder.resolve().name)), None)
+        if of_task is not None:
+            root = path if of_task == path else of_task.parent
             below = log.path.relative_to(root).parts[:-1]
             alike = Path(glob.escape(str(root)), *["*"] * len(below), glob.escape(log.path.name))
             by_glob.setdefault(alike, []).append(log)
+    logs = {file: log for file, log in logs.items() if file not in listed}
     for trials, of in by_glob.items():
         if (pooled := _pooled(of, trials)) is not None:
             paths = {log.path for log in of}
             logs = {file: log for file, log in logs.items() if file not in paths} | {trials: pooled}
     return tuple(logs.values())
-
-
-def _is_listed(
-    log: EvaluationLog, path: Path, logs: Mapping[Path, EvaluationLog], text_of_file: Callable[[Path], bytes | None]
-) -> bool:
-    """Whether a log of the same name above that of a trial, as Terminal-Bench writes them, names the trial's prompt."""
-    above = (folder / log.path.name for folder in log.path.parents[1:] if folder.is_relative_to(path))
-    reports = (file for file in above if file in logs and not logs[file].prompt)
-    return any(log.prompt.encode() in (text_of_file(file) or b"") for file in reports)
-
-
-def _above_tasks(log: EvaluationLog, path: Path) -> Path | None:
-    """The folder, at or below a path, that holds those named after tasks; None where none around a log is."""
-    named = re.compile(rf"([a-z]+[-_])?{re.escape(log.prompt)}([-_.].*)?", re.IGNORECASE)
-    around = [folder for folder in log.path.parents if folder.is_relative_to(path)]
-    of_task = next((folder for folder in reversed(around) if named.fullmatch(folder.resolve().name)), None)
-    return of_task and (path if of_task == path else of_task.parent)
 
 
 def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None:
@@ -116,7 +106,10 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None
     if format is None and len(logs) == 1:
         only = logs[0].path
         raise InputError(f"{path} is no log itself, but {only} is.", hint=f"Name it: {shlex.quote(str(only))}")
-    if len(logs) > 1 and not _are_steps(logs):
+    first = [row for log in logs if log.format == samples.FORMAT.name for row in peek(log.path, num_rows=1)]
+    steps = {step_number(row.get(roles.first_present(row, roles.USUAL["step"]) or "")) for row in first}
+    are_steps = None not in steps and len(steps) == len(logs)  # dumps of one training
+    if len(logs) > 1 and not are_steps:
         named = ", ".join(f"{log.task} {log.model}".strip() for log in logs[:3])
         more = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
         raise InputError(
@@ -124,13 +117,6 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None
             hint=f"All, a row each: gradscope passk {shlex.quote(str(path))}; or name one log: "
             + shlex.quote(str(logs[0].path)),
         )
-
-
-def _are_steps(logs: Sequence[EvaluationLog]) -> bool:
-    """Whether each log is of a step of its own, as its first row says: they are dumps of one training."""
-    first = [row for log in logs if log.format == samples.FORMAT.name for row in peek(log.path, num_rows=1)]
-    steps = {step_number(row.get(roles.first_present(row, roles.USUAL["step"]) or "")) for row in first}
-    return None not in steps and len(steps) == len(logs)
 
 
 def are_of_one(format: str, files: Sequence[Path]) -> bool:
@@ -155,7 +141,7 @@ def _pooled(logs: Sequence[EvaluationLog], files: Path) -> EvaluationLog | None:
     return replace(logs[0], path=files, task=folder.name, model=model, prompt="")
 
 
-def _folders(path: Path, depth: int) -> Iterator[Path]:
+def _folders(path: Path, depth: int = 5) -> Iterator[Path]:  # lighteval writes details/<owner>/<model>/<date>/
     yield path
     below = path.iterdir() if depth and not path.resolve().name.endswith(inspect_ai.SHARDS) else ()
     for folder in sorted((entry for entry in below if entry.is_dir()), key=natural):
@@ -219,7 +205,14 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
             )
         case harnesses.LM_EVAL.name:
             task, _, when = location.stem.removeprefix("samples_").rpartition("_")
-            return log(task=task or when, model=_lm_eval_model(above, when), scorers=_lm_eval_scorers(file))
+            name = _document(above / f"results_{when}.json").get("model_name")
+            model = name if isinstance(name, str) and name else above.name.replace("__", "/")
+            rows = peek(file)
+            filters = dict.fromkeys(text_of(row.get("filter")) for row in rows)
+            metrics = dict.fromkeys(text_of(name) for row in rows for name in list_of(row.get("metrics")))
+            scores = [name for name in metrics if any(is_number(row.get(name)) for row in rows)]
+            named_as_in_tables = tuple(f"{name},{filter}" for filter in filters for name in scores)
+            return log(task=task or when, model=model, scorers=named_as_in_tables)
         case harnesses.LIGHTEVAL.name:
             parts = location.parts[:-2]
             model = "/".join(parts[parts.index("details") + 1 :]) if "details" in parts else above.name
@@ -242,7 +235,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
         task, above = above.name, above.parent.parent if above.parent.name == "math_eval" else above.parent
     if any(row.get(name) == above.name for row in rows for name in ("category", *roles.BENCHMARKS)):
         above = above.parent  # of a folder for each category
-    about = _metadata(location.parent)
+    about = _document(location.parent / "metadata.json")  # of verifiers, beside ``results.jsonl``
     named = next(iter(models)) if len(models) == 1 else ""
     environment = text_of(about.get("env_id")) or text_of(about.get("env")) if stem == "results" else ""
     return log(
@@ -273,37 +266,19 @@ def _prompt_of_sample(row: Mapping[str, Any]) -> str:
     """The prompt that the only row of a log names beside one verdict; empty where it may be that of an evaluation."""
     columns = roles.columns_of_rows([row], ColumnNames())
     is_verdict = row.get(columns.reward or "", "") in (None, 0, 1)
-    if not is_verdict or columns.prompt_id in _OF_LOGS or isinstance(samples_of(row, ColumnNames()), PromptSamples):
+    is_of_log = columns.prompt_id in ("id", "idx")  # which a whole evaluation has as well
+    if not is_verdict or is_of_log or isinstance(samples_of(row, ColumnNames()), PromptSamples):
         return ""
     return "" if layout_of([row], ColumnNames()) else text_of(row.get(roles.key_of(columns) or ""))
 
 
-def _metadata(folder: Path) -> Mapping[str, Any]:
-    """What verifiers writes beside ``results.jsonl``, its environment and its model; nothing where there is none."""
+def _document(path: Path) -> Mapping[str, Any]:
+    """The object in a file; empty where there is none."""
     with contextlib.suppress(InputError, OSError, ValueError):
-        return mapping_of(read_json(folder / "metadata.json"))
+        return mapping_of(read_json(path))
     return {}
 
 
-def _lm_eval_model(folder: Path, when: str) -> str:
-    """The model's name in the results next to the samples; else the folder's name, where ``__`` stands for ``/``."""
-    with contextlib.suppress(InputError, OSError, ValueError):
-        name = mapping_of(read_json(folder / f"results_{when}.json")).get("model_name")
-        if isinstance(name, str) and name:
-            return name
-    return folder.name.replace("__", "/")
-
-
-def _lm_eval_scorers(file: Path) -> tuple[str, ...]:
-    """Every numeric metric after every filter, named as in lm-eval's own tables."""
-    rows = peek(file)
-    filters = dict.fromkeys(text_of(row.get("filter")) for row in rows)
-    names = dict.fromkeys(text_of(name) for row in rows for name in list_of(row.get("metrics")))
-    scores = [name for name in names if any(is_number(row.get(name)) for row in rows)]
-    return tuple(f"{name},{filter}" for filter in filters for name in scores)
-
-
 _INSPECT = inspect_ai.FORMAT.name
-_OF_LOGS = ("id", "idx")  # ids that a whole evaluation has as well
 _NEVER_POOLED = {format.name for format in (*_FORMATS, *_OF_TRIALS) if format is not harnesses.SKYRL}
 """Formats of which several logs are refused; SkyRL's are those of the steps of one training, a useful course."""

@@ -56,7 +56,6 @@ from gradscope.rollouts.readers.trainers.prime_rl_episode import (
 )
 from gradscope.say import counted
 
-_SUITES = ("base", "plus")
 _PLUS = (
     "The verdict is EvalPlus' stricter one: base and plus tests both pass. `base` and `plus` are kept apart as rewards."
 )
@@ -69,33 +68,26 @@ def _has_verdicts(document: Mapping[str, Any]) -> bool:
     return "nfiles" in mapping_of(first) or "base_status" in sample or sample.keys() >= {"solution", "status"}
 
 
-def _verdicts(cell: Any) -> Iterator[tuple[float | None, float | None, str]]:
-    """Base and plus verdict and solution of each sample of a task, in the layout before 0.2.1 and in the one since.
-
-    BigCodeBench, whose layout is the latter, has one ``status``.
-    """
-    if isinstance(cell, Mapping):  # lists of [status, details]; that of plus is empty where its tests were not run
-        lists = (map(list_of, list_of(cell.get(suite))) for suite in _SUITES)
-        statuses = ([_passed(next(iter(sample), None)) for sample in samples] for samples in lists)
-        yield from ((base, plus, "") for base, plus in zip_longest(*statuses))
-    for sample in map(mapping_of, list_of(cell)):
-        base, plus = _passed(sample.get("base_status", sample.get("status"))), _passed(sample.get("plus_status"))
-        yield base, plus, text_of(sample.get("solution", sample.get("completion")))
-
-
 def _evalplus_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    for _, document in read_rows(file, quarantine):
-        for task, cell in mapping_of(document.get("eval")).items():
-            for base, plus, solution in _verdicts(cell):
-                yield f"{file}:{task}", {"task": task, "base": base, "plus": plus, "solution": solution}
+    """Base and plus verdict and solution of each sample of a task; BigCodeBench has one ``status``."""
+    documents = (mapping_of(document.get("eval")) for _, document in read_rows(file, quarantine))
+    for task, cell in chain.from_iterable(document.items() for document in documents):
+        # Before 0.2.1 lists of [status, details]; that of plus is empty where its tests were not run.
+        lists = (map(list_of, list_of(mapping_of(cell).get(suite))) for suite in ("base", "plus"))
+        statuses = ([_passed(next(iter(sample), None)) for sample in samples] for samples in lists)
+        samples = [(base, plus, "") for base, plus in zip_longest(*statuses)]
+        for sample in map(mapping_of, list_of(cell)):
+            base, plus = _passed(sample.get("base_status", sample.get("status"))), _passed(sample.get("plus_status"))
+            samples.append((base, plus, text_of(sample.get("solution", sample.get("completion")))))
+        for base, plus, solution in samples:
+            yield f"{file}:{task}", {"task": task, "base": base, "plus": plus, "solution": solution}
 
 
 def _evalplus_rows(samples: Cells) -> Columns:
-    group = samples.cells("task")
     base, plus = samples.numbers("base"), samples.numbers("plus")
     return Columns(
         step=np.zeros(len(samples), dtype=np.int64),
-        group=group,
+        group=samples.cells("task"),
         numbers={
             "reward": np.where(np.isnan(plus), base, np.minimum(base, plus)),
             REWARD + "base": base,
@@ -136,10 +128,20 @@ def _one_score(most: int, harness: str, responses: str) -> str:
 
 def _lm_eval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
     filters = [*dict.fromkeys(text_of(cells.get("filter")) for _, cells in rows)] or [""]
-    named, _, chosen = (reading.request.columns.reward or "").rpartition(",")
-    filter = chosen if named and chosen in filters else filters[0]
-    reward = named if filter == chosen else reading.request.columns.reward
-    return {"metric": _lm_eval_metric([cells for _, cells in rows], reward, reading.request.path), "filter": filter}
+    reward = reading.request.columns.reward
+    name, _, chosen = (reward or "").rpartition(",")
+    filter = chosen if name and chosen in filters else filters[0]
+    named = name if filter == chosen else reward
+    listed = [named] if named is not None else [of for _, cells in rows for of in list_of(cells.get("metrics"))]
+    for metric in dict.fromkeys(map(text_of, listed)):
+        if any(is_number(cells.get(metric)) for _, cells in rows):
+            return {"metric": metric, "filter": filter}
+    keys = list_names(dict.fromkeys(key for _, cells in rows for key in cells))
+    path = reading.request.path
+    raise InputError(
+        f"{path} has no score {named!r}." if named else f"{path} lists no metric that is a number.",
+        hint=f"Name the score with --reward-column; the columns are {keys}.",
+    )
 
 
 def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = "") -> ColumnLog | None:
@@ -156,27 +158,13 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
     def validate(table: RewardTable) -> RewardTable:
         filters = facts_in(reading.noted, "other filter")
         most = max(facts_in(reading.noted, "number of responses"), default=1)
-        rest = f"; rows of other filters ({', '.join(filters)}) are the same responses and left out"
-        left_out = rest if filters else ""
+        left_out = f"; rows of other filters ({', '.join(filters)}) are the same responses and left out" * bool(filters)
         reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
         reading.missing.append(_one_score(most, "lm-eval logs one score a document, after its filter", "`resps`"))
         return table
 
     to_columns = partial(_lm_eval_rows, metric=metric, filter=filter, listed=frozenset(named))
     return reading.log(to_columns=to_columns, keys=keys, raw=("doc", "filtered_resps"), validate=validate)
-
-
-def _lm_eval_metric(rows: Sequence[Mapping[str, Any]], named: str | None, path: Path) -> str:
-    """The score that counts: the metric that was named, else the first numeric one that rows list."""
-    listed = [named] if named is not None else [name for row in rows for name in list_of(row.get("metrics"))]
-    for name in dict.fromkeys(map(text_of, listed)):
-        if any(is_number(row.get(name)) for row in rows):
-            return name
-    keys = list_names(dict.fromkeys(key for row in rows for key in row))
-    raise InputError(
-        f"{path} has no score {named!r}." if named else f"{path} lists no metric that is a number.",
-        hint=f"Name the score with --reward-column; the columns are {keys}.",
-    )
 
 
 def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[str]) -> Columns:
@@ -193,7 +181,6 @@ def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[st
             numbers[REWARD + name] = numbers_of(
                 [cell if is_listed[names] else None for cell, names in zip(cells, metrics, strict=True)]
             )
-    documents = texts_in(rows.names("doc_id"))
     is_usual = {names: listed.issuperset(names) for names in dict.fromkeys(metrics)}
     return Columns(
         row=np.array(chosen, dtype=np.int64),
@@ -202,7 +189,7 @@ def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[st
             *(Fact("number of responses", number) for number in set(responses)),
         ],
         step=np.zeros(len(rows), dtype=np.int64),
-        group=documents,
+        group=texts_in(rows.names("doc_id")),
         no_group="doc_id is missing",
         texts=lambda firsts: list(map(text_of, rows.cells("doc", firsts))),
         numbers=numbers,
@@ -251,10 +238,9 @@ def _lighteval_rows(cells: Cells, *, metric: str) -> Columns:
     rows = cells.with_entries(("doc.id", "doc.task_name", "doc.query", "model_response.text"))
     scores = list(map(mapping_of, rows.cells("metric")))
     names = zip(texts_in(rows.names("doc.task_name")), texts_in(rows.names("doc.id")), strict=True)
-    group = [name and f"{task}/{name}" for task, name in names]
     return Columns(
         step=np.zeros(len(rows), dtype=np.int64),
-        group=group,
+        group=[name and f"{task}/{name}" for task, name in names],
         no_group="doc.id is missing",
         texts=lambda chosen: list(map(text_of, rows.cells("doc.query", chosen))),
         numbers={**rewards_of(scores), "reward": numbers_of([of_row.get(metric) for of_row in scores])},
@@ -320,10 +306,9 @@ def _skyrl_rows(rows: Cells) -> Columns:
     sums = [isinstance(cell, list) for cell in rows.column("score")]
     scored = rows.changed("score", lambda cells: list(map(_skyrl_total, cells))) if any(sums) else rows
     prompts, sources = rows.prompt_ids("input_prompt"), rows.names("data_source")
-    group = [prompt and f"{source}/{prompt}" for source, prompt in zip(sources, prompts, strict=True)]
     return Columns(
         step=np.full(len(rows), step, dtype=np.int64),
-        group=group,
+        group=[prompt and f"{source}/{prompt}" for source, prompt in zip(sources, prompts, strict=True)],
         no_group="input_prompt is missing",
         texts=lambda chosen: list(map(text_of, rows.cells("input_prompt", chosen))),
         numbers={"reward": scored.numbers("score"), "truncated": rows.truncated("stop_reason")},
@@ -426,11 +411,7 @@ def _harbor_rows(trials: Cells) -> Columns:
         group=[task and f"{policy}/{task}" for policy, task in zip(policies, tasks, strict=True)],
         no_group="task_name is missing",
         prompts=lambda chosen: [tasks[at] for at in chosen],
-        numbers={
-            **rewards_of([of if len(of) > 1 else None for of in scores]),
-            "reward": numbers_of(rewards),
-            **policy,
-        },
+        numbers={**rewards_of([of if len(of) > 1 else None for of in scores]), "reward": numbers_of(rewards), **policy},
         policies=names,
         no_reward=lambda _: "verifier_result has no reward",
         samples=texts_in(trials.names("trial_name")),
@@ -528,11 +509,7 @@ def _promptfoo_rows(results: Cells) -> Columns:
         group=[f"{provider}/{test}" for provider, test in zip(providers, tests, strict=True)],
         prompts=lambda chosen: [tests[at] for at in chosen],
         texts=lambda chosen: results.cells("prompt", chosen),
-        numbers={
-            **rewards_of(results.cells("scores")),
-            "reward": results.numbers("success"),
-            **policy,
-        },
+        numbers={**rewards_of(results.cells("scores")), "reward": results.numbers("success"), **policy},
         policies=policies,
         no_reward=partial(results.no_reward, "success"),
         noted={_NO_ANSWER: np.array(results.cells("error"))},

@@ -16,7 +16,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,6 @@ _CREATED = re.compile(r"[0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]-[0-9][0-9]-[0-
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path is a log of inspect_ai."""
     files = [*find_logs(request.path)]
     archives = [file for file in files if file.suffix == SUFFIX]
     return any(map(is_log, archives or files[:1]))
@@ -146,11 +145,11 @@ def find_logs(path: Path) -> dict[Path, str]:
     if path.is_dir() and folder.name.endswith(SHARDS):
         return _current(path)
     if path.is_dir() and folder.parent.name.endswith(SHARDS):
-        return dict.fromkeys(_last_attempt(files_like(path, f"*{SUFFIX}")), _evaluation(folder.parent))
+        return _last_attempt(path, folder.parent)
     files = files_like(path, f"*{SUFFIX}", "*.json")
     logs = {file: file.stem for file in files}
     for shards in sorted(path.glob(f"*{SHARDS}")) if path.is_dir() else ():
-        merged = [path / f"{_evaluation(shards)}{ending}{SUFFIX}" for ending in ("", _RECOVERED)]
+        merged = [path / f"{shards.name.removesuffix(SHARDS)}{ending}{SUFFIX}" for ending in ("", _RECOVERED)]
         if not any(_read_header(log).status == "success" for log in merged):
             logs = {file: name for file, name in logs.items() if file not in merged} | _current(shards)
     return logs
@@ -158,22 +157,18 @@ def find_logs(path: Path) -> dict[Path, str]:
 
 def _current(shards: Path) -> dict[Path, str]:
     folders = sorted((folder for folder in shards.glob("[!.]*") if folder.is_dir()), key=natural)
-    logs = (log for folder in folders for log in _last_attempt(files_like(folder, f"*{SUFFIX}")))
-    return dict.fromkeys(logs, _evaluation(shards))
+    return {log: name for folder in folders for log, name in _last_attempt(folder, shards).items()}
 
 
-def _evaluation(shards: Path) -> str:
-    return shards.name.removesuffix(SHARDS)
+def _last_attempt(shard: Path, shards: Path) -> dict[Path, str]:
+    """The last log of a shard by the time in its name, before which comes one without a time."""
 
+    def when(log: Path) -> tuple[str, bool, float]:
+        created = _CREATED.match(log.name)
+        return (created[0] if created else "", log.stem.endswith(_RECOVERED), log.stat().st_mtime)
 
-def _last_attempt(logs: Iterable[Path]) -> list[Path]:
-    return sorted(logs, key=_when)[-1:]
-
-
-def _when(log: Path) -> tuple[str, bool, float]:
-    """Sorting key for attempts: the time in the name; one without a time comes first."""
-    created = _CREATED.match(log.name)
-    return (created[0] if created else "", log.stem.endswith(_RECOVERED), log.stat().st_mtime)
+    logs = sorted(files_like(shard, f"*{SUFFIX}"), key=when)
+    return dict.fromkeys(logs[-1:], shards.name.removesuffix(SHARDS))
 
 
 def is_log(path: Path) -> bool:

@@ -77,7 +77,6 @@ _EVALUATION = re.compile(
 CHUNK = r"(part|shard|rank|chunk|worker)[-_.]?[0-9]+|[0-9]+-of-[0-9]+"
 """What names of files say that hold some of the prompts each, of which positions and lines are their own."""
 _CHUNK = re.compile(f"({CHUNK})$")
-_WITHIN_DATASET = ("i", "idx", "index", "id")
 _NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
 _NUM_ELEMENTS_EACH = 24  # the same of the lists in each of several rows
 _NO_STEP = "the step is not a whole number"
@@ -85,7 +84,6 @@ MAX_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up 
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path holds lists or counts of samples, or rows with a reward, a prompt and no step."""
     rows = peek(request.path)
     request = _with_entry(request, rows)
     if _listed(rows, request) or _holds_shapes(rows, request.columns):
@@ -113,7 +111,6 @@ def _read(request: ReadRequest) -> Run:
 
 
 def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run:
-    """Read lists or counts of samples."""
     parts = [part for row in rows for part in prompt_rows(row)]
     if len(rows) == 1 and request.columns == NO_COLUMNS and all(starmap(_is_nameless_count, parts)):
         _refuse_totals(request.path, len(list(_without_repeats(parts))), parts)  # rather than make millions of samples
@@ -187,10 +184,8 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
 
 
 def _level_of_policies(paths: Sequence[tuple[str, ...]], *, are_rows: bool) -> int | None:
-    """Which of the keys that lead from rows to samples name policies: the fewest whose other keys are mostly shared.
-
-    Keys that lead to numbers, as those of benchmarks do as well, say so; those in several rows need not.
-    """
+    """Which of the keys that lead from rows to samples name policies: the fewest whose other keys are mostly shared."""
+    # Keys that lead to numbers, as those of benchmarks do as well, have to say so; those in several rows need not.
     levels = list[tuple[int, int]]()
     for at in range(1, min(map(len, paths), default=0)):
         names: dict[tuple[str, ...], set[str]] = {}
@@ -246,7 +241,12 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> N
     # the sum of others within it.
     counts = [(part, samples) for _, part, samples in first if isinstance(samples, PromptSamples)]
     sizes = [len(samples) for _, samples in counts]
-    has_shares = sum(_has_share(part, samples) for part, samples in counts) > len(counts) / 2
+    num_shares = 0  # of pairs with a cell beside them that is their share, of 1 or of 100
+    for part, samples in counts:
+        share = dict(zip(samples.rewards, samples.counts, strict=True)).get(1.0, 0) / len(samples)
+        cells = [cell for cell in part.values() if isinstance(cell, float)]
+        num_shares += any(min(abs(cell - share), abs(cell / 100 - share)) < _ROUNDED for cell in cells)
+    has_shares = num_shares > len(counts) / 2
     are_uneven = max(sizes) > 2 * min(sizes) and (has_shares or 2 * len(set(sizes)) > len(sizes) > 2)
     names = [next((key for key in reversed(keys) if not key.isdecimal()), "") for keys, _, _ in first]
     are_whole = has_shares and sum(map(bool, map(_EVALUATION.fullmatch, names))) > len(names) / 2
@@ -266,15 +266,7 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> N
     )
 
 
-def _has_share(part: Mapping[str, Any], samples: PromptSamples) -> bool:
-    """Whether a cell beside counts is their share, of 1 or of 100."""
-    share = dict(zip(samples.rewards, samples.counts, strict=True)).get(1.0, 0) / len(samples)
-    cells = [cell for cell in part.values() if isinstance(cell, float)]
-    return any(min(abs(cell - share), abs(cell / 100 - share)) < _ROUNDED for cell in cells)
-
-
 def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
-    """Where rows have rollouts within."""
     name = _list_of_samples(rows, request)
     if name is not None:
         return (Level(name=name),)
@@ -306,21 +298,18 @@ def _refuse_excerpts(path: Path, node: Any) -> int:
         return sum(max(1, _refuse_excerpts(path, row)) for row in node) if parse.is_list_of_objects(node) else 0
     listed = {name: num for name, cell in node.items() if (num := _refuse_excerpts(path, cell))}
     objects = (cell for name, cell in node.items() if isinstance(cell, dict) and name not in listed)
-    num, total = sum(listed.values()), max(map(_total_of, (node, *objects)))
+    num, total = sum(listed.values()), 0
+    for of in (node, *objects):
+        if isinstance(counts := from_counts(of, NO_COLUMNS), PromptSamples):
+            total = max(total, len(counts))
+        elif any(nested.TOTAL.search(name) and parse.is_number(cell) for name, cell in of.items()):
+            total = max(total, parse.whole_number(of.get(roles.first_present(of, TOTALS) or "")) or 0)
     if 0 < num < total:
         raise InputError(
             f"{path} counts {total:,} samples and lists {num:,} of them in {next(iter(listed))!r}.",
             hint="Give the file with all samples of each prompt.",
         )
     return num
-
-
-def _total_of(node: Mapping[str, Any]) -> int:
-    """Of how many samples an object says how many, or what share, were right; 0 of another."""
-    if isinstance(counts := from_counts(node, NO_COLUMNS), PromptSamples):
-        return len(counts)
-    has_share = any(nested.TOTAL.search(name) and parse.is_number(cell) for name, cell in node.items())
-    return parse.whole_number(node.get(roles.first_present(node, TOTALS) or "")) or 0 if has_share else 0
 
 
 def _list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:
@@ -520,20 +509,19 @@ def _identify(
 ) -> tuple[str, str]:
     """The id of a row's prompt, and the columns it comes from; without one the keys of a part, or the row's line."""
     if isinstance(row.get("dataset"), str):
-        within = next((key for key in _WITHIN_DATASET if row.get(key) is not None), None)
+        within = next((key for key in ("i", "idx", "index", "id") if row.get(key) is not None), None)
         if within is not None:
             keys = [key for key in ("category", "dataset", within) if row.get(key) is not None]
             return "/".join(parse.text_of(row[key]) for key in keys), ", ".join(keys)
     for key in ROW_IDS:
         if name := parse.text_of(row.get(key)):
-            names = ", ".join(filter(None, (benchmark, key)))
-            return parse.in_environment(row.get(benchmark or ""), name), names
+            return parse.in_environment(row.get(benchmark or ""), name), ", ".join(filter(None, (benchmark, key)))
     for key in roles.USUAL["prompt"]:
         if row.get(key) and (name := parse.prompt_text_id(row[key])):
             return name, f"the text of {key}"
     if number := next(filter(roles.PROMPT_NUMBER.fullmatch, row), None):
-        name, names = parse.text_of(row[number]), ", ".join(filter(None, (benchmark, number)))
-        return parse.in_environment(row.get(benchmark or ""), name), names
+        names = ", ".join(filter(None, (benchmark, number)))
+        return parse.in_environment(row.get(benchmark or ""), parse.text_of(row[number])), names
     file, _, line = location.rpartition(":")
     is_number = not outer_keys or outer_keys[-1].isdecimal()
     chunk = [of[0] for of in [_CHUNK.search(stem_of(Path(file)))] if of and is_number]

@@ -148,7 +148,7 @@ def prompt_rows(
         yield from (((*keys, str(at)), {}, from_counts(row, of_counts) or _NO_TOTAL) for at, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
-    elif isinstance(node, dict) and (by_key := _verdicts_by_id(node) or _verdicts_by_key(node, is_whole=not keys)):
+    elif isinstance(node, dict) and (by_key := _verdicts_by_key(node, is_whole=not keys)):
         yield from (((*keys, str(key)), *part) for key, part in by_key.items())
     elif isinstance(node, dict) and (
         (policy := {key: node[key] for key in POLICIES if key in node})
@@ -157,10 +157,15 @@ def prompt_rows(
         main = first_present(listed[0], (columns.reward or "", *USUAL["reward"])) or ""
         for at, row in enumerate(listed):
             yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
-    elif isinstance(node, (dict, list)) and depth and not _is_sample(node, columns.reward):
+    elif isinstance(node, dict) and is_number(node.get(columns.reward or "")) and not node.keys().isdisjoint(NAMES):
+        return  # a sample, with its id and the reward that was named: lists deep in it are its criteria
+    elif isinstance(node, (dict, list)) and depth:
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
         around = cells_around(mapping_of(node), is_row=not keys)
-        of_keys = key_column(node if isinstance(node, dict) else _by_name(node), is_whole=not keys)
+        first = mapping_of(node[0]) if isinstance(node, list) and node else {}
+        has_names = isinstance(first.get("name"), str) and rows_under(first)
+        by_name = {text_of(mapping_of(row).get("name")): row for row in node} if has_names else {}
+        of_keys = key_column(node if isinstance(node, dict) else by_name, is_whole=not keys)
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             own = around
             if is_by_prompt:
@@ -170,8 +175,8 @@ def prompt_rows(
                 own = around | {of_keys: key if isinstance(node, dict) else text_of(mapping_of(item).get("name"))}
             inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)), (*above, node))
             parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
-            if first := next(parts, None):
-                yield first
+            if part := next(parts, None):
+                yield part
                 yield from parts
                 layouts |= {tuple(item)} if isinstance(item, dict) else set()
             elif isinstance(item, dict):
@@ -180,16 +185,8 @@ def prompt_rows(
         yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
 
 
-def _is_sample(node: Any, reward: str | None) -> bool:
-    """Whether a part has an id and the reward that was named, so that lists deep in it are the criteria of a sample."""
-    return isinstance(node, dict) and is_number(node.get(reward or "")) and not node.keys().isdisjoint(NAMES)
-
-
 def _listed_counts(node: Any, above: Sequence[Any]) -> tuple[Any, ColumnNames]:
-    """An object with one list of how many samples of each prompt were right, and the number of samples of each.
-
-    It may stand around the object, or in one beside it, where it is not the number of prompts.
-    """
+    """An object with one list, a number of right samples a prompt, and how many samples it, or one around it, says."""
     cells = mapping_of(node).items()
     lists = [name for name, cell in cells if isinstance(cell, list) and _COUNTS_OF_PROMPTS.fullmatch(name)]
     if len(lists) != 1 or not {int}.issuperset(map(type, node[lists[0]])):
@@ -210,36 +207,22 @@ def _are_prompts(node: Mapping[str, Any]) -> bool:
     return all(row.keys().isdisjoint(NAMES) and not _ANSWERS.isdisjoint(row) for row in firsts)
 
 
-def _by_name(rows: Sequence[Any]) -> dict[str, Any]:
-    """Objects with rows under them, by their names; none where the first has no name."""
-    first = mapping_of(rows[0]) if rows else {}
-    is_named = isinstance(first.get("name"), str) and rows_under(first)
-    return {text_of(mapping_of(row).get("name")): row for row in rows} if is_named else {}
-
-
 def cells_around(node: Mapping[str, Any], *, is_row: bool = False) -> dict[str, Any]:
     """What an object says of all prompts within it, as a row that lists them by its name."""
     arms = (*ARMS, "name") if is_row and rows_under(node) else ARMS
     return {name: cell for name, cell in node.items() if name in _AROUND or (name in arms and isinstance(cell, str))}
 
 
-def _verdicts_by_id(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
-    """Each instance that was submitted, by its id, in SWE-bench's report of a run, which lists ids."""
-    submitted, resolved = (node.get(f"{name}_ids") for name in ("submitted", "resolved"))
-    if not isinstance(submitted, list) or not isinstance(resolved, list):
-        return {}
-    ids, rights = dict.fromkeys(map(text_of, submitted)), set(map(text_of, resolved))
-    rest = len(list_of(node.get("incomplete_ids")))
-    shape = "ids in SWE-bench's report" + (f", without {rest} that were not submitted" if rest else "")
-    return {of: ({"instance_id": of}, PromptSamples(shape=shape, rewards=(of in rights,))) for of in ids}
-
-
 def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
-    """Each of many keys, none of which names a column, with its prompt and samples: a list of verdicts, or one verdict.
-
-    SWE-bench Pro's whole document has the latter, OpenCompass an object for each prompt; those without a prediction may
-    be tests of one response, but for what SWE-bench calls resolved.
-    """
+    """Each of many keys, none of which names a column, with its prompt and samples: verdicts in a list, or one."""
+    # SWE-bench Pro's whole document has the latter, OpenCompass an object a prompt; those without a prediction may be
+    # tests of one response, but for what SWE-bench calls resolved.
+    submitted, resolved = (node.get(f"{name}_ids") for name in ("submitted", "resolved"))
+    if isinstance(submitted, list) and isinstance(resolved, list) and submitted:  # SWE-bench's report lists ids
+        ids, rights = dict.fromkeys(map(text_of, submitted)), set(map(text_of, resolved))
+        rest = len(list_of(node.get("incomplete_ids")))
+        shape = "ids in SWE-bench's report" + (f", without {rest} that were not submitted" if rest else "")
+        return {of: ({"instance_id": of}, PromptSamples(shape=shape, rewards=(of in rights,))) for of in ids}
     cells = list(node.values())
     if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
         return {}
@@ -377,10 +360,7 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
 
 
 def _are_of_prompts(name: str, row: Mapping[str, Any], *, is_named: bool = False) -> bool:
-    """Whether objects have right answers that differ, or responses or numbers of their own, as no samples of one do.
-
-    Numbers of a list that was named may be those of samples.
-    """
+    """Whether objects have right answers that differ, or responses or, unless named, numbers of their own."""
     objects, first = row[name], row[name][0]
     keys = [key for key, cell in first.items() if isinstance(cell, str) and RIGHT_ANSWER.fullmatch(key)]
     have_several = any(
@@ -455,11 +435,20 @@ def with_lists(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], frozenset[str
     >>> with_lists({"task": 7, "scores": "[1, 0, 1]"})[0]["scores"]
     [1.0, 0.0, 1.0]
     """
-    written = {name: row[name] for name in REWARD_LISTS if isinstance(row.get(name), str) and row[name][:1] in "[("}
-    lists: dict[str, Any] = {name: cells for name, text in written.items() if (cells := _numbers_in(text))}
-    if lists:
-        texts = {name: row[name] for name in TEXT_LISTS if isinstance(row.get(name), str) and row[name][:1] == "["}
-        lists |= {name: cells for name, text in texts.items() if (cells := _texts_in(text))}
+    lists: dict[str, Any] = {}
+    for name in REWARD_LISTS:  # as JSON, Python or NumPy writes numbers and truth values
+        if isinstance(text := row.get(name), str) and text[:1] in "[(":
+            inner = _NUMBERS.fullmatch(_WRAPPED.sub(r"\1", text.strip()))
+            cells = _as_numbers(filter(None, re.split(r"[\s,]+", inner[1]))) if inner else []
+            if cells and all(isinstance(cell, float) or cell in ("nan", "None", "null") for cell in cells):
+                lists[name] = cells
+    for name in TEXT_LISTS if lists else ():
+        if isinstance(text := row.get(name), str) and text[:1] == "[":
+            inner_text, at, texts = text.strip()[1:-1], 0, list[str]()
+            while match := _TEXTS.match(inner_text, at):
+                at = match.end()
+                texts.append(match[1][1:-1])
+            lists |= {name: texts} if texts and at == len(inner_text) else {}
     numbered = _numbered_columns(tuple(row)) if 1 < len(row) <= _MOST_COLUMNS else ()
     for name, columns, _ in numbered:
         cells = [row[column] for column in columns]
@@ -480,35 +469,13 @@ def _numbered_columns(names: tuple[str, ...]) -> _Numbered:
         name = texts or ("_".join(rest) if "_".join(rest) in REWARD_LISTS else None)
         if name is not None:
             lists.setdefault((name, len(rest) < len(words)), {}).setdefault(number, match[0])
-    counted = {of: columns for of, columns in lists.items() if len(columns) > 1 and _are_counted(columns)}
     return tuple(
         (name, tuple(columns[number] for number in sorted(columns)), are_samples)
-        for (name, are_samples), columns in counted.items()
-        if name not in names
+        for (name, are_samples), columns in lists.items()
+        if name not in names and len(columns) > 1 and max(columns) - len(columns) + 1 == min(columns) in (0, 1)
     )
-
-
-def _are_counted(numbers: Iterable[int]) -> bool:
-    ordered = sorted(numbers)
-    return ordered[0] in (0, 1) and ordered[-1] - ordered[0] == len(ordered) - 1
 
 
 def _as_numbers(cells: Iterable[Any]) -> list[Any]:
     numbers = ((cell, parse_reward(cell, from_text=isinstance(cell, str))) for cell in cells)
     return [(cell or None) if isinstance(number, str) else number for cell, number in numbers]
-
-
-def _numbers_in(text: str) -> list[Any]:
-    """The numbers and truth values of a list that is written as text, as JSON, Python or NumPy does."""
-    inner = _NUMBERS.fullmatch(_WRAPPED.sub(r"\1", text.strip()))
-    cells = _as_numbers(filter(None, re.split(r"[\s,]+", inner[1]))) if inner else []
-    return cells if all(isinstance(cell, float) or cell in ("nan", "None", "null") for cell in cells) else []
-
-
-def _texts_in(text: str) -> list[str]:
-    """The texts of a list that is written as text."""
-    inner, at, texts = text.strip()[1:-1], 0, list[str]()
-    while match := _TEXTS.match(inner, at):
-        at = match.end()
-        texts.append(match[1][1:-1])
-    return texts if at == len(inner) else []

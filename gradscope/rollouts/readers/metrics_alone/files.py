@@ -177,7 +177,6 @@ class MetricFile(Struct, frozen=True):
 
 
 def _pieces(rows: Sequence[MetricRow]) -> Iterator[Piece]:
-    """Rows as pieces of the same file or part of it."""
     locations = [row.location.rpartition(":") for row in rows]
     for where, indices in groupby(range(len(rows)), key=lambda at: locations[at][0]):
         chosen = list(indices)
@@ -207,7 +206,8 @@ def opened(file: Path) -> MetricFile | None:
         case _ if first.startswith(b"PAR1") or file.suffix == ".arrow":
             return MetricFile("a table of metrics", file, read_parquet_rows)
         case ".json":
-            return MetricFile("metrics in JSON", file, _document)
+            read = partial(_rows_in, file)
+            return MetricFile("metrics in JSON", file, lambda of, log: read_json_rows(of, log, partial(read, log)))
         case ".jsonl" | ".ndjson":
             return MetricFile("metrics in JSON lines", file, _json_lines)
         case ".csv" | ".tsv":
@@ -223,15 +223,8 @@ def opened(file: Path) -> MetricFile | None:
     return None
 
 
-def _document(file: Path, quarantine: MetricsLog) -> Rows:
-    return read_json_rows(file, quarantine, partial(_rows_in, file, quarantine))
-
-
 def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MAX_DEPTH) -> Sequence[Any]:
-    """The rows of a document: a list, the lists of rows that it has, or columns as pandas and W&B write them.
-
-    Else those of the parts with a step, of which each is a run.
-    """
+    """The rows of a document: a list, lists of rows, columns of pandas or W&B, or parts with a step, each a run."""
     if isinstance(document, list) and any(map(_is_run, document[:_FEW])):
         document = {f"run {at}": run for at, run in enumerate(document, start=1)}
     if isinstance(document, list):
@@ -268,7 +261,10 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     if not document.keys().isdisjoint((*USUAL["prompt"], *USUAL["prompt_id"])):  # an episode, unless something learns
         learns = {name for name, cell in lists.items() if any("loss" in key for key in cell[0])}
         lists = {name: cell for name, cell in lists.items() if name in learns or not are_turns_of_one(name, cell)}
-    quarantine.lists.update(name for name, cells in lists.items() if _are_metrics(cells))
+    for name, cells in lists.items():
+        by_name = {key: [row.get(key) for row in cells[:_FEW]] for key in cells[0]}
+        if not hold_rollouts(by_name) and any(is_number(cell) for of in by_name.values() for cell in of):
+            quarantine.lists.add(name)
     if lists and not of_runs:
         return [{"run": name, **row} for name in lists if name in quarantine.lists for row in lists[name]]
     rows = {key: value for key, value in document.items() if isinstance(value, dict)}
@@ -298,12 +294,6 @@ def _is_run(row: Any) -> bool:
     learns = any(any(map(is_step, of[0])) and any("loss" in key for key in of[0]) for of in lists)
     learns |= any(isinstance(cells[key], list) for key in filter(_TRACE.search, cells))
     return learns and not any(map(is_step, row))
-
-
-def _are_metrics(rows: Sequence[Cells]) -> bool:
-    """Whether the first rows of a list have numbers, and are no rollouts."""
-    columns = {key: [row.get(key) for row in rows[:_FEW]] for key in rows[0]}
-    return not hold_rollouts(columns) and any(is_number(cell) for cells in columns.values() for cell in cells)
 
 
 def _sizes() -> Iterator[int]:
@@ -401,17 +391,15 @@ def _table_piece(file: Path, columns: Mapping[str, Column], numbers: Counts) -> 
             of_run.setdefault(run, {})[metric] = columns[name]
     tables = []
     for run, cells in of_run.items():
-        filled = np.unique(np.concatenate([_filled(column, at) for column in cells.values()]))
+        indices = [np.zeros(0, dtype=np.int64)]  # of cells that are not empty
+        for column in cells.values():
+            texts = [] if isinstance(column, Numbers) else column
+            own = column.at if isinstance(column, Numbers) else np.flatnonzero([cell != "" for cell in texts])
+            indices.append(at if own is None else own)
+        filled = np.unique(np.concatenate(indices))
         if len(filled):
             tables.append(MetricTable(at=at, columns={**shared, **cells}, run=run).take(filled))
     return Piece(where=where, numbers=numbers, tables=tables)
-
-
-def _filled(cells: Column, at: Counts) -> Counts:
-    """The rows that have a cell that is not empty."""
-    if isinstance(cells, Numbers):
-        return at if cells.at is None else cells.at
-    return np.array([index for index, cell in enumerate(cells) if cell != ""], dtype=np.int64)
 
 
 def _events(file: Path, quarantine: MetricsLog) -> Rows:
@@ -429,9 +417,8 @@ def _events(file: Path, quarantine: MetricsLog) -> Rows:
     yield Piece(where=str(file), numbers=at + 1, tables=[MetricTable(at=at, columns=columns)])
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # since its first rows are read before all of them
 def _scalars(file: Path, size: int, written: int) -> tuple[StepMetrics, tuple[str, ...]]:
-    """The scalars of a file and its damage, cached since its first rows are read before all of them."""
     damage: list[str] = []
     return scalars_in(file, damage.append), tuple(damage)
 
@@ -511,12 +498,10 @@ def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
 
 
 def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
-    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position.
-
-    Positions are no steps of the lines that name theirs: the dictionaries are a run of their own, or set aside where
-    the lines are as many and have as much in them. Bars of which only the end was printed take their position if
-    nothing else was read, and are set aside otherwise.
-    """
+    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
+    # Positions are no steps of the lines that name theirs: the dictionaries are a run of their own, or set aside where
+    # the lines are as many and have as much in them. Bars of which only the end was printed take their position if
+    # nothing else was read, and are set aside otherwise.
     printed = PrintedLines()
     num_lines = widest = 0
     for location, line in lines_joined(lines):

@@ -106,7 +106,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     named = parse_metric_columns(options.metric_columns)
     chosen = _chosen(runs, path, options.metric_run, named.get("reward"))
     logged = chosen.metrics()
-    if are_means := _have_batches(rows, [logged]):
+    if are_means := 2 * rows.num_conflicts > len(logged):
         logged = chosen.metrics(of_batches=True)
     naming, refuted = naming_of(logged.columns, named).held_against(logged)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
@@ -126,6 +126,13 @@ def read_metrics_log(request: ReadRequest) -> Run:
     settings = read_trainer_settings(request.run_config)
     if settings.count_dead_batches:
         sentences.append("By the arguments TRL's frac_reward_zero_std is of whole batches: it is left out.")
+    likely = [] if "reward" in metrics.columns else likely_rewards(metrics.columns)[:_MAX_NAMED]
+    unnamed = "None is known as the mean reward: --metric-column reward=NAME takes one"
+    # Metrics in folders below a console may be of other runs, or of its own in full.
+    is_console = kinds[0].title == CONSOLE and files[0].parent == path
+    folders = sorted(inner for inner in path.iterdir() if inner.is_dir()) if is_console else []
+    below = _logs_of(chain.from_iterable(_in_folder(folder, options) for folder in folders))
+    more = f" and {len(below) - 1} more" if len(below) > 1 else ""
     one_run = f", run {chosen.name!r} of {len(runs)}" if len(runs) > 1 else ""
     title = files[0].name if files[0].name == "trainer_state.json" else kinds[0].title
     source = Source(
@@ -137,21 +144,15 @@ def read_metrics_log(request: ReadRequest) -> Run:
         num_rows=chosen.num_rows,
         inferred=(*naming.sentences, *refuted, *sentences, *chosen.sentences, *impossible),
         missing=(
-            *_unnamed_reward(metrics),
+            *([f"{unnamed}, as {', '.join(likely)}."] if likely else ()),
             *_listed_rewards(path),
             *_contradicting(path, files, options),
-            *(_left_below(path, options) if kinds[0].title == CONSOLE and files[0].parent == path else ()),
+            *([f"Not read, in folders below: {below[0].relative_to(path)}{more}."] if below else ()),
             switch_on(logged.columns),
         ),
         quarantined=quarantine.result(),
     )
     return Run(path=path, source=source, groups=(), metrics=metrics, settings=settings)
-
-
-def _unnamed_reward(metrics: StepMetrics) -> Iterator[str]:
-    """A sentence on metrics that may be the mean reward, where none is known as that."""
-    if likely := [] if "reward" in metrics.columns else likely_rewards(metrics.columns)[:_MAX_NAMED]:
-        yield f"None is known as the mean reward: --metric-column reward=NAME takes one, as {', '.join(likely)}."
 
 
 def _logs_of(groups: Iterable[tuple[Path, ...]]) -> list[Path]:
@@ -197,27 +198,17 @@ def _contradicting(path: Path, files: Sequence[Path], options: ReadOptions) -> I
             return
 
 
-def _left_below(path: Path, options: ReadOptions) -> Iterator[str]:
-    """A sentence on the metrics in folders below a console, which may be of other runs, or of its own in full."""
-    folders = sorted(inner for inner in path.iterdir() if inner.is_dir())
-    if logs := _logs_of(chain.from_iterable(_in_folder(folder, options) for folder in folders)):
-        more = f" and {len(logs) - 1} more" if len(logs) > 1 else ""
-        yield f"Not read, in folders below: {logs[0].relative_to(path)}{more}."
-
-
 def _are_contradictory(rows: RunRows, logs: Sequence[StepMetrics]) -> bool:
     """Whether most steps of the first rows of a file have several with different values, and these are no means."""
-    return _have_batches(rows, logs) and not any(MEAN_REWARDS & set(map(bare, log.columns)) for log in logs)
+    return 2 * rows.num_conflicts > sum(map(len, logs)) and not any(
+        MEAN_REWARDS & set(map(bare, log.columns)) for log in logs
+    )
 
 
 def _common_keys(keys: Iterable[str]) -> set[str]:
     """The keys of metrics that have a common name."""
     logged = tuple(keys)
     return {part.formula for part in naming_of(logged, {}).parts.values()}.intersection(logged)
-
-
-def _have_batches(rows: RunRows, logs: Iterable[StepMetrics]) -> bool:
-    return 2 * rows.num_conflicts > sum(map(len, logs))
 
 
 def _hold_rollouts(tables: Iterable[MetricTable]) -> bool:
@@ -337,10 +328,14 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
             text = f"{file} has one row of metrics ({named}) and no step: what a run or an evaluation came to."
             raise InputError(text, hint="Give the file with a row a step, or with a row a rollout.")
         first = [table for table in tables[:1] if len(table.at) > 1]
-        ascending = [key for table in first for key in table.columns if "step" in key.lower() and _counts(table, key)]
-        ascending += [
-            key for table in first for key in table.columns if _rises(first, key) and "seed" not in key.lower()
-        ]
+        ascending = list[str]()
+        for key in (key for table in first for key in table.columns if "step" in key.lower()):
+            # All rows have a whole number, most of them a higher one than the row before in their run.
+            changes = np.concatenate([np.diff(steps_in(part, [key])) for part in by_run(first[0], RUNS)])
+            if (steps_in(first[0], [key]) >= 0).all() and 2 * np.count_nonzero(changes > 0) > len(changes):
+                ascending.append(key)
+        keys = [key for table in first for key in table.columns if "seed" not in key.lower()]
+        ascending += [key for key in keys if _rises(first, key)]
         named_step = f"Name it: --step-column {shlex.quote(ascending[0])}" if ascending else ""
         raise InputError(
             f"{file} has metrics ({named}) and no column that is known to be the step.",
@@ -350,11 +345,7 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
 
 
 def _refuse_unnamed(path: Path, options: ReadOptions) -> None:
-    """Refuse metrics by step under names that nobody knows, with the option that names one as the mean reward.
-
-    Raises:
-        InputError: A logger wrote them, or its rows are those of a course, and one may be a mean reward.
-    """
+    """Refuse metrics by step under unknown names, of a logger or a course, with the option that names a reward."""
     for file in (path,) if path.is_file() else (*sorted(path.glob("*.wandb")), *event_files(path, below=("",))):
         tables, rows, logs = _first_look(file, options)
         keys = [key for key in dict.fromkeys(chain(*(log.columns for log in logs))) if not _NOT_OFFERED.search(key)]
@@ -414,10 +405,7 @@ def _first_rows_written(path: Path, size: int, written: int, column: str | None)
 
 
 def _steps_of(tables: Sequence[MetricTable]) -> tuple[str, ...]:
-    """The columns of steps: the first of the usual ones, but for one that stays the same where another does not.
-
-    Such is a trainer's count before its first update.
-    """
+    """The columns of steps: the first usual one that changes where another does, as no count before an update."""
     ends: dict[str, list[int]] = {}
     for table in tables:
         for key in table.columns:
@@ -452,12 +440,6 @@ def _rises(tables: Iterable[MetricTable], key: str) -> bool:
     """Whether the rows with the same keys have a higher whole number each."""
     with_key = (steps_in(table, [key]) for table in tables if key in table.columns)
     return all((np.diff(steps, prepend=-1) > 0).all() for steps in with_key)
-
-
-def _counts(table: MetricTable, key: str) -> bool:
-    """Whether all rows have a whole number, of most higher than that of the row before in their run."""
-    changes = np.concatenate([np.diff(steps_in(part, [key])) for part in by_run(table, RUNS)])
-    return bool((steps_in(table, [key]) >= 0).all() and 2 * np.count_nonzero(changes > 0) > len(changes))
 
 
 def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str | None) -> OneRun:

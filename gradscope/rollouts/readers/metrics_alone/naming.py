@@ -316,10 +316,7 @@ def _of_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
 
 
 def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
-    """A share of groups under a name of somebody's own: a share, or a count beside that of all groups or prompts.
-
-    All words of the key have to be known, as in ``degenerate_group_rate``; None where several keys fit.
-    """
+    """A share of groups by known words, as in ``degenerate_group_rate``, or a count beside that of all."""
     kinds = [(key, of - kind) for kind in _GROUPS[name] for key, of in words.items() if of >= kind]
     shares = [share for key, rest in kinds for share in _share(key, rest)]
     counts = [

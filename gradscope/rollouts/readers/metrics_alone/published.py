@@ -188,9 +188,11 @@ class PrintedLines:
         if dictionary is None and "{" in text:
             is_marked = any(mark in text for mark in _MARKS)
             values = _in_dictionary(text[text.index("{") :]) if is_marked or "step" in text else {}
-            numbered = _numbered(values) if "}" in text else {}
-            if numbered or is_marked:
-                return numbered or self._dictionary(location, text, values, before)
+            steps = [values[key] for key in filter(is_step, values) if isinstance(values[key], float)]
+            if "}" in text and steps and not all(key.endswith("step") for key in values):  # nothing but counts of steps
+                return {**values, "step": steps[0]}
+            if is_marked:
+                return self._dictionary(location, text, values, before)
         if dictionary is not None:
             self._before = {**_in_dictionary(text[dictionary.start() :]), "step": int(dictionary["step"])}
         else:
@@ -278,12 +280,6 @@ def _decoded(as_json: str) -> Values:
     return {}
 
 
-def _numbered(values: Values) -> Values:
-    """A dictionary that names its step; none of one that is all counts of steps."""
-    steps = [number for key in filter(is_step, values) if isinstance(number := values[key], float)]
-    return {**values, "step": steps[0]} if steps and not all(key.endswith("step") for key in values) else {}
-
-
 def _are_named(of_all: re.Match[str]) -> bool:
     """Whether names and numbers follow a step of so many; of a progress bar other numbers may."""
     if _NAMED.match(of_all.string, of_all.end()):
@@ -303,8 +299,11 @@ def _named(text: str) -> Values:
             matches = _of_learning(_SPACED, text)
         elif not matches and "," in text:  # names of several words
             matches = _of_learning(_WORDED, text)
-        pairs = ((plain_name(pair["key"]), pair["value"]) for pair in matches)
-        named = {key: number_or_text(cell) if cell[0] != "[" else _mean_or_text(cell) for key, cell in pairs}
+        named = {}
+        for key, cell in ((plain_name(pair["key"]), pair["value"]) for pair in matches):
+            listed = [number_or_text(of) for of in re.split(r"[\s,']+", cell[1:-1]) if of] if cell[0] == "[" else []
+            are_all = listed and all(isinstance(number, float) for number in listed)
+            named[key] = sum(map(float, listed)) / len(listed) if are_all else number_or_text(cell)
     return {} if all(key.endswith("step") for key in named) else named
 
 
@@ -317,12 +316,6 @@ def _of_learning(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
     """The names and numbers in a text, if one of them is a reward or a loss."""
     matches = list(pattern.finditer(text))
     return matches if any(_REWARD_OR_LOSS.search(plain_name(pair["key"])) for pair in matches) else []
-
-
-def _mean_or_text(cell: str) -> float | str:
-    numbers = [number_or_text(number) for number in re.split(r"[\s,']+", cell[1:-1]) if number]
-    are_all = numbers and all(isinstance(number, float) for number in numbers)
-    return sum(map(float, numbers)) / len(numbers) if are_all else cell
 
 
 class _Tables(HTMLParser):

@@ -114,16 +114,14 @@ def _series(cells: Column) -> Numbers:
             return Numbers(None, np.array(cells, dtype=np.float64))
         except OverflowError:  # an integer beyond all floats
             pass
-    numbers = list(map(_number, cells))
+    numbers: list[float | None] = []
+    for cell in cells:
+        try:
+            numbers.append(number_from(cell) if isinstance(cell, str) else logged_number(cell))
+        except ValueError:
+            numbers.append(None)
     at = [index for index, number in enumerate(numbers) if number is not None]
     return Numbers(np.array(at, dtype=np.int64), np.array([numbers[index] for index in at], dtype=np.float64))
-
-
-def _number(cell: Any) -> float | None:
-    try:
-        return number_from(cell) if isinstance(cell, str) else logged_number(cell)
-    except ValueError:
-        return None
 
 
 _OF_ROLLOUTS = (
@@ -332,26 +330,23 @@ class RunRows:
             numbers[key] = Numbers(indices, values[is_last])
         within_epochs, steps = steps, _across_epochs(steps, numbers)
         parts = self._parts(steps, numbers)
-        of_epochs = () if steps is within_epochs else (_BEGINS_AGAIN,)
+        rest = "what was logged of later steps before counts no more."
         for order, part in enumerate(parts, start=1):
+            resumed = [f"at step {steps[row]} ({self._location(at[row])})" for row in part.resumed]
+            sentences = [f"Resumed {resumption}: {rest}" for resumption in resumed]
+            if len(resumed) > _MANY_RESUMED:
+                sentences = [
+                    f"Resumed {len(resumed)} times, as where several processes write one log: first {resumed[0]}, last "
+                    f"{resumed[-1]}; {rest}"
+                ]
             run = OneRun(
                 name=f"{label}/{order}".removeprefix("/") if len(parts) > 1 or not label else label,
                 metrics=partial(_metrics_of, part, steps, numbers),
                 num_rows=part.stop - part.start,
                 first=self._location(at[part.start]),
-                sentences=(*of_epochs, *self._resumed(part.resumed, at, steps)),
+                sentences=(*(() if steps is within_epochs else (_BEGINS_AGAIN,)), *sentences),
             )
             yield int(at[part.start]), run
-
-    def _resumed(self, rows: Sequence[int], at: Counts, steps: Counts) -> list[str]:
-        resumptions = [f"at step {steps[row]} ({self._location(at[row])})" for row in rows]
-        rest = "what was logged of later steps before counts no more."
-        if len(rows) <= _MANY_RESUMED:
-            return [f"Resumed {resumption}: {rest}" for resumption in resumptions]
-        return [
-            f"Resumed {len(rows)} times, as where several processes write one log: first {resumptions[0]}, last "
-            f"{resumptions[-1]}; {rest}"
-        ]
 
     def _parts(self, steps: Counts, numbers: Mapping[str, Numbers]) -> list[_Part]:
         """Where runs begin, and where they were resumed."""

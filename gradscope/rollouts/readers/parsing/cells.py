@@ -143,7 +143,14 @@ def text_of(value: Any) -> str:
         return ""
     if type(value) is int:  # many logs number their prompts
         return str(value)
-    return "\n".join(map(_content_of, value)) if _are_messages(value) else _json(value, ensure_ascii=False)
+    if not _are_messages(value):
+        return _json(value, ensure_ascii=False)
+    texts = []
+    for content in (message.get("content") for message in value):
+        if isinstance(content, (list, tuple)):
+            content = "\n".join(part["text"] for part in content if isinstance(part, Mapping) and part.get("text"))
+        texts.append(content if isinstance(content, str) else "")
+    return "\n".join(texts)
 
 
 CONVERSATION = "messages"  # the column of whole conversations, in which the answer follows its prompt
@@ -205,8 +212,11 @@ def before_answer(messages: Any, num_turns: int | None = None) -> Any:
 
 def prompt_text_id(prompt: Any) -> str:
     """The id of a prompt that has none in the log: a digest of its messages or its text; "" of one without text."""
-    if type(prompt) is str:
-        return _text_id(prompt)
+    if type(prompt) is str:  # likely to come again; known by the hash of its text, as texts would take memory
+        if len(_known_ids) == _MAX_KNOWN:
+            _known_ids.clear()
+        key = hash(prompt)  # which has as many bits as the digest
+        return _known_ids.get(key) or _known_ids.setdefault(key, digest(prompt))
     with suppress(MsgspecError, ValueError):  # the latter for half a surrogate pair
         if type(prompt) is list and (messages := convert(prompt, list[_Message])):
             return _messages_id(messages)
@@ -223,14 +233,6 @@ _MAX_KNOWN = 1 << 17
 _known_ids: dict[int, str] = {}
 
 
-def _text_id(text: str) -> str:
-    """The digest of a prompt that is likely to come again, kept by the hash of its text, as texts would take memory."""
-    if len(_known_ids) == _MAX_KNOWN:
-        _known_ids.clear()
-    key = hash(text)  # which has as many bits as the digest
-    return _known_ids.get(key) or _known_ids.setdefault(key, digest(text))
-
-
 def _messages_id(messages: Iterable[_Message]) -> str:
     """The digest of messages with roles and contents alone, in a third of the time."""
     pairs = (map(encode_basestring_ascii, (message.content, message.role)) for message in messages)
@@ -244,13 +246,6 @@ def prompt_json_id(text: bytes) -> str:
         if messages := _MESSAGES.decode(text):
             return _messages_id(messages)
     return prompt_text_id(json.loads(text))
-
-
-def _content_of(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, (list, tuple)):
-        return "\n".join(part["text"] for part in content if isinstance(part, Mapping) and part.get("text"))
-    return content if isinstance(content, str) else ""
 
 
 def _without_null(value: Any) -> Any:
@@ -492,11 +487,8 @@ def cut_conversation(value: Any) -> Conversation:
     spoken = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
     start = (trained or spoken or [len(messages)])[0]
     before = tuple({key: cell for key, cell in message.items() if key != "trainable"} for message in messages[:start])
-    return Conversation(prompt=_contents(before), messages=before or None, completion=_contents(messages[start:]))
-
-
-def _contents(messages: Sequence[Mapping[str, Any]]) -> str:
-    return text_of(list(messages)) if messages else ""
+    prompt, completion = (text_of(part) if part else "" for part in (before, messages[start:]))
+    return Conversation(prompt=prompt, messages=before or None, completion=completion)
 
 
 _ID_CELLS = b" 0123456789,"

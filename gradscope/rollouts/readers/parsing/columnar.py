@@ -124,12 +124,8 @@ def _batches(
     texts: Collection[str] = (),
     row_groups: list[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, or of some row groups, a few at a time.
-
-    Raises:
-        InputError: They have more bytes than a file of its size may hold. Each row counts what it refers to in a
-            dictionary, but for the dictionaries of ``texts``.
-    """
+    """The rows of a file, or of some row groups, a few at a time; an InputError where they have too many bytes."""
+    # Each row counts what it refers to in a dictionary, but for the dictionaries of ``texts``.
     left = max_unpacked(path)
     for batch in file.iter_batches(batch_size=size, columns=columns, row_groups=row_groups, use_threads=False):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):

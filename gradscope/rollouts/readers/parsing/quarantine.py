@@ -95,12 +95,15 @@ class QuarantineLog:
     def result(self) -> sources.Quarantine:
         """The rows set aside by reason, the most frequent first."""
         ordered = sorted(self._by_reason.items(), key=lambda item: (-item[1][0], item[0]))
+        mean = self._num_held / self._num_lines if self._num_lines else 1.0  # rollouts of a line that was read
         reasons = tuple(
             sources.QuarantineReason(
                 reason=reason,
                 num_rows=count,
                 first=first,
-                num_rollouts=0 if reason == sources.BLANK else count - self._lines[reason] + self._rollouts_of(reason),
+                num_rollouts=0
+                if reason == sources.BLANK
+                else count - self._lines[reason] + round(self._lines[reason] * mean),
                 num_files=len(self._files[reason]),
             )
             for reason, (count, first) in ordered
@@ -111,11 +114,6 @@ class QuarantineLog:
             reasons=reasons,
             lost=tuple(self._lost),
         )
-
-    def _rollouts_of(self, reason: str) -> int:
-        """Estimated rollouts in the lines set aside for a reason: each holds as many as the mean line that was read."""
-        mean = self._num_held / self._num_lines if self._num_lines else 1.0
-        return round(self._lines[reason] * mean)
 
 
 class LinesLog(QuarantineLog):

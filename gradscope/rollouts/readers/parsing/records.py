@@ -96,7 +96,16 @@ def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
         {'data.length': 8, 'rollout.response_length': 8}
     """
     flat = dict(leaves_in(config))
-    return {name: _resolved(value, flat) for name, value in flat.items()}
+
+    def resolved(value: Any) -> Any:
+        for _ in range(_MAX_REFERENCES):
+            reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+            if reference is None:
+                return value
+            value = flat.get(reference[1], None if reference[2] is None else _yaml(reference[2]))
+        return None
+
+    return {name: resolved(value) for name, value in flat.items()}
 
 
 def leaves_in(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -107,15 +116,6 @@ def leaves_in(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
             yield from leaves_in(value, path)
         else:
             yield path, value
-
-
-def _resolved(value: Any, flat: Mapping[str, Any]) -> Any:
-    for _ in range(_MAX_REFERENCES):
-        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        if reference is None:
-            return value
-        value = flat.get(reference[1], None if reference[2] is None else _yaml(reference[2]))
-    return None
 
 
 class EarlierLooks:
@@ -169,21 +169,17 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
     @property
     def initial(self) -> Path | None:
         """The weights before the first update."""
-        return _path(self.options.initial_weights)
+        return None if self.options.initial_weights is None else Path(self.options.initial_weights)
 
     @property
     def run_config(self) -> Path | None:
         """The trainer's arguments as JSON."""
-        return _path(self.options.trainer_args)
+        return None if self.options.trainer_args is None else Path(self.options.trainer_args)
 
     @property
     def completion_ids(self) -> Path | None:
         """A side file with the exact completion token ids: columns step, row, completion_ids."""
-        return _path(self.options.completion_ids)
-
-
-def _path(value: str | Path | None) -> Path | None:
-    return None if value is None else Path(value)
+        return None if self.options.completion_ids is None else Path(self.options.completion_ids)
 
 
 def list_names(names: Iterable[str]) -> str:
@@ -349,17 +345,27 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
         if record.sample_id is not None:
             first = seen.setdefault((*key, record.sample_id), len(rollouts))
             if first < len(rollouts):
-                rollouts[first] = _settle(rollouts[first], record, quarantine)
+                before = rollouts[first]
+                if (before.reward, before.completion) == (record.reward, record.completion):
+                    quarantine.add(REPEATED, record.location)
+                    continue
+                for _ in range(1 if before.reward is None else 2):  # this row, and the earlier if it counted until now
+                    quarantine.add(CONTRADICTED, record.location)
+                rollouts[first] = replace(before, reward=None, rewards=dict.fromkeys(before.rewards))
                 continue
-        row = rows.get(record.step, 0)
+        row, tokens = rows.get(record.step, 0), record.tokens
         rows[record.step] = row + record.count
+        fields: dict[str, Any] = {"advantage": record.advantage}
+        if tokens is not None:
+            fields = {name: getattr(tokens, name) for name in TOKEN_FIELDS} | {"earlier": record.earlier}
+            fields["advantage"] = common_advantage(record.advantage, (*record.earlier, tokens))
         rollouts += [
             Rollout(
                 group_id=names[key][0],
                 sample=len(rollouts),
                 row=row,
                 **{name: getattr(record, name) for name in _SAME_FIELDS},
-                **_token_fields(record),
+                **fields,
             )
         ] * record.count
     return tuple(
@@ -392,27 +398,6 @@ def describe_groups(groups: Sequence[RolloutGroup]) -> tuple[str, ...]:
 
 DIFFER, TWICE_LOGGED = "Groups differ in size", "Perhaps logged twice"
 _NEAR = 0.1  # relative distance from a multiple of the usual size that a step may have, since rows may be set aside
-
-
-def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout:
-    """One rollout from two rows of a sample, without a reward where they contradict each other."""
-    if (first.reward, first.completion) == (again.reward, again.completion):
-        quarantine.add(REPEATED, again.location)
-        return first
-    for _ in range(1 if first.reward is None else 2):  # this row, and the earlier one if it counted until now
-        quarantine.add(CONTRADICTED, again.location)
-    return replace(first, reward=None, rewards=dict.fromkeys(first.rewards))
-
-
-def _token_fields(record: Record) -> dict[str, Any]:
-    tokens = record.tokens
-    if tokens is None:
-        return {"advantage": record.advantage}
-    return {
-        "earlier": record.earlier,
-        "advantage": common_advantage(record.advantage, (*record.earlier, tokens)),
-        **{name: getattr(tokens, name) for name in TOKEN_FIELDS},
-    }
 
 
 def common_advantage(own: float | None, sequences: Sequence[Tokens]) -> float | None:

@@ -58,8 +58,12 @@ def open_bytes(path: Path) -> IO[bytes]:
 
     Where a file is cut off they end early, which :func:`raise_if_cut_off` reports.
     """
-    if path.suffix not in COMPRESSED or _is_plain(path):
+    if path.suffix not in COMPRESSED:
         return open_file(path)
+    if path.suffix == ".gz":
+        with open_file(path) as stream:
+            if stream.read(1) == b"{":  # JSON that is not compressed, as RLinf's
+                return open_file(path)
     require_regular(path)
     if path.suffix == ".gz":
         packed = cast(io.BufferedIOBase, gzip.GzipFile(path))
@@ -73,14 +77,6 @@ def raise_if_cut_off(stream: IO[bytes]) -> None:
     raw = getattr(stream, "raw", None)
     if isinstance(raw, Unpacked) and raw.failure is not None:
         raise raw.failure
-
-
-def _is_plain(path: Path) -> bool:
-    """Whether a file holds uncompressed JSON though its name ends in ``.gz``, as RLinf's does."""
-    if path.suffix != ".gz":
-        return False
-    with open_file(path) as stream:
-        return stream.read(1) == b"{"
 
 
 def read_bytes(path: Path) -> Generator[bytes, None, None]:
@@ -244,7 +240,9 @@ class CsvRows:
         self._source = lines
         first = next(lines, b"")
         self._waiting: deque[bytes] = deque([first] if first else [])
-        self.delimiter = _delimiter_of(path, first)
+        outside = re.sub(rb'"[^"]*"', b"", first)  # quotes
+        usual = ";" if b";" in outside and b"," not in outside else ","
+        self.delimiter = "\t" if suffix_of(path) == ".tsv" else usual
         self._row_lines: list[bytes] = []
         self.num_lines = 0  # lines of the rows so far
         self._size = 0
@@ -414,9 +412,8 @@ def natural(path: Path) -> tuple[int, str]:
     return _natural_name(path.name)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 14)  # since each format sorts the files of a folder
 def _natural_name(name: str) -> tuple[int, str]:
-    """The key of a name, cached since each format sorts the files of a folder."""
     digits = _DIGITS.findall(name.split(".")[0])
     return (int(digits[-1]) if digits else 0, name)
 
@@ -445,14 +442,6 @@ def is_untyped(path: Path) -> bool:
 def is_columnar(path: Path) -> bool:
     """Whether a file is read by columns, as Parquet is, and Arrow's, as which Hugging Face's datasets are saved."""
     return suffix_of(path) in (".parquet", ".arrow")
-
-
-def _delimiter_of(path: Path, first: bytes) -> str:
-    """The delimiter of a CSV or TSV: a semicolon where the first line has one, and no comma, outside quotes."""
-    if suffix_of(path) == ".tsv":
-        return "\t"
-    outside = re.sub(rb'"[^"]*"', b"", first)
-    return ";" if b";" in outside and b"," not in outside else ","
 
 
 def read_rows(path: Path, quarantine: QuarantineLog, columns: Collection[str] | None = None) -> Iterator[Row]:

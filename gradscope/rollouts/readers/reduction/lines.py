@@ -82,6 +82,12 @@ class Scanned(Struct, frozen=True, kw_only=True):
     """Whether ``part`` also has the groups of earlier files, with rows numbered within the log."""
 
 
+def _positions_in(data: bytes, text: bytes) -> Iterator[int]:
+    at = -1
+    while (at := data.find(text, at + 1)) >= 0:
+        yield at
+
+
 class LineBlock(Struct, frozen=True, kw_only=True):
     """Whole lines of a file."""
 
@@ -121,12 +127,6 @@ class LineBlock(Struct, frozen=True, kw_only=True):
         return odd
 
 
-def _positions_in(data: bytes, text: bytes) -> Iterator[int]:
-    at = -1
-    while (at := data.find(text, at + 1)) >= 0:
-        yield at
-
-
 def blocks_in(
     path: Path, start: int = 0, end: int | None = None, sizes: Iterator[int] | None = None
 ) -> Iterator[LineBlock]:
@@ -134,8 +134,14 @@ def blocks_in(
     at, sizes = start, sizes or repeat(BLOCK)
     try:
         with tables.open_bytes(path) as stream:
-            if start:
-                at = _seek_line(stream, start, end)
+            if start:  # the first line that begins there or later, but not beyond the end
+                stream.seek(start - 1)
+                at = start - 1
+                while end is None or at < end:
+                    passed = stream.readline(BLOCK)
+                    at += len(passed)
+                    if not passed or passed.endswith(b"\n"):
+                        break
             while end is None or at < end:
                 size = next(sizes)
                 data, skipped = _whole_lines(stream, size if end is None else min(size, end - at))
@@ -267,18 +273,6 @@ def _scan_together(plain: Sequence[_SmallFile], columns: LineColumns, with_texts
         )
 
 
-def _seek_line(stream: IO[bytes], start: int, end: int | None) -> int:
-    """Seek to the first line that begins at ``start`` or later, but not beyond ``end``."""
-    stream.seek(start - 1)
-    at = start - 1
-    while end is None or at < end:
-        passed = stream.readline(BLOCK)
-        at += len(passed)
-        if not passed or passed.endswith(b"\n"):
-            break
-    return at
-
-
 def _whole_lines(stream: IO[bytes], size: int) -> tuple[bytes, int]:
     """The next whole lines, and how many bytes of an overlong last line were skipped."""
     longest, skipped = allowed(MAX_ROW) + 1, 0
@@ -377,30 +371,21 @@ _PATCH = b"{}"
 
 
 def _without_nan(data: bytes, bounds: Counts) -> tuple[bytes, NDArray[np.bool_]]:
-    """Lines with an empty object for each NaN and infinity outside of texts, which Python writes and JSON lacks.
-
-    Also which lines have one: where such a cell is read, only the row reader knows what it means.
-    """
+    """Lines with an empty object for each NaN and infinity outside of texts, and which lines have one."""
     letters = np.frombuffer(data, dtype=np.uint8)
     quotes = _quotes(letters)
     patched, is_patched = letters.copy(), np.zeros(len(bounds) - 1, dtype=np.bool_)
     for word in (b"NaN", b"Infinity"):
-        starts = _words_in(letters, word)
+        starts = positions_of(letters, word[0])
+        starts = starts[starts <= len(letters) - len(word)]
+        for offset, letter in enumerate(word):  # few begin with its first letter alone
+            starts = starts[letters[starts + offset] == letter]
         starts = starts[_are_outside(starts, quotes, bounds)]
         is_patched[np.searchsorted(bounds, starts, side="right") - 1] = True
         patched[starts[:, None] + np.arange(len(word))] = np.frombuffer(_PATCH.ljust(len(word)), dtype=np.uint8)
         signed = starts[letters[starts - 1] == _MINUS] if word == b"Infinity" else starts[:0]
         patched[signed[:, None] + np.arange(-1, 2)] = np.frombuffer(_PATCH.ljust(3), dtype=np.uint8)
     return patched.tobytes(), is_patched
-
-
-def _words_in(letters: NDArray[np.uint8], word: bytes) -> Counts:
-    """Where a word begins, of which few begin with its first letter alone."""
-    at = positions_of(letters, word[0])
-    at = at[at <= len(letters) - len(word)]
-    for offset, letter in enumerate(word):
-        at = at[letters[at + offset] == letter]
-    return at
 
 
 def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts:
@@ -414,25 +399,24 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
     num_brackets = count_of(letters, _BRACKET, bits=0x20)
     if num_brackets >= MAX_DEPTH + np.count_nonzero(~is_doubtful):  # of which each line opens one
         brackets = positions_of(letters, _BRACKET, bits=0x20)
-        brackets = brackets[_may_open_levels(letters, brackets)]
+        # Only the first on its level counts, by the letters before it: neither among words nor a next element.
+        at = brackets - 1
+        at -= letters[at] == _SPACE
+        before = letters[at]
+        is_first = (before == _COLON) | (before | 0x20 == _BRACKET) | (before <= _SPACE)
+        brackets = brackets[is_first | ((before == _COMMA) & (letters[at - 1] | 0x20 != _CLOSE))]
         may_be_deep = ~is_doubtful & (np.diff(np.searchsorted(brackets, bounds)) > MAX_DEPTH)
         if may_be_deep.any():
             is_doubtful[may_be_deep] = _are_deep(data, bounds, np.flatnonzero(may_be_deep))
-    for position in _long_numbers(data, letters):
-        is_doubtful[np.searchsorted(bounds, position, side="right") - 1] = True
+    samples = letters[::_STRIDE]
+    is_digit = (samples >= ord("0")) & (samples <= ord("9"))
+    for position in (np.flatnonzero(is_digit[:-1] & is_digit[1:]) * _STRIDE).tolist():
+        if data[position : position + _STRIDE].isdigit():  # within thousands of digits
+            is_doubtful[np.searchsorted(bounds, position, side="right") - 1] = True
     if not is_text(data):
         for number in np.flatnonzero(~is_doubtful).tolist():
             is_doubtful[number] = not is_text(data[bounds[number] : bounds[number + 1]])
     return np.flatnonzero(is_doubtful)
-
-
-def _may_open_levels(letters: NDArray[np.uint8], brackets: Counts) -> NDArray[np.bool_]:
-    """Which brackets may be the first on their level, by the letters before: neither among words nor a next element."""
-    at = brackets - 1
-    at -= letters[at] == _SPACE
-    before = letters[at]
-    is_first = (before == _COLON) | (before | 0x20 == _BRACKET) | (before <= _SPACE)
-    return np.asarray(is_first | ((before == _COMMA) & (letters[at - 1] | 0x20 != _CLOSE)))
 
 
 def _are_deep(data: bytes, bounds: Counts, numbers: Counts) -> NDArray[np.bool_]:
@@ -481,14 +465,6 @@ def is_text(data: bytes) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _long_numbers(data: bytes, letters: NDArray[np.uint8]) -> list[int]:
-    """Positions within runs of thousands of digits."""
-    samples = letters[::_STRIDE]
-    is_digit = (samples >= ord("0")) & (samples <= ord("9"))
-    candidates = np.flatnonzero(is_digit[:-1] & is_digit[1:]) * _STRIDE
-    return [position for position in candidates.tolist() if data[position : position + _STRIDE].isdigit()]
 
 
 def spans_of(step: Counts, at: Counts, bounds: Counts, lines: Counts | None = None) -> list[Span]:

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import chain, count, groupby, islice, repeat
+from itertools import chain, count, groupby, islice, repeat, starmap
 from operator import itemgetter
 from pathlib import Path
 from typing import cast
@@ -80,7 +80,7 @@ class ReadSoFar(EarlierLooks):
     def check(self, files: Sequence[Path], keys: tuple[str, ...]) -> None:
         """Forget everything unless the log is the one that was read, at most grown."""
         read = list(self.files)
-        if keys != self._keys or read != list(files[: len(read)]) or not all(map(self._has_grown, read)):
+        if keys != self._keys or read != list(files[: len(read)]) or not all(starmap(_has_grown, self.files.items())):
             self.forget()
         self._keys = keys
 
@@ -96,19 +96,16 @@ class ReadSoFar(EarlierLooks):
             marks=_marks(path, end),
         )
 
-    def _has_grown(self, path: Path) -> bool:
-        try:
-            stat = path.stat()
-            file_so_far = self.files[path]
-            is_longer = stat.st_size > file_so_far.end
-            return (
-                path.suffix not in tables.COMPRESSED
-                and stat.st_ino == file_so_far.inode
-                and (is_longer or (stat.st_size, stat.st_mtime_ns) == (file_so_far.end, file_so_far.mtime_ns))
-                and _marks(path, file_so_far.end) == file_so_far.marks
-            )
-        except OSError:
-            return False
+
+def _has_grown(path: Path, so_far: FileSoFar) -> bool:
+    try:
+        stat = path.stat()
+        size, mtime_ns = stat.st_size, stat.st_mtime_ns
+        is_unchanged = (size, mtime_ns) == (so_far.end, so_far.mtime_ns)
+        is_same = path.suffix not in tables.COMPRESSED and stat.st_ino == so_far.inode
+        return is_same and (size > so_far.end or is_unchanged) and _marks(path, so_far.end) == so_far.marks
+    except OSError:
+        return False
 
 
 def _marks(path: Path, end: int) -> tuple[bytes, bytes]:
@@ -251,21 +248,17 @@ class StepSpans:
         """The rows in the stretches of a step, those of other steps included, in order, each with its file."""
         for number, span in self._of_step.get(step, ()):
             file = files[number]
-            read_stretch = tables.csv_rows_in if tables.is_untyped(file) else _lines_in
             if span is None:
                 read = iter(rows(file, QuarantineLog()))
             elif tables.is_columnar(file):
                 read = parquet_rows_in(file, span.line - 1, span.end)
+            elif tables.is_untyped(file):
+                read = tables.csv_rows_in(file, span.start, span.end, span.line)
             else:
-                read = read_stretch(file, span.start, span.end, span.line)
+                stretch = enumerate(io.BytesIO(tables.read_span(file, span.start, span.end)), start=span.line)
+                parsed = ((f"{file}:{at}", tables.parse_line(line)) for at, line in stretch)
+                read = ((location, row) for location, row in parsed if not isinstance(row, str))
             yield from ((file, row) for row in read)
-
-
-def _lines_in(file: Path, start: int, end: int, first: int) -> Iterator[tables.Row]:
-    for number, line in enumerate(io.BytesIO(tables.read_span(file, start, end)), start=first):
-        row = tables.parse_line(line)
-        if not isinstance(row, str):
-            yield f"{file}:{number}", row
 
 
 def reduced_groups(log: ColumnLog, request: ReadRequest) -> GroupsOfTable | None:
@@ -348,11 +341,9 @@ def reduce_log(
     if not len(table) or (log.repeats is None and table.sample is None):
         return table
     repeated = repeated_samples(table, np.asarray(table.sample)) if log.repeats is None else log.repeats(table)
-    return _with_repeats(log, table, repeated) if repeated.any() else table
-
-
-def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_]) -> RewardTable:
-    """The table with some groups rebuilt from their rollouts, of which repeated ones are dropped."""
+    if not repeated.any():
+        return table
+    # These groups are built again from their rollouts, of which repeated ones are dropped.
     names, nobody = frozenset(table.select(repeated).ids()), QuarantineLog()
 
     def is_wanted(record: Record) -> bool:
@@ -402,7 +393,12 @@ def _parts(
             quarantine = log.quarantine if scanned.is_open else so_far.set_aside
             of_block = _part_of(log, scanned, lines[number], quarantine, spans, with_texts=with_texts)
             lines[number] += scanned.num_rows
-            flawed[number] = _num_flawed(scanned, flawed[number])
+            run, edge = 0, scanned.num_rows  # lines without a row in succession, up to the end of what was read
+            for odd in reversed(scanned.odd):
+                if isinstance(odd.row, dict) or (odd.at + odd.count < edge and run):
+                    break
+                run, edge = run + odd.count, odd.at
+            flawed[number] = run + (0 if edge else flawed[number])
             if flawed[number] > allowed(tables.MAX_FLAWED):
                 first = lines[number] - flawed[number] + 1
                 message = f"{path} has no row in {allowed(tables.MAX_FLAWED):,} lines from line {first} on."
@@ -460,16 +456,6 @@ def _part_of(
     if scanned.is_of_several:
         return part
     return None if part is None else replace(part, first_row=part.first_row + scanned.file * ROWS_A_FILE + first)
-
-
-def _num_flawed(scanned: Scanned, before: int) -> int:
-    """Number of consecutive lines without a row at the end of what was read of a file."""
-    run, edge = 0, scanned.num_rows
-    for odd in reversed(scanned.odd):
-        if isinstance(odd.row, dict) or (odd.at + odd.count < edge and run):
-            break
-        run, edge = run + odd.count, odd.at
-    return run + (0 if edge else before)
 
 
 def _parts_of_rows(

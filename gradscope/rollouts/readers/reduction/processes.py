@@ -51,19 +51,17 @@ _END, _RETURN, _QUOTE = map(ord, '\n\r"')
 
 def scan_table(path: Path, file: int, columns: TableColumns, *, with_texts: bool = False) -> Iterator[Scanned]:
     """The rows of a Parquet or CSV file."""
-    scan = _scan_parquet if tables.is_columnar(path) else _scan_csv
     try:
-        yield from scan(path, file, columns, with_texts)
+        if not tables.is_columnar(path):
+            yield from _scan_csv(path, file, columns, with_texts)
+            return
+        alike = None if columns.alike is None else columns.alike(path)
+        blocks: Iterable[Scanned] = [] if alike is None else list(_scan_batches(path, file, alike, with_texts))
+        if not blocks or any(block.odd for block in blocks):  # the row reader needs all columns
+            blocks = _scan_batches(path, file, columns, with_texts)
+        yield from blocks
     except InputError as error:
         yield Scanned(file=file, end=path.stat().st_size, num_rows=0, lost=error)
-
-
-def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
-    alike = None if columns.alike is None else columns.alike(path)
-    blocks: Iterable[Scanned] = [] if alike is None else list(_scan_batches(path, file, alike, with_texts))
-    if not blocks or any(block.odd for block in blocks):  # the row reader needs all columns
-        blocks = _scan_batches(path, file, columns, with_texts)
-    yield from blocks
 
 
 def _scan_batches(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
@@ -363,7 +361,6 @@ def expanded_size(file: Path) -> int:
 
 
 def _tasks(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -> Iterator[Task]:
-    """Ranges of files; adjacent small files share a task."""
     waiting: list[Range] = []
     size = 0
     for number, file in enumerate(files):
@@ -426,6 +423,10 @@ def _with_small_together(files: Sequence[Path], declared: Declared, ranges: Iter
         yield small
 
 
+def _in_process(task: Any) -> Any:
+    return _work(task)
+
+
 def in_processes(work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
     """The results of tasks, in their order, from as many forked processes as there are cores; elsewhere from this one.
 
@@ -455,10 +456,6 @@ def in_processes(work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> It
     finally:
         pool.shutdown(cancel_futures=True)
         _work = before
-
-
-def _in_process(task: Any) -> Any:
-    return _work(task)
 
 
 def _can_fork() -> bool:

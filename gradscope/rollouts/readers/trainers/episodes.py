@@ -119,11 +119,15 @@ def _tunix_rows(rows: Cells) -> Columns:
 
     def details(at: int) -> dict[str, Any]:
         first, last = (of_rows[at] for of_rows in versions)
+        prompt, ids = (parse.token_ids(rows.cell(key, at)) for key in _LONG[1:])
+        tokens = None
+        if prompt is not None and ids is not None:
+            tokens = Tokens(prompt_ids=prompt, completion_ids=ids, mask=(True,) * len(ids))
         return {
             "completion": parse.text_of(rows.cell("completion", at)),
             "status": status_in(rows.cell("status", at)),
             "policy_versions": (first, last) if 0 <= first <= last else None,
-            "tokens": _tokens(*(parse.token_ids(rows.cell(f"{part}_tokens", at)) for part in ("prompt", "completion"))),
+            "tokens": tokens,
         }
 
     return Columns(
@@ -138,12 +142,6 @@ def _tunix_rows(rows: Cells) -> Columns:
         samples=[name or None for name in index_names(rows.steps("group_index"))],
         details=details,
     )
-
-
-def _tokens(prompt_ids: tuple[int, ...] | None, completion_ids: tuple[int, ...] | None) -> Tokens | None:
-    if prompt_ids is None or completion_ids is None:
-        return None
-    return Tokens(prompt_ids=prompt_ids, completion_ids=completion_ids, mask=(True,) * len(completion_ids))
 
 
 TUNIX = RowFormat(

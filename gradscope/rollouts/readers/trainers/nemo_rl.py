@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import compress
 from pathlib import Path
@@ -25,7 +26,7 @@ from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, filter_caveat, with_set_aside
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, numbers_of, step_numbers
-from gradscope.rollouts.run import Run, TrainerSettings
+from gradscope.rollouts.run import Run
 
 _NAMES = {"train/grad_norm": "grad_norm", "train/reward": "reward"}
 _CHECKPOINTS = ("step_*", "*/step_*", "results/*/step_*")
@@ -43,22 +44,16 @@ def with_nemo_rls(request: ReadRequest, run: Run) -> Run:
     roots = [folder, folder.parent, folder.parent.parent]
     metrics = _metrics(roots, quarantine := QuarantineLog())
     run = run if metrics else run.with_missing(NO_NORMS)
+    checkpoints = (of for root in roots for _, of in run_files.numbered_folders(root, _CHECKPOINTS))
+    settings = run_files.trainer_settings(request, "nemo-rl", (of / "config.yaml" for of in (*roots, *checkpoints)))
+    size, precision = settings.at("policy.train_micro_batch_size"), settings.at("policy.precision", "bfloat16")
     return replace(
         run,
         source=with_set_aside(run.source, quarantine),
         metrics=metrics,
-        settings=_settings(request, roots),
+        settings=run_files.in_precision(settings, precision, per_device_train_batch_size=size),
         **run_files.saved_weights(request, _LAYOUT, roots),
     )
-
-
-def _settings(request: ReadRequest, roots: list[Path]) -> TrainerSettings:
-    checkpoints = (folder for root in roots for _, folder in run_files.numbered_folders(root, _CHECKPOINTS))
-    settings = run_files.trainer_settings(
-        request, "nemo-rl", (folder / "config.yaml" for folder in (*roots, *checkpoints))
-    )
-    size, precision = settings.at("policy.train_micro_batch_size"), settings.at("policy.precision", "bfloat16")
-    return run_files.in_precision(settings, precision, per_device_train_batch_size=size)
 
 
 def _metrics(roots: list[Path], quarantine: QuarantineLog) -> run_files.Metrics:
@@ -117,18 +112,33 @@ def _rows(rows: Cells) -> Columns:
             contents[at] = [parse.text_of(text) for text in parse.list_of(_only(rows.cell("content", at)))]
         return contents[at]
 
-    def tokens_of(at: int) -> Tokens:
-        return _tokens({key: _only(rows.cell(key, at)) for key in (*_TEXTS, *_KEYS, "prev_logprobs")})
+    def tokens_of(at: int) -> Tokens:  # without the padding
+        cells = {key: _only(rows.cell(key, at)) for key in (*_TEXTS, *_KEYS, "prev_logprobs")}
+        length = parse.whole_number(cells["input_lengths"])
+        lists = [cells[key] for key in ("token_ids", "token_loss_mask", "generation_logprobs", "advantages")]
+        if length is None or not all(values is None or len(parse.list_of(values)) >= length for values in lists):
+            raise UnusableRowError(parse.NOT_ALIGNED)
+        ids, mask, logprobs, advantages = (None if of is None else parse.list_of(of)[:length] for of in lists)
+        trainers = parse.list_of(cells["prev_logprobs"])[:length]
+        tokens = parse.cut_sequence(ids, mask, logprobs=logprobs, advantages=advantages, trainer_logprobs=trainers)
+        if cells["sample_loss_mask"] == 0:  # the row has a reward, but no part in the loss
+            return replace(tokens, mask=(False,) * len(tokens.mask))
+        return tokens
 
     has_tokens = np.array([cell is not UNSET for cell in rows.column("token_ids")], dtype=np.bool_)
     about = _plain_tokens(rows) if has_tokens.any() else {}
     for at in np.flatnonzero(has_tokens).tolist() if len(about) < len(rows) else ():
         if at not in about:
-            about[at] = _about_tokens(partial(tokens_of, at))
+            about[at] = UNKNOWN, parse.NOT_ALIGNED, math.nan
+            with suppress(UnusableRowError):
+                tokens = tokens_of(at)
+                level = math.nan if tokens.advantage is None else tokens.advantage
+                about[at] = len(tokens.completion_ids), parse.digest(tokens.prompt_ids), level
     for at in np.flatnonzero(~has_tokens).tolist():
         about[at] = UNKNOWN, _digest_of_texts(tuple(texts_of(at)[:-1])), math.nan
     lengths, groups, levels = map(list, zip(*map(about.__getitem__, range(len(rows))), strict=True))
-    num_tokens, is_counted = np.array(lengths), [cell != 0 for cell in _only_items(rows.column("sample_loss_mask"))]
+    is_counted = [cell != 0 for cell in _only_items(rows.column("sample_loss_mask"))]
+    num_tokens, advantages = np.array(lengths), np.where(is_counted, levels, math.nan)
 
     def agents(chosen: list[int]) -> list[Any]:  # those of NeMo Gym
         return [parse.mapping_of(_only(cell)).get("name") for cell in rows.cells("agent_ref", chosen)]
@@ -145,11 +155,7 @@ def _rows(rows: Cells) -> Columns:
             parse.in_environment(agent, groups[at]) for at, agent in zip(chosen, agents(chosen), strict=True)
         ],
         texts=lambda chosen: ["\n".join(texts_of(at)[:-1]) for at in chosen],
-        numbers={
-            "reward": numbers_of(rewards),
-            "advantage": np.where(is_counted, levels, math.nan),
-            "num_tokens": num_tokens,
-        },
+        numbers={"reward": numbers_of(rewards), "advantage": advantages, "num_tokens": num_tokens},
         no_reward=lambda at: str(parse.parse_reward(parse.ABSENT if rewards[at] is UNSET else rewards[at])),
         is_odd=has_tokens & (num_tokens < 0),
         noted={
@@ -206,33 +212,8 @@ def _level(text: bytes, mask: list[Any], start: int, end: int) -> float:
     return levels.pop() if len(levels) == 1 else math.nan
 
 
-def _about_tokens(tokens_of: Callable[[], Tokens]) -> _AboutTokens:
-    try:
-        tokens = tokens_of()
-    except UnusableRowError:
-        return UNKNOWN, parse.NOT_ALIGNED, math.nan
-    level = math.nan if tokens.advantage is None else tokens.advantage
-    return len(tokens.completion_ids), parse.digest(tokens.prompt_ids), level
-
-
 _digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(function) for function in (parse.digest, parse.ids_digest))
 """Cached, since rollouts of a prompt are adjacent."""
-
-
-def _tokens(cells: Mapping[str, Any]) -> Tokens:
-    """One row's tokens, without the padding."""
-    length = parse.whole_number(cells.get("input_lengths"))
-    lists = {name: cells.get(name) for name in ("token_ids", "token_loss_mask", "generation_logprobs", "advantages")}
-    if length is None or not all(values is None or len(parse.list_of(values)) >= length for values in lists.values()):
-        raise UnusableRowError(parse.NOT_ALIGNED)
-    ids, mask, logprobs, advantages = (
-        None if values is None else parse.list_of(values)[:length] for values in lists.values()
-    )
-    trainer_logprobs = parse.list_of(cells.get("prev_logprobs"))[:length]
-    tokens = parse.cut_sequence(ids, mask, logprobs=logprobs, advantages=advantages, trainer_logprobs=trainer_logprobs)
-    if cells.get("sample_loss_mask") == 0:  # the row has a reward, but no part in the loss
-        return replace(tokens, mask=(False,) * len(tokens.mask))
-    return tokens
 
 
 def _only(cell: Any) -> Any:

@@ -99,19 +99,15 @@ def _settings(request: ReadRequest, folder: Path) -> TrainerSettings:
     return TrainerSettings(values={**parts, **settings.values}, origin=" and ".join(origins) or None)
 
 
-def _merge(folder: Path) -> str:
-    if any(folder.glob("*.safetensors")):
-        return f"Copy config.json and the tokenizer of the model that training started from into {folder}."
-    return (
-        "Keep weights as safetensors in the next run: weight_broadcast.type = filesystem writes broadcasts/step_N, to "
-        "which config.json of the first model must be copied."
-    )
-
-
 _LAYOUT = run_files.CheckpointLayout(
     patterns=("weights/step_*", "checkpoints/step_*", "broadcasts/step_*", "run_default/broadcasts/step_*"),
     inside=("weight", "weights", "hf"),
-    merge=_merge,
+    merge=lambda folder: (
+        f"Copy config.json and the tokenizer of the model that training started from into {folder}."
+        if any(folder.glob("*.safetensors"))
+        else "Keep weights as safetensors in the next run: weight_broadcast.type = filesystem writes "
+        "broadcasts/step_N, to which config.json of the first model must be copied."
+    ),
 )
 
 
@@ -130,13 +126,12 @@ def _exported(rows: Cells) -> Columns:
         except UnusableRowError as error:
             flaws.append((at, str(error)))
     rows, tokens = rows.chosen(list(usable)), list(usable.values())
-    pairs = zip(texts_in(rows.names("env_name")), tokens, strict=True)
-    group = [f"{environment}/{digest(of.prompt_ids)}" for environment, of in pairs]
+    environments = texts_in(rows.names("env_name"))
     return Columns(
         row=np.array(list(usable), dtype=np.int64),
         flaws=flaws,
         step=step_numbers([in_name if cell is UNSET else cell for cell in rows.column("step")]),
-        group=group,
+        group=[f"{name}/{digest(of.prompt_ids)}" for name, of in zip(environments, tokens, strict=True)],
         numbers={"reward": np.full(len(rows), np.nan)},
         no_reward=lambda _: None,
         details=lambda at: {"completion": "", "tokens": tokens[at]},
@@ -243,7 +238,6 @@ _ELSEWHERE = Reason(
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path holds prime-rl's traces of training."""
     files = _files(request.path, "all") or _files(request.path, "effective")
     return bool(stream_files(request.path)) or (bool(files) and not any(map(episodes.is_standalone, peek(files[0]))))
 

@@ -65,7 +65,13 @@ class AgentTrace(Struct, frozen=True, kw_only=True):
 def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
     """The text and tokens of a trace; of one that branches, the text of the last branch that was trained on."""
     nodes = nodes_of(trace)
-    leaves = _trained_leaves(nodes)
+    links = [list(map(parse.mapping_of, parse.list_of(node.get("semantic_parents")))) for node in nodes]
+    resumed = {link.get("node") for of_node in links for link in of_node if link.get("type") == "compaction"}
+    leaves = [  # of branches that were trained on; of attempts to compact the context only those resumed from
+        leaf
+        for leaf in leaves_of(nodes)
+        if leaf in resumed or all(link.get("type") != "compaction_attempt" for link in links[leaf])
+    ]
     path = [nodes[at] for at in path_to(leaves[-1], nodes)] if leaves else []
     sampled = next((at for at, node in enumerate(path) if node.get("sampled") is True), len(path))
     messages = [node.get("message") for node in path]
@@ -98,29 +104,13 @@ def path_to(leaf: int, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
     return path[::-1]
 
 
-def _trained_leaves(nodes: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The leaves of branches that were trained on; of attempts to compact the context only those resumed from."""
-    resumed = {link.get("node") for node in nodes for link in _links(node) if link.get("type") == "compaction"}
-    return [
-        leaf
-        for leaf in leaves_of(nodes)
-        if leaf in resumed or all(link.get("type") != "compaction_attempt" for link in _links(nodes[leaf]))
-    ]
-
-
-def _links(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [parse.mapping_of(link) for link in parse.list_of(node.get("semantic_parents"))]
-
-
 def _text(message: Any) -> str:
     return parse.text_of([message]) if isinstance(message, Mapping) and "role" in message else parse.text_of(message)
 
 
 def _sequences(leaves: Sequence[int], nodes: Sequence[Mapping[str, Any]]) -> tuple[Tokens, ...]:
-    """The tokens of each branch that sampled tokens of its own; those before a fork count in its first branch.
-
-    Empty where the tokens of one branch are damaged, since a part would pass for all.
-    """
+    """The tokens of each branch that sampled tokens of its own; those before a fork count in its first branch."""
+    # Empty where the tokens of one branch are damaged, since a part would pass for all.
     sequences: list[Tokens] = []
     counted: set[int] = set()
     for leaf in leaves:
@@ -396,15 +386,11 @@ def episode_of(line: Mapping[str, Any]) -> Episode:
 
 def _as_declared(cell: Any, kind: Any) -> Any:
     cells = cell if type(cell) is dict else {}
-    makers = _makers(kind)
+    makers = [(declared.name, _maker(declared.type)) for declared in fields(kind)]
     return kind(**{name: make(cells[name]) if make else cells[name] for name, make in makers if name in cells})
 
 
 @cache
-def _makers(kind: Any) -> list[tuple[str, Callable[[Any], Any] | None]]:
-    return [(declared.name, _maker(declared.type)) for declared in fields(kind)]
-
-
 def _maker(kind: Any) -> Callable[[Any], Any] | None:
     of = get_args(kind)
     if get_origin(kind) is list:
@@ -451,6 +437,8 @@ def columns_of(
         line, trace = rollouts[at].line, trace_at(at)
         if trace.earlier:
             note(SEVERAL)
+        policy = parse.mapping_of(parse.mapping_of(parse.mapping_of(line.get("run")).get("work")).get("policy"))
+        first, last = parse.whole_number(policy.get("start")), parse.whole_number(policy.get("end"))
         return {
             "prompt": trace.prompt,
             "completion": trace.completion,
@@ -458,8 +446,13 @@ def columns_of(
             "status": "error" if line.get("ok") is False else "unknown",
             "tokens": trace.tokens,
             "earlier": trace.earlier,
-            "policy_versions": _policy_versions(line),
+            "policy_versions": None if first is None or last is None or first > last else (first, last),
         }
+
+    def no_reward(at: int) -> str:
+        scores = rollouts[at].trace.rewards.values()
+        cells = [cell for entry in scores for cell in (entry.score, entry.weight)] or [parse.ABSENT]
+        return next((why for why in map(parse.parse_reward, cells) if isinstance(why, str)), BROKEN_REWARD)
 
     return Columns(
         step=step,
@@ -468,16 +461,9 @@ def columns_of(
         prompts=lambda rows: [rollouts[at].prompt_id for at in rows],
         texts=lambda rows: [rollouts[at].prompt for at in rows],
         numbers=numbers,
-        no_reward=lambda at: _no_reward(rollouts[at].trace.rewards),
+        no_reward=no_reward,
         details=details,
     )
-
-
-def _policy_versions(episode: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The versions of the weights that an episode began and ended with, counted in updates; None for other cells."""
-    policy = parse.mapping_of(parse.mapping_of(parse.mapping_of(episode.get("run")).get("work")).get("policy"))
-    start, end = parse.whole_number(policy.get("start")), parse.whole_number(policy.get("end"))
-    return (start, end) if start is not None and end is not None and 0 <= start <= end else None
 
 
 def _rewards_of(scored: Sequence[Mapping[str, _Score]]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
@@ -499,25 +485,15 @@ def _rewards_of(scored: Sequence[Mapping[str, _Score]]) -> tuple[NDArray[np.floa
     return total, columns
 
 
-def _no_reward(scored: Mapping[str, _Score]) -> str:
-    """Why scores add up to no reward."""
-    cells = [cell for entry in scored.values() for cell in (entry.score, entry.weight)] or [parse.ABSENT]
-    reasons = (why for why in map(parse.parse_reward, cells) if isinstance(why, str))
-    return next(reasons, BROKEN_REWARD)
-
-
 def in_no_loss(trace: AgentTrace) -> AgentTrace:
     """A trace none of whose tokens was trained on."""
-    return replace(
-        trace,
-        tokens=None if trace.tokens is None else _without_loss(trace.tokens),
-        earlier=tuple(map(_without_loss, trace.earlier)),
-    )
-
-
-def _without_loss(tokens: Tokens) -> Tokens:
-    num_tokens = len(tokens.mask)
-    return replace(tokens, mask=(False,) * num_tokens, token_advantages=(0.0,) * num_tokens)
+    sequences = () if trace.tokens is None else (*trace.earlier, trace.tokens)
+    sizes = [len(tokens.mask) for tokens in sequences]
+    masked = [
+        replace(tokens, mask=(False,) * size, token_advantages=(0.0,) * size)
+        for tokens, size in zip(sequences, sizes, strict=True)
+    ]
+    return replace(trace, tokens=masked[-1], earlier=tuple(masked[:-1])) if masked else trace
 
 
 class EpisodeLayout(Struct, frozen=True, kw_only=True):

@@ -90,7 +90,16 @@ class Annotations(Struct, frozen=True, kw_only=True):
         leaves = episodes.leaves_of(nodes)
         for branch, stream, values in self.streams.get(name, ()):
             if 0 <= branch < len(leaves):
-                _spread_over([nodes[at] for at in episodes.path_to(leaves[branch], nodes)], stream, values)
+                start = 0
+                for node in (nodes[at] for at in episodes.path_to(leaves[branch], nodes)):
+                    end = start + len(list_of(node.get("token_ids")))
+                    if end > len(values):
+                        break
+                    flagged = zip(values[start:end], list_of(node.get("mask")), strict=False)
+                    sampled = [value for value, flag in flagged if flag]
+                    if sampled and None not in sampled:
+                        node[stream] = sampled
+                    start = end
         info = {**mapping_of(trace.get("info")), **self.info.get(name, {})}
         return {**trace, "info": info, "nodes": nodes}
 
@@ -172,7 +181,12 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_who
                 else:
                     learned = mapping_of(odd.row.get("info"))
                     info.setdefault(name, {}).update(learned)
-                    streams.setdefault(name, []).extend(_streams_in(odd.row))
+                    branches = [
+                        of for of in map(mapping_of, list_of(odd.row.get("branches"))) if type(of.get("index")) is int
+                    ]
+                    streams.setdefault(name, []).extend(
+                        (of["index"], key, of[key]) for of in branches for key in STREAMS if list_of(of.get(key))
+                    )
                     if "ship" in learned:
                         ships.append((odd.at, hash(name), step_in(mapping_of(learned["ship"])), None))
             num_lines += len(bounds) - 1
@@ -192,25 +206,6 @@ def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_who
         info=info,
         streams=streams,
     )
-
-
-def _streams_in(row: Mapping[str, Any]) -> Iterable[tuple[int, str, list[Any]]]:
-    for branch in map(mapping_of, list_of(row.get("branches"))):
-        if type(branch.get("index")) is int:
-            yield from ((branch["index"], name, branch[name]) for name in STREAMS if list_of(branch.get(name)))
-
-
-def _spread_over(path: Iterable[dict[str, Any]], name: str, values: Sequence[Any]) -> None:
-    """Give each node its part of a branch's values, one for each sampled token, where none of them is null."""
-    start = 0
-    for node in path:
-        end = start + len(list_of(node.get("token_ids")))
-        if end > len(values):
-            return
-        sampled = [value for value, flag in zip(values[start:end], list_of(node.get("mask")), strict=False) if flag]
-        if sampled and None not in sampled:
-            node[name] = sampled
-        start = end
 
 
 _SENT, _TRAINED = "\0sent", "\0trained"
@@ -382,7 +377,8 @@ _AGAIN = Reason("rollouts_missing", "a restart trained on this step again, and t
 def stream_files(path: Path) -> tuple[Path, ...]:
     """The chunks of a stream of training episodes, in order; empty where the path holds no such stream."""
     files = _chunks(files_like(path, *(f"{folder}/{_CHUNK}" for folder in _FOLDERS)))
-    return files if any(any(map(_is_of_training, peek(file))) for file in files[:2]) else ()
+    rows = [row for file in files[:2] for row in peek(file) if isinstance(row.get("traces"), list)]
+    return files if any(mapping_of(row.get("run")).get("type") == "train" for row in rows) else ()
 
 
 def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: bool) -> Run:
@@ -427,10 +423,6 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
         **dict.fromkeys(annotations.trained_again, _AGAIN),
     }
     return replace(run, notes=dict(sorted(notes.items())))
-
-
-def _is_of_training(row: Mapping[str, Any]) -> bool:
-    return isinstance(row.get("traces"), list) and mapping_of(row.get("run")).get("type") == "train"
 
 
 def _chunks(files: Iterable[Path]) -> tuple[Path, ...]:

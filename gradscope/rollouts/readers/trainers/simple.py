@@ -86,6 +86,12 @@ _STEP_FILE = re.compile(r"^([0-9]+)\.parquet$")
 
 def _art_rows(rows: Cells) -> Columns:
     step = parse.number_in_name(_STEP_FILE, rows.path)
+    metrics = list[Any]()  # which ART writes as JSON
+    for cell in rows.cells("metrics"):
+        try:
+            metrics.append(parse_json(cell))
+        except (AttributeError, TypeError, ValueError):
+            metrics.append(None)
 
     def prompts(chosen: list[int]) -> list[str]:
         pairs = zip(rows.cells("messages", chosen), rows.cells("group_metadata", chosen), strict=True)
@@ -97,7 +103,7 @@ def _art_rows(rows: Cells) -> Columns:
         group=rows.names("group_index"),
         no_group="group_index is missing",
         prompts=prompts,
-        numbers={"reward": rows.numbers("reward"), **rewards_of(list(map(_document, rows.cells("metrics"))))},
+        numbers={"reward": rows.numbers("reward"), **rewards_of(metrics)},
         no_reward=partial(rows.no_reward, "reward"),
         **_of_conversations(rows),
     )
@@ -112,15 +118,6 @@ def _of_conversations(rows: Cells) -> dict[str, Any]:
 
     texts = partial(rows.cells, "messages")
     return {"texts": lambda chosen: [parse.cut_conversation(cell).prompt for cell in texts(chosen)], "details": details}
-
-
-def _document(text: Any) -> Mapping[str, Any] | None:
-    """The JSON object in a cell, as ART writes its metrics; None where the cell holds none."""
-    try:
-        document = parse_json(text)
-    except (AttributeError, TypeError, ValueError):
-        return None
-    return document if isinstance(document, dict) else None
 
 
 _ART_KEYS = ("group_index", "group_metadata", "messages", "metrics", "reward")
@@ -179,10 +176,9 @@ RAGEN = RowFormat(
 
 def _rlinf_rows(cells: Cells) -> Columns:
     rows = cells.with_entries(("data.prompt", "data.accepted", "data.completion"))
-    group = rows.prompt_ids("data.prompt")
     return Columns(
         step=np.zeros(len(rows), dtype=np.int64),
-        group=group,
+        group=rows.prompt_ids("data.prompt"),
         no_group="data.prompt is missing",
         texts=lambda chosen: list(map(parse.text_of, rows.cells("data.prompt", chosen))),
         numbers={"reward": rows.numbers("data.accepted")},
@@ -349,11 +345,7 @@ def _trackio_rows(traces: Cells, *, run: str) -> Columns:
         group=groups,
         no_group="metadata.group_id is missing",
         prompts=lambda firsts: [text or groups[at] for text, at in zip(texts(firsts), firsts, strict=True)],
-        numbers={
-            "reward": rows.numbers("metadata.reward"),
-            "advantage": rows.numbers("metadata.advantage"),
-            **functions,
-        },
+        numbers={name: rows.numbers(f"metadata.{name}") for name in ("reward", "advantage")} | functions,
         no_reward=partial(rows.no_reward, "metadata.reward"),
         flaw=partial(rows.flaw_of_advantage, "metadata.advantage"),
         **conversations,
@@ -431,6 +423,14 @@ _TRACE_KEYS = ("step", "prompt_idx", "reward", "advantage", "finish_reason")
 _TRACE_TOKENS = ("prompt_tokens", "response_tokens", "logprobs")
 
 
+def _id_of_tokens(text: bytes) -> str:
+    """The id of a prompt from the JSON of its tokens; "" where that is no list of tokens."""
+    if parse.num_ids(text) >= 0:
+        return parse.ids_digest(text)
+    ids = parse.token_ids(json.loads(text))
+    return "" if ids is None else parse.digest(ids)
+
+
 def _open_instruct_rows(
     rows: Cells, *, mixed: frozenset[int] | None = None, of_odd_rows: _Prompts | None = None
 ) -> Columns:
@@ -440,7 +440,8 @@ def _open_instruct_rows(
     of_row = names_of_runs([prompts], lambda firsts: [_id_of_tokens(text) for (text,) in firsts])
     responses, logprobs = parse.jsons_of(responses), parse.jsons_of(logprobs)
     lengths, numbers = parse.nums_ids(responses), {name: rows.numbers(name) for name in ("reward", "advantage")}
-    is_logged = np.array([text != b"null" for text in logprobs])
+    is_unlike = np.array([text != b"null" for text in logprobs]) & (parse.flat_lengths(logprobs) != lengths)
+    is_odd = (lengths < 0) | is_unlike | [not prompt for prompt in of_row]
     if mixed is None:
         groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
     elif not mixed:
@@ -452,7 +453,16 @@ def _open_instruct_rows(
     def details(at: int) -> dict[str, Any]:
         if of_odd_rows is not None and of_row[at]:
             of_odd_rows[int(steps[at]), indices[at]].add(of_row[at])
-        return {"completion": "", "tokens": _open_instruct_tokens({key: rows.cell(key, at) for key in _TRACE_TOKENS})}
+        cells = [rows.cell(key, at) for key in _TRACE_TOKENS]
+        prompt, response, logged = parse.token_ids(cells[0]), parse.token_ids(cells[1]), cells[2]
+        if prompt is None or response is None:
+            raise UnusableRowError(parse.NOT_IDS)
+        size = len(response)
+        if logged is not None and not (isinstance(logged, list) and len(logged) == size):
+            raise UnusableRowError(parse.NOT_ALIGNED)
+        of_tokens = parse.numbers(logged, size)
+        tokens = Tokens(prompt_ids=prompt, completion_ids=response, mask=(True,) * size, logprobs=of_tokens)
+        return {"completion": "", "tokens": tokens}
 
     return Columns(
         step=steps,
@@ -461,34 +471,9 @@ def _open_instruct_rows(
         prompts=lambda chosen: [of_row[at] for at in chosen],
         numbers={**numbers, "num_tokens": lengths, "truncated": rows.truncated("finish_reason")},
         no_reward=partial(rows.no_reward, "reward"),
-        is_odd=(lengths < 0)
-        | (is_logged & (parse.flat_lengths(logprobs) != lengths))
-        | [not prompt for prompt in of_row],
+        is_odd=is_odd,
         details=details,
         flaw=partial(rows.flaw_of_advantage, "advantage"),
-    )
-
-
-def _id_of_tokens(text: bytes) -> str:
-    """The id of a prompt from the JSON of its tokens; "" where that is no list of tokens."""
-    if parse.num_ids(text) >= 0:
-        return parse.ids_digest(text)
-    ids = parse.token_ids(json.loads(text))
-    return "" if ids is None else parse.digest(ids)
-
-
-def _open_instruct_tokens(cells: Mapping[str, Any]) -> Tokens:
-    prompt, response = parse.token_ids(cells["prompt_tokens"]), parse.token_ids(cells["response_tokens"])
-    if prompt is None or response is None:
-        raise UnusableRowError(parse.NOT_IDS)
-    logprobs = cells["logprobs"]
-    if logprobs is not None and not (isinstance(logprobs, list) and len(logprobs) == len(response)):
-        raise UnusableRowError(parse.NOT_ALIGNED)
-    return Tokens(
-        prompt_ids=prompt,
-        completion_ids=response,
-        mask=(True,) * len(response),
-        logprobs=parse.numbers(logprobs, len(response)),
     )
 
 

@@ -128,17 +128,16 @@ def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
 _EVALUATION = re.compile(r"eval_[0-9]+\.pt$")
 
 
-def _is_pickle(file: Path) -> bool:
-    """Whether a file is a bare pickle, as older versions wrote, and not a zip, which may be cut off."""
+def _is_archive(file: Path) -> bool:
+    """Whether a file is no bare pickle, as older versions wrote, but a zip, which may be cut off."""
     with open_file(file) as stream:
-        return stream.read(1) == b"\x80"
+        return stream.read(1) != b"\x80"
 
 
 def _holds_samples(file: Path) -> bool:
-    try:
+    with suppress(InputError):
         return isinstance(parse.mapping_of(read_archive(file)).get("samples"), list)
-    except InputError:
-        return False
+    return False
 
 
 def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
@@ -163,7 +162,7 @@ FORMAT = RowFormat(
     looks_for="rollout_data/<step>.pt with samples (slime)",
     title="slime rollouts",
     patterns=("rollout_data/*[0-9].pt", "*[0-9].pt"),
-    keeps_file=lambda file: _EVALUATION.search(file.name) is None and not _is_pickle(file),
+    keeps_file=lambda file: _EVALUATION.search(file.name) is None and _is_archive(file),
     recognizes_file=_holds_samples,
     rows_of=_rows_of,
     survey=_survey_rewards,
@@ -228,7 +227,15 @@ def _miles_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 
 def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
-    sequences = [_with_all_leaves(cells) for cells in rows.rows]
+    sequences = list[tuple[Tokens, ...] | str]()  # none where one is missing; why where one contradicts itself
+    for cells in rows.rows:
+        columns, own_rows = cells["columns"], cells["token_rows"]
+        is_whole = columns is not None and len(own_rows) >= cells["num_leaves"]
+        tables = [columns.slice(at, 1).to_pylist()[0] for at in own_rows] if is_whole else []
+        try:
+            sequences.append(tuple(map(logged_tokens, tables)))
+        except UnusableRowError as error:  # the sample stays in its group
+            sequences.append(str(error))
     usable = [of_row if isinstance(of_row, tuple) else () for of_row in sequences]
     several = [cells["num_leaves"] > 1 or len(of_row) > 1 for cells, of_row in zip(rows.rows, usable, strict=True)]
 
@@ -241,17 +248,6 @@ def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
 
     noted = {_NO_COLUMNS: np.array([cells["columns"] is None for cells in rows.rows]), SEVERAL: np.array(several)}
     return _sample_columns(rows, part=part, index=_INDEX, details=details, flaw=flaw, noted=noted)
-
-
-def _with_all_leaves(sample: Mapping[str, Any]) -> tuple[Tokens, ...] | str:
-    """A sample's sequences; none where one is missing; why where one contradicts itself: it then stays in its group."""
-    columns, own_rows = sample["columns"], sample["token_rows"]
-    if columns is None or len(own_rows) < sample["num_leaves"]:
-        return ()
-    try:
-        return tuple(logged_tokens(columns.slice(at, 1).to_pylist()[0]) for at in own_rows)
-    except UnusableRowError as error:
-        return str(error)
 
 
 MILES = RowFormat(

@@ -84,9 +84,16 @@ def _read(request: ReadRequest) -> Run:
     quarantine = QuarantineLog()
     state, state_files, several = _logged(run, quarantine)
     settings = with_card(read_trainer_settings(request.run_config), run)
-    training, evaluation = trl_files.split_training(
-        _readable(paths, state, quarantine, in_full=not request.rewards_only), state, settings
-    )
+    files, errors = list[trl_files.StepFile](), list[InputError]()
+    for path in paths:  # one after the other: threads wait for each other, and took longer on two cores
+        try:
+            files.append(trl_files.read_step_file(path, state.reward_names, in_full=not request.rewards_only))
+        except InputError as error:  # a damaged one does not affect other steps
+            errors.append(error)
+            quarantine.add_unreadable(error)
+    if not files:
+        raise errors[0]
+    training, evaluation = trl_files.split_training(files, state, settings)
     if not training:
         text = f"Every file of completions in {request.path} holds evaluation rows."
         raise InputError(text, hint=trl_files.LOG_ELSEWHERE)
@@ -95,7 +102,12 @@ def _read(request: ReadRequest) -> Run:
     training, blocks = _whole_blocks(training, functions.weights, state, side_ids, settings, quarantine)
     sizes, cut = trl_groups.group_sizes(blocks, settings)
     table = trl_groups.table_of_blocks(blocks, sizes)
-    _set_aside(training, blocks, functions.weights, quarantine)
+    # Rows without a reward, and others without a finite advantage, are counted and stay in their groups.
+    why = SHARED_NAME if any(map(math.isnan, functions.weights.values())) else NO_REWARD
+    for file, block in zip(training, blocks, strict=True):
+        lacks = ~np.isfinite(block.rewards)
+        for row in np.flatnonzero(lacks | file.is_broken).tolist():
+            quarantine.add(why if lacks[row] else BROKEN_ADVANTAGE, f"{file.path}:{row + 1}")
 
     def at(step: int) -> list[RolloutGroup]:
         rows = [row for file in training if file.step == step for row in trl_files.rows_in(file.path)]
@@ -110,6 +122,9 @@ def _read(request: ReadRequest) -> Run:
         return request.model or find_base(adapter, run)
 
     weights = with_initial(find_checkpoints(run, base_of, damaged_weights), request.initial, base_of)
+    bases = dict.fromkeys(ref.base for ref in weights if ref.base is not None)
+    model = None if request.model is None else Path(request.model)
+    trained = (ref.path for ref in weights if ref.num_updates > 0)  # the trainer saves its tokenizer with each
     where = "tables on W&B" if paths[0].suffix == ".json" else "output_dir"
     read_files = (*paths, *state_files, request.run_config, request.completion_ids)
     source = Source(
@@ -131,7 +146,7 @@ def _read(request: ReadRequest) -> Run:
         settings=settings,
         weights=weights,
         damaged_weights=damaged_weights,
-        tokenizer=_find_tokenizer(run, request, weights),
+        tokenizer=find_tokenizer(*trained, run, request.initial, *map(Path, bases), model),
         notes=trl_files.step_notes(training, evaluation, state, settings),
         windows=trl_files.windows(training, state),
         repeats=repeats(training, settings),
@@ -176,22 +191,6 @@ def _whole_blocks(
     return [file for file, _ in pairs], [block for _, block in pairs]
 
 
-def _readable(
-    paths: Sequence[Path], state: trl_files.TrlState, quarantine: QuarantineLog, *, in_full: bool
-) -> list[trl_files.StepFile]:
-    """The readable files of completions; a damaged one is set aside and does not affect other steps."""
-    files, errors = list[trl_files.StepFile](), list[InputError]()
-    for path in paths:  # one after the other: threads wait for each other, and took longer on two cores
-        try:
-            files.append(trl_files.read_step_file(path, state.reward_names, in_full=in_full))
-        except InputError as error:
-            errors.append(error)
-            quarantine.add_unreadable(error)
-    if not files:
-        raise errors[0]
-    return files
-
-
 def _block(
     file: trl_files.StepFile, weights: Mapping[str, float], state: trl_files.TrlState, side_ids: SideIds
 ) -> trl_groups.Block:
@@ -223,20 +222,6 @@ def _side_ids(request: ReadRequest, files: Sequence[trl_files.StepFile]) -> Side
     return side_ids
 
 
-def _set_aside(
-    files: Sequence[trl_files.StepFile],
-    blocks: Sequence[trl_groups.Block],
-    weights: Mapping[str, float],
-    quarantine: QuarantineLog,
-) -> None:
-    """Count rows without a reward, and others without a finite advantage; they stay in their groups."""
-    why = SHARED_NAME if any(map(math.isnan, weights.values())) else NO_REWARD
-    for file, block in zip(files, blocks, strict=True):
-        lacks = ~np.isfinite(block.rewards)
-        for at in np.flatnonzero(lacks | file.is_broken).tolist():
-            quarantine.add(why if lacks[at] else BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")
-
-
 def _left_out(training: Sequence[trl_files.StepFile], evaluation: Sequence[trl_files.StepFile]) -> Iterator[str]:
     if evaluation:
         steps = ", ".join(str(file.step) for file in evaluation)
@@ -265,13 +250,6 @@ def _missing(
         )
     if not any(ref.num_updates == 0 for ref in weights):
         yield "The weights before the first update are not in the folder: give them with --initial, as to `rank`."
-
-
-def _find_tokenizer(run: Path, request: ReadRequest, weights: Sequence[WeightsRef]) -> Path | None:
-    bases = {weights.base: None for weights in weights if weights.base is not None}
-    model = None if request.model is None else Path(request.model)
-    trained = (ref.path for ref in weights if ref.num_updates > 0)  # the trainer saves its tokenizer with each
-    return find_tokenizer(*trained, run, request.initial, *map(Path, bases), model)
 
 
 def trl_version(run: Path) -> str | None:
@@ -355,8 +333,15 @@ def _read_swift(request: ReadRequest) -> Run:
                     lines.count_rollouts(-len(line.columns["step"]), num_lines=0)
                     continue
                 before = content
-                batches.append(_batch_of(line, weights, in_full=not request.rewards_only))
-                _set_aside_of(line, batches[-1], quarantine)
+                batch = _batch_of(line, weights, in_full=not request.rewards_only)
+                batches.append(batch)
+                # Rows to which no function applies, or whose sum or advantage is not finite, stay in their groups.
+                for at in np.flatnonzero(~np.isfinite(batch.rewards + batch.advantages)).tolist():
+                    if not math.isfinite(reward := batch.rewards[at]):
+                        why = str(parse.parse_reward(parse.ABSENT if math.isnan(reward) else math.inf))
+                        quarantine.add(why, line.location)
+                    elif parse.is_not_finite(line.columns["advantages"][at]):
+                        quarantine.add(BROKEN_ADVANTAGE, line.location)
                 spans.add(number, row.number - 1, (), [Span(step=line.step, start=row.start, end=row.end, line=0)])
     if weights is None:
         raise InputError(f"{request.path} has no line of completions.", hint="Train with --log_completions true.")
@@ -440,35 +425,19 @@ def _swift_weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, fl
 def _batch_of(line: _Line, weights: Mapping[str, float], *, in_full: bool) -> trl_groups.Block:
     absent = (None,) * len(line.columns["step"])
     functions = {name: numbers_of(line.columns.get(name, absent)) for name in weights}
+    prompts, of_text = line.columns["prompt"], {str}.issuperset(map(type, line.columns["prompt"]))
+    numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))} if of_text else {}
+    of_row = np.fromiter(map(numbers.__getitem__, prompts), np.int64) if of_text else np.arange(len(prompts))
+    different, id_of = (list(numbers), parse.prompt_text_id) if of_text else (prompts, parse.digest)
     is_measured = in_full and trl_files.OF_TOKENS.isdisjoint(line.columns)
     return trl_groups.Block(
         location=line.location,
         step=line.step,
-        prompts=_swift_prompts(line.columns["prompt"]),
+        prompts=trl_files.RowPrompts.of(different, of_row, id_of),
         rewards=trl_groups.scalar_rewards(functions, weights),
         functions=functions,
         advantages=numbers_of(line.columns["advantages"]),
         completions=completion_columns(list(map(parse.text_of, line.columns["completion"]))) if is_measured else {},
-    )
-
-
-def _set_aside_of(line: _Line, batch: trl_groups.Block, quarantine: QuarantineLog) -> None:
-    """Count rows to which no function applies, or whose sum or advantage is not finite; they stay in their groups."""
-    for at in np.flatnonzero(~np.isfinite(batch.rewards + batch.advantages)).tolist():
-        reward = batch.rewards[at]
-        if not math.isfinite(reward):
-            why = str(parse.parse_reward(parse.ABSENT if math.isnan(reward) else math.inf))
-            quarantine.add(why, line.location)
-        elif parse.is_not_finite(line.columns["advantages"][at]):
-            quarantine.add(BROKEN_ADVANTAGE, line.location)
-
-
-def _swift_prompts(prompts: Sequence[Any]) -> trl_files.RowPrompts:
-    if not {str}.issuperset(map(type, prompts)):
-        return trl_files.RowPrompts.of(prompts, np.arange(len(prompts)), parse.digest)
-    numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
-    return trl_files.RowPrompts.of(
-        list(numbers), np.fromiter(map(numbers.__getitem__, prompts), np.int64), parse.prompt_text_id
     )
 
 

@@ -149,11 +149,7 @@ def read_step_file(path: Path, functions: Sequence[str] = (), *, in_full: bool =
 
 
 def _saved_table(path: Path) -> pa.Table:
-    """The table of completions that TRL logs to W&B, with steps as numbers; of a broken row nothing but null.
-
-    Raises:
-        InputError: It is no such table.
-    """
+    """The table of completions that TRL logs to W&B, with steps as numbers; of a broken row nothing but null."""
     rows: Sequence[Any] = ()
     with suppress(ValueError):
         rows = table_rows(parse.mapping_of(read_json(path))) or ()
@@ -360,29 +356,25 @@ def _micro_batches(settings: TrainerSettings) -> tuple[int, int] | None:
     return (generation, update) if isinstance(generation, int) and isinstance(update, int) and update >= 1 else None
 
 
-def _note(generation: int, update: int) -> Reason | None:
-    """Why a file's rollouts are not those of its update; None where they are."""
-    if generation > update:
-        return Reason(
-            "batch_split",
-            f"One generation serves {generation} micro-batches and an update takes {update}: the update of this step "
-            "saw a part of these rollouts, and the log does not say which",
-        )
-    if generation < update:
-        return Reason(
-            "rollouts_missing",
-            f"An update takes {update} micro-batches and one generation serves {generation}: the file holds the last "
-            "generation of this step only",
-        )
-    return None
-
-
 def step_notes(
     training: Sequence[StepFile], evaluation: Sequence[StepFile], state: TrlState, settings: TrainerSettings
 ) -> dict[int, Reason]:
     """Step -> why a file's rollouts are not, or may not be, those of its update; steps without doubt are absent."""
     batches = _micro_batches(settings)
-    notes = {file.step: _guess(file, state) if batches is None else _note(*batches) for file in training}
+    note, (generation, update) = None, batches or (0, 0)
+    if generation > update:
+        text = (
+            f"One generation serves {generation} micro-batches and an update takes {update}: the update of this step "
+            "saw a part of these rollouts, and the log does not say which"
+        )
+        note = Reason("batch_split", text)
+    elif generation < update:
+        text = (
+            f"An update takes {update} micro-batches and one generation serves {generation}: the file holds the last "
+            "generation of this step only"
+        )
+        note = Reason("rollouts_missing", text)
+    notes = {file.step: _guess(file, state) if batches is None else note for file in training}
     served = {step for file in training for step in file.repeated_at}
     notes |= {file.step: _OVERWRITTEN for file in evaluation if file.step in state.metrics and file.step not in served}
     return {step: note for step, note in notes.items() if note is not None}

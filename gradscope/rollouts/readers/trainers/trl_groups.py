@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import compress, count
+from itertools import compress, count, takewhile
 from typing import Any
 
 import numpy as np
@@ -115,21 +115,18 @@ def table_of_blocks(blocks: Sequence[Block], sizes: Sequence[int]) -> RewardTabl
         of_block = np.fromiter(map(codes.__getitem__, block.prompts.ids), np.int64, len(block.prompts.ids))
         texts += compress(block.prompts.texts, of_block >= len(texts))
         prompts.append(of_block[block.prompts.of_row[::size]])
-    columns = {
-        name: np.concatenate([getattr(block, field) for block in blocks])
-        for name, field in (("reward", "rewards"), ("advantage", "advantages"))
-    }
-    columns["reward"] = np.where(np.isfinite(columns["reward"]), columns["reward"], math.nan)
-    columns |= {
-        REWARD + name: np.concatenate([block.functions[name] for block in blocks]) for name in blocks[0].functions
-    }
-    columns["num_tokens"] = np.concatenate(
-        [np.full(len(block.prompts), UNKNOWN) if (n := block.num_tokens) is None else n for block in blocks]
-    )
-    if all(block.completions for block in blocks):
-        columns |= {
-            name: np.concatenate([block.completions[name] for block in blocks]) for name in blocks[0].completions
+    of_blocks: list[dict[str, NDArray[Any]]] = [
+        {
+            "reward": np.where(np.isfinite(block.rewards), block.rewards, math.nan),
+            "advantage": block.advantages,
+            **{REWARD + name: values for name, values in block.functions.items()},
+            "num_tokens": np.full(len(block.prompts), UNKNOWN) if block.num_tokens is None else block.num_tokens,
+            **block.completions,
         }
+        for block in blocks
+    ]
+    names = [name for name in of_blocks[0] if all(name in of_block for of_block in of_blocks)]
+    columns = {name: np.concatenate([of_block[name] for of_block in of_blocks]) for name in names}
     return RewardTable.of_columns(
         columns,
         step=step.astype(np.int64),
@@ -152,6 +149,11 @@ def groups_with_rows(
         start, size = int(table.starts[group_index] - table.starts[first]), int(table.size[group_index])
         begin = table.starts[group_index]
         of_group = slice(begin, begin + size)
+        sampled = list[tuple[bool, ...] | None]()  # by the first column with a mask
+        for row in rows[start : start + size]:
+            lists = (cell for cell in map(row.get, masks) if isinstance(cell, list))
+            fitting = (cell for cell in lists if all(type(part) in (int, bool) and part in (0, 1) for part in cell))
+            sampled.append(next((tuple(map(bool, cell)) for cell in fitting), None))
         rewards = _none_for_nan(table.reward[of_group])
         advantages = _none_for_nan(np.full(size, math.nan) if table.advantage is None else table.advantage[of_group])
         functions = {name: _none_for_nan(values[of_group]) for name, values in table.rewards.items()}
@@ -165,7 +167,7 @@ def groups_with_rows(
                 messages=parse_messages(row["prompt"]),
                 prompt_ids=token_ids(row.get("prompt_ids")),
                 completion_ids=ids.get(start + sample) or token_ids(row.get("completion_ids")),
-                mask=_logged_mask(row, masks),
+                mask=sampled[sample],
                 logprobs=_logged_logprobs(row, "sampling_logprobs"),
                 trainer_logprobs=_logged_logprobs(row, "old_per_token_logps"),
                 reward=rewards[sample],
@@ -181,15 +183,6 @@ def groups_with_rows(
 
 def _none_for_nan(numbers: np.ndarray) -> list[float | None]:
     return [None if math.isnan(number) else number for number in numbers.tolist()]
-
-
-def _logged_mask(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[bool, ...] | None:
-    """Which completion tokens the policy sampled, from the first column with a mask; None: all."""
-    for column in columns:
-        mask = row.get(column)
-        if isinstance(mask, list) and all(type(part) in (int, bool) and part in (0, 1) for part in mask):
-            return tuple(bool(part) for part in mask)
-    return None
 
 
 def _logged_logprobs(row: Mapping[str, Any], column: str) -> tuple[float, ...] | None:
@@ -216,11 +209,9 @@ def _runs(indices: NDArray[np.int64]) -> list[int]:
 
 @np.errstate(over="ignore", invalid="ignore")  # rewards near the largest float
 def _explains(block: Block, size: int) -> bool:
-    """Whether advantages are a positive multiple of reward minus mean within every block of this size.
-
-    Holds for every group-centered formulation, whatever it divides by. A block too large mixes two means; one too small
-    is not centered. A block with a missing reward is no evidence.
-    """
+    """Whether advantages are a positive multiple of reward minus mean within every block of this size."""
+    # Holds for every group-centered formulation, whatever it divides by. A block too large mixes two means; one too
+    # small is not centered. A block with a missing reward is no evidence.
     if not (np.isfinite(block.rewards).all() and np.isfinite(block.advantages).all()):
         return True
     advantages, rewards = block.advantages.reshape(-1, size), block.rewards.reshape(-1, size)  # [groups, G]
@@ -259,7 +250,9 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
     names = tuple(name for name in file.columns if name in state.reward_names)
     inferred: tuple[str, ...] = ()
     if not names:
-        names = _leading_doubles(file)
+        # TRL writes the columns of ``log_extra`` later.
+        further = file.columns[file.columns.index("completion") + 1 :]
+        names = tuple(takewhile(lambda name: name != "advantage" and name in file.doubles, further))
         inferred = (
             f"The reward functions are {', '.join(names)}: the columns of type double after the completion "
             "(the trainer's log does not name them).",
@@ -284,7 +277,10 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
         return shared(len(named_weights))
     if named_weights is not None:
         return weighted(list(named_reward_weights(names, settings).values()))
-    entries = _means(names, state)
+    # For each logged step with all of them, the means of the functions and the mean scalar reward, [N, K + 1].
+    keys = [*(f"rewards/{name}/mean" for name in names), "reward"]
+    every = [[metrics.get(key, math.nan) for key in keys] for metrics in state.metrics.values()]
+    entries = np.array([entry for entry in every if all(map(math.isfinite, entry))]).reshape(-1, len(keys))
     fitted = _fitted(entries[:, :-1], entries[:, -1])
     if "reward_weights" in settings.values:  # null: TRL's default
         if fitted and max(fitted) >= 2.0 and all(map(float.is_integer, fitted)):
@@ -325,23 +321,6 @@ def scalar_rewards(numbers: Mapping[str, Floats], weights: Mapping[str, float]) 
             total = total + np.where(np.isnan(values), 0.0, weights[name] * values)
             applies = applies | ~np.isnan(values)
     return np.where(applies, total, math.nan)
-
-
-def _leading_doubles(file: StepFile) -> tuple[str, ...]:
-    """The columns of type double right after the completion: TRL writes those of ``log_extra`` later."""
-    names: list[str] = []
-    for name in file.columns[file.columns.index("completion") + 1 :]:
-        if name == "advantage" or name not in file.doubles:
-            break
-        names.append(name)
-    return tuple(names)
-
-
-def _means(names: Sequence[str], state: TrlState) -> Floats:
-    """For each logged step with all of them, the means of the functions and the mean scalar reward, [N, K + 1]."""
-    keys = [*(f"rewards/{name}/mean" for name in names), "reward"]
-    every = [[metrics.get(key, math.nan) for key in keys] for metrics in state.metrics.values()]
-    return np.array([entry for entry in every if all(map(math.isfinite, entry))]).reshape(-1, len(keys))
 
 
 def _fitted(means: Floats, totals: Floats) -> list[float] | None:

@@ -295,14 +295,12 @@ _SEVERAL_OUTPUTS = Reason(
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path holds rows with input, output, score and step."""
     rows = map(peek, expand(_folder(request.path)))
     first = next((first_rows[0] for first_rows in rows if first_rows and not are_metrics(first_rows)), {})
     return {"input", "output", "score", "step"} <= first.keys()
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read a dump of rollouts: a ``rollout_data_dir``, the folder above it, or one file."""
     dump = _folder(request.path)
     firsts = {file: peek(file, num_rows=1) for file in expand(dump)}
     files = tuple(file for file, rows in firsts.items() if not are_metrics(rows))
@@ -362,11 +360,9 @@ def _by_row(files: Sequence[Path], request: ReadRequest) -> _Dump:
 
 
 def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]], request: ReadRequest) -> _Dump | None:
-    """The groups of a log, without an object a rollout; None where all rows have to be seen at once.
-
-    So it is where some lack a uid that others have, no two share one, or an output of a session, which may have
-    several, has no score or no tokens that can be used.
-    """
+    """The groups of a log, without an object a rollout; None where all rows have to be seen at once."""
+    # So it is where some lack a uid that others have, no two share one, or an output of a session, which may have
+    # several, has no score or no tokens that can be used.
     first = [row for file in files[:_WELL_KNOWN] for row in peek(file)]
     first += [row for file in files[_WELL_KNOWN:] for row in firsts[file]]
     uids, has_tokens = _uids_of(first), any(COLUMNS & row.keys() for row in first)
@@ -468,22 +464,18 @@ def _rollouts(sessions: Sequence[Sequence[Row]], quarantine: QuarantineLog, uids
     """The rollouts of sessions: of one with several outputs its last one, with the tokens of all."""
     last = [outputs[-1] for outputs in sessions]
     for session, record in records_in(partial(_rows, uids), Path(), last, quarantine):
-        before = sessions[session][:-1]
-        yield _with_earlier(record, before, quarantine) if before else record
-
-
-def _with_earlier(record: Record, before: Sequence[Row], quarantine: QuarantineLog) -> Record:
-    """A rollout with its session's outputs before; without tokens where one has none, as a part would pass for all."""
-    earlier_tokens: list[Tokens] = []
-    for location, row in reversed(before):
-        tokens = _tokens(row)
-        if isinstance(tokens, UnusableRowError):
-            quarantine.add(str(tokens), location)
-        elif tokens is not None:
-            earlier_tokens.append(tokens)
-    is_whole = record.tokens is not None and len(earlier_tokens) == len(before)
-    tokens, earlier = (record.tokens, tuple(earlier_tokens[::-1])) if is_whole else (None, ())
-    return replace(record, tokens=tokens, earlier=earlier, advantage=None)
+        before, earlier = sessions[session][:-1], list[Tokens]()
+        for location, row in reversed(before):
+            tokens = _tokens(row)
+            if isinstance(tokens, UnusableRowError):
+                quarantine.add(str(tokens), location)
+            elif tokens is not None:
+                earlier.append(tokens)
+        if before:  # without tokens where one has none, as a part would pass for all
+            is_whole = record.tokens is not None and len(earlier) == len(before)
+            tokens, in_order = (record.tokens, tuple(earlier[::-1])) if is_whole else (None, ())
+            record = replace(record, tokens=tokens, earlier=in_order, advantage=None)
+        yield record
 
 
 FORMAT = Format(

@@ -11,7 +11,7 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS, REPOSITORY
-from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
+from tests.rollouts.readers.lines import refusal, rewards_of, set_aside, write_lines
 
 DUMP = REPOSITORY / "fixtures/logs/skyrl_eval"
 EVAL = REPOSITORY / "fixtures/logs/verifiers_eval/gsm8k--qwen3--single-turn--5f2c"
@@ -367,9 +367,7 @@ def test_a_folder_of_swe_bench_has_a_report_an_instance(tmp_path: Path) -> None:
     assert rewards_of(read_run(tmp_path / "*" / "org__m" / "*" / "report.json"))["django-1"] == (1.0, 0.0)
     with pytest.raises(InputError, match="2 evaluations, which are never pooled: r1 org/m, r2 org/m"):
         read_run(tmp_path)
-    with pytest.raises(InputError, match=r"is no log itself, but .*org__m is") as caught:
-        read_run(tmp_path / "r1")
-    assert caught.value.hint == f"Name it: {tmp_path / 'r1' / 'org__m'}"
+    assert refusal(tmp_path / "r1", r"is no log itself, but .*org__m is") == f"Name it: {tmp_path / 'r1' / 'org__m'}"
 
 
 @pytest.mark.parametrize("name", ["lm_eval", "lighteval", "inspect_ai"])
