@@ -166,6 +166,15 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     kl = {gram.step: gram.frac_kl for gram in inputs.grams}
     largest = max((part for part in kl.values() if part is not None), default=0.0)
     mean = sum(live.values()) / len(live)
+    low, high = min(live.values()), max(live.values())
+    advice = []
+    if low < 1:
+        advice.append(
+            f"Dead groups act like a learning rate scaled by {low:.2f} to {high:.2f} from step to step: resample them, "
+            "or divide by live rollouts only."
+        )
+    if largest > _LARGE_KL:
+        advice.append("The KL part nears the whole gradient and holds the policy where it is: lower beta.")
     columns = [Column("step", lambda step: step, "count"), Column("live share", live.get, "share")]
     if any(part is not None for part in kl.values()):
         columns.append(Column("KL part", kl.get, "share"))
@@ -184,7 +193,8 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
         ),
         severity="look" if mean < _HALF or largest > _LARGE_KL else "fine",
         meaning=metric("live_share").meaning,
-        next_step=_scale_next_step(live, largest),
+        next_step=" ".join(advice)
+        or "Nothing to do: every group is live, and no KL part that was recomputed is large.",
         charts=lines_over(
             live,
             "Share of the loss that is live",
@@ -192,22 +202,11 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
             y_label=f"share of {unit}",
             y_range=(0.0, 1.0),
         ),
-        tables=(*tabulate(caption, columns, live, by_step=True), *_furthest_tokens(inputs.parts.kl)),
+        tables=(
+            *tabulate(caption, columns, live, by_step=True),
+            *(table for last in inputs.parts.kl[-1:] for table in _furthest_tokens(last)),
+        ),
     )
-
-
-def _scale_next_step(live: dict[int, float], largest_kl: float) -> str:
-    """One sentence for each of the two that the numbers show; nothing to do where they show neither."""
-    low, high = min(live.values()), max(live.values())
-    advice = []
-    if low < 1:
-        advice.append(
-            f"Dead groups act like a learning rate scaled by {low:.2f} to {high:.2f} from step to step: resample them, "
-            "or divide by live rollouts only."
-        )
-    if largest_kl > _LARGE_KL:
-        advice.append("The KL part nears the whole gradient and holds the policy where it is: lower beta.")
-    return " ".join(advice) or "Nothing to do: every group is live, and no KL part that was recomputed is large."
 
 
 def _kl(run: Run, kl: dict[int, float | None]) -> str:
@@ -231,11 +230,8 @@ def _kl(run: Run, kl: dict[int, float | None]) -> str:
 _LOGGED_KL = re.compile(r"(^|/)kl(_loss|_penalty|_avg)?$")  # TRL's, verl's, NeMo-RL's and open-instruct's names
 
 
-def _furthest_tokens(steps: Sequence[TokenKl]) -> tuple[ReportTable, ...]:
-    """The tokens of the last step that are furthest from the reference; none without one."""
-    if not steps:
-        return ()
-    last = steps[-1]
+def _furthest_tokens(last: TokenKl) -> tuple[ReportTable, ...]:
+    """The tokens of a step that are furthest from the reference."""
     columns = (
         Column("rollout", lambda token: f"{token.group_id} #{token.sample}"),
         Column("token", lambda token: token.position + 1, "count"),
