@@ -34,15 +34,11 @@ def sparkline(values: Sequence[float | None], *, low: float, high: float, width:
     >>> sparkline([0.0, 0.5, None, 1.0, float("nan")], low=0.0, high=1.0)
     '▁▅·█!'
     """
-    return "".join(_bar(value, low, high) for value in _shortened(values, width))
-
-
-def _shortened(values: Sequence[float | None], width: int) -> list[float | None]:
-    if len(values) <= width:
-        return list(values)
-    edges = [len(values) * edge // width for edge in range(width + 1)]
-    runs = [[v for v in values[start:stop] if v is not None] for start, stop in pairwise(edges)]
-    return [sum(run) / len(run) if run else None for run in runs]
+    if len(values) > width:
+        edges = [len(values) * edge // width for edge in range(width + 1)]
+        runs = [[v for v in values[start:stop] if v is not None] for start, stop in pairwise(edges)]
+        values = [sum(run) / len(run) if run else None for run in runs]
+    return "".join(_bar(value, low, high) for value in values)
 
 
 def _bar(value: float | None, low: float, high: float) -> str:

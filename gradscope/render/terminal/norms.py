@@ -89,19 +89,15 @@ def _steps(steps: Sequence[StepReplay], notes: Footnotes) -> Table:
     columns = (
         Column("step", digits("step"), "count"),
         Column("grad_norm", verdict(_NORM)),
-        Column("logged", lambda step: _of_norm(step.logged, lambda norm: number(norm, ".6g")), "count"),
-        Column("recomputed", lambda step: _of_norm(step.recomputed, "{:.6g}".format), "count"),
+        # blank where the verdict's footnote says why there is none
+        Column("logged", lambda step: number(step.logged[_NORM], ".6g") if _NORM in step.logged else "", "count"),
+        Column("recomputed", lambda step: f"{step.recomputed[_NORM]:.6g}" if _NORM in step.recomputed else "", "count"),
         Column("relative\nerror", lambda step: step.relative_error.get(_NORM, ""), "norm"),
         Column("reward", verdict("reward")),
         Column("advantage", verdict("advantage")),
         Column("zero std", verdict("frac_reward_zero_std")),
     )
     return draw_table(columns, steps, notes)
-
-
-def _of_norm(numbers: Mapping[str, float], words: Callable[[float], str]) -> str:
-    """The norm in words; blank where the verdict's footnote says why there is none."""
-    return words(numbers[_NORM]) if _NORM in numbers else ""
 
 
 def _causes(steps: Sequence[StepReplay], *, most: int | None = None) -> Blocks:
@@ -180,20 +176,17 @@ def _more_rollouts(report: SpikeReport, notes: Footnotes) -> Blocks:
 
 
 def _rollouts(most: int, *, recomputed: bool) -> View:
-    columns = [
+    columns = (
         Column("group", "group_id", limit=14),
         Column("sample", digits("sample"), "count"),
         Column("reward", "reward", "norm"),
         Column("advantage", "advantage", "gap"),
         Column("tokens", "num_tokens", "count"),
         Column("repeated\n4-grams", "repeated_ngrams", "share"),
-    ]
-    if recomputed:
-        columns += [
-            Column("share of\ngradient", "projection_share", "gap"),
-            Column("norm\nwithout", "norm_without", "norm"),
-        ]
-    return View("rollouts", columns, lambda rollouts: Selection(rollouts[:most]))
+        Column("share of\ngradient", "projection_share", "gap"),
+        Column("norm\nwithout", "norm_without", "norm"),
+    )
+    return View("rollouts", columns if recomputed else columns[:-2], lambda rollouts: Selection(rollouts[:most]))
 
 
 _METRICS = View(

@@ -6,7 +6,7 @@ Letters: G group size, N rows of a matrix.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -99,9 +99,13 @@ def _answer(report: RankReport, *, show_all: bool) -> Blocks:
 
 
 def _formulations(report: RankReport, notes: Footnotes) -> Blocks:
+    """The ranks under each formulation, and those left out, together whose reasons differ in their own name only."""
     yield from draw(ROLLOUT_VIEWS["formulations"], report, notes)
-    for names, reason in _refusals(report.refused):
-        yield cell(f"left out: {', '.join(names)}. {reason}")
+    alike: dict[str, list[str]] = {}
+    for name, reason in report.refused.items():
+        alike.setdefault(reason.replace(f"'{name}'", "such").replace(name, "each"), []).append(name)
+    for reason, names in alike.items():
+        yield cell(f"left out: {', '.join(names)}. {reason if len(names) > 1 else report.refused[names[0]]}")
 
 
 def _heldout(report: RankReport, notes: Footnotes) -> Blocks:
@@ -112,11 +116,13 @@ def _heldout(report: RankReport, notes: Footnotes) -> Blocks:
 
 
 def _engine(report: RankReport, notes: Footnotes) -> Blocks:
-    settings = [
+    settings = (
         f"{key} {report.engine[key]}" for key in ("engine", "dtype", "precision", "device") if key in report.engine
-    ]
-    lines = (_matrix(report), *_floor(report), ", ".join(settings))
-    yield Text("\n").join(cell(line) for line in lines if line)
+    )
+    below = [spectrum.ranks.frac_energy_below_floor.value for spectrum in report.spectra]
+    shares = [share for share in below if share is not None]
+    floor = f"under the noise floor: at most {max(shares):.1g} of a spectrum's energy" if shares else ""
+    yield Text("\n").join(cell(line) for line in (_matrix(report), floor, ", ".join(settings)) if line)
 
 
 _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
@@ -126,15 +132,6 @@ _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
     "engine": _engine,
 }
 """Name -> its tables; none where the result has nothing of it. ``steps`` and ``findings`` make the answer longer."""
-
-
-def _refusals(refused: Mapping[str, str]) -> Iterator[tuple[Sequence[str], str]]:
-    """Names with their reason, those together whose reasons differ in the formulation's own name only."""
-    alike: dict[str, list[str]] = {}
-    for name, reason in refused.items():
-        alike.setdefault(reason.replace(f"'{name}'", "such").replace(name, "each"), []).append(name)
-    for reason, names in alike.items():
-        yield names, reason if len(names) > 1 else refused[names[0]]
 
 
 def _step_ranks(report: RankReport, *, show_all: bool = False) -> Blocks:
@@ -147,7 +144,10 @@ def _step_ranks(report: RankReport, *, show_all: bool = False) -> Blocks:
     notes = Footnotes()
     yield _table(shown, {step.step: step for step in report.steps}, notes)
     if len(shown) < len(rows):
-        yield cell(_rest(rows, shown))
+        seen, num_left = {row.step for row in shown}, len(rows) - len(shown)
+        ranks = [row.rank.value for row in rows if row.step not in seen and row.rank.value is not None]
+        between = f", with ranks from {min(ranks):.2f} to {max(ranks):.2f}" if ranks else ""
+        yield cell(f"{len(shown)} of {len(rows)} steps; --show steps adds the other {num_left}{between}.")
     alone: dict[str, list[int]] = {}
     for row in rows:
         if row.rank.is_defined and row.rank.interval is None:
@@ -195,13 +195,6 @@ def _row(step: int, rank: Estimate, ceiling: float | None, nulls: Mapping[str, E
     return _Row(step=step, rank=rank, ceiling=ceiling, unrelated=nulls.get("gaussian"), scores=nulls.get("unweighted"))
 
 
-def _rest(rows: Sequence[_Row], shown: Sequence[_Row]) -> str:
-    seen = {row.step for row in shown}
-    ranks = [row.rank.value for row in rows if row.step not in seen and row.rank.value is not None]
-    between = f", with ranks from {min(ranks):.2f} to {max(ranks):.2f}" if ranks else ""
-    return f"{len(shown)} of {len(rows)} steps; --show steps adds the other {len(rows) - len(shown)}{between}."
-
-
 def _table(rows: Sequence[_Row], steps: Mapping[int, StepGeometry], notes: Footnotes) -> Table:
     columns = [Column("step", digits("step"), "count"), Column("rank", lambda row: unless_empty(row.rank), "rank", "")]
     if any(row.ceiling is not None for row in rows):
@@ -240,11 +233,3 @@ def _matrix(report: RankReport) -> str:
     shape = " x ".join(f"{s[0]:,}" if len(s) == 1 else f"{s[0]:,} to {s[-1]:,}" for s in (rows, columns))
     centered = "rows centered" if report.spectra[0].label.centered else "rows not centered"
     return f"{words}; shape {shape}, {centered}"
-
-
-def _floor(report: RankReport) -> Iterator[str]:
-    """The share of the spectra that could be arithmetic, about which a rank says nothing."""
-    below = [spectrum.ranks.frac_energy_below_floor.value for spectrum in report.spectra]
-    shares = [share for share in below if share is not None]
-    if shares:
-        yield f"under the noise floor: at most {max(shares):.1g} of a spectrum's energy"

@@ -124,16 +124,14 @@ def _paragraph(section: ReportSection) -> Group:
 def _curve(chart: Chart) -> Text:
     """The page's first figure: of a stack its height, else its first line; then the ends of the scale, and the name."""
     first = chart.series[0]
-    parts = zip(*(series.values for series in chart.series), strict=True)
-    values = first.values if chart.kind == "lines" else tuple(map(_height, parts))
+    values = first.values
+    if chart.kind != "lines":
+        parts = zip(*(series.values for series in chart.series), strict=True)
+        defined = ([part for part in column if part is not None] for column in parts)
+        values = [sum(column) if column else None for column in defined]
     numbers = [value for value in values if value is not None and math.isfinite(value)] or [0.0]
     low, high = chart.y_range or (min(numbers), max(numbers))
     name = chart.title if chart.kind == "stack" or len(chart.series) == 1 else f"{chart.title}: {first.name}"
     drawn = f"{sparkline(values, low=low, high=high, width=_WIDTH)} {low:.3g} to {high:.3g}, "
     text = Text(drawn if len(drawn) + len(name) <= _LONGEST else f"{drawn}\n")
     return text.append_text(cell(name, limit=_LONGEST))
-
-
-def _height(parts: tuple[float | None, ...]) -> float | None:
-    defined = [part for part in parts if part is not None]
-    return sum(defined) if defined else None
