@@ -17,7 +17,12 @@ from gradscope.results.verdicts import CheckReport, Verdict
 
 def render_annotations(report: CheckReport) -> str:
     """A workflow command a verdict: ``error`` if it fails the check, ``warning`` if allowed, else ``notice``."""
-    return "".join(_annotation(verdict) for verdict in report.verdicts)
+    lines = []
+    for verdict in report.verdicts:
+        command = "notice" if verdict.outcome == "pass" else "warning" if verdict.allowed else "error"
+        title = _message(f"{_word(verdict)} {condition(verdict)}").replace(":", "%3A").replace(",", "%2C")
+        lines.append(f"::{command} title={title}::{_message(f'{verdict.meaning} {verdict.next_step}'.strip())}\n")
+    return "".join(lines)
 
 
 def render_summary(report: CheckReport) -> str:
@@ -33,12 +38,6 @@ def render_summary(report: CheckReport) -> str:
         cells = (_word(verdict), condition(verdict), value, f"{verdict.meaning} {verdict.next_step}".strip())
         lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def _annotation(verdict: Verdict) -> str:
-    command = "notice" if verdict.outcome == "pass" else "warning" if verdict.allowed else "error"
-    title = _message(f"{_word(verdict)} {condition(verdict)}").replace(":", "%3A").replace(",", "%2C")
-    return f"::{command} title={title}::{_message(f'{verdict.meaning} {verdict.next_step}'.strip())}\n"
 
 
 def _message(text: str) -> str:

@@ -76,10 +76,8 @@ def _inert(cell: Any) -> Any:
 
 
 def _flat(record: Any) -> Row:
-    flat: Row = {}
-    for name, value in to_jsonable(record).items():
-        flat |= _columns(name, value)
-    return flat
+    columns = (_columns(name, value) for name, value in to_jsonable(record).items())
+    return {name: cell for column in columns for name, cell in column.items()}
 
 
 def _columns(name: str, value: Any) -> Row:

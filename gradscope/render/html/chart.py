@@ -180,15 +180,10 @@ def bars_of(chart: Chart) -> Bars:
     left = _LETTER * max(map(len, names)) + 8.0
     start = left + (_RIGHT + 8.0 if low < 0 else 0.0)
     scale = Scale(low=low, high=high if high > low else low + 1.0, start=start, end=_WIDTH - _RIGHT)
+    zero, ends = scale(0.0), map(scale, values)
     rows = tuple(
-        Bar(
-            name=name,
-            value=value,
-            top=8.0 + _ROW * row,
-            start=min(scale(0.0), scale(value)),
-            width=abs(scale(value) - scale(0.0)),
-        )
-        for row, (name, value) in enumerate(zip(names, values, strict=True))
+        Bar(name=name, value=value, top=8.0 + _ROW * row, start=min(zero, end), width=abs(end - zero))
+        for row, (name, value, end) in enumerate(zip(names, values, ends, strict=True))
     )
     return Bars(rows=rows, scale=scale, names_end=left - 8.0, width=_WIDTH, height=_ROW * len(values) + 12.0)
 

@@ -199,13 +199,12 @@ def advantage_shades(group: results.ReadGroup) -> list[str]:
     """The classes of its rollouts' texts: raised or lowered, and how far relative to the group's largest."""
     pulls = _pulls(group)
     most = max(map(abs, pulls.values()), default=0.0)
-    return [_advantage_shade(pulls.get(rollout.sample, 0.0), most) for rollout in group.rollouts]
-
-
-def _advantage_shade(pull: float, most: float) -> str:
-    if not math.isfinite(most + pull) or abs(pull) <= _NOTHING * most:
-        return ""
-    return f" {'up' if pull > 0 else 'down'} h{1 + (abs(pull) > most / 2)}"
+    shades = []
+    for rollout in group.rollouts:
+        pull = pulls.get(rollout.sample, 0.0)
+        is_shaded = math.isfinite(most + pull) and abs(pull) > _NOTHING * most
+        shades.append(f" {'up' if pull > 0 else 'down'} h{1 + (abs(pull) > most / 2)}" if is_shaded else "")
+    return shades
 
 
 def share_of_group(group: results.ReadGroup) -> str:
@@ -275,7 +274,11 @@ _CURVES = {
 
 def render_index(index: results.RunIndex) -> str:
     """The page of a folder of runs, a complete HTML document."""
-    scales = {name: _scale(index.runs, name) for name in _CURVES}
+    scales = {}
+    for name in _CURVES:
+        values = [value for run in index.runs for value in getattr(run, name) if value is not None]
+        scales[name] = charts.widened(list(filter(math.isfinite, values)) or [0.0, 1.0])
+    scales["degenerate_by_step"] = (0.0, 1.0)
     cards = [(run, _charts(run, scales)) for run in index.runs]
     (table,) = tabulate(
         "Change of the reward: along the least-squares line from the first to the last step. "
@@ -291,13 +294,6 @@ def render_index(index: results.RunIndex) -> str:
         index.runs,
     )
     return render_document("index.html", title=index.name, index=index, table=table, cards=cards)
-
-
-def _scale(runs: Sequence[results.RunSummary], name: str) -> tuple[float, float]:
-    if name == "degenerate_by_step":
-        return (0.0, 1.0)
-    values = [value for run in runs for value in getattr(run, name) if value is not None and math.isfinite(value)]
-    return charts.widened(values or [0.0, 1.0])
 
 
 def _charts(run: results.RunSummary, scales: dict[str, tuple[float, float]]) -> dict[str, results.Chart]:
