@@ -117,8 +117,8 @@ def _open(comparison: Comparison) -> Iterator[str]:
         else:
             power = f"none could be decided ({undecided[0].least_detectable.undefined})"
         yield (
-            f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{largest}; {power}. This is no evidence of "
-            "equality."
+            f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{largest}; {power}. This is no evidence "
+            "of equality."
         )
 
 

@@ -297,10 +297,9 @@ def _baseline(baselines: Sequence[results.BaselineNoise]) -> list[str]:
         return [f"{optimum}; no baseline can be told from {REFERENCE} by the noise of its gradient."]
     best = min(usable, key=lambda name: usable[name].value or 0.0)
     change = (usable[best].value or 0.0) - 1
-    return [
-        f"{optimum}; of the baselines that differ measurably, {best} has {percent(abs(change))} "
-        f"{'less' if change < 0 else 'more'} gradient noise than {REFERENCE} (ratio {with_interval(usable[best], '.2f')})."
-    ]
+    noise = f"{percent(abs(change))} {'less' if change < 0 else 'more'} gradient noise than {REFERENCE}"
+    ratio = with_interval(usable[best], ".2f")
+    return [f"{optimum}; of the baselines that differ measurably, {best} has {noise} (ratio {ratio})."]
 
 
 _ALIGNED = 0.9  # a cosine whose interval lies below this is called another direction

@@ -56,7 +56,8 @@ def _cell(text: str) -> str:
 
 def render_junit(report: CheckReport) -> str:
     """The verdicts as XML with a final newline; control characters, which XML cannot hold, are spelled out."""
-    kinds = [_kind(verdict) for verdict in report.verdicts]
+    elements = {"pass": None, "fail": "failure", "unknown": "error"}
+    kinds = ["skipped" if verdict.allowed else elements[verdict.outcome] for verdict in report.verdicts]
     counts = {
         "tests": str(len(kinds)),
         "failures": str(kinds.count("failure")),
@@ -72,9 +73,3 @@ def render_junit(report: CheckReport) -> str:
             detail.text = plain(verdict.next_step)
     ElementTree.indent(suite)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
-
-
-def _kind(verdict: Verdict) -> str | None:
-    if verdict.allowed:
-        return "skipped"
-    return {"pass": None, "fail": "failure", "unknown": "error"}[verdict.outcome]

@@ -121,26 +121,20 @@ _Chosen = TypeVar("_Chosen", bound=RankCurvePoint | WeightRankPoint)
 
 def _against_size(report: RankReport) -> dict[str, Figure]:
     """Ranks against G of the first formulation with several G, at up to three steps; of dL/dW each weight as well."""
-    of_weights = report.rows == "weight"
-    means = [point for point in report.weight_curve if point.tensor is None]
-    points: Sequence[_Point] = _of_several_sizes(means if of_weights else report.curve)
-    if not points:
-        return {}
-    name, subject = (
-        ("rank_weight_sizes", "Rank of dL/dW") if of_weights else ("rank_sizes", "Rank of a group's gradient")
-    )
-    weights = [p for p in report.weight_curve if p.tensor is not None and p.advantage == points[0].advantage]
-    return {name: _sizes(points, evenly(sorted({point.step for point in points}), 3), subject, weights)}
-
-
-def _of_several_sizes(points: Sequence[_Point]) -> list[_Point]:
-    """Those of the first formulation with several group sizes."""
-    ranked = [point for point in points if point.effective_rank.value is not None]
+    name, subject, curve = "rank_sizes", "Rank of a group's gradient", list[_Point](report.curve)
+    if report.rows == "weight":
+        name, subject = "rank_weight_sizes", "Rank of dL/dW"
+        curve = [point for point in report.weight_curve if point.tensor is None]
+    ranked = [point for point in curve if point.effective_rank.is_defined]
     sizes: dict[str, set[int]] = {}
     for point in ranked:
         sizes.setdefault(point.advantage, set()).add(point.group_size)
-    chosen = next((advantage for advantage, group_sizes in sizes.items() if len(group_sizes) > 1), None)
-    return [point for point in ranked if point.advantage == chosen]
+    chosen = next((advantage for advantage, of_advantage in sizes.items() if len(of_advantage) > 1), None)
+    points = [point for point in ranked if point.advantage == chosen]
+    if not points:
+        return {}
+    weights = [point for point in report.weight_curve if point.tensor is not None and point.advantage == chosen]
+    return {name: _sizes(points, evenly(sorted({point.step for point in points}), 3), subject, weights)}
 
 
 def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights: Sequence[WeightRankPoint]) -> Figure:

@@ -125,6 +125,11 @@ _MAX_TENSORS = 20
 
 def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
     """Whether the step stands out, its largest rollouts, at most three findings; ``show`` adds tables."""
+    tone: Tone = "fine" if any(metric.deviation.is_defined for metric in report.metrics) else "unknown"
+    if any(not metric.value.is_defined for metric in report.metrics):
+        tone = "problem"
+    elif any(metric.is_unusual for metric in report.metrics):
+        tone = "look"
     return Answer(
         command="spike",
         headline=report.findings,
@@ -138,16 +143,8 @@ def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
             "tokens": partial(draw, (_TOKENS,), report),
             "tensors": partial(draw, (_TENSORS,), report),
         },
-        tone=_tone(report),
+        tone=tone,
     ).screen(show)
-
-
-def _tone(report: SpikeReport) -> Tone:
-    if any(not metric.value.is_defined for metric in report.metrics):
-        return "problem"
-    if any(metric.is_unusual for metric in report.metrics):
-        return "look"
-    return "fine" if any(metric.deviation.is_defined for metric in report.metrics) else "unknown"
 
 
 def _is_recomputed(report: SpikeReport) -> bool:

@@ -176,7 +176,7 @@ def _rows(report: RankReport) -> tuple[list[_Row], str]:
     of_name = [spectrum for spectrum in of_step if spectrum.label.advantage == name]
     of_name.sort(key=lambda spectrum: (spectrum.label.step, spectrum.label.group_size))
     return [
-        (_row(one.label.step, one.ranks.effective_rank, min(one.label.shape), one.nulls))
+        _row(one.label.step, one.ranks.effective_rank, min(one.label.shape), one.nulls)
         for one in {one.label.step: one for one in of_name}.values()
     ], name
 

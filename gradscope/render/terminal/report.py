@@ -30,7 +30,13 @@ _KINDS: Mapping[Severity, str] = {
 def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     """How many questions are answered and how, the numbers on top of the page, and the answers that ask for most."""
     answered = [section for section in report.by_severity if section.missing is None]
-    kinds = "; ".join(filter(None, (_of_kind(answered, kind) for kind in _KINDS)))
+    of_kind = {kind: [section.name for section in answered if section.severity == kind] for kind in _KINDS}
+    kinds = "; ".join(
+        # those that ask for something by name: a screen has no room for all of them
+        f"{len(names)} {_KINDS[kind]}" + (f": {', '.join(names)}" if kind in ("problem", "look") else "")
+        for kind, names in of_kind.items()
+        if names
+    )
     summary = f"Of {len(report.sections)} questions this log answers {len(answered)}{f' ({kinds})' if kinds else ''}."
     asks = [section.next_step for section in answered[:1] if section.severity in ("problem", "look")]
     verdict = f"{summary} The page says what to log."
@@ -52,13 +58,6 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
         views={"sections": lambda notes: map(_paragraph, report.by_severity)},
         tone=answered[0].severity if answered else "unknown",
     ).screen(show)
-
-
-def _of_kind(answered: Sequence[ReportSection], kind: Severity) -> str:
-    """How many answers are of a kind, and which of these ask for something: a screen has no room for all of them."""
-    names = [section.name for section in answered if section.severity == kind]
-    named = f": {', '.join(names)}" if kind in ("problem", "look") else ""
-    return f"{len(names)} {_KINDS[kind]}{named}" if names else ""
 
 
 def _key_numbers(numbers: Sequence[KeyNumber]) -> Table:
