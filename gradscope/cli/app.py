@@ -50,16 +50,14 @@ def examples_in(examples: Sequence[str]) -> str:
 
 def page_of(function: Callable[..., None], examples: Sequence[str], common: Sequence[str]) -> type[TyperCommand]:
     """The class of a command with these examples and these options on its first page."""
-    hints = get_type_hints(function, include_extras=True)
-    numbers = frozenset(name for name, hint in hints.items() if _is_a_number(hint))
-    return type("Command", (_Command,), {"examples": tuple(examples), "common": tuple(common), "numbers": numbers})
-
-
-def _is_a_number(hint: Any) -> bool:
-    """Whether typer itself converts the parameter to a number: not where an option has a parser."""
-    metadata = getattr(hint, "__metadata__", ())
-    kind = get_args(hint)[0] if metadata else hint
-    return bool({int, float} & {kind, *get_args(kind)}) and not any(getattr(item, "parser", None) for item in metadata)
+    numbers = set()  # parameters that typer itself converts to a number: not where an option has a parser
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        metadata = getattr(hint, "__metadata__", ())
+        kind = get_args(hint)[0] if metadata else hint
+        if {int, float} & {kind, *get_args(kind)} and not any(getattr(item, "parser", None) for item in metadata):
+            numbers.add(name)
+    shown = {"examples": tuple(examples), "common": tuple(common), "numbers": frozenset(numbers)}
+    return type("Command", (_Command,), shown)
 
 
 class PlainSwitches:

@@ -99,13 +99,6 @@ def late_share(course: MetricCourse) -> float | None:
     return last if abs(last - first) >= 2 * _HIGH else None
 
 
-def _stuck_from(course: MetricCourse) -> int | None:
-    """The step from which on the values never change again; None where these are fewer than a fifth, or ten."""
-    last = course.values[-1]
-    size = next((at for at, value in enumerate(reversed(course.values)) if value != last), len(course.values))
-    return course.steps[-size] if size >= max(_GAP, len(course.values) // 5) else None
-
-
 def _is_flat(course: MetricCourse) -> bool:
     return bool(_fifths(course)) and min(course.values) == max(course.values)
 
@@ -170,8 +163,12 @@ def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = No
         why = "" if is_equal else "is rounded, relative to its group, or "
         logged = f"The mean reward is logged as {amount(reward.values[0])} at all {len(reward.steps):,} steps"
         yield f"{logged}: it {why}tells no answers apart."
-    elif reward is not None and (stuck := _stuck_from(reward)) is not None:
-        yield f"The mean reward stays at {amount(reward.values[-1])} from step {stuck} to the last, {reward.steps[-1]}."
+    elif reward is not None:
+        last, number = reward.values[-1], len(reward.values)
+        size = next((at for at, value in enumerate(reversed(reward.values)) if value != last), number)
+        if size >= max(_GAP, number // 5):
+            stays = f"from step {reward.steps[-size]} to the last, {reward.steps[-1]}"
+            yield f"The mean reward stays at {amount(last)} {stays}."
     for far in filter(None, (reward, course_named(courses, "loss"))):
         if far.mean.is_defined and (outlier := _outlier(far)):
             yield outlier
@@ -207,7 +204,11 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
         return "falls" if (change.value or 0.0) <= -small else "is"
     if change.ends[1] < small and (max(course.values) > 1.0 or room > 2.5 * small):
         return "hardly rises"
-    return "rises" if change.side_of_zero > 0 or _rises(course) else "is"
+    if change.side_of_zero > 0:
+        return "rises"
+    # a trend leaves curves that level off open
+    is_long, rise = len(course.steps) >= _LEAST_STEPS, fifths[-1][0] - fifths[0][0]
+    return "rises" if is_long and _is_beyond_noise(course, rise, _A_RISE) else "is"
 
 
 SMALL_CHANGE = 0.2
@@ -231,12 +232,6 @@ def _falls(course: MetricCourse, least_steps: int = _LEAST_STEPS) -> bool:
     first, middle, last = (mean for mean, _ in _fifths(course))
     fall = max(first, middle) - last
     return fall > (max(course.values) - min(course.values)) / 4 and _is_beyond_noise(course, fall, _A_FALL)
-
-
-def _rises(course: MetricCourse) -> bool:
-    """Whether the last fifth of steps surely has more than the first: a trend leaves curves that level off open."""
-    (first, _), _, (last, _) = _fifths(course)
-    return len(course.steps) >= _LEAST_STEPS and _is_beyond_noise(course, last - first, _A_RISE)
 
 
 def _is_beyond_noise(course: MetricCourse, change: float, errors: float) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-    from gradscope.results.rank import GradientSpectrum, RankReport
+    from gradscope.results.rank import RankReport
 
 
 def notes_of(result: object) -> tuple[str, ...]:
@@ -160,16 +160,12 @@ def write_spectra(report: RankReport, folder: Path) -> None:
     import numpy as np  # here, so that help starts without it
     from safetensors.numpy import save
 
-    if not report.spectra:
-        return
-    arrays = {_name(spectrum): np.asarray(spectrum.singular_values) for spectrum in report.spectra}
-    about = {"rows": report.rows, "values": "singular values, descending"}
-    atomic_write(folder / "rank_spectra.safetensors", repeatable(save(arrays, metadata=about)))
-
-
-def _name(spectrum: GradientSpectrum) -> str:
-    label = spectrum.label
-    subject = label.tensor or label.group_id or "step"
-    samples = "-".join(map(str, label.samples))
-    parts = (f"{label.step:05d}", label.advantage, f"G{label.group_size}", subject, samples)
-    return "/".join(part for part in parts if part)
+    arrays = {}
+    for spectrum in report.spectra:
+        label = spectrum.label
+        subject, samples = label.tensor or label.group_id or "step", "-".join(map(str, label.samples))
+        parts = (f"{label.step:05d}", label.advantage, f"G{label.group_size}", subject, samples)
+        arrays["/".join(filter(None, parts))] = np.asarray(spectrum.singular_values)
+    if arrays:
+        about = {"rows": report.rows, "values": "singular values, descending"}
+        atomic_write(folder / "rank_spectra.safetensors", repeatable(save(arrays, metadata=about)))

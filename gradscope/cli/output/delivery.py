@@ -52,6 +52,7 @@ def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> I
         OutputExistsError: There is a file at that path, a folder with something in it and ``force`` is off, or one of
             the inputs at the path of a file.
         OutputBusyError: Another process writes there.
+        OSError: A file could not be moved there.
     """
     if folder.exists() and not folder.is_dir():
         raise OutputExistsError(f"{folder} is a file.", hint="Name a folder with --output.")
@@ -62,7 +63,18 @@ def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> I
         )
     with one_writer(folder), naming(folder), partial_folder(folder.absolute()) as aside:
         yield aside
-        _move_files(aside, folder.absolute(), inputs, force=force)
+        paths = sorted(path.relative_to(aside) for path in aside.rglob("*") if path.is_file())
+        for path in paths:
+            refuse_input(folder.absolute() / path, inputs)
+        for path in paths:
+            target = folder.absolute() / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                move_into_place(aside / path, target, force=force)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                atomic_write(target, (aside / path).read_bytes(), force=force)  # the folder is a disk of its own
 
 
 @contextmanager
@@ -109,21 +121,6 @@ def refuse_input(path: Path, inputs: Sequence[str]) -> None:
         raise OutputExistsError(
             f"{path} is what this command reads; nothing replaces that.", hint="Name another place."
         )
-
-
-def _move_files(aside: Path, folder: Path, inputs: Sequence[str], *, force: bool) -> None:
-    files = sorted(path for path in aside.rglob("*") if path.is_file())
-    for file in files:
-        refuse_input(folder / file.relative_to(aside), inputs)
-    for file in files:
-        target = folder / file.relative_to(aside)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            move_into_place(file, target, force=force)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            atomic_write(target, file.read_bytes(), force=force)  # the folder is a disk of its own
 
 
 _option = partial(Option, panel="Output")

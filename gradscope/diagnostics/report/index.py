@@ -434,7 +434,14 @@ def _finite(run: Run, metric: str) -> dict[int, float]:
 def _settings(runs: Mapping[str, Run]) -> ReportSection:
     """The trainer's arguments in which the runs differ, as far as they are logged."""
     name, question = "settings", "Which settings differ?"
-    settings = list(map(_flat, runs.values()))
+    settings: list[dict[str, str]] = []
+    for run in runs.values():
+        group_sizes = ", ".join(map(str, sizes_of(run.groups)))
+        settings.append({"rollouts of a group": group_sizes} if group_sizes else {})
+        for key, value in run.settings.values.items():
+            if key.rpartition(".")[2] not in _OF_THE_FOLDER:
+                text = str(value)
+                settings[-1][key] = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
     unlogged = [name for name, run in runs.items() if run.settings.origin is None]
     if len(unlogged) == len(runs):
         return ReportSection(
@@ -465,15 +472,3 @@ def _settings(runs: Mapping[str, Run]) -> ReportSection:
         findings=(f"{summary}{more}.", *attribution, *caveats),
         tables=table_of_cells("As the logs tell them", [(title, "text") for title in titles], rows),
     )
-
-
-def _flat(run: Run) -> dict[str, str]:
-    """Setting -> its value in words, and how many rollouts a group has."""
-    group_sizes = ", ".join(map(str, sizes_of(run.groups)))
-    sizes = {"rollouts of a group": group_sizes} if group_sizes else {}
-    values = {
-        name: text if len(text := str(value)) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-        for name, value in run.settings.values.items()
-        if name.rpartition(".")[2] not in _OF_THE_FOLDER
-    }
-    return sizes | values

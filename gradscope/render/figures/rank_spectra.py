@@ -18,7 +18,6 @@ from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.figures import style
 from gradscope.render.views.rank import short_tensor
 from gradscope.results import rank as results
-from gradscope.results.tokens import GradientSparsity
 from gradscope.say import evenly
 
 _MIN_SHARE = 1e-4  # smaller shares of the sum change no effective rank and are not drawn
@@ -211,7 +210,38 @@ _UNRELATED = "unrelated entries would have this, a Gaussian matrix of the same s
 
 def draw_layers(report: results.RankReport) -> dict[str, Figure]:
     """Heat maps of rank and sparsity at the last step of ``rows = weight``; none where no weight has a gradient."""
-    return _ranks(report.spectra) | _sparsity(report.sparsity)
+    figures = {}
+    ranked = [s for s in report.spectra if s.label.tensor is not None and s.ranks.effective_rank.value is not None]
+    if ranked:
+        step = max(spectrum.label.step for spectrum in ranked)
+        cells = {}
+        for spectrum in (spectrum for spectrum in ranked if spectrum.label.step == step):
+            null = spectrum.nulls.get("gaussian")
+            ceiling = min(spectrum.label.shape) if null is None or null.value is None else null.value
+            cells[heat_map_cell(spectrum.label.tensor or "")] = _rank_cell(spectrum.ranks.effective_rank, ceiling)
+        figures["rank_layers"] = heat_map(
+            cells,
+            f"A weight's gradient has rank {_range(cells)} at step {step}",
+            f"effective rank = {metric('effective_rank').formula} of the step's gradient matrix of each weight\n"
+            f"small print: {_UNRELATED}",
+        )
+    uneven = [row for row in report.sparsity if row.tensor is not None and row.gini.value is not None]
+    if uneven:
+        step = max(row.step for row in uneven)
+        cells = {
+            heat_map_cell(row.tensor or ""): Cell(
+                value=f"{row.gini.value:.2f}", note=f"{row.small.value:.0%}", strength=row.gini.value or 0.0
+            )
+            for row in uneven
+            if row.step == step
+        }
+        figures["rank_layers_sparsity"] = heat_map(
+            cells,
+            f"A weight's gradient has Gini {_range(cells)} at step {step}",
+            "Gini of the absolute values of its entries: 0 for equal sizes, towards 1 where a single entry is "
+            "everything\nsmall print: share of entries below 1 % of the largest",
+        )
+    return figures
 
 
 class Cell(Struct, frozen=True, kw_only=True):
@@ -222,60 +252,15 @@ class Cell(Struct, frozen=True, kw_only=True):
     strength: float  # how much color, from 0 to 1
 
 
-def _ranks(spectra: Sequence[results.GradientSpectrum]) -> dict[str, Figure]:
-    ranked = [s for s in spectra if s.label.tensor is not None and s.ranks.effective_rank.value is not None]
-    if not ranked:
-        return {}
-    step = max(spectrum.label.step for spectrum in ranked)
-    cells = {
-        heat_map_cell(s.label.tensor or ""): _rank_cell(s.ranks.effective_rank, _ceiling(s))
-        for s in ranked
-        if s.label.step == step
-    }
-    figure = heat_map(
-        cells,
-        f"A weight's gradient has rank {_range(cells)} at step {step}",
-        f"effective rank = {metric('effective_rank').formula} of the step's gradient matrix of each weight\n"
-        f"small print: {_UNRELATED}",
-    )
-    return {"rank_layers": figure}
-
-
 def _range(cells: Mapping[tuple[str, str], Cell]) -> str:
     values = sorted((cell.value for cell in cells.values()), key=float)
     return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
-
-
-def _ceiling(spectrum: results.GradientSpectrum) -> float:
-    null = spectrum.nulls.get("gaussian")
-    return min(spectrum.label.shape) if null is None or null.value is None else null.value
 
 
 def _rank_cell(rank: Estimate, ceiling: float) -> Cell:
     value = rank.value or 0.0
     strength = (value - 1) / (ceiling - 1) if ceiling > 1 else 1.0
     return Cell(value=f"{value:.1f}", note=f"{ceiling:.1f}", strength=min(strength, 1.0))
-
-
-def _sparsity(sparsities: Sequence[GradientSparsity]) -> dict[str, Figure]:
-    of_weights = [row for row in sparsities if row.tensor is not None and row.gini.value is not None]
-    if not of_weights:
-        return {}
-    step = max(row.step for row in of_weights)
-    cells = {
-        heat_map_cell(row.tensor or ""): Cell(
-            value=f"{row.gini.value:.2f}", note=f"{row.small.value:.0%}", strength=row.gini.value or 0.0
-        )
-        for row in of_weights
-        if row.step == step
-    }
-    figure = heat_map(
-        cells,
-        f"A weight's gradient has Gini {_range(cells)} at step {step}",
-        "Gini of the absolute values of its entries: 0 for equal sizes, towards 1 where a single entry is everything\n"
-        "small print: share of entries below 1 % of the largest",
-    )
-    return {"rank_layers_sparsity": figure}
 
 
 def heat_map_cell(tensor: str) -> tuple[str, str]:

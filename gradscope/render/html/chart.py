@@ -245,7 +245,16 @@ def drawing_of(chart: Chart, *, small: bool = False) -> Drawing:
         across_ticks=_step_ticks(chart, across, canvas),
         up_ticks=up_ticks,
         drawn=tuple((_layers if chart.kind == "stack" else _lines)(chart, windows, across, up)),
-        not_finite=_not_finite(chart, across, up) if chart.kind == "lines" else (),
+        not_finite=tuple(  # marks at the edge: above, or below for -infinity
+            (
+                across(float(step)),
+                up.start - 3 if value == -math.inf else up.end + 8,
+                f"{series.name}: {non_finite_word(value)} at {step}",
+            )
+            for series in (chart.series if chart.kind == "lines" else ())
+            for step, value in zip(chart.places, series.values, strict=True)
+            if value is not None and not math.isfinite(value)
+        ),
     )
 
 
@@ -300,20 +309,6 @@ def _numbers(points: Sequence[Point | None]) -> str:
 def coordinates(points: Iterable[tuple[float, float]], across: Scale, up: Scale) -> str:
     """The points of a line as an ``svg`` element has them."""
     return " ".join(f"{rounded(across(x))},{rounded(up(y))}" for x, y in points)
-
-
-def _not_finite(chart: Chart, across: Scale, up: Scale) -> tuple[tuple[float, float, str], ...]:
-    """A mark at the edge for each value that is not finite: above, or below for -infinity."""
-    return tuple(
-        (
-            across(float(step)),
-            up.start - 3 if value == -math.inf else up.end + 8,
-            f"{series.name}: {non_finite_word(value)} at {step}",
-        )
-        for series in chart.series
-        for step, value in zip(chart.places, series.values, strict=True)
-        if value is not None and not math.isfinite(value)
-    )
 
 
 def _layers(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Iterator[DrawnSeries]:

@@ -279,7 +279,21 @@ def render_index(index: results.RunIndex) -> str:
         values = [value for run in index.runs for value in getattr(run, name) if value is not None]
         scales[name] = charts.widened(list(filter(math.isfinite, values)) or [0.0, 1.0])
     scales["degenerate_by_step"] = (0.0, 1.0)
-    cards = [(run, _charts(run, scales)) for run in index.runs]
+    cards = []
+    for run in index.runs:
+        curves = {name: getattr(run, name) for name in _CURVES}
+        charts_of_run = {
+            name: results.Chart(
+                title=_CURVES[name],
+                kind="lines",
+                places=run.steps,
+                series=(results.Series(name=_CURVES[name], values=values),),
+                y_range=scales[name],
+            )
+            for name, values in curves.items()
+            if any(value is not None for value in values)  # a log may lack one
+        }
+        cards.append((run, charts_of_run))
     (table,) = tabulate(
         "Change of the reward: along the least-squares line from the first to the last step. "
         "No gradient: share of groups with equal rewards",
@@ -294,21 +308,6 @@ def render_index(index: results.RunIndex) -> str:
         index.runs,
     )
     return render_document("index.html", title=index.name, index=index, table=table, cards=cards)
-
-
-def _charts(run: results.RunSummary, scales: dict[str, tuple[float, float]]) -> dict[str, results.Chart]:
-    """The curves of a run by their names, without those that its log lacks."""
-    return {
-        name: results.Chart(
-            title=title,
-            kind="lines",
-            places=run.steps,
-            series=(results.Series(name=title, values=getattr(run, name)),),
-            y_range=scales[name],
-        )
-        for name, title in _CURVES.items()
-        if any(value is not None for value in getattr(run, name))
-    }
 
 
 MAX_ROWS = 100  # rows of a table over steps; the JSON document has all of them

@@ -12,7 +12,6 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from gradscope.estimate import Estimate
@@ -142,7 +141,16 @@ def _step_ranks(report: RankReport, *, show_all: bool = False) -> Blocks:
     shown = rows if show_all else evenly(rows, SCREEN_ROWS)
     yield cell(f"Effective rank {_SUBJECTS[report.rows]}, advantage {advantage}")
     notes = Footnotes()
-    yield _table(shown, {step.step: step for step in report.steps}, notes)
+    steps = {step.step: step for step in report.steps}
+    columns = (
+        Column("step", digits("step"), "count"),
+        Column("rank", lambda row: unless_empty(row.rank), "rank", ""),
+        *([Column("at most", "ceiling", "count")] if any(row.ceiling is not None for row in shown) else []),
+        Column("unrelated rows", lambda row: unless_empty(row.unrelated), "rank"),
+        Column("scores", lambda row: unless_empty(row.scores), "rank"),
+        *([Column("norm off by", lambda row: _norm(steps.get(row.step)), "count")] if steps else []),
+    )
+    yield draw_table(columns, shown, notes)
     if len(shown) < len(rows):
         seen, num_left = {row.step for row in shown}, len(rows) - len(shown)
         ranks = [row.rank.value for row in rows if row.step not in seen and row.rank.value is not None]
@@ -152,15 +160,15 @@ def _step_ranks(report: RankReport, *, show_all: bool = False) -> Blocks:
     for row in rows:
         if row.rank.is_defined and row.rank.interval is None:
             alone.setdefault("" if row.num_live is None else no_interval(row.num_live), []).append(row.step)
-    for reason, steps in alone.items():
-        yield cell(f"No interval at {named_steps(steps)}: {reason}" if reason else FACTS)
+    for reason, numbers in alone.items():
+        yield cell(f"No interval at {named_steps(numbers)}: {reason}" if reason else FACTS)
     yield from map(cell, notes.lines())
     reasons: dict[str, list[int]] = {}
     for row in rows:
         if row.rank.undefined:
             reasons.setdefault(row.rank.undefined.replace(f"step {row.step}", "this step"), []).append(row.step)
-    for reason, steps in reasons.items():
-        yield cell(f"No rank at {named_steps(steps)}: {reason}")
+    for reason, numbers in reasons.items():
+        yield cell(f"No rank at {named_steps(numbers)}: {reason}")
 
 
 def _rows(report: RankReport) -> tuple[list[_Row], str]:
@@ -193,19 +201,6 @@ def _of_point(point: _Point) -> _Row:
 
 def _row(step: int, rank: Estimate, ceiling: float | None, nulls: Mapping[str, Estimate]) -> _Row:
     return _Row(step=step, rank=rank, ceiling=ceiling, unrelated=nulls.get("gaussian"), scores=nulls.get("unweighted"))
-
-
-def _table(rows: Sequence[_Row], steps: Mapping[int, StepGeometry], notes: Footnotes) -> Table:
-    columns = [Column("step", digits("step"), "count"), Column("rank", lambda row: unless_empty(row.rank), "rank", "")]
-    if any(row.ceiling is not None for row in rows):
-        columns.append(Column("at most", "ceiling", "count"))
-    columns += [
-        Column("unrelated rows", lambda row: unless_empty(row.unrelated), "rank"),
-        Column("scores", lambda row: unless_empty(row.scores), "rank"),
-    ]
-    if steps:
-        columns.append(Column("norm off by", lambda row: _norm(steps.get(row.step)), "count"))
-    return draw_table(columns, rows, notes)
 
 
 def _norm(step: StepGeometry | None) -> str:

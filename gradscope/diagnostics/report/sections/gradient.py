@@ -214,6 +214,8 @@ def _top(run: Run, gram: StepGram, matrix: Array, shares: Array, largest: NDArra
 _STEP_NULLS = {"shuffled": "null: shuffled", "unweighted": "null: scores alone"}
 """The null models shown with a rank, and the titles of their columns."""
 
+_NOISE: dict[str, ColumnStyle] = {"group_cosine": "gap", "signal_to_noise": "gap", "critical_batch_size": "norm"}
+"""How far groups agree under the logged advantage, and how many would make the update mostly signal."""
 _SAME = 0.99  # a cosine of eight degrees
 
 
@@ -249,7 +251,14 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
                 ],
                 ((name, *values) for name, values in rows.items()),
             ),
-            *_noise_table(steps),
+            *tabulate(
+                "; ".join(f"{metric(name).title} = {metric(name).formula}" for name in _NOISE),
+                (
+                    Column("step", "step", "count"),
+                    *(Column(metric(name).title, name, style) for name, style in _NOISE.items()),
+                ),
+                [update for step in steps for update in measure_formulations(step, (LOGGED,))],
+            ),
             *_kinds_table(steps[-1], names),
             *_interference_table(steps[-1], names),
         ),
@@ -307,15 +316,6 @@ def _beside_the_logged(cosines: Mapping[str, float], num_formulations: int, num_
         f"{cosines[far]:.3f}), {near} nearest to it ({cosines[near]:.3f}).",
         advice,
     )
-
-
-def _noise_table(steps: Sequence[StepRows]) -> tuple[ReportTable, ...]:
-    """By step how far groups agree under the logged advantage, and how many would make the update mostly signal."""
-    updates = [update for step in steps for update in measure_formulations(step, (LOGGED,))]
-    styles: dict[str, ColumnStyle] = {"group_cosine": "gap", "signal_to_noise": "gap", "critical_batch_size": "norm"}
-    caption = "; ".join(f"{metric(name).title} = {metric(name).formula}" for name in styles)
-    columns = (Column(metric(name).title, name, style) for name, style in styles.items())
-    return tabulate(caption, (Column("step", "step", "count"), *columns), updates)
 
 
 def _kinds_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:
