@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter, itemgetter
@@ -17,7 +17,7 @@ from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_aside
 from gradscope.render.terminal.names import ALL
 from gradscope.render.views.degeneracy import ADVANTAGES, ENVIRONMENTS, POLICIES, REWARDS, SIZES, prompts_view
-from gradscope.render.views.view import MAX_ROWS, Column, Course, digits
+from gradscope.render.views.view import MAX_ROWS, Column, Course, View, digits
 from gradscope.render.words import UNDEFINED, Footnotes, Style, cell, format_estimate, format_number, plain
 from gradscope.results.degeneracy import DegeneracyReport, PromptCounts, StepDegeneracy
 from gradscope.results.logged import MetricCourse
@@ -60,7 +60,7 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
         table=_answer(report),
         facts=[f"{counts}, reward '{report.reward}'{threshold}{rows_set_aside(report.source)}"],
         findings=report.findings[1:] if {"findings", ALL} & set(show) else (),
-        views={name: partial(draw, views, report) for name, views in _VIEWS.items()}
+        views={name: partial(draw, view, report) for name, view in _VIEWS.items()}
         | {
             "shares": partial(_overall, report),
             "steps": lambda notes: [_by_step(report, notes)] if _has_steps(report) else [],
@@ -82,7 +82,7 @@ def _answer(report: DegeneracyReport) -> Blocks:
     yield cell(_prompts(report.prompts, report.reward))
     if len(report.by_group_size) > 1:
         yield Text()
-        yield from draw((SIZES,), report, notes)
+        yield from draw(SIZES, report, notes)
         notes.remark(f"i.i.d.: p is {report.pass_rate_origin}")
     if report.target is not None:
         columns = (
@@ -208,12 +208,12 @@ def _cost(report: DegeneracyReport, notes: Footnotes) -> Blocks:
     yield draw_table(columns, timed, notes)
 
 
-_VIEWS = {
-    "advantages": (ADVANTAGES,),
-    "rewards": (REWARDS,),
-    "prompts": (prompts_view(MAX_ROWS),),
-    "environments": (ENVIRONMENTS,),
-    "policies": (POLICIES,),
+_VIEWS: Mapping[str, View] = {
+    "advantages": ADVANTAGES,
+    "rewards": REWARDS,
+    "prompts": prompts_view(MAX_ROWS),
+    "environments": ENVIRONMENTS,
+    "policies": POLICIES,
 }
 """Name of ``--show`` -> its tables, each drawn where the result has such records."""
 

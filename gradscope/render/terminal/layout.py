@@ -120,9 +120,9 @@ def rows_set_aside(source: Source) -> str:
     return f"; {source.quarantined.counted} set aside: {source.quarantined.reasons[0].reason}{lost}{ended}"
 
 
-def draw(views: Iterable[view.View], result: object, notes: words.Footnotes) -> Iterator[Table]:
+def draw(views: view.View | tuple[view.View, ...], result: object, notes: words.Footnotes) -> Iterator[Table]:
     """The tables of a result that it has records for; reasons and remarks go to the notes."""
-    for table_view in views:
+    for table_view in views if isinstance(views, tuple) else (views,):
         if records := view.pick(table_view.of, result):
             shown = table_view.rows(records)
             yield draw_table(table_view.columns_of(records, shown.facts), shown.rows, notes, table_view.is_bold)

@@ -137,11 +137,11 @@ def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
         facts=losses([report.source]),
         findings=report.findings[1:],
         views={
-            "metrics": partial(draw, (_METRICS,) if _is_recomputed(report) else (), report),
+            "metrics": partial(draw, _METRICS if _is_recomputed(report) else (), report),
             "rollouts": partial(_more_rollouts, report),
-            "removals": partial(draw, (_REMOVALS,), report),
-            "tokens": partial(draw, (_TOKENS,), report),
-            "tensors": partial(draw, (_TENSORS,), report),
+            "removals": partial(draw, _REMOVALS, report),
+            "tokens": partial(draw, _TOKENS, report),
+            "tensors": partial(draw, _TENSORS, report),
         },
         tone=tone,
     ).screen(show)
@@ -156,10 +156,10 @@ def _spike_answer(report: SpikeReport) -> Blocks:
     notes = Footnotes()
     if _is_recomputed(report):
         yield cell("Rollouts by their share of the gradient")
-        yield from draw((_rollouts(_MAX_ROLLOUTS, recomputed=True),), report, notes)
+        yield from draw(_rollouts(_MAX_ROLLOUTS, recomputed=True), report, notes)
         notes.remark(FACTS)
     else:
-        yield from draw((_METRICS,), report, notes)
+        yield from draw(_METRICS, report, notes)
     yield from map(cell, notes.lines())
 
 
@@ -167,7 +167,7 @@ def _more_rollouts(report: SpikeReport, notes: Footnotes) -> Blocks:
     """Those beyond the answer's, as many as a screen bears."""
     recomputed = _is_recomputed(report)
     if len(report.rollouts) > (_MAX_ROLLOUTS if recomputed else 0):
-        yield from draw((_rollouts(_MAX_SHOWN, recomputed=recomputed),), report, notes)
+        yield from draw(_rollouts(_MAX_SHOWN, recomputed=recomputed), report, notes)
         if len(report.rollouts) > _MAX_SHOWN:
             notes.remark(f"{len(report.rollouts) - _MAX_SHOWN} more rollouts: --output DIR writes all.")
 

@@ -86,7 +86,7 @@ def _answer(report: RankReport, *, show_all: bool) -> Blocks:
     """The table of the answer, its omissions, and numbers that could not be computed."""
     if report.trajectories:
         notes = Footnotes()
-        yield from draw((TRAJECTORY,), report, notes)
+        yield from draw(TRAJECTORY, report, notes)
         yield from map(cell, notes.lines())
     yield from _step_ranks(report, show_all=show_all)
     skipped = list(report.skipped.items())
@@ -109,9 +109,8 @@ def _formulations(report: RankReport, notes: Footnotes) -> Blocks:
 
 def _heldout(report: RankReport, notes: Footnotes) -> Blocks:
     yield from draw(ROLLOUT_VIEWS["heldout"], report, notes)
-    if report.heldout:
-        for sentence in report.heldout_notes:
-            notes.remark(sentence)
+    for sentence in report.heldout_notes if report.heldout else ():
+        notes.remark(sentence)
 
 
 def _engine(report: RankReport, notes: Footnotes) -> Blocks:

@@ -110,15 +110,12 @@ _BY_STEP = (
 def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str, ...]:
     if mismatch.is_identical:
         return (_IDENTICAL.format(counted(overall.num_tokens, "token")),)
-    divergences = [
-        f"{title} {with_interval(estimate, '.2g')}"
-        for title, estimate in (
-            ("KL a token", overall.kl_k3),
-            ("chi-square of tokens", overall.chi2_token),
-            ("of sequences", overall.chi2_sequence),
-        )
-        if estimate.is_defined
-    ]
+    named = {
+        "KL a token": overall.kl_k3,
+        "chi-square of tokens": overall.chi2_token,
+        "of sequences": overall.chi2_sequence,
+    }
+    divergences = [f"{title} {with_interval(of, '.2g')}" for title, of in named.items() if of.is_defined]
     clipped = overall.frac_clipped
     return (
         f"Over {counted(overall.num_tokens, 'token')} of {counted(overall.num_sequences, 'sequence')} the logged "
@@ -313,12 +310,8 @@ def _replay_next(report: ReplayReport) -> str:
     if report.verdict == "match" and all(step.verdict != "cannot" for step in report.steps):
         return "Nothing to do: weights, tokens and loss are the trainer's own, so the gradient sections stand on them."
     wanted = "mismatch" if report.verdict == "mismatch" else "cannot"
-    causes = [
-        quantity.cause
-        for step in report.steps
-        for quantity in step.quantities
-        if quantity.verdict == wanted and quantity.cause
-    ]
+    quantities = (quantity for step in report.steps for quantity in step.quantities)
+    causes = [quantity.cause for quantity in quantities if quantity.verdict == wanted and quantity.cause]
     remedies = [remedy for words, remedy in _REMEDIES.items() if any(words in cause for cause in causes)]
     advice = f"{'; '.join(remedies)}." if remedies else "Read the cause of the first such step below."
     return f"{advice[:1].upper()}{advice[1:]}"

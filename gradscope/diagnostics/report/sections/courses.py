@@ -301,11 +301,11 @@ def _correlation(correlation: Estimate, direction: int, unit: str) -> str:
 
 
 def _truncation(ends: Ends) -> str:
-    if ends.num_judged:
-        text = f"{ends.num_cut:,} of {ends.num_judged:,} completions were cut off at the length limit"
-        mass = ends.frac_advantage
-        return f"{text}." if mass is None else f"{text}; they hold {percent(mass)} of the summed absolute advantages."
-    return "Which completions were cut off is not in the log."
+    if not ends.num_judged:
+        return "Which completions were cut off is not in the log."
+    mass = ends.frac_advantage
+    held = "" if mass is None else f"; they hold {percent(mass)} of the summed absolute advantages"
+    return f"{ends.num_cut:,} of {ends.num_judged:,} completions were cut off at the length limit{held}."
 
 
 def _mean(lengths: RunLengths) -> str:

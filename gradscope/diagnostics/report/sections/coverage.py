@@ -97,16 +97,13 @@ def _verdict(comparison: PassAtKComparison | None) -> tuple[Severity, str]:
 
 
 def _chart(report: PassAtKReport) -> Chart:
-    budgets = sorted({row.k for table in report.tables for row in table.rows})
-    series = []
-    for table in report.tables:
-        values = {row.k: row.pass_at_k.value for row in table.rows}
-        series.append(Series(name=table.name, values=tuple(values.get(k) for k in budgets)))
+    budgets = tuple(sorted({row.k for table in report.tables for row in table.rows}))
+    curves = [(table.name, {row.k: row.pass_at_k.value for row in table.rows}) for table in report.tables]
     return Chart(
         title="pass@k",
         kind="lines",
-        places=tuple(budgets),
-        series=tuple(series),
+        places=budgets,
+        series=tuple(Series(name=name, values=tuple(map(values.get, budgets))) for name, values in curves),
         x_label="k",
         y_label="share of prompts solved",
         y_range=(0.0, 1.0),

@@ -225,7 +225,12 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         return missing_section("formulations", inputs.no_grams)
     steps = [step_rows(gram) for gram in inputs.grams]
     names = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
-    rows = {name: _means([_measure(step, name) for step in steps]) for name in names}
+    rows: dict[str, list[Estimate]] = {name: [] for name in names}
+    for name in names:
+        for column in zip(*(_measure(step, name) for step in steps), strict=True):
+            values = [estimate.value for estimate in column if estimate.value is not None]
+            mean = Estimate.exact(float(np.mean(values)), num_units=len(values)) if values else column[0]
+            rows[name].append(mean)
     cosines = {name: cosine.value for name, (_, cosine, *_) in rows.items() if cosine.value is not None}
     findings, next_step = _beside_the_logged(cosines, len(rows) - 1, len(steps))
     return ReportSection(
@@ -286,15 +291,6 @@ def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
         *(spectrum.nulls[null] for null in _STEP_NULLS),
         Estimate.exact(sum(not np.any(values) for values in by_group) / len(by_group)),
     )
-
-
-def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
-    """Means of the columns over the steps that have a value; the first reason where none has."""
-    means = []
-    for column in zip(*steps, strict=True):
-        values = [estimate.value for estimate in column if estimate.value is not None]
-        means.append(Estimate.exact(float(np.mean(values)), num_units=len(values)) if values else column[0])
-    return tuple(means)
 
 
 def _beside_the_logged(cosines: Mapping[str, float], num_formulations: int, num_steps: int) -> tuple[str, str]:

@@ -118,10 +118,8 @@ def along_line(
     """By how much a number changes along the line through its steps; no sentence where that is undefined."""
     if change.value is not None:
         undecided = "" if change.side_of_zero else ", so its direction is undecided"
-        text = (
-            f"From step {ends[0]} to {ends[1]} {subject} changes by {number(change.value, form)}{unit} along its line"
-        )
-        yield f"{text}{interval(change, form)}{undecided}."
+        by = f"{number(change.value, form)}{unit} along its line{interval(change, form)}{undecided}"
+        yield f"From step {ends[0]} to {ends[1]} {subject} changes by {by}."
 
 
 def missing_part(name: str, part: Any, *, anchor: str | None = None) -> ReportSection:
@@ -140,7 +138,5 @@ TEXT_LIMIT = 400  # characters of a text that the page shows; the log has the re
 
 def excerpt(text: str, limit: int = TEXT_LIMIT) -> str:
     """The beginning and end of a text: a completion's answer stands at its end."""
-    if len(text) <= limit:
-        return text
     half = limit // 2
-    return f"{text[:half]} […] {text[-half:]}"
+    return text if len(text) <= limit else f"{text[:half]} […] {text[-half:]}"

@@ -109,19 +109,17 @@ def _kind(norm: float, loss: float, num_live: int, num_perhaps_live: int) -> str
 
 
 def _findings(counts: Counter[str], kinds: dict[int, str], outstanding: Sequence[str]) -> tuple[str, ...]:
-    total = len(kinds)
+    first: dict[str, int] = {}
+    for step, kind in kinds.items():
+        first.setdefault(kind, step)
+
+    def sentences(*names: str) -> list[str]:
+        start = {name: f"{counts[name]} of {len(kinds)} steps (first: step {first[name]})" for name in first}
+        return [f"{start[name]}: {_KINDS[name]}." for name in names if name in first]
+
     good = counts["learning"] + counts["on-policy"]
-
-    def sentences(names: Sequence[str]) -> list[str]:
-        first = {name: next((step for step, kind in kinds.items() if kind == name), None) for name in names}
-        return [
-            f"{counts[name]} of {total} steps (first: step {first[name]}): {_KINDS[name]}."
-            for name in names
-            if counts[name]
-        ]
-
-    odd = (*sentences(("not finite", "suspect")), *outstanding, *sentences(("dead batch", "other terms")))
-    return (*odd, f"{good} of {total} steps have a gradient from live groups.", *sentences(("on-policy",)))
+    odd = (*sentences("not finite", "suspect"), *outstanding, *sentences("dead batch", "other terms"))
+    return (*odd, f"{good} of {len(kinds)} steps have a gradient from live groups.", *sentences("on-policy"))
 
 
 def _verdict(counts: Counter[str], spike: Sequence[str], inputs: ReportInputs, clipped: str) -> tuple[Severity, str]:
@@ -212,7 +210,7 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
 def _kl(run: Run, kl: dict[int, float | None]) -> str:
     recomputed = {step: part for step, part in kl.items() if part is not None}
     if recomputed:
-        worst = max(recomputed, key=lambda step: recomputed[step])
+        worst = max(recomputed, key=recomputed.__getitem__)
         return (
             f"The KL part has {percent(recomputed[worst])} of the gradient's norm at step {worst}, the most of the "
             f"{len(recomputed)} steps recomputed."
