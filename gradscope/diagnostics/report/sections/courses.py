@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.lengths import Ends, RunLengths
 from gradscope.diagnostics.report.sections.inputs import (
+    Ends,
     ReportInputs,
+    RunLengths,
     along_line,
     missing_part,
     missing_section,

@@ -9,9 +9,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.lengths import Lengths
 from gradscope.diagnostics.report.metrics_alone import dead_section, dead_severity
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, along_line, missing_section
+from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, Unavailable, along_line, missing_section
 from gradscope.findings import degeneracy
 from gradscope.findings.degeneracy_parts import (
     balance_sentence,
