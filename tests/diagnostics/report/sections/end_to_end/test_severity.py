@@ -15,14 +15,7 @@ from gradscope.diagnostics.report.sections.gradient import contributions_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section
 from gradscope.diagnostics.report.sections.signal import rewards_section
 from gradscope.estimate import Estimate
-from gradscope.results.logged import (
-    EntropyNumbers,
-    Generation,
-    GenerationNumbers,
-    LoggedPolicy,
-    MismatchNumbers,
-    PolicyEntropy,
-)
+from gradscope.results import logged as results
 from gradscope.results.passk import PassAtKComparison
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
@@ -38,7 +31,7 @@ def between(low: float, value: float, high: float) -> Estimate:
 SURE = Estimate.exact
 
 
-def sampled(gap: Estimate, share: float) -> MismatchNumbers:
+def sampled(gap: Estimate, share: float) -> results.MismatchNumbers:
     overall = run_report().logged.sampler.overall
     assert overall is not None
     return replace(overall, logprob_gap=gap, sequence_ess=SURE(share))
@@ -46,17 +39,16 @@ def sampled(gap: Estimate, share: float) -> MismatchNumbers:
 
 def ended(cut: Estimate, seconds: Estimate, slowest: Estimate, at_end: float = 0.0) -> str:
     """The severity of these numbers, of ten steps of which the last two have a share ``at_end``."""
-    numbers = GenerationNumbers(step=None, frac_truncated=cut, seconds=seconds, slowest_over_mean=slowest)
+    numbers = results.GenerationNumbers(step=None, frac_truncated=cut, seconds=seconds, slowest_over_mean=slowest)
     steps = [replace(numbers, step=step, frac_truncated=SURE(at_end * (step > 8))) for step in range(1, 11)]
-    generation = Generation(overall=numbers, by_step=tuple(steps) if at_end else (numbers,))
-    return courses.generation_section(replace(UNREAD, logged=LoggedPolicy(generation=generation))).severity
+    generation = results.Generation(overall=numbers, by_step=tuple(steps) if at_end else (numbers,))
+    return courses.generation_section(replace(UNREAD, logged=results.LoggedPolicy(generation=generation))).severity
 
 
 def entropy(mean: Estimate, trend: Estimate) -> str:
-    entropy = PolicyEntropy(
-        overall=EntropyNumbers(step=None, mean=mean), by_step=(EntropyNumbers(step=1, mean=mean),), trend=trend
-    )
-    return courses.entropy_section(replace(UNREAD, logged=LoggedPolicy(entropy=entropy))).severity
+    numbers = results.EntropyNumbers(step=1, mean=mean)
+    logged = results.LoggedPolicy(entropy=results.PolicyEntropy(overall=numbers, by_step=(numbers,), trend=trend))
+    return courses.entropy_section(replace(UNREAD, logged=logged)).severity
 
 
 def ending(difference: Estimate) -> PassAtKComparison:
