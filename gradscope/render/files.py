@@ -52,10 +52,13 @@ _ESTIMATE_KEYS = {"value", "low", "high", "num_units", "undefined"}
 
 def tidy_tables(result: object) -> dict[str, list[Row]]:
     """The tables of a result, by name; empty ones are left out."""
-    tables = {
-        name: rows[:] if isinstance(rows, LazyRows) else [_flat(record) for record in rows]
-        for name, rows in spec_of(result).csv(result).items()
-    }
+    tables: dict[str, list[Row]] = {}
+    for name, records in spec_of(result).csv(result).items():
+        if isinstance(records, LazyRows):
+            tables[name] = records[:]
+            continue
+        cells = (to_jsonable(record).items() for record in records)
+        tables[name] = [{column: cell for pair in row for column, cell in _columns(*pair).items()} for row in cells]
     return {name: rows for name, rows in tables.items() if rows}
 
 
@@ -73,11 +76,6 @@ def render_csv(rows: Sequence[Row]) -> str:
 def _inert(cell: Any) -> Any:
     is_formula = isinstance(cell, str) and cell.startswith(_FORMULA) and cell not in _NOT_FINITE
     return f"'{cell}" if is_formula else cell
-
-
-def _flat(record: Any) -> Row:
-    columns = (_columns(name, value) for name, value in to_jsonable(record).items())
-    return {name: cell for column in columns for name, cell in column.items()}
 
 
 def _columns(name: str, value: Any) -> Row:

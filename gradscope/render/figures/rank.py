@@ -13,7 +13,6 @@ from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.figures import rank_spectra, style
 from gradscope.render.views.rank import merge_same
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankCurvePoint, RankReport, WeightRankPoint
-from gradscope.results.tokens import GradientSparsity
 from gradscope.say import evenly
 
 _MAX_ROWS = 24  # advantages in a panel; of more those of the lowest and the highest ranks are shown
@@ -284,7 +283,11 @@ def draw_sparsity(report: RankReport) -> dict[str, Figure]:
     }
     if report.sparsity:
         tokens = report.sparsity[0].parts == "tokens"
-        panels["tokens" if tokens else "entries of dL/dW, mean over weights"] = _below(report.sparsity)
+        course = panels["tokens" if tokens else "entries of dL/dW, mean over weights"] = []
+        for at in sorted({row.step for row in report.sparsity}):  # tokens have one row a step
+            of_step = [row for row in report.sparsity if row.step == at]
+            table = [[e.value for e in (row.zero, row.small, row.hoyer, row.gini)] for row in of_step]
+            course.append((at, [mean_of_defined(column) for column in zip(*table, strict=True)]))
     panels = {name: course for name, course in panels.items() if len(course) > 1}
     if not panels:
         return {}
@@ -311,13 +314,3 @@ def draw_sparsity(report: RankReport) -> dict[str, Figure]:
         if panel is axes[-1]:
             style.label_lines(panel, labels, gap=0.08)
     return {"rank_sparsity": figure}
-
-
-def _below(sparsities: Sequence[GradientSparsity]) -> list[tuple[int, list[float | None]]]:
-    """Tokens have one line a step; weights are averaged."""
-    course = []
-    for step in sorted({row.step for row in sparsities}):
-        of_step = [row for row in sparsities if row.step == step]
-        table = [[e.value for e in (row.zero, row.small, row.hoyer, row.gini)] for row in of_step]
-        course.append((step, [mean_of_defined(column) for column in zip(*table, strict=True)]))
-    return course

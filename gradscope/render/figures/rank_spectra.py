@@ -101,8 +101,12 @@ def draw_spectra(report: results.RankReport) -> dict[str, Figure]:
     if not by_step:
         return {}
     spectra = [spectrum for of_step in by_step.values() for spectrum in of_step]
+    step, last = max(by_step.items())
+    groups = [spectrum for spectrum in last if spectrum.label.group_id is not None]
+    shares = [max(spectrum.singular_values) / sum(spectrum.singular_values) for spectrum in groups or last]
+    whose = "a group" if groups else "the step"
     figure, axes = style.new_figure(
-        _first_value(by_step),
+        f"The first singular value of {whose} has {100 * sum(shares) / len(shares):.0f} % of their sum at step {step}",
         f"{_legend(report, spectra)}; advantage: {style.name_of(spectra[0].label.advantage)}; "
         f"{'' if report.rows == 'token' else 'dotted: '}the arithmetic's noise floor, below which nothing is drawn",
         height=3.7,
@@ -137,15 +141,6 @@ def _spectra_by_step(report: results.RankReport) -> Mapping[int, list[results.Gr
         step: [spectrum for spectrum in by_step[step] if spectrum.label.group_size == size[step]]
         for step in evenly(sorted(by_step), 3)
     }
-
-
-def _first_value(by_step: Mapping[int, Sequence[results.GradientSpectrum]]) -> str:
-    """The title: what the first singular value has of their sum, mean over the groups of the last step."""
-    step, spectra = max(by_step.items())
-    groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None]
-    shares = [max(spectrum.singular_values) / sum(spectrum.singular_values) for spectrum in groups or spectra]
-    whose, share = "a group" if groups else "the step", f"{100 * sum(shares) / len(shares):.0f} %"
-    return f"The first singular value of {whose} has {share} of their sum at step {step}"
 
 
 def _legend(report: results.RankReport, spectra: Sequence[results.GradientSpectrum]) -> str:

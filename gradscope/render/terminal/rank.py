@@ -177,7 +177,15 @@ def _rows(report: RankReport) -> tuple[list[_Row], str]:
     if points:
         name = preferred([point.advantage for point in points]) or ""
         sized = sorted((p for p in points if p.advantage == name), key=lambda point: (point.step, point.group_size))
-        return [_of_point(point) for point in {point.step: point for point in sized}.values()], name
+        rows = []
+        for point in {point.step: point for point in sized}.values():
+            ceiling: float | None = point.group_size if isinstance(point, RankCurvePoint) else None
+            if isinstance(point, TokenRankPoint):
+                ceiling = point.num_rows.value
+            nulls = {null: of_null.effective_rank for null, of_null in point.nulls.items()}
+            row = _row(point.step, point.effective_rank, ceiling, nulls)
+            rows.append(replace(row, num_live=point.num_groups - point.num_dead))
+        return rows, name
     of_step = [s for s in report.spectra if s.label.group_id is None and s.label.tensor is None]
     name = preferred([spectrum.label.advantage for spectrum in of_step]) or ""
     of_name = [spectrum for spectrum in of_step if spectrum.label.advantage == name]
@@ -186,16 +194,6 @@ def _rows(report: RankReport) -> tuple[list[_Row], str]:
         _row(one.label.step, one.ranks.effective_rank, min(one.label.shape), one.nulls)
         for one in {one.label.step: one for one in of_name}.values()
     ], name
-
-
-def _of_point(point: _Point) -> _Row:
-    ceiling: float | None = None
-    if isinstance(point, RankCurvePoint):
-        ceiling = point.group_size
-    elif isinstance(point, TokenRankPoint):
-        ceiling = point.num_rows.value
-    nulls = {name: null.effective_rank for name, null in point.nulls.items()}
-    return replace(_row(point.step, point.effective_rank, ceiling, nulls), num_live=point.num_groups - point.num_dead)
 
 
 def _row(step: int, rank: Estimate, ceiling: float | None, nulls: Mapping[str, Estimate]) -> _Row:

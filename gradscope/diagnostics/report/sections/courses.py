@@ -270,7 +270,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         charts=lines_over(
             steps,
             f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
-            {name: _mean_by_step(lengths.steps, apart, part) for name, part in weights.items()},
+            {name: _mean_by_step(of_step, apart, part) for name, part in weights.items()},
             y_label=f"{lengths.unit} beside the group's mean",
         ),
         tables=_quarters(lengths, inputs),
@@ -316,9 +316,8 @@ def _mean(lengths: RunLengths) -> str:
     return f"Completions have {first:.1f} {lengths.unit} on average{ends}."
 
 
-def _mean_by_step(steps: NDArray[np.int64], apart: Array, weights: Array) -> list[float | None]:
+def _mean_by_step(of_step: NDArray[np.int64], apart: Array, weights: Array) -> list[float | None]:
     """Mean of the lengths of each step by these weights; None where all weights are zero."""
-    of_step = np.unique(steps, return_inverse=True)[1]
     sums, totals = (np.bincount(of_step, values).tolist() for values in (apart * weights, weights))
     return [part / total if total > 0 else None for part, total in zip(sums, totals, strict=True)]
 
