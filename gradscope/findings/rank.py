@@ -218,24 +218,20 @@ def reliability_findings(
     spectra: Sequence[results.GradientSpectrum], steps: Sequence[results.StepGeometry], engine: Mapping[str, object]
 ) -> tuple[str, ...]:
     """What reduced precision leaves in doubt, and how the sampler's log-probabilities fit: at most two sentences."""
-    return (*_near_floor(spectra, engine), *logprob_findings(steps))
-
-
-def _near_floor(spectra: Sequence[results.GradientSpectrum], engine: Mapping[str, object]) -> tuple[str, ...]:
-    """Whether float32 would resolve more than the arithmetic that was used."""
-    if engine.get("precision") != "reduced":
-        return ()
-    defined = [spectrum for spectrum in spectra if spectrum.ranks.effective_rank.value is not None]
+    near_floor: tuple[str, ...] = ()
+    is_reduced = engine.get("precision") == "reduced"
+    defined = [spectrum for spectrum in spectra if is_reduced and spectrum.ranks.effective_rank.value is not None]
     values = [np.asarray(spectrum.singular_values) for spectrum in defined]
     below = [own[own <= of.noise_floor].sum() / own.sum() for own, of in zip(values, defined, strict=True)]
     doubted = [float(share) for share in below if share > _NEAR_FLOOR]
-    if not doubted:
-        return ()
-    arithmetic = "TF32" if engine.get("tf32") else str(engine.get("dtype"))
-    return (
-        f"At {len(doubted)} of {len(defined)} spectra singular values lie under the noise floor of {arithmetic}, up to "
-        f"{percent(max(doubted))} of their sum: before these effective ranks are believed, use --precision high.",
-    )
+    if doubted:
+        arithmetic = "TF32" if engine.get("tf32") else str(engine.get("dtype"))
+        near_floor = (
+            f"At {len(doubted)} of {len(defined)} spectra singular values lie under the noise floor of {arithmetic}, "
+            f"up to {percent(max(doubted))} of their sum: before these effective ranks are believed, use --precision "
+            "high.",
+        )
+    return (*near_floor, *logprob_findings(steps))
 
 
 def sparsity_findings(by_step: Sequence[GradientSparsity]) -> tuple[str, ...]:

@@ -82,13 +82,6 @@ def _answer(comparison: Comparison) -> Blocks:
     yield from map(cell, notes.lines())
 
 
-def _why_alone(pair: ComparedPair) -> str:
-    """Why a difference has no interval."""
-    if not pair.within_runs:
-        return pair.undefined or ""
-    return "too few steps or prompts" if pair.within_runs.value else "the two agree in it"
-
-
 def _differences(pairs: Sequence[ComparedPair], comparison: Comparison, notes: Footnotes) -> Table:
     several = _has_several(comparison)
 
@@ -96,10 +89,15 @@ def _differences(pairs: Sequence[ComparedPair], comparison: Comparison, notes: F
         lines = pair_label(pair, comparison).split("\n")
         return Word("\n".join(line if len(line) <= _LABEL else f"{line[: _LABEL - 1]}…" for line in lines))
 
+    def why_alone(pair: ComparedPair) -> str:
+        if not pair.within_runs:
+            return pair.undefined or ""
+        return "too few steps or prompts" if pair.within_runs.value else "the two agree in it"
+
     columns = (
         Column("metric", "metric", limit=_METRIC if several else _LABEL),
         *([Column("pair", label)] if several else []),
-        Column("difference", lambda pair: pair.within_runs or pair.difference, "gap", alone=_why_alone),
+        Column("difference", lambda pair: pair.within_runs or pair.difference, "gap", alone=why_alone),
         Column("verdict", lambda pair: Word(pair.verdict, "fine" if pair.verdict in ("decides", "differ") else "")),
     )
     return draw_table(columns, pairs, notes)

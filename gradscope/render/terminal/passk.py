@@ -126,7 +126,9 @@ def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> 
         rest = {column: texts for column, texts in named.items() if column != name}
         if sum(max(map(len, texts)) + 2 for texts in named.values()) > room and _num_distinct(rest) == len(about):
             named = rest
-    fitting = _shared([max(map(len, texts)) for texts in named.values()], room)
+    fitting = [max(map(len, texts)) for texts in named.values()]
+    while sum(fitting) > room - 2 * len(fitting) and max(fitting) > _MIN_NAME:  # the longest names give way first
+        fitting[fitting.index(max(fitting))] -= 1
     cells = [
         *([_shortened(text, width) for text in texts] for texts, width in zip(named.values(), fitting, strict=True)),
         *([row[at] for row in rows] for at in filled),
@@ -153,13 +155,6 @@ def _scores(table: results.PassAtKTable, evaluation: results.Evaluation, notes: 
     mean = None if first.pass_at_k.is_defined else evaluation.mean_score.value
     scored = "" if mean is None else format_number(mean, "share")
     return size, format_estimate(first.pass_at_k, notes, "share"), last, scored
-
-
-def _shared(widths: list[int], room: int) -> list[int]:
-    """Widths of columns of names in so much room, with two letters between them; the longest give way first."""
-    while sum(widths) > room - 2 * len(widths) and max(widths) > _MIN_NAME:
-        widths[widths.index(max(widths))] -= 1
-    return widths
 
 
 def _apart(names: Sequence[str], width: int) -> list[str]:

@@ -26,7 +26,8 @@ _ORDER = ("fail", "unknown", "pass")
 
 def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
     """The outcome of all, then a line a requirement, those that need a look first; ``show`` adds tables."""
-    open_ones = [verdict for verdict in _by_outcome(report) if verdict.outcome != "pass" and not verdict.allowed]
+    by_outcome = sorted(report.verdicts, key=lambda verdict: _ORDER.index(verdict.outcome))
+    open_ones = [verdict for verdict in by_outcome if verdict.outcome != "pass" and not verdict.allowed]
     # without the command that looks closer, which is below the answer
     advice = [row.advice if row.command else row.next_step for row in open_ones]
     return Answer(
@@ -39,7 +40,7 @@ def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
                 for row, words in zip(open_ones, advice, strict=True)
             ),
         ),
-        table=_answer(report),
+        table=_answer(report.verdicts if len(by_outcome) <= SCREEN_ROWS else by_outcome),
         facts=losses([report.source]),
         views={"requirements": lambda notes: map(_paragraph, report.verdicts)},
         tone=_TONES[report.outcome],
@@ -59,23 +60,17 @@ def _headline(report: CheckReport) -> str:
     return f"Check: {report.outcome}. Of {counted(number, 'requirement')}: {', '.join(parts)}{by_luck}."
 
 
-def _by_outcome(report: CheckReport) -> list[Verdict]:
-    return sorted(report.verdicts, key=lambda verdict: _ORDER.index(verdict.outcome))
-
-
-def _answer(report: CheckReport) -> Blocks:
+def _answer(verdicts: Sequence[Verdict]) -> Blocks:
     table = new_table([("", "left"), ("requirement", "left"), ("is", "left"), ("of", "left")])
-    few = len(report.verdicts) <= SCREEN_ROWS
-    shown = report.verdicts if few else _by_outcome(report)[:SCREEN_ROWS]
-    for verdict in shown:
+    for verdict in verdicts[:SCREEN_ROWS]:
         required, value = condition(verdict), _value(verdict)
         if verdict.change is not None and verdict.change.change.is_defined:  # which is judged
             required, value = f"change of {verdict.metric}", with_interval(verdict.change.change, "+.3g")
         add_row(table, _outcome(verdict), required, value, verdict.of)
-    if shown:
+    if verdicts:
         yield table
-    if not few:
-        yield cell(f"{len(report.verdicts) - len(shown)} more requirements: --show requirements.")
+    if len(verdicts) > SCREEN_ROWS:
+        yield cell(f"{len(verdicts) - SCREEN_ROWS} more requirements: --show requirements.")
 
 
 def _outcome(verdict: Verdict) -> Text:

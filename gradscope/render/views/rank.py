@@ -138,11 +138,6 @@ def _alone(name: str) -> Callable[[Any], str]:
     return lambda row: no_interval(getattr(row.point, name).num_units)
 
 
-def _channel_rows(points: Sequence[results.RankCurvePoint]) -> Selection:
-    last = last_of(points)
-    return Selection(curve_rows(last.rows), last.facts)
-
-
 def _ungrouped_spectra(report: results.RankReport) -> list[results.GradientSpectrum]:
     return [spectrum for spectrum in report.spectra if spectrum.label.group_id is None]
 
@@ -272,7 +267,7 @@ ROLLOUT_VIEWS: Mapping[str, View | tuple[View, ...]] = {
             Column("kept of what\nis shared", "point.shared_kept", "rank", _alone("shared_kept")),
             Column("kept of\nthe rest", "point.residual_kept", "rank", _alone("residual_kept")),
         ),
-        _channel_rows,
+        lambda points: Selection(curve_rows(last_of(points).rows), last_of(points).facts),
         ("Kept: the energy of the sum over that of the rows; 1 for rows of random signs, less where they cancel",),
     ),
     "spectra": View(

@@ -99,10 +99,6 @@ def _logged_change(change: EntropyChange) -> float | None:
     return change.logged_next - change.logged
 
 
-def _of_weights(pick: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda row: pick(row.point)
-
-
 def _sizes_of(points: Sequence[WeightRankPoint]) -> tuple[str, list[int]]:
     """The advantage with most group sizes at the last step, and these."""
     last = [point for point in last_of(points).rows if point.tensor is not None]
@@ -220,13 +216,13 @@ PART_VIEWS: Mapping[str, View | tuple[View, ...]] = {
             (
                 Column("advantage", "label", limit=13),
                 Column("size", digits("point.group_size"), "count"),
-                Column("live", _of_weights(rank.live_of_all), "count"),
+                Column("live", lambda row: rank.live_of_all(row.point), "count"),
                 Column(
                     "rank of dL/dW", "point.effective_rank", "rank", lambda row: no_interval(rank.num_live(row.point))
                 ),
-                Column("scores", _of_weights(rank.null_rank("unweighted")), "rank"),
-                Column("shuffled", _of_weights(rank.null_rank("shuffled")), "rank"),
-                Column("unre-\nlated", _of_weights(rank.null_rank("gaussian")), "rank"),
+                Column("scores", lambda row: rank.null_rank("unweighted")(row.point), "rank"),
+                Column("shuffled", lambda row: rank.null_rank("shuffled")(row.point), "rank"),
+                Column("unre-\nlated", lambda row: rank.null_rank("gaussian")(row.point), "rank"),
                 Column(
                     "ratio",
                     lambda row: row.point.nulls["gaussian"].ratio if "gaussian" in row.point.nulls else None,
