@@ -90,7 +90,7 @@ def _declared(report: RankReport) -> Iterator[tuple[ReportTable, ...]]:
     from gradscope.render.views.rank_parts import PART_VIEWS
 
     for name, views in {**PART_VIEWS, **ROLLOUT_VIEWS}.items():
-        for view in views:
+        for view in views if isinstance(views, tuple) else (views,):
             yield view_table(view, report, f"As rank --show {name}; to_pandas() has every number")
 
 

@@ -37,21 +37,27 @@ _EVERY_PAGE = "--help: the options most people need; --help-all: every option."
 
 def examples_in(examples: Sequence[str]) -> str:
     """Examples as indented lines that can be pasted: one that is too long continues after a backslash."""
-    return "\n".join(line for example in examples for line in _lines(example))
+    lines = []
+    for example in examples:
+        lines.append("  ")
+        for word in re.split(r" (?=-)", example) if len(example) + 2 > _WIDTH else [example]:
+            if lines[-1] != "  " and len(lines[-1]) + len(word) + 3 > _WIDTH:
+                lines[-1] += " \\"
+                lines.append("     ")
+            lines[-1] += word if lines[-1] == "  " else f" {word}"
+    return "\n".join(lines)
 
 
 def page_of(function: Callable[..., None], examples: Sequence[str], common: Sequence[str]) -> type[TyperCommand]:
     """The class of a command with these examples and these options on its first page."""
-    hints = get_type_hints(function, include_extras=True)
-    numbers = frozenset(name for name, hint in hints.items() if _is_a_number(hint))
-    return type("Command", (_Command,), {"examples": tuple(examples), "common": tuple(common), "numbers": numbers})
-
-
-def _is_a_number(hint: Any) -> bool:
-    """Whether typer itself converts the parameter to a number: not where an option has a parser."""
-    metadata = getattr(hint, "__metadata__", ())
-    kind = get_args(hint)[0] if metadata else hint
-    return bool({int, float} & {kind, *get_args(kind)}) and not any(getattr(item, "parser", None) for item in metadata)
+    numbers = set()  # parameters that typer itself converts to a number: not where an option has a parser
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        metadata = getattr(hint, "__metadata__", ())
+        kind = get_args(hint)[0] if metadata else hint
+        if {int, float} & {kind, *get_args(kind)} and not any(getattr(item, "parser", None) for item in metadata):
+            numbers.add(name)
+    shown = {"examples": tuple(examples), "common": tuple(common), "numbers": frozenset(numbers)}
+    return type("Command", (_Command,), shown)
 
 
 class PlainSwitches:
@@ -149,7 +155,13 @@ def _rows(params: Sequence[Any], describe: Callable[[Any], str]) -> Table:
     table.add_column(style=STYLES["unknown"], no_wrap=True)
     table.add_column(ratio=1)
     for parameter in params:
-        table.add_row(Text(_spelled(parameter)), Text(describe(parameter)))
+        spelled = str(parameter.metavar)
+        if parameter.param_type_name != "argument":  # as `--output, -o DIR`, `--gradients/--no-gradients`
+            switch = "/".join([parameter.opts[0], *parameter.secondary_opts])
+            short = [flag for flag in parameter.opts if not flag.startswith("--")]
+            value = "NAME" if _is_wide(parameter) else parameter.metavar
+            spelled = " ".join(filter(None, (", ".join([switch, *short]), "" if parameter.is_flag else value)))
+        table.add_row(Text(spelled), Text(describe(parameter)))
     return table
 
 
@@ -177,29 +189,6 @@ def _choices(parameter: Any) -> str:
 
 def _is_wide(parameter: Any) -> bool:
     return "|" in (parameter.metavar or "") and len(parameter.metavar) > _WIDEST_VALUE
-
-
-def _spelled(parameter: Any) -> str:
-    """The option as it is typed: `--output, -o DIR`, `--gradients/--no-gradients`."""
-    if parameter.param_type_name == "argument":
-        return str(parameter.metavar)
-    switch = "/".join([parameter.opts[0], *parameter.secondary_opts])
-    short = [flag for flag in parameter.opts if not flag.startswith("--")]
-    value = "NAME" if _is_wide(parameter) else parameter.metavar
-    return " ".join(filter(None, (", ".join([switch, *short]), "" if parameter.is_flag else value)))
-
-
-def _lines(example: str) -> list[str]:
-    """The lines of one example, broken before an option."""
-    if len(example) + 2 <= _WIDTH:
-        return [f"  {example}"]
-    lines = ["  "]
-    for word in re.split(r" (?=-)", example):
-        if len(lines[-1]) + len(word) + 3 > _WIDTH:
-            lines[-1] += " \\"
-            lines.append("     ")
-        lines[-1] += word if lines[-1] == "  " else f" {word}"
-    return lines
 
 
 _PANELS = {

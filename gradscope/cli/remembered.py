@@ -79,12 +79,19 @@ def remembered_in(file: Path) -> tuple[RememberedOptions, ...]:
     """The options in a file, a record a run; none where there is no file, InputError where its content is invalid."""
     if not file.exists():
         return ()
-    owner = _other_owner(file) or _other_owner(file.parent)
+    owner, folder = _other_owner(file) or _other_owner(file.parent), file.parent.absolute()
+
+    def opened(name: str, value: _Value) -> _Value:
+        is_path = name in _PATHS and isinstance(value, str)
+        if not is_path or (name == "model" and not str(value).startswith((".", "/"))):  # an id of the hub's
+            return value
+        return str(relative_to_cwd(Path(os.path.normpath(folder / str(value)))))
+
     return tuple(
         RememberedOptions(
             file=file,
             run=Path(os.path.realpath(file.parent / run)),
-            options={name: _opened(name, value, file.parent) for name, value in table.items()},
+            options={name: opened(name, value) for name, value in table.items()},
             owner=owner,
         )
         for run, table in _tables_of(_parsed(_text_of(file), file), file).items()
@@ -235,14 +242,6 @@ def _tables_of(document: Mapping[str, Any], file: Path) -> dict[str, dict[str, _
 
 def _repair(file: Path) -> str:
     return f"Repair {file} or remove it; {VARIABLE}=0 leaves it alone for one command."
-
-
-def _opened(name: str, value: _Value, folder: Path) -> _Value:
-    """A path in a file, resolved from the current folder; a model may be an id of the hub's."""
-    if name not in _PATHS or isinstance(value, list):
-        return value
-    is_id = name == "model" and not value.startswith((".", "/"))
-    return value if is_id else str(relative_to_cwd(Path(os.path.normpath(folder.absolute() / value))))
 
 
 def _closed(name: str, value: _Value, folder: Path) -> _Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy_parts import conflicts_of_runs
@@ -73,15 +73,13 @@ def _claims(comparison: Comparison) -> Iterator[str]:
     decided = [pair for pair in comparison.pairs if pair.verdict == "decides"]
     yield from (f"{_difference(pair)}, {_corrected(pair.sign_flip_p_holm)} by sign flips)." for pair in decided)
     if comparison.num_tests and not decided:
-        yield f"None of the {comparison.num_tests} tests decides after Holm's correction{_why_none(comparison.pairs)}."
-    suggested = [pair for pair in comparison.pairs if pair.verdict == "suggests"]
-    yield from (f"{_difference(pair)}, {_suggestion(pair)}." for pair in suggested)
-
-
-def _why_none(pairs: Sequence[ComparedPair]) -> str:
-    reasons = {pair.least_detectable.undefined for pair in pairs}
-    (reason,) = reasons if len(reasons) == 1 else (None,)
-    return f": {reason}" if reason else ""
+        reasons = {pair.least_detectable.undefined for pair in comparison.pairs}
+        why = f": {reason}" if len(reasons) == 1 and (reason := next(iter(reasons))) else ""
+        yield f"None of the {comparison.num_tests} tests decides after Holm's correction{why}."
+    for pair in (pair for pair in comparison.pairs if pair.verdict == "suggests"):
+        flips = "" if pair.sign_flip_p_holm is None else f" ({_corrected(pair.sign_flip_p_holm)})"
+        undecided = f"which sign flips do not decide{flips}" if flips else "which so few pairs do not decide"
+        yield f"{_difference(pair)}, {_corrected(pair.p_holm)} if differences are normal), {undecided}."
 
 
 def _difference(pair: ComparedPair) -> str:
@@ -91,13 +89,6 @@ def _difference(pair: ComparedPair) -> str:
         f"{pair.metric}: {pair.second} {verb} {'above' if value > 0 else 'below'} {pair.first} by {abs(value):.3f} "
         f"({with_interval(pair.difference, '+.3f')}, {pair.num_pairs} pairs"
     )
-
-
-def _suggestion(pair: ComparedPair) -> str:
-    by_t = f"{_corrected(pair.p_holm)} if differences are normal)"
-    if pair.sign_flip_p_holm is None:
-        return f"{by_t}, which so few pairs do not decide"
-    return f"{by_t}, which sign flips do not decide ({_corrected(pair.sign_flip_p_holm)})"
 
 
 def _corrected(p_value: float | None) -> str:
@@ -115,24 +106,20 @@ def _open(comparison: Comparison) -> Iterator[str]:
     num_pairs = len({(pair.first, pair.second) for pair in comparison.pairs})
     for metric in comparison.metrics:
         undecided = [pair for pair in comparison.pairs if pair.metric == metric and pair.verdict != "decides"]
+        if not undecided:
+            continue
         ends = [abs(end) for pair in undecided for end in pair.difference.interval or ()]
         largest = f"; differences of up to {max(ends):.3f} are not excluded" if ends else ""
-        if undecided:
-            yield (
-                f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{largest}"
-                f"{_detectable(undecided)}. This is no evidence of equality."
-            )
-
-
-def _detectable(pairs: Sequence[ComparedPair]) -> str:
-    """The difference that would have been decided in most such comparisons, or why none would."""
-    detectable = [pair.least_detectable.value for pair in pairs if pair.least_detectable.value is not None]
-    if not detectable:
-        return f"; none could be decided ({pairs[0].least_detectable.undefined})"
-    span = f"{min(detectable):.3f}" + (
-        f" to {max(detectable):.3f}" if max(detectable) - min(detectable) >= 0.0005 else ""
-    )
-    return f"; one of {span} would be decided four times in five"
+        detectable = [pair.least_detectable.value for pair in undecided if pair.least_detectable.value is not None]
+        if detectable:
+            span = f" to {max(detectable):.3f}" * (max(detectable) - min(detectable) >= 0.0005)
+            power = f"one of {min(detectable):.3f}{span} would be decided four times in five"
+        else:
+            power = f"none could be decided ({undecided[0].least_detectable.undefined})"
+        yield (
+            f"{metric} leaves {len(undecided)} of {num_pairs} pairs undecided{largest}; {power}. This is no evidence "
+            "of equality."
+        )
 
 
 def _caution(comparison: Comparison) -> Iterator[str]:

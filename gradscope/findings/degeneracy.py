@@ -52,9 +52,12 @@ def dispersion_finding(report: results.DegeneracyReport) -> str:
         return ""
     evidence = f"z = {tested.z.value:.1f}, {chance(tested.p_value.value)}, {tested.test}"
     if tested.p_value.value > _SIGNIFICANT:
+        # the variance of pass rates over the whole log is at least that within steps
+        highest = tested.rate_variance.high or 0.0
+        not_excluded = f", nor is a standard deviation of {highest**0.5:.2f} between pass rates" if highest > 0 else ""
         return (
             "Whether groups of a step differ in pass rate cannot be told: one rate for all is not refuted "
-            f"({evidence}){_not_excluded(tested.rate_variance)}."
+            f"({evidence}){not_excluded}."
         )
     text = f"Chance does not explain them: the groups of a step differ in pass rate ({evidence})"
     stays, of_visit = tested.between_prompts, tested.between_visits
@@ -66,13 +69,6 @@ def dispersion_finding(report: results.DegeneracyReport) -> str:
         f"{text}. Where prompts return, {with_interval(stays, 'z.3f')} of the variance stays with the prompt and "
         f"{with_interval(of_visit, 'z.3f')} is of the visit."
     )
-
-
-def _not_excluded(rate_variance: Estimate) -> str:
-    """How far pass rates may differ all the same; their variance over the whole log is at least that within steps."""
-    if rate_variance.high is None or rate_variance.high <= 0:
-        return ""
-    return f", nor is a standard deviation of {rate_variance.high**0.5:.2f} between pass rates"
 
 
 def remedy_finding(report: results.DegeneracyReport, doubled: results.GroupSizeDegeneracy | None) -> str:
@@ -153,6 +149,8 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     environments = environment_sentence(report)
     leading = moved or environments
     advice = "" if log.resampled or leads else _advice(report, log)  # a conflict has its own
+    counts = {"with a single rollout": log.num_singletons, "with a missing reward": log.num_incomplete}
+    left_out = [f"{number:,} {words}" for words, number in counts.items() if number]
     sentences = [
         *_broken(report),
         *(conflict if leads else ()),
@@ -178,7 +176,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         target_finding(report),
         *_filtered(report, log),
         disagreement(report.course, log.num_levels)[0],
-        _left_out(log),
+        f"Groups left out: {' and '.join(left_out)}." if left_out else "",
         gap_sentence(report.course.step if report.course.step == report.course.last_step else ()),
         _levels(report, log),
         cost_finding(report),
@@ -271,30 +269,22 @@ def _faint(report: results.DegeneracyReport) -> str:
     )
 
 
-def _filtered(report: results.DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
+def _filtered(report: results.DegeneracyReport, log: LoggedGroups) -> Iterator[str]:
     """What a filter has hidden, or may have."""
-    counted = _behind_filter(report)
     if log.resampled:
-        return _RESAMPLED, counted
-    if counted:
-        return (counted,)
-    return () if report.frac_reward_zero_std.value else report.source.filters  # a filter leaves no dead group
-
-
-def _behind_filter(report: results.DegeneracyReport) -> str:
-    behind = report.behind_filter
-    share, logged = behind.frac_zero_std_sampled, report.frac_reward_zero_std
-    if share.value is None or logged.value is None:
-        return ""
-    num_counted = sum(row.num_sampled is not None for row in behind.by_step)
-    where = (
-        "" if num_counted == len(behind.by_step) else f", at the {num_counted} of {len(behind.by_step)} steps that tell"
-    )
-    return (
-        f"Behind the filter: of {behind.num_sampled:,} groups that were sampled {behind.num_dead:,} "
-        f"({with_interval(share, percent)}) gave no gradient, by the log's count of dropped groups{where}; "
-        f"the {percent(logged.value)} above is of those that were kept."
-    )
+        yield _RESAMPLED
+    behind, logged = report.behind_filter, report.frac_reward_zero_std.value
+    share, num_steps = behind.frac_zero_std_sampled, len(behind.by_step)
+    if share.value is not None and logged is not None:
+        num_counted = sum(row.num_sampled is not None for row in behind.by_step)
+        at_steps = f", at the {num_counted} of {num_steps} steps that tell" * (num_counted < num_steps)
+        yield (
+            f"Behind the filter: of {behind.num_sampled:,} groups that were sampled {behind.num_dead:,} "
+            f"({with_interval(share, percent)}) gave no gradient, by the log's count of dropped groups{at_steps}; "
+            f"the {percent(logged)} above is of those that were kept."
+        )
+    elif not log.resampled and not logged:  # a filter leaves no dead group
+        yield from report.source.filters
 
 
 def _gap(report: results.DegeneracyReport) -> str:
@@ -501,12 +491,3 @@ def _too_hard_and_too_easy(report: results.DegeneracyReport) -> tuple[float, flo
         return fail, solve
     hard, easy = report.prompts.never_groups, report.prompts.always_groups
     return None if hard is None or easy is None else (hard / report.num_groups, easy / report.num_groups)
-
-
-def _left_out(log: LoggedGroups) -> str:
-    parts = []
-    if log.num_singletons:
-        parts.append(f"{log.num_singletons:,} with a single rollout")
-    if log.num_incomplete:
-        parts.append(f"{log.num_incomplete:,} with a missing reward")
-    return f"Groups left out: {' and '.join(parts)}." if parts else ""

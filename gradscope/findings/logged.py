@@ -99,13 +99,6 @@ def late_share(course: MetricCourse) -> float | None:
     return last if abs(last - first) >= 2 * _HIGH else None
 
 
-def _stuck_from(course: MetricCourse) -> int | None:
-    """The step from which on the values never change again; None where these are fewer than a fifth, or ten."""
-    last = course.values[-1]
-    size = next((at for at, value in enumerate(reversed(course.values)) if value != last), len(course.values))
-    return course.steps[-size] if size >= max(_GAP, len(course.values) // 5) else None
-
-
 def _is_flat(course: MetricCourse) -> bool:
     return bool(_fifths(course)) and min(course.values) == max(course.values)
 
@@ -170,8 +163,12 @@ def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = No
         why = "" if is_equal else "is rounded, relative to its group, or "
         logged = f"The mean reward is logged as {amount(reward.values[0])} at all {len(reward.steps):,} steps"
         yield f"{logged}: it {why}tells no answers apart."
-    elif reward is not None and (stuck := _stuck_from(reward)) is not None:
-        yield f"The mean reward stays at {amount(reward.values[-1])} from step {stuck} to the last, {reward.steps[-1]}."
+    elif reward is not None:
+        last, number = reward.values[-1], len(reward.values)
+        size = next((at for at, value in enumerate(reversed(reward.values)) if value != last), number)
+        if size >= max(_GAP, number // 5):
+            stays = f"from step {reward.steps[-size]} to the last, {reward.steps[-1]}"
+            yield f"The mean reward stays at {amount(last)} {stays}."
     for far in filter(None, (reward, course_named(courses, "loss"))):
         if far.mean.is_defined and (outlier := _outlier(far)):
             yield outlier
@@ -207,7 +204,11 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
         return "falls" if (change.value or 0.0) <= -small else "is"
     if change.ends[1] < small and (max(course.values) > 1.0 or room > 2.5 * small):
         return "hardly rises"
-    return "rises" if change.side_of_zero > 0 or _rises(course) else "is"
+    if change.side_of_zero > 0:
+        return "rises"
+    # a trend leaves curves that level off open
+    is_long, rise = len(course.steps) >= _LEAST_STEPS, fifths[-1][0] - fifths[0][0]
+    return "rises" if is_long and _is_beyond_noise(course, rise, _A_RISE) else "is"
 
 
 SMALL_CHANGE = 0.2
@@ -231,12 +232,6 @@ def _falls(course: MetricCourse, least_steps: int = _LEAST_STEPS) -> bool:
     first, middle, last = (mean for mean, _ in _fifths(course))
     fall = max(first, middle) - last
     return fall > (max(course.values) - min(course.values)) / 4 and _is_beyond_noise(course, fall, _A_FALL)
-
-
-def _rises(course: MetricCourse) -> bool:
-    """Whether the last fifth of steps surely has more than the first: a trend leaves curves that level off open."""
-    (first, _), _, (last, _) = _fifths(course)
-    return len(course.steps) >= _LEAST_STEPS and _is_beyond_noise(course, last - first, _A_RISE)
 
 
 def _is_beyond_noise(course: MetricCourse, change: float, errors: float) -> bool:
@@ -350,18 +345,40 @@ MUCH_REPEATED = 0.5  # share of repeated runs of tokens from which on a text is 
 def late_sentence(name: str, change: LateChange) -> str:
     """That a number ends on another level than it had."""
     verb = "rises" if change.side > 0 else "falls"
-    return (
-        f"{name} {verb} from {amount(change.before)}, its median up to step {change.before_until}, to "
-        f"{amount(change.late)} at "
-        f"steps {change.since} to {change.until}."
-    )
+    before = f"{amount(change.before)}, its median up to step {change.before_until},"
+    return f"{name} {verb} from {before} to {amount(change.late)} at steps {change.since} to {change.until}."
 
 
 def spike_findings(report: SpikeReport, steps: Sequence[str] = ()) -> SpikeReport:
     """The report with its sentences: whether the step stands out, other ``steps``, what its gradient is made of."""
-    headline = spike_headline(report.step, report.metrics, was_named=report.was_named)
-    sentences = (headline, *steps, *_norms(report), *_rollouts(report), *_repeats(report), *_tensors(report))
-    return replace(report, findings=sentences)
+    sentences = [spike_headline(report.step, report.metrics, was_named=report.was_named), *steps]
+    logged = next((metric.value.value for metric in report.metrics if metric.name == "grad_norm"), None)
+    norm = report.grad_norm.value
+    if norm is None:
+        sentences.append(f"Its gradient could not be recomputed: {report.grad_norm.undefined}.")
+    elif logged is not None and abs(norm - logged) > OTHER_GRADIENT * abs(logged):
+        sentences.append(
+            f"The recomputed norm is {norm:.4g}, the logged one {logged:.4g}: what follows describes another gradient "
+            "than the trainer's; `gradscope replay` says why."
+        )
+    sentences += _rollouts(report)
+    measured = [rollout for rollout in report.rollouts if rollout.repeated_ngrams.is_defined]
+    repeated = [
+        f"rollout {rollout.sample} of group {rollout.group_id} ({percent(share)})"
+        for rollout in measured[:5]
+        if (share := rollout.repeated_ngrams.value or 0.0) >= MUCH_REPEATED
+    ]
+    if repeated:
+        middle = percent(median(rollout.repeated_ngrams.value or 0.0 for rollout in measured))
+        sentences.append(f"{_listed(repeated)} mostly repeat runs of four tokens; the median of the step is {middle}.")
+    large = [
+        f"{tensor.tensor} {percent(tensor.tensor_share)} (of the parameters {percent(tensor.frac_parameters)})"
+        for tensor in report.tensors[:3]
+        if tensor.tensor_share >= max(LARGE_PART * tensor.frac_parameters, 0.1)
+    ]
+    if large:
+        sentences.append(f"Of the squared norm, {_listed(large)}.")
+    return replace(report, findings=tuple(sentences))
 
 
 def spike_headline(step: int, metrics: Sequence[SpikeMetric], *, was_named: bool) -> str:
@@ -371,11 +388,8 @@ def spike_headline(step: int, metrics: Sequence[SpikeMetric], *, was_named: bool
         return f"Step {step} is broken: {_listed(broken)} {'were' if broken[1:] else 'was'} logged as NaN or infinity."
     unusual = [metric for metric in metrics if metric.is_unusual]
     if unusual:
-        also = (
-            f"; also {_listed([f'{metric.name} ({amount(metric.value.value or 0.0)})' for metric in unusual[1:]])}"
-            if unusual[1:]
-            else ""
-        )
+        further = [f"{metric.name} ({amount(metric.value.value or 0.0)})" for metric in unusual[1:]]
+        also = f"; also {_listed(further)}" if further else ""
         return f"Step {step} stands out: {_described(unusual[0], was_named=was_named)}{also}."
     compared = [metric for metric in metrics if metric.deviation.is_defined]
     if not compared:
@@ -396,18 +410,6 @@ def _described(metric: SpikeMetric, *, was_named: bool) -> str:
         f"{metric.name} {value:.3g}{times} the {typical:.3g} of the {metric.typical.num_units} steps around it, "
         f"{deviation:.1f} standard deviations, where {chance}"
     )
-
-
-def _norms(report: SpikeReport) -> Iterator[str]:
-    if report.grad_norm.value is None:
-        yield f"Its gradient could not be recomputed: {report.grad_norm.undefined}."
-        return
-    logged = next((metric.value.value for metric in report.metrics if metric.name == "grad_norm"), None)
-    if logged is not None and abs(report.grad_norm.value - logged) > OTHER_GRADIENT * abs(logged):
-        yield (
-            f"The recomputed norm is {report.grad_norm.value:.4g}, the logged one {logged:.4g}: what follows describes "
-            "another gradient than the trainer's; `gradscope replay` says why."
-        )
 
 
 def _rollouts(report: SpikeReport) -> Iterator[str]:
@@ -432,28 +434,6 @@ def _rollouts(report: SpikeReport) -> Iterator[str]:
             f"A few rollouts do not make it: without {last.num_removed} of {number} the norm is {last.grad_norm:.3g}, "
             f"the steps around have {typical:.3g}."
         )
-
-
-def _repeats(report: SpikeReport) -> Iterator[str]:
-    measured = [rollout for rollout in report.rollouts if rollout.repeated_ngrams.is_defined]
-    named = [rollout for rollout in measured[:5] if (rollout.repeated_ngrams.value or 0.0) >= MUCH_REPEATED]
-    if named:
-        middle = median(rollout.repeated_ngrams.value or 0.0 for rollout in measured)
-        parts = [
-            f"rollout {rollout.sample} of group {rollout.group_id} ({percent(rollout.repeated_ngrams.value or 0.0)})"
-            for rollout in named
-        ]
-        yield f"{_listed(parts)} mostly repeat runs of four tokens; the median of the step is {percent(middle)}."
-
-
-def _tensors(report: SpikeReport) -> Iterator[str]:
-    parts = [
-        f"{tensor.tensor} {percent(tensor.tensor_share)} (of the parameters {percent(tensor.frac_parameters)})"
-        for tensor in report.tensors[:3]
-        if tensor.tensor_share >= max(LARGE_PART * tensor.frac_parameters, 0.1)
-    ]
-    if parts:
-        yield f"Of the squared norm, {_listed(parts)}."
 
 
 def _listed(words: list[str]) -> str:

@@ -18,18 +18,16 @@ def passk_findings(
     Comparisons are of the first file with each other one.
     """
     reached = [_reach(table) for table in tables]
-    missing = [
-        f"{table.name}: {number} samples have no reward and are not counted."
-        for table, number in zip(tables, num_missing, strict=True)
-        if number
-    ]
-    are_numbered = len({table.source.path for table in tables}) > 1 and any(
-        table.source.is_numbered for table in tables
-    )
+    has_several = len({table.source.path for table in tables}) > 1
+    are_numbered = has_several and any(table.source.is_numbered for table in tables)
     return (
         *(map(reach_finding, comparisons) if comparisons else reached),
         *([_NUMBERED] if comparisons and are_numbered else []),
-        *missing,
+        *(
+            f"{table.name}: {number} samples have no reward and are not counted."
+            for table, number in zip(tables, num_missing, strict=True)
+            if number
+        ),
         *(sentence for comparison in comparisons for sentence in _worth(comparison)),
         *(sentence for table in tables for sentence in _of_samples(table)),
         *(reached if comparisons else ()),

@@ -28,8 +28,14 @@ def rank_findings(
     comparisons: Sequence[results.RankComparison] = (),
 ) -> tuple[str, ...]:
     """Ranks by group size, over time and by formulation, dead groups, cancellation, and the trainer's own norm."""
-    ranks = [*_by_size(curve), *time_findings(curve), *_compared(comparisons)]
-    sentences = [*ranks, *_dead_findings(curve), *_cancellation(steps), *_norm_findings(steps)]
+    sentences = [*_by_size(curve), *time_findings(curve), *_compared(comparisons), *_dead_findings(curve)]
+    values = [step.cancellation.value for step in steps if step.cancellation.value is not None]
+    if values:
+        mean = percent(sum(values) / len(values))
+        sentences.append(
+            f"On average {mean} of the summed row norms survives in the step's gradient; the rest cancels."
+        )
+    sentences += _norm_findings(steps)
     if not curve and spectra:
         sentences.insert(0, _of_matrices(spectra))
     return tuple(sentences)
@@ -70,26 +76,20 @@ def _by_size(curve: Sequence[results.RankCurvePoint]) -> Iterator[str]:
                 "the interval above is for other prompts."
             )
             break
-    yield _against_nulls(last)
-    energy, null = last.two_direction_energy, last.nulls["gaussian"].two_direction_energy
+    scores, gaussian = last.nulls["unweighted"], last.nulls["gaussian"]
+    rest = "; the rest is the policy's own geometry" if scores.difference.side_of_zero else ""
+    yield (
+        f"The score vectors of those groups alone, without advantages, have {_rank(scores.effective_rank)}, and "
+        f"unrelated rows of the same norms {_rank(gaussian.effective_rank)}, of which the rank is "
+        f"{_rank(gaussian.ratio)}; {_change_by_advantages(scores.difference)}{rest}."
+    )
+    energy, null = last.two_direction_energy, gaussian.two_direction_energy
     if last.group_size > 2 and energy.is_defined and null.is_defined:
         yield (
             f"Two directions hold {with_interval(energy, percent)} of a live group's energy; of unrelated rows of the "
             f"same norms they would hold {with_interval(null, percent)}."
         )
     yield from sharing_findings(last)
-
-
-def _against_nulls(point: results.RankCurvePoint) -> str:
-    """Whether the rank is the advantage's doing or the policy's."""
-    scores, gaussian = point.nulls["unweighted"], point.nulls["gaussian"]
-    start = (
-        f"The score vectors of those groups alone, without advantages, have {_rank(scores.effective_rank)}, and "
-        f"unrelated rows of the same norms {_rank(gaussian.effective_rank)}, of which the rank is "
-        f"{_rank(gaussian.ratio)}"
-    )
-    rest = "; the rest is the policy's own geometry" if scores.difference.side_of_zero else ""
-    return f"{start}; {_change_by_advantages(scores.difference)}{rest}."
 
 
 def _change_by_advantages(difference: Estimate) -> str:
@@ -127,18 +127,14 @@ def time_findings(curve: Sequence[results.RankCurvePoint]) -> Iterator[str]:
     points = sorted((point for point in points if point.group_size == size), key=lambda point: point.step)
     if len(points) > 1:
         first, last = points[0].effective_rank, points[-1].effective_rank
+        difference = difference_of(first, last)
+        change = f"the difference {_rank(difference)} may be zero, so these steps cannot be told apart"
+        if difference.side_of_zero:
+            change = f"it {'rose' if difference.side_of_zero > 0 else 'fell'} by {_rank(difference)}"
         yield (
             f"Between steps {points[0].step} and {points[-1].step} the effective rank went from {_rank(first)} to "
-            f"{_rank(last)}: {_change(difference_of(first, last))}."
+            f"{_rank(last)}: {change}."
         )
-
-
-def _change(difference: Estimate) -> str:
-    """Which way a number went, if its interval says so."""
-    text = _rank(difference)
-    if difference.side_of_zero:
-        return f"it rose by {text}" if difference.side_of_zero > 0 else f"it fell by {text}"
-    return f"the difference {text} may be zero, so these steps cannot be told apart"
 
 
 def size_findings(changes: Sequence[results.SizeChange]) -> tuple[str, ...]:
@@ -182,14 +178,6 @@ def _dead_findings(curve: Sequence[results.RankCurvePoint]) -> Iterator[str]:
         yield f"{dead} of {total} groups have zero advantage throughout: their gradient is zero and has no rank."
 
 
-def _cancellation(steps: Sequence[results.StepGeometry]) -> Iterator[str]:
-    """How much of what the rollouts push survives their sum."""
-    values = [step.cancellation.value for step in steps if step.cancellation.value is not None]
-    if values:
-        mean = percent(sum(values) / len(values))
-        yield f"On average {mean} of the summed row norms survives in the step's gradient; the rest cancels."
-
-
 def _norm_findings(steps: Sequence[results.StepGeometry]) -> Iterator[str]:
     """The engine's norm against the trainer's own: the spectra rest on it."""
     broken = [step for step in steps if step.logged_grad_norm is not None and not math.isfinite(step.logged_grad_norm)]
@@ -215,8 +203,7 @@ def _of_matrices(spectra: Sequence[results.GradientSpectrum]) -> str:
     ranked = [s for s in spectra if s.ranks.effective_rank.value is not None]
     if not ranked:
         return "Every gradient matrix is zero: no rank can be stated."
-    low = min(ranked, key=lambda s: s.ranks.effective_rank.value or 0.0)
-    high = max(ranked, key=lambda s: s.ranks.effective_rank.value or 0.0)
+    low, high = (of(ranked, key=lambda s: s.ranks.effective_rank.value or 0.0) for of in (min, max))
     first, last = (spectrum.label.tensor or f"step {spectrum.label.step}" for spectrum in (low, high))
     return (
         f"Effective ranks run from {low.ranks.effective_rank.value:.2f} ({first}) to "
@@ -231,24 +218,20 @@ def reliability_findings(
     spectra: Sequence[results.GradientSpectrum], steps: Sequence[results.StepGeometry], engine: Mapping[str, object]
 ) -> tuple[str, ...]:
     """What reduced precision leaves in doubt, and how the sampler's log-probabilities fit: at most two sentences."""
-    return (*_near_floor(spectra, engine), *logprob_findings(steps))
-
-
-def _near_floor(spectra: Sequence[results.GradientSpectrum], engine: Mapping[str, object]) -> tuple[str, ...]:
-    """Whether float32 would resolve more than the arithmetic that was used."""
-    if engine.get("precision") != "reduced":
-        return ()
-    defined = [spectrum for spectrum in spectra if spectrum.ranks.effective_rank.value is not None]
+    near_floor: tuple[str, ...] = ()
+    is_reduced = engine.get("precision") == "reduced"
+    defined = [spectrum for spectrum in spectra if is_reduced and spectrum.ranks.effective_rank.value is not None]
     values = [np.asarray(spectrum.singular_values) for spectrum in defined]
     below = [own[own <= of.noise_floor].sum() / own.sum() for own, of in zip(values, defined, strict=True)]
     doubted = [float(share) for share in below if share > _NEAR_FLOOR]
-    if not doubted:
-        return ()
-    arithmetic = "TF32" if engine.get("tf32") else str(engine.get("dtype"))
-    return (
-        f"At {len(doubted)} of {len(defined)} spectra singular values lie under the noise floor of {arithmetic}, up to "
-        f"{percent(max(doubted))} of their sum: before these effective ranks are believed, use --precision high.",
-    )
+    if doubted:
+        arithmetic = "TF32" if engine.get("tf32") else str(engine.get("dtype"))
+        near_floor = (
+            f"At {len(doubted)} of {len(defined)} spectra singular values lie under the noise floor of {arithmetic}, "
+            f"up to {percent(max(doubted))} of their sum: before these effective ranks are believed, use --precision "
+            "high.",
+        )
+    return (*near_floor, *logprob_findings(steps))
 
 
 def sparsity_findings(by_step: Sequence[GradientSparsity]) -> tuple[str, ...]:
@@ -261,8 +244,7 @@ def sparsity_findings(by_step: Sequence[GradientSparsity]) -> tuple[str, ...]:
             f"At step {last[0].step} {with_interval(last[0].small, percent)} of the tokens have a row below 1 % of the "
             f"largest, {with_interval(last[0].zero, percent)} exactly zero (Gini {last[0].gini.value:.2f}).",
         )
-    even = min(last, key=lambda row: row.gini.value or 0.0)
-    uneven = max(last, key=lambda row: row.gini.value or 0.0)
+    even, uneven = (of(last, key=lambda row: row.gini.value or 0.0) for of in (min, max))
     return (
         f"At step {last[0].step} the entries of the weights' gradients are most even in {even.tensor} (Gini "
         f"{even.gini.value:.2f}, {with_interval(even.small, percent)} below 1 % of the largest) and least in "
@@ -274,33 +256,25 @@ def update_findings(
     updates: Sequence[results.FormulationUpdate], baselines: Sequence[results.BaselineNoise]
 ) -> tuple[str, ...]:
     """At most three sentences on updates, and on the noise under each baseline, all steps together first."""
-    return (*_noise(updates), *_climbs(updates), *_baseline(baselines))
-
-
-def _noise(updates: Sequence[results.FormulationUpdate]) -> Iterator[str]:
+    sentences = []
     name = results.preferred([update.advantage for update in updates])
     of_name = [update.signal_to_noise.value for update in updates if update.advantage == name]
-    ratios = [ratio for ratio in of_name if ratio is not None]
-    if ratios:
-        num_signal = sum(ratio > 1 for ratio in ratios)
-        yield (
-            f"The expected update under {name} exceeds its own noise (signal to noise above 1) at {num_signal} "
-            f"of {len(ratios)} steps; median {sorted(ratios)[len(ratios) // 2]:z.2f}."
+    if ratios := sorted(ratio for ratio in of_name if ratio is not None):
+        sentences.append(
+            f"The expected update under {name} exceeds its own noise (signal to noise above 1) at "
+            f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)} steps; median {ratios[len(ratios) // 2]:z.2f}."
         )
-
-
-def _climbs(updates: Sequence[results.FormulationUpdate]) -> list[str]:
-    """Formulations whose expected update provably leaves the gradient of pass@k."""
     step = max((update.step for update in updates), default=None)
-    apart: dict[str, list[str]] = {}
+    apart: dict[str, list[str]] = {}  # target -> formulations whose expected update surely leaves its gradient
     for update in updates:
         for target, cosine in update.alignment.items():
             if update.step == step and cosine.high is not None and cosine.high < _ALIGNED:
                 apart.setdefault(target, []).append(f"{update.advantage} ({cosine.value:.2f})")
-    return [
+    sentences += [
         f"At step {step} the expected update does not follow the gradient of {target} under {', '.join(names)}."
         for target, names in apart.items()
     ]
+    return (*sentences, *_baseline(baselines))
 
 
 def _baseline(baselines: Sequence[results.BaselineNoise]) -> list[str]:
@@ -318,13 +292,10 @@ def _baseline(baselines: Sequence[results.BaselineNoise]) -> list[str]:
     if not usable:
         return [f"{optimum}; no baseline can be told from {REFERENCE} by the noise of its gradient."]
     best = min(usable, key=lambda name: usable[name].value or 0.0)
-    noise = usable[best]
-    change = (noise.value or 0.0) - 1
-    word = "less" if change < 0 else "more"
-    return [
-        f"{optimum}; of the baselines that differ measurably, {best} has {percent(abs(change))} {word} gradient noise "
-        f"than {REFERENCE} (ratio {with_interval(noise, '.2f')})."
-    ]
+    change = (usable[best].value or 0.0) - 1
+    noise = f"{percent(abs(change))} {'less' if change < 0 else 'more'} gradient noise than {REFERENCE}"
+    ratio = with_interval(usable[best], ".2f")
+    return [f"{optimum}; of the baselines that differ measurably, {best} has {noise} (ratio {ratio})."]
 
 
 _ALIGNED = 0.9  # a cosine whose interval lies below this is called another direction
@@ -397,20 +368,13 @@ def rank_verdict(curve: Sequence[results.RankCurvePoint]) -> str:
     last = _last_point(curve)
     if last is None:
         return "No group of these steps has a gradient under the advantage, so there is no rank."
-    live = last.num_groups - last.num_dead
+    live, scores = last.num_groups - last.num_dead, last.nulls["unweighted"]
     return (
         f"At step {last.step} a group's gradient spans {with_interval(last.effective_rank, '.2f')} of at most "
         f"{last.group_size} directions, {with_interval(last.nulls['gaussian'].ratio, '.2f')} of what unrelated rows of "
-        f"the same norms would span (advantage {last.advantage}, {counted(live, 'live group')}). "
-        f"{_cause_of_rank(last)}"
+        f"the same norms would span (advantage {last.advantage}, {counted(live, 'live group')}). Without advantages "
+        f"the same rollouts span {scores.effective_rank.value:.2f}; {_change_by_advantages(scores.difference)}."
     )
-
-
-def _cause_of_rank(point: results.RankCurvePoint) -> str:
-    """Whether the advantages change the rank, or the policy alone has it."""
-    scores = point.nulls["unweighted"]
-    span = f"Without advantages the same rollouts span {scores.effective_rank.value:.2f}"
-    return f"{span}; {_change_by_advantages(scores.difference)}."
 
 
 def _problems(report: results.RankReport) -> list[str]:

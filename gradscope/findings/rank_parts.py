@@ -92,24 +92,24 @@ def correction_findings(effects: Sequence[CorrectionEffect], kind: str = "") -> 
 
 def kind_findings(kinds: Sequence[TokenKind]) -> tuple[str, ...]:
     """What the tokens of high entropy and the unlikely ones hold of the last step's gradient, in a sentence each."""
-    last = [kind for kind in kinds if kind.step == kinds[-1].step and kind.sign is None]
-    return tuple(
-        f"At step {kind.step} {name}, {percent(kind.frac_tokens.value or 0.0)} of those with an advantage, hold "
-        f"{with_interval(kind.energy_share, percent)} of the energy of token gradients and "
-        f"{with_interval(kind.gradient_share, percent)} of the gradient along its own direction."
-        for kind in last
-        for name in _names(kind)
-        if (kind.frac_tokens.value or 0.0) < _NEARLY_ALL
-        if kind.energy_share.is_defined and kind.gradient_share.is_defined
-    )
-
-
-def _names(kind: TokenKind) -> tuple[str, ...]:
-    if kind.entropy == "top_fifth":
-        return ("the tokens of the top fifth by entropy",)
-    if kind.probability is not None and kind.probability[0] == 0.0:
-        return (f"tokens of probability below {kind.probability[1]:g}",)
-    return ()
+    sentences = []
+    for kind in kinds:
+        if kind.step != kinds[-1].step or kind.sign is not None:
+            continue
+        if kind.entropy == "top_fifth":
+            name = "the tokens of the top fifth by entropy"
+        elif kind.probability is not None and kind.probability[0] == 0.0:
+            name = f"tokens of probability below {kind.probability[1]:g}"
+        else:
+            continue
+        held, share = (kind.energy_share, kind.gradient_share), kind.frac_tokens.value or 0.0
+        if share < _NEARLY_ALL and all(part.is_defined for part in held):
+            energy, gradient = (with_interval(part, percent) for part in held)
+            sentences.append(
+                f"At step {kind.step} {name}, {percent(share)} of those with an advantage, hold {energy} of the energy "
+                f"of token gradients and {gradient} of the gradient along its own direction."
+            )
+    return tuple(sentences)
 
 
 def entropy_findings(changes: Sequence[EntropyChange]) -> tuple[str, ...]:
@@ -200,7 +200,12 @@ def weight_update_findings(
             f"Of a change {percent(means[0])} is in the singular values on average (an unrelated one of its size: "
             f"{percent(means[1])}), and the principal directions turn by {means[2]:.1f} degrees ({means[3]:.1f})."
         )
-    return (*sentences, *_in_bfloat16(since))
+    entries = [(u.shape[0] * u.shape[1], u.bfloat16_changed.value) for u in since if u.bfloat16_changed.is_defined]
+    if entries:
+        total = sum(number for number, _ in entries)
+        share = sum(number * (changed or 0.0) for number, changed in entries) / total
+        sentences.append(f"bfloat16 sees {percent(share)} of the {total:,} entries of these matrices change.")
+    return tuple(sentences)
 
 
 def _means(records: Iterable[object], *names: str) -> tuple[int, list[float]]:
@@ -208,15 +213,6 @@ def _means(records: Iterable[object], *names: str) -> tuple[int, list[float]]:
     rows = [[getattr(record, name).value for name in names] for record in records]
     defined = [row for row in rows if None not in row]
     return len(defined), [sum(column) / len(defined) for column in zip(*defined, strict=True)]
-
-
-def _in_bfloat16(since: Sequence[results.WeightUpdate]) -> tuple[str, ...]:
-    entries = [(u.shape[0] * u.shape[1], u.bfloat16_changed.value) for u in since]
-    defined = [(number, share) for number, share in entries if share is not None]
-    if not defined:
-        return ()
-    share = sum(number * share for number, share in defined) / sum(number for number, _ in defined)
-    return (f"bfloat16 sees {percent(share)} of the {sum(n for n, _ in defined):,} entries of these matrices change.",)
 
 
 def idle_adapter_findings(states: Sequence[results.AdapterState]) -> tuple[str, ...]:

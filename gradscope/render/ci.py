@@ -17,7 +17,12 @@ from gradscope.results.verdicts import CheckReport, Verdict
 
 def render_annotations(report: CheckReport) -> str:
     """A workflow command a verdict: ``error`` if it fails the check, ``warning`` if allowed, else ``notice``."""
-    return "".join(_annotation(verdict) for verdict in report.verdicts)
+    lines = []
+    for verdict in report.verdicts:
+        command = "notice" if verdict.outcome == "pass" else "warning" if verdict.allowed else "error"
+        title = _message(f"{_word(verdict)} {condition(verdict)}").replace(":", "%3A").replace(",", "%2C")
+        lines.append(f"::{command} title={title}::{_message(f'{verdict.meaning} {verdict.next_step}'.strip())}\n")
+    return "".join(lines)
 
 
 def render_summary(report: CheckReport) -> str:
@@ -33,12 +38,6 @@ def render_summary(report: CheckReport) -> str:
         cells = (_word(verdict), condition(verdict), value, f"{verdict.meaning} {verdict.next_step}".strip())
         lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def _annotation(verdict: Verdict) -> str:
-    command = "notice" if verdict.outcome == "pass" else "warning" if verdict.allowed else "error"
-    title = _message(f"{_word(verdict)} {condition(verdict)}").replace(":", "%3A").replace(",", "%2C")
-    return f"::{command} title={title}::{_message(f'{verdict.meaning} {verdict.next_step}'.strip())}\n"
 
 
 def _message(text: str) -> str:
@@ -57,7 +56,8 @@ def _cell(text: str) -> str:
 
 def render_junit(report: CheckReport) -> str:
     """The verdicts as XML with a final newline; control characters, which XML cannot hold, are spelled out."""
-    kinds = [_kind(verdict) for verdict in report.verdicts]
+    elements = {"pass": None, "fail": "failure", "unknown": "error"}
+    kinds = ["skipped" if verdict.allowed else elements[verdict.outcome] for verdict in report.verdicts]
     counts = {
         "tests": str(len(kinds)),
         "failures": str(kinds.count("failure")),
@@ -73,9 +73,3 @@ def render_junit(report: CheckReport) -> str:
             detail.text = plain(verdict.next_step)
     ElementTree.indent(suite)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
-
-
-def _kind(verdict: Verdict) -> str | None:
-    if verdict.allowed:
-        return "skipped"
-    return {"pass": None, "fail": "failure", "unknown": "error"}[verdict.outcome]

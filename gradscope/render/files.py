@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-    from gradscope.results.rank import GradientSpectrum, RankReport
+    from gradscope.results.rank import RankReport
 
 
 def notes_of(result: object) -> tuple[str, ...]:
@@ -52,10 +52,13 @@ _ESTIMATE_KEYS = {"value", "low", "high", "num_units", "undefined"}
 
 def tidy_tables(result: object) -> dict[str, list[Row]]:
     """The tables of a result, by name; empty ones are left out."""
-    tables = {
-        name: rows[:] if isinstance(rows, LazyRows) else [_flat(record) for record in rows]
-        for name, rows in spec_of(result).csv(result).items()
-    }
+    tables: dict[str, list[Row]] = {}
+    for name, records in spec_of(result).csv(result).items():
+        if isinstance(records, LazyRows):
+            tables[name] = records[:]
+            continue
+        cells = (to_jsonable(record).items() for record in records)
+        tables[name] = [{column: cell for pair in row for column, cell in _columns(*pair).items()} for row in cells]
     return {name: rows for name, rows in tables.items() if rows}
 
 
@@ -73,13 +76,6 @@ def render_csv(rows: Sequence[Row]) -> str:
 def _inert(cell: Any) -> Any:
     is_formula = isinstance(cell, str) and cell.startswith(_FORMULA) and cell not in _NOT_FINITE
     return f"'{cell}" if is_formula else cell
-
-
-def _flat(record: Any) -> Row:
-    flat: Row = {}
-    for name, value in to_jsonable(record).items():
-        flat |= _columns(name, value)
-    return flat
 
 
 def _columns(name: str, value: Any) -> Row:
@@ -162,16 +158,12 @@ def write_spectra(report: RankReport, folder: Path) -> None:
     import numpy as np  # here, so that help starts without it
     from safetensors.numpy import save
 
-    if not report.spectra:
-        return
-    arrays = {_name(spectrum): np.asarray(spectrum.singular_values) for spectrum in report.spectra}
-    about = {"rows": report.rows, "values": "singular values, descending"}
-    atomic_write(folder / "rank_spectra.safetensors", repeatable(save(arrays, metadata=about)))
-
-
-def _name(spectrum: GradientSpectrum) -> str:
-    label = spectrum.label
-    subject = label.tensor or label.group_id or "step"
-    samples = "-".join(map(str, label.samples))
-    parts = (f"{label.step:05d}", label.advantage, f"G{label.group_size}", subject, samples)
-    return "/".join(part for part in parts if part)
+    arrays = {}
+    for spectrum in report.spectra:
+        label = spectrum.label
+        subject, samples = label.tensor or label.group_id or "step", "-".join(map(str, label.samples))
+        parts = (f"{label.step:05d}", label.advantage, f"G{label.group_size}", subject, samples)
+        arrays["/".join(filter(None, parts))] = np.asarray(spectrum.singular_values)
+    if arrays:
+        about = {"rows": report.rows, "values": "singular values, descending"}
+        atomic_write(folder / "rank_spectra.safetensors", repeatable(save(arrays, metadata=about)))

@@ -68,6 +68,8 @@ def test_prompts_differ_only_where_they_return() -> None:
         ", by their prompts or by what the rollouts of a group share: only prompts that return would tell."
     )
     assert "prompts of a step differ" not in returning + text
+    untested = replace(REPORT.overdispersion, z=NOTHING)
+    assert dispersion_finding(replace(REPORT, overdispersion=untested)) == ""
 
 
 @pytest.mark.parametrize(
@@ -81,11 +83,6 @@ def test_prompts_differ_only_where_they_return() -> None:
 def test_what_is_not_refuted_comes_with_what_is_not_excluded(variance: Estimate, end: str) -> None:
     tested = replace(REPORT.overdispersion, z=Estimate.exact(0.4), p_value=Estimate.exact(0.3), rate_variance=variance)
     assert dispersion_finding(replace(REPORT, overdispersion=tested)).endswith(end)
-
-
-def test_an_untested_hypothesis_is_not_spoken_of() -> None:
-    tested = replace(REPORT.overdispersion, z=NOTHING)
-    assert dispersion_finding(replace(REPORT, overdispersion=tested)) == ""
 
 
 def test_remedies_stand_beside_each_other() -> None:
@@ -109,9 +106,6 @@ def test_a_target_names_both_ways_or_why_there_is_none() -> None:
         "bring the share to 0.2); or 10.9 rollouts sampled for each group by resampling."
     )
     assert target_finding(replace(REPORT, target=None)) == ""
-
-
-def test_a_target_that_is_met_needs_nothing() -> None:
     now, *rest = REPORT.target.plans
     met = replace(REPORT.target, plans=(replace(now, degeneracy=Estimate.exact(0.2)), *rest))
     assert target_finding(replace(REPORT, target=met)) == "At most 20.0 % dead groups: already so at G = 8."
@@ -189,36 +183,38 @@ def test_a_filter_may_hide_dead_groups_where_none_is_logged(all_pass: float, cou
     assert "holds no text" not in text
 
 
-@pytest.mark.parametrize(("contradicting", "is_said"), [(23, False), (24, True)])
-def test_advantages_against_rewards_in_a_quarter_of_live_groups_are_reported(contradicting: int, is_said: bool) -> None:
-    report = replace(degeneracy_report(), num_contradicting=contradicting)
-    assert report.contradicts_rewards == is_said
-    assert ("In 24 of 94 groups with unequal rewards the logged advantages fall" in shown(report)) == is_said
+@pytest.mark.parametrize(
+    ("field", "least", "words"),
+    [
+        ("num_contradicting", 24, "In 24 of 94 groups with unequal rewards the logged advantages fall"),
+        ("num_zeroed", 48, "In 48 of 94 groups with unequal rewards all logged advantages are zero"),
+    ],
+    ids=["against rewards in a quarter", "zero in most"],
+)
+def test_advantages_that_contradict_the_rewards_of_live_groups_are_reported(field: str, least: int, words: str) -> None:
+    for number in (least - 1, least):
+        report = replace(degeneracy_report(), **{field: number})
+        assert report.contradicts_rewards == (words in shown(report)) == (number == least)
 
 
-@pytest.mark.parametrize(("zeroed", "is_said"), [(47, False), (48, True)])
-def test_advantages_of_zero_in_most_live_groups_are_reported(zeroed: int, is_said: bool) -> None:
-    report = replace(degeneracy_report(), num_zeroed=zeroed)
-    assert report.contradicts_rewards == is_said
-    assert ("In 48 of 94 groups with unequal rewards all logged advantages are zero" in shown(report)) == is_said
-
-
-def test_advantages_that_are_no_numbers_come_first_with_what_to_look_at() -> None:
-    broken = QuarantineReason(reason=BROKEN_ADVANTAGE, num_rows=2, num_rollouts=2, first="log.jsonl:3")
+@pytest.mark.parametrize(
+    ("reason", "words", "advice"),
+    [
+        (BROKEN_ADVANTAGE, "logged advantage of 2 rollouts is NaN", "Look at the rewards and the standard deviations"),
+        (
+            BROKEN_REWARD,
+            "The reward of 2 rollouts is NaN or infinite (first at log.jsonl:3): an advantage of their groups",
+            "Look at what the reward function makes of these completions",
+        ),
+    ],
+)
+def test_what_is_no_number_comes_first_with_what_to_look_at(reason: str, words: str, advice: str) -> None:
+    broken = QuarantineReason(reason=reason, num_rows=2, num_rollouts=2, first="log.jsonl:3")
     report = degeneracy_report()
     source = replace(report.source, quarantined=Quarantine(num_rows=2, num_rollouts=2, reasons=(broken,)))
     first = shown(replace(report, source=source))
-    assert "The logged advantage of 2 rollouts is NaN or infinite (first at log.jsonl:3)" in first
-    assert "Look at the rewards and the standard deviations" in first
-
-
-def test_rewards_that_are_no_numbers_come_first_with_what_to_look_at() -> None:
-    broken = QuarantineReason(reason=BROKEN_REWARD, num_rows=2, num_rollouts=2, first="log.jsonl:3")
-    report = degeneracy_report()
-    source = replace(report.source, quarantined=Quarantine(num_rows=2, num_rollouts=2, reasons=(broken,)))
-    first = shown(replace(report, source=source))
-    assert "The reward of 2 rollouts is NaN or infinite (first at log.jsonl:3): an advantage of their groups" in first
-    assert "Look at what the reward function makes of these completions" in first
+    assert words in first
+    assert advice in first
 
 
 def test_the_gap_is_split_over_several_steps() -> None:

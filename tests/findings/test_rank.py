@@ -50,27 +50,22 @@ def point(
     return replace(FIRST, effective_rank=rank, step=step, nulls=nulls, num_dead=num_dead)
 
 
-def test_advantages_change_the_rank_where_the_interval_says_so() -> None:
-    changed = " ".join(rank_findings([point(RANK, difference=around(-1.0))], [], []))
-    assert "; the advantages change that by -1.00 [-1.25, -0.75]; the rest is the policy's own geometry." in changed
-    same = " ".join(rank_findings([point(RANK, difference=around(-0.1))], [], []))
-    assert "; what the advantages change (-0.10 [-0.35, +0.15]) cannot be told from zero." in same
-    few = " ".join(rank_findings([point(RANK, difference=Estimate.exact(-1.0))], [], []))
-    assert "; the groups are too few to say whether the advantages change that." in few
+@pytest.mark.parametrize("difference", [around(-1.0), around(-0.1), Estimate.exact(-1.0)])
+def test_advantages_change_the_rank_where_the_interval_says_so(difference: Estimate) -> None:
+    text = " ".join(rank_findings([point(difference=difference)], [], []))
+    sure = "; the advantages change that by -1.00 [-1.25, -0.75]; the rest is the policy's own geometry."
+    assert (sure in text) == ("own geometry" in text) == bool(difference.side_of_zero)
 
 
 def test_steps_are_told_apart_where_their_difference_is() -> None:
-    def over_time(last: float) -> str:
-        return " ".join(rank_findings([point(around(2.0)), point(around(last), step=9)], [], []))
+    def over_time(last: float, *, half: float = 0.25) -> str:
+        first = around(2.0, half) if half else Estimate.exact(2.0)
+        return " ".join(rank_findings([point(first), point(around(last), step=9)], [], []))
 
     assert "went from 2.00 [1.75, 2.25] to 4.00 [3.75, 4.25]: it rose by 2.00 [1.65, 2.35]." in over_time(4.0)
     assert "it fell by -1.00 [-1.35, -0.65]." in over_time(1.0)
     assert "the difference 0.20 [-0.15, 0.55] may be zero, so these steps cannot be told apart." in over_time(2.2)
-
-
-def test_a_rank_without_an_interval_is_compared_with_no_other_step() -> None:
-    text = " ".join(rank_findings([point(Estimate.exact(2.0)), point(around(4.0), step=9)], [], []))
-    assert "went from" not in text
+    assert "went from" not in over_time(4.0, half=0.0)
 
 
 def test_other_rollouts_of_the_same_prompts_have_their_own_interval() -> None:
@@ -346,6 +341,7 @@ def test_the_verdict_has_the_rank_beside_both_ceilings() -> None:
         "unrelated rows of the same norms would span (advantage logged, 11 live groups). Without advantages the same "
         "rollouts span 5.90; "
     )
+    assert "1 live group)" in rank_headline(report(point(num_dead=15)))[0]
 
 
 @pytest.mark.parametrize(
@@ -359,10 +355,6 @@ def test_the_verdict_has_the_rank_beside_both_ceilings() -> None:
 )
 def test_the_verdict_says_whose_doing_the_rank_is(difference: Estimate, words: str) -> None:
     assert words in rank_headline(report(point(difference=difference)))[0]
-
-
-def test_one_live_group_is_one() -> None:
-    assert "1 live group)" in rank_headline(report(point(num_dead=15)))[0]
 
 
 def test_a_run_of_dead_groups_has_a_verdict_too() -> None:

@@ -134,11 +134,8 @@ def test_logs_that_tell_no_setting_are_called_by_their_names() -> None:
 
 
 def test_a_budget_is_its_own_title() -> None:
-    assert [words.metric_title(name) for name in ("pass@16", "pass^2", "p_holm")] == [
-        "pass@16",
-        "pass^2",
-        "p corrected",
-    ]
+    titles = {"pass@16": "pass@16", "pass^2": "pass^2", "p_holm": "p corrected"}
+    assert {name: words.metric_title(name) for name in titles} == titles
     with pytest.raises(UsageError, match="There is no metric 'xyzzy'"):
         words.metric_title("xyzzy")
 

@@ -128,11 +128,10 @@ def report(
 
 def _refuse_of_one_run(options_of_one: Mapping[str, object]) -> None:
     """Several runs are looked at in their logs alone, where these options have no use."""
-    typed = [name for name, value in options_of_one.items() if value is not None]
-    if typed:
+    for name in [name for name, value in options_of_one.items() if value is not None]:
         raise UsageError(
-            f"{typed[0]} does not apply to several runs, which are compared by their logs.",
-            hint=f"Leave {typed[0]} out, or name one run.",
+            f"{name} does not apply to several runs, which are compared by their logs.",
+            hint=f"Leave {name} out, or name one run.",
         )
 
 
@@ -142,8 +141,19 @@ def _outputs(page: PageOptions, *, force: bool, inputs: Sequence[str]) -> Iterat
     if process_index() > 0:
         yield None
         return
-    with one_writer(page.path), ExitStack() as stack:
-        _refuse_existing(page.path, force=force)
+    path = page.path
+    with one_writer(path), ExitStack() as stack:
+        # before any work: an existing page is replaced on request alone, and a file that is no page never
+        if path.is_dir():
+            raise OutputExistsError(f"{path} is a folder.", hint=f"Name a file: --output {path / 'report.html'}")
+        refuse_existing(path, force=force)
+        if path.exists():
+            with open_file(path) as stream:
+                start = stream.read(_START).strip().lower()
+            if start and not start.startswith(_PAGE):
+                raise OutputExistsError(
+                    f"{path} is no page, and --force replaces pages only.", hint="Name another file with --output."
+                )
         if page.figures is None:
             yield None
         else:
@@ -163,27 +173,10 @@ def _closer(result: RunReport | RunIndex) -> list[list[str]]:
     from gradscope.results.report import RunIndex
 
     if isinstance(result, RunIndex):
-        commands = [run.command for run in result.runs[:1]]
+        commands = [run.command for run in result.runs]
     else:
-        answered = dict.fromkeys(
-            section.command for section in result.by_severity if section.command and section.missing is None
-        )
-        commands = list(answered)[:1]
-    return [shlex.split(command)[1:] for command in commands]
-
-
-def _refuse_existing(page: Path, *, force: bool) -> None:
-    """Before any work: an existing page is replaced on request alone, and a file that is no page never."""
-    if page.is_dir():
-        raise OutputExistsError(f"{page} is a folder.", hint=f"Name a file: --output {page / 'report.html'}")
-    refuse_existing(page, force=force)
-    if page.exists():
-        with open_file(page) as stream:
-            start = stream.read(_START).strip().lower()
-        if start and not start.startswith(_PAGE):
-            raise OutputExistsError(
-                f"{page} is no page, and --force replaces pages only.", hint="Name another file with --output."
-            )
+        commands = [section.command for section in result.by_severity if section.command and section.missing is None]
+    return [shlex.split(command)[1:] for command in commands[:1]]
 
 
 def _write_page(result: RunReport | RunIndex, path: Path, *, force: bool) -> None:

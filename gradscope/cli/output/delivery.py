@@ -52,6 +52,7 @@ def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> I
         OutputExistsError: There is a file at that path, a folder with something in it and ``force`` is off, or one of
             the inputs at the path of a file.
         OutputBusyError: Another process writes there.
+        OSError: A file could not be moved there.
     """
     if folder.exists() and not folder.is_dir():
         raise OutputExistsError(f"{folder} is a file.", hint="Name a folder with --output.")
@@ -62,7 +63,18 @@ def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> I
         )
     with one_writer(folder), naming(folder), partial_folder(folder.absolute()) as aside:
         yield aside
-        _move_files(aside, folder.absolute(), inputs, force=force)
+        paths = sorted(path.relative_to(aside) for path in aside.rglob("*") if path.is_file())
+        for path in paths:
+            refuse_input(folder.absolute() / path, inputs)
+        for path in paths:
+            target = folder.absolute() / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                move_into_place(aside / path, target, force=force)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                atomic_write(target, (aside / path).read_bytes(), force=force)  # the folder is a disk of its own
 
 
 @contextmanager
@@ -109,21 +121,6 @@ def refuse_input(path: Path, inputs: Sequence[str]) -> None:
         raise OutputExistsError(
             f"{path} is what this command reads; nothing replaces that.", hint="Name another place."
         )
-
-
-def _move_files(aside: Path, folder: Path, inputs: Sequence[str], *, force: bool) -> None:
-    files = sorted(path for path in aside.rglob("*") if path.is_file())
-    for file in files:
-        refuse_input(folder / file.relative_to(aside), inputs)
-    for file in files:
-        target = folder / file.relative_to(aside)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            move_into_place(file, target, force=force)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            atomic_write(target, file.read_bytes(), force=force)  # the folder is a disk of its own
 
 
 _option = partial(Option, panel="Output")
@@ -214,7 +211,10 @@ class Delivery(Struct, frozen=True, kw_only=True):
         folded = f"; {counted(len(sentences), 'note')}: --show {NOTES}" if is_folded else ""
         for number, source in enumerate(sources, 1):
             last = folded if number == len(sources) else ""
-            words = [f"{source.recognized}{_chosen(source)}", source.recognized, *([""] if len(sources) > 1 else [])]
+            inside = [file.removeprefix(f"{source.path.rstrip('/')}/") for file in source.files]
+            few = len(inside) <= _MAX_NAMED and inside != list(source.files)  # of a folder that was named
+            chosen = f" ({', '.join(inside)})" if few else ""
+            words = [f"{source.recognized}{chosen}", source.recognized, *([""] if len(sources) > 1 else [])]
             is_short = sys.stderr.isatty() and not show_all
             lines = [
                 f"read {source.path}: {reader}{', ' if reader else ''}{counted(source.num_rows, 'row')}{last}"
@@ -253,7 +253,12 @@ def delivery(options: DeliveryOptions, *, judges: bool = False) -> Iterator[Deli
         if process_index() == 0:
             with _opened(options) as opened:
                 yield opened
-            _say_losses(opened.lost, judges=judges)
+            for sentence in dict.fromkeys(opened.lost):
+                say(f"error: {sentence}")
+            if opened.lost:
+                say("hint: What is shown is the result of the rest. Copy the files again, or leave them out.")
+                if not judges:
+                    raise typer.Exit(2)
         else:
             unfinished = unfinished_path(options.output) if options.output else None
             show = tuple(options.show or ())
@@ -284,27 +289,8 @@ def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
             raise
         files = sorted(file.relative_to(staging) for file in staging.rglob("*") if file.is_file())
     if not quiet and files:
-        say(f"wrote {output}: {_named(files)}")
-
-
-def _named(files: Sequence[Path]) -> str:
-    """A few files by their names; of many the JSON documents, and how many there are of each other kind."""
-    few = files if len(files) <= _MAX_NAMED else [file for file in files if file.suffix == ".json"]
-    kinds = Counter(file.suffix.removeprefix(".") for file in files if file not in few)
-    return ", ".join([*map(str, few), *(f"{number} {kind}" for kind, number in sorted(kinds.items()))])
-
-
-def _say_losses(sentences: Sequence[str], *, judges: bool) -> None:
-    for sentence in dict.fromkeys(sentences):
-        say(f"error: {sentence}")
-    if sentences:
-        say("hint: What is shown is the result of the rest. Copy the files again, or leave them out.")
-        if not judges:
-            raise typer.Exit(2)
-
-
-def _chosen(source: Source) -> str:
-    """The file that was read, or the few, where a folder was named."""
-    inside = [file.removeprefix(f"{source.path.rstrip('/')}/") for file in source.files]
-    few = len(inside) <= _MAX_NAMED and inside != list(source.files)
-    return f" ({', '.join(inside)})" if few else ""
+        # of many files the JSON documents by name, and how many there are of each other kind
+        few = files if len(files) <= _MAX_NAMED else [file for file in files if file.suffix == ".json"]
+        kinds = Counter(file.suffix.removeprefix(".") for file in files if file not in few)
+        names = [*map(str, few), *(f"{number} {kind}" for kind, number in sorted(kinds.items()))]
+        say(f"wrote {output}: {', '.join(names)}")

@@ -226,17 +226,13 @@ def _lines() -> ProgressCallback:
             begun, first, began_moving = now, done, True
         if now - last_line < due:
             return
-        estimate = "" if left is None or left < 1 else f"about {_duration(left)} left: "
+        minutes = round((left or 0.0) / 60)
+        duration = f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+        duration = f"{left:.0f} s" if left is not None and left < 90 else duration
+        estimate = "" if left is None or left < 1 else f"about {duration} left: "
         with suppress(OSError):  # as in `say`
             sys.stderr.write(f"{estimate}{int(done)} of {total} {label}\n")
             sys.stderr.flush()
         last_line, wait = now, LINE_EVERY
 
     return report
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -31,7 +32,7 @@ from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.metrics.uncertainty.steps import MIN_STEPS, late_change, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.render.views.view import lines_over, table_of_cells
-from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary
+from gradscope.results.report import Chart, ReportSection, ReportTable, RunIndex, RunSummary
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched, names_of
 from gradscope.rollouts.groups import groups_of_steps, reward_table, sizes_of
@@ -226,15 +227,14 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     rows: list[_Row] = []
     differences = {other: compared_runs.changes(first[1], numbers) for other, numbers in rest}
     for title in [title for title in first[1] if all(title in numbers for _, numbers in rest)]:
-        form = points if title == _DEAD else "+.3g"
         for other, numbers in rest:
             difference = differences[other][title]
             if title.startswith(_REWARD) and unlike[other]:
                 difference = replace(difference, low=None, high=None)
-            rows.append((title, form, other, first[1][title].estimate, numbers[title].estimate, difference))
+            rows.append(_Row(title, other, first[1][title].estimate, numbers[title].estimate, difference))
     same_steps = {name: replace(run, groups=groups_of_steps(run.groups, steps)) for name, run in runs.items()}
     sides = [side for name, run in same_steps.items() if (side := side_rewards(run, name)) is not None]
-    beyond = [row for row in rows if _beyond_chance(row[5], len(rows))]
+    sure = [row for row in rows if bonferroni(row.difference, len(rows)).side_of_zero]
     broken = [f"{name}: {text}" for name, run in runs.items() for text in broken_sentences(metric_courses(run))]
     moved = [
         f"{name}: {text}"  # of what has left its level for good a mean over steps says little
@@ -244,10 +244,10 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     return ReportSection(
         name=name,
         question=question,
-        severity="problem" if broken else "look" if beyond or moved or any(side.conflict for side in sides) else "fine",
+        severity="problem" if broken else "look" if sure or moved or any(side.conflict for side in sides) else "fine",
         findings=(
             *broken,
-            *_sentences(first[0], [other for other, _ in rest], rows),
+            *_sentences(first[0], [other for other, _ in rest], rows, sure),
             *moved,
             *conflicts_of_runs(sides),
             *filter(None, dict.fromkeys(unlike.values())),
@@ -291,26 +291,24 @@ def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
     return numbers
 
 
-def _beyond_chance(difference: Estimate, num_looks: int) -> bool:
-    """Whether a difference is surely one, of so many that are looked at."""
-    return bool(bonferroni(difference, num_looks).side_of_zero)
+class _Row(NamedTuple):
+    """A number of one run next to that of the first."""
+
+    title: str
+    run: str
+    before: Estimate
+    after: Estimate
+    difference: Estimate
 
 
-_Row = tuple[str, str | Callable[[float], str], str, Estimate, Estimate, Estimate]
-
-
-def _sentences(first: str, other_runs: Sequence[str], rows: Sequence[_Row]) -> Iterator[str]:
+def _sentences(first: str, other_runs: Sequence[str], rows: Sequence[_Row], sure: Sequence[_Row]) -> Iterator[str]:
     """For each other run, what is beyond chance, most important first; runs without any together at the end."""
     alike = []
     for other in other_runs:
-        of_run = [row for row in rows if row[2] == other]
-        sure = [row for row in of_run if _beyond_chance(row[5], len(rows))]
+        of_run = [row for row in sure if row.run == other]
         if len(other_runs) == 1:  # of two runs the surest alone, in its one unit
-            sure.sort(key=lambda row: -effect_over_interval(row[5]))
-        sentences = [
-            f"{title} {with_interval(difference, form)}{' points' if form is points else ''}"
-            for title, form, _, _, _, difference in sure
-        ]
+            of_run.sort(key=lambda row: -effect_over_interval(row.difference))
+        sentences = [f"{row.title} {_formatted(row.difference, row.title, signed=True)}" for row in of_run]
         if not sentences:
             alike.append(other)
             continue
@@ -319,7 +317,7 @@ def _sentences(first: str, other_runs: Sequence[str], rows: Sequence[_Row]) -> I
         if sentences[at_once:]:
             yield f"Beyond chance, too: {'; '.join(sentences[at_once:])}."
     if alike:
-        num = sum(row[2] in alike for row in rows)
+        num = sum(row.run in alike for row in rows)
         yield f"{', '.join(alike)} beside {first}: none of {counted(num, 'difference')} is beyond chance."
 
 
@@ -340,25 +338,19 @@ def _cautions(runs: Sequence[Run], steps: Sequence[int]) -> Iterator[str]:
 
 def _table(first: str, rows: Sequence[_Row], steps: Sequence[int]) -> tuple[ReportTable, ...]:
     """A row a number and run; where only two runs are compared, no column names the second."""
-    other_runs = list(dict.fromkeys(row[2] for row in rows))
+    other_runs = list(dict.fromkeys(row.run for row in rows))
     many = len(other_runs) > 1
-    cells: list[tuple[Cell, ...]] = [
+    cells = (
         (
-            title,
-            *((other,) * many),
-            _formatted(before, title),
-            _formatted(after, title),
-            _formatted(difference, title, signed=True),
+            row.title,
+            *((row.run,) * many),
+            _formatted(row.before, row.title),
+            _formatted(row.after, row.title),
+            _formatted(row.difference, row.title, signed=True),
         )
-        for title, _, other, before, after, difference in rows
-    ]
-    names = (
-        "what",
-        *(("run",) * many),
-        first,
-        "the run" if many else other_runs[0] if other_runs else "",
-        "difference",
+        for row in rows
     )
+    names = ("what", *(("run",) * many), first, "the run" if many else "".join(other_runs), "difference")
     over = f"Over {len(steps)} steps" if len(steps) > 1 else f"Step {steps[0]}"
     caption = f"{over}, 95 % intervals; difference: the later run minus {first}"
     return table_of_cells(caption, [(name, "text") for name in names], cells)
@@ -373,19 +365,28 @@ def _formatted(estimate: Estimate, title: str, *, signed: bool = False) -> str:
 
 def _courses(runs: Mapping[str, Run]) -> ReportSection:
     """Reward, dead groups and what the trainers logged, each run a line."""
+    rewards = [mean_rewards(run) for run in runs.values()]
     drawn: list[tuple[str, str, list[dict[int, float]], tuple[float, float] | None]] = [
-        ("Mean reward", "reward", [mean_rewards(run) for run in runs.values()], None),
+        ("Mean reward", "reward", rewards, None),
         ("Groups without a gradient", "share of groups", [_dead_shares(run) for run in runs.values()], (0.0, 1.0)),
+        *(
+            (f"{title[0].upper()}{title[1:]}", metric, [run.courses.by_step(metric) for run in runs.values()], None)
+            for metric, title in _LOGGED.items()
+        ),
     ]
-    for metric, title in _LOGGED.items():
-        values = [run.courses.by_step(metric) for run in runs.values()]
-        drawn.append((f"{title[0].upper()}{title[1:]}", metric, values, None))
-    charts = [chart for course in drawn if sum(map(bool, course[2])) > 1 for chart in _overlaid(tuple(runs), *course)]
+    ends = [
+        f"{name} {' to '.join(number(of_run[step], '.3g') for step in sorted({min(of_run), max(of_run)}))}"
+        for name, of_run in zip(runs, rewards, strict=True)
+        if of_run
+    ]
+    between = ", first to last step" if any(len(of_run) > 1 for of_run in rewards) else ""
+    finding = f"Mean reward{between}: {'; '.join(ends)}." if ends else "No step of these runs has all rewards."
+    charts = (chart for course in drawn if sum(map(bool, course[2])) > 1 for chart in _overlaid(tuple(runs), *course))
     return ReportSection(
         name="courses",
         question="How do the runs go?",
         severity="fine",
-        findings=(_ends(tuple(runs), drawn[0][2]),),
+        findings=(finding,),
         charts=tuple(charts),
     )
 
@@ -430,20 +431,17 @@ def _finite(run: Run, metric: str) -> dict[int, float]:
     return {step: value for step, value in run.courses.by_step(metric).items() if math.isfinite(value)}
 
 
-def _ends(names: Sequence[str], rewards: Sequence[dict[int, float]]) -> str:
-    ends = [
-        f"{name} {' to '.join(number(of_run[step], '.3g') for step in sorted({min(of_run), max(of_run)}))}"
-        for name, of_run in zip(names, rewards, strict=True)
-        if of_run
-    ]
-    between = ", first to last step" if any(len(of_run) > 1 for of_run in rewards) else ""
-    return f"Mean reward{between}: {'; '.join(ends)}." if ends else "No step of these runs has all rewards."
-
-
 def _settings(runs: Mapping[str, Run]) -> ReportSection:
     """The trainer's arguments in which the runs differ, as far as they are logged."""
     name, question = "settings", "Which settings differ?"
-    settings = list(map(_flat, runs.values()))
+    settings: list[dict[str, str]] = []
+    for run in runs.values():
+        group_sizes = ", ".join(map(str, sizes_of(run.groups)))
+        settings.append({"rollouts of a group": group_sizes} if group_sizes else {})
+        for key, value in run.settings.values.items():
+            if key.rpartition(".")[2] not in _OF_THE_FOLDER:
+                text = str(value)
+                settings[-1][key] = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
     unlogged = [name for name, run in runs.items() if run.settings.origin is None]
     if len(unlogged) == len(runs):
         return ReportSection(
@@ -474,15 +472,3 @@ def _settings(runs: Mapping[str, Run]) -> ReportSection:
         findings=(f"{summary}{more}.", *attribution, *caveats),
         tables=table_of_cells("As the logs tell them", [(title, "text") for title in titles], rows),
     )
-
-
-def _flat(run: Run) -> dict[str, str]:
-    """Setting -> its value in words, and how many rollouts a group has."""
-    group_sizes = ", ".join(map(str, sizes_of(run.groups)))
-    sizes = {"rollouts of a group": group_sizes} if group_sizes else {}
-    values = {
-        name: text if len(text := str(value)) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-        for name, value in run.settings.values.items()
-        if name.rpartition(".")[2] not in _OF_THE_FOLDER
-    }
-    return sizes | values

@@ -32,13 +32,23 @@ def report_of_metrics(run: Run, name: str, agreement: ReportSection | None = Non
     ``agreement`` is what they say of sampler and trainer.
     """
     courses = metric_courses(run)
+    shown = [course for key in _STRIP if (course := findings.course_named(courses, key)) is not None]
     return RunReport(
         source=run.source,
         name=name,
         sections=(*_sections(courses, run), *filter(None, [agreement])),
         recomputed=(),
         strip=tuple(
-            _key_number(course) for key in _STRIP if (course := findings.course_named(courses, key)) is not None
+            KeyNumber(
+                name={_DEAD: "signal", _CUT: "generation", _NORM: "norm"}.get(course.name, "courses"),
+                title=course.title.strip(),
+                value=course.mean,
+                style=course.style,
+                note=f"mean of {counted(len(course.steps), 'step')}, as logged",
+                places=course.steps,
+                course=_drawn_values(course),
+            )
+            for course in shown
         ),
     )
 
@@ -105,13 +115,11 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
         ratios = findings.course_named(courses, "clip_ratio/region_mean")
         clipped = findings.beyond_clip_sentence(() if ratios is None else ratios.values)
         odd = tuple(filter(None, (lost, gap, *broken_courses, clipped, *spikes)))
-        calm: Severity = "fine" if goes == "rises" else "unknown"
-        severity: Severity = "look" if odd or levels else calm
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",
             findings=tuple(dict.fromkeys(filter(None, (*odd, *levels, reward or f"Logged: {titles}.")))),
-            severity=severity,
+            severity="look" if odd or levels else "fine" if goes == "rises" else "unknown",
             next_step=_LOST if lost else _ADVICE_ON.get(goes, findings.CLIP_ADVICE if clipped else ""),
             charts=tuple(
                 chart
@@ -151,14 +159,13 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
     cut = findings.course_named(courses, _CUT)
     if cut is not None:
         sentence = findings.clipped_sentence(courses)
-        share = cut.mean.value
+        is_known = cut.mean.is_defined
+        few = f"Few completions were cut off at the length limit{findings.at_most(cut)}." if is_known else ""
         yield ReportSection(
             name="generation",
             question="How many completions are cut off?",
-            findings=(sentence or f"Few completions were cut off at the length limit{findings.at_most(cut)}.",)
-            if share is not None
-            else (f"How many is not known: {cut.mean.undefined}.",),
-            severity="unknown" if share is None else "look" if sentence else "fine",
+            findings=((sentence or few) if is_known else f"How many is not known: {cut.mean.undefined}.",),
+            severity="unknown" if not is_known else "look" if sentence else "fine",
             meaning=metric("generation.frac_truncated").meaning,
             next_step="Raise the length limit, or mask cut completions, and see whether the reward follows."
             if sentence
@@ -191,16 +198,3 @@ def _drawn_values(course: MetricCourse) -> Sequence[float | None]:
 
 def _drawn(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _key_number(course: MetricCourse) -> KeyNumber:
-    sections = {_DEAD: "signal", _CUT: "generation", _NORM: "norm"}
-    return KeyNumber(
-        name=sections.get(course.name, "courses"),
-        title=course.title.strip(),
-        value=course.mean,
-        style=course.style,
-        note=f"mean of {counted(len(course.steps), 'step')}, as logged",
-        places=course.steps,
-        course=_drawn_values(course),
-    )

@@ -32,11 +32,11 @@ def sections_of(result: object) -> tuple[ReportSection, ...]:
 
 def _check(report: CheckReport) -> tuple[ReportSection, ...]:
     held = sum(verdict.outcome == "pass" for verdict in report.verdicts)
-    unmet = [verdict for verdict in report.verdicts if verdict.outcome != "pass"]
     counted = f"{held} of {len(report.verdicts)} requirements hold." if report.verdicts else "The baseline is written."
     sentences = (
         f"{verdict.metric} {verdict.op} {verdict.limit:g}: {verdict.meaning} {verdict.next_step}".rstrip()
-        for verdict in unmet
+        for verdict in report.verdicts
+        if verdict.outcome != "pass"
     )
     findings = (f"Check: {report.outcome}. {counted}", *report.findings, *sentences)
     return _findings_alone("check", "Does the run meet its requirements?", findings, _OUTCOMES[report.outcome])
@@ -50,14 +50,12 @@ def _findings_alone(
 
 def _rank(report: RankReport) -> tuple[ReportSection, ...]:
     """The course of the logged groups; the findings where rows are others, or the logged advantages are missing."""
-    points = [point for point in report.curve if point.advantage == LOGGED and point.effective_rank.is_defined]
-    largest = {
-        step: max(point.group_size for point in points if point.step == step)
-        for step in {point.step for point in points}
-    }
-    logged = [point for point in points if point.group_size == largest[point.step]]
+    logged = [point for point in report.curve if point.advantage == LOGGED and point.effective_rank.is_defined]
+    largest: dict[int, int] = {}
+    for point in logged:
+        largest[point.step] = max(point.group_size, largest.get(point.step, 0))
     if report.rows == "rollout" and logged:
-        return (directions_answer(logged),)
+        return (directions_answer([point for point in logged if point.group_size == largest[point.step]]),)
     return _findings_alone("rank", "How many directions does the gradient have?", report.findings)
 
 

@@ -97,9 +97,8 @@ def _chosen(
     for index in order:
         first_of_kind.setdefault(kind(groups[index]), index)
     chosen: list[int] = []
-    room = allowed
     for index in dict.fromkeys((*first_of_kind.values(), *order)):
-        if not chosen or groups[index].size <= room:
+        if not chosen or groups[index].size <= allowed:
             chosen.append(index)
-            room -= groups[index].size
+            allowed -= groups[index].size
     return [groups[index] for index in sorted(chosen)]

@@ -31,29 +31,28 @@ def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
     for cell in comparison.cells:
         settings = cell.settings if cell.states_advantage else {}
         by_settings.setdefault(", ".join(f"{name} {value}" for name, value in settings.items()), []).append(cell)
+    with_curves = {name: {curve.cell for curve in comparison.curves if curve.metric == name} for name in _TITLES}
     figures = {}
     for number, (named, cells) in enumerate(by_settings.items(), start=1):
         stem = "compare_curves" if len(by_settings) == 1 else f"compare_curves_{number}"
-        if titles := _titles(comparison, cells[:_MAX_CURVES]):
+        # the metrics that all of these cells have curves of: metrics alone may lack one
+        names = {cell.name for cell in cells[:_MAX_CURVES]}
+        if titles := {name: title for name, title in _TITLES.items() if names <= with_curves[name]}:
             figures[stem] = _curves(comparison, cells, named, titles)
     if comparison.pairs:
         figures["compare_forest"] = _forest(comparison)
     return figures
 
 
-def _titles(comparison: Comparison, cells: Sequence[ComparedCell]) -> dict[str, str]:
-    """The metrics that all of these cells have curves of, with their titles; metrics alone may lack one."""
-    names = {cell.name for cell in cells}
-    with_curves = {name: {curve.cell for curve in comparison.curves if curve.metric == name} for name in _TITLES}
-    return {name: title for name, title in _TITLES.items() if names <= with_curves[name]}
-
-
 def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str, titles: Mapping[str, str]) -> Figure:
     shown = cells[:_MAX_CURVES]
     names = [style.name_of(_label(cell)) for cell in shown]
     more, (first, *_) = len(cells) - len(shown), titles
+    last = {curve.cell: curve.mean[-1] for curve in comparison.curves if curve.metric == first}
+    highest, *rest = sorted(shown, key=lambda cell: -last[cell.name])
+    ends = (f"{last[cell.name]:.2f} {style.name_of(_label(cell), limit=16)}" for cell in (highest, *rest[-1:]))
     figure, panels = style.new_figure(
-        f"{titles[first].capitalize()} at the end: {_ends(comparison, shown, first)}",
+        f"{titles[first].capitalize()} at the end: {', '.join(ends)}",
         (f"{style.name_of(settings, limit=60)}. " if settings else "")
         + (_OVER_SEEDS if any(len(cell.seeds) > 1 for cell in shown) else "Mean of each twentieth of a run")
         + (f"; {more} more cells in the tables" if more else ""),
@@ -78,13 +77,6 @@ def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str
 
 def _label(cell: ComparedCell) -> str:
     return cell.advantage if cell.states_advantage else cell.name
-
-
-def _ends(comparison: Comparison, cells: Sequence[ComparedCell], metric: str) -> str:
-    """Where the highest and the lowest cell come out."""
-    ends = {curve.cell: curve.mean[-1] for curve in comparison.curves if curve.metric == metric}
-    highest, *rest = sorted(cells, key=lambda cell: -ends[cell.name])
-    return ", ".join(f"{ends[cell.name]:.2f} {style.name_of(_label(cell), limit=16)}" for cell in (highest, *rest[-1:]))
 
 
 def _forest(comparison: Comparison) -> Figure:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -68,22 +70,19 @@ def _over_steps(report: DegeneracyReport) -> Figure:
     return figure
 
 
-def _of_sizes(report: DegeneracyReport) -> str:
-    defined = [row for row in report.by_group_size if row.degeneracy.value is not None]
-    if not defined:
-        return "Groups without a gradient, by group size"
-    least, most = (choose(defined, key=lambda row: row.group_size) for choose in (min, max))
-    shares = [f"{percent(row.degeneracy.value or 0.0)} of groups of {row.group_size}" for row in (least, most)]
-    return f"{', '.join(dict.fromkeys(shares))} give no gradient"
-
-
 def _by_group_size(report: DegeneracyReport) -> Figure:
+    rows = sorted(report.by_group_size, key=lambda row: row.group_size)
+    title = "Groups without a gradient, by group size"
+    if defined := [row for row in rows if row.degeneracy.value is not None]:
+        ends = [
+            f"{percent(of.degeneracy.value or 0.0)} of groups of {of.group_size}" for of in (defined[0], defined[-1])
+        ]
+        title = f"{', '.join(dict.fromkeys(ends))} give no gradient"
     figure, (axes,) = style.new_figure(
-        _of_sizes(report),
+        title,
         f"{metric('degeneracy').formula}, with 95 % intervals\n{_prediction(report.pass_rate_origin)}",
         right=1.4,
     )
-    rows = sorted(report.by_group_size, key=lambda row: row.group_size)
     axes.set_xscale("log", base=2)
     axes.set_ylim(0, 1)
     axes.set_ylabel("share of groups")
@@ -129,32 +128,15 @@ def draw_pass_rates(report: DegeneracyReport) -> Figure:
     for end in (0, len(bars) - 1):
         bar = bars[end]
         above = (end, max(bar.observed, bar.beta_binomial, bar.binomial))
-        axes.annotate(
-            f"{bar.observed:.2f}",
-            above,
-            xytext=(0, 5),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=8.5,
-            color=style.INK,
-        )
+        text: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8.5, "color": style.INK}
+        axes.annotate(f"{bar.observed:.2f}", above, xytext=(0, 5), textcoords="offset points", **text)
     labels = []
     for name, color, line, marker, shares in (
         ("beta-binomial", style.BLUE, "-", "o", [bar.beta_binomial for bar in bars]),
         ("binomial", style.ORANGE, "--", "s", [bar.binomial for bar in bars]),
     ):
-        axes.plot(
-            positions,
-            shares,
-            color=color,
-            linestyle=line,
-            marker=marker,
-            linewidth=1.4,
-            path_effects=style.halo(),
-            zorder=3,
-            clip_on=False,
-        )
+        drawn: dict[str, Any] = {"linewidth": 1.4, "path_effects": style.halo(), "zorder": 3, "clip_on": False}
+        axes.plot(positions, shares, color=color, linestyle=line, marker=marker, **drawn)
         labels.append((shares[-1], name, color))
     axes.set_ylim(0, 1.1 * max(max(bar.observed, bar.beta_binomial, bar.binomial) for bar in bars))
     axes.set_ylabel("share of groups")

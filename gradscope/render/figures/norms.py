@@ -19,8 +19,8 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
     """Logged and recomputed gradient norms, and their errors; none where no gradient norm was logged."""
     if not any("grad_norm" in step.logged for step in report.steps):
         return {}
-    errors = [step.relative_error["grad_norm"] for step in report.steps if "grad_norm" in step.relative_error]
-    num_matches = sum(error <= report.tolerance for error in errors)
+    errors = {step.step: error for step in report.steps if (error := step.relative_error.get("grad_norm")) is not None}
+    num_matches = sum(error <= report.tolerance for error in errors.values())
     figure, (above, below) = style.new_figure(
         f"The recomputed gradient norm matches at {num_matches} of {len(errors)} steps",
         f"{metric('grad_norm').formula}; error = |recomputed - logged| / |logged|\n"
@@ -30,7 +30,17 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
         panels=style.Panels(heights=(1.7, 1), gap=0.16),
     )
     _norms(above, report)
-    _errors(below, report)
+    below.set_yscale("log")
+    below.set_ylabel("relative error")
+    drawn = [max(error, _FLOOR) for error in errors.values()] + [report.tolerance]
+    below.set_ylim(min(drawn) / 10, max(drawn) * 10)
+    below.axhline(report.tolerance, color=style.ORANGE, linestyle="--", linewidth=1.0)
+    for step, error in errors.items():
+        color, marker = (style.BLUE, "o") if error <= report.tolerance else (style.RED, "X")
+        below.plot([step], [max(error, _FLOOR)], color=color, marker=marker, linestyle="")
+    below.yaxis.set_major_formatter(style.power_of_ten)
+    below.yaxis.set_minor_locator(NullLocator())
+    style.label_lines(below, [(report.tolerance, f"tolerance {report.tolerance:g}", style.ORANGE)])
     below.set_xlabel("step")
     style.tick_steps(below, [step.step for step in report.steps], most=12)
     return {"replay": figure}
@@ -58,44 +68,38 @@ def _norms(axes: Axes, report: ReplayReport) -> None:
     style.label_lines(axes, labels, gap=0.09)
 
 
-def _errors(axes: Axes, report: ReplayReport) -> None:
-    axes.set_yscale("log")
-    axes.set_ylabel("relative error")
-    errors = [
-        (step.step, max(step.relative_error["grad_norm"], _FLOOR), step.relative_error["grad_norm"] <= report.tolerance)
-        for step in report.steps
-        if "grad_norm" in step.relative_error
-    ]
-    values = [error for _, error, _ in errors] + [report.tolerance]
-    axes.set_ylim(min(values) / 10, max(values) * 10)
-    axes.axhline(report.tolerance, color=style.ORANGE, linestyle="--", linewidth=1.0)
-    for step, error, matches in errors:
-        axes.plot(
-            [step], [error], color=style.BLUE if matches else style.RED, marker="o" if matches else "X", linestyle=""
-        )
-    axes.yaxis.set_major_formatter(style.power_of_ten)
-    axes.yaxis.set_minor_locator(NullLocator())
-    style.label_lines(axes, [(report.tolerance, f"tolerance {report.tolerance:g}", style.ORANGE)])
-
-
 def draw_spike(report: SpikeReport) -> dict[str, Figure]:
     """The course, and the norm after each removal; none where nothing was logged."""
     if not report.course:
         return {}
-    name = report.metrics[0].name if report.metrics else "logged"
-    figure, axes = style.new_figure(
-        _spike_finding(report, name),
+    first = report.metrics[0] if report.metrics else None
+    name, typical = ("logged", None) if first is None else (first.name, first.typical.value)
+    finding = f"Step {report.step}: {name} beside the other steps"
+    if first is not None and first.value.value is not None and typical is not None:
+        finding = f"{name} is {first.value.value:.3g} at step {report.step}, and {typical:.3g} around it"
+    figure, (above, *below) = style.new_figure(
+        finding,
         "median of the up to 50 steps around it; below, what is left of the norm without its worst rollouts",
         height=4.8 if report.removals else 2.8,
         right=1.25,
         panels=style.Panels(heights=(1, 1) if report.removals else (1,), gap=0.5, share_x=False),
     )
-    above, *below = axes
-    _course(above, report, name)
+    steps, values = list(report.course), list(report.course.values())
+    above.plot(steps, values, color=style.MUTED, linewidth=1.0, marker="o", markersize=3)
+    labels = []
+    if typical is not None:
+        above.axhline(typical, color=style.BLUE, linewidth=1.0)
+        labels.append((typical, "median around it", style.BLUE))
+    if report.step in report.course:
+        above.plot([report.step], [report.course[report.step]], color=style.RED, marker="o", linestyle="")
+        labels.append((report.course[report.step], f"step {report.step}", style.RED))
+    above.set_ylabel(name)
+    above.set_xlabel("step")
+    style.tick_steps(above, steps, most=12)
+    style.label_lines(above, labels, gap=0.12)
     for panel in below:
-        total = report.grad_norm.value or 0.0
         counts = [0, *(removal.num_removed for removal in report.removals)]
-        norms = [total, *(removal.grad_norm for removal in report.removals)]
+        norms = [report.grad_norm.value or 0.0, *(removal.grad_norm for removal in report.removals)]
         panel.plot(counts, norms, color=style.ORANGE, marker="o", markersize=4)
         panel.set_ylim(0, 1.12 * max(norms))
         panel.set_xlabel(f"rollouts left out, of {len(report.rollouts)}")
@@ -103,27 +107,3 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
         style.tick_steps(panel, counts, most=12)
         style.label_lines(panel, [(norms[-1], "what is left", style.ORANGE)])
     return {"spike": figure}
-
-
-def _spike_finding(report: SpikeReport, name: str) -> str:
-    first = report.metrics[0] if report.metrics else None
-    if first is None or first.value.value is None or first.typical.value is None:
-        return f"Step {report.step}: {name} beside the other steps"
-    return f"{name} is {first.value.value:.3g} at step {report.step}, and {first.typical.value:.3g} around it"
-
-
-def _course(axes: Axes, report: SpikeReport, name: str) -> None:
-    steps, values = list(report.course), list(report.course.values())
-    axes.plot(steps, values, color=style.MUTED, linewidth=1.0, marker="o", markersize=3)
-    labels = []
-    if report.metrics and report.metrics[0].typical.value is not None:
-        typical = report.metrics[0].typical.value
-        axes.axhline(typical, color=style.BLUE, linewidth=1.0)
-        labels.append((typical, "median around it", style.BLUE))
-    if report.step in report.course:
-        axes.plot([report.step], [report.course[report.step]], color=style.RED, marker="o", linestyle="")
-        labels.append((report.course[report.step], f"step {report.step}", style.RED))
-    axes.set_ylabel(name)
-    axes.set_xlabel("step")
-    style.tick_steps(axes, steps, most=12)
-    style.label_lines(axes, labels, gap=0.12)

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from gradscope.catalog.lookup import metric
 from gradscope.render.figures import style
-from gradscope.results.passk import PassAtKComparison, PassAtKReport
+from gradscope.results.passk import PassAtKReport
 
 _MAX_CURVES = len(style.SERIES)
 
@@ -16,18 +16,30 @@ def draw_pass_at_k(report: PassAtKReport) -> dict[str, Figure]:
     """pass@k by k, and below it the difference of the first two files; no figure where every row is undefined."""
     if not any(row.pass_at_k.value is not None for table in report.tables for row in table.rows):
         return {}
-    compared = report.comparison is not None
-    names = [_label(table.name) for table in report.tables]
+    compared, names = report.comparison, [_label(table.name) for table in report.tables]
+    pair = ""
+    if compared is not None:
+        pair = "\nminus ".join(style.name_of(name, limit=16) for name in (compared.second, compared.first))
     figure, axes = style.new_figure(
         _finding(report),
         f"pass@k = {metric('pass_at_k').formula}; bands: 95 %, resampling prompts",
         height=5.4 if compared else 4.0,
-        right=style.label_room([*names, _pair(report.comparison)] if report.comparison else names),
+        right=style.label_room([*names, pair]),
         panels=style.Panels(heights=(2.1, 1) if compared else (1,), gap=0.14),
     )
     _curves(axes[0], report)
-    if report.comparison is not None:
-        _difference(axes[1], report.comparison)
+    if compared is not None:
+        axes[1].axhline(0, color=style.MUTED, linewidth=0.8)
+        axes[1].set_ylabel("difference")
+        points = [(row.k, row.difference) for row in compared.rows]
+        label = style.draw_course(
+            axes[1], pair, points, color=style.INK, band=0.12, marker="o", markersize=3.5, linewidth=1.4
+        )
+        style.label_lines(axes[1], label)
+        if label and compared.crossover_k is not None:
+            axes[1].axvline(compared.crossover_k, color=style.BLUE, linewidth=0.8, linestyle=":")
+            position = (compared.crossover_k, axes[1].get_ylim()[1])
+            axes[1].annotate("sign has turned ", position, color=style.BLUE, fontsize=8, va="top", ha="right")
     axes[-1].set_xlabel("k, number of samples")
     return {"passk": figure}
 
@@ -69,23 +81,3 @@ def _curves(axes: Axes, report: PassAtKReport) -> None:
 
 def _label(name: str) -> str:
     return style.name_of(name, limit=20)
-
-
-def _pair(comparison: PassAtKComparison) -> str:
-    return f"{style.name_of(comparison.second, limit=16)}\nminus {style.name_of(comparison.first, limit=16)}"
-
-
-def _difference(axes: Axes, comparison: PassAtKComparison) -> None:
-    axes.axhline(0, color=style.MUTED, linewidth=0.8)
-    axes.set_ylabel("difference")
-    points = [(row.k, row.difference) for row in comparison.rows]
-    label = style.draw_course(
-        axes, _pair(comparison), points, color=style.INK, band=0.12, marker="o", markersize=3.5, linewidth=1.4
-    )
-    if not label:
-        return
-    style.label_lines(axes, label)
-    if comparison.crossover_k is not None:
-        axes.axvline(comparison.crossover_k, color=style.BLUE, linewidth=0.8, linestyle=":")
-        position = (comparison.crossover_k, axes.get_ylim()[1])
-        axes.annotate("sign has turned ", position, color=style.BLUE, fontsize=8, va="top", ha="right")

@@ -13,7 +13,6 @@ from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.figures import rank_spectra, style
 from gradscope.render.views.rank import merge_same
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankCurvePoint, RankReport, WeightRankPoint
-from gradscope.results.tokens import GradientSparsity
 from gradscope.say import evenly
 
 _MAX_ROWS = 24  # advantages in a panel; of more those of the lowest and the highest ranks are shown
@@ -60,7 +59,13 @@ def _curve(report: RankReport) -> Figure:
         box = axes[0].get_position()
         axes[0].set_position((box.x0, box.y0, 0.34, box.height))
         axes[1].set_position((0.685, box.y0, 0.295, box.height))
-        _dots(axes[1], at_last)
+        for row, (name, point) in enumerate(at_last):
+            color = style.ORANGE if name.startswith("logged") else style.BLUE
+            axes[1].plot(point.effective_rank.ends, (row, row), color=color, linewidth=1.6, alpha=0.5)
+            axes[1].plot([point.effective_rank.value or 0.0], [row], color=color, marker="o")
+        style.powers_of_two(axes[1], "x", max(point.effective_rank.ends[1] for _, point in at_last))
+        style.list_rows(axes[1], [name for name, _ in at_last])
+        axes[1].set_xlabel("effective rank")
     return figure
 
 
@@ -90,17 +95,6 @@ def _at_last(
     return rows if len(rows) <= _MAX_ROWS else [*rows[: _MAX_ROWS // 2], *rows[-_MAX_ROWS // 2 :]]
 
 
-def _dots(axes: Axes, rows: Sequence[tuple[str, RankCurvePoint]]) -> None:
-    """A rank with its interval a row."""
-    for row, (name, point) in enumerate(rows):
-        color = style.ORANGE if name.startswith("logged") else style.BLUE
-        axes.plot(point.effective_rank.ends, (row, row), color=color, linewidth=1.6, alpha=0.5)
-        axes.plot([point.effective_rank.value or 0.0], [row], color=color, marker="o")
-    style.powers_of_two(axes, "x", max(point.effective_rank.ends[1] for _, point in rows))
-    style.list_rows(axes, [name for name, _ in rows])
-    axes.set_xlabel("effective rank")
-
-
 def _panel(axes: Axes, points: Sequence[RankCurvePoint], sizes: Sequence[int], steps: Sequence[int]) -> None:
     style.powers_of_two(axes, "y", max(sizes))
     style.tick_steps(axes, steps, most=6)
@@ -126,26 +120,20 @@ _Chosen = TypeVar("_Chosen", bound=RankCurvePoint | WeightRankPoint)
 
 def _against_size(report: RankReport) -> dict[str, Figure]:
     """Ranks against G of the first formulation with several G, at up to three steps; of dL/dW each weight as well."""
-    of_weights = report.rows == "weight"
-    means = [point for point in report.weight_curve if point.tensor is None]
-    points: Sequence[_Point] = _of_several_sizes(means if of_weights else report.curve)
-    if not points:
-        return {}
-    name, subject = (
-        ("rank_weight_sizes", "Rank of dL/dW") if of_weights else ("rank_sizes", "Rank of a group's gradient")
-    )
-    weights = [p for p in report.weight_curve if p.tensor is not None and p.advantage == points[0].advantage]
-    return {name: _sizes(points, evenly(sorted({point.step for point in points}), 3), subject, weights)}
-
-
-def _of_several_sizes(points: Sequence[_Point]) -> list[_Point]:
-    """Those of the first formulation with several group sizes."""
-    ranked = [point for point in points if point.effective_rank.value is not None]
+    name, subject, curve = "rank_sizes", "Rank of a group's gradient", list[_Point](report.curve)
+    if report.rows == "weight":
+        name, subject = "rank_weight_sizes", "Rank of dL/dW"
+        curve = [point for point in report.weight_curve if point.tensor is None]
+    ranked = [point for point in curve if point.effective_rank.is_defined]
     sizes: dict[str, set[int]] = {}
     for point in ranked:
         sizes.setdefault(point.advantage, set()).add(point.group_size)
-    chosen = next((advantage for advantage, group_sizes in sizes.items() if len(group_sizes) > 1), None)
-    return [point for point in ranked if point.advantage == chosen]
+    chosen = next((advantage for advantage, of_advantage in sizes.items() if len(of_advantage) > 1), None)
+    points = [point for point in ranked if point.advantage == chosen]
+    if not points:
+        return {}
+    weights = [point for point in report.weight_curve if point.tensor is not None and point.advantage == chosen]
+    return {name: _sizes(points, evenly(sorted({point.step for point in points}), 3), subject, weights)}
 
 
 def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights: Sequence[WeightRankPoint]) -> Figure:
@@ -164,7 +152,9 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights
         panels=style.Panels(columns=len(steps), titles=[f"step {step}" for step in steps], share_y=True),
     )
     sizes = sorted({point.group_size for point in points})
-    highest = max([float(sizes[-1]), *(rank.ends[1] for rank in _ranks(points, weights))])
+    drawn = [point.effective_rank for point in (*points, *weights)]
+    drawn += [point.nulls[null].effective_rank for point in points for null in _NULLS if null in point.nulls]
+    highest = max([float(sizes[-1]), *(rank.ends[1] for rank in drawn if rank.is_defined)])
     for panel, step in zip(axes, steps, strict=True):
         panel.set_xscale("log", base=2)
         panel.set_xlim(sizes[0] / 1.15, sizes[-1] * 1.15)
@@ -183,13 +173,6 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights
 
 def _at(points: Sequence[_Chosen], step: int) -> list[_Chosen]:
     return sorted((point for point in points if point.step == step), key=lambda point: point.group_size)
-
-
-def _ranks(points: Sequence[_Point], weights: Sequence[WeightRankPoint]) -> list[Estimate]:
-    """All that is drawn."""
-    nulls = [point.nulls[null].effective_rank for point in points for null in _NULLS if null in point.nulls]
-    own = [point.effective_rank for point in (*points, *weights)]
-    return [rank for rank in (*own, *nulls) if rank.is_defined]
 
 
 def _size_panel(axes: Axes, points: Sequence[_Point], name: str, *, last: bool) -> None:
@@ -212,11 +195,9 @@ _MAX_FORMULATIONS = 20
 
 def draw_updates(report: RankReport) -> dict[str, Figure]:
     """The cosines between the updates of the last step, where several, and its shares of the gradient, where any."""
-    figures: dict[str, Figure] = {}
     step = max((update.step for update in report.formulations), default=None)
     updates = [update for update in report.formulations if update.step == step][:_MAX_FORMULATIONS]
-    if len(updates) > 1:
-        figures |= _cosines(updates)
+    figures = _cosines(updates) if len(updates) > 1 else {}
     shares = [share for share in report.shares if share.rollouts]
     if shares:
         last = max(share.step for share in shares)
@@ -292,38 +273,30 @@ def _shares(shares: Sequence[GroupShare]) -> Figure:
 
 
 _LINES = ("zero", "below 1 %", "Hoyer", "Gini")
-_Course = Sequence[tuple[int, Sequence[float | None]]]
 
 
 def draw_sparsity(report: RankReport) -> dict[str, Figure]:
     """Four definitions over steps; none where fewer than two steps have a gradient under the logged advantage."""
-    panels = {"rollouts": _of_rollouts(report)}
+    names, none = ("zero_rows", "small_rows", "hoyer", "gini"), Estimate.undefined_because("not measured")
+    panels = {
+        "rollouts": [(step.step, [step.sparsity.get(name, none).value for name in names]) for step in report.steps]
+    }
     if report.sparsity:
         tokens = report.sparsity[0].parts == "tokens"
-        panels["tokens" if tokens else "entries of dL/dW, mean over weights"] = _below(report.sparsity)
+        course = panels["tokens" if tokens else "entries of dL/dW, mean over weights"] = []
+        for at in sorted({row.step for row in report.sparsity}):  # tokens have one row a step
+            of_step = [row for row in report.sparsity if row.step == at]
+            table = [[e.value for e in (row.zero, row.small, row.hoyer, row.gini)] for row in of_step]
+            course.append((at, [mean_of_defined(column) for column in zip(*table, strict=True)]))
     panels = {name: course for name, course in panels.items() if len(course) > 1}
-    return {"rank_sparsity": _sparsity(panels)} if panels else {}
-
-
-def _of_rollouts(report: RankReport) -> _Course:
-    names = ("zero_rows", "small_rows", "hoyer", "gini")
-    none = Estimate.undefined_because("not measured")
-    return [(step.step, [step.sparsity.get(name, none).value for name in names]) for step in report.steps]
-
-
-def _below(sparsities: Sequence[GradientSparsity]) -> _Course:
-    """Tokens have one line a step; weights are averaged."""
-    course = []
-    for step in sorted({row.step for row in sparsities}):
-        of_step = [row for row in sparsities if row.step == step]
-        table = [[e.value for e in (row.zero, row.small, row.hoyer, row.gini)] for row in of_step]
-        course.append((step, [mean_of_defined(column) for column in zip(*table, strict=True)]))
-    return course
-
-
-def _sparsity(panels: dict[str, _Course]) -> Figure:
+    if not panels:
+        return {}
+    parts, (*_, (step, (zero, *_))) = next(iter(panels.items()))
+    title = "Sparsity of the gradient over training"
+    if zero is not None:
+        title = f"At step {step}, {100 * zero:.0f} % of the {parts.partition(',')[0]} have no gradient"
     figure, axes = style.new_figure(
-        _sparsest(panels),
+        title,
         "share of parts that are zero, and that are below 1 % of the largest; Hoyer and Gini: 0 for parts of equal "
         "size, towards 1 where a single one is everything",
         height=3.9,
@@ -340,12 +313,4 @@ def _sparsity(panels: dict[str, _Course]) -> Figure:
         )
         if panel is axes[-1]:
             style.label_lines(panel, labels, gap=0.08)
-    return figure
-
-
-def _sparsest(panels: dict[str, _Course]) -> str:
-    name, course = next(iter(panels.items()))
-    step, (zero, *_) = course[-1]
-    if zero is None:
-        return "Sparsity of the gradient over training"
-    return f"At step {step}, {100 * zero:.0f} % of the {name.partition(',')[0]} have no gradient"
+    return {"rank_sparsity": figure}

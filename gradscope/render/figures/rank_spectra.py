@@ -18,7 +18,6 @@ from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.figures import style
 from gradscope.render.views.rank import short_tensor
 from gradscope.results import rank as results
-from gradscope.results.tokens import GradientSparsity
 from gradscope.say import evenly
 
 _MIN_SHARE = 1e-4  # smaller shares of the sum change no effective rank and are not drawn
@@ -34,26 +33,27 @@ STYLES: dict[str, tuple[str, str, Any, str]] = {
 def draw_nulls(report: results.RankReport) -> dict[str, Figure]:
     """Mean spectra under the first advantage at the first, a middle and the last step; none where all are dead."""
     first = next((point.advantage for point in report.curve), None)
-    points = [point for point in report.curve if point.advantage == first and point.profile]
-    if not points:
+    of_first = [point for point in report.curve if point.advantage == first and point.profile]
+    if not of_first:
         return {}
-    size = max(point.group_size for point in points)
-    points = [point for point in points if point.group_size == size]
-    return {"rank_nulls": _nulls(evenly(points, 3), centered=report.spectra[0].label.centered)}
-
-
-def _nulls(points: Sequence[results.RankCurvePoint], *, centered: bool) -> Figure:
-    size = points[0].group_size
-    names = [style.name_of(points[0].advantage), *(name for name, *_ in STYLES.values())]
-    titles = [f"step {point.step}, {point.num_groups - point.num_dead} live" for point in points]
+    size = max(point.group_size for point in of_first)
+    points = evenly([point for point in of_first if point.group_size == size], 3)
+    last, null = points[-1], points[-1].nulls.get("gaussian")
+    unrelated = None if null is None else null.effective_rank.value
+    comparison = "" if unrelated is None else f", unrelated rows {unrelated:.1f}"
+    centered = "centered" if report.spectra[0].label.centered else "not centered"
     figure, axes = style.new_figure(
-        _compared_with_nulls(points[-1]),
-        f"share of each singular value in their sum, s_i / sum(s), rows {'centered' if centered else 'not centered'}; "
-        "mean over live groups\nthe numbers are the mean effective ranks; below 0.0001 nothing is drawn",
+        f"A group spans {last.effective_rank.value or 0.0:.1f} directions at step {last.step}{comparison}",
+        f"share of each singular value in their sum, s_i / sum(s), rows {centered}; mean over live groups\n"
+        "the numbers are the mean effective ranks; below 0.0001 nothing is drawn",
         height=3.8,
         width=7.6 if len(points) > 1 else 5.4,
-        right=style.label_room(names),
-        panels=style.Panels(columns=len(points), titles=titles, share_y=True),
+        right=style.label_room([style.name_of(points[0].advantage), *(name for name, *_ in STYLES.values())]),
+        panels=style.Panels(
+            columns=len(points),
+            titles=[f"step {point.step}, {point.num_groups - point.num_dead} live" for point in points],
+            share_y=True,
+        ),
     )
     for panel, point in zip(axes, points, strict=True):
         panel.set_yscale("log")
@@ -63,15 +63,7 @@ def _nulls(points: Sequence[results.RankCurvePoint], *, centered: bool) -> Figur
         panel.xaxis.set_major_locator(FixedLocator([1, *range(2, size + 1, max(1, size // 4))]))
         panel.set_xlabel("index")
         _null_panel(panel, point, last=panel is axes[-1])
-    return figure
-
-
-def _compared_with_nulls(point: results.RankCurvePoint) -> str:
-    null = point.nulls.get("gaussian")
-    unrelated = None if null is None else null.effective_rank.value
-    comparison = "" if unrelated is None else f", unrelated rows {unrelated:.1f}"
-    rank = point.effective_rank.value or 0.0
-    return f"A group spans {rank:.1f} directions at step {point.step}{comparison}"
+    return {"rank_nulls": figure}
 
 
 def _null_panel(axes: Axes, point: results.RankCurvePoint, *, last: bool) -> None:
@@ -104,30 +96,17 @@ def _null_line(axes: Axes, profile: Sequence[float], **line: Any) -> float:
 
 
 def draw_spectra(report: results.RankReport) -> dict[str, Figure]:
-    """The spectra of the first, a middle and the last step; none where every matrix is zero."""
+    """The spectra of the first, a middle and the last step, all on the same scale; none where every matrix is zero."""
     by_step = _spectra_by_step(report)
-    return {"rank_spectrum": _spectrum(report, by_step)} if by_step else {}
-
-
-def _spectra_by_step(report: results.RankReport) -> Mapping[int, list[results.GradientSpectrum]]:
-    """Spectra of groups and steps under the logged advantage, at first, middle and last step."""
-    chosen = results.preferred([spectrum.label.advantage for spectrum in report.spectra])
-    by_step: dict[int, list[results.GradientSpectrum]] = defaultdict(list)
-    for spectrum in report.spectra:
-        if spectrum.label.advantage == chosen and any(spectrum.singular_values):
-            by_step[spectrum.label.step].append(spectrum)
-    size = {step: max(spectrum.label.group_size for spectrum in spectra) for step, spectra in by_step.items()}
-    return {
-        step: [spectrum for spectrum in by_step[step] if spectrum.label.group_size == size[step]]
-        for step in evenly(sorted(by_step), 3)
-    }
-
-
-def _spectrum(report: results.RankReport, by_step: Mapping[int, Sequence[results.GradientSpectrum]]) -> Figure:
-    """One panel a step, all on the same scale."""
+    if not by_step:
+        return {}
     spectra = [spectrum for of_step in by_step.values() for spectrum in of_step]
+    step, last = max(by_step.items())
+    groups = [spectrum for spectrum in last if spectrum.label.group_id is not None]
+    shares = [max(spectrum.singular_values) / sum(spectrum.singular_values) for spectrum in groups or last]
+    whose = "a group" if groups else "the step"
     figure, axes = style.new_figure(
-        _first_value(report, by_step),
+        f"The first singular value of {whose} has {100 * sum(shares) / len(shares):.0f} % of their sum at step {step}",
         f"{_legend(report, spectra)}; advantage: {style.name_of(spectra[0].label.advantage)}; "
         f"{'' if report.rows == 'token' else 'dotted: '}the arithmetic's noise floor, below which nothing is drawn",
         height=3.7,
@@ -147,17 +126,21 @@ def _spectrum(report: results.RankReport, by_step: Mapping[int, Sequence[results
         panel.set_xlabel("index")
         _spectrum_panel(panel, of_step, last=panel is axes[-1])
     axes[0].set_ylabel("singular value")
-    return figure
+    return {"rank_spectrum": figure}
 
 
-def _first_value(report: results.RankReport, by_step: Mapping[int, Sequence[results.GradientSpectrum]]) -> str:
-    step, spectra = max(by_step.items())
-    groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None and any(spectrum.singular_values)]
-    chosen = groups or [spectrum for spectrum in spectra if any(spectrum.singular_values)]
-    shares = [max(spectrum.singular_values) / sum(spectrum.singular_values) for spectrum in chosen]
-    whose = "a group" if groups else "the step"
-    share = f"{100 * sum(shares) / len(shares):.0f} %"
-    return f"The first singular value of {whose} has {share} of their sum at step {step}"
+def _spectra_by_step(report: results.RankReport) -> Mapping[int, list[results.GradientSpectrum]]:
+    """Spectra of groups and steps under the logged advantage, at first, middle and last step."""
+    chosen = results.preferred([spectrum.label.advantage for spectrum in report.spectra])
+    by_step: dict[int, list[results.GradientSpectrum]] = defaultdict(list)
+    for spectrum in report.spectra:
+        if spectrum.label.advantage == chosen and any(spectrum.singular_values):
+            by_step[spectrum.label.step].append(spectrum)
+    size = {step: max(spectrum.label.group_size for spectrum in spectra) for step, spectra in by_step.items()}
+    return {
+        step: [spectrum for spectrum in by_step[step] if spectrum.label.group_size == size[step]]
+        for step in evenly(sorted(by_step), 3)
+    }
 
 
 def _legend(report: results.RankReport, spectra: Sequence[results.GradientSpectrum]) -> str:
@@ -222,7 +205,38 @@ _UNRELATED = "unrelated entries would have this, a Gaussian matrix of the same s
 
 def draw_layers(report: results.RankReport) -> dict[str, Figure]:
     """Heat maps of rank and sparsity at the last step of ``rows = weight``; none where no weight has a gradient."""
-    return _ranks(report.spectra) | _sparsity(report.sparsity)
+    figures = {}
+    ranked = [s for s in report.spectra if s.label.tensor is not None and s.ranks.effective_rank.value is not None]
+    if ranked:
+        step = max(spectrum.label.step for spectrum in ranked)
+        cells = {}
+        for spectrum in (spectrum for spectrum in ranked if spectrum.label.step == step):
+            null = spectrum.nulls.get("gaussian")
+            ceiling = min(spectrum.label.shape) if null is None or null.value is None else null.value
+            cells[heat_map_cell(spectrum.label.tensor or "")] = _rank_cell(spectrum.ranks.effective_rank, ceiling)
+        figures["rank_layers"] = heat_map(
+            cells,
+            f"A weight's gradient has rank {_range(cells)} at step {step}",
+            f"effective rank = {metric('effective_rank').formula} of the step's gradient matrix of each weight\n"
+            f"small print: {_UNRELATED}",
+        )
+    uneven = [row for row in report.sparsity if row.tensor is not None and row.gini.value is not None]
+    if uneven:
+        step = max(row.step for row in uneven)
+        cells = {
+            heat_map_cell(row.tensor or ""): Cell(
+                value=f"{row.gini.value:.2f}", note=f"{row.small.value:.0%}", strength=row.gini.value or 0.0
+            )
+            for row in uneven
+            if row.step == step
+        }
+        figures["rank_layers_sparsity"] = heat_map(
+            cells,
+            f"A weight's gradient has Gini {_range(cells)} at step {step}",
+            "Gini of the absolute values of its entries: 0 for equal sizes, towards 1 where a single entry is "
+            "everything\nsmall print: share of entries below 1 % of the largest",
+        )
+    return figures
 
 
 class Cell(Struct, frozen=True, kw_only=True):
@@ -233,60 +247,15 @@ class Cell(Struct, frozen=True, kw_only=True):
     strength: float  # how much color, from 0 to 1
 
 
-def _ranks(spectra: Sequence[results.GradientSpectrum]) -> dict[str, Figure]:
-    ranked = [s for s in spectra if s.label.tensor is not None and s.ranks.effective_rank.value is not None]
-    if not ranked:
-        return {}
-    step = max(spectrum.label.step for spectrum in ranked)
-    cells = {
-        heat_map_cell(s.label.tensor or ""): _rank_cell(s.ranks.effective_rank, _ceiling(s))
-        for s in ranked
-        if s.label.step == step
-    }
-    figure = heat_map(
-        cells,
-        f"A weight's gradient has rank {_range(cells)} at step {step}",
-        f"effective rank = {metric('effective_rank').formula} of the step's gradient matrix of each weight\n"
-        f"small print: {_UNRELATED}",
-    )
-    return {"rank_layers": figure}
-
-
 def _range(cells: Mapping[tuple[str, str], Cell]) -> str:
     values = sorted((cell.value for cell in cells.values()), key=float)
     return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
-
-
-def _ceiling(spectrum: results.GradientSpectrum) -> float:
-    null = spectrum.nulls.get("gaussian")
-    return min(spectrum.label.shape) if null is None or null.value is None else null.value
 
 
 def _rank_cell(rank: Estimate, ceiling: float) -> Cell:
     value = rank.value or 0.0
     strength = (value - 1) / (ceiling - 1) if ceiling > 1 else 1.0
     return Cell(value=f"{value:.1f}", note=f"{ceiling:.1f}", strength=min(strength, 1.0))
-
-
-def _sparsity(sparsities: Sequence[GradientSparsity]) -> dict[str, Figure]:
-    of_weights = [row for row in sparsities if row.tensor is not None and row.gini.value is not None]
-    if not of_weights:
-        return {}
-    step = max(row.step for row in of_weights)
-    cells = {
-        heat_map_cell(row.tensor or ""): Cell(
-            value=f"{row.gini.value:.2f}", note=f"{row.small.value:.0%}", strength=row.gini.value or 0.0
-        )
-        for row in of_weights
-        if row.step == step
-    }
-    figure = heat_map(
-        cells,
-        f"A weight's gradient has Gini {_range(cells)} at step {step}",
-        "Gini of the absolute values of its entries: 0 for equal sizes, towards 1 where a single entry is everything\n"
-        "small print: share of entries below 1 % of the largest",
-    )
-    return {"rank_layers_sparsity": figure}
 
 
 def heat_map_cell(tensor: str) -> tuple[str, str]:
@@ -307,31 +276,23 @@ def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -
     figure, (axes,) = style.new_figure(title, subtitle, width=width, height=height, right=0.25)
     letter = _LETTER * max(1.0, width / _PAGE)
     for (row, column), cell in cells.items():
-        _draw(axes, columns.index(column), rows.index(row), cell, letter)
+        x, y = columns.index(column), rows.index(row)
+        opacity = _FAINTEST + (1 - _FAINTEST) * cell.strength
+        axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=style.BLUE, alpha=opacity, linewidth=0))
+        ink = style.ON_COLOR if opacity > 0.6 else style.INK
+        text: dict[str, Any] = {"color": ink, "ha": "center", "va": "center", "fontsize": letter}
+        axes.text(x + 0.5, y + 0.32, cell.value, fontweight="bold", **text)
+        axes.text(x + 0.5, y + 0.74, cell.note, **text)
     axes.set_xlim(0, len(columns))
     axes.set_ylim(len(rows), 0)
-    axes.set_xticks([index + 0.5 for index in range(len(columns))], _broken(columns), fontsize=letter)
-    axes.set_yticks(
-        [index + 0.5 for index in range(len(rows))],
-        [style.name_of(row if row == OUTSIDE else f"layer {row}") for row in rows],
-        fontsize=letter,
-    )
+    names = [style.name_of(column, limit=22) for column in columns]
+    # long names in two lines, so that they stay horizontal
+    names = [name if len(name) <= 9 else name.replace("_", "_\n", 1).replace(".", ".\n", 1) for name in names]
+    axes.set_xticks([index + 0.5 for index in range(len(columns))], names, fontsize=letter)
+    layers = [style.name_of(row if row == OUTSIDE else f"layer {row}") for row in rows]
+    axes.set_yticks([index + 0.5 for index in range(len(rows))], layers, fontsize=letter)
     style.clear_frame(axes)
     return figure
-
-
-def _broken(columns: Sequence[str]) -> list[str]:
-    """Long module names in two lines, so that they stay horizontal."""
-    names = [style.name_of(column, limit=22) for column in columns]
-    return [name if len(name) <= 9 else name.replace("_", "_\n", 1).replace(".", ".\n", 1) for name in names]
-
-
-def _draw(axes: Axes, x: int, y: int, cell: Cell, letter: float) -> None:
-    opacity = _FAINTEST + (1 - _FAINTEST) * cell.strength
-    ink = style.ON_COLOR if opacity > 0.6 else style.INK
-    axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=style.BLUE, alpha=opacity, linewidth=0))
-    axes.text(x + 0.5, y + 0.32, cell.value, color=ink, ha="center", va="center", fontsize=letter, fontweight="bold")
-    axes.text(x + 0.5, y + 0.74, cell.note, color=ink, ha="center", va="center", fontsize=letter)
 
 
 _MAX_MATRICES = 24
@@ -350,7 +311,19 @@ def draw_weight_updates(report: results.RankReport) -> dict[str, Figure]:
     since = [update for update in report.updates if update.first == start and update.effective_rank.value is not None]
     if not since:
         return {}
-    figures = {"update_layers": _layers([update for update in since if update.last == since[-1].last])}
+    last = since[-1].last
+    cells = {
+        heat_map_cell(update.tensor): _rank_cell(update.effective_rank, update.gaussian.value or 1.0)
+        for update in since
+        if update.last == last
+    }
+    formula = metric("effective_rank").formula
+    layers = heat_map(
+        cells,
+        f"A weight's change from {start} to {last} updates has rank {_range(cells)}",
+        f"effective rank = {formula} of W_{last} - W_{start}\nsmall print: {_UNRELATED}",
+    )
+    figures = {"update_layers": layers}
     if len({update.last for update in since}) > 1:
         figures["update_curve"] = _curve(since)
     if any(trajectory.top_energy.value is not None for trajectory in report.trajectories):
@@ -361,21 +334,28 @@ def draw_weight_updates(report: results.RankReport) -> dict[str, Figure]:
 def draw_gradients_and_updates(pairs: Sequence[results.GradientAndUpdate]) -> dict[str, Figure]:
     """Ranks of the last step's gradient and of the change that followed, matrix by matrix; none without pairs."""
     ranked = [pair for pair in pairs if pair.gradient_rank.value is not None and pair.update_rank.value is not None]
-    last = [pair for pair in ranked if pair.step == ranked[-1].step][:_MAX_MATRICES]
-    return {"rank_gradient_update": _gradients_and_updates(last)} if last else {}
-
-
-def _layers(updates: Sequence[results.WeightUpdate]) -> Figure:
-    cells = {
-        heat_map_cell(update.tensor): _rank_cell(update.effective_rank, update.gaussian.value or 1.0)
-        for update in updates
-    }
-    return heat_map(
-        cells,
-        f"A weight's change from {updates[0].first} to {updates[0].last} updates has rank {_range(cells)}",
-        f"effective rank = {metric('effective_rank').formula} of W_{updates[0].last} - W_{updates[0].first}\n"
-        f"small print: {_UNRELATED}",
+    if not ranked:
+        return {}
+    pairs = [pair for pair in ranked if pair.step == ranked[-1].step][:_MAX_MATRICES]
+    num_lower = sum((pair.gradient_rank.value or 0.0) < (pair.update_rank.value or 0.0) for pair in pairs)
+    figure, (axes,) = style.new_figure(
+        f"In {num_lower} of {len(pairs)} weights the gradient of step {pairs[0].step} has a lower rank than the change",
+        f"effective rank = {metric('effective_rank').formula} of each weight's matrix; square: dL/dW, circle: "
+        f"W_{pairs[0].last} - W_{pairs[0].first}, bar: a matrix of unrelated entries",
+        height=1.6 + 0.21 * len(pairs),
+        right=1.75,
     )
+    for row, pair in enumerate(pairs):
+        gradient, update = pair.gradient_rank.value or 0.0, pair.update_rank.value or 0.0
+        axes.plot([gradient, update], [row, row], color=style.MUTED, linewidth=0.9)
+        axes.plot([gradient], [row], color=style.ORANGE, marker="s", linestyle="")
+        axes.plot([update], [row], color=style.BLUE, marker="o", linestyle="")
+        if pair.gaussian.value is not None:
+            axes.plot([pair.gaussian.value], [row], color=style.MUTED, marker="|", markersize=9, linestyle="")
+    style.list_rows(axes, [style.name_of(short_tensor(pair.tensor)) for pair in pairs], right=True)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("effective rank")
+    return {"rank_gradient_update": figure}
 
 
 def _curve(since: Sequence[results.WeightUpdate]) -> Figure:
@@ -437,26 +417,4 @@ def _trajectory(trajectories: Sequence[results.UpdateTrajectory]) -> Figure:
     names = ["all together" if one.tensor is None else style.name_of(short_tensor(one.tensor)) for one in shown]
     style.list_rows(axes[0], [""] * len(shown), right=True)
     style.list_rows(axes[1], names, right=True)
-    return figure
-
-
-def _gradients_and_updates(pairs: Sequence[results.GradientAndUpdate]) -> Figure:
-    num_lower = sum((pair.gradient_rank.value or 0.0) < (pair.update_rank.value or 0.0) for pair in pairs)
-    figure, (axes,) = style.new_figure(
-        f"In {num_lower} of {len(pairs)} weights the gradient of step {pairs[0].step} has a lower rank than the change",
-        f"effective rank = {metric('effective_rank').formula} of each weight's matrix; square: dL/dW, circle: "
-        f"W_{pairs[0].last} - W_{pairs[0].first}, bar: a matrix of unrelated entries",
-        height=1.6 + 0.21 * len(pairs),
-        right=1.75,
-    )
-    for row, pair in enumerate(pairs):
-        gradient, update = pair.gradient_rank.value or 0.0, pair.update_rank.value or 0.0
-        axes.plot([gradient, update], [row, row], color=style.MUTED, linewidth=0.9)
-        axes.plot([gradient], [row], color=style.ORANGE, marker="s", linestyle="")
-        axes.plot([update], [row], color=style.BLUE, marker="o", linestyle="")
-        if pair.gaussian.value is not None:
-            axes.plot([pair.gaussian.value], [row], color=style.MUTED, marker="|", markersize=9, linestyle="")
-    style.list_rows(axes, [style.name_of(short_tensor(pair.tensor)) for pair in pairs], right=True)
-    axes.set_xlim(left=0)
-    axes.set_xlabel("effective rank")
     return figure

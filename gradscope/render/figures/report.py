@@ -57,7 +57,20 @@ def _draw(chart: Chart, finding: str) -> Figure:
         return figure
     right = style.label_room([style.name_of(series.name) for series in chart.series])
     figure, (axes,) = style.new_figure(title, finding, height=4.0, left=0.88, right=right)
-    (_lines if chart.kind == "lines" else _stack)(axes, chart)
+    if chart.kind == "lines":
+        labels = _lines(axes, chart)
+    else:
+        layers = []
+        for index, series in enumerate(chart.series):
+            color = COLORS.get(series.kind or "", _LAYERS[index % len(_LAYERS)])
+            layers.append((style.name_of(series.name), _heights(series), color, _ON_COLOR.get(color, color)))
+        labels = style.draw_stack(axes, [float(step) for step in chart.places], layers)
+    axes.set_xlabel(plain(chart.x_label))
+    axes.set_ylabel(style.name_of(chart.y_label, limit=40))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+    axes.set_ylim(*(chart.y_range or axes.get_ylim()))  # final, as labels at the lines need it
+    if len(chart.series) > 1 or chart.kind == "stack":
+        style.label_lines(axes, labels)
     return figure
 
 
@@ -76,7 +89,8 @@ def _ends(chart: Chart) -> str:
     return ": " + " to ".join(f"{sum(value or 0.0 for value in column):.2g}" for column in (complete[0], complete[-1]))
 
 
-def _lines(axes: Axes, chart: Chart) -> None:
+def _lines(axes: Axes, chart: Chart) -> list[tuple[float, str, str]]:
+    """Draws lines with a mark at the edge for each value that is not finite; their labels."""
     steps = [float(step) for step in chart.places]
     labels = []
     for index, series in enumerate(chart.series):
@@ -95,27 +109,8 @@ def _lines(axes: Axes, chart: Chart) -> None:
         axes.plot(
             broken, [1.0] * len(broken), color=style.RED, linestyle="", marker="X", clip_on=False, transform=across
         )
-    _frame(axes, chart)
-    if len(chart.series) > 1:
-        style.label_lines(axes, labels)
-
-
-def _stack(axes: Axes, chart: Chart) -> None:
-    layers = []
-    for index, series in enumerate(chart.series):
-        color = COLORS.get(series.kind or "", _LAYERS[index % len(_LAYERS)])
-        layers.append((style.name_of(series.name), _heights(series), color, _ON_COLOR.get(color, color)))
-    labels = style.draw_stack(axes, [float(step) for step in chart.places], layers)
-    _frame(axes, chart)
-    style.label_lines(axes, labels)
+    return labels
 
 
 def _heights(series: Series) -> Sequence[float]:
     return [value or 0.0 for value in series.values]
-
-
-def _frame(axes: Axes, chart: Chart) -> None:
-    axes.set_xlabel(plain(chart.x_label))
-    axes.set_ylabel(style.name_of(chart.y_label, limit=40))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-    axes.set_ylim(*(chart.y_range or axes.get_ylim()))  # final, as labels at the lines need it

@@ -180,15 +180,10 @@ def bars_of(chart: Chart) -> Bars:
     left = _LETTER * max(map(len, names)) + 8.0
     start = left + (_RIGHT + 8.0 if low < 0 else 0.0)
     scale = Scale(low=low, high=high if high > low else low + 1.0, start=start, end=_WIDTH - _RIGHT)
+    zero, ends = scale(0.0), map(scale, values)
     rows = tuple(
-        Bar(
-            name=name,
-            value=value,
-            top=8.0 + _ROW * row,
-            start=min(scale(0.0), scale(value)),
-            width=abs(scale(value) - scale(0.0)),
-        )
-        for row, (name, value) in enumerate(zip(names, values, strict=True))
+        Bar(name=name, value=value, top=8.0 + _ROW * row, start=min(zero, end), width=abs(end - zero))
+        for row, (name, value, end) in enumerate(zip(names, values, ends, strict=True))
     )
     return Bars(rows=rows, scale=scale, names_end=left - 8.0, width=_WIDTH, height=_ROW * len(values) + 12.0)
 
@@ -250,7 +245,16 @@ def drawing_of(chart: Chart, *, small: bool = False) -> Drawing:
         across_ticks=_step_ticks(chart, across, canvas),
         up_ticks=up_ticks,
         drawn=tuple((_layers if chart.kind == "stack" else _lines)(chart, windows, across, up)),
-        not_finite=_not_finite(chart, across, up) if chart.kind == "lines" else (),
+        not_finite=tuple(  # marks at the edge: above, or below for -infinity
+            (
+                across(float(step)),
+                up.start - 3 if value == -math.inf else up.end + 8,
+                f"{series.name}: {non_finite_word(value)} at {step}",
+            )
+            for series in (chart.series if chart.kind == "lines" else ())
+            for step, value in zip(chart.places, series.values, strict=True)
+            if value is not None and not math.isfinite(value)
+        ),
     )
 
 
@@ -305,20 +309,6 @@ def _numbers(points: Sequence[Point | None]) -> str:
 def coordinates(points: Iterable[tuple[float, float]], across: Scale, up: Scale) -> str:
     """The points of a line as an ``svg`` element has them."""
     return " ".join(f"{rounded(across(x))},{rounded(up(y))}" for x, y in points)
-
-
-def _not_finite(chart: Chart, across: Scale, up: Scale) -> tuple[tuple[float, float, str], ...]:
-    """A mark at the edge for each value that is not finite: above, or below for -infinity."""
-    return tuple(
-        (
-            across(float(step)),
-            up.start - 3 if value == -math.inf else up.end + 8,
-            f"{series.name}: {non_finite_word(value)} at {step}",
-        )
-        for series in chart.series
-        for step, value in zip(chart.places, series.values, strict=True)
-        if value is not None and not math.isfinite(value)
-    )
 
 
 def _layers(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Iterator[DrawnSeries]:

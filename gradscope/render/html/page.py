@@ -199,13 +199,12 @@ def advantage_shades(group: results.ReadGroup) -> list[str]:
     """The classes of its rollouts' texts: raised or lowered, and how far relative to the group's largest."""
     pulls = _pulls(group)
     most = max(map(abs, pulls.values()), default=0.0)
-    return [_advantage_shade(pulls.get(rollout.sample, 0.0), most) for rollout in group.rollouts]
-
-
-def _advantage_shade(pull: float, most: float) -> str:
-    if not math.isfinite(most + pull) or abs(pull) <= _NOTHING * most:
-        return ""
-    return f" {'up' if pull > 0 else 'down'} h{1 + (abs(pull) > most / 2)}"
+    shades = []
+    for rollout in group.rollouts:
+        pull = pulls.get(rollout.sample, 0.0)
+        is_shaded = math.isfinite(most + pull) and abs(pull) > _NOTHING * most
+        shades.append(f" {'up' if pull > 0 else 'down'} h{1 + (abs(pull) > most / 2)}" if is_shaded else "")
+    return shades
 
 
 def share_of_group(group: results.ReadGroup) -> str:
@@ -275,8 +274,26 @@ _CURVES = {
 
 def render_index(index: results.RunIndex) -> str:
     """The page of a folder of runs, a complete HTML document."""
-    scales = {name: _scale(index.runs, name) for name in _CURVES}
-    cards = [(run, _charts(run, scales)) for run in index.runs]
+    scales = {}
+    for name in _CURVES:
+        values = [value for run in index.runs for value in getattr(run, name) if value is not None]
+        scales[name] = charts.widened(list(filter(math.isfinite, values)) or [0.0, 1.0])
+    scales["degenerate_by_step"] = (0.0, 1.0)
+    cards = []
+    for run in index.runs:
+        curves = {name: getattr(run, name) for name in _CURVES}
+        charts_of_run = {
+            name: results.Chart(
+                title=_CURVES[name],
+                kind="lines",
+                places=run.steps,
+                series=(results.Series(name=_CURVES[name], values=values),),
+                y_range=scales[name],
+            )
+            for name, values in curves.items()
+            if any(value is not None for value in values)  # a log may lack one
+        }
+        cards.append((run, charts_of_run))
     (table,) = tabulate(
         "Change of the reward: along the least-squares line from the first to the last step. "
         "No gradient: share of groups with equal rewards",
@@ -291,28 +308,6 @@ def render_index(index: results.RunIndex) -> str:
         index.runs,
     )
     return render_document("index.html", title=index.name, index=index, table=table, cards=cards)
-
-
-def _scale(runs: Sequence[results.RunSummary], name: str) -> tuple[float, float]:
-    if name == "degenerate_by_step":
-        return (0.0, 1.0)
-    values = [value for run in runs for value in getattr(run, name) if value is not None and math.isfinite(value)]
-    return charts.widened(values or [0.0, 1.0])
-
-
-def _charts(run: results.RunSummary, scales: dict[str, tuple[float, float]]) -> dict[str, results.Chart]:
-    """The curves of a run by their names, without those that its log lacks."""
-    return {
-        name: results.Chart(
-            title=title,
-            kind="lines",
-            places=run.steps,
-            series=(results.Series(name=title, values=getattr(run, name)),),
-            y_range=scales[name],
-        )
-        for name, title in _CURVES.items()
-        if any(value is not None for value in getattr(run, name))
-    }
 
 
 MAX_ROWS = 100  # rows of a table over steps; the JSON document has all of them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from msgspec import Struct
 from rich.console import Console, Group, RenderableType
@@ -62,7 +63,9 @@ class Answer(Struct, frozen=True, kw_only=True):
             bullet(sentence) if isinstance(sentence, str) else sentence for sentence in sentences
         ]
         if not chosen:
-            items = _fitting_items(items, _LINES - _height([*parts, Text(), Text(), *_further_tables(left)]))
+            room = _LINES - _height([*parts, Text(), Text(), *_further_tables(left)])
+            ends = accumulate(_height([item]) for item in items)
+            items = [item for item, end in zip(items, ends, strict=True) if end <= room]
         if "findings" in left and "findings" not in offered and len(self.findings) <= len(items):
             left.remove("findings")
         if items:
@@ -87,17 +90,6 @@ def _height(parts: Sequence[RenderableType]) -> int:
     console = Console(file=io.StringIO(), width=_WIDTH, markup=False, emoji=False, highlight=False)
     unbound = console.options.update(width=UNBOUND)
     return sum(len(console.render_lines(part, unbound if isinstance(part, Table) else None)) for part in parts)
-
-
-def _fitting_items(items: Sequence[RenderableType], lines: int) -> list[RenderableType]:
-    """The first of the items that so many lines hold."""
-    fit: list[RenderableType] = []
-    for item in items:
-        lines -= _height([item])
-        if lines < 0:
-            break
-        fit.append(item)
-    return fit
 
 
 def offers_more(printed: Group) -> bool:

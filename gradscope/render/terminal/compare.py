@@ -43,8 +43,16 @@ def compare_table(comparison: Comparison, show: Sequence[str] = ()) -> Group:
 
 def _cells(comparison: Comparison, notes: Footnotes) -> Blocks:
     """Means by cell, a few metrics at once."""
-    for start in range(0, len(comparison.metrics), _AT_ONCE):
-        yield _means(comparison, comparison.metrics[start : start + _AT_ONCE], notes)
+    head = (
+        Column("cell", lambda cell: Word("\n  ".join(plain(part, limit=26) for part in cell.name.split(", ")))),
+        Column("seeds", lambda cell: str(len(cell.seeds)), "count"),
+    )
+    means = [
+        Column(metric_title(name), entry("metrics", name), "share", lambda cell: no_interval(len(cell.seeds), "runs"))
+        for name in comparison.metrics
+    ]
+    for start in range(0, len(means), _AT_ONCE):
+        yield draw_table([*head, *means[start : start + _AT_ONCE]], comparison.cells, notes)
 
 
 def _answer(comparison: Comparison) -> Blocks:
@@ -74,50 +82,30 @@ def _answer(comparison: Comparison) -> Blocks:
     yield from map(cell, notes.lines())
 
 
-def _why_alone(pair: ComparedPair) -> str:
-    """Why a difference has no interval."""
-    if not pair.within_runs:
-        return pair.undefined or ""
-    return "too few steps or prompts" if pair.within_runs.value else "the two agree in it"
-
-
 def _differences(pairs: Sequence[ComparedPair], comparison: Comparison, notes: Footnotes) -> Table:
     several = _has_several(comparison)
-    columns = [Column("metric", "metric", limit=_METRIC if several else _LABEL)]
-    if several:
-        columns.append(Column("pair", lambda pair: _label(pair, comparison)))
-    columns += [
-        Column("difference", lambda pair: pair.within_runs or pair.difference, "gap", alone=_why_alone),
+
+    def label(pair: ComparedPair) -> Word:
+        lines = pair_label(pair, comparison).split("\n")
+        return Word("\n".join(line if len(line) <= _LABEL else f"{line[: _LABEL - 1]}…" for line in lines))
+
+    def why_alone(pair: ComparedPair) -> str:
+        if not pair.within_runs:
+            return pair.undefined or ""
+        return "too few steps or prompts" if pair.within_runs.value else "the two agree in it"
+
+    columns = (
+        Column("metric", "metric", limit=_METRIC if several else _LABEL),
+        *([Column("pair", label)] if several else []),
+        Column("difference", lambda pair: pair.within_runs or pair.difference, "gap", alone=why_alone),
         Column("verdict", lambda pair: Word(pair.verdict, "fine" if pair.verdict in ("decides", "differ") else "")),
-    ]
+    )
     return draw_table(columns, pairs, notes)
 
 
 def _has_several(comparison: Comparison) -> bool:
     """Whether more than two cells are compared; of two, one line names the pair."""
     return len({(pair.first, pair.second) for pair in comparison.pairs}) > 1
-
-
-def _label(pair: ComparedPair, comparison: Comparison) -> Word:
-    lines = pair_label(pair, comparison).split("\n")
-    return Word("\n".join(line if len(line) <= _LABEL else f"{line[: _LABEL - 1]}…" for line in lines))
-
-
-def _means(comparison: Comparison, metrics: tuple[str, ...], notes: Footnotes) -> Table:
-    columns = [
-        Column("cell", lambda cell: Word("\n  ".join(plain(part, limit=26) for part in cell.name.split(", ")))),
-        Column("seeds", lambda cell: str(len(cell.seeds)), "count"),
-        *(
-            Column(
-                metric_title(name),
-                entry("metrics", name),
-                "share",
-                alone=lambda cell: no_interval(len(cell.seeds), "runs"),
-            )
-            for name in metrics
-        ),
-    ]
-    return draw_table(columns, comparison.cells, notes)
 
 
 def _pairs(comparison: Comparison, metric: str, notes: Footnotes) -> Table:

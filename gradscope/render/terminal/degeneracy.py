@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter, itemgetter
@@ -17,7 +17,7 @@ from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_aside
 from gradscope.render.terminal.names import ALL
 from gradscope.render.views.degeneracy import ADVANTAGES, ENVIRONMENTS, POLICIES, REWARDS, SIZES, prompts_view
-from gradscope.render.views.view import MAX_ROWS, Column, Course, digits
+from gradscope.render.views.view import MAX_ROWS, Column, Course, View, digits
 from gradscope.render.words import UNDEFINED, Footnotes, Style, cell, format_estimate, format_number, plain
 from gradscope.results.degeneracy import DegeneracyReport, PromptCounts, StepDegeneracy
 from gradscope.results.logged import MetricCourse
@@ -50,28 +50,25 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
     counts = f"{counted(report.num_groups, 'group')} of {size}, {counted(report.num_rollouts, 'rollout')}"
     threshold = "" if report.success_threshold is None else f", success at {report.success_threshold:g} or more"
     dead = report.frac_reward_zero_std.value
+    optional = {
+        **{"steps": _has_steps(report), "rewards": report.by_reward, "prompts": report.by_prompt},
+        **{"policies": report.by_policy, "environments": report.by_environment},
+    }
     return Answer(
         command="degeneracy",
         headline=report.summary,
         table=_answer(report),
         facts=[f"{counts}, reward '{report.reward}'{threshold}{rows_set_aside(report.source)}"],
         findings=report.findings[1:] if {"findings", ALL} & set(show) else (),
-        views={name: partial(draw, views, report) for name, views in _VIEWS.items()}
+        views={name: partial(draw, view, report) for name, view in _VIEWS.items()}
         | {
             "shares": partial(_overall, report),
             "steps": lambda notes: [_by_step(report, notes)] if _has_steps(report) else [],
             "cost": partial(_cost, report),
         },
-        offered=["shares", "cost", "advantages", "findings", *_tables_with_rows(report)],
+        offered=["shares", "cost", "advantages", "findings", *(name for name, rows in optional.items() if rows)],
         tone="problem" if dead == 1 or report.is_in_conflict else "fine" if dead == 0 else "",
     ).screen(show)
-
-
-def _tables_with_rows(report: DegeneracyReport) -> Iterator[str]:
-    """Those of the tables that not every log has."""
-    yield from ("steps",) if _has_steps(report) else ()
-    rows = {"rewards": report.by_reward, "prompts": report.by_prompt, "policies": report.by_policy}
-    yield from (name for name, of in {**rows, "environments": report.by_environment}.items() if of)
 
 
 def _has_steps(report: DegeneracyReport) -> bool:
@@ -85,10 +82,18 @@ def _answer(report: DegeneracyReport) -> Blocks:
     yield cell(_prompts(report.prompts, report.reward))
     if len(report.by_group_size) > 1:
         yield Text()
-        yield from draw((SIZES,), report, notes)
+        yield from draw(SIZES, report, notes)
         notes.remark(f"i.i.d.: p is {report.pass_rate_origin}")
     if report.target is not None:
-        yield from (Text(), draw_table(_plan_columns(report.target.target), report.target.plans, notes))
+        columns = (
+            Column(f"to {100 * report.target.target:g} % dead", "plan"),
+            Column("group\nsize", lambda plan: "" if plan.group_size is None else str(plan.group_size), "count"),
+            Column("no gradient", "degeneracy", "share", ""),
+            Column("rollouts\na group", "rollouts_per_group", "rank"),
+            Column("tokens\na group", "tokens_per_group", "count"),
+            Column("how", "method"),
+        )
+        yield from (Text(), draw_table(columns, report.target.plans, notes))
     if report.course.is_windows:
         yield from (Text(), _by_step(report, notes))
     yield from map(cell, notes.lines())
@@ -154,6 +159,11 @@ def _last(values: Sequence[float | None]) -> float | str:
 
 def _overall(report: DegeneracyReport, notes: Footnotes) -> Blocks:
     split, sampled = report.gap_decomposition, report.behind_filter.frac_zero_std_sampled
+    further: list[tuple[str, Estimate, Style]] = []
+    for row in report.predictions[1:]:
+        origin = row.pass_rate_origin.split(" over ")[0].replace("the mean of", "p of")
+        origin = origin.replace("the given base pass rate,", "p =")
+        further.append((f"  with {origin}", row.iid_prediction, "share"))
     rows: list[tuple[str, Estimate, Style]] = [
         ("no gradient", report.frac_reward_zero_std, "share"),
         ("  of all sampled", sampled, "share"),
@@ -162,7 +172,7 @@ def _overall(report: DegeneracyReport, notes: Footnotes) -> Blocks:
         ("  tied, neither pass nor fail", report.frac_tied, "share"),
         ("pass rate p", report.pass_rate, "share"),
         ("i.i.d. prediction", report.iid_prediction, "share"),
-        *((f"  with {_short(row.pass_rate_origin)}", row.iid_prediction, "share") for row in report.predictions[1:]),
+        *further,
         ("Jensen gap", report.jensen_gap, "gap"),
         ("  over the prediction", report.relative_gap, "rank"),
         ("  between prompts", split.between_prompts, "gap"),
@@ -176,11 +186,6 @@ def _overall(report: DegeneracyReport, notes: Footnotes) -> Blocks:
     yield cell(f"p of the i.i.d. prediction: {report.pass_rate_origin}")
     shown = [row for row in rows if row[1].is_defined or row[1] is not sampled]
     yield draw_table(columns, shown, notes, is_bold=lambda row: row[0] == "no gradient")
-
-
-def _short(origin: str) -> str:
-    """The p of a prediction, short enough for a row."""
-    return origin.split(" over ")[0].replace("the mean of", "p of").replace("the given base pass rate,", "p =")
 
 
 def _cost(report: DegeneracyReport, notes: Footnotes) -> Blocks:
@@ -203,26 +208,14 @@ def _cost(report: DegeneracyReport, notes: Footnotes) -> Blocks:
     yield draw_table(columns, timed, notes)
 
 
-_VIEWS = {
-    "advantages": (ADVANTAGES,),
-    "rewards": (REWARDS,),
-    "prompts": (prompts_view(MAX_ROWS),),
-    "environments": (ENVIRONMENTS,),
-    "policies": (POLICIES,),
+_VIEWS: Mapping[str, View] = {
+    "advantages": ADVANTAGES,
+    "rewards": REWARDS,
+    "prompts": prompts_view(MAX_ROWS),
+    "environments": ENVIRONMENTS,
+    "policies": POLICIES,
 }
 """Name of ``--show`` -> its tables, each drawn where the result has such records."""
-
-
-def _plan_columns(target: float) -> tuple[Column, ...]:
-    """Of ways to a share of degenerate groups."""
-    return (
-        Column(f"to {100 * target:g} % dead", "plan"),
-        Column("group\nsize", lambda plan: "" if plan.group_size is None else str(plan.group_size), "count"),
-        Column("no gradient", "degeneracy", "share", ""),
-        Column("rollouts\na group", "rollouts_per_group", "rank"),
-        Column("tokens\na group", "tokens_per_group", "count"),
-        Column("how", "method"),
-    )
 
 
 _BY_STEP: tuple[tuple[str, str, Style], ...] = (
@@ -235,6 +228,7 @@ _BY_STEP: tuple[tuple[str, str, Style], ...] = (
     ("gap", "jensen_gap", "gap"),
 )
 """Title, field and style of a column over steps; one that is nowhere defined is left out."""
+_UNCOVERED = Estimate.undefined_because("the trainer logged no share that covers this step's groups")
 _OF_ONE_STEP = {"iid_prediction", "jensen_gap"}
 """No means over groups: several steps have them at their own pass rate alone. Of the others the mean by the number of
 groups is that of all the groups."""
@@ -255,7 +249,7 @@ def _by_step(report: DegeneracyReport, notes: Footnotes) -> Table:
         *(Column(title, partial(_mean, name), style) for title, name, style in shown),
     ]
     if is_short and any(row.logged is not None for row in steps):
-        columns.append(Column("logged", _logged, "share"))
+        columns.append(Column("logged", lambda rows: _UNCOVERED if rows[0].logged is None else rows[0].logged, "share"))
     joined = _joined(len(steps), "their groups. --by window has intervals", notes)
     table = draw_table(columns, [steps[part] for part in joined], notes)
     if any(name == "iid_prediction" for _, name, _ in shown):
@@ -285,36 +279,29 @@ def _mean(name: str, rows: Sequence[StepDegeneracy]) -> Estimate | float | None:
     return sum(value * number for value, number in defined) / sum(number for _, number in defined) if defined else None
 
 
-def _logged(rows: Sequence[StepDegeneracy]) -> Estimate | float:
-    logged = rows[0].logged
-    if logged is None:
-        return Estimate.undefined_because("the trainer logged no share that covers this step's groups")
-    return logged
-
-
 def _courses(report: DegeneracyReport, courses: Sequence[MetricCourse]) -> Blocks:
     """Each number that was logged, with its course."""
-    if report.metrics:
-        first, last = (
-            min(course.steps[0] for course in report.metrics),
-            max(course.steps[-1] for course in report.metrics),
-        )
-        yield cell("As the trainer logged it; a mean is over logged steps, without an interval.")
-        columns = (
-            Column("", "title"),
-            Column("mean", lambda row: None if row.mean.value is None else _number(row.mean.value, row), "count"),
-            Column(f"steps {first} to {last}", _drawn),
-            Column("first", lambda row: _number(row.values[0], row), "count"),
-            Column("last", lambda row: _number(row.values[-1], row), "count"),
-            Column("largest", lambda row: _number(row.at(row.largest_step), row), "count"),
-            Column("at step", digits("largest_step"), "count"),
-        )
-        yield draw_table(columns, courses, Footnotes(), is_bold=lambda row: row.name == "frac_reward_zero_std")
+    if not report.metrics:
+        return
 
+    def drawn(course: MetricCourse) -> Course:
+        extremes = (course.at(course.smallest_step), course.at(course.largest_step))
+        ends = (0.0, 1.0) if course.style == "share" else extremes
+        return Course(course.values, *ends, width=_WIDTH_AS_LOGGED)
 
-def _drawn(course: MetricCourse) -> Course:
-    ends = (0.0, 1.0) if course.style == "share" else (course.at(course.smallest_step), course.at(course.largest_step))
-    return Course(course.values, *ends, width=_WIDTH_AS_LOGGED)
+    first = min(course.steps[0] for course in report.metrics)
+    last = max(course.steps[-1] for course in report.metrics)
+    yield cell("As the trainer logged it; a mean is over logged steps, without an interval.")
+    columns = (
+        Column("", "title"),
+        Column("mean", lambda row: None if row.mean.value is None else _number(row.mean.value, row), "count"),
+        Column(f"steps {first} to {last}", drawn),
+        Column("first", lambda row: _number(row.values[0], row), "count"),
+        Column("last", lambda row: _number(row.values[-1], row), "count"),
+        Column("largest", lambda row: _number(row.at(row.largest_step), row), "count"),
+        Column("at step", digits("largest_step"), "count"),
+    )
+    yield draw_table(columns, courses, Footnotes(), is_bold=lambda row: row.name == "frac_reward_zero_std")
 
 
 def _number(value: float, course: MetricCourse) -> str:

@@ -34,15 +34,11 @@ def sparkline(values: Sequence[float | None], *, low: float, high: float, width:
     >>> sparkline([0.0, 0.5, None, 1.0, float("nan")], low=0.0, high=1.0)
     '▁▅·█!'
     """
-    return "".join(_bar(value, low, high) for value in _shortened(values, width))
-
-
-def _shortened(values: Sequence[float | None], width: int) -> list[float | None]:
-    if len(values) <= width:
-        return list(values)
-    edges = [len(values) * edge // width for edge in range(width + 1)]
-    runs = [[v for v in values[start:stop] if v is not None] for start, stop in pairwise(edges)]
-    return [sum(run) / len(run) if run else None for run in runs]
+    if len(values) > width:
+        edges = [len(values) * edge // width for edge in range(width + 1)]
+        runs = [[v for v in values[start:stop] if v is not None] for start, stop in pairwise(edges)]
+        values = [sum(run) / len(run) if run else None for run in runs]
+    return "".join(_bar(value, low, high) for value in values)
 
 
 def _bar(value: float | None, low: float, high: float) -> str:
@@ -124,9 +120,9 @@ def rows_set_aside(source: Source) -> str:
     return f"; {source.quarantined.counted} set aside: {source.quarantined.reasons[0].reason}{lost}{ended}"
 
 
-def draw(views: Iterable[view.View], result: object, notes: words.Footnotes) -> Iterator[Table]:
+def draw(views: view.View | tuple[view.View, ...], result: object, notes: words.Footnotes) -> Iterator[Table]:
     """The tables of a result that it has records for; reasons and remarks go to the notes."""
-    for table_view in views:
+    for table_view in views if isinstance(views, tuple) else (views,):
         if records := view.pick(table_view.of, result):
             shown = table_view.rows(records)
             yield draw_table(table_view.columns_of(records, shown.facts), shown.rows, notes, table_view.is_bold)

@@ -89,19 +89,15 @@ def _steps(steps: Sequence[StepReplay], notes: Footnotes) -> Table:
     columns = (
         Column("step", digits("step"), "count"),
         Column("grad_norm", verdict(_NORM)),
-        Column("logged", lambda step: _of_norm(step.logged, lambda norm: number(norm, ".6g")), "count"),
-        Column("recomputed", lambda step: _of_norm(step.recomputed, "{:.6g}".format), "count"),
+        # blank where the verdict's footnote says why there is none
+        Column("logged", lambda step: number(step.logged[_NORM], ".6g") if _NORM in step.logged else "", "count"),
+        Column("recomputed", lambda step: f"{step.recomputed[_NORM]:.6g}" if _NORM in step.recomputed else "", "count"),
         Column("relative\nerror", lambda step: step.relative_error.get(_NORM, ""), "norm"),
         Column("reward", verdict("reward")),
         Column("advantage", verdict("advantage")),
         Column("zero std", verdict("frac_reward_zero_std")),
     )
     return draw_table(columns, steps, notes)
-
-
-def _of_norm(numbers: Mapping[str, float], words: Callable[[float], str]) -> str:
-    """The norm in words; blank where the verdict's footnote says why there is none."""
-    return words(numbers[_NORM]) if _NORM in numbers else ""
 
 
 def _causes(steps: Sequence[StepReplay], *, most: int | None = None) -> Blocks:
@@ -129,6 +125,11 @@ _MAX_TENSORS = 20
 
 def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
     """Whether the step stands out, its largest rollouts, at most three findings; ``show`` adds tables."""
+    tone: Tone = "fine" if any(metric.deviation.is_defined for metric in report.metrics) else "unknown"
+    if any(not metric.value.is_defined for metric in report.metrics):
+        tone = "problem"
+    elif any(metric.is_unusual for metric in report.metrics):
+        tone = "look"
     return Answer(
         command="spike",
         headline=report.findings,
@@ -136,22 +137,14 @@ def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
         facts=losses([report.source]),
         findings=report.findings[1:],
         views={
-            "metrics": partial(draw, (_METRICS,) if _is_recomputed(report) else (), report),
+            "metrics": partial(draw, _METRICS if _is_recomputed(report) else (), report),
             "rollouts": partial(_more_rollouts, report),
-            "removals": partial(draw, (_REMOVALS,), report),
-            "tokens": partial(draw, (_TOKENS,), report),
-            "tensors": partial(draw, (_TENSORS,), report),
+            "removals": partial(draw, _REMOVALS, report),
+            "tokens": partial(draw, _TOKENS, report),
+            "tensors": partial(draw, _TENSORS, report),
         },
-        tone=_tone(report),
+        tone=tone,
     ).screen(show)
-
-
-def _tone(report: SpikeReport) -> Tone:
-    if any(not metric.value.is_defined for metric in report.metrics):
-        return "problem"
-    if any(metric.is_unusual for metric in report.metrics):
-        return "look"
-    return "fine" if any(metric.deviation.is_defined for metric in report.metrics) else "unknown"
 
 
 def _is_recomputed(report: SpikeReport) -> bool:
@@ -163,10 +156,10 @@ def _spike_answer(report: SpikeReport) -> Blocks:
     notes = Footnotes()
     if _is_recomputed(report):
         yield cell("Rollouts by their share of the gradient")
-        yield from draw((_rollouts(_MAX_ROLLOUTS, recomputed=True),), report, notes)
+        yield from draw(_rollouts(_MAX_ROLLOUTS, recomputed=True), report, notes)
         notes.remark(FACTS)
     else:
-        yield from draw((_METRICS,), report, notes)
+        yield from draw(_METRICS, report, notes)
     yield from map(cell, notes.lines())
 
 
@@ -174,26 +167,23 @@ def _more_rollouts(report: SpikeReport, notes: Footnotes) -> Blocks:
     """Those beyond the answer's, as many as a screen bears."""
     recomputed = _is_recomputed(report)
     if len(report.rollouts) > (_MAX_ROLLOUTS if recomputed else 0):
-        yield from draw((_rollouts(_MAX_SHOWN, recomputed=recomputed),), report, notes)
+        yield from draw(_rollouts(_MAX_SHOWN, recomputed=recomputed), report, notes)
         if len(report.rollouts) > _MAX_SHOWN:
             notes.remark(f"{len(report.rollouts) - _MAX_SHOWN} more rollouts: --output DIR writes all.")
 
 
 def _rollouts(most: int, *, recomputed: bool) -> View:
-    columns = [
+    columns = (
         Column("group", "group_id", limit=14),
         Column("sample", digits("sample"), "count"),
         Column("reward", "reward", "norm"),
         Column("advantage", "advantage", "gap"),
         Column("tokens", "num_tokens", "count"),
         Column("repeated\n4-grams", "repeated_ngrams", "share"),
-    ]
-    if recomputed:
-        columns += [
-            Column("share of\ngradient", "projection_share", "gap"),
-            Column("norm\nwithout", "norm_without", "norm"),
-        ]
-    return View("rollouts", columns, lambda rollouts: Selection(rollouts[:most]))
+        Column("share of\ngradient", "projection_share", "gap"),
+        Column("norm\nwithout", "norm_without", "norm"),
+    )
+    return View("rollouts", columns if recomputed else columns[:-2], lambda rollouts: Selection(rollouts[:most]))
 
 
 _METRICS = View(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from operator import itemgetter
 
@@ -50,8 +50,24 @@ def _files(report: results.PassAtKReport, notes: Footnotes) -> Blocks:
 
 def _pairs(report: results.PassAtKReport, notes: Footnotes) -> Blocks:
     for comparison in (report.comparison, *report.further_comparisons):
-        if comparison is not None:
-            yield from (_paired(comparison, notes), Text(_solved(comparison)))
+        if comparison is None:
+            continue
+        first, second = _apart([comparison.first, comparison.second], 14)
+        columns = (
+            Column("k", digits("k"), "count"),
+            Column(f"{second} - {first}", "difference", "gap", ""),
+            Column("ahead", digits("second_wins"), "count"),
+            Column("behind", digits("first_wins"), "count"),
+            Column("ties", digits("ties"), "count"),
+            Column("compression\nfactor", _compression, "rank", ""),
+        )
+        yield draw_table(columns, comparison.rows, notes)
+        solved, (first, second) = comparison.solved, map(plain, (comparison.first, comparison.second))
+        unpaired = f" In one file only: {comparison.num_unpaired}." if comparison.num_unpaired else ""
+        yield Text(
+            f"Prompts with a correct sample, of {comparison.num_prompts} paired: both {solved.both}, only {first} "
+            f"{solved.first_only}, only {second} {solved.second_only}, neither {solved.neither}.{unpaired}"
+        )
 
 
 def _answer(report: results.PassAtKReport) -> Blocks:
@@ -74,13 +90,20 @@ def _answer(report: results.PassAtKReport) -> Blocks:
 def _by_budget(report: results.PassAtKReport, notes: Footnotes) -> Table:
     """A row a budget, a column a file; for two files also their difference."""
     tables, compared = report.tables, report.comparison
-    columns = [Column("k", lambda rows: str(rows[0].k), "count")]
     names = _apart([table.name for table in tables], 21)
-    columns += [Column(name, _share_in(file), "share", "") for file, name in enumerate(names)]
+    columns = [
+        Column("k", itemgetter(0), "count"),
+        *(Column(name, itemgetter(at), "share", "") for at, name in enumerate(names, start=1)),
+    ]
+    differences = {}
     if compared is not None and len(tables) == 2:
         differences = {row.k: row.difference for row in compared.rows}
-        columns.append(Column("difference", lambda rows: differences.get(rows[0].k), "gap", ""))
-    return draw_table(columns, evenly(list(zip(*(table.rows for table in tables), strict=True)), SCREEN_ROWS), notes)
+        columns.append(Column("difference", itemgetter(-1), "gap", ""))
+    rows = (
+        (str(same_k[0].k), *(row.pass_at_k for row in same_k), differences.get(same_k[0].k))
+        for same_k in evenly(list(zip(*(table.rows for table in tables), strict=True)), SCREEN_ROWS)
+    )
+    return draw_table(columns, rows, notes)
 
 
 def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> Table:
@@ -103,7 +126,9 @@ def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> 
         rest = {column: texts for column, texts in named.items() if column != name}
         if sum(max(map(len, texts)) + 2 for texts in named.values()) > room and _num_distinct(rest) == len(about):
             named = rest
-    fitting = _shared([max(map(len, texts)) for texts in named.values()], room)
+    fitting = [max(map(len, texts)) for texts in named.values()]
+    while sum(fitting) > room - 2 * len(fitting) and max(fitting) > _MIN_NAME:  # the longest names give way first
+        fitting[fitting.index(max(fitting))] -= 1
     cells = [
         *([_shortened(text, width) for text in texts] for texts, width in zip(named.values(), fitting, strict=True)),
         *([row[at] for row in rows] for at in filled),
@@ -128,19 +153,8 @@ def _scores(table: results.PassAtKTable, evaluation: results.Evaluation, notes: 
     first, *rest = [row for row in table.rows if row.pass_at_k.value is not None] or table.rows
     last = f"{rest[-1].pass_at_k.value:.3f} k = {rest[-1].k}" if rest else ""
     mean = None if first.pass_at_k.is_defined else evaluation.mean_score.value
-    return (
-        size,
-        format_estimate(first.pass_at_k, notes, "share"),
-        last,
-        "" if mean is None else format_number(mean, "share"),
-    )
-
-
-def _shared(widths: list[int], room: int) -> list[int]:
-    """Widths of columns of names in so much room, with two letters between them; the longest give way first."""
-    while sum(widths) > room - 2 * len(widths) and max(widths) > _MIN_NAME:
-        widths[widths.index(max(widths))] -= 1
-    return widths
+    scored = "" if mean is None else format_number(mean, "share")
+    return size, format_estimate(first.pass_at_k, notes, "share"), last, scored
 
 
 def _apart(names: Sequence[str], width: int) -> list[str]:
@@ -164,10 +178,6 @@ def _shortened(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[: (width - 1) // 2]}…{name[len(name) - width // 2 :]}"
 
 
-def _share_in(file: int) -> Callable[[Sequence[results.PassAtK]], Estimate]:
-    return lambda rows: rows[file].pass_at_k
-
-
 def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
     """A row a file at the smallest and the largest budget, with the others' lead over the first."""
     low, high = (report.tables[0].rows[index].k for index in (0, -1))
@@ -175,30 +185,27 @@ def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
         Column("file", itemgetter(2), limit=_NAME),
         Column(f"k = {low}", lambda row: row[0].rows[0].pass_at_k, "share", ""),
         Column(f"k = {high}", lambda row: row[0].rows[-1].pass_at_k, "share", ""),
-        Column(
-            f"ahead of the first\nat k = {high}", lambda row: row[1].rows[-1].difference if row[1] else "", "gap", ""
-        ),
+        Column(f"ahead of the first\nat k = {high}", itemgetter(1), "gap", ""),
     ]
-    compared = {of.second: of for of in (report.comparison, *report.further_comparisons) if of is not None}
+    compared = (of for of in (report.comparison, *report.further_comparisons) if of is not None)
+    leads = {of.second: of.rows[-1].difference for of in compared}
     names = [table.name for table in report.tables]
     if len({plain(name, limit=_NAME) for name in names}) < len(names):
         names = _apart(names, _NAME)
-    rows = [(table, compared.get(table.name), name) for table, name in zip(report.tables, names, strict=True)]
+    rows = [(table, leads.get(table.name, ""), name) for table, name in zip(report.tables, names, strict=True)]
     return draw_table(columns, rows, notes)
 
 
 def _facts(tables: Sequence[results.PassAtKTable]) -> list[str]:
     """How many prompts and samples each file has, in one line where all have as many."""
-    sizes = [_size(table) for table in tables]
+    sizes = []
+    for table in tables:
+        fewest, most = table.num_samples
+        samples = str(fewest) if fewest == most else f"{fewest} to {most}"
+        sizes.append(f"{counted(table.num_prompts, 'prompt')}, {samples} sample{'s' * (most > 1)} each")
     if len(set(sizes)) == 1:
         return sizes[:1]
     return [f"{table.name}: {size}" for table, size in zip(tables, sizes, strict=True)]
-
-
-def _size(table: results.PassAtKTable) -> str:
-    fewest, most = table.num_samples
-    samples = str(fewest) if fewest == most else f"{fewest} to {most}"
-    return f"{counted(table.num_prompts, 'prompt')}, {samples} sample{'s' * (most > 1)} each"
 
 
 def _budgets(
@@ -216,30 +223,7 @@ def _budgets(
     return draw_table(columns, rows, notes)
 
 
-def _paired(comparison: results.PassAtKComparison, notes: Footnotes) -> Table:
-    first, second = _apart([comparison.first, comparison.second], 14)
-    columns = (
-        Column("k", digits("k"), "count"),
-        Column(f"{second} - {first}", "difference", "gap", ""),
-        Column("ahead", digits("second_wins"), "count"),
-        Column("behind", digits("first_wins"), "count"),
-        Column("ties", digits("ties"), "count"),
-        Column("compression\nfactor", _compression, "rank", ""),
-    )
-    return draw_table(columns, comparison.rows, notes)
-
-
 def _compression(row: results.PassAtKDifference) -> str | Estimate:
     if row.compression_at_least is not None:
         return f"> {format_number(row.compression_at_least, 'rank')}"
     return row.compression_factor
-
-
-def _solved(comparison: results.PassAtKComparison) -> str:
-    solved = comparison.solved
-    first, second = plain(comparison.first), plain(comparison.second)
-    unpaired = f" In one file only: {comparison.num_unpaired}." if comparison.num_unpaired else ""
-    return (
-        f"Prompts with a correct sample, of {comparison.num_prompts} paired: both {solved.both}, only {first} "
-        f"{solved.first_only}, only {second} {solved.second_only}, neither {solved.neither}.{unpaired}"
-    )

@@ -6,13 +6,12 @@ Letters: G group size, N rows of a matrix.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from gradscope.estimate import Estimate
@@ -87,7 +86,7 @@ def _answer(report: RankReport, *, show_all: bool) -> Blocks:
     """The table of the answer, its omissions, and numbers that could not be computed."""
     if report.trajectories:
         notes = Footnotes()
-        yield from draw((TRAJECTORY,), report, notes)
+        yield from draw(TRAJECTORY, report, notes)
         yield from map(cell, notes.lines())
     yield from _step_ranks(report, show_all=show_all)
     skipped = list(report.skipped.items())
@@ -99,24 +98,29 @@ def _answer(report: RankReport, *, show_all: bool) -> Blocks:
 
 
 def _formulations(report: RankReport, notes: Footnotes) -> Blocks:
+    """The ranks under each formulation, and those left out, together whose reasons differ in their own name only."""
     yield from draw(ROLLOUT_VIEWS["formulations"], report, notes)
-    for names, reason in _refusals(report.refused):
-        yield cell(f"left out: {', '.join(names)}. {reason}")
+    alike: dict[str, list[str]] = {}
+    for name, reason in report.refused.items():
+        alike.setdefault(reason.replace(f"'{name}'", "such").replace(name, "each"), []).append(name)
+    for reason, names in alike.items():
+        yield cell(f"left out: {', '.join(names)}. {reason if len(names) > 1 else report.refused[names[0]]}")
 
 
 def _heldout(report: RankReport, notes: Footnotes) -> Blocks:
     yield from draw(ROLLOUT_VIEWS["heldout"], report, notes)
-    if report.heldout:
-        for sentence in report.heldout_notes:
-            notes.remark(sentence)
+    for sentence in report.heldout_notes if report.heldout else ():
+        notes.remark(sentence)
 
 
 def _engine(report: RankReport, notes: Footnotes) -> Blocks:
-    settings = [
+    settings = (
         f"{key} {report.engine[key]}" for key in ("engine", "dtype", "precision", "device") if key in report.engine
-    ]
-    lines = (_matrix(report), *_floor(report), ", ".join(settings))
-    yield Text("\n").join(cell(line) for line in lines if line)
+    )
+    below = [spectrum.ranks.frac_energy_below_floor.value for spectrum in report.spectra]
+    shares = [share for share in below if share is not None]
+    floor = f"under the noise floor: at most {max(shares):.1g} of a spectrum's energy" if shares else ""
+    yield Text("\n").join(cell(line) for line in (_matrix(report), floor, ", ".join(settings)) if line)
 
 
 _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
@@ -128,15 +132,6 @@ _TABLES: Mapping[str, Callable[[RankReport, Footnotes], Blocks]] = {
 """Name -> its tables; none where the result has nothing of it. ``steps`` and ``findings`` make the answer longer."""
 
 
-def _refusals(refused: Mapping[str, str]) -> Iterator[tuple[Sequence[str], str]]:
-    """Names with their reason, those together whose reasons differ in the formulation's own name only."""
-    alike: dict[str, list[str]] = {}
-    for name, reason in refused.items():
-        alike.setdefault(reason.replace(f"'{name}'", "such").replace(name, "each"), []).append(name)
-    for reason, names in alike.items():
-        yield names, reason if len(names) > 1 else refused[names[0]]
-
-
 def _step_ranks(report: RankReport, *, show_all: bool = False) -> Blocks:
     """The rank with its ceilings at every step, or at some, and a line each for undefined ranks and omitted steps."""
     rows, advantage = _rows(report)
@@ -145,22 +140,34 @@ def _step_ranks(report: RankReport, *, show_all: bool = False) -> Blocks:
     shown = rows if show_all else evenly(rows, SCREEN_ROWS)
     yield cell(f"Effective rank {_SUBJECTS[report.rows]}, advantage {advantage}")
     notes = Footnotes()
-    yield _table(shown, {step.step: step for step in report.steps}, notes)
+    steps = {step.step: step for step in report.steps}
+    columns = (
+        Column("step", digits("step"), "count"),
+        Column("rank", lambda row: unless_empty(row.rank), "rank", ""),
+        *([Column("at most", "ceiling", "count")] if any(row.ceiling is not None for row in shown) else []),
+        Column("unrelated rows", lambda row: unless_empty(row.unrelated), "rank"),
+        Column("scores", lambda row: unless_empty(row.scores), "rank"),
+        *([Column("norm off by", lambda row: _norm(steps.get(row.step)), "count")] if steps else []),
+    )
+    yield draw_table(columns, shown, notes)
     if len(shown) < len(rows):
-        yield cell(_rest(rows, shown))
+        seen, num_left = {row.step for row in shown}, len(rows) - len(shown)
+        ranks = [row.rank.value for row in rows if row.step not in seen and row.rank.value is not None]
+        between = f", with ranks from {min(ranks):.2f} to {max(ranks):.2f}" if ranks else ""
+        yield cell(f"{len(shown)} of {len(rows)} steps; --show steps adds the other {num_left}{between}.")
     alone: dict[str, list[int]] = {}
     for row in rows:
         if row.rank.is_defined and row.rank.interval is None:
             alone.setdefault("" if row.num_live is None else no_interval(row.num_live), []).append(row.step)
-    for reason, steps in alone.items():
-        yield cell(f"No interval at {named_steps(steps)}: {reason}" if reason else FACTS)
+    for reason, numbers in alone.items():
+        yield cell(f"No interval at {named_steps(numbers)}: {reason}" if reason else FACTS)
     yield from map(cell, notes.lines())
     reasons: dict[str, list[int]] = {}
     for row in rows:
         if row.rank.undefined:
             reasons.setdefault(row.rank.undefined.replace(f"step {row.step}", "this step"), []).append(row.step)
-    for reason, steps in reasons.items():
-        yield cell(f"No rank at {named_steps(steps)}: {reason}")
+    for reason, numbers in reasons.items():
+        yield cell(f"No rank at {named_steps(numbers)}: {reason}")
 
 
 def _rows(report: RankReport) -> tuple[list[_Row], str]:
@@ -170,49 +177,27 @@ def _rows(report: RankReport) -> tuple[list[_Row], str]:
     if points:
         name = preferred([point.advantage for point in points]) or ""
         sized = sorted((p for p in points if p.advantage == name), key=lambda point: (point.step, point.group_size))
-        return [_of_point(point) for point in {point.step: point for point in sized}.values()], name
+        rows = []
+        for point in {point.step: point for point in sized}.values():
+            ceiling: float | None = point.group_size if isinstance(point, RankCurvePoint) else None
+            if isinstance(point, TokenRankPoint):
+                ceiling = point.num_rows.value
+            nulls = {null: of_null.effective_rank for null, of_null in point.nulls.items()}
+            row = _row(point.step, point.effective_rank, ceiling, nulls)
+            rows.append(replace(row, num_live=point.num_groups - point.num_dead))
+        return rows, name
     of_step = [s for s in report.spectra if s.label.group_id is None and s.label.tensor is None]
     name = preferred([spectrum.label.advantage for spectrum in of_step]) or ""
     of_name = [spectrum for spectrum in of_step if spectrum.label.advantage == name]
     of_name.sort(key=lambda spectrum: (spectrum.label.step, spectrum.label.group_size))
     return [
-        (_row(one.label.step, one.ranks.effective_rank, min(one.label.shape), one.nulls))
+        _row(one.label.step, one.ranks.effective_rank, min(one.label.shape), one.nulls)
         for one in {one.label.step: one for one in of_name}.values()
     ], name
 
 
-def _of_point(point: _Point) -> _Row:
-    ceiling: float | None = None
-    if isinstance(point, RankCurvePoint):
-        ceiling = point.group_size
-    elif isinstance(point, TokenRankPoint):
-        ceiling = point.num_rows.value
-    nulls = {name: null.effective_rank for name, null in point.nulls.items()}
-    return replace(_row(point.step, point.effective_rank, ceiling, nulls), num_live=point.num_groups - point.num_dead)
-
-
 def _row(step: int, rank: Estimate, ceiling: float | None, nulls: Mapping[str, Estimate]) -> _Row:
     return _Row(step=step, rank=rank, ceiling=ceiling, unrelated=nulls.get("gaussian"), scores=nulls.get("unweighted"))
-
-
-def _rest(rows: Sequence[_Row], shown: Sequence[_Row]) -> str:
-    seen = {row.step for row in shown}
-    ranks = [row.rank.value for row in rows if row.step not in seen and row.rank.value is not None]
-    between = f", with ranks from {min(ranks):.2f} to {max(ranks):.2f}" if ranks else ""
-    return f"{len(shown)} of {len(rows)} steps; --show steps adds the other {len(rows) - len(shown)}{between}."
-
-
-def _table(rows: Sequence[_Row], steps: Mapping[int, StepGeometry], notes: Footnotes) -> Table:
-    columns = [Column("step", digits("step"), "count"), Column("rank", lambda row: unless_empty(row.rank), "rank", "")]
-    if any(row.ceiling is not None for row in rows):
-        columns.append(Column("at most", "ceiling", "count"))
-    columns += [
-        Column("unrelated rows", lambda row: unless_empty(row.unrelated), "rank"),
-        Column("scores", lambda row: unless_empty(row.scores), "rank"),
-    ]
-    if steps:
-        columns.append(Column("norm off by", lambda row: _norm(steps.get(row.step)), "count"))
-    return draw_table(columns, rows, notes)
 
 
 def _norm(step: StepGeometry | None) -> str:
@@ -240,11 +225,3 @@ def _matrix(report: RankReport) -> str:
     shape = " x ".join(f"{s[0]:,}" if len(s) == 1 else f"{s[0]:,} to {s[-1]:,}" for s in (rows, columns))
     centered = "rows centered" if report.spectra[0].label.centered else "rows not centered"
     return f"{words}; shape {shape}, {centered}"
-
-
-def _floor(report: RankReport) -> Iterator[str]:
-    """The share of the spectra that could be arithmetic, about which a rank says nothing."""
-    below = [spectrum.ranks.frac_energy_below_floor.value for spectrum in report.spectra]
-    shares = [share for share in below if share is not None]
-    if shares:
-        yield f"under the noise floor: at most {max(shares):.1g} of a spectrum's energy"

@@ -14,7 +14,7 @@ from gradscope.render.terminal.answer import Answer, Blocks
 from gradscope.render.terminal.layout import draw_table, losses, sparkline
 from gradscope.render.views.view import MAX_ROWS, Column, Course
 from gradscope.render.words import STYLES, Footnotes, cell, key_number_words, plain
-from gradscope.results.report import Chart, KeyNumber, ReportSection, RunIndex, RunReport, RunSummary, Severity
+from gradscope.results.report import KeyNumber, ReportSection, RunIndex, RunReport, RunSummary, Severity
 from gradscope.say import evenly
 
 _WIDTH, _INDEX_WIDTH = 24, 12
@@ -30,7 +30,13 @@ _KINDS: Mapping[Severity, str] = {
 def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     """How many questions are answered and how, the numbers on top of the page, and the answers that ask for most."""
     answered = [section for section in report.by_severity if section.missing is None]
-    kinds = "; ".join(filter(None, (_of_kind(answered, kind) for kind in _KINDS)))
+    of_kind = {kind: [section.name for section in answered if section.severity == kind] for kind in _KINDS}
+    kinds = "; ".join(
+        # those that ask for something by name: a screen has no room for all of them
+        f"{len(names)} {_KINDS[kind]}" + (f": {', '.join(names)}" if kind in ("problem", "look") else "")
+        for kind, names in of_kind.items()
+        if names
+    )
     summary = f"Of {len(report.sections)} questions this log answers {len(answered)}{f' ({kinds})' if kinds else ''}."
     asks = [section.next_step for section in answered[:1] if section.severity in ("problem", "look")]
     verdict = f"{summary} The page says what to log."
@@ -52,13 +58,6 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
         views={"sections": lambda notes: map(_paragraph, report.by_severity)},
         tone=answered[0].severity if answered else "unknown",
     ).screen(show)
-
-
-def _of_kind(answered: Sequence[ReportSection], kind: Severity) -> str:
-    """How many answers are of a kind, and which of these ask for something: a screen has no room for all of them."""
-    names = [section.name for section in answered if section.severity == kind]
-    named = f": {', '.join(names)}" if kind in ("problem", "look") else ""
-    return f"{len(names)} {_KINDS[kind]}{named}" if names else ""
 
 
 def _key_numbers(numbers: Sequence[KeyNumber]) -> Table:
@@ -115,25 +114,20 @@ def _runs(index: RunIndex, runs: Sequence[RunSummary]) -> Blocks:
 
 
 def _paragraph(section: ReportSection) -> Group:
-    over_steps = [chart for chart in section.charts[:1] if chart.kind != "bars" and len(chart.places) > 1]
-    lines = [cell(section.headline), *map(_curve, over_steps)]
+    """The question and its sentence, and the page's first figure: of a stack its height, else its first line."""
+    lines = [cell(section.headline)]
+    for chart in [chart for chart in section.charts[:1] if chart.kind != "bars" and len(chart.places) > 1]:
+        first = chart.series[0]
+        values = first.values
+        if chart.kind == "stack":
+            parts = zip(*(series.values for series in chart.series), strict=True)
+            defined = ([part for part in column if part is not None] for column in parts)
+            values = [sum(column) if column else None for column in defined]
+        numbers = [value for value in values if value is not None and math.isfinite(value)] or [0.0]
+        low, high = chart.y_range or (min(numbers), max(numbers))
+        name = chart.title if chart.kind == "stack" or len(chart.series) == 1 else f"{chart.title}: {first.name}"
+        drawn = f"{sparkline(values, low=low, high=high, width=_WIDTH)} {low:.3g} to {high:.3g}, "
+        text = Text(drawn if len(drawn) + len(name) <= _LONGEST else f"{drawn}\n")
+        lines.append(text.append_text(cell(name, limit=_LONGEST)))
     head = Text.assemble((section.severity, STYLES[section.severity]), "  ", (plain(section.question), "bold"))
     return Group(head, *(Padding(line, (0, 0, 0, 2)) for line in lines))
-
-
-def _curve(chart: Chart) -> Text:
-    """The page's first figure: of a stack its height, else its first line; then the ends of the scale, and the name."""
-    first = chart.series[0]
-    parts = zip(*(series.values for series in chart.series), strict=True)
-    values = first.values if chart.kind == "lines" else tuple(map(_height, parts))
-    numbers = [value for value in values if value is not None and math.isfinite(value)] or [0.0]
-    low, high = chart.y_range or (min(numbers), max(numbers))
-    name = chart.title if chart.kind == "stack" or len(chart.series) == 1 else f"{chart.title}: {first.name}"
-    drawn = f"{sparkline(values, low=low, high=high, width=_WIDTH)} {low:.3g} to {high:.3g}, "
-    text = Text(drawn if len(drawn) + len(name) <= _LONGEST else f"{drawn}\n")
-    return text.append_text(cell(name, limit=_LONGEST))
-
-
-def _height(parts: tuple[float | None, ...]) -> float | None:
-    defined = [part for part in parts if part is not None]
-    return sum(defined) if defined else None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
@@ -24,24 +26,25 @@ _ORDER = ("fail", "unknown", "pass")
 
 def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
     """The outcome of all, then a line a requirement, those that need a look first; ``show`` adds tables."""
-    open_ones = [verdict for verdict in _by_outcome(report) if verdict.outcome != "pass" and not verdict.allowed]
+    by_outcome = sorted(report.verdicts, key=lambda verdict: _ORDER.index(verdict.outcome))
+    open_ones = [verdict for verdict in by_outcome if verdict.outcome != "pass" and not verdict.allowed]
+    # without the command that looks closer, which is below the answer
+    advice = [row.advice if row.command else row.next_step for row in open_ones]
     return Answer(
         command="check",
         headline=(
             _headline(report),
             *report.findings,
-            *(f"{row.metric}: {row.estimate.undefined or _advice(row) or row.meaning}" for row in open_ones),
+            *(
+                f"{row.metric}: {row.estimate.undefined or words or row.meaning}"
+                for row, words in zip(open_ones, advice, strict=True)
+            ),
         ),
-        table=_answer(report),
+        table=_answer(report.verdicts if len(by_outcome) <= SCREEN_ROWS else by_outcome),
         facts=losses([report.source]),
         views={"requirements": lambda notes: map(_paragraph, report.verdicts)},
         tone=_TONES[report.outcome],
     ).screen(show)
-
-
-def _advice(verdict: Verdict) -> str:
-    """The advice, without the command that looks closer, which is below the answer."""
-    return verdict.advice if verdict.command else verdict.next_step
 
 
 def _headline(report: CheckReport) -> str:
@@ -57,28 +60,17 @@ def _headline(report: CheckReport) -> str:
     return f"Check: {report.outcome}. Of {counted(number, 'requirement')}: {', '.join(parts)}{by_luck}."
 
 
-def _by_outcome(report: CheckReport) -> list[Verdict]:
-    return sorted(report.verdicts, key=lambda verdict: _ORDER.index(verdict.outcome))
-
-
-def _answer(report: CheckReport) -> Blocks:
+def _answer(verdicts: Sequence[Verdict]) -> Blocks:
     table = new_table([("", "left"), ("requirement", "left"), ("is", "left"), ("of", "left")])
-    few = len(report.verdicts) <= SCREEN_ROWS
-    shown = report.verdicts if few else _by_outcome(report)[:SCREEN_ROWS]
-    for verdict in shown:
-        required, value = _required_and_value(verdict)
+    for verdict in verdicts[:SCREEN_ROWS]:
+        required, value = condition(verdict), _value(verdict)
+        if verdict.change is not None and verdict.change.change.is_defined:  # which is judged
+            required, value = f"change of {verdict.metric}", with_interval(verdict.change.change, "+.3g")
         add_row(table, _outcome(verdict), required, value, verdict.of)
-    if shown:
+    if verdicts:
         yield table
-    if not few:
-        yield cell(f"{len(report.verdicts) - len(shown)} more requirements: --show requirements.")
-
-
-def _required_and_value(verdict: Verdict) -> tuple[str, str]:
-    """The cells of a row; against a baseline it is the change that is judged."""
-    if verdict.change is None or verdict.change.change.value is None:
-        return condition(verdict), _value(verdict)
-    return f"change of {verdict.metric}", with_interval(verdict.change.change, "+.3g")
+    if len(verdicts) > SCREEN_ROWS:
+        yield cell(f"{len(verdicts) - SCREEN_ROWS} more requirements: --show requirements.")
 
 
 def _outcome(verdict: Verdict) -> Text:
@@ -108,41 +100,40 @@ _CLAIM_TONES: Mapping[str, Tone] = {"supported": "fine", "contradicted": "proble
 def claims_table(report: ClaimsReport, show: Sequence[str] = ()) -> Group:
     """How many claims hold, those that the run decides at a glance, the others by name; ``show`` adds the reasons."""
     steps = f"gradients of {named_steps(report.steps)}" if report.steps else "no gradient was recomputed"
+    by_sentence: dict[str, list[ClaimRow]] = {}
+    for row in report.claims:
+        by_sentence.setdefault(f"{row.source} {row.claim}", []).append(row)
     return Answer(
         command="claims",
         headline=report.findings,
         table=_claims_answer(report.claims),
         facts=[*losses([report.source]), steps],
         findings=report.findings[1:],
-        views={"reasons": lambda notes: map(_claim_paragraph, _by_sentence(report.claims))},
+        views={"reasons": lambda notes: map(_claim_paragraph, by_sentence.values())},
     ).screen(show)
 
 
 def _claims_answer(rows: Sequence[ClaimRow]) -> Blocks:
-    """The claims that this run supports or contradicts, as many as a screen bears."""
+    """The claims that this run supports or contradicts, as many as a screen bears, a table a verdict."""
     decided = [row for words in ("contradicted", "supported") for row in rows if row.words == words]
-    shown = decided[:SCREEN_ROWS]
-    yield from (_verdicts([row for row in shown if row.words == words]) for words in {row.words: 0 for row in shown})
-    if len(decided) > len(shown):
-        yield cell(f"{len(decided) - len(shown)} more are decided: --show reasons.")
+    for words, shown in groupby(decided[:SCREEN_ROWS], attrgetter("words")):
+        alike = list(shown)
+        columns = (
+            Column(words.ljust(_CLAIM_WIDTH), partial(_in_short, rows=alike)),
+            Column("measured".ljust(_MEASURED_WIDTH), _measured),
+            Column("against", "null.value", _style),
+        )
+        yield draw_table(columns, alike, Footnotes())
+    if len(decided) > SCREEN_ROWS:
+        yield cell(f"{len(decided) - SCREEN_ROWS} more are decided: --show reasons.")
 
 
-def _verdicts(rows: Sequence[ClaimRow]) -> Table:
-    """Claims of one verdict, which heads their column."""
-    columns = (
-        Column(rows[0].words.ljust(_CLAIM_WIDTH), lambda row: Word(_in_short(row, rows))),
-        Column("measured".ljust(_MEASURED_WIDTH), _measured),
-        Column("against", "null.value", _style),
-    )
-    return draw_table(columns, rows, Footnotes())
-
-
-def _in_short(row: ClaimRow, rows: Sequence[ClaimRow]) -> str:
+def _in_short(row: ClaimRow, rows: Sequence[ClaimRow]) -> Word:
     """The claim without its explanation, with the part that distinguishes it from the others of its sentence."""
     sentence = _EXPLAINS.split(row.claim)[0].removesuffix(".")
     if sum(other.claim == row.claim for other in rows) > 1:
         sentence += f" ({row.name.rpartition('.')[2].replace('_', ' ')})"
-    return "\n  ".join(textwrap.wrap(plain(sentence), _CLAIM_WIDTH - 2))
+    return Word("\n  ".join(textwrap.wrap(plain(sentence), _CLAIM_WIDTH - 2)))
 
 
 def _measured(row: ClaimRow) -> str | None:
@@ -155,14 +146,6 @@ def _style(row: ClaimRow) -> Style:
     """Ranks around 1 to 100 have two decimals, shares and differences of shares three."""
     shown = (row.estimate.value, row.null.value, *(row.estimate.interval or ()))
     return "rank" if any(value is not None and abs(value) > 1 for value in shown) else "share"
-
-
-def _by_sentence(rows: Sequence[ClaimRow]) -> list[list[ClaimRow]]:
-    """Rows of one sentence together."""
-    by_sentence: dict[str, list[ClaimRow]] = {}
-    for row in rows:
-        by_sentence.setdefault(f"{row.source} {row.claim}", []).append(row)
-    return list(by_sentence.values())
 
 
 def _claim_paragraph(rows: Sequence[ClaimRow]) -> Group:

@@ -138,11 +138,6 @@ def _alone(name: str) -> Callable[[Any], str]:
     return lambda row: no_interval(getattr(row.point, name).num_units)
 
 
-def _channel_rows(points: Sequence[results.RankCurvePoint]) -> Selection:
-    last = last_of(points)
-    return Selection(curve_rows(last.rows), last.facts)
-
-
 def _ungrouped_spectra(report: results.RankReport) -> list[results.GradientSpectrum]:
     return [spectrum for spectrum in report.spectra if spectrum.label.group_id is None]
 
@@ -260,55 +255,49 @@ def _heldout_rows(steps: Sequence[Any]) -> Selection:
     return Selection(last.rows, last.facts, (remark,))
 
 
-ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
-    "formulations": (View("curve", _ranks_columns, _ranks_rows),),
-    "channels": (
-        View(
-            "curve",
-            (
-                Column("step {step}", "label", limit=_NAME),
-                Column("size", digits("point.group_size"), "count"),
-                Column("shared\ndirec-\ntions", "point.shared_directions", "rank"),
-                Column("their\nenergy", "point.shared_energy", "share"),
-                Column("kept of what\nis shared", "point.shared_kept", "rank", _alone("shared_kept")),
-                Column("kept of\nthe rest", "point.residual_kept", "rank", _alone("residual_kept")),
-            ),
-            _channel_rows,
-            ("Kept: the energy of the sum over that of the rows; 1 for rows of random signs, less where they cancel",),
+ROLLOUT_VIEWS: Mapping[str, View | tuple[View, ...]] = {
+    "formulations": View("curve", _ranks_columns, _ranks_rows),
+    "channels": View(
+        "curve",
+        (
+            Column("step {step}", "label", limit=_NAME),
+            Column("size", digits("point.group_size"), "count"),
+            Column("shared\ndirec-\ntions", "point.shared_directions", "rank"),
+            Column("their\nenergy", "point.shared_energy", "share"),
+            Column("kept of what\nis shared", "point.shared_kept", "rank", _alone("shared_kept")),
+            Column("kept of\nthe rest", "point.residual_kept", "rank", _alone("residual_kept")),
         ),
+        lambda points: Selection(curve_rows(last_of(points).rows), last_of(points).facts),
+        ("Kept: the energy of the sum over that of the rows; 1 for rows of random signs, less where they cancel",),
     ),
-    "spectra": (
-        View(
-            lambda report: () if report.rows == "weight" else _ungrouped_spectra(report),
-            (
-                Column("step", digits("label.step"), "count"),
-                Column("advantage", "label.advantage", limit=_NAME),
-                Column("effective", "ranks.effective_rank", "rank"),
-                Column("stable", "ranks.stable_rank", "rank"),
-                Column("participation\nratio", "ranks.participation_ratio", "rank"),
-                *(Column(title, entry("nulls", name), "rank") for name, title in _NULL_TITLES.items()),
-            ),
-            _step_spectra,
-            (FACTS,),
+    "spectra": View(
+        lambda report: () if report.rows == "weight" else _ungrouped_spectra(report),
+        (
+            Column("step", digits("label.step"), "count"),
+            Column("advantage", "label.advantage", limit=_NAME),
+            Column("effective", "ranks.effective_rank", "rank"),
+            Column("stable", "ranks.stable_rank", "rank"),
+            Column("participation\nratio", "ranks.participation_ratio", "rank"),
+            *(Column(title, entry("nulls", name), "rank") for name, title in _NULL_TITLES.items()),
         ),
+        _step_spectra,
+        (FACTS,),
     ),
-    "geometry": (
-        View(
-            "steps",
-            (
-                Column("step", digits("step"), "count"),
-                Column("weights", lambda step: step.weights.rstrip("/").rsplit("/", 1)[-1], limit=14),
-                Column("gradient\nnorm", "grad_norm", "norm"),
-                Column("logged", "logged_grad_norm", "norm"),
-                Column("not\ncanceled", "cancellation", "share"),
-                Column("class\nmeans", "class_subspace_energy", "share"),
-                Column("dead\ngroups", entry("sparsity", "zero_groups"), "share"),
-                Column("small\nrows", entry("sparsity", "small_rows"), "share"),
-                Column("Gini", entry("sparsity", "gini"), "share"),
-            ),
-            lambda steps: Selection(steps[-MAX_SPECTRA:]),
-            (FACTS,),
+    "geometry": View(
+        "steps",
+        (
+            Column("step", digits("step"), "count"),
+            Column("weights", lambda step: step.weights.rstrip("/").rsplit("/", 1)[-1], limit=14),
+            Column("gradient\nnorm", "grad_norm", "norm"),
+            Column("logged", "logged_grad_norm", "norm"),
+            Column("not\ncanceled", "cancellation", "share"),
+            Column("class\nmeans", "class_subspace_energy", "share"),
+            Column("dead\ngroups", entry("sparsity", "zero_groups"), "share"),
+            Column("small\nrows", entry("sparsity", "small_rows"), "share"),
+            Column("Gini", entry("sparsity", "gini"), "share"),
         ),
+        lambda steps: Selection(steps[-MAX_SPECTRA:]),
+        (FACTS,),
     ),
     "signal": (
         View("formulations", _update_columns, last_of, (FACTS,)),
@@ -323,7 +312,7 @@ ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
             last_of,
         ),
     ),
-    "kinds": (View("kinds", _kind_columns, _kind_rows, (FACTS,)),),
+    "kinds": View("kinds", _kind_columns, _kind_rows, (FACTS,)),
     "interference": (
         View("interference", _pair_columns("rank", _ONE_OTHER), last_of),
         _ranking("influences", "influence on the others", "rank", _ONE_OTHER),
@@ -332,16 +321,14 @@ ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
         View("heldout", _pair_columns("share", _ONE_HELDOUT), _heldout_rows),
         _ranking("heldout_influences", "influence on held-out prompts", "share", _ONE_HELDOUT),
     ),
-    "baselines": (
-        View(
-            "baselines",
-            (
-                Column("baseline", lambda row: row[0]),
-                Column("noise", lambda row: row[1], "rank", _SAME_VALUE),
-                Column("the baseline of", lambda row: row[2]),
-            ),
-            _baseline_rows,
+    "baselines": View(
+        "baselines",
+        (
+            Column("baseline", lambda row: row[0]),
+            Column("noise", lambda row: row[1], "rank", _SAME_VALUE),
+            Column("the baseline of", lambda row: row[2]),
         ),
+        _baseline_rows,
     ),
 }
 """Name of ``--show`` -> its tables, each drawn where the result has such records."""

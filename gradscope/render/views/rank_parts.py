@@ -99,10 +99,6 @@ def _logged_change(change: EntropyChange) -> float | None:
     return change.logged_next - change.logged
 
 
-def _of_weights(pick: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda row: pick(row.point)
-
-
 def _sizes_of(points: Sequence[WeightRankPoint]) -> tuple[str, list[int]]:
     """The advantage with most group sizes at the last step, and these."""
     last = [point for point in last_of(points).rows if point.tensor is not None]
@@ -213,20 +209,20 @@ TRAJECTORY = View(
     (FACTS,),
 )
 
-PART_VIEWS: Mapping[str, tuple[View, ...]] = {
+PART_VIEWS: Mapping[str, View | tuple[View, ...]] = {
     "weights": (
         View(
             "weight_curve",
             (
                 Column("advantage", "label", limit=13),
                 Column("size", digits("point.group_size"), "count"),
-                Column("live", _of_weights(rank.live_of_all), "count"),
+                Column("live", lambda row: rank.live_of_all(row.point), "count"),
                 Column(
                     "rank of dL/dW", "point.effective_rank", "rank", lambda row: no_interval(rank.num_live(row.point))
                 ),
-                Column("scores", _of_weights(rank.null_rank("unweighted")), "rank"),
-                Column("shuffled", _of_weights(rank.null_rank("shuffled")), "rank"),
-                Column("unre-\nlated", _of_weights(rank.null_rank("gaussian")), "rank"),
+                Column("scores", lambda row: rank.null_rank("unweighted")(row.point), "rank"),
+                Column("shuffled", lambda row: rank.null_rank("shuffled")(row.point), "rank"),
+                Column("unre-\nlated", lambda row: rank.null_rank("gaussian")(row.point), "rank"),
                 Column(
                     "ratio",
                     lambda row: row.point.nulls["gaussian"].ratio if "gaussian" in row.point.nulls else None,
@@ -240,72 +236,60 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
         View("weight_curve", _size_columns, _size_rows),
         rank.MATRIX_SPECTRA,
     ),
-    "tokens": (
-        View(
-            "token_curve",
-            (
-                Column("step", digits("step"), "count"),
-                Column("advantage", "advantage", limit=14),
-                Column("size", digits("group_size"), "count"),
-                Column("live", rank.live_of_all, "count"),
-                Column("tokens", "num_rows.value", "count"),
-                Column(
-                    "effective rank", "effective_rank", "rank", alone=lambda point: no_interval(rank.num_live(point))
-                ),
-                Column("scores", rank.null_rank("unweighted"), "rank"),
-                Column("unre-\nlated", rank.null_rank("gaussian"), "rank"),
-            ),
-            _token_rows,
+    "tokens": View(
+        "token_curve",
+        (
+            Column("step", digits("step"), "count"),
+            Column("advantage", "advantage", limit=14),
+            Column("size", digits("group_size"), "count"),
+            Column("live", rank.live_of_all, "count"),
+            Column("tokens", "num_rows.value", "count"),
+            Column("effective rank", "effective_rank", "rank", alone=lambda point: no_interval(rank.num_live(point))),
+            Column("scores", rank.null_rank("unweighted"), "rank"),
+            Column("unre-\nlated", rank.null_rank("gaussian"), "rank"),
         ),
+        _token_rows,
     ),
-    "energy": (
-        View(
-            "token_kinds",
-            (
-                Column("step {step}\nadvantage", lambda kind: _SIGNS[kind.sign]),
-                Column(
-                    "probability", lambda kind: "{:g} to {:g}".format(*kind.probability) if kind.probability else "any"
-                ),
-                Column("entropy", lambda kind: _ENTROPIES[kind.entropy]),
-                Column("tokens", "frac_tokens", "share"),
-                Column("energy", "energy_share", "share"),
-                Column("along the\ngradient", "gradient_share", "rank", _ALONE),
-                Column("cosine", "cosine", "rank"),
-            ),
-            _parts_of_last,
+    "energy": View(
+        "token_kinds",
+        (
+            Column("step {step}\nadvantage", lambda kind: _SIGNS[kind.sign]),
+            Column("probability", lambda kind: "{:g} to {:g}".format(*kind.probability) if kind.probability else "any"),
+            Column("entropy", lambda kind: _ENTROPIES[kind.entropy]),
+            Column("tokens", "frac_tokens", "share"),
+            Column("energy", "energy_share", "share"),
+            Column("along the\ngradient", "gradient_share", "rank", _ALONE),
+            Column("cosine", "cosine", "rank"),
         ),
+        _parts_of_last,
     ),
-    "corrections": (
-        View(
-            "corrections",
-            (
-                Column("step {step}\ncorrection", "correction"),
-                Column("kept", "kept", "share"),
-                Column("effec-\ntive", "ess", "share"),
-                Column("f^2 - 1", "chi2", "share"),
-                Column("norm", "norm_ratio", "rank"),
-                Column("cosine,\nuncorrected", "cosine", "share", _ALONE),
-                Column("cosine,\nunbiased", "unbiased_cosine", "share"),
-            ),
-            _parts_of_last,
-            ("f is what a correction multiplies the gradient of a token, or of a whole sequence, by",),
+    "corrections": View(
+        "corrections",
+        (
+            Column("step {step}\ncorrection", "correction"),
+            Column("kept", "kept", "share"),
+            Column("effec-\ntive", "ess", "share"),
+            Column("f^2 - 1", "chi2", "share"),
+            Column("norm", "norm_ratio", "rank"),
+            Column("cosine,\nuncorrected", "cosine", "share", _ALONE),
+            Column("cosine,\nunbiased", "unbiased_cosine", "share"),
         ),
+        _parts_of_last,
+        ("f is what a correction multiplies the gradient of a token, or of a whole sequence, by",),
     ),
-    "entropy": (
-        View(
-            "entropy_changes",
-            (
-                Column("step", digits("step"), "count"),
-                Column("entropy", "entropy", "share"),
-                Column("for a unit\nof lr", "rate", "norm"),
-                Column("cosine with\nthe update", "cosine", "rank", _ALONE),
-                Column("covariance", "covariance", "gap"),
-                Column("by the next\ncheckpoint", "measured", "gap"),
-                Column("logged\nchange", _logged_change, "gap"),
-            ),
-            evenly_spaced,
-            ("Logged change: from the step to the next one, on other prompts", FACTS),
+    "entropy": View(
+        "entropy_changes",
+        (
+            Column("step", digits("step"), "count"),
+            Column("entropy", "entropy", "share"),
+            Column("for a unit\nof lr", "rate", "norm"),
+            Column("cosine with\nthe update", "cosine", "rank", _ALONE),
+            Column("covariance", "covariance", "gap"),
+            Column("by the next\ncheckpoint", "measured", "gap"),
+            Column("logged\nchange", _logged_change, "gap"),
         ),
+        evenly_spaced,
+        ("Logged change: from the step to the next one, on other prompts", FACTS),
     ),
     "kl": (
         View(
@@ -333,35 +317,31 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
             (FACTS,),
         ),
     ),
-    "turns": (
-        View(
-            "turns",
-            (
-                Column("step {step}\nturn", turn_words),
-                Column("rollouts", digits("num_rollouts"), "count"),
-                Column("tokens", "frac_tokens", "share"),
-                Column("along the\ngradient", "gradient_share", "rank", _ALONE),
-                Column("cosine", "cosine", "rank", _ALONE),
-            ),
-            _parts_of_last,
-            (FACTS,),
+    "turns": View(
+        "turns",
+        (
+            Column("step {step}\nturn", turn_words),
+            Column("rollouts", digits("num_rollouts"), "count"),
+            Column("tokens", "frac_tokens", "share"),
+            Column("along the\ngradient", "gradient_share", "rank", _ALONE),
+            Column("cosine", "cosine", "rank", _ALONE),
         ),
+        _parts_of_last,
+        (FACTS,),
     ),
-    "logprobs": (
-        View(
-            "logprob_changes",
-            (
-                Column("step", digits("step"), "count"),
-                Column("updates", lambda change: f"{change.first} to {change.last}"),
-                Column("advan-\ntage > 0", "positive", "share"),
-                Column("advan-\ntage < 0", "negative", "share"),
-                Column("advan-\ntage 0", "neither", "share"),
-                Column("> 0 less\n< 0", "difference", "share"),
-                Column("of like\nprobability", "matched", "share", _ALONE),
-            ),
-            evenly_spaced,
-            ("Mean change of log p of the step's own tokens, in nats; on average a policy's own tokens fall",),
+    "logprobs": View(
+        "logprob_changes",
+        (
+            Column("step", digits("step"), "count"),
+            Column("updates", lambda change: f"{change.first} to {change.last}"),
+            Column("advan-\ntage > 0", "positive", "share"),
+            Column("advan-\ntage < 0", "negative", "share"),
+            Column("advan-\ntage 0", "neither", "share"),
+            Column("> 0 less\n< 0", "difference", "share"),
+            Column("of like\nprobability", "matched", "share", _ALONE),
         ),
+        evenly_spaced,
+        ("Mean change of log p of the step's own tokens, in nats; on average a policy's own tokens fall",),
     ),
     "updates": (
         View(
@@ -393,41 +373,37 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
             (FACTS,),
         ),
     ),
-    "frames": (
-        View(
-            "updates",
-            (
-                _tensor("W_{last} against W_{first}", 24),
-                Column("size", "update_size", "share"),
-                Column("in singular\nvalues", "spectrum_drift", "share"),
-                Column("unre-\nlated", "spectrum_drift_null", "share"),
-                Column("degrees\nturned", "principal_angle", "rank"),
-                Column("unre-\nlated", "principal_angle_null", "rank"),
-            ),
-            _first_to_last("changes"),
-            (FACTS,),
+    "frames": View(
+        "updates",
+        (
+            _tensor("W_{last} against W_{first}", 24),
+            Column("size", "update_size", "share"),
+            Column("in singular\nvalues", "spectrum_drift", "share"),
+            Column("unre-\nlated", "spectrum_drift_null", "share"),
+            Column("degrees\nturned", "principal_angle", "rank"),
+            Column("unre-\nlated", "principal_angle_null", "rank"),
         ),
+        _first_to_last("changes"),
+        (FACTS,),
     ),
-    "adapters": (
-        View(
-            "adapters",
-            (
-                _tensor("after {last} updates", 20),
-                Column("|A|", "a_norm", "norm"),
-                Column("|B|", "b_norm", "norm"),
-                Column("size", "product_size", "share"),
-                Column("at\nmost", digits("rank"), "count"),
-                Column("rank", "effective_rank", "rank"),
-                Column("unre-\nlated", "unrelated_rank", "rank"),
-                Column("|BA| over\n|B||A|", "alignment", "share"),
-                Column("unre-\nlated", "unrelated_alignment", "share"),
-            ),
-            _adapter_rows,
-            (FACTS,),
+    "adapters": View(
+        "adapters",
+        (
+            _tensor("after {last} updates", 20),
+            Column("|A|", "a_norm", "norm"),
+            Column("|B|", "b_norm", "norm"),
+            Column("size", "product_size", "share"),
+            Column("at\nmost", digits("rank"), "count"),
+            Column("rank", "effective_rank", "rank"),
+            Column("unre-\nlated", "unrelated_rank", "rank"),
+            Column("|BA| over\n|B||A|", "alignment", "share"),
+            Column("unre-\nlated", "unrelated_alignment", "share"),
         ),
+        _adapter_rows,
+        (FACTS,),
     ),
-    "optimizers": (View("optimizers", _optimizer_columns, _optimizer_rows, (FACTS,)),),
-    "modules": (View("modules", _module_columns, _module_rows, (FACTS,)),),
-    "sparsity": (View("sparsity", _sparsity_columns, _sparsity_rows, (FACTS,)),),
+    "optimizers": View("optimizers", _optimizer_columns, _optimizer_rows, (FACTS,)),
+    "modules": View("modules", _module_columns, _module_rows, (FACTS,)),
+    "sparsity": View("sparsity", _sparsity_columns, _sparsity_rows, (FACTS,)),
 }
 """Name of ``--show`` -> its tables, each drawn where the result has such records."""

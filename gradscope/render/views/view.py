@@ -120,15 +120,14 @@ class View(Struct, frozen=True):
 
     def columns_of(self, records: Sequence[Any], facts: Mapping[str, object]) -> list[Column]:
         """The columns, their titles complete."""
-        columns = self.columns(records) if callable(self.columns) else self.columns
-        return [replace(column, title=_filled(column.title, facts)) for column in columns]
-
-
-def _filled(title: str, facts: Mapping[str, object]) -> str:
-    # No str.format: names of advantages from a log, which may hold braces, are in titles, too.
-    for name, fact in facts.items():
-        title = title.replace(f"{{{name}}}", str(fact))
-    return title
+        columns = []
+        for column in self.columns(records) if callable(self.columns) else self.columns:
+            title = column.title
+            # no str.format: names of advantages from a log, which may hold braces, are in titles, too
+            for name, fact in facts.items():
+                title = title.replace(f"{{{name}}}", str(fact))
+            columns.append(replace(column, title=title))
+        return columns
 
 
 def tabulate(

@@ -22,12 +22,12 @@ from gradscope.metrics.sampler import NAMES
 from gradscope.render.views.view import Column, entry, lines_over, table_of_cells, tabulate
 from gradscope.results.logged import MismatchNumbers, SamplerMismatch
 from gradscope.results.norms import ReplayReport
-from gradscope.results.report import Chart, ReportSection, ReportTable, SeriesKind, Severity
+from gradscope.results.report import ReportSection, ReportTable, SeriesKind, Severity
 from gradscope.rollouts.run import Run
 from gradscope.say import counted, number, percent, with_interval, without_numbers
 
 if TYPE_CHECKING:
-    from gradscope.gradients.step.step_gram import StepGram
+    pass
 
 
 LARGE_GAP = 0.01  # a mean gap of a hundredth is what bfloat16 kernels of two engines differ by; float32 gives 1e-6
@@ -48,13 +48,20 @@ def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Rep
     """The section, of a log that has tokens to compare."""
     reasons = [f"{number:,} with {reason}" for reason, number in mismatch.set_aside.items()]
     severity, advice = _verdict(mismatch, overall)
+    rows, several = mismatch.by_step, any(token.sequence for token in mismatch.worst)
+    steps = [] if mismatch.is_identical else [row.step or 0 for row in rows]
+    gaps = {"mean gap": [row.logprob_gap.value for row in rows]}
+    shares = {"sequences": [row.sequence_ess.value for row in rows], "tokens": [row.token_ess.value for row in rows]}
     return ReportSection(
         name="agreement",
         findings=(*_findings(mismatch, overall), *((f"Rows set aside: {', '.join(reasons)}.",) if reasons else ())),
         severity=severity,
         meaning=f"{metric('logprob_gap').meaning} {metric('sampler.sequence_ess').meaning}",
         next_step=advice,
-        charts=_charts(mismatch),
+        charts=(
+            *lines_over(steps, "Mean gap of a token", gaps, y_label="nats a token"),
+            *lines_over(steps, "Effective share", shares, y_label="effective share", y_range=(0.0, 1.0)),
+        ),
         tables=(
             *tabulate(
                 "The whole log; intervals resample prompts, w = p_trainer / p_sampler",
@@ -65,24 +72,50 @@ def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Rep
                 ),
                 [(name, metric(name if name == "logprob_gap" else f"sampler.{name}")) for name in NAMES],
             ),
-            *_steps(mismatch),
-            *_tokens(mismatch),
+            *tabulate(
+                "Each step, as in the table above; all intervals are in the JSON document",
+                _BY_STEP,
+                rows if len(rows) > 1 else (),
+                by_step=True,
+            ),
+            *tabulate(
+                "The tokens that differ most: row of the step and position in the completion from 0, log-probabilities "
+                "of both, w",
+                (
+                    *(Column(name, name, "count") for name in ("step", "row", *["sequence"] * several, "position")),
+                    *(Column(name, name, "norm") for name in ("sampler", "trainer")),
+                    Column("w", lambda token: math.exp(min(token.trainer - token.sampler, 700.0)), "norm"),
+                ),
+                mismatch.worst,
+            ),
         ),
     )
+
+
+_BY_STEP = (
+    Column("step", "step", "count"),
+    Column("tokens", "num_tokens", "count"),
+    Column("effective tokens", "token_ess", "share"),
+    Column("effective sequences", "sequence_ess", "share"),
+    Column("mean gap", "logprob_gap", "norm"),
+    Column("k1", "kl_k1.value", "norm"),
+    Column("k3", "kl_k3.value", "norm"),
+    Column("chi2, tokens", "chi2_token.value", "norm"),
+    Column("chi2, sequences", "chi2_sequence.value", "norm"),
+    Column("beyond clip", "frac_beyond_clip.value", "share"),
+    Column("beyond 2", "frac_beyond_2.value", "share"),
+)
 
 
 def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str, ...]:
     if mismatch.is_identical:
         return (_IDENTICAL.format(counted(overall.num_tokens, "token")),)
-    divergences = [
-        f"{title} {with_interval(estimate, '.2g')}"
-        for title, estimate in (
-            ("KL a token", overall.kl_k3),
-            ("chi-square of tokens", overall.chi2_token),
-            ("of sequences", overall.chi2_sequence),
-        )
-        if estimate.is_defined
-    ]
+    named = {
+        "KL a token": overall.kl_k3,
+        "chi-square of tokens": overall.chi2_token,
+        "of sequences": overall.chi2_sequence,
+    }
+    divergences = [f"{title} {with_interval(of, '.2g')}" for title, of in named.items() if of.is_defined]
     clipped = overall.frac_clipped
     return (
         f"Over {counted(overall.num_tokens, 'token')} of {counted(overall.num_sequences, 'sequence')} the logged "
@@ -113,62 +146,15 @@ def _verdict(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[Sever
     return ("unknown" if gap is None else "problem" if gap > LARGE_GAP else "fine"), _advice(gap or 0.0)
 
 
-def _charts(mismatch: SamplerMismatch) -> tuple[Chart, ...]:
-    if mismatch.is_identical:
-        return ()
-    rows = mismatch.by_step
-    steps = [row.step or 0 for row in rows]
-    gaps = {"mean gap": [row.logprob_gap.value for row in rows]}
-    shares = {"sequences": [row.sequence_ess.value for row in rows], "tokens": [row.token_ess.value for row in rows]}
-    return (
-        *lines_over(steps, "Mean gap of a token", gaps, y_label="nats a token"),
-        *lines_over(steps, "Effective share", shares, y_label="effective share", y_range=(0.0, 1.0)),
-    )
-
-
-def _steps(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
-    if len(mismatch.by_step) < 2:
-        return ()
-    columns = (
-        Column("step", "step", "count"),
-        Column("tokens", "num_tokens", "count"),
-        Column("effective tokens", "token_ess", "share"),
-        Column("effective sequences", "sequence_ess", "share"),
-        Column("mean gap", "logprob_gap", "norm"),
-        Column("k1", "kl_k1.value", "norm"),
-        Column("k3", "kl_k3.value", "norm"),
-        Column("chi2, tokens", "chi2_token.value", "norm"),
-        Column("chi2, sequences", "chi2_sequence.value", "norm"),
-        Column("beyond clip", "frac_beyond_clip.value", "share"),
-        Column("beyond 2", "frac_beyond_2.value", "share"),
-    )
-    caption = "Each step, as in the table above; all intervals are in the JSON document"
-    return tabulate(caption, columns, mismatch.by_step, by_step=True)
-
-
-def _tokens(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
-    several = any(token.sequence for token in mismatch.worst)
-    columns = (
-        *(Column(name, name, "count") for name in ("step", "row", *(("sequence",) if several else ()), "position")),
-        *(Column(name, name, "norm") for name in ("sampler", "trainer")),
-        Column("w", lambda token: math.exp(min(token.trainer - token.sampler, 700.0)), "norm"),
-    )
-    caption = (
-        "The tokens that differ most: row of the step and position in the completion from 0, log-probabilities of "
-        "both, w"
-    )
-    return tabulate(caption, columns, mismatch.worst)
-
-
-_CORRECTED = (
-    f". Cosine by sequence: the least of truncating, masking and plainly weighing whole sequences, "
-    f"{metric('corrections.cosine').formula}"
-)
-
-
 def agreement_section(inputs: ReportInputs) -> ReportSection:
     """Sampler against logged or recomputed log-probabilities by step, or the trainer's own metrics of that."""
-    gaps = {gram.step: gap for gram in inputs.grams if (gap := _gaps(inputs.run, gram)) is not None}
+    gaps: dict[int, NDArray[np.float64]] = {}  # step -> trainer minus sampler, of every token
+    if inputs.grams:
+        from gradscope.diagnostics.rank.tokens.parts import sampler_gaps
+
+        of_steps = {gram.step: sampler_gaps(inputs.run, gram) for gram in inputs.grams}
+        gaps = {step: np.concatenate([gap for _, gap in of_step]) for step, of_step in of_steps.items() if of_step}
+        gaps = {step: gap for step, gap in gaps.items() if gap.size}
     if inputs.logged.sampler.overall is not None:
         section = logged_agreement(inputs.logged.sampler, inputs.logged.sampler.overall)
         more = _compared(gaps, inputs) if gaps else ReportSection(name="agreement")
@@ -186,29 +172,17 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
     return missing_section("agreement", "The log has no log-probabilities of the sampler.", hint)
 
 
-def _gaps(run: Run, gram: StepGram) -> NDArray[np.float64] | None:
-    """Trainer minus sampler, every token of a step; None where a rollout has no log-probabilities of its own ids."""
-    from gradscope.diagnostics.rank.tokens.parts import sampler_gaps
-
-    gaps = sampler_gaps(run, gram)
-    together = np.concatenate([gap for _, gap in gaps or ()] or [np.zeros(0)])
-    return together if together.size else None
-
-
 def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> ReportSection:
     from gradscope.diagnostics.rank.tokens.parts import sequence_corrections
 
     means = {step: float(np.abs(gap).mean()) for step, gap in gaps.items()}
+    worst = max(means, key=means.__getitem__)
     corrections = {gram.step: sequence_corrections(inputs.run, gram) for gram in inputs.grams if gram.step in gaps}
     least = {
-        step: min(
-            (effect.cosine for effect in effects), key=lambda cosine: 1.0 if cosine.value is None else cosine.value
-        )
+        step: min((effect.cosine for effect in effects), key=lambda each: 1.0 if each.value is None else each.value)
         for step, effects in corrections.items()
         if effects
     }
-    turned = min(least, key=lambda step: least[step].value or 0.0) if least else None
-    worst = max(means, key=lambda step: means[step])
     columns = [
         Column("step", lambda step: step, "count"),
         Column("tokens", lambda step: gaps[step].size, "count"),
@@ -216,20 +190,27 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
         Column("largest gap", lambda step: float(np.abs(gaps[step]).max()), "norm"),
         Column("mean p ratio", lambda step: float(np.exp(gaps[step]).mean()), "norm"),
     ]
+    caption, corrected = f"mean gap = {metric('logprob_gap').formula}", tuple[str, ...]()
     if least:
         columns.append(Column("cosine by sequence", least.get, "norm"))
+        caption += (
+            ". Cosine by sequence: the least of truncating, masking and plainly weighing whole sequences, "
+            f"{metric('corrections.cosine').formula}"
+        )
+        turned = min(least, key=lambda step: least[step].value or 0.0)
+        corrected = correction_findings(corrections[turned], " by sequence")
     return ReportSection(
         name="agreement",
         findings=(
             f"Over {len(gaps)} recomputed steps the log-probabilities of the sampler differ from those of the weights "
             f"by {means[worst]:.2g} a token at most (mean of step {worst}).",
-            *(() if turned is None else correction_findings(corrections[turned], " by sequence")),
+            *corrected,
         ),
         severity="problem" if means[worst] > LARGE_GAP else "fine",
         meaning=metric("logprob_gap").meaning,
         next_step=_advice(means[worst]),
         command=inputs.command("rank", "--step", str(worst)),
-        tables=tabulate(f"mean gap = {metric('logprob_gap').formula}{_CORRECTED if least else ''}", columns, gaps),
+        tables=tabulate(caption, columns, gaps),
     )
 
 
@@ -267,6 +248,7 @@ def agreement_as_logged(run: Run) -> ReportSection | None:
 
 
 _SEVERITIES: dict[str, Severity] = {"mismatch": "problem", "match": "fine", "cannot": "unknown"}
+_KINDS: dict[str, SeriesKind] = {"logged": "logged", "recomputed": "recomputed"}
 _REMEDIES = {
     "inferred from": "log exact token ids, or give them with --completion-ids",
     "--run-config": "give the trainer's arguments with --run-config",
@@ -291,6 +273,8 @@ def replay_section(inputs: ReportInputs) -> ReportSection:
 def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
     """The same of steps that were replayed already; ``command`` looks closer."""
     names = ("reward", "advantage", "frac_reward_zero_std", "grad_norm")
+    steps = [step.step for step in report.steps]
+    norms = {name: [getattr(step, name).get("grad_norm") for step in report.steps] for name in _KINDS}
     return ReportSection(
         name="replay",
         findings=(" ".join(report.findings),)
@@ -300,7 +284,9 @@ def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
         meaning=metric("replay_grad_norm_error").meaning,
         next_step=_replay_next(report),
         command="" if report.verdict == "cannot" else command,
-        charts=_replay_charts(report),
+        charts=()
+        if all(norm is None for norm in norms["logged"])
+        else lines_over(steps, "Gradient norm", norms, y_label="grad_norm", kinds=_KINDS),
         tables=(
             *tabulate(
                 f"Verdicts by step; grad_norm matches within a relative error of {report.tolerance:g}",
@@ -324,24 +310,11 @@ def _replay_next(report: ReplayReport) -> str:
     if report.verdict == "match" and all(step.verdict != "cannot" for step in report.steps):
         return "Nothing to do: weights, tokens and loss are the trainer's own, so the gradient sections stand on them."
     wanted = "mismatch" if report.verdict == "mismatch" else "cannot"
-    causes = [
-        quantity.cause
-        for step in report.steps
-        for quantity in step.quantities
-        if quantity.verdict == wanted and quantity.cause
-    ]
+    quantities = (quantity for step in report.steps for quantity in step.quantities)
+    causes = [quantity.cause for quantity in quantities if quantity.verdict == wanted and quantity.cause]
     remedies = [remedy for words, remedy in _REMEDIES.items() if any(words in cause for cause in causes)]
     advice = f"{'; '.join(remedies)}." if remedies else "Read the cause of the first such step below."
     return f"{advice[:1].upper()}{advice[1:]}"
-
-
-def _replay_charts(report: ReplayReport) -> tuple[Chart, ...]:
-    norms = {name: [getattr(step, name).get("grad_norm") for step in report.steps] for name in ("logged", "recomputed")}
-    if all(value is None for value in norms["logged"]):
-        return ()
-    steps = [step.step for step in report.steps]
-    kinds: dict[str, SeriesKind] = {"logged": "logged", "recomputed": "recomputed"}
-    return lines_over(steps, "Gradient norm", norms, y_label="grad_norm", kinds=kinds)
 
 
 def _causes(report: ReplayReport) -> tuple[ReportTable, ...]:

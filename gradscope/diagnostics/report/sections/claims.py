@@ -7,7 +7,6 @@ states are left to `gradscope claims`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -19,16 +18,30 @@ from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
 from gradscope.render.views.view import Column, tabulate
 from gradscope.results.report import ReportSection
-from gradscope.results.verdicts import ClaimRow, ClaimsReport
-
-_ANOTHER_SEED = "Repeat the run with another seed: a verdict is about this run alone."
+from gradscope.results.verdicts import ClaimsReport
 
 
 def claims_section(inputs: ReportInputs) -> ReportSection:
     """A row a claim: the number, what it is held against, and the verdict."""
-    report = claims_of(_evidence(inputs))
+    run, steps = inputs.run, tuple(gram.step for gram in inputs.grams)
+    measured = (
+        MeasuredStep(step=step, groups=run.groups_at(step), weights=run.weights_before(step), gram=gram, reason=None)
+        for step, gram in zip(steps, inputs.grams, strict=True)
+    )
+    evidence = Evidence(
+        run=run,
+        steps=steps,
+        no_gradients=inputs.no_grams.reason.rstrip("."),
+        at_hand=AtHand(
+            degeneracy=None if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy,
+            steps=tuple(measured),
+            held_out=None if isinstance(inputs.passk, Unavailable) else inputs.passk,
+            tokens=inputs.parts.weighed or None,
+        ),
+    )
+    report = claims_of(evidence)
     files = {samples.source.path: copy_of(samples.source.path) for samples in inputs.samples}
-    outside_run = [name for name, file in files.items() if inputs.run.path not in (file, *file.parents)]
+    outside_run = [name for name, file in files.items() if run.path not in (file, *file.parents)]
     samples = [word for name in outside_run for word in ("--samples", name)]  # those of the run itself are found anyway
     answer = claims_answer(report, inputs.command("claims", *samples))
     more = (
@@ -41,6 +54,11 @@ def claims_section(inputs: ReportInputs) -> ReportSection:
 
 def claims_answer(report: ClaimsReport, command: str = "") -> ReportSection:
     """The same of claims that were judged already; ``command`` looks closer."""
+    next_step = "Repeat the run with another seed: a verdict is about this run alone."
+    if unsettled := Counter(row.settle for row in report.claims if row.verdict == "cannot_tell"):
+        (settle, number), *remaining = unsettled.most_common()
+        rest = " The command says what would settle the others." if remaining else ""
+        next_step = f"What would settle {number} of the {unsettled.total()} that cannot be told: {settle}{rest}"
     steps = f"gradients of steps {', '.join(map(str, report.steps))}" if report.steps else "no gradient was recomputed"
     return ReportSection(
         name="claims",
@@ -48,7 +66,7 @@ def claims_answer(report: ClaimsReport, command: str = "") -> ReportSection:
         severity="fine" if any(claim.verdict != "cannot_tell" for claim in report.claims) else "unknown",
         meaning="A claim is supported or contradicted where the whole 95 % interval says so. It was made about other "
         "models and tasks, and may hold there where it does not here.",
-        next_step=_next_step(report.claims),
+        next_step=next_step,
         command=command,
         tables=tabulate(
             f"Claims; {steps}. Beside each number: what chance gives, or what the claim compares it with",
@@ -62,34 +80,3 @@ def claims_answer(report: ClaimsReport, command: str = "") -> ReportSection:
             report.claims,
         ),
     )
-
-
-def _evidence(inputs: ReportInputs) -> Evidence:
-    run = inputs.run
-    steps = tuple(gram.step for gram in inputs.grams)
-    measured = (
-        MeasuredStep(step=step, groups=run.groups_at(step), weights=run.weights_before(step), gram=gram, reason=None)
-        for step, gram in zip(steps, inputs.grams, strict=True)
-    )
-    return Evidence(
-        run=run,
-        steps=steps,
-        no_gradients=inputs.no_grams.reason.rstrip("."),
-        at_hand=AtHand(
-            degeneracy=None if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy,
-            steps=tuple(measured),
-            held_out=None if isinstance(inputs.passk, Unavailable) else inputs.passk,
-            tokens=inputs.parts.weighed or None,
-        ),
-    )
-
-
-def _next_step(rows: Sequence[ClaimRow]) -> str:
-    """What would settle most of the claims that cannot be told."""
-    unsettled = Counter(row.settle for row in rows if row.verdict == "cannot_tell")
-    if not unsettled:
-        return _ANOTHER_SEED
-    (settle, number), *remaining = unsettled.most_common()
-    total = unsettled.total()
-    rest = " The command says what would settle the others." if remaining else ""
-    return f"What would settle {number} of the {total} that cannot be told: {settle}{rest}"

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.lengths import Ends, Lengths, RunLengths
 from gradscope.diagnostics.report.sections.inputs import (
+    Ends,
     ReportInputs,
+    RunLengths,
     along_line,
     missing_part,
     missing_section,
@@ -29,7 +30,7 @@ from gradscope.metrics.outcomes.reward_shares import correlation_within, within_
 from gradscope.metrics.uncertainty.steps import level_change
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
 from gradscope.results import logged as results
-from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, Severity
+from gradscope.results.report import Cell, ReportSection, ReportTable, Severity
 from gradscope.results.tokens import EntropyChange
 from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.say import interval, number, percent, with_interval
@@ -47,42 +48,39 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
     entropy = inputs.logged.entropy
     if entropy.overall is None:
         return missing_part("entropy", entropy)
+    mean, first, last = entropy.overall.mean, entropy.by_step[0], entropy.by_step[-1]
     trend = entropy.trend or Estimate.undefined_because("it was not computed")
     change = level_change({row.step or 0: row.mean.value for row in entropy.by_step if row.mean.value is not None})
-    is_small = abs(trend.value or 0.0) < _HALVED * abs(entropy.overall.mean.value or 0.0)
+    is_small = abs(trend.value or 0.0) < _HALVED * abs(mean.value or 0.0)
     moves = change.side if change else 0 if is_small else trend.side_of_zero
-    severity, advice = _entropy_verdict(entropy.overall, moves)
-    steps, means = [row.step or 0 for row in entropy.by_step], {"entropy": [row.mean.value for row in entropy.by_step]}
+    if mean.value is None:
+        level = f"The entropy of the log is not a number: {mean.undefined}."
+    else:
+        text, origin = with_interval(mean, ".3g"), "each token has its own"
+        if entropy.origin != "tokens":  # the interval of a mean over steps says little where they go somewhere
+            text, origin = number(mean.value, ".3g"), f"the trainer's own metric {entropy.origin}"
+        steps = [f"{with_interval(row.mean, '.3g')} at step {row.step}" for row in (first, last)]
+        ends = "" if first is last else f", {' and '.join(steps)}"
+        level = f"Entropy is {text} nats a token{ends} ({origin})."
     return ReportSection(
         name="entropy",
         findings=(
             *([late_sentence("The entropy", change)] if change else []),
-            _level(entropy, entropy.overall),
-            *(() if change else along_line("it", trend, (entropy.by_step[0].step, entropy.by_step[-1].step), "+.3g")),
+            level,
+            *(() if change else along_line("it", trend, (first.step, last.step), "+.3g")),
             *entropy_findings(inputs.parts.entropy),
         ),
-        severity=severity,
+        severity="problem" if mean.value is None else "look" if moves else "fine",
         meaning=metric("entropy.mean").meaning,
-        next_step=advice,
-        charts=lines_over(steps, "Entropy of the policy", means, y_label="nats a token"),
+        next_step=_ENTROPY_ADVICE[moves],
+        charts=lines_over(
+            [row.step or 0 for row in entropy.by_step],
+            "Entropy of the policy",
+            {"entropy": [row.mean.value for row in entropy.by_step]},
+            y_label="nats a token",
+        ),
         tables=_predicted(inputs.parts.entropy),
     )
-
-
-def _level(entropy: results.PolicyEntropy, overall: results.EntropyNumbers) -> str:
-    if overall.mean.value is None:
-        return f"The entropy of the log is not a number: {overall.mean.undefined}."
-    first, last = entropy.by_step[0], entropy.by_step[-1]
-    if entropy.origin == "tokens":
-        text, where = with_interval(overall.mean, ".3g"), "each token has its own"
-    else:  # the interval of a mean over steps says little where they go somewhere
-        text, where = number(overall.mean.value, ".3g"), f"the trainer's own metric {entropy.origin}"
-    ends = "" if first is last else f", {_at(first)} and {_at(last)}"
-    return f"Entropy is {text} nats a token{ends} ({where})."
-
-
-def _at(row: results.EntropyNumbers) -> str:
-    return f"{with_interval(row.mean, '.3g')} at step {row.step}"
 
 
 _ENTROPY_ADVICE = {
@@ -93,11 +91,6 @@ _ENTROPY_ADVICE = {
     "reasoning all raise it.",
 }
 """The side to which the entropy surely moves by half -> what to do."""
-
-
-def _entropy_verdict(overall: results.EntropyNumbers, moves: int) -> tuple[Severity, str]:
-    severity: Severity = "problem" if overall.mean.value is None else "look" if moves else "fine"
-    return severity, _ENTROPY_ADVICE[moves]
 
 
 def _predicted(changes: Sequence[EntropyChange]) -> tuple[ReportTable, ...]:
@@ -126,20 +119,23 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
     staleness = inputs.logged.staleness
     if staleness.overall is None:
         return missing_part("staleness", staleness)
-    overall, steps = staleness.overall, [row.step or 0 for row in staleness.by_step]
-    lags = {
-        "mean": [row.mean_lag.value for row in staleness.by_step],
-        "largest": [row.max_lag.value for row in staleness.by_step],
-    }
-    with_gaps = any(row.logprob_gap.is_defined for row in staleness.by_lag)
+    overall, num_gaps = staleness.overall, sum(row.logprob_gap.is_defined for row in staleness.by_lag)
     columns = [
         Column("updates behind", "lag", "count"),
         Column("rollouts", "num_rollouts", "count"),
         Column("share", "share", "share"),
+        *([Column("mean gap", "logprob_gap", "norm")] if num_gaps else []),
     ]
-    if with_gaps:
-        columns.append(Column("mean gap", "logprob_gap", "norm"))
-    caption = "Rollouts by lag" + f"; mean gap = {metric('logprob_gap').formula}" * with_gaps
+    caption = "Rollouts by lag" + (f"; mean gap = {metric('logprob_gap').formula}" if num_gaps else "")
+    if overall.max_lag.value == 0:
+        advice = "Nothing to do: rollouts were started with the weights that were updated."
+    elif num_gaps > 1:
+        advice = (
+            "Where the gap grows with the lag, bound the staleness (max_off_policy_steps in prime-rl) or correct with "
+            "importance sampling; where it does not, the lag is harmless."
+        )
+    else:
+        advice = "Log the log-probabilities of sampler and trainer as well: they tell whether the lag does harm."
     return ReportSection(
         name="staleness",
         findings=(
@@ -150,21 +146,18 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
         ),
         severity="look" if (overall.mean_lag.value or 0.0) > _FRESH else "fine",
         meaning=metric("staleness.mean_lag").meaning,
-        next_step=_staleness_advice(staleness, overall),
-        charts=lines_over(steps, "Updates behind", lags, y_label="updates behind"),
+        next_step=advice,
+        charts=lines_over(
+            [row.step or 0 for row in staleness.by_step],
+            "Updates behind",
+            {
+                "mean": [row.mean_lag.value for row in staleness.by_step],
+                "largest": [row.max_lag.value for row in staleness.by_step],
+            },
+            y_label="updates behind",
+        ),
         tables=tabulate(caption, columns, staleness.by_lag),
     )
-
-
-def _staleness_advice(staleness: results.Staleness, overall: results.StalenessNumbers) -> str:
-    if overall.max_lag.value == 0:
-        return "Nothing to do: rollouts were started with the weights that were updated."
-    if sum(row.logprob_gap.is_defined for row in staleness.by_lag) > 1:
-        return (
-            "Where the gap grows with the lag, bound the staleness (max_off_policy_steps in prime-rl) or correct with "
-            "importance sampling; where it does not, the lag is harmless."
-        )
-    return "Log the log-probabilities of sampler and trainer as well: they tell whether the lag does harm."
 
 
 _MANY = 0.1  # truncated completions from which on the limit decides much of the reward
@@ -176,27 +169,45 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
     generation = inputs.logged.generation
     if generation.overall is None:
         return missing_part("generation", generation)
-    at_end = _cut_at_end(generation)
-    severity, advice = _generation_verdict(generation.overall, at_end)
+    overall = generation.overall
+    shares = [row.frac_truncated.value for row in generation.by_step if row.frac_truncated.value is not None]
+    fifth = len(shares) // 5
+    late = fmean(shares[-fifth:]) if fifth > 1 else 0.0
+    at_end = late if late >= 2 * fmean(shares or [0.0]) else 0.0  # where the mean of all steps hides that it rises
+    severity: Severity = "fine" if overall.frac_truncated.is_defined or overall.seconds.is_defined else "unknown"
+    advice = "Nothing to do."
+    if max(overall.frac_truncated.value or 0.0, at_end) > _MANY:
+        severity = "look"
+        advice = "Raise the length limit, or mask truncated completions, and see whether the reward follows."
+    elif (overall.slowest_over_mean.value or 0.0) > _SLOW:
+        severity = "look" if severity == "fine" else severity
+        advice = "Let generation run ahead of training, or cut the longest completions: steps wait for a few of them."
     return ReportSection(
         name="generation",
-        findings=tuple(_findings(generation.overall, at_end)),
+        findings=tuple(_findings(overall, at_end)),
         severity=severity,
         meaning=metric("generation.frac_truncated").meaning,
         next_step=advice,
-        charts=tuple(_generation_charts(generation)),
+        charts=tuple(
+            chart
+            for title, name, y_label, y_range in (
+                ("Completions that were cut off", "frac_truncated", "share of completions", (0.0, 1.0)),
+                ("Time to generate a completion", "seconds", "seconds", None),
+            )
+            if any(getattr(row, name).is_defined for row in generation.by_step)
+            for chart in lines_over(
+                [row.step or 0 for row in generation.by_step],
+                title,
+                {y_label: [getattr(row, name).value for row in generation.by_step]},
+                y_label=y_label,
+                y_range=y_range,
+            )
+        ),
     )
 
 
-def _cut_at_end(generation: results.Generation) -> float | None:
-    """The share that is cut off in the last fifth of steps, where it is twice that of all; None where it is not."""
-    shares = [row.frac_truncated.value for row in generation.by_step if row.frac_truncated.value is not None]
-    size = len(shares) // 5
-    late = fmean(shares[-size:]) if size > 1 else 0.0
-    return late if late >= 2 * fmean(shares or [0.0]) else None
-
-
-def _findings(overall: results.GenerationNumbers, at_end: float | None) -> Iterator[str]:
+def _findings(overall: results.GenerationNumbers, at_end: float) -> Iterator[str]:
+    """What was cut off, ``at_end`` in the last fifth of steps where that is much more, and how long it took."""
     if overall.frac_truncated.value == 0:
         yield "No completion was cut off at the length limit."
     elif overall.frac_truncated.value is not None and at_end:  # the interval of a mean that goes somewhere says little
@@ -211,27 +222,6 @@ def _findings(overall: results.GenerationNumbers, at_end: float | None) -> Itera
         if slowest.is_defined:
             waits = f"; the slowest of a step takes {with_interval(slowest, '.1f')} times its mean"
         yield f"A completion takes {with_interval(overall.seconds, '.3g')} seconds to generate{waits}."
-
-
-def _generation_verdict(overall: results.GenerationNumbers, at_end: float | None) -> tuple[Severity, str]:
-    if max(overall.frac_truncated.value or 0.0, at_end or 0.0) > _MANY:
-        return "look", "Raise the length limit, or mask truncated completions, and see whether the reward follows."
-    is_known = overall.frac_truncated.is_defined or overall.seconds.is_defined
-    if (overall.slowest_over_mean.value or 0.0) > _SLOW:
-        advice = "Let generation run ahead of training, or cut the longest completions: steps wait for a few of them."
-        return ("look" if is_known else "unknown"), advice
-    return ("fine" if is_known else "unknown"), "Nothing to do."
-
-
-def _generation_charts(generation: results.Generation) -> Iterator[Chart]:
-    for title, field, y_label, y_range in (
-        ("Completions that were cut off", "frac_truncated", "share of completions", (0.0, 1.0)),
-        ("Time to generate a completion", "seconds", "seconds", None),
-    ):
-        values = [getattr(row, field).value for row in generation.by_step]
-        if any(value is not None for value in values):
-            steps = [row.step or 0 for row in generation.by_step]
-            yield from lines_over(steps, title, {y_label: values}, y_label=y_label, y_range=y_range)
 
 
 _STAYED = "These are parts of a log that was reduced to its rewards; its completions stayed behind."
@@ -254,29 +244,33 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     direction = 0 if abs(correlation.value or 0.0) < _SMALL else correlation.side_of_zero
     apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
-    empty = _emptiness(inputs.lengths)
+    num_texts, num_empty = inputs.lengths.num_texts, inputs.lengths.num_empty
+    frac_empty = num_empty / (num_texts + num_empty) if num_texts else 0.0
+    is_empty = frac_empty > _FEW_EMPTY
+    if is_empty:
+        advice = _EMPTY
+    elif change and not direction:
+        advice = _LONGER
+    elif correlation.is_defined:
+        advice = _LENGTH_ADVICE[direction]
+    else:
+        advice = "Nothing to do while one of the two never differs."
     return ReportSection(
         name="length",
         findings=(
-            *([empty] if empty else []),
+            *([f"{percent(frac_empty)} of completions are empty."] if is_empty else []),
             *([late_sentence(f"The mean length in {lengths.unit}", change)] if change else []),
             _correlation(correlation, direction, lengths.unit),
             _truncation(inputs.lengths.ends),
             _mean(lengths),
         ),
-        severity="look" if empty or change or direction else "fine" if correlation.is_defined else "unknown",
+        severity="look" if is_empty or change or direction else "fine" if correlation.is_defined else "unknown",
         meaning=metric("length_correlation").meaning,
-        next_step=_EMPTY
-        if empty
-        else _LONGER
-        if change and not direction
-        else _LENGTH_ADVICE[direction]
-        if correlation.is_defined
-        else "Nothing to do while one of the two never differs.",
+        next_step=advice,
         charts=lines_over(
             steps,
             f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
-            {name: _mean_by_step(lengths.steps, apart, part) for name, part in weights.items()},
+            {name: _mean_by_step(of_step, apart, part) for name, part in weights.items()},
             y_label=f"{lengths.unit} beside the group's mean",
         ),
         tables=_quarters(lengths, inputs),
@@ -286,8 +280,6 @@ def length_section(inputs: ReportInputs) -> ReportSection:
 _FEW_EMPTY = 0.02  # of the completions: what a sampler gives up on
 _EMPTY = "Look at what failed there: the sampler, a tool or environment, or the parser that cut the completion."
 _LONGER = "Read completions from both ends of the run: do they reason, repeat themselves, or run into the limit?"
-
-
 _LENGTH_ADVICE = {
     -1: "Check that right answers are not cut off: a higher max_completion_length, or masking truncated completions, "
     "tells a short habit from a length limit.",
@@ -301,44 +293,31 @@ _LENGTH_ADVICE = {
 def _correlation(correlation: Estimate, direction: int, unit: str) -> str:
     if correlation.value is None:
         return f"Whether length goes with the reward is undefined: {correlation.undefined}."
-    text = f"Within groups, length in {unit} and reward correlate at {correlation.value:+.2f}"
-    if correlation.interval is None:
-        return f"{text}."
-    conclusions = {
-        1: "longer completions are rewarded more",
-        -1: "longer completions are rewarded less",
-        0: "too little to matter" if correlation.side_of_zero else "no direction is certain",
-    }
-    return f"{text}{interval(correlation, '+.2f')}: {conclusions[direction]}."
-
-
-def _emptiness(lengths: Lengths) -> str:
-    """That completions are empty, where that is more than a few of those that were logged."""
-    share = lengths.num_empty / (lengths.num_texts + lengths.num_empty) if lengths.num_texts else 0.0
-    return f"{percent(share)} of completions are empty." if share > _FEW_EMPTY else ""
+    conclusion = ""
+    if correlation.interval is not None:
+        uncertain = "too little to matter" if correlation.side_of_zero else "no direction is certain"
+        rewarded = {1: "longer completions are rewarded more", -1: "longer completions are rewarded less"}
+        conclusion = f"{interval(correlation, '+.2f')}: {rewarded.get(direction, uncertain)}"
+    return f"Within groups, length in {unit} and reward correlate at {correlation.value:+.2f}{conclusion}."
 
 
 def _truncation(ends: Ends) -> str:
-    if ends.num_judged:
-        text = f"{ends.num_cut:,} of {ends.num_judged:,} completions were cut off at the length limit"
-        mass = ends.frac_advantage
-        return f"{text}." if mass is None else f"{text}; they hold {percent(mass)} of the summed absolute advantages."
-    return "Which completions were cut off is not in the log."
+    if not ends.num_judged:
+        return "Which completions were cut off is not in the log."
+    mass = ends.frac_advantage
+    held = "" if mass is None else f"; they hold {percent(mass)} of the summed absolute advantages"
+    return f"{ends.num_cut:,} of {ends.num_judged:,} completions were cut off at the length limit{held}."
 
 
 def _mean(lengths: RunLengths) -> str:
-    first, last = int(lengths.steps.min()), int(lengths.steps.max())
-    means = [float(np.mean(lengths.values[lengths.steps == step])) for step in (first, last)]
-    if first == last:
-        return f"Completions have {means[0]:.1f} {lengths.unit} on average."
-    return (
-        f"Completions have {means[0]:.1f} {lengths.unit} on average at step {first} and {means[1]:.1f} at step {last}."
-    )
+    steps = sorted({int(lengths.steps.min()), int(lengths.steps.max())})
+    first, *last = [float(np.mean(lengths.values[lengths.steps == step])) for step in steps]
+    ends = f" at step {steps[0]} and {last[0]:.1f} at step {steps[1]}" if last else ""
+    return f"Completions have {first:.1f} {lengths.unit} on average{ends}."
 
 
-def _mean_by_step(steps: NDArray[np.int64], apart: Array, weights: Array) -> list[float | None]:
+def _mean_by_step(of_step: NDArray[np.int64], apart: Array, weights: Array) -> list[float | None]:
     """Mean of the lengths of each step by these weights; None where all weights are zero."""
-    of_step = np.unique(steps, return_inverse=True)[1]
     sums, totals = (np.bincount(of_step, values).tolist() for values in (apart * weights, weights))
     return [part / total if total > 0 else None for part, total in zip(sums, totals, strict=True)]
 

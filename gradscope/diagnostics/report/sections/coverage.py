@@ -7,9 +7,16 @@ from gradscope.diagnostics.passk.measure import Samples
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.render.views.view import Column, table_of_cells, tabulate
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
-from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Chart, ReportSection, Series, Severity
 
 MAX_PROBLEMS = 25  # problems listed by name; the finding counts all of them
+_PAIRED = (
+    Column("k", "k", "count"),
+    Column("difference", "difference", "gap"),
+    Column("first ahead", "first_wins", "count"),
+    Column("second ahead", "second_wins", "count"),
+    Column("ties", "ties", "count"),
+)
 
 
 def coverage_section(inputs: ReportInputs) -> ReportSection:
@@ -24,11 +31,28 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
     """The same for an existing estimate; only the samples themselves show which problems were lost."""
     comparison, lost = report.comparison, _lost(samples)
     of_problems: tuple[str, ...] = ()
+    tables = tabulate(
+        f"pass@k = {metric('pass_at_k').formula}; pass^k = {metric('pass_hat_k').formula}",
+        (
+            Column("samples", lambda row: row[0].name),
+            Column("k", lambda row: row[1].k, "count"),
+            Column("pass@k", lambda row: row[1].pass_at_k, "share"),
+            Column("pass^k", lambda row: row[1].pass_hat_k, "share"),
+        ),
+        [(table, row) for table in report.tables for row in table.rows],
+    )
+    if comparison is not None:
+        tables += tabulate(f"{comparison.second} minus {comparison.first}, paired by prompt", _PAIRED, comparison.rows)
     if comparison is not None and samples:
         of_problems = (
             f"Of {comparison.num_prompts} prompts the samples of {comparison.first} alone solved {len(lost)}, those of "
             f"{comparison.second} alone {comparison.solved.second_only}.",
         )
+    if lost:
+        shown = f", the first {MAX_PROBLEMS}" if len(lost) > MAX_PROBLEMS else ""
+        caption = f"Problems that are no longer solved ({len(lost)}{shown}); correct samples before and after"
+        titles = ("problem", samples[0].name, samples[1].name)
+        tables += table_of_cells(caption, [(title, "text") for title in titles], lost[:MAX_PROBLEMS])
     severity, advice = _verdict(comparison)
     return ReportSection(
         name="coverage",
@@ -37,20 +61,7 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
         meaning=metric("pass_at_k").meaning,
         next_step=advice,
         charts=(_chart(report),),
-        tables=(
-            *tabulate(
-                f"pass@k = {metric('pass_at_k').formula}; pass^k = {metric('pass_hat_k').formula}",
-                (
-                    Column("samples", lambda row: row[0].name),
-                    Column("k", lambda row: row[1].k, "count"),
-                    Column("pass@k", lambda row: row[1].pass_at_k, "share"),
-                    Column("pass^k", lambda row: row[1].pass_hat_k, "share"),
-                ),
-                [(table, row) for table in report.tables for row in table.rows],
-            ),
-            *_differences(comparison),
-            *_problems(samples, lost),
-        ),
+        tables=tables,
     )
 
 
@@ -86,39 +97,14 @@ def _verdict(comparison: PassAtKComparison | None) -> tuple[Severity, str]:
 
 
 def _chart(report: PassAtKReport) -> Chart:
-    budgets = sorted({row.k for table in report.tables for row in table.rows})
-    series = []
-    for table in report.tables:
-        values = {row.k: row.pass_at_k.value for row in table.rows}
-        series.append(Series(name=table.name, values=tuple(values.get(k) for k in budgets)))
+    budgets = tuple(sorted({row.k for table in report.tables for row in table.rows}))
+    curves = [(table.name, {row.k: row.pass_at_k.value for row in table.rows}) for table in report.tables]
     return Chart(
         title="pass@k",
         kind="lines",
-        places=tuple(budgets),
-        series=tuple(series),
+        places=budgets,
+        series=tuple(Series(name=name, values=tuple(map(values.get, budgets))) for name, values in curves),
         x_label="k",
         y_label="share of prompts solved",
         y_range=(0.0, 1.0),
     )
-
-
-def _differences(comparison: PassAtKComparison | None) -> tuple[ReportTable, ...]:
-    if comparison is None:
-        return ()
-    columns = (
-        Column("k", "k", "count"),
-        Column("difference", "difference", "gap"),
-        Column("first ahead", "first_wins", "count"),
-        Column("second ahead", "second_wins", "count"),
-        Column("ties", "ties", "count"),
-    )
-    return tabulate(f"{comparison.second} minus {comparison.first}, paired by prompt", columns, comparison.rows)
-
-
-def _problems(samples: tuple[Samples, ...], lost: list[tuple[str, str, str]]) -> tuple[ReportTable, ...]:
-    if not lost:
-        return ()
-    shown = f", the first {MAX_PROBLEMS}" if len(lost) > MAX_PROBLEMS else ""
-    caption = f"Problems that are no longer solved ({len(lost)}{shown}); correct samples before and after"
-    titles = ("problem", samples[0].name, samples[1].name)
-    return table_of_cells(caption, [(title, "text") for title in titles], lost[:MAX_PROBLEMS])

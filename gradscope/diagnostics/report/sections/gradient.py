@@ -28,7 +28,7 @@ from gradscope.metrics.gram import geometry
 from gradscope.render.views.rank import null_rank, num_live
 from gradscope.render.views.view import Column, entry, lines_over, named_bars, table_of_cells, tabulate
 from gradscope.results.rank import RankCurvePoint
-from gradscope.results.report import Cell, Chart, ColumnStyle, ReportSection, ReportTable, Severity
+from gradscope.results.report import Cell, ColumnStyle, ReportSection, ReportTable, Severity
 from gradscope.rollouts.run import Run
 from gradscope.say import counted, percent
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _NULLS = {"gaussian": "unrelated rows", "unweighted": "scores alone", "shuffled": "dealt anew"}
 """What a rank is read against, as tables and charts call it."""
+_DRAWN_NULLS = ("gaussian", "unweighted")
 _FEW = 0.5  # half of what unrelated rows span: from there on twice the rollouts of a prompt would add few directions
 
 
@@ -52,16 +53,26 @@ def rank_section(inputs: ReportInputs) -> ReportSection:
 
 def directions_answer(points: Sequence[RankCurvePoint], command: str = "") -> ReportSection:
     """The same of ranks that were computed already, at least one and all defined; ``command`` looks closer."""
-    last = points[-1]
-    severity, advice = _verdict(last)
+    severity, advice = _verdict(points[-1])
+    size = max(point.group_size for point in points)
+    drawn = [point for point in points if point.group_size == size]
+    nulls = {_NULLS[name]: [point.nulls[name].effective_rank.value for point in drawn] for name in _DRAWN_NULLS}
     return ReportSection(
         name="rank",
-        findings=(rank_verdict(points), *time_findings(points), *sharing_findings(last)),
+        findings=(rank_verdict(points), *time_findings(points), *sharing_findings(points[-1])),
         severity=severity,
         meaning=metric("effective_rank").meaning,
         next_step=advice,
         command=command,
-        charts=_charts(points),
+        charts=lines_over(
+            [point.step for point in drawn],
+            f"Effective rank of a group's gradient, of at most {size}",
+            {"as trained": [point.effective_rank.value for point in drawn]}
+            | nulls
+            | {"ceiling": [float(size)] * len(drawn)},
+            y_label="directions",
+            y_range=(0.0, float(size)),
+        ),
         tables=tabulate(
             "Mean over the live groups of a step; intervals resample groups. "
             f"rank = {metric('effective_rank').formula}. Unrelated rows: as many random rows of the same norms; "
@@ -103,22 +114,11 @@ def _verdict(point: RankCurvePoint) -> tuple[Severity, str]:
     return severity, "Nothing to do: the rollouts of a group do not all pull nearly the same way."
 
 
-def _charts(points: Sequence[RankCurvePoint]) -> tuple[Chart, ...]:
-    """The course of the largest groups."""
-    size = max(point.group_size for point in points)
-    drawn = [point for point in points if point.group_size == size]
-    ranks: dict[str, list[float | None]] = {"as trained": [point.effective_rank.value for point in drawn]}
-    for name in ("gaussian", "unweighted"):
-        ranks[_NULLS[name]] = [point.nulls[name].effective_rank.value for point in drawn]
-    ranks["ceiling"] = [float(size)] * len(drawn)
-    title = f"Effective rank of a group's gradient, of at most {size}"
-    return lines_over([point.step for point in drawn], title, ranks, y_label="directions", y_range=(0.0, float(size)))
-
-
 Array = NDArray[np.float64]
 
 NUM_TOP = 10  # rollouts shown with their text
-
+_UNREWARDED = Estimate.undefined_because("a reward is missing")
+_NO_COSINE = Estimate.undefined_because("its gradient is zero")
 _LARGE_SHARE = 0.25  # one rollout with a quarter of a step's gradient decides its direction about as much as all others
 
 
@@ -126,19 +126,35 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
     """Shares of the gradient: a row a step, and the rollouts with the largest part of the largest gradient."""
     if not inputs.live:
         return missing_section("contributions", inputs.no_grams)
-    largest = next(pair for pair in inputs.live if pair[0].step == inputs.largest_step)
-    share = float(np.max(np.abs(geometry.projection_shares(largest[1]))))
-    text = "Read the rollouts below: is this what the reward should teach?"
+    gram, matrix = next(pair for pair in inputs.live if pair[0].step == inputs.largest_step)
+    shares = geometry.projection_shares(matrix)
+    held, survives = geometry.top_share(matrix).value or 0.0, geometry.cancellation(matrix).value or 0.0
+    order = np.argsort(-np.abs(shares), kind="stable")
+    top, largest = int(np.argmax(shares)), float(np.abs(shares).max())
+    if largest < _LARGE_SHARE:
+        advice = f"No single one carries more than {percent(largest)} of the gradient."
+    else:
+        advice = f"One carries {percent(largest)}: clipping the norm (max_grad_norm) or a larger batch evens it out."
     return ReportSection(
         name="contributions",
-        findings=_findings(*largest),
-        severity="look" if share >= _LARGE_SHARE else "fine",
+        findings=(
+            f"At step {gram.step}, the largest gradient recomputed, the top tenth of {len(shares)} rollouts holds "
+            f"{percent(held)} of the summed gradient norms, and {percent(survives)} of that sum survives in the step's "
+            "gradient.",
+            f"The largest single part is sample {gram.samples[top]} of group {gram.group_ids[top]}: "
+            f"{percent(shares[top])} of the gradient along its own direction; {(shares < 0).sum()} rollouts pull "
+            "against it.",
+        ),
+        severity="look" if largest >= _LARGE_SHARE else "fine",
         meaning=f"{metric('projection_share').meaning} Cancellation is {metric('cancellation').meaning}",
-        next_step=f"{text} No single one carries more than {percent(share)} of the gradient."
-        if share < _LARGE_SHARE
-        else f"{text} One carries {percent(share)}: clipping the norm (max_grad_norm) or a larger batch evens it out.",
-        command=inputs.command("rank", "--step", str(largest[0].step)),
-        charts=_bars(*largest),
+        next_step=f"Read the rollouts below: is this what the reward should teach? {advice}",
+        command=inputs.command("rank", "--step", str(gram.step)),
+        charts=named_bars(
+            f"Parts of the gradient of step {gram.step}, the 20 largest rollouts",
+            "share",
+            {f"{gram.group_ids[index]} #{gram.samples[index]}": float(shares[index]) for index in order[:20]},
+            x_label="share along the gradient",
+        ),
         tables=(
             *tabulate(
                 f"Each recomputed step. top tenth = {metric('top_share').formula}; "
@@ -153,68 +169,32 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
                 ),
                 inputs.live,
             ),
-            *_by_group(*largest),
-            *_top(inputs.run, *largest),
+            *_by_group(gram, matrix, shares),
+            *_top(inputs.run, gram, matrix, shares, order[:NUM_TOP]),
         ),
     )
 
 
-def _findings(gram: StepGram, matrix: Array) -> tuple[str, ...]:
-    shares, held = geometry.projection_shares(matrix), geometry.top_share(matrix)
-    survives = geometry.cancellation(matrix)
-    top = int(np.argmax(shares))
-    against = int((shares < 0).sum())
-    first = (
-        f"At step {gram.step}, the largest gradient recomputed, the top tenth of {len(shares)} rollouts holds "
-        f"{percent(held.value or 0.0)} of the summed gradient norms, and {percent(survives.value or 0.0)} of that sum "
-        "survives in the step's gradient."
-    )
-    second = (
-        f"The largest single part is sample {gram.samples[top]} of group {gram.group_ids[top]}: {percent(shares[top])} "
-        f"of the gradient along its own direction; {against} rollouts pull against it."
-    )
-    return first, second
-
-
-def _bars(gram: StepGram, matrix: Array) -> tuple[Chart, ...]:
-    shares = geometry.projection_shares(matrix)
-    order = np.argsort(-np.abs(shares), kind="stable")[:20]
-    bars = {f"{gram.group_ids[index]} #{gram.samples[index]}": float(shares[index]) for index in order}
-    title = f"Parts of the gradient of step {gram.step}, the 20 largest rollouts"
-    return named_bars(title, "share", bars, x_label="share along the gradient")
-
-
-def _by_group(gram: StepGram, matrix: Array) -> tuple[ReportTable, ...]:
+def _by_group(gram: StepGram, matrix: Array, shares: Array) -> tuple[ReportTable, ...]:
     """Share and inner cancellation of each live group of one step."""
-    ids, shares = np.array(gram.group_ids), geometry.projection_shares(matrix)
-    rows: list[tuple[Cell, ...]] = []
+    ids = np.array(gram.group_ids)
+    rows: list[tuple[float, tuple[Cell, ...]]] = []
     for group_id in dict.fromkeys(gram.group_ids):
         index = np.flatnonzero(ids == group_id)
-        inner = matrix[np.ix_(index, index)]
+        inner, rewards, share = matrix[np.ix_(index, index)], gram.rewards[index], float(shares[index].sum())
         if np.trace(inner) > 0:
-            rewards = gram.rewards[index]
-            mean = (
-                Estimate.undefined_because("a reward is missing") if np.isnan(rewards).any() else float(rewards.mean())
-            )
-            rows.append(
-                (group_id, mean, float(shares[index].sum()), geometry.batch_norm(inner), geometry.cancellation(inner))
-            )
+            mean = _UNREWARDED if np.isnan(rewards).any() else float(rewards.mean())
+            rows.append((share, (group_id, mean, share, geometry.batch_norm(inner), geometry.cancellation(inner))))
     return table_of_cells(
         f"Live groups of step {gram.step}; share = {metric('projection_share').formula}, summed over the group",
         [("group", "text"), ("mean reward", "share"), ("share", "gap"), ("norm", "norm"), ("cancellation", "share")],
-        sorted(rows, key=lambda row: -abs(float(row[2]))),  # type: ignore[arg-type]
+        (row for _, row in sorted(rows, key=lambda pair: -abs(pair[0]))),
     )
 
 
-def _top(run: Run, gram: StepGram, matrix: Array) -> tuple[ReportTable, ...]:
-    shares, cosine, norms = (
-        geometry.projection_shares(matrix),
-        geometry.cosines_to_sum(matrix),
-        geometry.row_norms(matrix),
-    )
+def _top(run: Run, gram: StepGram, matrix: Array, shares: Array, largest: NDArray[np.intp]) -> tuple[ReportTable, ...]:
+    cosine, norms = geometry.cosines_to_sum(matrix), geometry.row_norms(matrix)
     rollouts = {(r.group_id, r.sample): r for group in run.groups_at(gram.step) for r in group.rollouts}
-    largest = np.argsort(-np.abs(shares), kind="stable")[:NUM_TOP]
-    no_cosine = Estimate.undefined_because("its gradient is zero")
     return tabulate(
         f"The {len(largest)} rollouts with the largest part of step {gram.step}; "
         f"cosine = {metric('cosine_to_sum').formula}",
@@ -223,7 +203,7 @@ def _top(run: Run, gram: StepGram, matrix: Array) -> tuple[ReportTable, ...]:
             Column("reward", lambda row: row[1].reward, "norm"),
             Column("advantage", lambda row: row[1].advantage, "norm"),
             Column("share", lambda row: float(shares[row[0]]), "gap"),
-            Column("cosine", lambda row: float(cosine[row[0]]) if norms[row[0]] > 0 else no_cosine, "gap"),
+            Column("cosine", lambda row: float(cosine[row[0]]) if norms[row[0]] > 0 else _NO_COSINE, "gap"),
             Column("prompt", lambda row: excerpt(row[1].prompt)),
             Column("completion", lambda row: excerpt(row[1].completion)),
         ),
@@ -234,6 +214,8 @@ def _top(run: Run, gram: StepGram, matrix: Array) -> tuple[ReportTable, ...]:
 _STEP_NULLS = {"shuffled": "null: shuffled", "unweighted": "null: scores alone"}
 """The null models shown with a rank, and the titles of their columns."""
 
+_NOISE: dict[str, ColumnStyle] = {"group_cosine": "gap", "signal_to_noise": "gap", "critical_batch_size": "norm"}
+"""How far groups agree under the logged advantage, and how many would make the update mostly signal."""
 _SAME = 0.99  # a cosine of eight degrees
 
 
@@ -243,36 +225,45 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         return missing_section("formulations", inputs.no_grams)
     steps = [step_rows(gram) for gram in inputs.grams]
     names = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
-    rows = {name: _means([_measure(step, name) for step in steps]) for name in names}
+    rows: dict[str, list[Estimate]] = {name: [] for name in names}
+    for name in names:
+        for column in zip(*(_measure(step, name) for step in steps), strict=True):
+            values = [estimate.value for estimate in column if estimate.value is not None]
+            mean = Estimate.exact(float(np.mean(values)), num_units=len(values)) if values else column[0]
+            rows[name].append(mean)
     cosines = {name: cosine.value for name, (_, cosine, *_) in rows.items() if cosine.value is not None}
-    shown = ", ".join(map(str, [step.step for step in steps]))
+    findings, next_step = _beside_the_logged(cosines, len(rows) - 1, len(steps))
     return ReportSection(
         name="formulations",
-        findings=_formulation_findings(cosines, len(rows) - 1, len(steps)),
+        findings=(findings,),
         severity="fine",
         meaning=metric("update_cosine").meaning,
-        next_step=_formulations_next(cosines),
+        next_step=next_step,
         command=inputs.command("rank", "--advantage", "all"),
         charts=named_bars("Cosine with the logged update", "cosine", cosines, x_label="cosine"),
         tables=(
             *table_of_cells(
-                f"Means over step {shown}, without the KL part; update cosine = {metric('update_cosine').formula}; "
-                f"effective rank of the whole step = {metric('effective_rank').formula}. Beside it the rank that the "
-                "same live rollouts have with their advantages dealt anew within each group, and with none: a rank "
-                "near these is not the formulation's doing",
+                f"Means over step {', '.join(str(step.step) for step in steps)}, without the KL part; update cosine = "
+                f"{metric('update_cosine').formula}; effective rank of the whole step = "
+                f"{metric('effective_rank').formula}. Beside it the rank that the same live rollouts have with their "
+                "advantages dealt anew within each group, and with none: a rank near these is not the formulation's "
+                "doing",
                 [
-                    *(
-                        ("advantage", "text"),
-                        ("gradient norm", "norm"),
-                        ("update cosine", "gap"),
-                        ("effective rank", "rank"),
-                    ),
+                    *(("advantage", "text"), ("gradient norm", "norm")),
+                    *(("update cosine", "gap"), ("effective rank", "rank")),
                     *((title, "rank") for title in _STEP_NULLS.values()),
                     ("dead groups", "share"),
                 ],
                 ((name, *values) for name, values in rows.items()),
             ),
-            *_noise_table(steps),
+            *tabulate(
+                "; ".join(f"{metric(name).title} = {metric(name).formula}" for name in _NOISE),
+                (
+                    Column("step", "step", "count"),
+                    *(Column(metric(name).title, name, style) for name, style in _NOISE.items()),
+                ),
+                [update for step in steps for update in measure_formulations(step, (LOGGED,))],
+            ),
             *_kinds_table(steps[-1], names),
             *_interference_table(steps[-1], names),
         ),
@@ -302,44 +293,25 @@ def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
     )
 
 
-def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
-    """Means of the columns over the steps that have a value; the first reason where none has."""
-    means = []
-    for column in zip(*steps, strict=True):
-        values = [estimate.value for estimate in column if estimate.value is not None]
-        means.append(Estimate.exact(float(np.mean(values)), num_units=len(values)) if values else column[0])
-    return tuple(means)
-
-
-def _formulation_findings(cosines: Mapping[str, float], num_formulations: int, num_steps: int) -> tuple[str, ...]:
-    steps = counted(num_steps, "step")
-    cosines = {name: value for name, value in cosines.items() if name != LOGGED}
+def _beside_the_logged(cosines: Mapping[str, float], num_formulations: int, num_steps: int) -> tuple[str, str]:
+    """How far the formulations are from the logged update, and which are that update at another step size."""
+    steps, cosines = counted(num_steps, "step"), {name: cosines[name] for name in cosines if name != LOGGED}
     if not cosines:
-        return (f"The gradients of {num_formulations} formulations were formed at {steps}; see the table.",)
-    near, far = max(cosines, key=lambda name: cosines[name]), min(cosines, key=lambda name: cosines[name])
+        return (
+            f"The gradients of {num_formulations} formulations were formed at {steps}; see the table.",
+            "Log advantages (log_completions=True in TRL): without them there is no update to compare with.",
+        )
+    near, far = max(cosines, key=cosines.__getitem__), min(cosines, key=cosines.__getitem__)
+    same = [name for name, value in cosines.items() if value >= _SAME]
+    other = sorted((value, name) for name, value in cosines.items() if value < _SAME)
+    advice = f"The logged update at another step size (cosine from {_SAME} on): {', '.join(same) or 'none'}."
+    if other:
+        advice += f" A run would differ most under {', '.join(name for _, name in other[:3])}."
     return (
         f"On the same rollouts of {steps}, {far} would have gone farthest from the logged update (cosine "
         f"{cosines[far]:.3f}), {near} nearest to it ({cosines[near]:.3f}).",
+        advice,
     )
-
-
-def _formulations_next(cosines: Mapping[str, float]) -> str:
-    """Which formulations are the logged update at another step size, by name."""
-    same = [name for name, value in cosines.items() if name != LOGGED and value >= _SAME]
-    other = sorted((value, name) for name, value in cosines.items() if name != LOGGED and value < _SAME)
-    if not same and not other:
-        return "Log advantages (log_completions=True in TRL): without them there is no update to compare with."
-    first = f"The logged update at another step size (cosine from {_SAME} on): {', '.join(same) or 'none'}."
-    return f"{first} A run would differ most under {', '.join(name for _, name in other[:3])}." if other else first
-
-
-def _noise_table(steps: Sequence[StepRows]) -> tuple[ReportTable, ...]:
-    """By step how far groups agree under the logged advantage, and how many would make the update mostly signal."""
-    updates = [update for step in steps for update in measure_formulations(step, (LOGGED,))]
-    styles: dict[str, ColumnStyle] = {"group_cosine": "gap", "signal_to_noise": "gap", "critical_batch_size": "norm"}
-    caption = "; ".join(f"{metric(name).title} = {metric(name).formula}" for name in styles)
-    columns = (Column(metric(name).title, name, style) for name, style in styles.items())
-    return tabulate(caption, (Column("step", "step", "count"), *columns), updates)
 
 
 def _kinds_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:

@@ -109,19 +109,17 @@ def _kind(norm: float, loss: float, num_live: int, num_perhaps_live: int) -> str
 
 
 def _findings(counts: Counter[str], kinds: dict[int, str], outstanding: Sequence[str]) -> tuple[str, ...]:
-    total = len(kinds)
+    first: dict[str, int] = {}
+    for step, kind in kinds.items():
+        first.setdefault(kind, step)
+
+    def sentences(*names: str) -> list[str]:
+        start = {name: f"{counts[name]} of {len(kinds)} steps (first: step {first[name]})" for name in first}
+        return [f"{start[name]}: {_KINDS[name]}." for name in names if name in first]
+
     good = counts["learning"] + counts["on-policy"]
-
-    def sentences(names: Sequence[str]) -> list[str]:
-        first = {name: next((step for step, kind in kinds.items() if kind == name), None) for name in names}
-        return [
-            f"{counts[name]} of {total} steps (first: step {first[name]}): {_KINDS[name]}."
-            for name in names
-            if counts[name]
-        ]
-
-    odd = (*sentences(("not finite", "suspect")), *outstanding, *sentences(("dead batch", "other terms")))
-    return (*odd, f"{good} of {total} steps have a gradient from live groups.", *sentences(("on-policy",)))
+    odd = (*sentences("not finite", "suspect"), *outstanding, *sentences("dead batch", "other terms"))
+    return (*odd, f"{good} of {len(kinds)} steps have a gradient from live groups.", *sentences("on-policy"))
 
 
 def _verdict(counts: Counter[str], spike: Sequence[str], inputs: ReportInputs, clipped: str) -> tuple[Severity, str]:
@@ -166,6 +164,15 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     kl = {gram.step: gram.frac_kl for gram in inputs.grams}
     largest = max((part for part in kl.values() if part is not None), default=0.0)
     mean = sum(live.values()) / len(live)
+    low, high = min(live.values()), max(live.values())
+    advice = []
+    if low < 1:
+        advice.append(
+            f"Dead groups act like a learning rate scaled by {low:.2f} to {high:.2f} from step to step: resample them, "
+            "or divide by live rollouts only."
+        )
+    if largest > _LARGE_KL:
+        advice.append("The KL part nears the whole gradient and holds the policy where it is: lower beta.")
     columns = [Column("step", lambda step: step, "count"), Column("live share", live.get, "share")]
     if any(part is not None for part in kl.values()):
         columns.append(Column("KL part", kl.get, "share"))
@@ -184,7 +191,8 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
         ),
         severity="look" if mean < _HALF or largest > _LARGE_KL else "fine",
         meaning=metric("live_share").meaning,
-        next_step=_scale_next_step(live, largest),
+        next_step=" ".join(advice)
+        or "Nothing to do: every group is live, and no KL part that was recomputed is large.",
         charts=lines_over(
             live,
             "Share of the loss that is live",
@@ -192,28 +200,17 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
             y_label=f"share of {unit}",
             y_range=(0.0, 1.0),
         ),
-        tables=(*tabulate(caption, columns, live, by_step=True), *_furthest_tokens(inputs.parts.kl)),
+        tables=(
+            *tabulate(caption, columns, live, by_step=True),
+            *(table for last in inputs.parts.kl[-1:] for table in _furthest_tokens(last)),
+        ),
     )
-
-
-def _scale_next_step(live: dict[int, float], largest_kl: float) -> str:
-    """One sentence for each of the two that the numbers show; nothing to do where they show neither."""
-    low, high = min(live.values()), max(live.values())
-    advice = []
-    if low < 1:
-        advice.append(
-            f"Dead groups act like a learning rate scaled by {low:.2f} to {high:.2f} from step to step: resample them, "
-            "or divide by live rollouts only."
-        )
-    if largest_kl > _LARGE_KL:
-        advice.append("The KL part nears the whole gradient and holds the policy where it is: lower beta.")
-    return " ".join(advice) or "Nothing to do: every group is live, and no KL part that was recomputed is large."
 
 
 def _kl(run: Run, kl: dict[int, float | None]) -> str:
     recomputed = {step: part for step, part in kl.items() if part is not None}
     if recomputed:
-        worst = max(recomputed, key=lambda step: recomputed[step])
+        worst = max(recomputed, key=recomputed.__getitem__)
         return (
             f"The KL part has {percent(recomputed[worst])} of the gradient's norm at step {worst}, the most of the "
             f"{len(recomputed)} steps recomputed."
@@ -231,11 +228,8 @@ def _kl(run: Run, kl: dict[int, float | None]) -> str:
 _LOGGED_KL = re.compile(r"(^|/)kl(_loss|_penalty|_avg)?$")  # TRL's, verl's, NeMo-RL's and open-instruct's names
 
 
-def _furthest_tokens(steps: Sequence[TokenKl]) -> tuple[ReportTable, ...]:
-    """The tokens of the last step that are furthest from the reference; none without one."""
-    if not steps:
-        return ()
-    last = steps[-1]
+def _furthest_tokens(last: TokenKl) -> tuple[ReportTable, ...]:
+    """The tokens of a step that are furthest from the reference."""
     columns = (
         Column("rollout", lambda token: f"{token.group_id} #{token.sample}"),
         Column("token", lambda token: token.position + 1, "count"),

@@ -9,9 +9,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.lengths import Lengths
 from gradscope.diagnostics.report.metrics_alone import dead_section, dead_severity
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, along_line, missing_section
+from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, Unavailable, along_line, missing_section
 from gradscope.findings import degeneracy
 from gradscope.findings.degeneracy_parts import (
     balance_sentence,
@@ -186,6 +185,10 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         return ReportSection(name="rewards", findings=(only,), severity="fine")
     functions = [function for function in report.by_reward if function.weight != 0]
     odd = tuple(_odd_functions(report, functions, table))
+    is_odd = bool(odd) or not functions or (report.frac_reward_conflict.value or 0.0) >= _OFTEN
+    severity: Severity = "look" if report.is_in_conflict or is_odd else "fine"
+    if report.is_in_conflict and report.frac_reward_conflict.ends[0] > _HALF:
+        severity = "problem"
     sentences, shares = [sentence for sentence, _ in odd], _findings(report)
     steps = np.unique(table.step).tolist()
     means: dict[str, list[float | None]] = {}
@@ -196,7 +199,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
     return ReportSection(
         name="rewards",
         findings=(*shares, *sentences) if report.is_in_conflict else (*sentences, *shares),
-        severity=_rewards_severity(report, is_odd=bool(odd or not functions)),
+        severity=severity,
         meaning=metric("by_reward.advantage_share").meaning,
         next_step=odd[0][1] if odd and not report.is_in_conflict else _next_step(report, functions),
         command=inputs.command("degeneracy", "--show", "rewards"),
@@ -205,21 +208,12 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-def _rewards_severity(report: DegeneracyReport, *, is_odd: bool) -> Severity:
-    if report.is_in_conflict:
-        return "problem" if report.frac_reward_conflict.ends[0] > _HALF else "look"
-    return "look" if is_odd or (report.frac_reward_conflict.value or 0.0) >= _OFTEN else "fine"
-
-
 def _odd_functions(
     report: DegeneracyReport, functions: list[RewardFunction], table: RewardTable
 ) -> Iterator[tuple[str, str]]:
     """What is odd about reward functions, and what to do about it."""
     if silent := report.silent_functions:
-        yield (
-            silent_sentence(silent),
-            f"Read completions that '{silent[0]}' should pay, and see why not.",
-        )
+        yield silent_sentence(silent), f"Read completions that '{silent[0]}' should pay, and see why not."
     if balance := balance_sentence(report):
         yield balance, f"Change the weights (reward_weights in TRL): '{report.prompts.reward}' should make most of it."
     for name in [row.name for row in functions if row.frac_tied.value == 1 and row.name not in silent]:

@@ -22,7 +22,6 @@ from gradscope.metrics.sampler import PROBABILITIES, UNDECIDED, UNLIKELY, TokenC
 from gradscope.render.views.rank_parts import turn_words
 from gradscope.render.views.view import Column, named_bars, tabulate
 from gradscope.results.report import Chart, ReportSection, ReportTable, ShadedText, ShadedToken
-from gradscope.results.tokens import TurnShare
 from gradscope.say import counted, interval, percent
 
 if TYPE_CHECKING:
@@ -52,17 +51,24 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
     if isinstance(rollouts, Unavailable):
         return missing_section("tokens", rollouts)
     owners = np.repeat(np.arange(len(rollouts)), [int(rollout.is_seen.sum()) for rollout in rollouts])
-    correlation = rank_correlation_within(_joined(rollouts, "norms"), _joined(rollouts, "entropies"), owners, owners)
-    kinds = _kinds(rollouts)
-    norms = _joined(rollouts, "norms")
+    norms, entropies = _joined(rollouts, "norms"), _joined(rollouts, "entropies")
+    correlation = rank_correlation_within(norms, entropies, owners, owners)
+    kinds, quarters = _kinds(rollouts), _quarters(rollouts)
     top, zero = share_of_largest(norms).value or 0.0, float((norms == 0).mean())
+    advice = "Read the dark tokens: is this where the completion is right or wrong? If not, look at the reward first."
+    if correlation.side_of_zero > 0:
+        remaining = float(norms[quarters == len(_QUARTERS) - 1].sum() / norms.sum())
+        advice = (
+            "Read the dark tokens: are they where the answer is decided, or format and numbers copied? A loss on the "
+            f"most uncertain quarter alone (top_entropy_quantile in TRL) keeps {percent(remaining)} of these norms."
+        )
     nothing = f"; {percent(zero)} of tokens have no gradient at all" if zero else ""
     return ReportSection(
         name="tokens",
         findings=(
             _entropy(correlation, rollouts),
             f"The tenth of tokens with the largest gradients holds {percent(top)} of the summed norms{nothing}.",
-            *_energy(kinds, len(_joined(rollouts, "norms"))),
+            *_energy(kinds, len(norms)),
             _direction(rollouts),
             *turn_findings(inputs.parts.turns),
             *logprob_change_findings(inputs.parts.logprobs),
@@ -70,14 +76,37 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
         severity="fine",
         meaning=f"{metric('token_norm').meaning} Correlation with entropy: "
         f"{metric('token_entropy_correlation').meaning.lower()}",
-        next_step=_next_step(correlation, rollouts),
+        next_step=advice,
         command=inputs.command("rank", "--rows", "token", "--step", str(inputs.largest_step), "--show", "energy"),
         charts=_by_position(rollouts),
         texts=_texts(rollouts),
         tables=(
-            *_by_entropy(rollouts),
-            *_by_kind(kinds, len(_joined(rollouts, "norms"))),
-            *_by_turn(inputs.parts.turns),
+            *_by_entropy(norms, entropies, quarters),
+            *tabulate(
+                "The same tokens by what the update makes of them, by their probability, and by entropy among all of "
+                f"them. share of the energy = {metric('token_kinds.energy_share').formula}",
+                (
+                    Column("tokens", lambda kind: _KINDS[kind]),
+                    Column("number", lambda kind: kinds[kind][0], "count"),
+                    Column("share of the tokens", lambda kind: kinds[kind][0] / len(norms), "share"),
+                    Column("share of the energy", lambda kind: kinds[kind][1], "share"),
+                ),
+                kinds,
+                folded_as="By kind of token as a table",
+            ),
+            *tabulate(
+                "Each turn, a stretch of sampled tokens; share of the gradient = "
+                f"{metric('turns.gradient_share').formula}",
+                (
+                    Column("step", "step", "count"),
+                    Column("turn", turn_words),
+                    Column("rollouts", "num_rollouts", "count"),
+                    Column("share of the tokens", "frac_tokens", "share"),
+                    Column("share of the gradient", "gradient_share", "gap"),
+                    Column("cosine", "cosine", "gap"),
+                ),
+                inputs.parts.turns,
+            ),
             *_largest(rollouts),
         ),
     )
@@ -95,43 +124,36 @@ def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
     text = f"Within rollouts, a token's gradient norm and the policy's entropy correlate at {correlation.value:+.2f}"
     if correlation.interval is None:
         return f"{text} ({where})."
-    conclusions = {
+    conclusion = {
         1: "tokens at which the policy was undecided pull hardest",
         -1: "tokens at which the policy was sure pull hardest",
         0: "no direction is certain",
-    }
-    ends = interval(correlation, "+.2f")
-    return f"{text}{ends} by rank, over {where}: {conclusions[correlation.side_of_zero]}."
+    }[correlation.side_of_zero]
+    return f"{text}{interval(correlation, '+.2f')} by rank, over {where}: {conclusion}."
 
 
 def _kinds(rollouts: Sequence[RolloutTokens]) -> dict[TokenCell, tuple[int, float]]:
     """Kind -> how many of the measured tokens are of it, and their share of the summed squared norms."""
-    weights = _joined(rollouts, "weights")
-    logprobs = _joined(rollouts, "logprobs")
-    cells, squares = token_cells(-weights, logprobs, _joined(rollouts, "entropies")), _joined(rollouts, "norms") ** 2
-    total, kinds = float(squares.sum()) or 1.0, {}
-    for kind in _KINDS:
-        masks = [mask for cell, mask in cells.items() if kind.holds(cell)]
-        if masks:
-            mask = np.any(masks, axis=0)
-            kinds[kind] = int(mask.sum()), float(squares[mask].sum()) / total
-    return kinds
+    names = ("weights", "logprobs", "entropies", "norms")
+    weights, logprobs, entropies, norms = (_joined(rollouts, name) for name in names)
+    cells, total = token_cells(-weights, logprobs, entropies), float(np.sum(norms**2)) or 1.0
+    masks = {kind: [mask for cell, mask in cells.items() if kind.holds(cell)] for kind in _KINDS}
+    of_kind = {kind: np.any(parts, axis=0) for kind, parts in masks.items() if parts}
+    return {kind: (int(mask.sum()), float(np.sum(norms[mask] ** 2)) / total) for kind, mask in of_kind.items()}
 
 
 def _energy(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> tuple[str, ...]:
     """What the undecided and the unlikely tokens hold, in at most one sentence."""
     named = {UNDECIDED: "with the highest entropy", UNLIKELY: f"of {_KINDS[UNLIKELY]}"}
-    held = [
-        (percent(number / num_tokens), name, percent(share))
-        for kind, name in named.items()
-        for number, share in [kinds.get(kind, (0, 0.0))]
-        if 0 < number < num_tokens
-    ]
+    held = [(*kinds[kind], name) for kind, name in named.items() if 0 < kinds.get(kind, (0,))[0] < num_tokens]
     if not held:
         return ()
-    (first, name, share), *remaining = held
-    rest = "".join(f"; the {number} {words} hold {part}" for number, words, part in remaining)
-    return (f"The {first} of these tokens {name} hold {share} of the energy, the summed squared norms{rest}.",)
+    (first, share, name), *remaining = held
+    rest = "".join(f"; the {percent(n / num_tokens)} {words} hold {percent(part)}" for n, part, words in remaining)
+    return (
+        f"The {percent(first / num_tokens)} of these tokens {name} hold {percent(share)} of the energy, the summed "
+        f"squared norms{rest}.",
+    )
 
 
 def _direction(rollouts: Sequence[RolloutTokens]) -> str:
@@ -143,17 +165,6 @@ def _direction(rollouts: Sequence[RolloutTokens]) -> str:
         return f"{text}."
     against = sum(int((values[seen] < 0).sum()) for values, seen in shares)
     return f"{text}; {against:,} pull against the gradient of their own rollout."
-
-
-def _next_step(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
-    if correlation.side_of_zero > 0:
-        norms = _joined(rollouts, "norms")
-        remaining = float(norms[_quarters(rollouts) == len(_QUARTERS) - 1].sum() / norms.sum())
-        return (
-            "Read the dark tokens: are they where the answer is decided, or format and numbers copied? A loss on the "
-            f"most uncertain quarter alone (top_entropy_quantile in TRL) keeps {percent(remaining)} of these norms."
-        )
-    return "Read the dark tokens: is this where the completion is right or wrong? If not, look at the reward first."
 
 
 def _by_position(rollouts: Sequence[RolloutTokens]) -> tuple[Chart, ...]:
@@ -187,10 +198,9 @@ def _texts(rollouts: Sequence[RolloutTokens]) -> tuple[ShadedText, ...]:
     )
 
 
-def _by_entropy(rollouts: Sequence[RolloutTokens]) -> tuple[ReportTable, ...]:
-    norms, entropies = _joined(rollouts, "norms"), _joined(rollouts, "entropies")
+def _by_entropy(norms: Array, entropies: Array, quarters: NDArray[np.int64]) -> tuple[ReportTable, ...]:
     total = float(norms.sum()) or 1.0
-    parts = [np.flatnonzero(_quarters(rollouts) == number) for number in range(len(_QUARTERS))]
+    parts = [np.flatnonzero(quarters == number) for number in range(len(_QUARTERS))]
     return tabulate(
         "Tokens by the policy's entropy where they were sampled, each among those of its rollout; norm = "
         f"{metric('token_norm').formula}",
@@ -210,21 +220,6 @@ def _quarters(rollouts: Sequence[RolloutTokens]) -> NDArray[np.int64]:
     entropies = [rollout.entropies[rollout.is_seen] for rollout in rollouts]
     ranks = [np.argsort(np.argsort(each, kind="stable"), kind="stable") for each in entropies]
     return np.concatenate([rank * len(_QUARTERS) // max(len(rank), 1) for rank in ranks])
-
-
-def _by_kind(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> tuple[ReportTable, ...]:
-    return tabulate(
-        "The same tokens by what the update makes of them, by their probability, and by entropy among all of "
-        f"them. share of the energy = {metric('token_kinds.energy_share').formula}",
-        (
-            Column("tokens", lambda kind: _KINDS[kind]),
-            Column("number", lambda kind: kinds[kind][0], "count"),
-            Column("share of the tokens", lambda kind: kinds[kind][0] / num_tokens, "share"),
-            Column("share of the energy", lambda kind: kinds[kind][1], "share"),
-        ),
-        kinds,
-        folded_as="By kind of token as a table",
-    )
 
 
 def _largest(rollouts: Sequence[RolloutTokens]) -> tuple[ReportTable, ...]:
@@ -251,17 +246,3 @@ def _largest(rollouts: Sequence[RolloutTokens]) -> tuple[ReportTable, ...]:
         ),
         largest,
     )
-
-
-def _by_turn(turns: Sequence[TurnShare]) -> tuple[ReportTable, ...]:
-    """The part of each turn in each step; none where no completion has two."""
-    columns = (
-        Column("step", "step", "count"),
-        Column("turn", turn_words),
-        Column("rollouts", "num_rollouts", "count"),
-        Column("share of the tokens", "frac_tokens", "share"),
-        Column("share of the gradient", "gradient_share", "gap"),
-        Column("cosine", "cosine", "gap"),
-    )
-    formula = metric("turns.gradient_share").formula
-    return tabulate(f"Each turn, a stretch of sampled tokens; share of the gradient = {formula}", columns, turns)

@@ -8,8 +8,7 @@ import numpy as np
 
 from gradscope.diagnostics.logged.measure import PolicyPart
 from gradscope.diagnostics.logged.tokens import logged_part
-from gradscope.diagnostics.report.lengths import Lengths
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, TokenParts, Unavailable
+from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, TokenParts, Unavailable
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.rollouts.run import Run
 

@@ -12,8 +12,7 @@ from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.rank.tokens.parts import advantage_covariance
-from gradscope.diagnostics.report.sections import claims
-from gradscope.diagnostics.report.sections.claims import claims_section
+from gradscope.diagnostics.report.sections.claims import claims_answer, claims_section
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, TokenParts
 from gradscope.estimate import Estimate
 from gradscope.results.report import Cell, ReportSection
@@ -22,6 +21,7 @@ from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of, samples
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
+from tests.render.examples import claims_report
 
 NEEDS_MORE = {
     *("tokens.as_asked", "tokens.high_entropy", "tokens.low_probability", "entropy.covariance", "entropy.predicted"),
@@ -137,10 +137,14 @@ def row_of(verdict: Any, settle: str) -> ClaimRow:
     return ClaimRow(name="n", steps=(), estimate=first, null=first, verdict=verdict, settle=settle, ours=False, **texts)
 
 
+def next_step(rows: list[ClaimRow]) -> str:
+    return claims_answer(replace(claims_report(), claims=tuple(rows))).next_step
+
+
 def test_the_next_step_settles_most_or_repeats_the_run() -> None:
     open_rows = [row_of("cannot_tell", settle) for settle in ("More groups.", "A longer log.", "More groups.")]
-    assert claims._next_step([*open_rows, row_of("supported", "Nothing.")]) == (
+    assert next_step([*open_rows, row_of("supported", "Nothing.")]) == (
         "What would settle 2 of the 3 that cannot be told: More groups. The command says what would settle the others."
     )
-    assert claims._next_step(open_rows[1:2]) == "What would settle 1 of the 1 that cannot be told: A longer log."
-    assert claims._next_step([row_of("supported", "Nothing.")]).startswith("Repeat the run with another seed")
+    assert next_step(open_rows[1:2]) == "What would settle 1 of the 1 that cannot be told: A longer log."
+    assert next_step([row_of("supported", "Nothing.")]).startswith("Repeat the run with another seed")

@@ -15,7 +15,7 @@ from gradscope.diagnostics.report.sections.gradient import contributions_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section
 from gradscope.diagnostics.report.sections.signal import rewards_section
 from gradscope.estimate import Estimate
-from gradscope.results.logged import EntropyNumbers, GenerationNumbers, MismatchNumbers
+from gradscope.results import logged as results
 from gradscope.results.passk import PassAtKComparison
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
@@ -31,18 +31,24 @@ def between(low: float, value: float, high: float) -> Estimate:
 SURE = Estimate.exact
 
 
-def sampled(gap: Estimate, share: float) -> MismatchNumbers:
+def sampled(gap: Estimate, share: float) -> results.MismatchNumbers:
     overall = run_report().logged.sampler.overall
     assert overall is not None
     return replace(overall, logprob_gap=gap, sequence_ess=SURE(share))
 
 
-def ended(cut: Estimate, seconds: Estimate, slowest: Estimate) -> GenerationNumbers:
-    return GenerationNumbers(step=None, frac_truncated=cut, seconds=seconds, slowest_over_mean=slowest)
+def ended(cut: Estimate, seconds: Estimate, slowest: Estimate, at_end: float = 0.0) -> str:
+    """The severity of these numbers, of ten steps of which the last two have a share ``at_end``."""
+    numbers = results.GenerationNumbers(step=None, frac_truncated=cut, seconds=seconds, slowest_over_mean=slowest)
+    steps = [replace(numbers, step=step, frac_truncated=SURE(at_end * (step > 8))) for step in range(1, 11)]
+    generation = results.Generation(overall=numbers, by_step=tuple(steps) if at_end else (numbers,))
+    return courses.generation_section(replace(UNREAD, logged=results.LoggedPolicy(generation=generation))).severity
 
 
-def entropy(mean: Estimate) -> EntropyNumbers:
-    return EntropyNumbers(step=None, mean=mean)
+def entropy(mean: Estimate, trend: Estimate) -> str:
+    numbers = results.EntropyNumbers(step=1, mean=mean)
+    logged = results.LoggedPolicy(entropy=results.PolicyEntropy(overall=numbers, by_step=(numbers,), trend=trend))
+    return courses.entropy_section(replace(UNREAD, logged=logged)).severity
 
 
 def ending(difference: Estimate) -> PassAtKComparison:
@@ -74,14 +80,16 @@ UNREAD = inputs_of(run_of(group_of([1, 0])))
         (agreement._verdict, [SAMPLER, sampled(SURE(0.001), 0.9)], "fine"),
         (agreement._verdict, [SAMPLER, sampled(NONE, 1.0)], "unknown"),
         (agreement._verdict, [replace(SAMPLER, is_identical=True), sampled(SURE(0.02), 1.0)], "unknown"),
-        (courses._entropy_verdict, [entropy(NONE), 0], "problem"),
-        (courses._entropy_verdict, [entropy(SURE(1.0)), -1], "look"),
-        (courses._entropy_verdict, [entropy(SURE(1.0)), 0], "fine"),
-        (courses._generation_verdict, [ended(NONE, NONE, NONE), None], "unknown"),
-        (courses._generation_verdict, [ended(SURE(0.2), NONE, NONE), None], "look"),
-        (courses._generation_verdict, [ended(NONE, SURE(1.0), SURE(4.0)), None], "look"),
-        (courses._generation_verdict, [ended(SURE(0.05), SURE(1.0), SURE(2.0)), None], "fine"),
-        (courses._generation_verdict, [ended(SURE(0.05), NONE, NONE), 0.2], "look"),
+        (entropy, [NONE, NONE], "problem"),
+        (entropy, [SURE(1.0), between(-0.9, -0.7, -0.1)], "look"),
+        (entropy, [SURE(1.0), between(-0.9, -0.6, -0.1)], "fine"),
+        (entropy, [SURE(1.0), between(-0.9, -0.7, 0.1)], "fine"),
+        (ended, [NONE, NONE, NONE], "unknown"),
+        (ended, [NONE, NONE, SURE(4.0)], "unknown"),
+        (ended, [SURE(0.2), NONE, NONE], "look"),
+        (ended, [NONE, SURE(1.0), SURE(4.0)], "look"),
+        (ended, [SURE(0.05), SURE(1.0), SURE(2.0)], "fine"),
+        (ended, [SURE(0.05), NONE, NONE, 0.2], "look"),
         (coverage._verdict, [None], "unknown"),
         (coverage._verdict, [ending(between(-0.3, -0.2, -0.1))], "problem"),
         (coverage._verdict, [ending(between(-0.3, -0.2, 0.1))], "fine"),
