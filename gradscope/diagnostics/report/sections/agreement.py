@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from operator import methodcaller
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
@@ -25,10 +24,6 @@ from gradscope.results.norms import ReplayReport
 from gradscope.results.report import ReportSection, ReportTable, SeriesKind, Severity
 from gradscope.rollouts.run import Run
 from gradscope.say import counted, number, percent, with_interval, without_numbers
-
-if TYPE_CHECKING:
-    pass
-
 
 LARGE_GAP = 0.01  # a mean gap of a hundredth is what bfloat16 kernels of two engines differ by; float32 gives 1e-6
 WRONG_SIDE = (
