@@ -106,7 +106,7 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
         clipped = findings.beyond_clip_sentence(() if ratios is None else ratios.values)
         odd = tuple(filter(None, (lost, gap, *broken_courses, clipped, *spikes)))
         calm: Severity = "fine" if goes == "rises" else "unknown"
-        severity: Severity = "look" if odd or levels else calm
+        severity: Severity = "problem" if broken_courses else "look" if odd or levels else calm
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",
