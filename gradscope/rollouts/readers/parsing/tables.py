@@ -436,11 +436,11 @@ def is_columnar(path: Path) -> bool:
 
 
 def _delimiter_of(path: Path, first: bytes) -> str:
-    """The delimiter of a CSV or TSV: a semicolon where the first line has one, and no comma, outside quotes."""
+    """The delimiter of a CSV or TSV: a semicolon, tab or bar where the first line has it, and no comma, unquoted."""
     if suffix_of(path) == ".tsv":
         return "\t"
     outside = re.sub(rb'"[^"]*"', b"", first)
-    return ";" if b";" in outside and b"," not in outside else ","
+    return next((mark for mark in ";\t|" if mark.encode() in outside and b"," not in outside), ",")
 
 
 def read_rows(path: Path, quarantine: QuarantineLog, columns: Collection[str] | None = None) -> Iterator[Row]:
