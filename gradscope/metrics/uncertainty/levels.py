@@ -76,12 +76,12 @@ def collapse(values: Mapping[int, float]) -> LateChange | None:
 
 
 def level_change(values: Mapping[int, float]) -> LateChange | None:
-    """Where a course collapses at any time, or its level has doubled or halved late, which a line may miss.
+    """Where a course collapses at any time, or its level has doubled or halved late, or since the first tenth.
 
-    Negative numbers count as 0: an entropy in float32 may be -5e-7.
+    A line may miss either. Negative numbers count as 0: an entropy in float32 may be -5e-7.
     """
     clipped = {step: max(value, 0.0) for step, value in values.items()}
-    return collapse(clipped) or late_change(clipped, factor=2.0)
+    return collapse(clipped) or late_change(clipped, factor=2.0) or late_change(clipped, factor=2.0, share_before=0.1)
 
 
 _WINDOW = 5  # steps before and after a jump that have to agree: of fewer the luck of noise is one

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gradscope.metrics.uncertainty.levels import jump, late_change
+from gradscope.metrics.uncertainty.levels import jump, late_change, level_change
 from tests.metrics.uncertainty.test_steps import persistent
 
 
@@ -31,13 +31,19 @@ def test_a_collapse_just_before_the_end(num_late: int, level: float, since: int 
     assert (change and change.since) == since
 
 
+@pytest.mark.parametrize(("end", "is_told"), [(0.45, True), (0.6, False), (2.2, True)])
+def test_a_level_that_halves_or_doubles_early_and_stays(end: float, is_told: bool) -> None:
+    """An entropy that fell from 1.2 to 0.5 within the first 40 of 100 steps was "fine"."""
+    course = 1.0 + (end - 1.0) * np.clip((np.arange(100) - 15) / 25, 0, 1)
+    change = level_change(dict(enumerate(course.tolist(), start=1)))
+    assert (change is not None and (change.before_until, change.since) == (10, 81)) == is_told
+
+
 def test_the_level_of_correlated_steps_seldom_doubles_by_chance() -> None:
     rng = np.random.default_rng(0)
-    alarms = 0
-    for _ in range(200):
-        course = np.exp(0.3 * 0.6 * persistent(rng, 60, 0.8))
-        alarms += late_change(dict(enumerate(course.tolist())), factor=2.0) is not None
-    assert alarms <= 4
+    courses = [dict(enumerate(np.exp(0.3 * 0.6 * persistent(rng, 60, 0.8)).tolist())) for _ in range(200)]
+    assert sum(late_change(course, factor=2.0) is not None for course in courses) <= 4
+    assert sum(level_change(course) is not None for course in courses) <= 10
 
 
 JUMPS = np.where(np.arange(60) < 15, 1.0, 12.0)
