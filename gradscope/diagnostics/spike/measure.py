@@ -55,6 +55,7 @@ _FALL = 10.0  # times below its level before from which on a late norm is named:
 _DEAD = "frac_reward_zero_std"
 _RATES = ("learning_rate", "lr")
 _WARM_UP, _JUMP = 0.2, 5.0  # share of steps that may raise the rate, and times that no schedule raises it later
+_START = 0.1  # share of steps within which a peak may be of the start
 _MOST_SPANS = 20
 _FEW_IDLE = 0.05  # share of steps of a warm-up and a decay that may have a learning rate of 0
 
@@ -486,6 +487,15 @@ def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
     for number, steps in odd.items():
         if more := sorted(steps - {report.step}):
             yield f"{counted(len(more), 'more step')} with {number}: {_spans(more)}."
+    if not broken and (last := _last_of_start(courses, set().union(*odd.values()))):
+        yield f"No step after {last} is beyond chance: norms are often high before the first updates have settled."
+
+
+def _last_of_start(courses: Courses, unusual: set[int]) -> int | None:
+    """The last of unusual steps that all lie in the first tenth of them and hold the first one; else None."""
+    steps = sorted(set().union(*courses.values()))
+    starts = steps[: math.ceil(_START * len(steps))]
+    return max(unusual) if starts[0] in unusual and unusual <= set(starts) else None
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text

@@ -122,9 +122,10 @@ _SELDOM = {"  of all sampled", "  tied between", "side rewards alone"}
 
 def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
     course = report.course
-    (_, *first), *rest = _SHARES
-    shares = ((_dead_title(report), *first), *rest)
-    rows = [(name, of(report), of(course) if by_step else ()) for name, of, by_step in shares]
+    dead = _dead_title(report)
+    rows = [
+        (dead if name in _IN_BOLD else name, of(report), of(course) if by_step else ()) for name, of, by_step in _SHARES
+    ]
     units = report.frac_reward_zero_std.num_units
     columns = [
         Column("", itemgetter(0)),

@@ -204,6 +204,17 @@ def test_a_kl_that_jumps_early_and_stays_is_told_first(monkeypatch: pytest.Monke
     assert not measure_spike("run", step=3).findings[0].startswith("kl jumps")
 
 
+@pytest.mark.parametrize(("also", "is_told"), [({}, True), ({50: 9.0}, False)])
+def test_a_peak_of_the_first_steps_is_told_from_a_spike(
+    monkeypatch: pytest.MonkeyPatch, also: dict[int, float], is_told: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    norms = {step: 0.5 * math.exp(rng.normal(0, 0.1)) * (1 + 20 * math.exp(-step / 2)) for step in range(1, 101)} | also
+    run_with(monkeypatch, {step: {"grad_norm": norm} for step, norm in norms.items()})
+    sentences = [text for text in measure_spike("run").findings if text.startswith("No step after")]
+    assert [text.split()[3] for text in sentences] == ["7"] * is_told
+
+
 def test_norms_that_were_clipped_and_updates_of_nothing_are_told() -> None:
     norms = {step: min(1.0, 0.1 * step) for step in range(1, 41)}
     rates = {step: 1e-6 * (10 < step < 31) for step in norms}
