@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy_parts import conflicts_of_runs
 from gradscope.results.compare import ComparedPair, Comparison
-from gradscope.say import chance, points, with_interval
+from gradscope.say import chance, counted, points, with_interval
 
 _SCOPE = (
     "Seeds vary prompts, their order and sampling. One task and one model: this says nothing about others, nor about "
@@ -28,8 +28,8 @@ def compare_findings(comparison: Comparison) -> tuple[str, ...]:
         *(apart or _two_runs(comparison)),
         *conflicts_of_runs(comparison.rewards),
         *_claims(comparison),
-        *_caution(comparison),
         *comparison.cautions[len(apart) :],
+        *_caution(comparison),
         *(f"{folder} is left out: {reason}." for folder, reason in comparison.left_out.items()),
         *_open(comparison),
         *([_SCOPE] if any(pair.num_pairs > 1 for pair in comparison.pairs) else []),
@@ -45,15 +45,24 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
     first, second = names[pairs[0].first], names[pairs[0].second]
     sure = [(pair, pair.within_runs) for pair in pairs if pair.within_runs and pair.verdict == "differ"]
     if not sure:
-        yield f"No difference between {first} and {second} is beyond chance ({len(pairs)} looked at)."
+        looked_at = ", ".join(_UNITS.get(pair.metric, (pair.metric,))[0] for pair in pairs)
+        yield f"No difference between {first} and {second} is beyond chance ({len(pairs)} looked at: {looked_at})."
         return
     pair, difference = max(sure, key=lambda entry: effect_over_interval(entry[1]))
     title, form, unit = _UNITS.get(pair.metric, (pair.metric, "+.3f", ""))
     is_of_others = comparison.num_shared_prompts == 0
+    beyond = "beyond the chance of prompts" if _is_of_prompts(comparison) else "beyond chance"
     yield (
-        f"{second} beside {first}: {title} {with_interval(difference, form)}{unit}, which is beyond chance"
+        f"{second} beside {first}: {title} {with_interval(difference, form)}{unit}, which is {beyond}"
         f"{', but may be that of other prompts' * is_of_others}."
     )
+
+
+def _is_of_prompts(comparison: Comparison) -> bool:
+    """Whether there are too few steps for intervals to allow for a policy that wanders."""
+    from gradscope.metrics.uncertainty.steps import MIN_STEPS  # behind it lies scipy
+
+    return comparison.source.kind != "metrics" and comparison.num_common_steps < MIN_STEPS
 
 
 def shared_prompts(num_shared: int, num_all: int, where: str) -> str:
@@ -136,11 +145,13 @@ def _caution(comparison: Comparison) -> Iterator[str]:
     within = [(pair.within_runs, pair.verdict) for pair in comparison.pairs if pair.within_runs is not None]
     if within:
         of = "steps" if comparison.source.kind == "metrics" else "prompts and steps"
-        of = of.removesuffix("" if comparison.num_common_steps else " and steps")
-        yield f"These intervals are over the {of} of the two runs and do not cover other seeds, so no test is made."
-        if comparison.num_common_steps and any(
-            difference.side_of_zero and verdict == "open" for difference, verdict in within
-        ):
+        steps = comparison.num_common_steps
+        few = f": {counted(steps, 'step')} {'does' if steps == 1 else 'do'} not tell how far a policy wanders"
+        few = few * bool(steps and _is_of_prompts(comparison))
+        of = of.removesuffix(" and steps" if few or not steps else "")
+        of = f"the {of} of the two runs"
+        yield f"These intervals are over {of} and do not cover other seeds, so no test is made{few}."
+        if steps and any(difference.side_of_zero and verdict == "open" for difference, verdict in within):
             yield f"A metric differs where zero is outside its interval, widened for the {len(within)} looked at."
     elif fewest < 2:
         yield (

@@ -366,8 +366,10 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         at = f" at step {step} (verifier, sampler, data)"
         if failing <= max(passing, 0):
             return f"Look at what changed{at} before the prompts."
-    if dead < _FEW or round(dead * report.num_groups) < _HANDFUL:
+    if dead < _FEW:
         return "Nothing to do: too few groups are dead to say what to change."
+    if round(dead * report.num_groups) < _HANDFUL:
+        return "Log more groups: so few dead ones do not say what to change."
     if kinds is None:
         return "To see whether they are too easy or too hard, say what counts as a pass (--success-threshold)."
     hard, easy = kinds

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gradscope.say import amount, counted, non_finite_word, number, percent
 
 if TYPE_CHECKING:  # what only names a type is not loaded with every log
-    from gradscope.metrics.uncertainty.steps import LateChange
+    from gradscope.metrics.uncertainty.levels import Jump, LateChange
     from gradscope.results.degeneracy import DegeneracyCourse
     from gradscope.results.logged import MetricCourse
     from gradscope.results.norms import SpikeMetric, SpikeReport, StepReplay
@@ -155,7 +155,7 @@ Direction = Literal["falls", "hardly rises", "rises", "is"]
 
 def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = None) -> Iterator[str]:
     """Which numbers end on another level than they had; ``goes`` is :func:`reward_goes`, where it is known."""
-    from gradscope.metrics.uncertainty.steps import collapse, level_change  # behind it lies scipy
+    from gradscope.metrics.uncertainty.levels import collapse, level_change  # behind it lies scipy
 
     reward, dead = course_named(courses, "reward"), course_named(courses, "frac_reward_zero_std")
     if reward is not None and _is_flat(reward):
@@ -207,8 +207,9 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
     if change.side_of_zero > 0:
         return "rises"
     # a trend leaves curves that level off open
-    is_long, rise = len(course.steps) >= _LEAST_STEPS, fifths[-1][0] - fifths[0][0]
-    return "rises" if is_long and _is_beyond_noise(course, rise, _A_RISE) else "is"
+    size, rise = len(course.steps) // 5, fifths[-1][0] - fifths[0][0]
+    is_long = len(course.steps) >= _LEAST_STEPS
+    return "rises" if is_long and _is_beyond_noise(course.values, rise, size, _A_RISE) else "is"
 
 
 SMALL_CHANGE = 0.2
@@ -226,33 +227,62 @@ _LEAST_STEPS = 20  # with fewer a fifth is not even a handful
 
 
 def _falls(course: MetricCourse, least_steps: int = _LEAST_STEPS) -> bool:
-    """Whether the last fifth of steps has less than an earlier one by a quarter of its range, beyond noise."""
+    """Whether an earlier fifth of steps has more than the last one, by a quarter of the range, or than the very end."""
     if course.mean.value is None or len(course.steps) < least_steps:
         return False
+    return _falls_by_fifths(course) or bool(_late_fall(course))
+
+
+def _falls_by_fifths(course: MetricCourse) -> bool:
     first, middle, last = (mean for mean, _ in _fifths(course))
-    fall = max(first, middle) - last
-    return fall > (max(course.values) - min(course.values)) / 4 and _is_beyond_noise(course, fall, _A_FALL)
+    fall, values = max(first, middle) - last, course.values
+    return fall > (max(values) - min(values)) / 4 and _is_beyond_noise(values, fall, len(values) // 5, _A_FALL)
 
 
-def _is_beyond_noise(course: MetricCourse, change: float, errors: float) -> bool:
-    """Whether a change of the mean of a fifth is larger than the noise of neighbors, and than so many of its errors."""
-    size = len(course.steps) // 5
-    if change <= 4 * math.sqrt(fmean((after - before) ** 2 for before, after in pairwise(course.values)) / size):
+def _late_fall(course: MetricCourse) -> list[tuple[float, str]]:
+    """Mean and steps of the last twentieth, of five or more, if a fifth before the last has a third of the range more.
+
+    A collapse just before the end leaves the last fifth above the first.
+    """
+    steps, values, fifth = course.steps, course.values, len(course.steps) // 5
+    size, before = max(len(steps) // 20, _FEW), values[: len(values) - fifth]
+    if size > fifth:
+        return []
+    last = fmean(values[-size:])
+    highest = max(fmean(before[at : at + fifth]) for at in (0, (len(before) - fifth) // 2, len(before) - fifth))
+    is_far = highest - last > (max(values) - min(values)) / 3
+    is_sure = is_far and _is_beyond_noise(before, highest - last, size, _A_LATE_FALL)
+    return [(last, f"at steps {steps[-size]} to {steps[-1]}")] if is_sure else []
+
+
+def _parts(course: MetricCourse) -> list[tuple[float, str]]:
+    """Its fifths, and its end where it falls there alone."""
+    fifths = _fifths(course)
+    return fifths if not fifths or _falls_by_fifths(course) else [*fifths, *_late_fall(course)]
+
+
+def _is_beyond_noise(values: Sequence[float], change: float, size: int, errors: float) -> bool:
+    """Whether a change of the mean of so many steps is beyond the noise of neighbors, and so many of its errors."""
+    if change <= 4 * math.sqrt(fmean((after - before) ** 2 for before, after in pairwise(values)) / size):
         return False
     from gradscope.metrics.uncertainty.steps import error_of_part  # behind it lies scipy
 
-    return change > errors * error_of_part(course.values, size)
+    return change > errors * error_of_part(values, size)
 
 
+_FEW = 5  # steps of a collapse at the end
 _A_FALL = 3.5
 """Errors of a fifth, 2.5 of a difference: then 3 to 15 % of courses of 10 to 120 steps that wander (AR(.8)) fall,
 where 11 to 30 % did by the noise of neighbors alone; of falls of four deviations in 20 steps or more 60 to 100 % do."""
+_A_LATE_FALL = 6.0
+"""Then 0 to 1 % of 200 courses each of 30 to 300 steps that wander (AR(.9)) fall by it alone, 0 to 3 % of random walks;
+of collapses of six times the noise over the last 5 to 10 % of 100 or 300 steps 99 to 100 % do."""
 _A_RISE = 6.0  # then 0 to 2 % of courses of 20 to 300 steps that wander (AR(.8)) rise, of AR(.9) 0 to 5 %
 
 
 def lost_sentence(verdicts: Sequence[MetricCourse], reward_goes: str = "is") -> str:
     """What else says how good answers are and falls; evaluations come every few steps, and ten of them do."""
-    lost = [(course.name, _fifths(course)) for course in verdicts if _falls(course, least_steps=10)]
+    lost = [(course.name, _parts(course)) for course in verdicts if _falls(course, least_steps=10)]
     if not lost:
         return ""
     name, means = lost[0]
@@ -272,7 +302,7 @@ def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = No
         return ""
     if _is_flat(course):  # which is said of levels
         return ""
-    parts = [f"{mean:z.3g} {where}" for mean, where in _fifths(course)]
+    parts = [f"{mean:z.3g} {where}" for mean, where in _parts(course)]
     if not parts:
         first, last = course.values[0], course.values[-1]
         return f"The mean reward was {first:z.3g} at step {course.steps[0]} and {last:z.3g} at step {course.steps[-1]}."
@@ -347,6 +377,12 @@ def late_sentence(name: str, change: LateChange) -> str:
     verb = "rises" if change.side > 0 else "falls"
     before = f"{amount(change.before)}, its median up to step {change.before_until},"
     return f"{name} {verb} from {before} to {amount(change.late)} at steps {change.since} to {change.until}."
+
+
+def jump_sentence(name: str, jump: Jump) -> str:
+    """That a number rises within one step, and where it ends."""
+    rise = f"{name} jumps at step {jump.step} from {amount(jump.before)} to {amount(jump.after)}"
+    return f"{rise} and ends at {amount(jump.end)} (medians of five steps)."
 
 
 def spike_findings(report: SpikeReport, steps: Sequence[str] = ()) -> SpikeReport:

@@ -277,6 +277,14 @@ def test_advice_follows_the_kind_of_dead_groups(all_pass: float, all_fail: float
     assert advice in shown(replace(report, course=results.DegeneracyCourse(), prompts=prompts))
 
 
+def test_of_few_groups_nothing_is_called_fine() -> None:
+    """Of two groups one or both dead was "Nothing to do"."""
+    for share in (0.5, 1.0):
+        few = replace(with_kinds(share, 0.0), num_groups=2, course=results.DegeneracyCourse())
+        assert "Log more groups" in shown(few)
+        assert "Nothing to do" not in shown(few)
+
+
 @pytest.mark.parametrize(
     ("all_pass", "all_fail", "share", "is_advised"),
     [(0.1, 0.4, 0.93, True), (0.1, 0.4, 0.5, False), (0.4, 0.1, 1.0, False)],

@@ -214,6 +214,16 @@ def test_a_fall_of_a_few_steps_is_no_rise(num_steps: int) -> None:
     assert beside_spread == ("falls" if num_steps == 20 else "is")  # which is little
 
 
+@pytest.mark.parametrize(("num_late", "falls"), [(0, False), (2, False), (5, True), (10, True)])
+def test_a_collapse_just_before_the_end_is_no_rise(num_late: int, falls: bool) -> None:
+    """The last fifth of 100 steps lay above the first, and "rises" was all that was said."""
+    values = np.linspace(0.3, 0.8, 100) + np.random.default_rng(0).normal(scale=0.03, size=100)
+    values[100 - num_late :] -= 0.4
+    reward = [course("reward", *values.tolist())]
+    assert logged.reward_goes(reward) == ("falls" if falls else "rises")
+    assert logged.reward_sentence(reward).endswith("at steps 960 to 1000.") == (num_late in (5, 10))
+
+
 @pytest.mark.parametrize(("moving", "same", "step"), [(20, 10, 210), (90, 20, None), (20, 9, None), (95, 25, 960)])
 def test_a_reward_that_stays_the_same_to_the_end(moving: int, same: int, step: int | None) -> None:
     courses = [course("reward", *np.linspace(0, 1, moving), *[-5.0] * same)]

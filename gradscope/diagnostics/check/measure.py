@@ -158,9 +158,12 @@ def _baseline(
 ) -> results.Baseline | None:
     """The baseline that a run is compared with; None where there is none, or it is to be written."""
     if not is_asked and not track:
-        raise UsageError(
-            "No requirement was given.", hint="Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
-        )
+        hint = "Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
+        if path is not None:
+            hint = (
+                "Add --track frac_reward_zero_std, which is compared with the baseline, or a requirement (--require)."
+            )
+        raise UsageError("No requirement was given.", hint=hint)
     if path is None and (update or track):
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
     if path is not None and update and process_index() == 0:

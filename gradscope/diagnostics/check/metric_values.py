@@ -84,7 +84,7 @@ _OF_COURSE = frozenset(DegeneracyCourse.__struct_fields__) & set(CATALOG)
 _OF_GROUPS = _OF_EACH_STEP | {"relative_gap", "gap_decomposition", "frac_reward_conflict"}
 """Where in a degeneracy report the numbers stand that some steps have too: their groups are measured together."""
 
-_OF_DEAD_GROUPS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap", "pass_rate")
+_OF_DEAD_GROUPS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap")
 
 
 class MetricValue(BaselineMetric, frozen=True, kw_only=True):

@@ -287,9 +287,9 @@ def _cautions(
     if num_common and len(set(first.reward)) > 2 and np.array_equal(first.reward, second.reward):
         yield f"Both have the same mean reward at each of {num_common:,} steps, as logs of one run do."
     if prompts is not None:
-        yield shared_prompts(len(set.intersection(*prompts)), len(set.union(*prompts)), "both")
         if unlike := compared_runs.unlike_rewards(first, second):
             yield unlike
+        yield shared_prompts(len(set.intersection(*prompts)), len(set.union(*prompts)), "both")
     sizes = first.group_size, second.group_size
     if None not in sizes and sizes[0] != sizes[1]:
         yield f"Groups of {sizes[0]} and of {sizes[1]} rollouts: the smaller ones are dead more often by chance alone."

@@ -342,15 +342,17 @@ def with_differences(
 ) -> tuple[ComparedPair, ...]:
     """Pairs of one run each, with the interval that their prompts give, or the steps of metrics alone."""
     # A metric that is not a mean over groups, such as the drawdown, has no such interval; nor has a run whose
-    # rollouts cannot be read. Of those that have one the verdict is ``differ`` where zero is outside, for all of them
-    # at once.
+    # rollouts cannot be read, nor a mean of rewards in two units. Of those that have one the verdict is ``differ``
+    # where zero is outside, for all of them at once.
     differences = changes(_means(first), _means(second))
+    in_two_units = _IN_UNITS_OF_REWARDS if unlike_rewards(first, second) else ()
+    differences = {name: change for name, change in differences.items() if name not in in_two_units}
     judged = []
     for pair in pairs:
         within = differences.get(pair.metric)
-        in_one_unit = pair.metric not in _IN_UNITS_OF_REWARDS or not unlike_rewards(first, second)
-        differs = within is not None and in_one_unit and bonferroni(within, len(differences)).side_of_zero != 0
-        judged.append(replace(pair, within_runs=within, verdict="differ" if differs else pair.verdict))
+        differs = within is not None and bonferroni(within, len(differences)).side_of_zero != 0
+        why = "the rewards of the two are in two units" if pair.metric in in_two_units else pair.undefined
+        judged.append(replace(pair, within_runs=within, verdict="differ" if differs else pair.verdict, undefined=why))
     return tuple(judged)
 
 

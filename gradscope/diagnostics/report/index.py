@@ -29,7 +29,8 @@ from gradscope.findings.compare import effect_over_interval, shared_prompts
 from gradscope.findings.degeneracy_parts import conflicts_of_runs
 from gradscope.findings.logged import broken_sentences, late_sentence, level_sentences
 from gradscope.metrics.uncertainty.intervals import bonferroni
-from gradscope.metrics.uncertainty.steps import MIN_STEPS, late_change, trend
+from gradscope.metrics.uncertainty.levels import late_change
+from gradscope.metrics.uncertainty.steps import MIN_STEPS, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.render.views.view import lines_over, table_of_cells
 from gradscope.results.report import Chart, ReportSection, ReportTable, RunIndex, RunSummary

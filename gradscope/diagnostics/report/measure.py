@@ -423,7 +423,7 @@ def _dead(inputs: ReportInputs) -> KeyNumber:
             note=f"of {report.num_groups:,} groups; {100 * dead:.1f} % have equal rewards",
         )
     return number(
-        title="groups without a gradient",
+        title="groups of equal rewards" if report.has_other_baseline else "groups without a gradient",
         value=report.frac_reward_zero_std,
         note=f"of {report.num_groups:,} groups",
         places=tuple(report.course.step),

@@ -115,11 +115,12 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
         ratios = findings.course_named(courses, "clip_ratio/region_mean")
         clipped = findings.beyond_clip_sentence(() if ratios is None else ratios.values)
         odd = tuple(filter(None, (lost, gap, *broken_courses, clipped, *spikes)))
+        calm: Severity = "fine" if goes == "rises" else "unknown"
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",
             findings=tuple(dict.fromkeys(filter(None, (*odd, *levels, reward or f"Logged: {titles}.")))),
-            severity="look" if odd or levels else "fine" if goes == "rises" else "unknown",
+            severity="problem" if broken_courses else "look" if odd or levels else calm,
             next_step=_LOST if lost else _ADVICE_ON.get(goes, findings.CLIP_ADVICE if clipped else ""),
             charts=tuple(
                 chart

@@ -19,16 +19,15 @@ from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import late_sentence, spike_findings, spike_headline
+from gradscope.findings.logged import jump_sentence, late_sentence, spike_findings, spike_headline
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
+from gradscope.metrics.uncertainty.levels import MIN_STEPS_OF_LEVELS, jump, late_change
 from gradscope.metrics.uncertainty.steps import (
     MIN_NEIGHBORS,
-    MIN_STEPS_OF_LEVELS,
     StepValues,
     deviation_of,
-    late_change,
     most_deviating,
     steps_beyond,
 )
@@ -56,6 +55,7 @@ _FALL = 10.0  # times below its level before from which on a late norm is named:
 _DEAD = "frac_reward_zero_std"
 _RATES = ("learning_rate", "lr")
 _WARM_UP, _JUMP = 0.2, 5.0  # share of steps that may raise the rate, and times that no schedule raises it later
+_START = 0.1  # share of steps within which a peak may be of the start
 _MOST_SPANS = 20
 _FEW_IDLE = 0.05  # share of steps of a warm-up and a decay that may have a learning rate of 0
 
@@ -195,9 +195,12 @@ def _spans(steps: Sequence[int]) -> str:
 
 
 def level_changes(courses: Courses) -> Iterator[str]:
-    """A sentence for each number that has risen for good, or norm that vanishes, which no single step shows."""
+    """A sentence for each number that jumps or has risen for good, or norm that vanishes: no single step shows it."""
     for name, course in courses.items():
         names, factor = next(((names, rise) for names, rise in _RISES if name.rpartition("/")[2] in names), ((), 0.0))
+        if names and names != LOSSES and (rise := jump(course, factor=factor)) is not None:
+            yield jump_sentence(name, rise)
+            continue
         change = late_change(course, factor=factor, by_size=names == LOSSES) if names else None
         if change is None or (names == LOSSES and change.late < _EXPLODED):
             continue
@@ -460,7 +463,11 @@ def _report(
         tensors=_tensors_of(tensors),
         engine=inputs.describe_engine(gram.describe(), {}) if gram is not None else {},
     )
-    return spike_findings(report, [*_more_steps(courses, report), *level_changes(courses)])
+    levels = list(level_changes(courses))
+    if stands_out:
+        return spike_findings(report, [*_more_steps(courses, report), *levels])
+    report = spike_findings(report)
+    return replace(report, findings=(*levels, *report.findings))
 
 
 def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
@@ -480,6 +487,15 @@ def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
     for number, steps in odd.items():
         if more := sorted(steps - {report.step}):
             yield f"{counted(len(more), 'more step')} with {number}: {_spans(more)}."
+    if not broken and (last := _last_of_start(courses, set().union(*odd.values()))):
+        yield f"No step after {last} is beyond chance: norms are often high before the first updates have settled."
+
+
+def _last_of_start(courses: Courses, unusual: set[int]) -> int | None:
+    """The last of unusual steps that all lie in the first tenth of them and hold the first one; else None."""
+    steps = sorted(set().union(*courses.values()))
+    starts = steps[: math.ceil(_START * len(steps))]
+    return max(unusual) if starts[0] in unusual and unusual <= set(starts) else None
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -387,7 +386,7 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
     >>> deviation.typical, deviation.is_unusual
     (1.5, True)
     """
-    steps, numbers, in_logs = _comparable(values)
+    steps, numbers, in_logs = comparable(values)
     indices = np.flatnonzero(steps == step)
     if not len(indices):
         return "it is zero at every step"
@@ -422,7 +421,7 @@ def steps_beyond(values: Mapping[int, float], bound: float) -> list[int]:
 
 def _every_deviation(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array]:
     """The steps that can be compared, [N], and their deviations; NaN without a spread."""
-    steps, numbers, in_logs = _comparable(values)
+    steps, numbers, in_logs = comparable(values)
     if len(steps) <= MIN_NEIGHBORS:
         return steps, np.full(len(steps), math.nan)
     parts = np.array_split(np.arange(len(steps)), len(steps) // _AT_ONCE + 1)
@@ -432,7 +431,7 @@ def _every_deviation(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Ar
 _AT_ONCE = 1 << 14  # steps whose neighbors are looked at together
 
 
-def _comparable(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array, bool]:
+def comparable(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array, bool]:
     """Steps with finite numbers, ascending, [N], these, [N], and whether they are compared by their logarithms."""
     course = StepValues.of(values)
     numbers, usable = course.numbers, np.isfinite(course.numbers)
@@ -498,72 +497,3 @@ def _middles(rows: Array) -> tuple[Array, Array]:
     sizes = np.abs(rows - middles[:, None])
     spreads = _TO_SIGMA * _medians(sizes)
     return middles, np.where(spreads > 0, spreads, 2 * math.sqrt(math.pi / 2) * sizes.mean(axis=1))
-
-
-MIN_STEPS_OF_LEVELS = 20  # steps below which the last fifth is a handful
-_QUARTILES = (0.25, 0.75)
-_LEAST_LATE, _STRICTER = 5, 1.5  # steps of a collapse just before the end, and how much more it has to change by
-
-
-class LateChange(Struct, frozen=True, kw_only=True):
-    """A course whose last fifth or twentieth of steps lies on another level than its first two thirds, or a share."""
-
-    before: float  # median of the first steps
-    late: float  # median of the last steps
-    before_until: int  # last of the first steps
-    since: int  # the first of these
-    until: int  # the last
-
-    @property
-    def side(self) -> Literal[-1, 1]:
-        """Whether it ends higher or lower."""
-        return 1 if self.late > self.before else -1
-
-
-def late_change(
-    values: Mapping[int, float], *, factor: float, share_before: float = 2 / 3, by_size: bool = False
-) -> LateChange | None:
-    """Where a course without negative numbers ends, if that is this many times its level before, or one over it.
-
-    ``by_size`` takes absolute values. No test of a trend, which a course that bends or jumps at its end fails: the
-    medians are facts, and the quartiles of both parts have to be apart. Of the last twentieth more is asked. None
-    otherwise, and with fewer than twenty steps.
-
-    >>> late_change({step: 1.0 if step < 30 else 5.0 for step in range(40)}, factor=3.0)
-    LateChange(before=1.0, late=5.0, before_until=25, since=32, until=39)
-    """
-    course = StepValues.of(values)
-    is_finite = np.isfinite(course.numbers)
-    steps, numbers = course.steps[is_finite], course.numbers[is_finite]
-    numbers = np.abs(numbers) if by_size else numbers
-    if len(steps) < MIN_STEPS_OF_LEVELS or numbers.min() < 0:
-        return None
-    num_before = int(share_before * len(steps))
-    for num_late, times in ((len(steps) // 5, factor), (max(len(steps) // 20, _LEAST_LATE), _STRICTER * factor)):
-        parts = numbers[:num_before], numbers[-num_late:]
-        before, late = (float(np.median(part)) for part in parts)
-        low, high = sorted(parts, key=np.median)
-        is_apart = np.quantile(low, _QUARTILES[1]) < np.quantile(high, _QUARTILES[0])
-        if is_apart and max(before, late) >= times * min(before, late):
-            return LateChange(
-                before=before,
-                late=late,
-                before_until=int(steps[num_before - 1]),
-                since=int(steps[-num_late]),
-                until=int(steps[-1]),
-            )
-    return None
-
-
-def collapse(values: Mapping[int, float]) -> LateChange | None:
-    """Where a course ends at five times its level over the first twentieth of steps, or a fifth of it."""
-    return late_change(values, factor=5.0, share_before=0.05)
-
-
-def level_change(values: Mapping[int, float]) -> LateChange | None:
-    """Where a course collapses at any time, or its level has doubled or halved late, which a line may miss.
-
-    Negative numbers count as 0: an entropy in float32 may be -5e-7.
-    """
-    clipped = {step: max(value, 0.0) for step, value in values.items()}
-    return collapse(clipped) or late_change(clipped, factor=2.0)

@@ -120,13 +120,17 @@ _SHARES = (
     ("pass rate", attrgetter("pass_rate"), True),
 )
 """The first questions of a user, their fields, and whether each step has them."""
+_IN_BOLD = "no gradient", "equal rewards"
 _SELDOM = {"  of all sampled", "  tied between", "side rewards alone"}
 """Rows that are shown only where there are such groups: most rewards are 0 and 1."""
 
 
 def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
     course = report.course
-    rows = [(name, of(report), of(course) if by_step else ()) for name, of, by_step in _SHARES]
+    dead = _dead_title(report)
+    rows = [
+        (dead if name in _IN_BOLD else name, of(report), of(course) if by_step else ()) for name, of, by_step in _SHARES
+    ]
     units = report.frac_reward_zero_std.num_units
     columns = [
         Column("", itemgetter(0)),
@@ -147,10 +151,15 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
     for name, estimate, _ in rows:
         if estimate.undefined and name not in _SELDOM:
             undefined.setdefault(estimate.undefined, []).append(name.strip())
-    table = draw_table(columns, shown, notes, is_bold=lambda row: row[0] == "no gradient")
+    table = draw_table(columns, shown, notes, is_bold=lambda row: row[0] in _IN_BOLD)
     for reason, names in undefined.items():
         notes.remark(f"Unknown: {', '.join(names)}, because {reason}")
     return table
+
+
+def _dead_title(report: DegeneracyReport) -> str:
+    """What groups of equal rewards are called: by the logged advantages they may have a gradient, or others none."""
+    return _IN_BOLD[report.has_other_baseline or report.contradicts_rewards]
 
 
 def _last(values: Sequence[float | None]) -> float | str:
@@ -165,7 +174,7 @@ def _overall(report: DegeneracyReport, notes: Footnotes) -> Blocks:
         origin = origin.replace("the given base pass rate,", "p =")
         further.append((f"  with {origin}", row.iid_prediction, "share"))
     rows: list[tuple[str, Estimate, Style]] = [
-        ("no gradient", report.frac_reward_zero_std, "share"),
+        (_dead_title(report), report.frac_reward_zero_std, "share"),
         ("  of all sampled", sampled, "share"),
         ("  all fail", report.frac_all_fail, "share"),
         ("  all pass", report.frac_all_pass, "share"),
@@ -185,7 +194,7 @@ def _overall(report: DegeneracyReport, notes: Footnotes) -> Blocks:
     )
     yield cell(f"p of the i.i.d. prediction: {report.pass_rate_origin}")
     shown = [row for row in rows if row[1].is_defined or row[1] is not sampled]
-    yield draw_table(columns, shown, notes, is_bold=lambda row: row[0] == "no gradient")
+    yield draw_table(columns, shown, notes, is_bold=lambda row: row[0] in _IN_BOLD)
 
 
 def _cost(report: DegeneracyReport, notes: Footnotes) -> Blocks:

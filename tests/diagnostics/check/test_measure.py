@@ -112,8 +112,10 @@ def test_an_unknown_metric_gets_a_suggestion(samples: Path, metric: str, hint: s
 
 
 def test_nothing_required_is_refused(samples: Path) -> None:
-    with pytest.raises(UsageError, match="No requirement was given"):
-        check_run(samples, requirements=[])
+    for baseline, hint in ((None, "Add --require "), ("baseline.json", "Add --track ")):
+        with pytest.raises(UsageError, match="No requirement was given") as caught:
+            check_run(samples, CheckSettings(baseline=baseline))
+        assert str(caught.value.hint).startswith(hint)
 
 
 def test_gradients_are_those_of_the_last_step_that_has_weights(short_run: MakeRun, tmp_path: Path) -> None:

@@ -110,10 +110,12 @@ def test_two_logs_of_another_reader_are_compared(tmp_path: Path) -> None:
     assert report.source.recognized == "2 runs (generic)"
     assert report.source.files == (str(low), str(high))
     assert (
-        report.findings[0] == "No difference between low/log.jsonl and high/log.jsonl is beyond chance (2 looked at)."
+        report.findings[0]
+        == "No difference between low/log.jsonl and high/log.jsonl is beyond chance (2 looked at: mean "
+        "reward, groups without a gradient)."
     )
-    assert "do not cover other seeds" in report.findings[1]
-    assert report.findings[2:] == ("2 of 2 prompts are in both.",)
+    assert "do not cover other seeds" in report.findings[2]
+    assert report.findings[1] == "2 of 2 prompts are in both."
     high.write_text(high.read_text().replace(': "p', ': "q'))
     assert "0 of 4 prompts are in both: a difference may be that of the prompts." in sentences(compare_runs(low, high))
 
@@ -229,7 +231,10 @@ def test_prompts_match_by_text_across_readers_and_templates_and_else_by_id(tmp_p
     rows = rewards(0.5, 0)
     report = compare_runs(as_generic(tmp_path / "log.jsonl", rows), as_verl(tmp_path / "verl", rows))
     assert "12 of 12 prompts are in both." in sentences(report)
-    assert report.findings[0] == "No difference between log.jsonl and verl is beyond chance (3 looked at)."
+    assert report.findings[0] == (
+        "No difference between log.jsonl and verl is beyond chance (3 looked at: mean reward, trend of the mean "
+        "reward, groups without a gradient)."
+    )
     within_runs = {pair.metric: pair.within_runs for pair in report.pairs}
     assert within_runs.pop("reward_trend") == Estimate(value=0.0, low=0.0, high=0.0, num_units=4)
     assert set(within_runs.values()) == {None, Estimate.exact(0.0, num_units=12)}
@@ -335,6 +340,9 @@ def test_rewards_on_another_scale_are_no_difference(tmp_path: Path, shift: float
     report = compare_runs(first, second)
     assert report.findings[0].startswith("No difference between a.jsonl and b.jsonl is beyond chance")
     assert ("so mean rewards are in two units." in sentences(report)) == unlike
+    assert ("mean reward" in report.findings[0], "widened" in sentences(report)) == (not unlike, False)
+    (reward,) = (pair for pair in report.pairs if pair.metric == "train_reward")
+    assert (reward.within_runs is None) == unlike
     third = write_log(tmp_path / "c.jsonl", [own + own for own in rewards])
     assert "Groups of 4 and of 8 rollouts: the smaller ones" in sentences(compare_runs(first, third))
 
@@ -363,6 +371,17 @@ def test_a_difference_may_be_that_of_other_prompts(tmp_path: Path) -> None:
     assert compare_runs(low, high).findings[0].endswith("[+0.500, +0.500], which is beyond chance.")
     high.write_text(high.read_text().replace(': "p', ': "q'))
     assert compare_runs(low, high).findings[0].endswith(", but may be that of other prompts.")
+
+
+@pytest.mark.parametrize(("num_steps", "few"), [(9, True), (10, False)])
+def test_few_steps_do_not_tell_how_far_a_policy_wanders(tmp_path: Path, num_steps: int, few: bool) -> None:
+    """Of 60 pairs of 9 steps of one recipe whose policy wanders 18 were "beyond chance", and none of 10 steps."""
+    runs = ([0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 1.0])
+    logs = [write_log(tmp_path / f"{at}.jsonl", [run] * num_steps) for at, run in enumerate(runs)]
+    report = compare_runs(*logs)
+    assert report.findings[0].endswith(f"which is beyond {'the chance of prompts' if few else 'chance'}.")
+    assert (f"is made: {num_steps} steps do not tell how far a policy wanders." in sentences(report)) == few
+    assert ("over the prompts and steps" in sentences(report)) != few
 
 
 def test_mean_rewards_of_other_functions_are_no_difference(tmp_path: Path, shared_data: Path) -> None:

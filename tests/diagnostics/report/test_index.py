@@ -252,7 +252,7 @@ def test_what_leaves_its_level_in_one_run_is_named_where_means_do_not_differ_bey
     )
     section, *_ = sections_of(calm, wild)
     assert section.findings[0].startswith("B beside A: none of ")
-    assert section.findings[1].startswith("B: kl rises from 0.0")
+    assert section.findings[1].startswith("B: kl jumps at step ")
     assert section.severity == "look"
 
 

@@ -193,6 +193,28 @@ def test_a_kl_that_runs_away_is_told_beside_a_quiet_norm(monkeypatch: pytest.Mon
     assert not any("more step" in finding for finding in measure_spike("run", step=6).findings)
 
 
+def test_a_kl_that_jumps_early_and_stays_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of its neighbors lie on either level, so no step was beyond chance; the last are no later."""
+    jumping = {step: {**QUIET[step], "kl": QUIET[step]["kl"] * (1.0 if step < 7 else 30.0)} for step in QUIET}
+    run = run_with(monkeypatch, jumping)
+    report = measure_spike("run")
+    assert report.findings[0] == "kl jumps at step 7 from 0.02 to 0.6 and ends at 0.6 (medians of five steps)."
+    assert report.findings[1].startswith("No step stands out.")
+    assert module.spike_sentences(run) == report.findings[:1]
+    assert not measure_spike("run", step=3).findings[0].startswith("kl jumps")
+
+
+@pytest.mark.parametrize(("also", "is_told"), [({}, True), ({50: 9.0}, False)])
+def test_a_peak_of_the_first_steps_is_told_from_a_spike(
+    monkeypatch: pytest.MonkeyPatch, also: dict[int, float], is_told: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    norms = {step: 0.5 * math.exp(rng.normal(0, 0.1)) * (1 + 20 * math.exp(-step / 2)) for step in range(1, 101)} | also
+    run_with(monkeypatch, {step: {"grad_norm": norm} for step, norm in norms.items()})
+    sentences = [text for text in measure_spike("run").findings if text.startswith("No step after")]
+    assert [text.split()[3] for text in sentences] == ["7"] * is_told
+
+
 def test_norms_that_were_clipped_and_updates_of_nothing_are_told() -> None:
     norms = {step: min(1.0, 0.1 * step) for step in range(1, 41)}
     rates = {step: 1e-6 * (10 < step < 31) for step in norms}

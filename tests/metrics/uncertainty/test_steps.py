@@ -13,7 +13,6 @@ from gradscope.metrics.uncertainty.steps import (
     Deviation,
     deviation_of,
     independent_steps,
-    late_change,
     mean_difference,
     mean_of_steps,
     most_deviating,
@@ -308,41 +307,6 @@ def test_the_most_deviating_step_is_that_of_a_walk_over_all(seed: int) -> None:
         rest = [at for at, value in values.items() if at != step and math.isfinite(value)]
         nearest = sorted(rest, key=lambda at: (abs(at - step), at))[:NUM_NEIGHBORS]
         assert not isinstance(first, Deviation) or first.typical == np.median([values[at] for at in nearest])
-
-
-@pytest.mark.parametrize(
-    ("values", "factor", "side"),
-    [
-        (np.exp(-0.06 * np.arange(60)), 2.0, -1),
-        (np.exp(0.05 * np.arange(60)), 3.0, 1),
-        (np.where(np.arange(60) < 44, 1.0, 4.0), 3.0, 1),
-        (1.0 + np.arange(60), 3.0, None),  # an even growth from nothing
-        (np.where(np.arange(60) == 55, 50.0, 1.0), 2.0, None),  # a spike
-        (np.where(np.arange(60) % 3 == 0, 1.0, 2.5) * np.where(np.arange(60) < 44, 1.0, 2.2), 2.0, None),  # not apart
-        (np.exp(0.5 * np.arange(19)), 2.0, None),  # too few
-        (np.linspace(-5.0, 5.0, 60), 2.0, None),  # no ratio of levels
-        (np.where(np.arange(60) < 44, 1.0, 0.0), 2.0, -1),
-    ],
-)
-def test_where_a_course_ends_on_another_level(values: np.ndarray, factor: float, side: int | None) -> None:
-    change = late_change(dict(enumerate(values.tolist(), start=1)), factor=factor)
-    assert (None if change is None else change.side) == side
-    assert change is None or (change.since, change.until) == (49, 60)
-
-
-@pytest.mark.parametrize(("num_late", "level", "since"), [(6, 0.3, 96), (6, 0.4, None), (3, 0.3, None)])
-def test_a_collapse_just_before_the_end(num_late: int, level: float, since: int | None) -> None:
-    change = late_change(dict(enumerate([1.0] * (100 - num_late) + [level] * num_late, start=1)), factor=2.0)
-    assert (change and change.since) == since
-
-
-def test_the_level_of_correlated_steps_seldom_doubles_by_chance() -> None:
-    rng = np.random.default_rng(0)
-    alarms = 0
-    for _ in range(200):
-        course = np.exp(0.3 * 0.6 * persistent(rng, 60, 0.8))
-        alarms += late_change(dict(enumerate(course.tolist())), factor=2.0) is not None
-    assert alarms <= 4
 
 
 def test_steps_but_for_one_far_apart_have_a_trend() -> None:

@@ -1,5 +1,6 @@
 import re
 
+import pytest
 from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
@@ -51,6 +52,14 @@ def test_further_tables_of_degeneracy_have_parts_costs_formulations_and_rewards(
 def test_ties_are_part_of_the_answer_where_there_are_any() -> None:
     tied = replace(examples.degeneracy_report(), frac_tied=examples.around(0.1))
     assert "tied between 0.100 [0.00, 0.20]" in " ".join(printed(render_table(tied)).split())
+
+
+@pytest.mark.parametrize("logged", [{"num_moved": 66}, {"num_zeroed": 94}])
+def test_groups_of_equal_rewards_have_a_gradient_where_advantages_say_so(logged: dict[str, int]) -> None:
+    """Those that Sign or a critic moves were "no gradient" below a sentence that they move the policy."""
+    for report, title in ((REPORT, "no gradient"), (replace(REPORT, **logged), "equal rewards")):
+        lines = printed(render_table(report, ("shares",))).splitlines()
+        assert sum(line.strip().startswith(f"{title} ") for line in lines) == 2
 
 
 def test_a_long_run_joins_neighboring_steps() -> None:

@@ -527,6 +527,14 @@ def test_a_csv_with_semicolons_may_have_decimal_commas(tmp_path: Path, header: s
     assert rewards == [0.5, -1.25, 1.0, None] * 2
 
 
+@pytest.mark.parametrize("mark", ["\t", "|", ";", ","])
+def test_a_csv_may_have_another_delimiter(tmp_path: Path, mark: str) -> None:
+    rows = [("prompt_id", "step", "reward"), *((f"p{of}", "1", reward) for of in (1, 2) for reward in ("0.5", "1"))]
+    (tmp_path / "log.csv").write_text("".join(f"{mark.join(row)}\n" for row in rows))
+    run = read_run(tmp_path / "log.csv")
+    assert [group.rewards for group in run.groups] == [(0.5, 1.0)] * 2
+
+
 _ASKED = [{"question": f"{of} + 1?", "response": str(sample), "reward": of % 2} for of in range(6) for sample in (0, 1)]
 
 

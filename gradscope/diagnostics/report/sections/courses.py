@@ -27,7 +27,7 @@ from gradscope.findings.logged import late_sentence
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
-from gradscope.metrics.uncertainty.steps import level_change
+from gradscope.metrics.uncertainty.levels import level_change
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
 from gradscope.results import logged as results
 from gradscope.results.report import Cell, ReportSection, ReportTable, Severity

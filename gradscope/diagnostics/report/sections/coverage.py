@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.passk.measure import Samples
+from gradscope.diagnostics.passk.measure import MARGIN, Samples
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.render.views.view import Column, table_of_cells, tabulate
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
@@ -20,7 +20,7 @@ _PAIRED = (
 
 
 def coverage_section(inputs: ReportInputs) -> ReportSection:
-    """pass@k before and after, the paired difference, and the problems that are no longer solved."""
+    """pass@k before and after, the paired difference, and the problems that only the first samples solve."""
     report = inputs.passk
     if isinstance(report, Unavailable):
         return missing_section("coverage", report)
@@ -50,7 +50,8 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
         )
     if lost:
         shown = f", the first {MAX_PROBLEMS}" if len(lost) > MAX_PROBLEMS else ""
-        caption = f"Problems that are no longer solved ({len(lost)}{shown}); correct samples before and after"
+        which = f"Problems of which {samples[0].name} has a correct sample and {samples[1].name} none"
+        caption = f"{which} ({len(lost)}{shown}), also by chance where few were correct; correct samples in each"
         titles = ("problem", samples[0].name, samples[1].name)
         tables += table_of_cells(caption, [(title, "text") for title in titles], lost[:MAX_PROBLEMS])
     severity, advice = _verdict(comparison)
@@ -93,7 +94,11 @@ def _verdict(comparison: PassAtKComparison | None) -> tuple[Severity, str]:
             "Coverage fell at the largest k: train with more exploration (temperature, entropy, larger groups) or on "
             "harder prompts, and stop before pass@1 saturates."
         )
-    return "fine", "No loss of coverage is certain at the largest k; more prompts or samples would narrow the interval."
+    excluded = bool(differences) and differences[-1].interval is not None and differences[-1].ends[0] > -MARGIN
+    return "fine" if excluded else "unknown", (
+        f"No loss of coverage is certain at the largest k, and one of {MARGIN:g} is "
+        f"{'excluded' if excluded else 'possible'}; more prompts or samples would narrow the interval."
+    )
 
 
 def _chart(report: PassAtKReport) -> Chart:

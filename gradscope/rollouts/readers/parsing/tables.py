@@ -241,7 +241,7 @@ class CsvRows:
         first = next(lines, b"")
         self._waiting: deque[bytes] = deque([first] if first else [])
         outside = re.sub(rb'"[^"]*"', b"", first)  # quotes
-        usual = ";" if b";" in outside and b"," not in outside else ","
+        usual = next((mark for mark in ";\t|" if mark.encode() in outside and b"," not in outside), ",")
         self.delimiter = "\t" if suffix_of(path) == ".tsv" else usual
         self._row_lines: list[bytes] = []
         self.num_lines = 0  # lines of the rows so far

@@ -25,18 +25,21 @@ def samples(name: str, *correct: int) -> Samples:
     )
 
 
-def test_problems_that_are_no_longer_solved_are_listed_and_many_are_cut() -> None:
+def test_problems_that_only_the_first_solve_are_listed_and_many_are_cut() -> None:
     both = (samples("before", 0, 1, 4, 2), samples("after", 4, 0, 4, 0))
     section = coverage_section(inputs_of(RUN, passk=REPORT, samples=both))
     assert section.tables[-1].rows == (("p1", "1/4", "0/4"), ("p3", "2/4", "0/4"))
-    assert section.tables[-1].caption.startswith("Problems that are no longer solved (2);")
+    assert section.tables[-1].caption == (
+        "Problems of which before has a correct sample and after none (2), also by chance where few were correct; "
+        "correct samples in each"
+    )
     assert section.findings[-1].startswith("Of 64 prompts the samples of before.jsonl alone solved 2, those of ")
     assert section.findings[-1].endswith(" alone 12.")
     number = MAX_PROBLEMS + 5
     both = (samples("before", *[1] * number), samples("after", *[0] * number))
     table = coverage_section(inputs_of(RUN, passk=REPORT, samples=both)).tables[-1]
     assert len(table.rows) == MAX_PROBLEMS
-    assert f"({number}, the first {MAX_PROBLEMS});" in table.caption
+    assert f"({number}, the first {MAX_PROBLEMS})," in table.caption
 
 
 def test_a_certain_loss_is_advised_on() -> None:
@@ -44,6 +47,12 @@ def test_a_certain_loss_is_advised_on() -> None:
     assert uncertain.findings == REPORT.findings
     assert uncertain.next_step.startswith("No loss of coverage is certain")
     *rows, last = REPORT.comparison.rows
+    for low, severity, none in ((-0.04, "fine", "0.05 is excluded;"), (-0.5, "unknown", "0.05 is possible;")):
+        open_one = replace(last, difference=Estimate(value=-0.02, low=low, high=0.3))
+        report = replace(REPORT, comparison=replace(REPORT.comparison, rows=(*rows, open_one)))
+        section = coverage_section(inputs_of(RUN, passk=report))
+        assert section.severity == severity
+        assert none in section.next_step
     lost = replace(last, difference=Estimate(value=-0.2, low=-0.3, high=-0.1))
     report = replace(REPORT, comparison=replace(REPORT.comparison, rows=(*rows, lost)))
     assert coverage_section(inputs_of(RUN, passk=report)).next_step.startswith("Coverage fell at the largest k")
