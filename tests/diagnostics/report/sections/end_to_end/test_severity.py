@@ -92,7 +92,7 @@ UNREAD = inputs_of(run_of(group_of([1, 0])))
         (ended, [SURE(0.05), NONE, NONE, 0.2], "look"),
         (coverage._verdict, [None], "unknown"),
         (coverage._verdict, [ending(between(-0.3, -0.2, -0.1))], "problem"),
-        (coverage._verdict, [ending(between(-0.3, -0.2, 0.1))], "fine"),
+        (coverage._verdict, [ending(between(-0.3, -0.2, 0.1))], "unknown"),
     ],
 )
 def test_numbers_decide(judge: Callable[..., Any], numbers: list[Any], severity: str) -> None:
