@@ -34,8 +34,8 @@ _MOMENT = 100  # milliseconds that a reader of a pipe has to go: one that reads 
 _SELDOM = (10_000, 10, 10)
 """Python's thresholds of garbage collection, the first 14 times the usual: imports of PyTorch and transformers leave a
 million objects that stay, and passes over all of them took a tenth of `rank`'s time."""
-_FULL = "Free some space, or name another place."
-_NO_RIGHT = "Ask for the right to it, or name another place."
+_FULL = "Free some space, or write to another path."
+_NO_RIGHT = "Ask for permission, or write to another path."
 _HINTS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _NO_RIGHT),

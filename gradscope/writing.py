@@ -110,7 +110,7 @@ def refuse_existing(path: Path, *, force: bool) -> None:
     if path.is_dir():
         raise OutputExistsError(f"{path} is a folder.", hint="Name a file.")
     if os.path.lexists(path) and not force:
-        raise OutputExistsError(f"{path} already exists.", hint="Name another place, or add --force to replace it.")
+        raise OutputExistsError(f"{path} already exists.", hint="Write to another path, or add --force to replace it.")
 
 
 @contextmanager
@@ -269,7 +269,7 @@ def _held(file: Path) -> int | None:
             target = file.with_name(file.name.removeprefix(".").removesuffix(".lock"))
             raise OutputBusyError(
                 f"{target} is being written by {_named(owner, file)}.",
-                hint="Wait until it is done, or name another place.",
+                hint="Wait until it is done, or write to another path.",
             )
         is_one = stat.S_ISREG(status.st_mode) and (owner.keys() >= _LOCK_KEYS or status.st_size == 0)
         if not is_one or status.st_nlink > 1:
@@ -289,7 +289,7 @@ def _held(file: Path) -> int | None:
 
 def _no_lock(file: Path) -> OutputExistsError:
     return OutputExistsError(
-        f"{file} is where a lock should be, and is none.", hint="Move it, or name another place to write to."
+        f"{file} is where a lock should be, and is none.", hint="Move it, or write to another path."
     )
 
 

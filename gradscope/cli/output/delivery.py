@@ -119,7 +119,7 @@ def refuse_input(path: Path, inputs: Sequence[str]) -> None:
     """Refuse, ``--force`` or not, to replace what the command reads, by whatever name."""
     if path.exists() and any(Path(file).exists() and path.samefile(file) for file in inputs):
         raise OutputExistsError(
-            f"{path} is what this command reads; nothing replaces that.", hint="Name another place."
+            f"{path} is what this command reads; nothing replaces that.", hint="Write to another path."
         )
 
 
