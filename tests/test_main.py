@@ -92,7 +92,7 @@ def test_where_gradients_can_be_left_out_a_missing_library_for_them_is_no_end(
     ("error", "words"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "out/a.json"), "Free some space"),
-        (OSError(errno.EROFS, "Read-only file system", "out/a.json"), "Ask for the right to it"),
+        (OSError(errno.EROFS, "Read-only file system", "out/a.json"), "Ask for permission"),
         (OSError(errno.ENOENT, "No such file or directory", "out/a.json"), "was moved or removed meanwhile"),
         (OSError(errno.EIO, "Input/output error", "out/a.json"), "Look at the path"),
         (OSError("said by a library, about out/a.json"), "Look at the path"),

@@ -87,7 +87,7 @@ def test_an_unwritable_disk_is_named(cli: Cli, log: Path, tmp_path: Path, monkey
     done = cli("degeneracy", log, "--output", tmp_path / "out", "--quiet")
     assert done.code == 2
     assert f"error: Read-only file system ({tmp_path / 'out'}/" in done.err
-    assert "hint: Ask for the right to it" in done.err
+    assert "hint: Ask for permission" in done.err
 
 
 def test_an_exception_removes_what_was_staged(tmp_path: Path) -> None:
