@@ -2,6 +2,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from gradscope.errors import GradscopeError, InputError
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers import generic
 from gradscope.rollouts.readers.detect import read_run
 from tests.rollouts.build import model_folder
 from tests.rollouts.readers.lines import IDS, refusal, rewards_of, set_aside, steps_logged, write_rows
@@ -185,6 +187,33 @@ def test_file_numbers_are_steps_where_whole_groups_of_some_prompts_come_again(pa
         write_rows(tmp_path / pattern.format(step), rows)
     groups = read_run(tmp_path / "step*/rollouts.jsonl" if "step" in pattern else tmp_path).groups
     assert [(group.step, group.size) for group in groups] == [(step, 4) for step in (1, 1, 2, 2, 3, 3)]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("step_{}/rank{}.jsonl", "step_{}/{}.jsonl", "global_step_{}/dp_rank_{}/out.jsonl", "rank{1}/step{0}.jsonl"),
+        *("rank{1}_step{0}.jsonl", "iter_{}/train/worker-{}.json", "epoch_0/step_{}/shard{}.jsonl"),
+    ],
+)
+def test_the_files_of_a_step_are_of_several_processes(pattern: str, tmp_path: Path) -> None:
+    for step, rank in product((8, 9, 10), range(2)):
+        rows = [{"prompt": prompt, "completion": f"{rank}{at}", "reward": rank} for prompt in "ab" for at in range(2)]
+        write_rows(tmp_path / pattern.format(step, rank), rows)
+    files = str(tmp_path / "/".join(["*"] * (pattern.count("/") + 1)))
+    groups = read_run(files).groups
+    assert [(group.step, group.rewards) for group in groups] == [(of, (0, 0, 1, 1)) for of in (8, 8, 9, 9, 10, 10)]
+    if pattern.startswith(("step", "global", "iter", "epoch")):
+        with pytest.raises(InputError, match=r"holds \d evaluations") as refused:
+            read_run(tmp_path)
+        assert f"'{files}.json" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("pattern", ["step_{}/seed_{}/x.jsonl", "step_{}/eval/rank{}.jsonl", "step_{}/a{}.jsonl"])
+def test_the_files_of_a_step_are_of_several_logs(pattern: str, tmp_path: Path) -> None:
+    for step, at in product((8, 9), range(2)):
+        write_rows(tmp_path / pattern.format(step, at), [{"prompt": "a", "reward": at}, {"prompt": "a", "reward": 0}])
+    assert not generic.steps_of_files(tmp_path / "/".join(["*"] * (pattern.count("/") + 1)), ColumnNames())
 
 
 @pytest.mark.parametrize("prompts", [("ab", "ab"), ("ab", "cd")])
