@@ -236,6 +236,14 @@ def test_ids_of_rows_are_no_ids_of_prompts(sizes: tuple[int, ...], num_prompts: 
     assert len(read_run(path, ReadOptions(columns=ColumnNames(prompt_id="prompt_id"))).groups) == len(rows)
 
 
+@pytest.mark.parametrize("rewards_only", [False, True])
+def test_columns_as_pandas_writes_them_are_rows(rewards_only: bool, tmp_path: Path) -> None:
+    rows = [{"step": step, "prompt": "p", "score": float(at)} for step in (1, 2) for at in range(2)]
+    columns = {name: {str(at): row[name] for at, row in enumerate(rows)} for name in rows[0]}
+    run = read_run(write_rows(tmp_path / "log.json", columns), rewards_only=rewards_only)
+    assert [(group.step, group.rewards) for group in run.groups] == [(1, (0.0, 1.0)), (2, (0.0, 1.0))]
+
+
 def test_a_folder_of_folders_has_no_columns(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     write(tmp_path / "a" / "rollouts.jsonl", {"step": 1, "prompt": "p", "reward": 1})

@@ -113,7 +113,7 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None
     if len(logs) > 1 and not are_steps:
         named = ", ".join(f"{log.task} {log.model}".strip() for log in logs[:3])
         more = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
-        file = expand(logs[0].path)[0]
+        file = next(iter(expand(logs[0].path)), path)  # of harnesses with a folder each there is none
         below = file.relative_to(path).parts[1:] if path.is_dir() else ()
         alike = Path(glob.escape(str(path)), *["*"] * len(below), f"*{file.suffix}")
         has_all = bool(below) and len(expand(alike)) >= len(logs)

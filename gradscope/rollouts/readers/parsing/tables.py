@@ -497,17 +497,29 @@ def entry_in(cell: Any, path: str) -> Any:
 
 
 def table_rows(document: Mapping[str, Any]) -> list[Any] | None:
-    """The rows of a table, as W&B saves one and pandas writes one that is split; None where a document is none.
+    """The rows of a table, as W&B saves one and pandas writes one, split or not; None where a document is none.
 
     >>> table_rows({"columns": ["step", "reward"], "data": [[3, 1.0]]})
     [{'step': 3, 'reward': 1.0}]
     """
     names, rows = document.get("columns"), document.get("data")
     if not isinstance(names, list) or not isinstance(rows, list) or not all(isinstance(name, str) for name in names):
-        return None
+        return _rows_of_columns(document)
     return [
         dict(zip(names, row, strict=True)) if isinstance(row, list) and len(row) == len(names) else row for row in rows
     ]
+
+
+def _rows_of_columns(document: Mapping[str, Any]) -> list[Any] | None:
+    """The rows of columns, some of text and some of numbers, each an object with the same numbers of rows as keys."""
+    columns = list(document.values())
+    keys = list(columns[0]) if columns and isinstance(columns[0], dict) else []
+    if keys != list(map(str, range(len(keys)))) or not all(isinstance(of, dict) and list(of) == keys for of in columns):
+        return None
+    kinds = [set(map(type, of.values())) for of in columns]
+    if not keys or {str} not in kinds or not any(kind <= {int, float, bool} for kind in kinds):
+        return None
+    return [dict(zip(document, row, strict=True)) for row in zip(*(of.values() for of in columns), strict=True)]
 
 
 def undecoded_rows(data: bytes) -> Sequence[bytes | msgspec.Raw]:
