@@ -53,7 +53,7 @@ from gradscope.rollouts.readers.parsing.records import (
     refuse_copies,
     refuse_turns,
 )
-from gradscope.rollouts.readers.parsing.tables import expand, stem_of, suffix_of
+from gradscope.rollouts.readers.parsing.tables import expand, is_untyped, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import columns_of_whole_rows, step_numbers
 from gradscope.rollouts.readers.reduction.log import reduced_groups
 from gradscope.rollouts.readers.run_files import HELD_OUT, with_run_files, word_of
@@ -185,6 +185,7 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
     are_followed: bool  # whether the log goes on behind these
     layout: nested.Layout  # where they lie within the rows of the log
     named: ColumnNames  # the columns that the user named
+    are_untyped: bool  # whether all cells are text, as those of CSV are
 
     @classmethod
     def of(cls, path: Path, layout: nested.Layout, named: ColumnNames) -> _FirstRows:
@@ -194,7 +195,15 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
         many = nested.first_rows_of_lists(outer, layout) if layout else peek(path, num_rows=NUM_SEARCHED)
         are_followed = not layout and has_more_rows(path, many)
         rows = roles.with_entries(plain, named)
-        return cls(plain=plain, rows=rows, many=many, are_followed=are_followed, layout=layout, named=named)
+        return cls(
+            plain=plain,
+            rows=rows,
+            many=many,
+            are_followed=are_followed,
+            layout=layout,
+            named=named,
+            are_untyped=any(map(is_untyped, expand(path)[:1])),
+        )
 
     @cached_property
     def many_with_entries(self) -> Sequence[Mapping[str, Any]]:
@@ -345,7 +354,7 @@ def _grouping(request: ReadRequest, first: _FirstRows, names: ColumnNames, *, is
 def _flat_columns(
     first: _FirstRows, grouping: Grouping, terms: Mapping[str, float], *, is_evaluation: bool
 ) -> FlatColumns:
-    names = first.names
+    names, rewards = first.names, [row.get(grouping.names.reward or "") for row in first.rows]
     of_policy = [name for name in roles.POLICIES if any(isinstance(row.get(name), str) for row in first.plain)]
     policies = (*grouping.settings, *of_policy[:1])
     with_roles = set(astuple(grouping.names))
@@ -356,7 +365,7 @@ def _flat_columns(
     return FlatColumns(
         names=grouping.names,
         rewards=tuple(dict.fromkeys([*_named_rewards(first.rows, grouping.names), *terms])),
-        in_words=roles.are_words(row.get(grouping.names.reward or "") for row in first.rows),
+        in_words=roles.are_words(rewards) or (not first.are_untyped and roles.are_numbers_in_text(rewards)),
         sample=roles.sample_column(first.rows, grouping.names),
         environment=grouping.benchmark or environment,
         policies=policies,

@@ -606,6 +606,18 @@ def test_a_template_beside_counts_or_lists_is_no_prompt(cells: dict[str, Any], t
         assert [sorted(group.rewards) for group in run.groups] == [[0, 0, 0, 1]] * 6
 
 
+@pytest.mark.parametrize(("right", "wrong"), [("1.0", "0.0"), ("1", "0"), ("True", "False"), ("1e0", " 0 ")])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.json"])
+def test_numbers_may_be_text_where_all_are(name: str, right: str, wrong: str, tmp_path: Path) -> None:
+    rows = [{"step": "global_step_3", "uid": at // 2, "reward": right if at % 4 == 0 else wrong} for at in range(8)]
+    path = write_rows(tmp_path / name, rows)
+    for rewards_only in (True, False):
+        run = read_run(path, rewards_only=rewards_only)
+        assert [(group.step, group.rewards) for group in run.groups] == [(3, (1, 0)), (3, (0, 0))] * 2
+    if name == "a.jsonl":
+        assert set_aside(read_run(write(path, *rows, {**rows[0], "reward": 1}))) == {"the reward is text": 8}
+
+
 @pytest.mark.parametrize("words", ["passed failed", "PASS timeout", "correct incorrect", "Yes no", "resolved error"])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.json"])
 def test_verdicts_may_be_words_of_a_column_that_is_named(name: str, words: str, tmp_path: Path) -> None:
