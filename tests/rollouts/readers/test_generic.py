@@ -244,6 +244,18 @@ def test_columns_as_pandas_writes_them_are_rows(rewards_only: bool, tmp_path: Pa
     assert [(group.step, group.rewards) for group in run.groups] == [(1, (0.0, 1.0)), (2, (0.0, 1.0))]
 
 
+@pytest.mark.parametrize("arm", ["condition", "method", "seed_of_sampling"])
+def test_rounds_are_no_steps_where_each_has_a_sample_of_several_conditions(arm: str, tmp_path: Path) -> None:
+    rows = [
+        {"round": number, "task_id": task, arm: of, "correct": of == "trained"}
+        for number, of, task in product(range(1, 4), ("base", "trained"), "ab")
+    ]
+    groups = read_run(write_rows(tmp_path / "a.jsonl", rows)).groups
+    is_arm = not arm.startswith("seed")
+    assert {group.step for group in groups} == ({0} if is_arm else {1, 2, 3})
+    assert {group.rewards for group in groups} == ({(0, 0, 0), (1, 1, 1)} if is_arm else {(0, 1)})
+
+
 def test_a_folder_of_folders_has_no_columns(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     write(tmp_path / "a" / "rollouts.jsonl", {"step": 1, "prompt": "p", "reward": 1})
