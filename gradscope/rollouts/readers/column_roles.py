@@ -70,8 +70,12 @@ ANSWER_KEYS = (
 )
 """Names of lists of rewards and of texts in the row of a prompt, and of the text in an object of such a list."""
 
-OFFERED = re.compile(r"(\w+_)?(option|choice|alternative|distractor)s?$", re.IGNORECASE)
-"""How lists are called of the answers that a question offers, of which one is right."""
+OFFERED = re.compile(
+    r"(\w+_)?(option|choice|alternative|distractor|passage|context|document|doc|chunk|source|citation|hit)s?$"
+    r"|(\w+_)?(retrieved|retrieval|evidence)(_\w+)?$",
+    re.IGNORECASE,
+)
+"""How lists are called of what a question comes with: the answers it offers, or texts that were retrieved for it."""
 _OF_RESPONSE = re.compile(
     r"^[^.]*(info|extra|meta|result|eval|metric|scor|grad|judg|verdict|outcome|test|verif|feedback|check|detail|stat"
     r"|output|response|completion|generation|answer|sample|episode|rollout|traj|data|label|annotation)",

@@ -237,7 +237,7 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns: dict[str, list[Any]] = {}
     for row in rows:
         for name, cell in row.items():
-            listed = cell[0].items() if is_list_of_objects(cell) else ()
+            listed = cell[0].items() if is_list_of_objects(cell) and not column_roles.OFFERED.match(name) else ()
             for inner, value in ((name, cell), *((f"{name}.{key}", value) for key, value in listed)):
                 columns.setdefault(inner, []).append(value)
     filled = {name: [cell for cell in cells if cell is not None] for name, cells in columns.items()}
