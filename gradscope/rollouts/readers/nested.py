@@ -44,6 +44,7 @@ _CHOSEN = re.compile(
 )
 """How lists are called whose rollouts were chosen by their outcome, where they all have the same."""
 TOTAL = re.compile(r"accura|(^|_)(acc|mean|avg|average)(_|$)|(pass|success|solve)_?rate|pass@", re.IGNORECASE)
+_VERDICTS = frozenset(roles.USUAL["reward"])
 _KEY_OF_ROW = "id"  # the column of keys each of which has one row
 _NUMBERED = re.compile(
     rf"({roles.PROMPT_NUMBER.pattern.partition('_?')[0]}|prompt|sample|q|\w+/)?[-_ ]?[0-9]+", re.IGNORECASE
@@ -259,9 +260,9 @@ def are_rows_by_key(cell: Any) -> bool:
     False
     """
     by_key = parse.mapping_of(cell)
-    rows = [row for row in by_key.values() if isinstance(row, dict)]
-    if not 1 < len(rows) == len(by_key):
-        return False
+    rows = [row for row in by_key.values() if isinstance(row, dict) and not _VERDICTS.isdisjoint(row)]
+    if not 1 < len(by_key) < 2 * len(rows) or not all(isinstance(row, dict) for row in by_key.values()):
+        return False  # some may have failed without a verdict
     shared = frozenset(rows[0]).intersection(*rows[1:])
     columns = roles.resolve_columns(sorted(shared), ColumnNames())
     if columns.reward is None or any(isinstance(row[columns.reward], (list, dict)) for row in rows):

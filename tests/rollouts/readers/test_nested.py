@@ -241,8 +241,10 @@ def test_an_entry_named_with_its_list_is_that_of_rollouts_of_several_prompts(is_
 def test_each_key_of_a_document_may_have_a_rollout(name: str | None, around: bool, key: str, tmp_path: Path) -> None:
     prompts = ({name: f"{at}?"} if name else {} for at in range(3))
     rows = {key.format(at): {"response": "a", "correct": at > 0, **prompt} for at, prompt in enumerate(prompts)}
+    rows[key.format(3)] = {"error": "timeout"} | ({name: "3?"} if name else {})
     path = write_lines(tmp_path / "a.json", json.dumps({"model": "m", "results": rows} if around else rows))
-    assert sorted(group.rewards for group in read_run(path).groups) == [(0.0,), (1.0,), (1.0,)]
+    rewards = [group.rewards for group in read_run(path).groups]
+    assert sorted(of for of in rewards if of != (None,)) == [(0.0,), (1.0,), (1.0,)]
 
 
 def test_each_key_of_a_document_may_have_a_row_of_a_log(tmp_path: Path) -> None:
