@@ -70,8 +70,12 @@ ANSWER_KEYS = (
 )
 """Names of lists of rewards and of texts in the row of a prompt, and of the text in an object of such a list."""
 
-OFFERED = re.compile(r"(\w+_)?(option|choice|alternative|distractor)s?$", re.IGNORECASE)
-"""How lists are called of the answers that a question offers, of which one is right."""
+OFFERED = re.compile(
+    r"(\w+_)?(option|choice|alternative|distractor|passage|context|document|doc|chunk|source|citation|hit)s?$"
+    r"|(\w+_)?(retrieved|retrieval|evidence)(_\w+)?$",
+    re.IGNORECASE,
+)
+"""How lists are called of what a question comes with: the answers it offers, or texts that were retrieved for it."""
 _OF_RESPONSE = re.compile(
     r"^[^.]*(info|extra|meta|result|eval|metric|scor|grad|judg|verdict|outcome|test|verif|feedback|check|detail|stat"
     r"|output|response|completion|generation|answer|sample|episode|rollout|traj|data|label|annotation)",
@@ -247,14 +251,23 @@ VERDICTS = dict.fromkeys(_PASSED, 1.0) | dict.fromkeys(_FAILED, 0.0)
 
 
 def verdict_of(cell: Any) -> Any:
-    """The number of a verdict in a word; any other cell as it is."""
-    return VERDICTS.get(cell.strip().lower(), cell) if isinstance(cell, str) else cell
+    """The number of a verdict in a word, or of a number that is text; any other cell as it is."""
+    if not isinstance(cell, str):
+        return cell
+    number = VERDICTS.get(cell.strip().lower(), as_number(cell))
+    return cell if math.isnan(number) else number
 
 
 def are_words(cells: Iterable[Any]) -> bool:
     """Whether cells, but for null, are verdicts in words."""
     texts = [cell for cell in cells if cell not in (None, "")]
-    return texts != [] and all(isinstance(cell, str) and verdict_of(cell) is not cell for cell in texts)
+    return texts != [] and all(isinstance(cell, str) and cell.strip().lower() in VERDICTS for cell in texts)
+
+
+def are_numbers_in_text(cells: Iterable[Any]) -> bool:
+    """Whether cells, but for null, are text that is a number or a truth value, every one: mixed, they are a fault."""
+    texts = [cell for cell in cells if cell is not None]
+    return texts != [] and all(isinstance(cell, str) and not math.isnan(as_number(cell)) for cell in texts)
 
 
 _OF_TRIALS = "is_resolved"  # of Terminal-Bench, whose accuracy and pass@k count a trial that ended without as failed

@@ -53,7 +53,7 @@ from gradscope.rollouts.readers.parsing.records import (
     refuse_copies,
     refuse_turns,
 )
-from gradscope.rollouts.readers.parsing.tables import expand, stem_of, suffix_of
+from gradscope.rollouts.readers.parsing.tables import expand, is_untyped, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import columns_of_whole_rows, step_numbers
 from gradscope.rollouts.readers.reduction.log import reduced_groups
 from gradscope.rollouts.readers.run_files import HELD_OUT, with_run_files, word_of
@@ -65,6 +65,14 @@ _STEP_IN_NAME = re.compile(
     r"|(?:(?:rollout|completion|generation|sample|batch|epoch)s?[-_.=]?)?(?P<bare>[0-9]+)",
     re.IGNORECASE,
 )
+
+
+_WRITER = re.compile(
+    r"(rank|worker|shard|part|process|proc|gpu|node|device|chunk)[-_.=]?[0-9]+|(?<=/)[0-9]+(?=\.[a-z]|/|$)",
+    re.IGNORECASE,
+)
+"""What numbers, in names of files and of folders, those that wrote rows of one step together."""
+_NUM_FOLDERS = 3  # around a file, any of which may be that of its step
 
 
 def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | str | None:
@@ -114,27 +122,40 @@ def _files_like(file: Path, only: Collection[Path] = ()) -> Path | None:
 def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
     """The step of each of several files whose rows name none, by the number in names that are otherwise the same.
 
-    Those of files of one name are their folders'. A number without a word for steps is one only where files have whole
-    groups of the same ids, or of some of the same prompts: those of all the same may be further samples. Files of
-    evaluations have no step: what was sampled at another one is another model's.
+    Those of files of one name, or of names without a word for steps, are their folders'. A number without such a word
+    is one only where files have whole groups of the same ids, or of some of the same prompts: those of all the same may
+    be further samples. Files of evaluations have no step: what was sampled at another one is another model's.
     """
-    if names.step is not None:
+    files = expand(path) if names.step is None else ()
+    if len(files) < 2:
         return {}
-    files = expand(path)
-    are_alike = len({file.name for file in files}) == 1  # each in the folder of its step
-    matches = [
-        match for file in files if (match := _STEP_IN_NAME.fullmatch(file.parent.name if are_alike else stem_of(file)))
-    ]
-    rests = {f"{match['before'] or ''}*{re.sub('[0-9]+', '', match['after'] or '')}" for match in matches}
-    if len(files) < 2 or len(matches) < len(files) or len(rests) > 1 or any(map(HELD_OUT.search, rests)):
-        return {}
-    if matches[0]["bare"] is not None:
+    usual = int(len({file.name for file in files}) == 1)  # each in the folder of its step
+    steps, has_word = _steps_in_names(files, usual)
+    for level in range(usual + 1, _NUM_FOLDERS + 1):
+        of_folders, are_words = ({}, False) if has_word else _steps_in_names(files, level)
+        if are_words and len(set(of_folders.values())) > 1:
+            steps, has_word = of_folders, True
+    if steps and not has_word:
         key, most_alike = roles.key_of(names) or "", 1.0 if names.group else 0.8
         counts = [Counter(text_of(row.get(key)) for row in peek(file, num_rows=NUM_SEARCHED)) for file in files[:8]]
         repeated = [{key for key, count in of.items() if count > 1} for of in counts]
         if not any(0 < len(a & b) <= most_alike * min(len(a), len(b)) for a, b in combinations(repeated, 2)):
             return {}
-    return {file: int(match["step"] or match["bare"]) for file, match in zip(files, matches, strict=True)}
+    return steps
+
+
+def _steps_in_names(files: Sequence[Path], level: int) -> tuple[Mapping[Path, int], bool]:
+    """The numbers in names of files, or of the folders so many levels above, and whether a word says that they are."""
+    rests, steps, has_word = set[str](), dict[Path, int](), False
+    for file in files:
+        name, *below = file.parts[-level - 1 :]
+        match = _STEP_IN_NAME.fullmatch(name if below else stem_of(file))
+        if match is None:
+            return {}, False
+        rest = f"{match['before'] or ''}*{re.sub('[0-9]+', '', match['after'] or '')}"
+        rests.add(_WRITER.sub(r"\1", "/".join([rest, *below])))
+        steps[file], has_word = int(match["step"] or match["bare"]), match["bare"] is None
+    return ({}, False) if len(rests) > 1 or any(map(HELD_OUT.search, rests)) else (steps, has_word)
 
 
 def step_is_in_name(file: Path, columns: ColumnNames) -> bool:
@@ -164,6 +185,7 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
     are_followed: bool  # whether the log goes on behind these
     layout: nested.Layout  # where they lie within the rows of the log
     named: ColumnNames  # the columns that the user named
+    are_untyped: bool  # whether all cells are text, as those of CSV are
 
     @classmethod
     def of(cls, path: Path, layout: nested.Layout, named: ColumnNames) -> _FirstRows:
@@ -173,7 +195,15 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
         many = nested.first_rows_of_lists(outer, layout) if layout else peek(path, num_rows=NUM_SEARCHED)
         are_followed = not layout and has_more_rows(path, many)
         rows = roles.with_entries(plain, named)
-        return cls(plain=plain, rows=rows, many=many, are_followed=are_followed, layout=layout, named=named)
+        return cls(
+            plain=plain,
+            rows=rows,
+            many=many,
+            are_followed=are_followed,
+            layout=layout,
+            named=named,
+            are_untyped=any(map(is_untyped, expand(path)[:1])),
+        )
 
     @cached_property
     def many_with_entries(self) -> Sequence[Mapping[str, Any]]:
@@ -324,7 +354,7 @@ def _grouping(request: ReadRequest, first: _FirstRows, names: ColumnNames, *, is
 def _flat_columns(
     first: _FirstRows, grouping: Grouping, terms: Mapping[str, float], *, is_evaluation: bool
 ) -> FlatColumns:
-    names = first.names
+    names, rewards = first.names, [row.get(grouping.names.reward or "") for row in first.rows]
     of_policy = [name for name in roles.POLICIES if any(isinstance(row.get(name), str) for row in first.plain)]
     policies = (*grouping.settings, *of_policy[:1])
     with_roles = set(astuple(grouping.names))
@@ -335,7 +365,7 @@ def _flat_columns(
     return FlatColumns(
         names=grouping.names,
         rewards=tuple(dict.fromkeys([*_named_rewards(first.rows, grouping.names), *terms])),
-        in_words=roles.are_words(row.get(grouping.names.reward or "") for row in first.rows),
+        in_words=roles.are_words(rewards) or (not first.are_untyped and roles.are_numbers_in_text(rewards)),
         sample=roles.sample_column(first.rows, grouping.names),
         environment=grouping.benchmark or environment,
         policies=policies,

@@ -98,12 +98,13 @@ def counted_step(
 ) -> str | None:
     """The column that counts as the step where none is called one, by rows that are a rollout or a group each.
 
-    Its numbers never fall, and prompts have several rollouts under each; inspect's epochs number the samples instead.
-    Of rows that are only the first of a log, it may have been the same so far.
+    Its numbers never fall, and prompts have several rollouts of a policy under each; inspect's epochs number samples
+    instead. Of rows that are only the first of a log, it may have been the same so far.
     """
     for name in filter(rows[0].__contains__, roles.INSTEAD_OF_STEPS) if rows and key else ():
         steps = step_numbers([row.get(name) for row in rows])
-        sizes = Counter(zip(steps.tolist(), (parse.text_of(row.get(key or "")) for row in rows), strict=True))
+        ids = ([parse.text_of(row.get(of)) for of in (key or "", *roles.ARMS)] for row in rows)
+        sizes = Counter(zip(steps.tolist(), map(tuple, ids), strict=True))
         are_several = are_groups or sum(size > 1 for size in sizes.values()) > len(sizes) / 2
         if are_several and (np.diff(steps, prepend=0) >= 0).all() and (are_first or steps[0] < steps[-1]):
             return name

@@ -44,6 +44,12 @@ _CHOSEN = re.compile(
 )
 """How lists are called whose rollouts were chosen by their outcome, where they all have the same."""
 TOTAL = re.compile(r"accura|(^|_)(acc|mean|avg|average)(_|$)|(pass|success|solve)_?rate|pass@", re.IGNORECASE)
+_VERDICTS = frozenset(roles.USUAL["reward"])
+_KEY_OF_ROW = "id"  # the column of keys each of which has one row
+_NUMBERED = re.compile(
+    rf"({roles.PROMPT_NUMBER.pattern.partition('_?')[0]}|prompt|sample|q|\w+/)?[-_ ]?[0-9]+", re.IGNORECASE
+)
+"""Keys that number prompts."""
 _MAX_LEVELS = 3
 _SHARED = 0.1  # of the prompts under several keys: benchmarks have none in common, policies asked for some of each do
 NUM_LISTED = 200  # rollouts by which columns are known
@@ -70,7 +76,8 @@ class Level(Struct, frozen=True, kw_only=True):
             yield from (element for element in parse.list_of(cell) if isinstance(element, dict))
             return
         for key, under in parse.mapping_of(cell).items():
-            elements = [under] if isinstance(under, dict) and rows_under(under) else parse.list_of(under)
+            is_row = isinstance(under, dict) and (self.key_column == _KEY_OF_ROW or rows_under(under))
+            elements = [under] if is_row else parse.list_of(under)
             yield from ({self.key_column: key} | element for element in elements if isinstance(element, dict))
 
     @property
@@ -244,13 +251,37 @@ def rows_under(cell: Any) -> Sequence[Mapping[str, Any]]:
     return lists[0] if len(lists) == 1 and parse.is_list_of_objects(lists[0]) else ()
 
 
+def are_rows_by_key(cell: Any) -> bool:
+    """Whether an object has a rollout under each key, by the prompts that these name, or keys that number prompts.
+
+    >>> are_rows_by_key({"a": {"question": "1+1?", "correct": True}, "b": {"question": "2+2?", "correct": False}})
+    True
+    >>> are_rows_by_key({"gpt": {"output": "2", "correct": True}, "llama": {"output": "3", "correct": False}})
+    False
+    """
+    by_key = parse.mapping_of(cell)
+    rows = [row for row in by_key.values() if isinstance(row, dict) and not _VERDICTS.isdisjoint(row)]
+    if not 1 < len(by_key) < 2 * len(rows) or not all(isinstance(row, dict) for row in by_key.values()):
+        return False  # some may have failed without a verdict
+    shared = frozenset(rows[0]).intersection(*rows[1:])
+    columns = roles.resolve_columns(sorted(shared), ColumnNames())
+    if columns.reward is None or any(isinstance(row[columns.reward], (list, dict)) for row in rows):
+        return False
+    if shared & _OF_A_PROMPT:
+        names = (name for name in (columns.group, columns.prompt_id, columns.prompt) if name is not None)
+        return any(len({parse.text_of(row[name]) for row in rows}) > 1 for name in names)
+    return not shared.isdisjoint(_OF_A_ROLLOUT) and all(map(_NUMBERED.fullmatch, by_key))
+
+
 def key_column(cell: Any, *, is_whole: bool = False) -> str | None:
     """What the keys of an object are: steps, policies where they have the same prompts, else benchmarks.
 
     Returns:
-        None unless two keys or more have rows under them, or steps; beside other keys only policies count, and of a
-        whole document, which may list one benchmark, benchmarks only where they have the same ids.
+        None unless two keys or more have rows under them, or are one's, or steps; beside other keys only policies
+        count, and of a whole document, which may list one benchmark, benchmarks only where they have the same ids.
     """
+    if are_rows_by_key(cell):
+        return _KEY_OF_ROW
     by_key = {key: rows for key, under in parse.mapping_of(cell).items() if (rows := rows_under(under))}
     are_all = len(by_key) == len(parse.mapping_of(cell))
     if by_key and are_all and all(parse.step_number(key) is not None for key in by_key):

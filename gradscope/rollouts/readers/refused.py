@@ -24,7 +24,7 @@ from gradscope.rollouts.readers.evaluations.shapes import refuse_lone_list
 from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, step_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, leaves_in, list_names, peek
-from gradscope.rollouts.readers.parsing.tables import SUFFIXES, document_bytes, files_like, suffix_of
+from gradscope.rollouts.readers.parsing.tables import SUFFIXES, document_bytes, files_like, stem_of, suffix_of
 from gradscope.say import counted
 
 _NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_][0-9]+")
@@ -155,21 +155,35 @@ def _usable_rows(path: Path) -> list[dict[str, Any]]:
     if not rows:
         quarantine.raise_unreadable()
         for reason in quarantine.result().reasons:
-            if suffix_of(path) == ".json":
-                try:
-                    parse_json(document_bytes(path) or b"null")
-                except json.JSONDecodeError as error:
-                    is_cut = error.msg.startswith("Unterminated") or error.pos > len(error.doc) - _LONGEST_WORD
-                    fault = "breaks off within its last value" if is_cut else f"is no JSON: {error.msg.lower()}"
-                    hint = "Copy the file again."
-                    raise InputError(f"{path} {fault}, at line {error.lineno:,}.", hint=hint) from None
-                except ValueError:  # no text, or nested too deep, which the reason of its lines says
-                    pass
+            _refuse_documents(path)
             raise InputError(
                 f"{path} has no usable rows; the first that was set aside, {reason.first}: {reason.reason}.",
                 hint="A row needs a finite number as reward and something to group by.",
             )
     return rows
+
+
+def _refuse_documents(path: Path) -> None:
+    """Refuse a file of JSON that breaks off, or is several documents, or one without its suffix."""
+    document, is_named = document_bytes(path) or b"", suffix_of(path) == ".json"
+    if not is_named and not document.lstrip().startswith((b"[", b"{")):
+        return
+    try:
+        parse_json(document or b"null")
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and error.doc[error.pos] in "[{":
+            hint = f"Write them so: jq -c . {shlex.quote(str(path))} > rows.jsonl"
+            raise InputError(f"{path} has several JSON documents, which are not a line each.", hint=hint) from None
+        is_cut = error.msg.startswith("Unterminated") or error.pos > len(error.doc) - _LONGEST_WORD
+        fault = "breaks off within its last value" if is_cut else f"is no JSON: {error.msg.lower()}"
+        if is_named:
+            raise InputError(f"{path} {fault}, at line {error.lineno:,}.", hint="Copy the file again.") from None
+    except ValueError:  # no text, or nested too deep, which the reason of its lines says
+        pass
+    else:
+        if not is_named:
+            name = shlex.quote(f"{stem_of(path)}.json")
+            raise InputError(f"{path} is one JSON document and no lines of rows.", hint=f"Rename it, as in {name}.")
 
 
 _LONGEST_WORD = 8  # letters of -Infinity less one: what a cut leaves of a number or a word is found at its start
@@ -223,7 +237,7 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns: dict[str, list[Any]] = {}
     for row in rows:
         for name, cell in row.items():
-            listed = cell[0].items() if is_list_of_objects(cell) else ()
+            listed = cell[0].items() if is_list_of_objects(cell) and not column_roles.OFFERED.match(name) else ()
             for inner, value in ((name, cell), *((f"{name}.{key}", value) for key, value in listed)):
                 columns.setdefault(inner, []).append(value)
     filled = {name: [cell for cell in cells if cell is not None] for name, cells in columns.items()}

@@ -23,6 +23,26 @@ def test_an_unknown_format_gets_a_suggestion() -> None:
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        *("areal", "miles", "ms_swift", "nemo_rl", "open_instruct", "prime_rl", "prime_rl_tokens", "ragen", "relax"),
+        *("roll", "skyrl_eval", "tinker", "verl_legacy", "verl_v1"),
+    ],
+)
+def test_the_lines_of_a_trainer_may_be_compressed(name: str, tmp_path: Path) -> None:
+    run, copy = read_run(LOGS / name), tmp_path / name
+    shutil.copytree(LOGS / name, copy)
+    for at, file in enumerate(sorted(copy.rglob("*.jsonl"))):
+        if file.name != "metrics.jsonl":
+            file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+            if at:  # the first one lies there twice
+                file.unlink()
+    packed = read_run(copy)
+    assert packed.source.format == run.source.format
+    assert rewards_of(packed) == rewards_of(run)
+
+
+@pytest.mark.parametrize(
     ("format", "message"),
     [
         ("gradscope", r"has no readable manifest\.json"),

@@ -2,6 +2,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from gradscope.errors import GradscopeError, InputError
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers import generic
 from gradscope.rollouts.readers.detect import read_run
 from tests.rollouts.build import model_folder
 from tests.rollouts.readers.lines import IDS, refusal, rewards_of, set_aside, steps_logged, write_rows
@@ -187,6 +189,33 @@ def test_file_numbers_are_steps_where_whole_groups_of_some_prompts_come_again(pa
     assert [(group.step, group.size) for group in groups] == [(step, 4) for step in (1, 1, 2, 2, 3, 3)]
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("step_{}/rank{}.jsonl", "step_{}/{}.jsonl", "global_step_{}/dp_rank_{}/out.jsonl", "rank{1}/step{0}.jsonl"),
+        *("rank{1}_step{0}.jsonl", "iter_{}/train/worker-{}.json", "epoch_0/step_{}/shard{}.jsonl"),
+    ],
+)
+def test_the_files_of_a_step_are_of_several_processes(pattern: str, tmp_path: Path) -> None:
+    for step, rank in product((8, 9, 10), range(2)):
+        rows = [{"prompt": prompt, "completion": f"{rank}{at}", "reward": rank} for prompt in "ab" for at in range(2)]
+        write_rows(tmp_path / pattern.format(step, rank), rows)
+    files = str(tmp_path / "/".join(["*"] * (pattern.count("/") + 1)))
+    groups = read_run(files).groups
+    assert [(group.step, group.rewards) for group in groups] == [(of, (0, 0, 1, 1)) for of in (8, 8, 9, 9, 10, 10)]
+    if pattern.startswith(("step", "global", "iter", "epoch")):
+        with pytest.raises(InputError, match=r"holds \d evaluations") as refused:
+            read_run(tmp_path)
+        assert f"'{files}.json" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("pattern", ["step_{}/seed_{}/x.jsonl", "step_{}/eval/rank{}.jsonl", "step_{}/a{}.jsonl"])
+def test_the_files_of_a_step_are_of_several_logs(pattern: str, tmp_path: Path) -> None:
+    for step, at in product((8, 9), range(2)):
+        write_rows(tmp_path / pattern.format(step, at), [{"prompt": "a", "reward": at}, {"prompt": "a", "reward": 0}])
+    assert not generic.steps_of_files(tmp_path / "/".join(["*"] * (pattern.count("/") + 1)), ColumnNames())
+
+
 @pytest.mark.parametrize("prompts", [("ab", "ab"), ("ab", "cd")])
 def test_file_numbers_are_no_steps_of_prompts_that_are_all_the_same_or_all_others(
     prompts: tuple[str, str], tmp_path: Path
@@ -205,6 +234,26 @@ def test_ids_of_rows_are_no_ids_of_prompts(sizes: tuple[int, ...], num_prompts: 
     path = write(tmp_path / "log.jsonl", *rows)
     assert len(read_run(path).groups) == num_prompts
     assert len(read_run(path, ReadOptions(columns=ColumnNames(prompt_id="prompt_id"))).groups) == len(rows)
+
+
+@pytest.mark.parametrize("rewards_only", [False, True])
+def test_columns_as_pandas_writes_them_are_rows(rewards_only: bool, tmp_path: Path) -> None:
+    rows = [{"step": step, "prompt": "p", "score": float(at)} for step in (1, 2) for at in range(2)]
+    columns = {name: {str(at): row[name] for at, row in enumerate(rows)} for name in rows[0]}
+    run = read_run(write_rows(tmp_path / "log.json", columns), rewards_only=rewards_only)
+    assert [(group.step, group.rewards) for group in run.groups] == [(1, (0.0, 1.0)), (2, (0.0, 1.0))]
+
+
+@pytest.mark.parametrize("arm", ["condition", "method", "seed_of_sampling"])
+def test_rounds_are_no_steps_where_each_has_a_sample_of_several_conditions(arm: str, tmp_path: Path) -> None:
+    rows = [
+        {"round": number, "task_id": task, arm: of, "correct": of == "trained"}
+        for number, of, task in product(range(1, 4), ("base", "trained"), "ab")
+    ]
+    groups = read_run(write_rows(tmp_path / "a.jsonl", rows)).groups
+    is_arm = not arm.startswith("seed")
+    assert {group.step for group in groups} == ({0} if is_arm else {1, 2, 3})
+    assert {group.rewards for group in groups} == ({(0, 0, 0), (1, 1, 1)} if is_arm else {(0, 1)})
 
 
 def test_a_folder_of_folders_has_no_columns(tmp_path: Path) -> None:
@@ -575,6 +624,18 @@ def test_a_template_beside_counts_or_lists_is_no_prompt(cells: dict[str, Any], t
     for document in (rows, {"prompt": "cot_v2", "results": rows}):
         run = read_run(write_rows(tmp_path / "a.json", document))
         assert [sorted(group.rewards) for group in run.groups] == [[0, 0, 0, 1]] * 6
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("1.0", "0.0"), ("1", "0"), ("True", "False"), ("1e0", " 0 ")])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.json"])
+def test_numbers_may_be_text_where_all_are(name: str, right: str, wrong: str, tmp_path: Path) -> None:
+    rows = [{"step": "global_step_3", "uid": at // 2, "reward": right if at % 4 == 0 else wrong} for at in range(8)]
+    path = write_rows(tmp_path / name, rows)
+    for rewards_only in (True, False):
+        run = read_run(path, rewards_only=rewards_only)
+        assert [(group.step, group.rewards) for group in run.groups] == [(3, (1, 0)), (3, (0, 0))] * 2
+    if name == "a.jsonl":
+        assert set_aside(read_run(write(path, *rows, {**rows[0], "reward": 1}))) == {"the reward is text": 8}
 
 
 @pytest.mark.parametrize("words", ["passed failed", "PASS timeout", "correct incorrect", "Yes no", "resolved error"])

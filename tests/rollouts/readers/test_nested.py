@@ -233,3 +233,30 @@ def test_an_entry_named_with_its_list_is_that_of_rollouts_of_several_prompts(is_
         assert [(group.step, group.rewards) for group in run.groups] == [
             (step, rewards) for (step, _), rewards in REWARDS.items()
         ]
+
+
+@pytest.mark.parametrize("key", ["{}", "task_{}", "HumanEval/{}"])
+@pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize("name", ["question", "task_id", None])
+def test_each_key_of_a_document_may_have_a_rollout(name: str | None, around: bool, key: str, tmp_path: Path) -> None:
+    prompts = ({name: f"{at}?"} if name else {} for at in range(3))
+    rows = {key.format(at): {"response": "a", "correct": at > 0, **prompt} for at, prompt in enumerate(prompts)}
+    rows[key.format(3)] = {"error": "timeout"} | ({name: "3?"} if name else {})
+    path = write_lines(tmp_path / "a.json", json.dumps({"model": "m", "results": rows} if around else rows))
+    rewards = [group.rewards for group in read_run(path).groups]
+    assert sorted(of for of in rewards if of != (None,)) == [(0.0,), (1.0,), (1.0,)]
+
+
+def test_each_key_of_a_document_may_have_a_row_of_a_log(tmp_path: Path) -> None:
+    rows = {f"{step}{prompt}{at}": rollout | {"step": step, "uid": f"{step}{prompt}"}
+            for step, prompt in REWARDS for at, rollout in enumerate(rollouts(step, prompt))}  # fmt: skip
+    path = write_lines(tmp_path / "a.json", json.dumps(rows))
+    assert {(group.step, group.rewards) for group in read_run(path).groups} == {
+        (step, rewards) for (step, _), rewards in REWARDS.items()
+    }
+
+
+def test_each_key_beside_a_question_has_a_policy(tmp_path: Path) -> None:
+    rows = {"q1": {"response": "a", "correct": True}, "q2": {"response": "b", "correct": False}}
+    run = read_run(write_lines(tmp_path / "a.json", json.dumps({"question": "2+2?", **rows})))
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0)]

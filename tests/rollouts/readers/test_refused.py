@@ -61,6 +61,18 @@ def test_a_broken_document_says_where(tmp_path: Path, text: str, message: str) -
     assert refusal(path, message) == "Copy the file again."
 
 
+@pytest.mark.parametrize("name", ["log.jsonl", "log.json"])
+def test_documents_that_are_no_line_each_have_a_command(name: str, tmp_path: Path) -> None:
+    (path := tmp_path / name).write_text('{\n "prompt": "p",\n "reward": 1\n}\n' * 2)
+    assert refusal(path, "has several JSON documents").endswith(f"jq -c . {path} > rows.jsonl")
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_document_in_place_of_lines_has_another_name(indent: int | None, tmp_path: Path) -> None:
+    (path := tmp_path / "log.jsonl").write_text(json.dumps([{"prompt": "p", "reward": 1}] * 2, indent=indent))
+    assert refusal(path, "is one JSON document") == "Rename it, as in log.json."
+
+
 @pytest.mark.parametrize("data", [b"\x80", b"[" * 5000 + b"]" * 5000])
 def test_a_document_of_bytes_or_nested_too_deep_has_no_rows(tmp_path: Path, data: bytes) -> None:
     (path := tmp_path / "log.json").write_bytes(data)

@@ -18,6 +18,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import column_roles as roles
+from gradscope.rollouts.readers import generic
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.shapes import ROW_IDS, PromptSamples, samples_of
 from gradscope.rollouts.readers.format import Format, RowFormat
@@ -112,10 +113,20 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None
     if len(logs) > 1 and not are_steps:
         named = ", ".join(f"{log.task} {log.model}".strip() for log in logs[:3])
         more = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
+        file = next(iter(expand(logs[0].path)), path)  # of harnesses with a folder each there is none
+        below = file.relative_to(path).parts[1:] if path.is_dir() else ()
+        alike = Path(glob.escape(str(path)), *["*"] * len(below), f"*{file.suffix}")
+        has_all = bool(below) and len(expand(alike)) >= len(logs)
+        of_training = has_all and not samples.FORMAT.recognizes(ReadRequest(path=alike, options=options))
         raise InputError(
             f"{path} holds {len(logs)} evaluations, which are never pooled: {named}{more}.",
             hint=f"All, a row each: gradscope passk {shlex.quote(str(path))}; or name one log: "
-            + shlex.quote(str(logs[0].path)),
+            + shlex.quote(str(logs[0].path))
+            + (
+                f"; the steps of one training are named so: {shlex.quote(str(alike))}"
+                if of_training and generic.have_steps(alike, options.columns)
+                else ""
+            ),
         )
 
 

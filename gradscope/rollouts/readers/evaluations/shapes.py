@@ -26,7 +26,7 @@ from gradscope.rollouts.readers.column_roles import (
     USUAL,
     first_present,
 )
-from gradscope.rollouts.readers.nested import are_turns_of_one, key_column, rows_under
+from gradscope.rollouts.readers.nested import are_rows_by_key, are_turns_of_one, key_column, rows_under
 from gradscope.rollouts.readers.parsing.cells import (
     ENVIRONMENTS,
     digest,
@@ -406,6 +406,8 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
     are_verdicts = any(isinstance(value.get(main), bool) for value in named.values())
     has_prompt = not row.keys().isdisjoint(NAMES)
     if len(named) < 2 or not (any(texts) or (are_verdicts and has_prompt)):  # numbers alone are means over many samples
+        return None
+    if not has_prompt and are_rows_by_key(row):
         return None
     return PromptSamples(
         shape=f"one sample of each of {len(named)} policies ({', '.join(named)})",

@@ -16,7 +16,7 @@ import re
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import islice
@@ -377,7 +377,7 @@ def expand(path: Path) -> tuple[Path, ...]:
         # an entry that links to itself raises where a path is no file
         files = [file for file, entry in named if entry.is_file(follow_symlinks=False) or file.is_file()]
         saved = [file for file in files if file.suffix == ".arrow"]  # beside descriptions of the dataset
-        return tuple(sorted(saved or files, key=natural))
+        return tuple(sorted(_each_once(saved or files), key=natural))
     files = sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural_path)
     return tuple(sorted(files, key=natural))  # those of one name by their folders
 
@@ -385,16 +385,30 @@ def expand(path: Path) -> tuple[Path, ...]:
 def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
     """A trainer's files in natural order, seen from any of its folders, for each of which there is a pattern.
 
-    Those of the first pattern that matches any; of a file or a glob, those whose names fit.
+    Those of the first pattern that matches any, JSON lines also compressed; of a file or a glob, whose names fit.
     """
     if path.is_dir():
         for pattern in patterns:
-            files = [file for file in path.glob(pattern) if file.is_file()]
-            if files:
-                return tuple(sorted(files, key=natural_path))
+            alike = path.glob(pattern + "*" * pattern.endswith(".jsonl"))
+            fit = [file for file in alike if file.is_file() and (file.match(pattern) or _unpacked(file).match(pattern))]
+            if fit:
+                return tuple(sorted(_each_once(fit), key=natural_path))
         return ()
     names = {PurePath(pattern).name for pattern in patterns}
-    return tuple(file for file in expand(path) if any(file.match(name) for name in names))
+    return tuple(
+        file for file in expand(path) if any(of.match(name) for name in names for of in (file, _unpacked(file)))
+    )
+
+
+def _each_once(files: Iterable[Path]) -> list[Path]:
+    """Files without the compressed ones that lie beside the same uncompressed, as ``gzip -k`` leaves them."""
+    named = {file: _unpacked(file) for file in files}
+    return [file for file, of in named.items() if of is file or of not in named]
+
+
+def _unpacked(file: Path) -> Path:
+    """The path of a compressed file without the suffix that says so; any other as it is."""
+    return file.with_suffix("") if file.suffix in COMPRESSED else file
 
 
 def natural_path(path: Path) -> tuple[str, str]:
@@ -497,17 +511,28 @@ def entry_in(cell: Any, path: str) -> Any:
 
 
 def table_rows(document: Mapping[str, Any]) -> list[Any] | None:
-    """The rows of a table, as W&B saves one and pandas writes one that is split; None where a document is none.
+    """The rows of a table, as W&B saves one and pandas writes one, split or not; None where a document is none.
 
     >>> table_rows({"columns": ["step", "reward"], "data": [[3, 1.0]]})
     [{'step': 3, 'reward': 1.0}]
     """
     names, rows = document.get("columns"), document.get("data")
     if not isinstance(names, list) or not isinstance(rows, list) or not all(isinstance(name, str) for name in names):
-        return None
+        return _rows_of_columns(document)
     return [
         dict(zip(names, row, strict=True)) if isinstance(row, list) and len(row) == len(names) else row for row in rows
     ]
+
+
+def _rows_of_columns(document: Mapping[str, Any]) -> list[Any] | None:
+    """The rows of columns, some of text and some of numbers, each an object with the same numbers of rows as keys."""
+    columns = [of for of in document.values() if isinstance(of, dict)]
+    kinds = [set(map(type, of.values())) for of in columns]
+    are_of_both = {str} in kinds and any(kind <= {int, float, bool} for kind in kinds)
+    keys = list(map(str, range(len(columns[0])))) if are_of_both else []
+    if not keys or len(columns) < len(document) or any(list(of) != keys for of in columns):
+        return None
+    return [dict(zip(document, row, strict=True)) for row in zip(*(of.values() for of in columns), strict=True)]
 
 
 def undecoded_rows(data: bytes) -> Sequence[bytes | msgspec.Raw]:

@@ -35,7 +35,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     filter_caveat,
 )
 from gradscope.rollouts.readers.parsing.records import chosen_name
-from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl
+from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, stem_of
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_names, numbers_of, rewards_of
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_run_files
@@ -190,7 +190,7 @@ RELAX = RowFormat(
 
 def token_rows(file: Path) -> tuple[pa.Table | None, dict[int | None, list[int]]]:
     """The tokens beside a file of trajectories, if it has any, [R]; sample index -> its rows, one for each sequence."""
-    path = file.resolve().parent.parent / "dashboard_columns" / f"rollout_{file.stem}.parquet"
+    path = file.resolve().parent.parent / "dashboard_columns" / f"rollout_{stem_of(file)}.parquet"
     rows: dict[int | None, list[int]] = {}
     if not path.is_file():
         return None, rows
@@ -218,7 +218,7 @@ def _miles_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         samples.setdefault(location if index is None else index, []).append((location, cells))
     for index, rows in samples.items():
         are_leaves = len(rows) == 1 or len({parse.digest(*map(cells.get, _OF_ALL_LEAVES)) for _, cells in rows}) == 1
-        shared = {"rollout_id": file.stem, "columns": columns, "token_rows": rows_by_sample.get(index, [])}
+        shared = {"rollout_id": stem_of(file), "columns": columns, "token_rows": rows_by_sample.get(index, [])}
         num_leaves = len(rows) if are_leaves else 1
         for location, cells in rows[-1:] if are_leaves else rows:
             yield location, {**cells, **shared, "num_leaves": num_leaves}

@@ -162,10 +162,16 @@ def test_solutions_that_are_not_the_policys_are_no_samples(tmp_path: Path, name:
     assert run.source.quarantined.reasons[0].reason == "the row holds no samples with a reward"
 
 
-@pytest.mark.parametrize("name", ["options", "choices", "answer_options", "Alternatives", "mc_choice", "distractors"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("options", "choices", "answer_options", "Alternatives", "mc_choice", "distractors"),
+        *("retrieved", "retrieved_docs", "top_passages", "contexts", "sources", "evidence"),
+    ],
+)
 @pytest.mark.parametrize("entry", ["is_correct", "score"])
 @pytest.mark.parametrize("outer", ["rows", "document"])
-def test_answers_that_a_question_offers_are_no_samples(tmp_path: Path, name: str, entry: str, outer: str) -> None:
+def test_what_a_question_comes_with_is_no_sample(tmp_path: Path, name: str, entry: str, outer: str) -> None:
     offered = [[{"id": of, "text": of, entry: int(at == right)} for at, of in enumerate("ABCD")] for right in range(4)]
     rows = [{"task_id": f"p{at}", "question": f"q{at}", name: answers} for at, answers in enumerate(offered)]
     path = write_rows(tmp_path / "a.json", rows if outer == "rows" else {"name": "exam", "questions": rows})
