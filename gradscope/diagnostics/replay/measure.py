@@ -176,7 +176,7 @@ def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> st
             "steps are counted from 0, and a checkpoint is that before the step of its number, as the norm shows"
         )
     if run.settings.origin is None:
-        notes.append("the loss settings were not given and the trainer's defaults fit")
+        notes.append(f"the loss settings were not given and {_defaults(run)} fit")
     return "; ".join(note for note in notes if note) or None
 
 
@@ -186,8 +186,9 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
         contradiction = (
             ", which the log contradicts, for it has a kl," if run.metrics.get(measured.step, {}).get("kl") else ""
         )
-        text = f"the loss settings are not in the folder, and with the trainer's defaults{contradiction} {off}"
-        return Reason("settings_unknown", text)
+        text = f"the loss settings are not in the folder, and with {_defaults(run)}{contradiction} {off}"
+        hint = "" if run.trained_by_trl or run.settings.get("trainer") else _LOSS_OF_SCRIPT
+        return Reason("settings_unknown", text, hint=hint)
     if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
         text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
         return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")
@@ -201,7 +202,7 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
         return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries", hint)
     if unnamed := _unnamed(run, measured):
         names = ", ".join(unnamed)
-        text = f"the arguments do not name {names}, and with the trainer's defaults {off}"
+        text = f"the arguments do not name {names}, and with {_defaults(run)} {off}"
         return Reason("settings_unknown", text, hint=f"Give {names} with --run-config.")
     rollouts = [rollout for group in run.groups_at(measured.step) for rollout in group.rollouts]
     rendered = any(rollout.prompt_ids is None and rollout.messages is not None for rollout in rollouts)
@@ -209,7 +210,13 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
     if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
         return Reason("prompt_unknown", f"{off}; {why}")
-    return Reason("differs", f"{off}: other weights, ids, masks, loss or advantages, or a norm logged after clipping")
+    other_norm = "a norm logged after clipping or as a mean of several updates"
+    return Reason("differs", f"{off}: other weights, ids, masks, loss or advantages, or {other_norm}")
+
+
+def _defaults(run: Run) -> str:
+    """Whose defaults a loss has whose arguments are not known."""
+    return f"{run.settings.get('trainer', 'TRL')}'s defaults"
 
 
 def _unnamed(run: Run, measured: inputs.MeasuredStep) -> tuple[str, ...]:
@@ -243,6 +250,7 @@ def _of_other_steps(run: Run, step: int) -> Reason | None:
     return None
 
 
+_LOSS_OF_SCRIPT = "Give the loss with --run-config, in TRL's names or in verl's; see the docs on replay."
 _IDS_OF_SCRIPT = "Log prompt_ids and completion_ids, and beside them masks and log-probabilities of the same length."
 _EACH_UPDATE = "Log each update as a step of its own, with the rollouts of a batch at its first, or one update a batch."
 
@@ -456,7 +464,8 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
     batch = batch_of_step(run, measured)
     of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured, batch)]
     counts_kl = run.settings.are_of_rloo  # its share is of rewards less their KL
-    if of_sampling and run.settings.get("trainer") is None and not counts_kl:  # the others log no such share
+    logs_share = run.trained_by_trl or "frac_reward_zero_std" in run.courses.columns
+    if of_sampling and logs_share and run.settings.get("trainer") is None and not counts_kl:
         of_sampling.append(replay_zero_std(run, measured, batch))
     texts = [replay_texts(step_norm)] if (step_norm := measured.recomputed) and step_norm.other_texts else []
     parts = [*of_sampling, replay_advantages(run, measured, batch), *texts, replay_grad_norm(run, measured, tolerance)]
@@ -481,7 +490,9 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
         num_inferred_ids=step_norm.num_inferred_ids if step_norm else 0,
         frac_kl=step_norm.frac_kl if step_norm else None,
         told_within=step_norm.trained.told_within if step_norm and step_norm.trained else None,
-        logprob_difference=logprob_difference(measured.groups, step_norm.logprobs) if step_norm else None,
+        logprob_difference=logprob_difference(measured.groups, step_norm.logprobs)
+        if step_norm and measured.step not in run.repeats  # which other weights sampled
+        else None,
     )
 
 

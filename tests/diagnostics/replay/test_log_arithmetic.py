@@ -167,6 +167,24 @@ def test_formulas_without_a_rule_are_unknown_and_rewards_stay(trainer: str, valu
     assert replayed(replay_advantages, run)[0].verdict == "cannot"
 
 
+def test_an_estimator_that_no_argument_names_is_not_said_to_be_one() -> None:
+    unknown = batch("verl", group(1.0, 0.0)).unknown
+    assert unknown.cause == "settings_unknown"
+    assert "do not name algorithm.adv_estimator" in unknown.text
+
+
+def test_a_rollout_without_a_token_in_the_loss_needs_no_advantage() -> None:
+    half = 0.5 / (0.5**0.5 + 1e-4)
+    for advantages, masks, verdict in (
+        ([half, None], [(True,), (False,)], "match"),
+        ([half + 0.1, None], [(True,), (False,)], "cannot"),
+        ([half, None], [(True,), (True,)], "cannot"),
+        ([None, None], [(False,), (False,)], "cannot"),
+    ):
+        group = with_fields(group_of([1.0, 0.0], step=1), advantage=advantages, mask=masks)
+        assert replayed(replay_advantages, run_of(group))[0].verdict == verdict
+
+
 def measured(run: Run, step: int = 1) -> MeasuredStep:
     reason = Reason("not_recomputed", "not computed")
     return MeasuredStep(step=step, groups=run.groups_at(step), weights=None, gram=None, reason=reason)
