@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -19,8 +19,8 @@ from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, all_equal
 from gradscope.reason import Reason
 from gradscope.results.norms import Quantity
 from gradscope.rollouts.function_rewards import function_rewards
-from gradscope.rollouts.groups import RolloutGroup
-from gradscope.rollouts.run import VERSION_HINT, Run, TrainerSettings, TrlVersion
+from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.run import FLOAT32_DIGITS, VERSION_HINT, Run, TrainerSettings, TrlVersion, written_digits
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
 from gradscope.say import non_finite_word
 
@@ -372,6 +372,8 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
         noise, most = float(np.max(off_by[~exact], initial=0.0)), float(np.max(np.abs(value), initial=0.0))
         text = None if noise <= LOG_TOLERANCE else _noise(int(np.sum(~exact)), noise, most)
         return Quantity(name="advantage", verdict="match", cause=text), size, largest
+    if (rounded := _as_rounded(rollouts, logged, largest, size)) is not None:
+        return rounded
     off = f"{largest:.2g}"
     is_named = not {"scale_rewards", "advantage", "trainer"}.isdisjoint(run.settings.values)
     if run.settings.origin is not None and not (run.trained_by_trl or is_named):
@@ -406,6 +408,23 @@ def _of_a_script(run: Run, groups: Sequence[RolloutGroup], batch: StepBatch, log
         return refused("advantage", Reason("log_differs", text), size, off_by)
     text = f"the advantage formula is not in the folder, and the trainer's default is {off_by:.2g} off"
     return refused("advantage", Reason("settings_unknown", text, hint=_NAME_FORMULA), size, off_by)
+
+
+def _as_rounded(rollouts: Sequence[Rollout], logged: Array, off_by: float, size: float) -> Outcome | None:
+    """Advantages that were logged with few digits, where none is further off than that; None of others."""
+    half = half_digit(rollout.advantage or 0.0 for rollout in rollouts)
+    if off_by > half * (1 + LOG_TOLERANCE) + LOG_TOLERANCE:
+        return None
+    text = f"the log has advantages to {2 * half:g}, as they were rounded"
+    if half > COARSE * float(np.max(np.abs(logged))):
+        return refused("advantage", Reason("precision", text, hint=LOG_DIGITS), size, off_by)
+    return Quantity(name="advantage", verdict="match", cause=text), size, off_by
+
+
+def half_digit(advantages: Iterable[float]) -> float:
+    """Half of the last digit that advantages were logged with; 0.0 where they have those of float32, or are exact."""
+    most, last = written_digits(advantage for advantage in advantages if not (1024 * advantage).is_integer())
+    return 0.5 * 10.0**last if 0 < most < FLOAT32_DIGITS else 0.0
 
 
 def _noise(num_rollouts: int, noise: float, most: float) -> str:

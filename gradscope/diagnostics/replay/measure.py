@@ -29,6 +29,7 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
     Outcome,
     batch_of_step,
+    half_digit,
     not_logged,
     refused,
     replay_advantages,
@@ -47,7 +48,7 @@ from gradscope.results.norms import LogprobDifference, Quantity, ReplayReport, R
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import FLOAT32_DIGITS, Run, written_digits
+from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges, counted, named_steps, non_finite_word
 
 if TYPE_CHECKING:
@@ -102,10 +103,8 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
 
 def _rounded_advantages(measured: inputs.MeasuredStep, step_norm: StepNorm, off: float) -> str | None:
     """That a norm is off by no more than the rounding of the logged advantages may be."""
-    advantages = [rollout.advantage or 0.0 for group in measured.groups for rollout in group.rollouts]
-    most, last = written_digits(advantage for advantage in advantages if not (1024 * advantage).is_integer())
-    half = 0.5 * 10.0**last
-    if not 0 < most < FLOAT32_DIGITS or off > half * step_norm.floor / ROUNDING_FLOOR:
+    half = half_digit(rollout.advantage or 0.0 for group in measured.groups for rollout in group.rollouts)
+    if not half or off > half * step_norm.floor / ROUNDING_FLOOR:
         return None
     return f"the logged advantages are rounded to {2 * half:g}, which may move the norm further than it is off"
 
@@ -504,7 +503,7 @@ def _common_cause(steps: Sequence[StepReplay], limit: float) -> Iterator[str]:
         return
     ratios = logged / own
     spread = max(_SAME, *(step.told_within or 0.0 for step in steps))
-    if np.ptp(ratios) <= spread * ratios.mean():
+    if np.ptp(ratios) <= spread * ratios.mean() < abs(ratios.mean() - 1) / _WELL_APART:
         factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
         yield f"The logged norms are {factor}: the loss or the advantages have another scale."
     elif np.ptp(logged) <= _SAME * logged.mean() and np.all(own > logged):
@@ -513,6 +512,7 @@ def _common_cause(steps: Sequence[StepReplay], limit: float) -> Iterator[str]:
         yield f"The log has {logged[0]:.6g} {at_all}, as after clipping{to_limit}."
 
 
+_WELL_APART = 10.0  # spreads that a common factor is from 1 at least: closer ones may be alike by chance
 _SAME = 1e-5  # relative spread of numbers in float32 that count as one: clip_grad_norm_ adds 1e-6 to the norm
 
 

@@ -185,6 +185,24 @@ def test_a_rollout_without_a_token_in_the_loss_needs_no_advantage() -> None:
         assert replayed(replay_advantages, run_of(group))[0].verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("advantages", "verdict", "words"),
+    [
+        ([0.707, -0.707], "match", "the log has advantages to 0.001, as they were rounded"),
+        ([0.71, -0.71], "cannot", "the log has advantages to 0.01, as they were rounded"),
+        ([0.708, -0.708], "mismatch", "differs from grpo of its group by 0.001"),
+        ([0.7075001, -0.7075001], "mismatch", "differs from grpo"),
+    ],
+)
+def test_advantages_that_were_rounded_for_the_log_are_met_to_their_digits(
+    advantages: list, verdict: str, words: str
+) -> None:
+    run = run_of(group_of([1.0, 0.3], step=1, advantages=advantages), settings={"scale_rewards": "group"})
+    quantity, _, _ = replayed(replay_advantages, run)
+    assert quantity.verdict == verdict
+    assert words in quantity.cause
+
+
 def measured(run: Run, step: int = 1) -> MeasuredStep:
     reason = Reason("not_recomputed", "not computed")
     return MeasuredStep(step=step, groups=run.groups_at(step), weights=None, gram=None, reason=reason)

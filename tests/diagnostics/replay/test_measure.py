@@ -405,6 +405,13 @@ def test_what_norms_that_are_off_have_in_common(norms: list, finding: str | None
     assert (finding in findings) if finding else not {"times", "clipping"} & set(re.findall(r"\w+", findings))
 
 
+def test_norms_that_their_spread_lets_look_alike_have_no_factor_in_common() -> None:
+    for factor, is_named in ((0.98, False), (3.0, True)):
+        norms = [(factor * norm, norm) for norm in (1.999, 2.001)]
+        findings = " ".join(replayed(*norms, trained=SPREAD).findings)
+        assert ("times the recomputed ones" in findings) == is_named
+
+
 @pytest.mark.parametrize(
     ("norms", "verdicts"),
     [
