@@ -372,8 +372,8 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
         noise, most = float(np.max(off_by[~exact], initial=0.0)), float(np.max(np.abs(value), initial=0.0))
         text = None if noise <= LOG_TOLERANCE else _noise(int(np.sum(~exact)), noise, most)
         return Quantity(name="advantage", verdict="match", cause=text), size, largest
-    if (rounded := _as_rounded(rollouts, logged, largest, size)) is not None:
-        return rounded
+    if (as_logged := _as_rounded(rollouts, logged, largest, size)) is not None:
+        return as_logged
     off = f"{largest:.2g}"
     is_named = not {"scale_rewards", "advantage", "trainer"}.isdisjoint(run.settings.values)
     if run.settings.origin is not None and not (run.trained_by_trl or is_named):

@@ -228,7 +228,8 @@ class Objective(LossParameters, frozen=True, kw_only=True):
             return self.cannot_with_empty
         if self.num_rows is not None and len(rollouts) != self.num_rows:
             text = f"the log holds {len(rollouts)} rollouts of the step, and its update took {self.num_rows}"
-            return Reason("rollouts_missing", text)
+            hint = "Log with each update the rollouts that it used." if len(rollouts) > self.num_rows else ""
+            return Reason("rollouts_missing", text, hint)
         is_unknown = [rollout.status == "unknown" and rollout.completion_ids is None for rollout in rollouts]
         if self.mask_truncated and any(is_unknown):
             text = "truncated completions leave the loss, and the log does not say which were truncated"

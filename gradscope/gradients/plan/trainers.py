@@ -110,7 +110,7 @@ def _verl_objective(settings: TrainerSettings) -> Objective:
         sapo_temperature_neg=float(of_actor("tau_neg", 1.05)),
         entropy_coef=float(of_actor("entropy_coeff", 0.0)),
         loss_scale_factor=_scale_factor(settings),
-        importance_ratio=bypassed,
+        importance_ratio=bypassed or settings.updates_per_batch > 1,  # a script's
         ratio_to_logged=bypassed,
         correction=correction,
         needs_sampler=correction is not None,

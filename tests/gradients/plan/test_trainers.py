@@ -217,3 +217,10 @@ def test_the_trainer_of_0_9_keeps_its_loss_where_the_sampler_is_bypassed() -> No
     assert objective("verl", **arguments).loss_type == "verl's cispo, token-mean"
     older = objective("verl", **arguments, **{"trainer.use_v1": False})
     assert older.loss_type == "verl's bypass_mode, token-mean"
+
+
+def test_an_update_took_as_many_rollouts_as_the_arguments_say() -> None:
+    made = objective("verl")
+    assert made.reason_against(group_of([1.0, 0.0] * 4, step=1).rollouts) is None
+    for size, words in ((6, "Log every rollout of the step"), (16, "Log with each update the rollouts that it used")):
+        assert words in made.reason_against(group_of([1.0, 0.0] * (size // 2), step=1).rollouts).advice
