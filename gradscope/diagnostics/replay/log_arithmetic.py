@@ -343,8 +343,8 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
     """The step's advantages: verdict, recomputed mean absolute advantage, largest absolute difference."""
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     logged = np.array([rollout.advantage for rollout in rollouts], dtype=np.float64)
-    out_of_loss = [rollout.mask is not None and not any(rollout.mask) for rollout in rollouts]
-    if np.any(np.isnan(logged) & ~np.array(out_of_loss)) or np.all(np.isnan(logged)):
+    in_loss = np.array([rollout.mask is None or any(rollout.mask) for rollout in rollouts], dtype=bool)
+    if rollouts and (np.any(np.isnan(logged) & in_loss) or np.all(np.isnan(logged))):
         return refused("advantage", without_advantages(measured.groups, ", or one per token"))
     named = run.settings.get("advantage")
     if named == CUSTOM_ADVANTAGE:

@@ -185,6 +185,11 @@ def test_a_rollout_without_a_token_in_the_loss_needs_no_advantage() -> None:
         assert replayed(replay_advantages, run_of(group))[0].verdict == verdict
 
 
+def test_a_step_without_rollouts_keeps_the_reason_that_it_has() -> None:
+    without = replace(run_of(GROUP_0), notes={1: NOTE})
+    assert replayed(replay_advantages, without)[0].reason == NOTE.cause
+
+
 @pytest.mark.parametrize(
     ("advantages", "verdict", "words"),
     [
