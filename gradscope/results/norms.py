@@ -44,7 +44,8 @@ class StepReplay(OfStep, frozen=True, kw_only=True):
     num_inferred_ids: int  # rollouts of the step whose token ids were re-tokenized from text
     frac_kl: float | None  # norm of the KL part of the gradient over the norm of the gradient; None without a KL term
     logprob_difference: LogprobDifference | None = None
-    """Whether these weights made these rollouts; None where the sampler's log-probabilities were not logged."""
+    """Whether these weights made these rollouts; None where the sampler's log-probabilities were not logged, and where
+    an update used the batch before."""
     told_within: float | None = None
     """How closely the logged ``grad_norm`` can be reproduced, relative: half the interval over orders of the rollouts,
     where the trainer computed in bfloat16 or float16, its micro-batches matter, or float32 missed it by little; else

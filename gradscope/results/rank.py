@@ -301,7 +301,8 @@ class StepGeometry(OfStep, frozen=True, kw_only=True):
     """How much of the gradient is (near) zero, by definition: see the catalogue's ``sparsity.*``."""
     verification: Mapping[str, float | str | bool]  # the engine's self-check at this step
     logprob_difference: LogprobDifference | None = None
-    """Whether these weights made these rollouts; None where the sampler's log-probabilities were not logged."""
+    """Whether these weights made these rollouts; None where the sampler's log-probabilities were not logged, and where
+    an update used the batch before."""
 
 
 class FormulationUpdate(OfAdvantage, frozen=True, kw_only=True):

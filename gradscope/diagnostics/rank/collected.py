@@ -218,7 +218,8 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     described = {**gram.describe(), "notes": [*gram.notes, *_kl_of_dead_groups(gram)]}
     collected.engine = describe_engine(described, collected.engine)
     geometry = formulations.measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
-    geometry = replace(geometry, logprob_difference=logprob_difference(measured.groups, gram.logprobs))
+    if measured.step not in run.repeats:  # which other weights sampled
+        geometry = replace(geometry, logprob_difference=logprob_difference(measured.groups, gram.logprobs))
     collected.add(steps=[geometry])
     if request.options.output:
         collected.gram[str(measured.step)] = write_gram(Path(request.options.output), rows)

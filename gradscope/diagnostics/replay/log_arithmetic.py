@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -19,8 +19,8 @@ from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, all_equal
 from gradscope.reason import Reason
 from gradscope.results.norms import Quantity
 from gradscope.rollouts.function_rewards import function_rewards
-from gradscope.rollouts.groups import RolloutGroup
-from gradscope.rollouts.run import VERSION_HINT, Run, TrainerSettings, TrlVersion
+from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.run import FLOAT32_DIGITS, VERSION_HINT, Run, TrainerSettings, TrlVersion, written_digits
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
 from gradscope.say import non_finite_word
 
@@ -129,10 +129,14 @@ def _trainer_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) ->
 
 def _verl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
     """``algorithm.adv_estimator=grpo``; a rollout alone in its group keeps its reward."""
-    estimator = str(settings.at("algorithm.adv_estimator", "gae"))
+    named = settings.at("algorithm.adv_estimator")
+    estimator = str(named or "gae")
     scaled = bool(settings.at("algorithm.norm_adv_by_std_in_grpo", True))
     if settings.at("algorithm.use_kl_in_reward", False):
         return estimator, Reason("loss_not_on_disk", "the rewards that advantages are made of hold a KL penalty")
+    if named is None:
+        text = "the arguments do not name algorithm.adv_estimator, and verl's default, gae, has no rule here"
+        return estimator, Reason("settings_unknown", text, hint="Give algorithm.adv_estimator with --run-config.")
     if estimator != "grpo":
         return estimator, Reason("loss_unknown", f"adv_estimator {estimator!r} has no rule here")
 
@@ -263,7 +267,8 @@ def not_logged(run: Run, step: int, words: str) -> Reason:
         hint = "Keep the trainer's log with the run: trainer_state.json (TRL: trainer.save_state()) or metrics.jsonl."
         return Reason("not_logged", f"the trainer's log is not in the folder: its {words} is not known", hint=hint)
     sampled = f": its batch was sampled for step {run.repeats[step]}" if step in run.repeats else ""
-    return Reason("not_logged", f"the trainer logged no {words} at this step{sampled}")
+    hint = "" if run.trained_by_trl else "Log it beside the other numbers of the step."
+    return Reason("not_logged", f"the trainer logged no {words} at this step{sampled}", hint=hint)
 
 
 def replay_rewards(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) -> Outcome:
@@ -337,8 +342,9 @@ def without_advantages(groups: Sequence[RolloutGroup], or_else: str = "") -> Rea
 def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) -> Outcome:
     """The step's advantages: verdict, recomputed mean absolute advantage, largest absolute difference."""
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
-    logged = [rollout.advantage for rollout in rollouts]
-    if any(value is None for value in logged):
+    logged = np.array([rollout.advantage for rollout in rollouts], dtype=np.float64)
+    in_loss = np.array([rollout.mask is None or any(rollout.mask) for rollout in rollouts], dtype=bool)
+    if rollouts and (np.any(np.isnan(logged) & in_loss) or np.all(np.isnan(logged))):
         return refused("advantage", without_advantages(measured.groups, ", or one per token"))
     named = run.settings.get("advantage")
     if named == CUSTOM_ADVANTAGE:
@@ -358,17 +364,20 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
         return refused("advantage", value)
     rounded = {group.group_id for group in _rounded_alive(run, measured)}
     exact = np.array([group.group_id not in rounded for group in measured.groups for _ in group.rollouts])
-    off_by = np.abs(value - np.array(logged, dtype=np.float64))
+    logged = np.where(np.isnan(logged), value, logged)
+    off_by = np.abs(value - logged)
     largest = float(np.max(off_by[exact], initial=0.0))
     size = float(np.mean(np.abs(value)))
     if largest <= LOG_TOLERANCE:
         noise, most = float(np.max(off_by[~exact], initial=0.0)), float(np.max(np.abs(value), initial=0.0))
         text = None if noise <= LOG_TOLERANCE else _noise(int(np.sum(~exact)), noise, most)
         return Quantity(name="advantage", verdict="match", cause=text), size, largest
+    if (as_logged := _as_rounded(rollouts, logged, largest, size)) is not None:
+        return as_logged
     off = f"{largest:.2g}"
     is_named = not {"scale_rewards", "advantage", "trainer"}.isdisjoint(run.settings.values)
     if run.settings.origin is not None and not (run.trained_by_trl or is_named):
-        return _of_a_script(run, measured.groups, batch, np.array(logged, dtype=np.float64), largest)
+        return _of_a_script(run, measured.groups, batch, logged, largest)
     if run.settings.origin is None:
         text = f"the advantage formula is not in the folder, and the trainer's default is {off} off"
         return refused("advantage", Reason("settings_unknown", text), size, largest)
@@ -399,6 +408,23 @@ def _of_a_script(run: Run, groups: Sequence[RolloutGroup], batch: StepBatch, log
         return refused("advantage", Reason("log_differs", text), size, off_by)
     text = f"the advantage formula is not in the folder, and the trainer's default is {off_by:.2g} off"
     return refused("advantage", Reason("settings_unknown", text, hint=_NAME_FORMULA), size, off_by)
+
+
+def _as_rounded(rollouts: Sequence[Rollout], logged: Array, off_by: float, size: float) -> Outcome | None:
+    """Advantages that were logged with few digits, where none is further off than that; None of others."""
+    half = half_digit(rollout.advantage or 0.0 for rollout in rollouts)
+    if off_by > half * (1 + LOG_TOLERANCE) + LOG_TOLERANCE:
+        return None
+    text = f"the log has advantages to {2 * half:g}, as they were rounded"
+    if half > COARSE * float(np.max(np.abs(logged))):
+        return refused("advantage", Reason("precision", text, hint=LOG_DIGITS), size, off_by)
+    return Quantity(name="advantage", verdict="match", cause=text), size, off_by
+
+
+def half_digit(advantages: Iterable[float]) -> float:
+    """Half of the last digit that advantages were logged with; 0.0 where they have those of float32, or are exact."""
+    most, last = written_digits(advantage for advantage in advantages if not (1024 * advantage).is_integer())
+    return 0.5 * 10.0**last if 0 < most < FLOAT32_DIGITS else 0.0
 
 
 def _noise(num_rollouts: int, noise: float, most: float) -> str:

@@ -29,6 +29,7 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
     Outcome,
     batch_of_step,
+    half_digit,
     not_logged,
     refused,
     replay_advantages,
@@ -47,7 +48,7 @@ from gradscope.results.norms import LogprobDifference, Quantity, ReplayReport, R
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import FLOAT32_DIGITS, Run, written_digits
+from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges, counted, named_steps, non_finite_word
 
 if TYPE_CHECKING:
@@ -102,10 +103,8 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
 
 def _rounded_advantages(measured: inputs.MeasuredStep, step_norm: StepNorm, off: float) -> str | None:
     """That a norm is off by no more than the rounding of the logged advantages may be."""
-    advantages = [rollout.advantage or 0.0 for group in measured.groups for rollout in group.rollouts]
-    most, last = written_digits(advantage for advantage in advantages if not (1024 * advantage).is_integer())
-    half = 0.5 * 10.0**last
-    if not 0 < most < FLOAT32_DIGITS or off > half * step_norm.floor / ROUNDING_FLOOR:
+    half = half_digit(rollout.advantage or 0.0 for group in measured.groups for rollout in group.rollouts)
+    if not half or off > half * step_norm.floor / ROUNDING_FLOOR:
         return None
     return f"the logged advantages are rounded to {2 * half:g}, which may move the norm further than it is off"
 
@@ -176,7 +175,7 @@ def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> st
             "steps are counted from 0, and a checkpoint is that before the step of its number, as the norm shows"
         )
     if run.settings.origin is None:
-        notes.append("the loss settings were not given and the trainer's defaults fit")
+        notes.append(f"the loss settings were not given and {_defaults(run)} fit")
     return "; ".join(note for note in notes if note) or None
 
 
@@ -186,8 +185,9 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
         contradiction = (
             ", which the log contradicts, for it has a kl," if run.metrics.get(measured.step, {}).get("kl") else ""
         )
-        text = f"the loss settings are not in the folder, and with the trainer's defaults{contradiction} {off}"
-        return Reason("settings_unknown", text)
+        text = f"the loss settings are not in the folder, and with {_defaults(run)}{contradiction} {off}"
+        hint = "" if run.trained_by_trl or run.settings.get("trainer") else _LOSS_OF_SCRIPT
+        return Reason("settings_unknown", text, hint=hint)
     if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
         text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
         return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")
@@ -201,7 +201,7 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
         return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries", hint)
     if unnamed := _unnamed(run, measured):
         names = ", ".join(unnamed)
-        text = f"the arguments do not name {names}, and with the trainer's defaults {off}"
+        text = f"the arguments do not name {names}, and with {_defaults(run)} {off}"
         return Reason("settings_unknown", text, hint=f"Give {names} with --run-config.")
     rollouts = [rollout for group in run.groups_at(measured.step) for rollout in group.rollouts]
     rendered = any(rollout.prompt_ids is None and rollout.messages is not None for rollout in rollouts)
@@ -209,7 +209,13 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
     if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
         return Reason("prompt_unknown", f"{off}; {why}")
-    return Reason("differs", f"{off}: other weights, ids, masks, loss or advantages, or a norm logged after clipping")
+    other_norm = "a norm logged after clipping or as a mean of several updates"
+    return Reason("differs", f"{off}: other weights, ids, masks, loss or advantages, or {other_norm}")
+
+
+def _defaults(run: Run) -> str:
+    """Whose defaults a loss has whose arguments are not known."""
+    return f"{run.settings.get('trainer', 'TRL')}'s defaults"
 
 
 def _unnamed(run: Run, measured: inputs.MeasuredStep) -> tuple[str, ...]:
@@ -243,6 +249,7 @@ def _of_other_steps(run: Run, step: int) -> Reason | None:
     return None
 
 
+_LOSS_OF_SCRIPT = "Give the loss with --run-config, in TRL's names or in verl's; see the docs on replay."
 _IDS_OF_SCRIPT = "Log prompt_ids and completion_ids, and beside them masks and log-probabilities of the same length."
 _EACH_UPDATE = "Log each update as a step of its own, with the rollouts of a batch at its first, or one update a batch."
 
@@ -456,7 +463,8 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
     batch = batch_of_step(run, measured)
     of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured, batch)]
     counts_kl = run.settings.are_of_rloo  # its share is of rewards less their KL
-    if of_sampling and run.settings.get("trainer") is None and not counts_kl:  # the others log no such share
+    logs_share = run.trained_by_trl or "frac_reward_zero_std" in run.courses.columns
+    if of_sampling and logs_share and run.settings.get("trainer") is None and not counts_kl:
         of_sampling.append(replay_zero_std(run, measured, batch))
     texts = [replay_texts(step_norm)] if (step_norm := measured.recomputed) and step_norm.other_texts else []
     parts = [*of_sampling, replay_advantages(run, measured, batch), *texts, replay_grad_norm(run, measured, tolerance)]
@@ -481,7 +489,9 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
         num_inferred_ids=step_norm.num_inferred_ids if step_norm else 0,
         frac_kl=step_norm.frac_kl if step_norm else None,
         told_within=step_norm.trained.told_within if step_norm and step_norm.trained else None,
-        logprob_difference=logprob_difference(measured.groups, step_norm.logprobs) if step_norm else None,
+        logprob_difference=logprob_difference(measured.groups, step_norm.logprobs)
+        if step_norm and measured.step not in run.repeats  # which other weights sampled
+        else None,
     )
 
 
@@ -493,7 +503,7 @@ def _common_cause(steps: Sequence[StepReplay], limit: float) -> Iterator[str]:
         return
     ratios = logged / own
     spread = max(_SAME, *(step.told_within or 0.0 for step in steps))
-    if np.ptp(ratios) <= spread * ratios.mean():
+    if np.ptp(ratios) <= spread * ratios.mean() < abs(ratios.mean() - 1) / _WELL_APART:
         factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
         yield f"The logged norms are {factor}: the loss or the advantages have another scale."
     elif np.ptp(logged) <= _SAME * logged.mean() and np.all(own > logged):
@@ -502,6 +512,7 @@ def _common_cause(steps: Sequence[StepReplay], limit: float) -> Iterator[str]:
         yield f"The log has {logged[0]:.6g} {at_all}, as after clipping{to_limit}."
 
 
+_WELL_APART = 10.0  # spreads that a common factor is from 1 at least: closer ones may be alike by chance
 _SAME = 1e-5  # relative spread of numbers in float32 that count as one: clip_grad_norm_ adds 1e-6 to the norm
 
 

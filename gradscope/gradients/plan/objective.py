@@ -159,6 +159,7 @@ class Objective(LossParameters, frozen=True, kw_only=True):
     trl: TrlVersion = UNKNOWN_TRL  # TRL's version, as far as it is known
     assumed: tuple[str, ...] = ()  # unknown settings that shape the gradient, set to TRL's default
     cannot: Reason | None = None  # why the trainer's gradient cannot be formed from these settings; None where it can
+    cannot_with_empty: Reason | None = None  # the same for a step with a rollout of which no token is in the loss
 
     @classmethod
     def from_settings(cls, settings: TrainerSettings) -> Objective:
@@ -223,9 +224,12 @@ class Objective(LossParameters, frozen=True, kw_only=True):
             return self.cannot
         if (several := several_sequences(rollouts)) is not None:
             return several
+        if self.cannot_with_empty and any(rollout.mask is not None and not any(rollout.mask) for rollout in rollouts):
+            return self.cannot_with_empty
         if self.num_rows is not None and len(rollouts) != self.num_rows:
             text = f"the log holds {len(rollouts)} rollouts of the step, and its update took {self.num_rows}"
-            return Reason("rollouts_missing", text)
+            hint = "Log with each update the rollouts that it used." if len(rollouts) > self.num_rows else ""
+            return Reason("rollouts_missing", text, hint)
         is_unknown = [rollout.status == "unknown" and rollout.completion_ids is None for rollout in rollouts]
         if self.mask_truncated and any(is_unknown):
             text = "truncated completions leave the loss, and the log does not say which were truncated"

@@ -110,11 +110,12 @@ def _verl_objective(settings: TrainerSettings) -> Objective:
         sapo_temperature_neg=float(of_actor("tau_neg", 1.05)),
         entropy_coef=float(of_actor("entropy_coeff", 0.0)),
         loss_scale_factor=_scale_factor(settings),
-        importance_ratio=bypassed,
+        importance_ratio=bypassed or settings.updates_per_batch > 1,  # a script's
         ratio_to_logged=bypassed,
         correction=correction,
         needs_sampler=correction is not None,
         num_rows=_verl_rows(settings),
+        cannot_with_empty=_without_empty(settings),
         assumed=tuple(name for name in _VERL_SHAPING if settings.at(name) is None),
         cannot=cannot,
     )
@@ -174,6 +175,16 @@ def _verl_micro_batches(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("micro_batches_unknown", text, hint=hint)
 
 
+def _without_empty(settings: TrainerSettings) -> Reason | None:
+    """Means over sequences leave out those without a token, of each micro-batch (0.6, 0.7) or of none (since 0.8)."""
+    by_mini_batch = _counts_by_mini_batch(settings)
+    if _verl_mode(settings) not in ("seq-mean-token-sum", _BY_SEQUENCE) or by_mini_batch:
+        return None
+    text = f"{_verl_mode(settings)} leaves rollouts without a token in the loss out of the mean of their micro-batch"
+    hint = _VERL_VERSION if by_mini_batch is None else "Use verl 0.8 or newer in the next run."
+    return Reason("micro_batches_unknown", f"{text} before verl 0.8, and which shared one is not logged", hint)
+
+
 def _verl_rejections(settings: TrainerSettings) -> Iterator[Reason]:
     def of(name: str) -> Any:
         return settings.get(f"{_CORRECTION}.{name}", settings.get(name))
@@ -210,9 +221,14 @@ def _verl_mode(settings: TrainerSettings) -> str:
 
 def _verl_term(settings: TrainerSettings) -> str:
     """The loss mode; with ``bypass_mode`` the trainer of 0.8 and older has one of its own."""
-    if _is_bypassed(settings) and not settings.get("verl_v1"):
+    if _is_bypassed(settings) and not _is_v1(settings):
         return "bypass_mode"
     return str(settings.at(f"{_ACTOR}.policy_loss.loss_mode", "vanilla"))
+
+
+def _is_v1(settings: TrainerSettings) -> bool:
+    """Whether the trainer was that of 0.9, as its rows or its arguments tell."""
+    return bool(settings.get("verl_v1") or settings.at("trainer.use_v1", False))
 
 
 def _is_bypassed(settings: TrainerSettings) -> bool:
@@ -223,7 +239,7 @@ def _is_bypassed(settings: TrainerSettings) -> bool:
 def _scale_factor(settings: TrainerSettings) -> float | None:
     """The constant; where it is not set, the response length that the trainer of 0.8 and older pads to."""
     value = settings.at(f"{_ACTOR}.loss_scale_factor")
-    if value is None and not settings.get("verl_v1") and not settings.at("trainer.use_v1", False):
+    if value is None and not _is_v1(settings):
         value = settings.at("data.max_response_length")
     return _number(value)
 

@@ -64,11 +64,13 @@ TEXT_LISTS = (
     *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
     *("rollouts", "rollout_texts", "all_responses", "extracted", "extracted_answers", "predicted_answers"),
 )
+RESPONSE_IDS = ("completion_ids", "completion_token_ids", "response_ids", "response_token_ids")
 ANSWER_KEYS = (
     *("full_model_response", "completion", "response", "output", "solution", "model_answer", "text", "assistant"),
     "output_text",
 )
-"""Names of lists of rewards and of texts in the row of a prompt, and of the text in an object of such a list."""
+"""Names of lists of rewards, of texts and of token ids in the row of a prompt, and of the text in an object of such a
+list."""
 
 OFFERED = re.compile(
     r"(\w+_)?(option|choice|alternative|distractor|passage|context|document|doc|chunk|source|citation|hit)s?$"

@@ -19,7 +19,7 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import to_floats, without_answers
 from gradscope.rollouts.groups import REWARD, Tokens, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.column_roles import are_held_out, key_of, with_judged
+from gradscope.rollouts.readers.column_roles import RESPONSE_IDS, are_held_out, key_of, with_judged
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     before_answer,
@@ -209,7 +209,6 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     )
 
 
-RESPONSE_IDS = ("completion_ids", "completion_token_ids", "response_ids", "response_token_ids")
 _SEQUENCE_IDS = ("input_ids", "sequence_ids", "sequences", "token_ids", "tokens")  # of prompt and completion in one
 
 _COLUMNS = {

@@ -228,7 +228,10 @@ def _aligned_lists(row: Mapping[str, Any], *, is_of_batch: bool) -> tuple[str, .
     # the ids of one prompt may be as many
     aligned = tuple(of for of, cell in lists if of not in roles.USUAL["prompt"] or not isinstance(cell[0], int))
     has_texts = any(name in roles.TEXT_LISTS or _SINGULAR.get(name, name) in roles.USUAL["prompt"] for name in aligned)
-    return aligned if is_of_batch or has_texts else ()
+    has_ids = any(
+        isinstance(row[name][0], list) for name in aligned if name in roles.RESPONSE_IDS
+    )  # else of one response
+    return aligned if is_of_batch or has_texts or has_ids else ()
 
 
 def are_turns_of_one(name: str, elements: Iterable[Mapping[str, Any]]) -> bool:

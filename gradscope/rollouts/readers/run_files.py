@@ -101,6 +101,7 @@ def with_run_files(request: ReadRequest, run: Run) -> Run:
     folders = [folder, folder.parent] if _OF_ROLLOUTS.fullmatch(folder.name) else [folder]
     from_0 = run.source.format == "generic" and 0 in run.steps
     run = replace(run, **saved_weights(request, _LAYOUT, folders, from_0=from_0))
+    run = replace(run, settings=_of_each_update(run.settings))
     for folder in folders:
         events, lines, quarantine = event_files(folder), folder / "metrics.jsonl", QuarantineLog()
         if several := several_sources("TensorBoard's files", "folder", sorted({str(file.parent) for file in events})):
@@ -174,6 +175,18 @@ def tables_of_metrics(folder: Path) -> list[Path]:
 
 
 _OF_WANDB = re.compile(r"(offline-)?run-")
+
+
+def _of_each_update(settings: TrainerSettings) -> TrainerSettings:
+    """Arguments of verl as a script has them, each update of which is a step: epochs of one mini-batch use it again."""
+    if settings.get("trainer") != "verl":
+        return settings
+    flat = replace(settings, values=flattened(settings.values))
+    prompts, mini_batch = flat.at("data.train_batch_size"), flat.at(f"{_ACTOR}.ppo_mini_batch_size")
+    epochs = flat.at(f"{_ACTOR}.ppo_epochs", 1)
+    again = {"num_iterations": epochs} if epochs != 1 and prompts == mini_batch else {}
+    one_update = {"data.train_batch_size": mini_batch, f"{_ACTOR}.ppo_epochs": 1}
+    return replace(flat, values={**flat.values, **again, **(one_update if mini_batch is not None else {})})
 
 
 def table_metrics(file: Path, quarantine: QuarantineLog) -> Mapping[int, Mapping[str, float]]:
@@ -370,7 +383,8 @@ def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[s
     return metrics
 
 
-_ENGINE = "actor_rollout_ref.actor.fsdp_config"
+_ACTOR = "actor_rollout_ref.actor"
+_ENGINE = f"{_ACTOR}.fsdp_config"
 _SAVED_AT = "trainer.default_local_dir"
 
 

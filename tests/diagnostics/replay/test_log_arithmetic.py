@@ -167,6 +167,47 @@ def test_formulas_without_a_rule_are_unknown_and_rewards_stay(trainer: str, valu
     assert replayed(replay_advantages, run)[0].verdict == "cannot"
 
 
+def test_an_estimator_that_no_argument_names_is_not_said_to_be_one() -> None:
+    unknown = batch("verl", group(1.0, 0.0)).unknown
+    assert unknown.cause == "settings_unknown"
+    assert "do not name algorithm.adv_estimator" in unknown.text
+
+
+def test_a_rollout_without_a_token_in_the_loss_needs_no_advantage() -> None:
+    half = 0.5 / (0.5**0.5 + 1e-4)
+    for advantages, masks, verdict in (
+        ([half, None], [(True,), (False,)], "match"),
+        ([half + 0.1, None], [(True,), (False,)], "cannot"),
+        ([half, None], [(True,), (True,)], "cannot"),
+        ([None, None], [(False,), (False,)], "cannot"),
+    ):
+        group = with_fields(group_of([1.0, 0.0], step=1), advantage=advantages, mask=masks)
+        assert replayed(replay_advantages, run_of(group))[0].verdict == verdict
+
+
+def test_a_step_without_rollouts_keeps_the_reason_that_it_has() -> None:
+    without = replace(run_of(GROUP_0), notes={1: NOTE})
+    assert replayed(replay_advantages, without)[0].reason == NOTE.cause
+
+
+@pytest.mark.parametrize(
+    ("advantages", "verdict", "words"),
+    [
+        ([0.707, -0.707], "match", "the log has advantages to 0.001, as they were rounded"),
+        ([0.71, -0.71], "cannot", "the log has advantages to 0.01, as they were rounded"),
+        ([0.708, -0.708], "mismatch", "differs from grpo of its group by 0.001"),
+        ([0.7075001, -0.7075001], "mismatch", "differs from grpo"),
+    ],
+)
+def test_advantages_that_were_rounded_for_the_log_are_met_to_their_digits(
+    advantages: list, verdict: str, words: str
+) -> None:
+    run = run_of(group_of([1.0, 0.3], step=1, advantages=advantages), settings={"scale_rewards": "group"})
+    quantity, _, _ = replayed(replay_advantages, run)
+    assert quantity.verdict == verdict
+    assert words in quantity.cause
+
+
 def measured(run: Run, step: int = 1) -> MeasuredStep:
     reason = Reason("not_recomputed", "not computed")
     return MeasuredStep(step=step, groups=run.groups_at(step), weights=None, gram=None, reason=reason)

@@ -143,7 +143,7 @@ def test_a_match_says_what_it_rests_on_and_a_step_keeps_its_reason() -> None:
     quantity, _, _ = judged(2.0, 2.0, settings=TrainerSettings(), num_inferred=1)
     assert quantity.verdict == "match"
     assert "1 of 2 rollouts were inferred" in quantity.cause
-    assert "the trainer's defaults fit" in quantity.cause
+    assert "TRL's defaults fit" in quantity.cause
     step: Any = SimpleNamespace(step=1, recomputed=None, reason=Reason("weights_missing", "not on disk"))
     quantity, value, error = replay.replay_grad_norm(run_with(2.0), step, 1e-5)
     assert (quantity.verdict, quantity.cause, quantity.reason) == ("cannot", "not on disk", "weights_missing")
@@ -405,6 +405,13 @@ def test_what_norms_that_are_off_have_in_common(norms: list, finding: str | None
     assert (finding in findings) if finding else not {"times", "clipping"} & set(re.findall(r"\w+", findings))
 
 
+def test_norms_that_their_spread_lets_look_alike_have_no_factor_in_common() -> None:
+    for factor, is_named in ((0.98, False), (3.0, True)):
+        norms = [(factor * norm, norm) for norm in (1.999, 2.001)]
+        findings = " ".join(replayed(*norms, trained=SPREAD).findings)
+        assert ("times the recomputed ones" in findings) == is_named
+
+
 @pytest.mark.parametrize(
     ("norms", "verdicts"),
     [
@@ -484,6 +491,28 @@ def test_settings_that_matter_at_a_step_alone_are_named_there() -> None:
         named = {"epsilon": 0.2, "importance_sampling_level": "token", "mask_truncated_completions": False}
         stated = replace(run, settings=replace(STATED, values=named))
         assert replay.replay_grad_norm(stated, measured, 1e-5)[0].reason == "differs"
+
+
+def test_log_probabilities_of_a_batch_that_is_used_again_are_of_other_weights() -> None:
+    sampled = with_fields(group_of([1, 0], step=1), logprobs=[(-1.0,), (-2.0,)])
+    run = replace(run_of(sampled, settings={}), repeats={2: 1})
+    for step, is_compared in ((1, True), (2, False)):
+        measured = step_of(2.0)
+        measured.step, measured.groups, measured.weights = step, run.groups_at(step), None
+        assert (replay.replay_step(run, measured, 1e-5).logprob_difference is not None) == is_compared
+
+
+@pytest.mark.parametrize("format", ["trl", "generic"])
+def test_a_script_is_not_asked_for_what_only_trl_logs(format: str) -> None:
+    names = {quantity.name for quantity in replayed((2.0, 2.0), format=format).steps[0].quantities}
+    assert ("frac_reward_zero_std" in names) == (format == "trl")
+    named = replayed((2.0, 2.0), format=format, frac_reward_zero_std=0.0).steps[0]
+    assert named.verdict_on("frac_reward_zero_std") == "match"
+    reward = next(quantity for quantity in named.quantities if quantity.name == "reward")
+    assert ("logging_steps" in reward.advice) == (format == "trl")
+    off = replayed((2.0, 2.4), provided=False, format=format).steps[0].quantities[-1]
+    assert "with TRL's defaults the recomputed norm is 20 % off" in off.cause
+    assert ("in TRL's names or in verl's" in off.advice) == (format == "generic")
 
 
 OF_DEFAULT = 0.5 / (0.5**0.5 + 1e-4)

@@ -6,6 +6,7 @@ from gradscope.gradients.plan import trainers
 from gradscope.gradients.plan.losses import within_both_bounds, within_one_bound
 from gradscope.gradients.plan.objective import Objective
 from gradscope.rollouts.run import TrainerSettings
+from tests.diagnostics.made_up_runs import group_of, with_fields
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 SHORT = {"actor__": f"{ACTOR}.", "correction__": f"{CORRECTION}.", "loss__": "trainer.loss.", "fn__": "loss_fn."}
@@ -195,3 +196,31 @@ def test_the_trainer_that_the_arguments_name_decides_and_else_it_is_trl() -> Non
         made = trainers.objective_of(TrainerSettings(values={"trainer": name}))
         assert made.loss is made.declared
         assert "0x" not in repr(made)  # the name of interrupted work is alike in every process
+
+
+def test_rollouts_without_a_token_leave_the_mean_of_their_micro_batch_before_verl_0_8() -> None:
+    step = [with_fields(group_of([1.0, 0.0] * 4, step=1), mask=mask) for mask in ([(True,)] * 8, [(False,)] * 8)]
+    for mode, version, reason in (
+        ("seq-mean-token-mean", "0.7.1", "micro_batches_unknown"),
+        ("seq-mean-token-sum", "0.6.1", "micro_batches_unknown"),
+        ("seq-mean-token-mean", "0.8.0", None),
+        ("token-mean", "0.8.0", None),
+    ):
+        made = objective("verl", actor__loss_agg_mode=mode, verl_version=version)
+        assert made.reason_against(step[0].rollouts) is None
+        against = made.reason_against(step[1].rollouts)
+        assert (against and against.cause) == reason
+
+
+def test_the_trainer_of_0_9_keeps_its_loss_where_the_sampler_is_bypassed() -> None:
+    arguments = {"correction__bypass_mode": True, "actor__policy_loss.loss_mode": "cispo"}
+    assert objective("verl", **arguments).loss_type == "verl's cispo, token-mean"
+    older = objective("verl", **arguments, **{"trainer.use_v1": False})
+    assert older.loss_type == "verl's bypass_mode, token-mean"
+
+
+def test_an_update_took_as_many_rollouts_as_the_arguments_say() -> None:
+    made = objective("verl")
+    assert made.reason_against(group_of([1.0, 0.0] * 4, step=1).rollouts) is None
+    for size, words in ((6, "Log every rollout of the step"), (16, "Log with each update the rollouts that it used")):
+        assert words in made.reason_against(group_of([1.0, 0.0] * (size // 2), step=1).rollouts).advice

@@ -150,6 +150,30 @@ def test_parts_of_a_rollout_and_lists_of_two_kinds_are_none(rows: list[dict[str,
     assert layout_of(rows, ColumnNames()) is None
 
 
+@pytest.mark.parametrize("name", ["completion_ids", "response_ids", "completion_token_ids"])
+@pytest.mark.parametrize("by", ["prompt", "step"])
+def test_lists_of_ids_of_several_completions_are_rollouts_as_their_texts_are(
+    by: str, name: str, tmp_path: Path
+) -> None:
+    ids = [[7, 8], [9], [5, 6, 4], [3]]
+    if by == "prompt":
+        rows = [
+            {"step": 1, "prompt_id": of, "prompt_ids": [1, 2], name: part, "rewards": [1.0, 0.0]}
+            for of, part in (("p", ids[:2]), ("q", ids[2:]))
+        ]
+    else:
+        prompts = [[1, 2], [1, 2], [2, 1], [2, 1]]
+        rows = [{"step": 1, "prompt_id": [*"ppqq"], "prompt_ids": prompts, name: ids, "rewards": [1.0, 0.0, 1.0, 0.0]}]
+    run = read_run(write_lines(tmp_path / "log.jsonl", *rows, {**rows[0], "step": 2}))
+    assert [rollout.completion_ids for group in run.groups_at(1) for rollout in group.rollouts] == [*map(tuple, ids)]
+    assert [group.rewards for group in run.groups_at(1)] == [(1.0, 0.0)] * 2
+
+
+def test_rewards_of_single_tokens_are_no_rollouts() -> None:
+    rows = [{"id": of, "completion_ids": [7, 8, 9], "rewards": [0.0, 0.0, 1.0]} for of in "ab"]
+    assert layout_of(rows, ColumnNames()) is None
+
+
 def test_what_stands_around_holds_within_but_for_rewards() -> None:
     row = {"step": 3, "reward": 0.5, "tags": ["x"], "prompt": MESSAGES[0], "samples": [{"reward": 1.0}, "none"]}
     layout = (Level(name="samples"),)

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from gradscope.errors import InputError
+from gradscope.gradients.plan.trainers import objective_of
 from gradscope.results.source import Quarantine
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -335,3 +336,26 @@ def test_one_metrics_file_without_the_rollouts_mean_is_doubted(tmp_path: Path, m
     doubt = "At none of 2 steps is the mean reward in only.jsonl that of the rollouts: it may be of another experiment."
     assert (doubt in read_run(rollouts).source.inferred) != fits
     assert doubt not in read_run(rollouts, ReadOptions(metric_run="only")).source.inferred
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    ("prompts", "mini_batch", "epochs", "repeats"), [(2, 2, 2, {2: 1, 4: 3}), (2, 2, 1, {}), (2, 1, 2, {})]
+)
+def test_epochs_of_a_script_in_verls_names_use_a_batch_again(
+    nested: bool, prompts: int, mini_batch: int, epochs: int, repeats: dict[int, int], tmp_path: Path
+) -> None:
+    rows = [{"step": step, "prompt": of, "response": "x", "reward": 1.0} for step in (1, 3) for of in "pq"]
+    log = write_lines(tmp_path / "log.jsonl", *rows)
+    write_lines(tmp_path / "metrics.jsonl", *({"step": step, "grad_norm": 0.5} for step in (1, 2, 3, 4)))
+    actor = {"ppo_mini_batch_size": mini_batch, "ppo_epochs": epochs}
+    data = {"train_batch_size": prompts}
+    within = {"data": data, "actor_rollout_ref": {"actor": actor, "rollout": {"n": 1}}}
+    paths = {"data.train_batch_size": prompts, **{f"actor_rollout_ref.actor.{of}": at for of, at in actor.items()}}
+    named = {"trainer": "verl", "verl_version": "0.9.0", **(within if nested else paths)}
+    (tmp_path / "args.json").write_text(json.dumps(named))
+    run = read_run(log, ReadOptions(trainer_args=tmp_path / "args.json"))
+    assert run.repeats == repeats
+    made = objective_of(run.settings)
+    assert made.cannot is None
+    assert made.importance_ratio == bool(repeats)

@@ -178,17 +178,11 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
         columns.append(Column("KL part", kl.get, "share"))
     if logged := inputs.run.courses.by_step("kl"):
         columns.append(Column("logged kl", logged.get, "norm"))
+    leading, of_tokens = (_live(mean, unit), _kl(run, kl)), kl_findings(inputs.parts.kl)
     caption = f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|"
     return ReportSection(
         name="dilution",
-        findings=(
-            f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
-            f"multiplied by {mean:.2f}."
-            if mean
-            else f"None of the {unit} that the loss averages over is live: there is no gradient to dilute.",
-            _kl(run, kl),
-            *kl_findings(inputs.parts.kl),
-        ),
+        findings=(*(reversed(leading) if largest > _LARGE_KL and mean >= _HALF else leading), *of_tokens),
         severity="look" if mean < _HALF or largest > _LARGE_KL else "fine",
         meaning=metric("live_share").meaning,
         next_step=" ".join(advice)
@@ -207,6 +201,15 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
+def _live(mean: float, unit: str) -> str:
+    if not mean:
+        return f"None of the {unit} that the loss averages over is live: there is no gradient to dilute."
+    return (
+        f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
+        f"multiplied by {mean:.2f}."
+    )
+
+
 def _kl(run: Run, kl: dict[int, float | None]) -> str:
     recomputed = {step: part for step, part in kl.items() if part is not None}
     if recomputed:
@@ -215,14 +218,14 @@ def _kl(run: Run, kl: dict[int, float | None]) -> str:
             f"The KL part has {percent(recomputed[worst])} of the gradient's norm at step {worst}, the most of the "
             f"{len(recomputed)} steps recomputed."
         )
-    beta, trainer, is_set = run.settings.get("beta"), run.settings.get("trainer"), run.settings.origin is not None
-    if beta == 0 or (beta is None and trainer is None and is_set):  # TRL's default
+    beta, is_set = run.settings.get("beta"), run.settings.origin is not None
+    if beta == 0 or (beta is None and run.trained_by_trl and is_set):  # TRL's default
         return "The loss has no KL term (beta = 0)."
     if any(map(_LOGGED_KL.search, run.courses.columns)):
         return "The trainer logged a KL term; how much of the gradient it makes needs recomputed gradients."
-    if is_set:
+    if is_set and (beta or run.settings.get("trainer")):
         return "How much of the gradient a KL term makes needs recomputed gradients."
-    return "Whether the loss has a KL term is not in the log: pass the trainer's arguments with --run-config."
+    return "Whether the loss has a KL term is not in the log: name beta, or all arguments, with --run-config."
 
 
 _LOGGED_KL = re.compile(r"(^|/)kl(_loss|_penalty|_avg)?$")  # TRL's, verl's, NeMo-RL's and open-instruct's names

@@ -169,15 +169,17 @@ def test_kl_parts_and_dead_groups_say_what_to_do() -> None:
     dead = section_of(run_of(DEAD, LIVE, ALIVE)).next_step
     assert dead.startswith("Dead groups act like a learning rate scaled by 0.50 to 1.00 from step to step")
     assert "beta" not in dead
-    held = section_of(run_of(LIVE, ALIVE), grams=[gram_of([[1.0]], ["a"], step=1, frac_kl=0.9)]).next_step
-    assert held == "The KL part nears the whole gradient and holds the policy where it is: lower beta."
+    held = section_of(run_of(LIVE, ALIVE), grams=[gram_of([[1.0]], ["a"], step=1, frac_kl=0.9)])
+    assert held.findings[0].startswith("The KL part has 90.0 % of the gradient's norm")  # what asks for a look
+    assert held.next_step == "The KL part nears the whole gradient and holds the policy where it is: lower beta."
 
 
 @pytest.mark.parametrize(
     ("settings", "metrics", "sentence"),
     [
         ({"beta": 0}, {}, "The loss has no KL term (beta = 0)."),
-        ({}, {}, "The loss has no KL term (beta = 0)."),
+        ({"kl_coef": 0.3}, {}, "Whether the loss has a KL term is not in the log: name beta"),
+        ({"beta": 0.3}, {}, "How much of the gradient a KL term makes needs"),
         ({"beta": 0.1}, {1: {"kl": 0.5}}, "The trainer logged a KL term; how much of the gradient it makes needs"),
         ({"trainer": "verl"}, {1: {"actor/kl_loss": 0.5}}, "The trainer logged a KL term; how much"),
         ({"trainer": "nemo-rl"}, {1: {"approx_kl": 0.5}}, "How much of the gradient a KL term makes needs"),
@@ -188,6 +190,12 @@ def test_without_gradients_the_kl_part_is_what_settings_and_log_say(
     settings: dict[str, object] | None, metrics: dict[int, dict[str, float]], sentence: str
 ) -> None:
     assert section_of(run_of(LIVE, settings=settings, metrics=metrics)).findings[1].startswith(sentence)
+
+
+def test_without_a_beta_trl_alone_has_no_kl_term() -> None:
+    run = run_of(LIVE, settings={})
+    run = replace(run, source=replace(run.source, format="trl"))
+    assert section_of(run).findings[1] == "The loss has no KL term (beta = 0)."
 
 
 def test_the_tokens_furthest_from_the_reference_are_listed_for_the_last_step() -> None:
