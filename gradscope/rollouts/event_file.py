@@ -99,11 +99,12 @@ def history_in(file: Path, damaged: Callable[[str], None]) -> Iterator[bytes]:
 
 def _row_of(history: bytes) -> bytes:
     cells = []
-    for item in (item for number, item, _ in _fields(history) if number == 1 and isinstance(item, bytes)):
-        fields = [(key, value) for key, value, _ in _fields(item) if isinstance(value, bytes)]
-        name = b"/".join(value for key, value in fields if key in (1, 2) and value)
-        value = next((value for key, value in fields if key == 16), b"null")
-        cells.append(json.dumps(name.decode()).encode() + b":" + value)
+    for number, item, _ in _fields(history):
+        if number == 1 and isinstance(item, bytes):
+            fields = [(key, value) for key, value, _ in _fields(item) if isinstance(value, bytes)]
+            name = b"/".join(value for key, value in fields if key in (1, 2) and value)
+            value = next((value for key, value in fields if key == 16), b"null")
+            cells.append(json.dumps(name.decode()).encode() + b":" + value)
     return b"{" + b",".join(cells) + b"}\n"
 
 
@@ -124,24 +125,14 @@ class _Scalars:
                 layout = _layout(messages[0].tobytes()) if len(remaining) else None
                 if layout is None:
                     break
-                is_same, step_bytes = messages == messages[0], slice(layout.step[0], layout.step[1])
-                is_same[:, step_bytes] = (
-                    messages[:, step_bytes] ^ messages[0, step_bytes]
-                ) < 128  # the last alone is below
-                is_same[:, 1 : _STEP_AT - 1] = is_same[:, layout.value_at : layout.value_at + 4] = True
-                is_alike = is_same.all(axis=1)
+                is_alike = _are_alike(messages, layout)
                 alike, alike_numbers = messages[is_alike], remaining[is_alike]
                 written = _words(data, starts[alike_numbers] + 12 + size)
                 is_intact = (written == _NONE) | (written == _checksums(alike))
                 for number in alike_numbers[~is_intact].tolist():
                     self._add_damaged(number, int(starts[number]))
-                intact = alike[is_intact]
-                steps = np.zeros(len(intact), dtype=np.int64)
-                for shift, column in enumerate(range(*layout.step)):
-                    steps |= (intact[:, column].astype(np.int64) & 127) << (7 * shift)
-                values = np.ascontiguousarray(intact[:, layout.value_at : layout.value_at + 4]).view("<f4")
-                scalars = alike_numbers[is_intact], steps, values[:, 0].astype(np.float64)
-                self._columns.setdefault(layout.tag, []).append(scalars)
+                steps, values = (column[is_intact] for column in _steps_and_values(alike, layout))
+                self._columns.setdefault(layout.tag, []).append((alike_numbers[is_intact], steps, values))
                 messages, remaining = messages[~is_alike], remaining[~is_alike]
             for number in remaining.tolist():
                 start = int(starts[number])
@@ -262,6 +253,25 @@ def _layout(message: bytes) -> _Layout | None:
         return None
     end = next(at for at in range(_STEP_AT, len(message)) if message[at] < 128) + 1
     return _Layout((_STEP_AT, end), tag, value_at) if end <= _STEP_AT + 8 else None
+
+
+def _are_alike(messages: Bytes, layout: _Layout) -> NDArray[np.bool_]:
+    """Which messages differ from the first in time, step and value alone, [M]."""
+    is_same = messages == messages[0]
+    step, value_at = slice(*layout.step), layout.value_at
+    is_same[:, step] = (messages[:, step] ^ messages[0, step]) < 128  # the last byte alone is below
+    is_same[:, 1 : _STEP_AT - 1] = True
+    is_same[:, value_at : value_at + 4] = True
+    return np.asarray(is_same.all(axis=1))
+
+
+def _steps_and_values(messages: Bytes, layout: _Layout) -> tuple[Counts, Floats]:
+    """Steps and values, [M]."""
+    steps = np.zeros(len(messages), dtype=np.int64)
+    for shift, column in enumerate(range(*layout.step)):
+        steps |= (messages[:, column].astype(np.int64) & 127) << (7 * shift)
+    values = np.ascontiguousarray(messages[:, layout.value_at : layout.value_at + 4]).view("<f4")
+    return steps, values[:, 0].astype(np.float64)
 
 
 def _values(event: list[Field]) -> Iterator[tuple[str, float, int]]:

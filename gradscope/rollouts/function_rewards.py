@@ -91,27 +91,38 @@ def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float
         return None
     table = np.column_stack([np.nan_to_num(columns[name][rows]) for name in names])
     for size in range(1, min(_MAX_TERMS, len(names), len(rows) // _ROWS_A_TERM) + 1):
-        exact = list[dict[str, float]]()
-        for chosen, weights in _solutions(table, reward[rows], size):
-            different = np.unique(table[:, chosen], axis=0)  # rows, of which more than weights have to fit
-            is_verdict = len(np.unique(reward[rows])) < 3 and size > 1  # of which a row of zeros is no test
-            if len(different) - bool(is_verdict and not different.any(axis=1).all()) > size:
-                exact.append({names[at]: weight for at, weight in zip(chosen, weights, strict=True)})
+        exact = [
+            {names[at]: weight for at, weight in zip(chosen, weights, strict=True)}
+            for chosen, weights in _solutions(table, reward[rows], size)
+            if _outnumber_weights(table[:, chosen], reward[rows])
+        ]
         exact = [terms for terms in exact if adds_up(reward, columns, terms)]
         if exact:
             return exact[0] if len(exact) == 1 else None
     return None
 
 
+def _outnumber_weights(terms: Array, reward: Array) -> bool:
+    """Whether more different rows than weights fit; of a verdict, which two values have, a row of zeros is no test."""
+    different = np.unique(terms, axis=0)
+    is_verdict = len(np.unique(reward)) < 3 and terms.shape[1] > 1
+    return len(different) - bool(is_verdict and not different.any(axis=1).all()) > int(terms.shape[1])
+
+
 def _different(columns: Mapping[str, Array]) -> list[str]:
     """Columns that can be squared, are not 0 throughout, and are no multiple of an earlier one."""
     names: list[str] = []
     for name, values in columns.items():
-        largest = np.abs(values).max(initial=0)
-        rests = (values - float(values @ of) / float(of @ of) * of for of in map(columns.__getitem__, names))
-        if _SMALLEST < largest < _LARGEST and not any(np.abs(of).max() <= _TOLERANCE * largest for of in rests):
+        if _SMALLEST < np.abs(values).max(initial=0) < _LARGEST and not any(
+            _is_multiple(values, columns[other]) for other in names
+        ):
             names.append(name)
     return names
+
+
+def _is_multiple(first: Array, second: Array) -> bool:
+    along = float(first @ second) / float(second @ second)
+    return bool(np.abs(first - along * second).max() <= _TOLERANCE * np.abs(first).max())
 
 
 def _solutions(table: Array, reward: Array, size: int) -> Iterator[tuple[list[int], Sequence[float]]]:
@@ -124,6 +135,10 @@ def _solutions(table: Array, reward: Array, size: int) -> Iterator[tuple[list[in
         residual = float(np.linalg.norm(factor[:, chosen] @ weights - factor[:, -1]))
         terms = np.abs(weights) * lengths[chosen]
         if rank == size and residual <= 10 * _TOLERANCE * terms.sum() and terms.min() > 30 * _TOLERANCE * terms.max():
-            # as somebody would write them, where that is within rounding of them
-            written = [(float(f"{weight:.4g}"), float(weight)) for weight in weights]
-            yield chosen, [own if abs(own - of) <= _TOLERANCE / 10 * abs(of) else of for own, of in written]
+            yield chosen, [_rounded(float(weight)) for weight in weights]
+
+
+def _rounded(weight: float) -> float:
+    """A weight as somebody would write it, where that is within rounding of it."""
+    short = float(f"{weight:.4g}")
+    return short if abs(short - weight) <= _TOLERANCE / 10 * abs(weight) else weight

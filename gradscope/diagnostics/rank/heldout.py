@@ -126,8 +126,10 @@ def _drawn(prompts: Sequence[Sequence[Rollout]], rng: np.random.Generator) -> li
     seen: set[tuple[int, object]] = set()
     orders = [rng.permutation(len(own)) for own in prompts]
     prompt_order = rng.permutation(len(prompts)).tolist()
-    turns = product(range(max(map(len, prompts))), prompt_order)
-    for at, rollout in ((at, prompts[at][orders[at][turn]]) for turn, at in turns if turn < len(prompts[at])):
+    for turn, at in product(range(max(map(len, prompts))), prompt_order):
+        if turn >= len(prompts[at]):
+            continue
+        rollout = prompts[at][orders[at][turn]]
         if (at, _answer(rollout)) not in seen and len(seen) == MAX_ANSWERS:
             break
         seen.add((at, _answer(rollout)))

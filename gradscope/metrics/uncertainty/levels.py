@@ -120,5 +120,5 @@ def jump(values: Mapping[int, float], *, factor: float) -> Jump | None:
     if gaps[at] == -math.inf:
         return None
     parts = numbers[at : at + _WINDOW], numbers[at + _WINDOW : at + 2 * _WINDOW], numbers[-_WINDOW:]
-    levels = (float(np.median(part)) for part in parts)
-    return Jump(**dict(zip(("before", "after", "end"), levels, strict=True)), step=int(steps[at + _WINDOW]))
+    before_it, after_it, end = (float(np.median(part)) for part in parts)
+    return Jump(before=before_it, after=after_it, end=end, step=int(steps[at + _WINDOW]))

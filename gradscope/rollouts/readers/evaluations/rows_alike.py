@@ -162,21 +162,13 @@ def table_alike(path: Path, columns: LogColumns) -> TableColumns | None:
         kinds, metadata = {field.name: field.type for field in file.schema_arrow}, file.metadata
     types = {name: _types_of(kind) for name, kind in kinds.items()}
     of_lists = {name: kind.value_type for name, kind in kinds.items() if types[name] == {list}}
-    elements: dict[str, set[type]] = {}  # of lists that may say something of samples; others are not read
-    for name, kind in of_lists.items():
-        rewards = {columns.named.reward, *roles.USUAL["reward"]}
-        entries = {kind.field(at).name for at in range(kind.num_fields)} if pa.types.is_struct(kind) else set[str]()
-        is_plain = not pa.types.is_struct(kind) and (name in PROMPTS or _types_of(kind) != {str})
-        is_named = name in (columns.named.reward, columns.end, *roles.ANSWER_KEYS, *roles.TEXT_LISTS)
-        if is_named or name in roles.REWARD_LISTS or is_plain or not entries.isdisjoint(rewards):
-            elements[name] = _types_of(kind)
+    elements = {name: _types_of(kind) for name, kind in of_lists.items() if _matters(name, kind, columns)}
     types = {name: of for name, of in types.items() if name in elements or name not in of_lists}
     ids, lists = _ids_of(types, columns), _lists_of(types, elements, columns)
     chunks = _chunks_of(metadata, elements)
     # an empty list or null counts as a value that is null
     sizes = {tuple(chunk.num_values for chunk in chunks[name]) for name in elements}
-    statistics = [chunk.statistics for name in elements for chunk in chunks[name]]
-    are_whole = all(of is not None and of.has_null_count and of.null_count == 0 for of in statistics)
+    are_whole = all(map(_has_no_null, chain.from_iterable(chunks[name] for name in elements)))
     if ids is None or lists is None or len(sizes) != 1 or not are_whole or columns.step not in (None, *kinds):
         return None
     if ids.prompt != roles.first_present(kinds, roles.USUAL["prompt"]):
@@ -209,6 +201,21 @@ def _types_of(kind: pa.DataType) -> set[type]:
     if pa.types.is_integer(kind):
         return {int}
     return {float} if pa.types.is_floating(kind) else {object}
+
+
+def _matters(name: str, kind: pa.DataType, columns: LogColumns) -> bool:
+    """Whether a list of such elements may say something of samples; others are not read."""
+    named = (columns.named.reward, columns.end)
+    is_named = name in (*named, *roles.ANSWER_KEYS, *roles.TEXT_LISTS, *roles.REWARD_LISTS)
+    if pa.types.is_struct(kind):
+        entries = {kind.field(at).name for at in range(kind.num_fields)}
+        return is_named or not entries.isdisjoint((columns.named.reward, *roles.USUAL["reward"]))
+    return is_named or name in PROMPTS or _types_of(kind) != {str}
+
+
+def _has_no_null(chunk: pq.ColumnChunkMetaData) -> bool:
+    statistics = chunk.statistics
+    return statistics is not None and statistics.has_null_count and statistics.null_count == 0
 
 
 def _columns_of_lists(cells: Cells, *, ids: _Ids, lists: _Lists, columns: LogColumns) -> Columns:

@@ -7,7 +7,6 @@ row reader, which refuses them.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress, groupby, pairwise, repeat
 from operator import attrgetter
@@ -133,7 +132,7 @@ def blocks_in(
     """The lines that begin within a range of bytes of a file, in blocks of about the given sizes."""
     at, sizes = start, sizes or repeat(BLOCK)
     try:
-        with tables.open_bytes(path) as stream:
+        with tables.named_if_unreadable(path), tables.open_bytes(path) as stream:
             if start:  # the first line that begins there or later, but not beyond the end
                 stream.seek(start - 1)
                 at = start - 1
@@ -159,9 +158,6 @@ def blocks_in(
             tables.raise_if_cut_off(stream)
     except InputError as error:
         yield LineBlock(data=b"", offset=at, end=at, lost=error)
-    except (OSError, EOFError, zlib.error) as error:
-        lost = InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.")
-        yield LineBlock(data=b"", offset=at, end=at, lost=lost)
 
 
 def scan_range(
