@@ -145,13 +145,13 @@ def ending(subject: str) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-_BUFFER = 1 << 18  # bytes: lines of logs are long
+BUFFER = 1 << 18  # bytes: lines of logs are long
 
 
-def open_file(path: Path) -> IO[bytes]:
+def open_file(path: Path, buffer: int = BUFFER) -> IO[bytes]:
     """A file's bytes; anything but a regular file is refused by :func:`require_regular` before it is opened."""
     require_regular(path)
-    return path.open("rb", buffering=_BUFFER)
+    return path.open("rb", buffering=buffer)
 
 
 def read_limited(path: Path) -> bytes:

@@ -184,6 +184,7 @@ def _are_equal(column: pa.Array, first: NDArray[np.int64], second: NDArray[np.in
     return np.asarray((is_valid[first] == is_valid[second]) & (are_equal | (is_valid[first] == 0)))
 
 
+WORD = 64  # letters whose comparisons are the bits of one number
 _CACHED = 1 << 17  # letters that are compared at once: of a whole block, the results leave a processor's cache
 
 
@@ -192,9 +193,16 @@ def positions_of(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> NDAr
     return np.concatenate([np.flatnonzero(is_letter) + at for at, is_letter in _matches(letters, letter, bits)])
 
 
-def count_of(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> int:
+def count_of(letters: NDArray[np.uint8], letter: int) -> int:
     """How many :func:`positions_of` has, in a third of its time."""
-    return sum(int(np.count_nonzero(is_letter)) for _, is_letter in _matches(letters, letter, bits))
+    return sum(int(np.count_nonzero(is_letter)) for _, is_letter in _matches(letters, letter, 0))
+
+
+def counts_by_word(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> NDArray[np.uint8]:
+    """How many of :func:`positions_of` lie in each :data:`WORD` letters and in the rest, in a third of its time."""
+    packed = [np.packbits(is_letter) for _, is_letter in _matches(letters, letter, bits)]
+    padding = np.zeros(-len(letters) % WORD // 8, dtype=np.uint8)
+    return np.bitwise_count(np.concatenate([*packed, padding]).view(np.uint64))
 
 
 def _matches(letters: NDArray[np.uint8], letter: int, bits: int) -> Iterator[tuple[int, NDArray[np.bool_]]]:

@@ -32,6 +32,10 @@ def test_places_are_found_and_choose_rows() -> None:
     letters[[0, 5, 131_071, 131_072, 299_999]] = list(b"{[[{[")
     assert arrays.positions_of(letters, ord("[")).tolist() == [5, 131_071, 299_999]
     assert arrays.positions_of(letters, ord("{"), bits=0x20).tolist() == [0, 5, 131_071, 131_072, 299_999]
+    for size in (131_072, 131_077, 131_136, 300_000):
+        counts = arrays.counts_by_word(letters[:size], ord("{"), bits=0x20)
+        positions = arrays.positions_of(letters[:size], ord("{"), bits=0x20)
+        assert counts.tolist() == np.bincount(positions // arrays.WORD, minlength=-(-size // arrays.WORD)).tolist()
     names = pa.array(["a", "b", "c"])
     for places in (np.array([2, 0, 2]), np.arange(3)[::2], np.zeros(0, dtype=np.int64)):
         assert names.take(arrays.to_indices(places)).to_pylist() == [names[at].as_py() for at in places.tolist()]

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import (
+    BUFFER,
     MAX_ROW,
     Unpacked,
     allowed,
@@ -48,18 +49,20 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 COMPRESSED = (".gz", ".zst")  # last suffixes of the files that are decompressed on the way
 _PASSED_AT_ONCE = 1 << 24
 """Bytes of a compressed file that are skipped at once: it has to be decompressed from its start."""
+_WHOLE_LINES = 1 << 22
+"""Bytes of a buffer that holds even a line of a thousand completions, which costs six times as much in pieces."""
 MAX_FLAWED = 1_000_000
 """Consecutive lines without a row after which a file is given up: a few bytes unpack to any number of them."""
 BOM = b"\xef\xbb\xbf"  # the byte-order mark of UTF-8
 
 
-def open_bytes(path: Path) -> IO[bytes]:
+def open_bytes(path: Path, buffer: int = BUFFER) -> IO[bytes]:
     """A file's bytes, decompressed where its name ends in ``.gz`` or ``.zst``, up to a limit.
 
     Where a file is cut off they end early, which :func:`raise_if_cut_off` reports.
     """
     if path.suffix not in COMPRESSED:
-        return open_file(path)
+        return open_file(path, buffer)
     if path.suffix == ".gz":
         with open_file(path) as stream:
             if stream.read(1) == b"{":  # JSON that is not compressed, as RLinf's
@@ -84,10 +87,10 @@ def read_bytes(path: Path) -> Generator[bytes, None, None]:
     return (line for line, _ in _sized_lines(path))
 
 
-def _sized_lines(path: Path) -> Iterator[tuple[bytes, int]]:
+def _sized_lines(path: Path, buffer: int = BUFFER) -> Iterator[tuple[bytes, int]]:
     """A file's lines, each with its number of bytes in the file."""
     size = allowed(MAX_ROW) + 1
-    with named_if_unreadable(path), open_bytes(path) as stream:
+    with named_if_unreadable(path), open_bytes(path, buffer) as stream:
         while line := stream.readline(size):
             rest, passed = line, 0
             while len(rest) == size and not rest.endswith(b"\n"):  # the rest of a long line
@@ -145,7 +148,7 @@ def located_rows(path: Path, quarantine: QuarantineLog) -> Iterator[LocatedRow]:
     last = end = 0
     packed = path.suffix in COMPRESSED
     try:
-        for number, (line, size) in enumerate(_sized_lines(path), start=1):
+        for number, (line, size) in enumerate(_sized_lines(path, _WHOLE_LINES), start=1):
             start, end = end, end + size
             quarantine.count_read(0 if packed else len(line))
             row = parse_line(line.removeprefix(BOM) if number == 1 else line)

@@ -575,10 +575,16 @@ def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
         with suppress(OverflowError):
             steps = np.array(cells, dtype=np.int64)
             return np.where((steps < 0) | (steps > parse.LARGEST_STEP), _NO_STEP, steps)
-    number_of: Callable[[Any], int | None] = parse.step_number
-    if {str}.issuperset(map(type, cells)):  # rows of a step repeat its text
-        number_of = {cell: parse.step_number(cell) for cell in set(cells)}.__getitem__
-    return np.array([_NO_STEP if number is None else number for number in map(number_of, cells)], dtype=np.int64)
+    if not {str}.issuperset(map(type, cells)):
+        return np.fromiter(map(_parsed_step, cells), np.int64, len(cells))
+    of_text = {cell: _parsed_step(cell) for cell in set(cells)}  # rows of a step repeat its text
+    if len(of_text) == 1:
+        return np.full(len(cells), of_text[cells[0]])
+    return np.fromiter(map(of_text.__getitem__, cells), np.int64, len(cells))
+
+
+def _parsed_step(cell: Any) -> int:
+    return _NO_STEP if (number := parse.step_number(cell)) is None else number
 
 
 def int_steps(cells: Sequence[Any]) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.limits import MAX_ROW, allowed
 from gradscope.outside.plain_json import MAX_DEPTH
-from gradscope.rollouts.arrays import count_of, positions_of
+from gradscope.rollouts.arrays import WORD, counts_by_word, positions_of
 from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, Note
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
@@ -392,8 +392,9 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
     if returned.any():
         last = np.where(returned, letters[lasts - 1], last)
     is_doubtful = (letters[starts] != _OPEN) | (last != _CLOSE) | (np.diff(bounds) > allowed(MAX_ROW))
-    num_brackets = count_of(letters, _BRACKET, bits=0x20)
-    if num_brackets >= MAX_DEPTH + np.count_nonzero(~is_doubtful):  # of which each line opens one
+    num_before = np.append(0, np.cumsum(counts_by_word(letters, _BRACKET, bits=0x20), dtype=np.int64))
+    most = num_before[-(-bounds[1:] // WORD)] - num_before[bounds[:-1] // WORD]  # brackets of a line and of its ends
+    if (~is_doubtful & (most > MAX_DEPTH)).any():
         brackets = positions_of(letters, _BRACKET, bits=0x20)
         # Only the first on its level counts, by the letters before it: neither among words nor a next element.
         at = brackets - 1

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import chain, islice, takewhile
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args, get_origin
@@ -201,6 +202,9 @@ class Trace(Struct, gc=False, frozen=True):
 
 
 _NOTHING = Trace()
+_NODES, _PARENT = attrgetter("nodes"), attrgetter("parent")
+_AGENT_CELLS = attrgetter("traces", "group.id", "task.hash")
+_NODE_CELLS = attrgetter("parent", "semantic_parents", "token_ids", "mask", "advantages")
 
 
 class _Work(Struct, gc=False, frozen=True):
@@ -282,7 +286,7 @@ class AgentRollout(Struct, gc=False, frozen=True):
     def prompt(self) -> str:
         """:attr:`AgentTrace.prompt`, of a path without parsing its tokens."""
         nodes = self.trace.nodes
-        if not nodes or not _are_plain_paths([self.trace]):
+        if not nodes or any(node.semantic_parents for node in nodes) or not _are_paths([self.trace]):
             return read_trace(self.plain).prompt
         before = takewhile(lambda node: node.sampled is not True, nodes)
         return "\n".join(_text(parse.plain_cell(node.message)) for node in before)
@@ -290,14 +294,17 @@ class AgentRollout(Struct, gc=False, frozen=True):
 
 def _are_paths(traces: Sequence[Trace]) -> bool:
     """Whether each node of each follows the one before."""
-    parents = [node.parent for trace in traces for node in trace.nodes[1:]]
-    return parents == list(chain.from_iterable([range(len(trace.nodes) - 1) for trace in traces]))
+    of_traces = list(map(_NODES, traces))
+    return list(map(_PARENT, chain.from_iterable(of_traces))) == _path_parents(of_traces)
 
 
-def _are_plain_paths(traces: Sequence[Trace]) -> bool:
-    """Whether they are paths without links, which need not be parsed."""
-    has_links = any(node.semantic_parents for trace in traces for node in trace.nodes)
-    return not has_links and _are_paths(traces)
+def _path_parents(of_traces: Sequence[Sequence[_Node]]) -> list[int | None]:
+    return list(chain.from_iterable(map(_parents_on_path, map(len, of_traces))))
+
+
+@lru_cache
+def _parents_on_path(num_nodes: int) -> tuple[int | None, ...]:
+    return (None, *range(num_nodes - 1))[:num_nodes]
 
 
 def count_tokens(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats]:
@@ -321,16 +328,17 @@ def count_tokens(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats]:
 
 def _path_counts(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats] | None:
     """:func:`count_tokens` of paths by the JSON of their lists; None where one is not as prime-rl writes them."""
-    traces = [rollout.trace for rollout in rollouts]
-    if any(rollout.parsed for rollout in rollouts) or not _are_plain_paths(traces):
+    if any(rollout.parsed for rollout in rollouts):
         return None
-    nodes = [node for trace in traces for node in trace.nodes]
-    ids, masks = [node.token_ids for node in nodes], [node.mask for node in nodes]
-    all_ids, all_masks, lists = b"".join(ids), b"".join(masks), b"[]" * len(nodes)
+    of_traces = [rollout.trace.nodes for rollout in rollouts]
+    cells = list(map(_NODE_CELLS, chain.from_iterable(of_traces)))
+    parents, links, ids, masks, levels = zip(*cells, strict=True) if cells else ((),) * 5
+    if any(links) or list(parents) != _path_parents(of_traces):
+        return None
+    all_ids, all_masks, lists = b"".join(ids), b"".join(masks), b"[]" * len(cells)
     if all_ids.translate(None, b"0123456789, ") != lists or all_masks.translate(None, b"truefals, ") != lists:
         return None
-    first = _bounds([len(trace.nodes) for trace in traces])
-    id_bounds, mask_bounds = _bounds([len(cell) for cell in ids]), _bounds([len(cell) for cell in masks])
+    first, id_bounds, mask_bounds = (_bounds([*map(len, sized)]) for sized in (of_traces, ids, masks))
     start = mask_bounds[first]
     commas, is_true, is_false = (
         np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord(letter))
@@ -344,14 +352,14 @@ def _path_counts(rollouts: Sequence[AgentRollout]) -> tuple[Counts, Floats] | No
         return None
     begin = np.append(is_true, len(all_masks))[np.searchsorted(is_true, start[:-1])]  # of the completion
     num_tokens = num_true + np.searchsorted(is_false, start[1:]) - np.searchsorted(is_false, begin)
-    advantages = np.full(len(traces), np.nan)
-    if any(node.advantages for node in nodes):
-        num_levels = np.array([len(node.advantages or ()) for node in nodes])
+    advantages = np.full(len(rollouts), np.nan)
+    if any(levels):
+        num_levels = np.array([len(of_node or ()) for of_node in levels])
         is_lacking = num_levels != np.diff(np.searchsorted(is_true, mask_bounds))
         is_complete = np.diff(_bounds(is_lacking)[first]) == 0
         for at in np.flatnonzero(is_sampled & is_complete).tolist():
-            levels = set(chain.from_iterable(node.advantages or () for node in traces[at].nodes))
-            advantages[at] = levels.pop() if len(levels) == 1 else np.nan
+            distinct = set(chain.from_iterable(of_node or () for of_node in levels[first[at] : first[at + 1]]))
+            advantages[at] = distinct.pop() if len(distinct) == 1 else np.nan
     return np.where(is_sampled, num_tokens, UNKNOWN), advantages
 
 
@@ -404,6 +412,21 @@ def _maker(kind: Any) -> Callable[[Any], Any] | None:
 def is_standalone(episode: Mapping[str, Any]) -> bool:
     """Whether an episode is of an evaluation outside of training."""
     return isinstance(episode.get("traces"), list) and parse.mapping_of(episode.get("run")).get("type") == "eval"
+
+
+def _single_agents(episodes: Sequence[Episode]) -> list[AgentRollout] | None:
+    """The agents of episodes that have one each, trained and with a path of nodes; None unless all are like this."""
+    traces, groups, tasks = ([*cells] for cells in zip(*map(_AGENT_CELLS, episodes), strict=True))
+    agents = [trace for of_episode in traces for trace in of_episode]
+    is_usual = (
+        {1}.issuperset(map(len, traces))
+        and {str}.issuperset(map(type, chain(groups, tasks)))
+        and all(chain(groups, tasks))
+        and all(agent.is_trained for agent in agents)
+        and _NOTHING not in agents
+        and _are_paths(agents)
+    )
+    return list(map(AgentRollout, episodes, agents, groups)) if is_usual else None
 
 
 def names_by_agent(group: str, traces: Sequence[Trace]) -> list[str]:
@@ -513,6 +536,8 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
         may_branch = SEVERAL in self.noted
 
         def to_columns(episodes: Sequence[Episode], path: Path) -> Columns:
+            if (single := None if any(map(self.is_left_out, episodes)) else _single_agents(episodes)) is not None:
+                return self.to_columns(single, path)
             are_usual = may_branch or _are_paths([trace for episode in episodes for trace in episode.traces])
 
             def agents(_: int, episode: Episode) -> list[AgentRollout]:
@@ -521,8 +546,6 @@ class EpisodeLayout(Struct, frozen=True, kw_only=True):
                 trained = [trace for trace in episode.traces if trace.is_trained]
                 if not (group and task and trained) or _NOTHING in trained or not (are_usual or _are_paths(trained)):
                     raise UnusableRowError("the row reader is to look at the line")
-                if len(trained) == 1:  # as most
-                    return [AgentRollout(episode, trained[0], group)]
                 return [AgentRollout(episode, *of) for of in zip(trained, self.names(group, trained), strict=True)]
 
             return self._columns(episodes, path, agents)

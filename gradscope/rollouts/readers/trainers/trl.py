@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -388,17 +389,16 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
     if not size or not all(key in columns for key in _SWIFT_KEYS):
         quarantine.add("step, prompt, completion and advantages are not lists of one length", location)
         return
-    steps = step_numbers(columns["step"]).tolist()
-    if min(steps) < 0:
+    steps = step_numbers(columns["step"])
+    if steps.min() < 0:
         quarantine.add("the step is not a whole number", location)
         return
     quarantine.count_rollouts(size)
-    different = dict.fromkeys(steps)
+    different = steps[:1].tolist() if (steps == steps[0]).all() else list(dict.fromkeys(steps.tolist()))
     for step in different:
         part = columns
         if len(different) > 1:
-            chosen = [at for at in range(size) if steps[at] == step]
-            part = {name: [cells[at] for at in chosen] for name, cells in columns.items()}
+            part = {name: list(compress(cells, (steps == step).tolist())) for name, cells in columns.items()}
         yield _Line(location=location, step=step, columns=part)
 
 
