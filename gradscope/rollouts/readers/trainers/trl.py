@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress
+from itertools import compress, count
 from pathlib import Path
 from typing import Any
 
@@ -426,7 +427,7 @@ def _batch_of(line: _Line, weights: Mapping[str, float], *, in_full: bool) -> tr
     absent = (None,) * len(line.columns["step"])
     functions = {name: numbers_of(line.columns.get(name, absent)) for name in weights}
     prompts, of_text = line.columns["prompt"], {str}.issuperset(map(type, line.columns["prompt"]))
-    numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))} if of_text else {}
+    numbers = defaultdict[str, int](count().__next__)
     of_row = np.fromiter(map(numbers.__getitem__, prompts), np.int64) if of_text else np.arange(len(prompts))
     different, id_of = (list(numbers), parse.prompt_text_id) if of_text else (prompts, parse.digest)
     is_measured = in_full and trl_files.OF_TOKENS.isdisjoint(line.columns)
