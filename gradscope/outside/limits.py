@@ -7,6 +7,7 @@ document. Each limit is far above what trainers write; :data:`VARIABLE` raises a
 from __future__ import annotations
 
 import io
+import lzma
 import os
 import shlex
 import signal
@@ -173,6 +174,7 @@ def max_unpacked(path: Path) -> int:
     return max(allowed(MAX_UNPACKED), allowed(MAX_RATIO) * path.stat().st_size)
 
 
+DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)  # how unpacking fails, by the format
 _PIECE = 1 << 16  # bytes decompressed at once; so many may be lost before the damage
 
 
@@ -199,7 +201,7 @@ class Unpacked(io.RawIOBase):
         """
         try:
             data = b"" if self.failure else self._stream.read1(min(len(buffer), _PIECE))
-        except (OSError, EOFError, zlib.error) as error:
+        except DAMAGED as error:
             data, self.failure = b"", error
         self._left -= len(data)
         if self._left < 0:

@@ -18,7 +18,7 @@ from msgspec.structs import asdict, astuple, replace
 from numpy.typing import NDArray
 
 from gradscope.errors import UsageError
-from gradscope.rollouts.function_rewards import reward_terms
+from gradscope.rollouts.function_rewards import adds_up, reward_terms
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.records import list_names
@@ -234,6 +234,9 @@ def summed_columns(
     }
     reward = np.array([float(as_number(row.get(columns.reward or ""))) for row in rows])
     terms = reward_terms(reward, varying) or {}
+    if not terms:  # many functions add up with a weight of 1 each, if at all
+        ones = {name: 1.0 for name in named if np.nan_to_num(numbers[name]).any()}
+        terms = ones if adds_up(reward, numbers, ones) else terms
     return terms if len(terms) > 1 else {}
 
 
