@@ -90,7 +90,7 @@ _OF_SEVERAL = re.compile(
     r"reward[_/]|(mean|avg|average|median|max|min|best|peak|top|std|sum|group|batch|baseline|expected|(last|first)_?\d*)_"
 )
 """Rewards by their names that are none of a rollout alone: of reward functions, or of several rollouts."""
-INSTEAD_OF_STEPS = ("iter", "epoch", "round", "episode")
+INSTEAD_OF_STEPS = ("iter", "policy_version", "weight_version", "epoch", "round", "episode")
 """Columns that may count as steps where no column is called one."""
 POLICIES = ("policy", "model", "model_name")
 RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")

@@ -494,11 +494,16 @@ def _terms(
     named = _named_rewards(rows, columns)
     names = [*named, *(name for name in names if name not in named)]
     usual = roles.resolve_columns(names, ColumnNames()).reward
-    if usual not in (None, columns.reward):
+    if usual not in (None, columns.reward, *_VERDICTS):
         terms = roles.summed_columns(rows, replace(columns, reward=usual), names)
         if columns.reward in terms:
             return usual, terms
-    return columns.reward, roles.summed_columns(rows, columns, names)
+    terms = roles.summed_columns(rows, columns, names)
+    totals = [name for name, weight in terms.items() if weight > 0]
+    if columns.reward in _VERDICTS and len(totals) == 1 < len(terms):  # a verdict is no difference, but part of a sum
+        weight, parts = terms[totals[0]], {columns.reward: 1.0, **{name: -terms[name] for name in terms}}
+        return totals[0], {name: round(parts[name] / weight, 6) for name in parts if name != totals[0]}
+    return columns.reward, terms
 
 
 FORMAT = Format(

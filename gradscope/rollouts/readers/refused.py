@@ -350,6 +350,20 @@ _KINDS = (
         ),
     ),
     _Kind(
+        matches=lambda path: _has(path, "*/summary_info.json"),
+        description="is a folder of BrowserGym's episodes, whose tasks stand in pickles and in the names of folders",
+        hint=lambda path: (
+            "Write a row an episode: jq -c '{task_id: (input_filename | "
+            f"""capture("_on_(?<task>.+?)_[0-9]+(_[0-9a-f]+)?/").task), reward: .cum_reward}}' """
+            f"{shlex.quote(str(path))}/*/summary_info.json > rows.jsonl"
+        ),
+    ),
+    _Kind(
+        matches=lambda path: _is_file(path, "evaluation_results.json", "generations*.json"),
+        description="is of bigcode-evaluation-harness, which keeps no verdict on each generation",
+        hint=lambda _: "Score the generations again, and write a row each: task_id, completion, passed.",
+    ),
+    _Kind(
         matches=lambda path: _is_file(path, "*.safetensors", "*.gguf"),
         description="is a file of weights, without rollouts",
     ),

@@ -527,6 +527,17 @@ def test_columns_that_add_up_to_the_reward_are_read_as_its_functions(tmp_path: P
     assert set(part.groups[0].rollouts[0].rewards) == {"reward", "correct", "length"}
 
 
+@pytest.mark.parametrize("reward", [None, "overall"])
+def test_a_verdict_is_part_of_a_sum_and_no_difference(tmp_path: Path, reward: str | None) -> None:
+    rows = [{"uid": n // 4, "step": 1, "accuracy": n * n % 3, "format": n % 2, "response": str(n)} for n in range(40)]
+    summed = [{**row, "overall": 0.75 * row["accuracy"] + 0.25 * row["format"]} for row in rows]
+    run = read_run(write(tmp_path / "a.jsonl", *summed), ReadOptions(columns=ColumnNames(reward=reward)))
+    assert (
+        "'overall' is the weighted sum of other columns, its reward functions: 0.75 accuracy + 0.25 format."
+        in run.source.inferred
+    )
+
+
 def test_initial_weights_are_taken(tmp_path: Path) -> None:
     from tests.rollouts.build import adapter_folder
 

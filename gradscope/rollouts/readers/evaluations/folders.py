@@ -19,7 +19,7 @@ from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import generic
-from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
+from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, judged, samples
 from gradscope.rollouts.readers.evaluations.shapes import ROW_IDS, PromptSamples, samples_of
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.nested import layout_of
@@ -40,7 +40,8 @@ _FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.LIGHTEVAL,
     harnesses.VERIFIERS,
     harnesses.SKYRL,
-    harnesses.PROMPTFOO,
+    judged.PROMPTFOO,
+    judged.HELM,
     samples.FORMAT,
 )
 _OF_TRIALS = (harnesses.HARBOR, harnesses.SWE_BENCH)  # of which a log is a folder of folders, one a trial or instance

@@ -76,7 +76,7 @@ _EVALUATION = re.compile(
 """Keys of whole evaluations, whose counts are their totals."""
 CHUNK = r"(part|shard|rank|chunk|worker)[-_.]?[0-9]+|[0-9]+-of-[0-9]+"
 """What names of files say that hold some of the prompts each, of which positions and lines are their own."""
-_CHUNK = re.compile(f"({CHUNK})$")
+_CHUNK, _CHUNK_OF_GROUPS = re.compile(f"({CHUNK})$"), re.compile(f"({CHUNK}|^[0-9]+)$")
 _NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
 _NUM_ELEMENTS_EACH = 24  # the same of the lists in each of several rows
 _NO_STEP = "the step is not a whole number"
@@ -479,9 +479,8 @@ def _prompts_of(
         if columns.level is not None and len(keys) > columns.level and part.keys().isdisjoint(roles.POLICIES):
             part, keys = {"policy": keys[columns.level], **part}, keys[: columns.level] + keys[columns.level + 1 :]
             part = part if keys else {name: row[name] for name in NAMES if name in row} | part
-        name, how = (
-            _identify(part, location, keys, columns.benchmark) if named is None else (parse.text_of(part[named]), named)
-        )
+        name, how = _identify(part, location, keys, columns.benchmark, is_group=len(samples.rewards) > 1)
+        name, how = (name, how) if named is None else (parse.text_of(part[named]), named)
         if how in _NAMELESS and not location:
             yield "the number of its line is not known"
             continue
@@ -514,9 +513,17 @@ def _without_repeats(parts: Iterable[PromptPart]) -> Iterator[PromptPart]:
 
 
 def _identify(
-    row: Mapping[str, Any], location: str, outer_keys: tuple[str, ...] = (), benchmark: str | None = None
+    row: Mapping[str, Any],
+    location: str,
+    outer_keys: tuple[str, ...] = (),
+    benchmark: str | None = None,
+    *,
+    is_group: bool = False,
 ) -> tuple[str, str]:
-    """The id of a row's prompt, and the columns it comes from; without one the keys of a part, or the row's line."""
+    """The id of a row's prompt, and the columns it comes from; without one the keys of a part, or the row's line.
+
+    A row that is a whole group has another prompt than those in files of other numbers, whose lines may be its samples.
+    """
     if isinstance(row.get("dataset"), str):
         within = next((key for key in ("i", "idx", "index", "id") if row.get(key) is not None), None)
         if within is not None:
@@ -533,7 +540,8 @@ def _identify(
         return parse.in_environment(row.get(benchmark or ""), parse.text_of(row[number])), names
     file, _, line = location.rpartition(":")
     is_number = not outer_keys or outer_keys[-1].isdecimal()
-    chunk = [of[0] for of in [_CHUNK.search(stem_of(Path(file)))] if of and is_number]
+    pattern = _CHUNK_OF_GROUPS if is_group else _CHUNK
+    chunk = [of[0] for of in [pattern.search(stem_of(Path(file)))] if of and is_number]
     lines = [] if outer_keys and line == "1" else [line]
     return "/".join((*chunk, *lines, *outer_keys)), BY_NUMBER if is_number else _BY_KEYS
 

@@ -69,19 +69,8 @@ _MAX_NAMED = 6
 _MOST_ALIKE = 8  # files of metrics in a folder whose names differ in numbers alone
 _DIGITS = re.compile("[0-9]+")
 _ENDINGS = (
-    "jsonl",
-    *(f"jsonl{of}" for of in COMPRESSED),
-    "json",
-    "csv",
-    "tsv",
-    "db",
-    "wandb",
-    "parquet",
-    "arrow",
-    "log",
-    "txt",
-    "out",
-    "ipynb",
+    *("jsonl", *(f"jsonl{of}" for of in COMPRESSED), "json", "csv", "tsv", "db", "wandb", "parquet", "arrow"),
+    *("log", "txt", "out", "ipynb"),
 )
 
 

@@ -75,6 +75,16 @@ def test_prompts_may_lie_below_keys_of_steps(tmp_path: Path, samples: list[Any])
     assert len({group.prompt_id for group in run.groups}) == 2
 
 
+def test_lines_of_numbered_files_are_other_groups_where_each_is_a_whole_one(tmp_path: Path) -> None:
+    for number in (1, 2):
+        for name, rewards in (("groups", [number, 0]), ("trials", [number])):
+            rows = [{"trajectories": [{"text": "a", "reward": reward} for reward in rewards]}] * 2
+            write_lines(tmp_path / name / f"{number:04d}.jsonl", *rows)
+    for name, sizes in (("groups", [2] * 4), ("trials", [2] * 2)):
+        columns = ColumnNames(reward="trajectories.reward")
+        assert [group.size for group in read_run(tmp_path / name, ReadOptions(columns=columns)).groups] == sizes
+
+
 def test_lists_of_samples_have_the_steps_of_their_files(tmp_path: Path) -> None:
     for step in (1, 2):
         rows = [{"prompt": f"q{at}", "completions": ["a", "b"], "rewards": [step, at]} for at in (0, 1)]
