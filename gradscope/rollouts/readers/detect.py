@@ -76,6 +76,7 @@ FORMATS: tuple[Format | RowFormat, ...] = (
     judged.PROMPTFOO,
     judged.HELM,
     judged.AIDER,
+    judged.MULTIPL_E,
     harnesses.SWE_BENCH,
     samples.FORMAT,
     generic.FORMAT,

@@ -1,4 +1,4 @@
-"""Evaluations with a verdict a test: promptfoo, HELM and aider's benchmark. A group is a test, at step 0."""
+"""Evaluations with a verdict a test: promptfoo, HELM, aider's benchmark and MultiPL-E. A group is a test, at step 0."""
 
 from __future__ import annotations
 
@@ -153,4 +153,25 @@ AIDER = RowFormat(
     rows_of=_aider_results,
     columns=lambda reading: reading.log(to_columns=_rows_of_tests),
     inferred=("An exercise passed if its last try did; the first is a reward of its own.",),
+)
+
+
+def _multipl_e_programs(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, problem in read_rows(file, quarantine):
+        test = "/".join(filter(None, (text_of(problem.get(key)) for key in ("language", "name"))))
+        for result in map(mapping_of, list_of(problem.get("results"))):
+            has_passed = (result.get("status"), result.get("exit_code")) == ("OK", 0)
+            yield location, {"test": test, "completion": text_of(result.get("program")), "success": has_passed}
+
+
+MULTIPL_E = RowFormat(
+    name="multipl-e",
+    looks_for="*.results.json.gz, a problem with name and results each (MultiPL-E)",
+    title="MultiPL-E results",
+    patterns=("*.results.json*",),
+    recognizes_file=has_row(
+        lambda row: all("exit_code" in mapping_of(of) for of in list_of(row.get("results")) or [0])
+    ),
+    rows_of=_multipl_e_programs,
+    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
 )

@@ -1,3 +1,4 @@
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,13 @@ def test_an_exercise_of_aider_passed_if_its_last_try_did(tmp_path: Path) -> None
     assert run.groups[0].rollouts[0].rewards == {"first_try": 0.0}
     both = read_run(tmp_path / "*" / "*" / "exercises" / "practice" / "*" / ".aider.results.json")
     assert rewards_of(both)["m/diff/go/bowling"] == (1.0, 0.0)
+
+
+def test_a_problem_of_multipl_e_has_a_program_a_sample(tmp_path: Path) -> None:
+    for at, ends in enumerate(([("OK", 0), ("Exception", 1), ("OK", 1)], [("Timeout", -1), ("OK", 0)])):
+        results = [{"program": "p", "status": status, "exit_code": code} for status, code in ends]
+        problem = {"name": f"HumanEval_{at}", "language": "lua", "results": results}
+        (tmp_path / f"HumanEval_{at}.results.json.gz").write_bytes(gzip.compress(json.dumps(problem).encode()))
+    run = read_run(tmp_path)
+    rewards = {"/lua/HumanEval_0": (1.0, 0.0, 0.0), "/lua/HumanEval_1": (0.0, 1.0)}
+    assert (run.source.format, rewards_of(run)) == ("multipl-e", rewards)
