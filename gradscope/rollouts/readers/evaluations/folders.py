@@ -111,7 +111,7 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None
     first = [row for log in logs if log.format == samples.FORMAT.name for row in peek(log.path, num_rows=1)]
     steps = {step_number(row.get(roles.first_present(row, roles.USUAL["step"]) or "")) for row in first}
     are_steps = None not in steps and len(steps) == len(logs)  # dumps of one training
-    are_steps |= generic.have_steps(path, options.columns)
+    are_steps |= format == samples.FORMAT.name and generic.have_steps(path, options.columns)
     if len(logs) > 1 and not are_steps:
         named = ", ".join(f"{log.task} {log.model}".strip() for log in logs[:3])
         more = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
