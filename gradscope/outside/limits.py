@@ -13,7 +13,6 @@ import signal
 import stat
 import threading
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -184,7 +183,7 @@ class Unpacked(io.RawIOBase):
         self._stream = stream
         self._path = path
         self._left = max_unpacked(path)
-        self.failure: Exception | None = None
+        self.failure: OSError | None = None
         """Why the rest cannot be decompressed; raised while reading, it would cost the bytes before it, too."""
 
     def readable(self) -> bool:
@@ -199,8 +198,8 @@ class Unpacked(io.RawIOBase):
         """
         try:
             data = b"" if self.failure else self._stream.read1(min(len(buffer), _PIECE))
-        except (OSError, EOFError, zlib.error) as error:
-            data, self.failure = b"", error
+        except Exception as error:  # each format has errors of its own
+            data, self.failure = b"", OSError(str(error))
         self._left -= len(data)
         if self._left < 0:
             raise InputError(

@@ -158,7 +158,8 @@ _READ = (
     *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".eval", ".wandb", ".db", ".db-wal"),
     *(".yaml", ".yml", ".toml", ".md", ".parquet.sha256"),
 )
-"""Endings of logs, also before ``.gz`` and ``.zst``, and of the configurations and checksums next to them."""
+"""Endings of logs, also before those of ``COMPRESSED``, and of the configurations and checksums next to them."""
+COMPRESSED = (".gz", ".zst", ".xz", ".bz2")  # last suffixes of the files that are decompressed on the way
 _READ_NAMES = re.compile(r"(^|/)(events\.out\.tfevents\.[^/]*|rollout_data/[^/]*\.pt)$")
 """Further logs: TensorBoard's, and slime's."""
 _WEIGHTS = re.compile(r"(\.safetensors|\.jinja|^tokenizer\.(json|model)|^vocab\.(json|txt)|^merges\.txt)$")
@@ -173,8 +174,8 @@ def when_copied(name: str) -> Literal["now", "awaited", "never"]:
     path = PurePosixPath(name)
     if _WEIGHTS.search(path.name):
         return "awaited"
-    plain = path.name.lower().removesuffix(".gz").removesuffix(".zst")
-    return "now" if plain.endswith(_READ) or _READ_NAMES.search(name) else "never"
+    plain = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
+    return "now" if plain.name.lower().endswith(_READ) or _READ_NAMES.search(name) else "never"
 
 
 def is_of_use(name: str) -> bool:

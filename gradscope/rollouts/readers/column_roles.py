@@ -18,7 +18,7 @@ from msgspec.structs import asdict, astuple, replace
 from numpy.typing import NDArray
 
 from gradscope.errors import UsageError
-from gradscope.rollouts.function_rewards import reward_terms
+from gradscope.rollouts.function_rewards import adds_up, reward_terms
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.records import list_names
@@ -90,7 +90,7 @@ _OF_SEVERAL = re.compile(
     r"reward[_/]|(mean|avg|average|median|max|min|best|peak|top|std|sum|group|batch|baseline|expected|(last|first)_?\d*)_"
 )
 """Rewards by their names that are none of a rollout alone: of reward functions, or of several rollouts."""
-INSTEAD_OF_STEPS = ("iter", "epoch", "round", "episode")
+INSTEAD_OF_STEPS = ("iter", "policy_version", "weight_version", "epoch", "round", "episode")
 """Columns that may count as steps where no column is called one."""
 POLICIES = ("policy", "model", "model_name")
 RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
@@ -234,6 +234,9 @@ def summed_columns(
     }
     reward = np.array([float(as_number(row.get(columns.reward or ""))) for row in rows])
     terms = reward_terms(reward, varying) or {}
+    if not terms:  # many functions add up with a weight of 1 each, if at all
+        ones = {name: 1.0 for name in named if np.nan_to_num(numbers[name]).any()}
+        terms = ones if adds_up(reward, numbers, ones) else terms
     return terms if len(terms) > 1 else {}
 
 

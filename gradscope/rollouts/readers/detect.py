@@ -18,7 +18,7 @@ from gradscope.rollouts.fetch import as_named_run, fetched
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import generic, own
-from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
+from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, judged, samples
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
@@ -73,7 +73,10 @@ FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.VERIFIERS,
     harnesses.SKYRL,
     harnesses.HARBOR,
-    harnesses.PROMPTFOO,
+    judged.PROMPTFOO,
+    judged.HELM,
+    judged.AIDER,
+    judged.MULTIPL_E,
     harnesses.SWE_BENCH,
     samples.FORMAT,
     generic.FORMAT,

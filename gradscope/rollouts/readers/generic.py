@@ -185,7 +185,6 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
     are_followed: bool  # whether the log goes on behind these
     layout: nested.Layout  # where they lie within the rows of the log
     named: ColumnNames  # the columns that the user named
-    are_untyped: bool  # whether all cells are text, as those of CSV are
 
     @classmethod
     def of(cls, path: Path, layout: nested.Layout, named: ColumnNames) -> _FirstRows:
@@ -202,7 +201,6 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
             are_followed=are_followed,
             layout=layout,
             named=named,
-            are_untyped=any(map(is_untyped, expand(path)[:1])),
         )
 
     @cached_property
@@ -228,20 +226,25 @@ def read_flat(
     is_evaluation = not (distinct.step or distinct.group or steps)
     grouping = _grouping(request, first, distinct, is_evaluation=is_evaluation)
     total, terms = _terms(first.rows, grouping.names, first.names)
-    flat = _flat_columns(first, grouping, terms, is_evaluation=is_evaluation)
+    files = expand(request.path)
+    flat = _flat_columns(first, grouping, terms, is_evaluation=is_evaluation, are_untyped=is_untyped(files[0]))
     flat = replace(
         flat,
         steps=steps,
         held_out=() if with_held_out else flat.held_out,
         measures_completions=not request.rewards_only and "completion_ids" not in first.names,
     )
-    files = expand(request.path)
     log = column_log(files, flat, quarantine := WatchedLog(request.progress, files))
     kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
     title = f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
     if layout:
         inner = partial(nested.to_columns_within, layout=layout, to_columns=flat.to_columns)
-        log = replace(log, to_columns=inner, declared=columns_of_whole_rows(inner), lines_hold_many=True)
+        log = replace(
+            log,
+            to_columns=inner,
+            declared=columns_of_whole_rows(inner, looks_at_path=bool(steps)),
+            lines_hold_many=True,
+        )
         outer = "a document" if len(peek(request.path)) == 1 else "each row"
         title = f"samples in {nested.title_of(layout)} of {outer}"
     if first.are_followed and request.rewards_only:
@@ -352,7 +355,7 @@ def _grouping(request: ReadRequest, first: _FirstRows, names: ColumnNames, *, is
 
 
 def _flat_columns(
-    first: _FirstRows, grouping: Grouping, terms: Mapping[str, float], *, is_evaluation: bool
+    first: _FirstRows, grouping: Grouping, terms: Mapping[str, float], *, is_evaluation: bool, are_untyped: bool
 ) -> FlatColumns:
     names, rewards = first.names, [row.get(grouping.names.reward or "") for row in first.rows]
     of_policy = [name for name in roles.POLICIES if any(isinstance(row.get(name), str) for row in first.plain)]
@@ -365,7 +368,7 @@ def _flat_columns(
     return FlatColumns(
         names=grouping.names,
         rewards=tuple(dict.fromkeys([*_named_rewards(first.rows, grouping.names), *terms])),
-        in_words=roles.are_words(rewards) or (not first.are_untyped and roles.are_numbers_in_text(rewards)),
+        in_words=roles.are_words(rewards) or (not are_untyped and roles.are_numbers_in_text(rewards)),
         sample=roles.sample_column(first.rows, grouping.names),
         environment=grouping.benchmark or environment,
         policies=policies,
@@ -454,6 +457,7 @@ def _require_numbers(request: ReadRequest, rows: Sequence[Mapping[str, Any]], co
 
 
 _RECURRING = "The column of groups has the same ids with several prompts, so it tells no groups apart."
+STEPS_IN_NAMES = "Rows name no step: each file is one, by the number in its name."
 _EPISODES = "'episode' rises from row to row, and counts no steps: of training, --step-column episode."
 
 
@@ -466,7 +470,7 @@ def _about_columns(flat: FlatColumns, named_by_user: ColumnNames) -> Iterator[st
     if guessed:
         yield f"Columns were guessed by their names: {', '.join(guessed)}."
     if flat.steps:
-        yield "Rows name no step: each file is one, by the number in its name."
+        yield STEPS_IN_NAMES
     if settings := [name for name in flat.apart if name not in roles.POLICIES]:
         yield f"Rows of one group have the same {' and '.join(map(repr, settings))}."
     if flat.sample is not None:
@@ -490,11 +494,16 @@ def _terms(
     named = _named_rewards(rows, columns)
     names = [*named, *(name for name in names if name not in named)]
     usual = roles.resolve_columns(names, ColumnNames()).reward
-    if usual not in (None, columns.reward):
+    if usual not in (None, columns.reward, *_VERDICTS):
         terms = roles.summed_columns(rows, replace(columns, reward=usual), names)
         if columns.reward in terms:
             return usual, terms
-    return columns.reward, roles.summed_columns(rows, columns, names)
+    terms = roles.summed_columns(rows, columns, names)
+    totals = [name for name, weight in terms.items() if weight > 0]
+    if columns.reward in _VERDICTS and len(totals) == 1 < len(terms):  # a verdict is no difference, but part of a sum
+        weight, parts = terms[totals[0]], {columns.reward: 1.0, **{name: -terms[name] for name in terms}}
+        return totals[0], {name: round(parts[name] / weight, 6) for name in parts if name != totals[0]}
+    return columns.reward, terms
 
 
 FORMAT = Format(

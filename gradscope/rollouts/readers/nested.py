@@ -73,7 +73,7 @@ class Level(Struct, frozen=True, kw_only=True):
                 yield {_named_singly(name, cell): cell for name, cell in named}
             return
         if self.key_column is None:
-            yield from (element for element in parse.list_of(cell) if isinstance(element, dict))
+            yield from parse.objects_in(cell)
             return
         for key, under in parse.mapping_of(cell).items():
             is_row = isinstance(under, dict) and (self.key_column == _KEY_OF_ROW or rows_under(under))
@@ -165,7 +165,7 @@ _Parts = tuple[list[int], Collection[str], Callable[[Any], list[Any]]]
 
 
 def _elements(rows: Cells, level: Level) -> _Parts:
-    of_rows = [[of for of in parse.list_of(row.get(level.name or "")) if isinstance(of, dict)] for row in rows.rows]
+    of_rows = [parse.objects_in(row.get(level.name or "")) for row in rows.rows]
     elements = list(chain.from_iterable(of_rows))
     keys = dict.fromkeys(chain.from_iterable(elements))
     return list(map(len, of_rows)), keys, lambda key: [element.get(key, UNSET) for element in elements]
@@ -208,7 +208,7 @@ def _levels_in(row: Mapping[str, Any], is_of_batch: bool) -> Iterator[Level]:
         yield Level(key_column=of_keys)
         return
     for name, cell in row.items():
-        if parse.is_list_of_objects(cell):
+        if parse.is_list_of_objects(cell) or parse.is_list_of_objects(next(iter(parse.list_of(cell)), None)):
             yield Level(name=name)
         elif (of_keys := key_column(cell)) is not None:
             yield Level(name=name, key_column=of_keys)

@@ -195,8 +195,9 @@ def _refuse_rows_below_keys(path: Path, document: Mapping[str, Any]) -> None:
     keys = _keys_of_rows(document)
     keys = keys if len(keys) > 1 or len(lists) < 2 else tuple(lists)
     if len(keys) > 1:
-        is_step = step_number(keys[-1]) is not None and not keys[-1].isdecimal()
-        column = "step: $p[-1]" if is_step else 'setting: ($p | join("/"))'
+        are_steps = [step_number(key) is not None and not key.isdecimal() for key in keys]
+        column = "step: $p[-1]" if are_steps[-1] else 'setting: ($p | join("/"))'
+        column = "step: $p[-2], prompt: $p[-1]" if are_steps[-2:] == [True, False] else column
         program = shlex.quote(f"paths(arrays) as $p | getpath($p)[] | objects | {{{column}}} + .")
         raise InputError(
             f"{path} is not a log that gradscope knows. Its rows lie below the keys {list_names(keys)}, and what these "
@@ -249,13 +250,13 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return numbers or verdicts or list(filter(_OUTCOME_WORD.search, in_words))
 
 
-def _keys_of_rows(node: Mapping[str, Any], depth: int = 4) -> tuple[str, ...]:
-    """The keys below which the first list of rows with a reward and a prompt lies in objects; none without one."""
+def _keys_of_rows(node: Mapping[str, Any], depth: int = 4, above: str = "") -> tuple[str, ...]:
+    """The keys below which the first list of rows with a reward and a prompt, or a key for it, lies in objects."""
     for key, cell in node.items() if depth else ():
         columns = column_roles.resolve_columns(cell[0], ColumnNames()) if is_list_of_objects(cell) else ColumnNames()
-        if column_roles.have_rollouts(columns):
+        if columns.reward is not None and (above or column_roles.key_of(columns) is not None):
             return (key,)
-        if isinstance(cell, dict) and (below := _keys_of_rows(cell, depth - 1)):
+        if isinstance(cell, dict) and (below := _keys_of_rows(cell, depth - 1, key)):
             return (key, *below)
     return ()
 
@@ -348,6 +349,28 @@ _KINDS = (
         hint=lambda path: (  # which LiveCodeBench writes beside its summary
             f"Name the file with the problems: {(_first_like(path, _SUMMARY) or path).with_suffix('')}_all.json"
         ),
+    ),
+    _Kind(
+        matches=lambda path: _has(path, "*/summary_info.json"),
+        description="is a folder of BrowserGym's episodes, whose tasks stand in pickles and in the names of folders",
+        hint=lambda path: (
+            "Write a row an episode: jq -c '{task_id: (input_filename | "
+            f"""capture("_on_(?<task>.+?)_[0-9]+(_[0-9a-f]+)?/").task), reward: .cum_reward}}' """
+            f"{shlex.quote(str(path))}/*/summary_info.json > rows.jsonl"
+        ),
+    ),
+    _Kind(
+        matches=lambda path: _is_file(path, "ic_*.json"),
+        description="is of InterCode, with a reward for each turn of an episode",
+        hint=lambda path: (
+            "Write a row an episode, with the best turn's reward, as InterCode counts: jq -c "
+            f"'.[] | {{task_id, prompt: .query, reward: .summary.max_reward}}' {shlex.quote(str(path))} > rows.jsonl"
+        ),
+    ),
+    _Kind(
+        matches=lambda path: _is_file(path, "evaluation_results.json", "generations*.json"),
+        description="is of bigcode-evaluation-harness, which keeps no verdict on each generation",
+        hint=lambda _: "Score the generations again, and write a row each: task_id, completion, passed.",
     ),
     _Kind(
         matches=lambda path: _is_file(path, "*.safetensors", "*.gguf"),

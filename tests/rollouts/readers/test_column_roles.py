@@ -57,6 +57,12 @@ def test_columns_that_add_up_to_the_reward_are_its_functions() -> None:
     assert summed_columns(text, names, ["correct", "length"]) == {}
 
 
+def test_many_functions_add_up_with_equal_weights() -> None:
+    cells = {f"f{at}_reward": [pow(at + 2, row, 29) / 4 for row in range(32)] for at in range(1, 13)}
+    rows = rows_of(g=[row // 4 for row in range(32)], reward=list(map(sum, zip(*cells.values(), strict=True))), **cells)
+    assert summed_columns(rows, ColumnNames(reward="reward", group="g"), list(cells)) == dict.fromkeys(cells, 1.0)
+
+
 def test_the_mean_of_the_group_and_what_is_above_it_are_no_functions() -> None:
     rewards = [float(n * n % 7) for n in range(32)]
     means = [sum(rewards[n // 4 * 4 : n // 4 * 4 + 4]) / 4 for n in range(32)]

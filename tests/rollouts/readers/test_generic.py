@@ -527,6 +527,17 @@ def test_columns_that_add_up_to_the_reward_are_read_as_its_functions(tmp_path: P
     assert set(part.groups[0].rollouts[0].rewards) == {"reward", "correct", "length"}
 
 
+@pytest.mark.parametrize("reward", [None, "overall"])
+def test_a_verdict_is_part_of_a_sum_and_no_difference(tmp_path: Path, reward: str | None) -> None:
+    rows = [{"uid": n // 4, "step": 1, "accuracy": n * n % 3, "format": n % 2, "response": str(n)} for n in range(40)]
+    summed = [{**row, "overall": 0.75 * row["accuracy"] + 0.25 * row["format"]} for row in rows]
+    run = read_run(write(tmp_path / "a.jsonl", *summed), ReadOptions(columns=ColumnNames(reward=reward)))
+    assert (
+        "'overall' is the weighted sum of other columns, its reward functions: 0.75 accuracy + 0.25 format."
+        in run.source.inferred
+    )
+
+
 def test_initial_weights_are_taken(tmp_path: Path) -> None:
     from tests.rollouts.build import adapter_folder
 
@@ -576,12 +587,16 @@ def test_a_csv_with_semicolons_may_have_decimal_commas(tmp_path: Path, header: s
     assert rewards == [0.5, -1.25, 1.0, None] * 2
 
 
+@pytest.mark.parametrize("first", ["", "sep={}\n", '\ufeff"sep={}"\r\n'])
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
 @pytest.mark.parametrize("mark", ["\t", "|", ";", ","])
-def test_a_csv_may_have_another_delimiter(tmp_path: Path, mark: str) -> None:
+def test_a_table_may_have_another_delimiter(tmp_path: Path, mark: str, suffix: str, first: str) -> None:
     rows = [("prompt_id", "step", "reward"), *((f"p{of}", "1", reward) for of in (1, 2) for reward in ("0.5", "1"))]
-    (tmp_path / "log.csv").write_text("".join(f"{mark.join(row)}\n" for row in rows))
-    run = read_run(tmp_path / "log.csv")
+    log = tmp_path / f"log{suffix}"
+    log.write_text(first.format(mark) + "".join(f"{mark.join(row)}\n" for row in [*rows, ("p3", "1")]))
+    run = read_run(log)
     assert [group.rewards for group in run.groups] == [(0.5, 1.0)] * 2
+    assert run.source.quarantined.reasons[0].first == f"{log}:{7 if first else 6}"
 
 
 _ASKED = [{"question": f"{of} + 1?", "response": str(sample), "reward": of % 2} for of in range(6) for sample in (0, 1)]

@@ -220,7 +220,7 @@ def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "numbers", "num_steps"),
     [
-        *((name, (0, 1, 4), 3) for name in ("iter", "epoch", "round", "episode")),
+        *((name, (0, 1, 4), 3) for name in ("iter", "policy_version", "epoch", "round", "episode")),
         *((("iter", (0, 1, 0), 1), ("iter", (0, "last", 1), 1), ("iter", (2, 2, 2), 1), ("batch", (0, 1, 4), 1))),
     ],
 )

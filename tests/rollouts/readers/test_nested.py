@@ -10,7 +10,7 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import nested
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.nested import NUM_LISTED, Level, layout_of, rows_within, title_of
-from tests.rollouts.readers.lines import write_lines
+from tests.rollouts.readers.lines import write_lines, write_rows
 from tests.rollouts.readers.reduced import answers, assert_reduced
 
 REWARDS = {(step, prompt): (float(step > 1), float(prompt == "p")) for step in (1, 2) for prompt in "pq"}
@@ -172,6 +172,13 @@ def test_lists_of_ids_of_several_completions_are_rollouts_as_their_texts_are(
 def test_rewards_of_single_tokens_are_no_rollouts() -> None:
     rows = [{"id": of, "completion_ids": [7, 8, 9], "rewards": [0.0, 0.0, 1.0]} for of in "ab"]
     assert layout_of(rows, ColumnNames()) is None
+
+
+def test_rollouts_may_lie_in_a_list_of_groups(tmp_path: Path) -> None:
+    samples = [[{"group_index": g, "prompt": "p", "response": f"{n}", "reward": n} for n in (0, 1)] for g in (0, 1)]
+    rows = [{"step": step, "samples": samples} for step in (1, 2)]
+    for name in ("a.jsonl", "a.json"):
+        assert [group.size for group in read_run(write_rows(tmp_path / name, rows)).groups] == [2] * 4
 
 
 def test_what_stands_around_holds_within_but_for_rewards() -> None:

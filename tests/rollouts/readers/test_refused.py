@@ -101,6 +101,7 @@ def test_a_log_that_lacks_one_column_is_told_which_option_names_it(tmp_path: Pat
     ("document", "keys", "column"),
     [
         ({"results": {"step_10": "rows", "step_20": "rows"}}, "'results', 'step_10'", "step: $p[-1]"),
+        ({"step_3": {"a": "unasked", "b": "unasked"}}, "'step_3', 'a'", "step: $p[-2], prompt: $p[-1]"),
         ({"curves": {"0": "rows", "1": "rows"}}, "'curves', '0'", "setting: ($p | join"),
         ({"30": "unasked", "140": "unasked"}, "'30', '140'", "setting: ($p | join"),
         ({"config": {}, "step_3": "unasked", "step_6": "unasked"}, "'step_3', 'step_6'", "step: $p[-1]"),
@@ -147,6 +148,10 @@ BYTES = b"\x80\x04cos\nsystem\n"  # what a hostile pickle begins with: it must n
         (["my-project.db"], ".", "or TensorBoard keeps", "log_completions=True"),
         (["runs/events.out.tfevents.1.host"], ".", "or TensorBoard keeps", "log_completions=True"),
         (["events.out.tfevents.1.host"], "events.out.tfevents.1.host", "or TensorBoard keeps", "rollout_data_dir"),
+        (["2026_A_on_miniwob.click_3_a1b2/summary_info.json"], ".", "BrowserGym's episodes", "jq -c '{task_id: ("),
+        (["ic_sql_multiturn.json"], "ic_sql_multiturn.json", "is of InterCode", "reward: .summary.max_reward"),
+        (["evaluation_results.json"], "evaluation_results.json", "keeps no verdict", "task_id, completion, passed"),
+        (["generations_mbpp.json"], "generations_mbpp.json", "keeps no verdict", "task_id, completion, passed"),
         (["results_2026.json"], "results_2026.json", "the totals of an evaluation", "log_samples"),
         (["Scenario.x_1_eval.json"], "Scenario.x_1_eval.json", "LiveCodeBench", "Scenario.x_1_eval_all.json"),
         (["Scenario.x_1_eval.json"], ".", "LiveCodeBench", "Scenario.x_1_eval_all.json"),

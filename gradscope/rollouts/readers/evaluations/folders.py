@@ -19,7 +19,7 @@ from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import generic
-from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
+from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, judged, samples
 from gradscope.rollouts.readers.evaluations.shapes import ROW_IDS, PromptSamples, samples_of
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.nested import layout_of
@@ -40,7 +40,8 @@ _FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.LIGHTEVAL,
     harnesses.VERIFIERS,
     harnesses.SKYRL,
-    harnesses.PROMPTFOO,
+    judged.PROMPTFOO,
+    judged.HELM,
     samples.FORMAT,
 )
 _OF_TRIALS = (harnesses.HARBOR, harnesses.SWE_BENCH)  # of which a log is a folder of folders, one a trial or instance
@@ -110,6 +111,7 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None
     first = [row for log in logs if log.format == samples.FORMAT.name for row in peek(log.path, num_rows=1)]
     steps = {step_number(row.get(roles.first_present(row, roles.USUAL["step"]) or "")) for row in first}
     are_steps = None not in steps and len(steps) == len(logs)  # dumps of one training
+    are_steps |= format == samples.FORMAT.name and generic.have_steps(path, options.columns)
     if len(logs) > 1 and not are_steps:
         named = ", ".join(f"{log.task} {log.model}".strip() for log in logs[:3])
         more = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
@@ -117,14 +119,13 @@ def refuse_several(path: Path, format: str | None, options: ReadOptions) -> None
         below = file.relative_to(path).parts[1:] if path.is_dir() else ()
         alike = Path(glob.escape(str(path)), *["*"] * len(below), f"*{file.suffix}")
         has_all = bool(below) and len(expand(alike)) >= len(logs)
-        of_training = has_all and not samples.FORMAT.recognizes(ReadRequest(path=alike, options=options))
         raise InputError(
             f"{path} holds {len(logs)} evaluations, which are never pooled: {named}{more}.",
             hint=f"All, a row each: gradscope passk {shlex.quote(str(path))}; or name one log: "
             + shlex.quote(str(logs[0].path))
             + (
                 f"; the steps of one training are named so: {shlex.quote(str(alike))}"
-                if of_training and generic.have_steps(alike, options.columns)
+                if has_all and generic.have_steps(alike, options.columns)
                 else ""
             ),
         )

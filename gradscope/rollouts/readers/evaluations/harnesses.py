@@ -1,4 +1,4 @@
-"""Harnesses: EvalPlus, lm-eval, lighteval, SkyRL's, verifiers, Harbor, SWE-bench and promptfoo.
+"""Harnesses: EvalPlus, lm-eval, lighteval, SkyRL's, verifiers, Harbor and SWE-bench.
 
 A group is a document or task of one evaluation, at step 0; of SkyRL at the step in the folder's name.
 """
@@ -264,7 +264,7 @@ LIGHTEVAL = RowFormat(
 )
 
 
-_SKYRL_STEP = re.compile(r"^global_step_([0-9]+)_evals$")
+_SKYRL_STEP = re.compile(r"^global_step_([0-9]+)(?:_evals$|\.|$)")
 _SKYRL_BY_PROMPT = "Responses to one prompt of one data source are a group; equal prompts merge."
 _SKYRL_SUMMED = "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
 
@@ -468,64 +468,4 @@ SWE_BENCH = RowFormat(
     rows_of=_swe_bench_reports,
     columns=lambda reading: reading.log(to_columns=_swe_bench_rows),
     missing=(_NO_REPORT,),
-)
-
-
-_BY_TEST = "Results of one test (its prompt, variables and assertions) by one provider are the samples of a prompt."
-_NO_ANSWER = "Calls that ended in an error count as failed, as in promptfoo's pass rate."
-_ERROR = 2
-"""promptfoo's ``failureReason`` of a call that ended in an error; 1 is that of a failed assertion."""
-
-
-def _promptfoo_results(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The results of a file as ``--output`` writes it, of its summary alone, or of a line; none of anything else."""
-    inner = mapping_of(document.get("results"))
-    results = [document] if "promptIdx" in document else list_of(inner.get("results", document.get("results")))
-    return [result for result in map(mapping_of, results) if result.keys() >= {"prompt", "vars", "success"}]
-
-
-def _promptfoo_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    for location, document in read_rows(file, quarantine):
-        for result in _promptfoo_results(document):
-            provider = mapping_of(result.get("provider"))
-            sample = {
-                "test": digest(result["prompt"], result["vars"], mapping_of(result.get("testCase")).get("assert")),
-                "provider": provider.get("label") or provider.get("id") or result.get("provider"),
-                "prompt": text_of(mapping_of(result["prompt"]).get("raw")),
-                "completion": text_of(mapping_of(result.get("response")).get("output")),
-                "success": result["success"],
-                "scores": {"score": result.get("score"), **mapping_of(result.get("namedScores"))},
-                "error": result.get("failureReason") == _ERROR,
-            }
-            yield location, sample
-
-
-def _promptfoo_rows(results: Cells) -> Columns:
-    providers = texts_in(results.names("provider"))
-    policies, policy = numbered_policies(providers)
-    tests = texts_in(results.names("test"))
-    return Columns(
-        step=np.zeros(len(results), dtype=np.int64),
-        group=[f"{provider}/{test}" for provider, test in zip(providers, tests, strict=True)],
-        prompts=lambda chosen: [tests[at] for at in chosen],
-        texts=lambda chosen: results.cells("prompt", chosen),
-        numbers={**rewards_of(results.cells("scores")), "reward": results.numbers("success"), **policy},
-        policies=policies,
-        no_reward=partial(results.no_reward, "success"),
-        noted={_NO_ANSWER: np.array(results.cells("error"))},
-        details=lambda at: {"completion": results.cell("completion", at)},
-    )
-
-
-PROMPTFOO = RowFormat(
-    name="promptfoo",
-    looks_for="the file of promptfoo eval --output, JSON or JSON lines",
-    title="promptfoo results",
-    patterns=("*.json", "*.jsonl"),
-    is_one_file=True,
-    recognizes_file=has_row(lambda row: bool(_promptfoo_results(row))),
-    rows_of=_promptfoo_samples,
-    columns=lambda reading: reading.log(to_columns=_promptfoo_rows),
-    inferred=(_BY_TEST, _NO_ANSWER),
-    if_noted=frozenset({_NO_ANSWER}),
 )

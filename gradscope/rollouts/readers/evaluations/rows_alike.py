@@ -59,6 +59,7 @@ class LogColumns(Struct, frozen=True, kw_only=True):
     level: int | None = None  # which of the keys that lead to samples names their policy
     rewards: frozenset[str]  # the numbers of samples that are those of reward functions
     end: str | None = None  # what says of samples how they ended
+    steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
 
 
 class _Ids(NamedTuple):
@@ -97,7 +98,7 @@ def _lists_of(types: Mapping[str, set[type]], elements: Mapping[str, set[type]],
     named = columns.named
     reward = named.reward or roles.first_present(elements, roles.REWARD_LISTS)
     texts = roles.first_present(elements, (*roles.ANSWER_KEYS, *roles.TEXT_LISTS))
-    if reward is None or reward not in elements or texts is None:
+    if reward is None or texts is None or not elements.get(reward, {str}) <= NUMBERS:
         return None
     are_plain = all(kinds == {str} or kinds <= NUMBERS for kinds in elements.values())
     has_other = any(list in types[key] for key in types.keys() - elements.keys())

@@ -76,7 +76,7 @@ _EVALUATION = re.compile(
 """Keys of whole evaluations, whose counts are their totals."""
 CHUNK = r"(part|shard|rank|chunk|worker)[-_.]?[0-9]+|[0-9]+-of-[0-9]+"
 """What names of files say that hold some of the prompts each, of which positions and lines are their own."""
-_CHUNK = re.compile(f"({CHUNK})$")
+_CHUNK, _CHUNK_OF_GROUPS = re.compile(f"({CHUNK})$"), re.compile(f"({CHUNK}|^[0-9]+)$")
 _NUM_PARTS = 1000  # of a list or object, that are searched for samples before a document is taken for one of samples
 _NUM_ELEMENTS_EACH = 24  # the same of the lists in each of several rows
 _NO_STEP = "the step is not a whole number"
@@ -127,6 +127,8 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
         is_part = has_more_rows(request.path, many)
         step_key = counted = counted_step(many, key, are_first=is_part, are_groups=True)
     has_steps = step_key is not None or not set(roles.USUAL["step"]).isdisjoint(roles.columns_in(first))
+    steps = {} if has_steps else generic.steps_of_files(request.path, _names_in(first))
+    has_steps |= bool(steps)
     are_first = not has_steps and len(first) > 1 and has_more_rows(request.path, first)
     grouping = grouping_of(
         first,
@@ -143,16 +145,22 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     names, rewards = dict.fromkeys(chain.from_iterable(of.further for of in listed)), _rewards_in(listed)
     end = end_column(names, lambda name: list(chain.from_iterable(of.further.get(name, ()) for of in listed)))
     log_columns = LogColumns(
-        named=columns, step=step_key, benchmark=grouping.benchmark, level=level, rewards=rewards, end=end
+        named=columns,
+        step=step_key,
+        benchmark=grouping.benchmark,
+        level=level,
+        rewards=rewards,
+        end=end,
+        steps=steps,
     )
     files = expand(request.path)
     in_full = not request.rewards_only and not any(map(is_columnar, files))  # whose texts are read back alone
     to_columns = partial(_to_columns, columns=log_columns, apart=apart, in_full=in_full)
-    alike = None if apart else partial(table_alike, columns=log_columns)
+    alike = None if apart or steps else partial(table_alike, columns=log_columns)
     notes, quarantine = set[Note](), WatchedLog(request.progress, files)
     log = ColumnLog(
         files=files,
-        declared=columns_of_whole_rows(to_columns, alike),
+        declared=columns_of_whole_rows(to_columns, alike, looks_at_path=bool(steps)),
         rows=read_rows,
         to_columns=to_columns,
         quarantine=quarantine,
@@ -170,12 +178,13 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     return assemble_groups(
         request,
         request.source(
-            "samples",
+            generic.FORMAT.name if steps else FORMAT.name,
             f"samples of prompts as {' and '.join(shapes)}",
             inferred=[
                 f"Prompts are told apart by {' and '.join(identities)}.",
                 *([f"Rows of one group have the same {' and '.join(map(repr, apart))}."] if apart else ()),
                 *([f"No column is called a step: {counted!r} counts as one."] if counted else ()),
+                *([generic.STEPS_IN_NAMES] if steps else ()),
             ],
         ),
         groups=groups,
@@ -381,7 +390,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
                 flaws.append((at, prompt))
             else:
                 prompts.append(prompt)
-    sizes = [len(prompt.samples.rewards) for prompt in prompts]
+    of_file, sizes = columns.steps.get(rows.path, 0), [len(prompt.samples.rewards) for prompt in prompts]
     starts = [0, *accumulate(sizes)]
     of_prompt = np.repeat(np.arange(len(prompts)), sizes)
     sized = list(zip(prompts, sizes, strict=True))
@@ -422,7 +431,7 @@ def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = ()
         row=np.repeat(np.array([prompt.row for prompt in prompts], dtype=np.int64), sizes),
         flaws=flaws,
         count=None if all(count == 1 for count in counts) else np.array(counts),
-        step=np.repeat(np.array([prompt.step for prompt in prompts], dtype=np.int64), sizes),
+        step=np.repeat(np.array([prompt.step for prompt in prompts], dtype=np.int64), sizes) + of_file,
         group=np.repeat(np.array(groups, dtype=object), sizes).tolist(),
         no_group="the id of its prompt is missing",
         prompts=lambda chosen: [prompts[of_prompt[at]].name for at in chosen],
@@ -470,9 +479,8 @@ def _prompts_of(
         if columns.level is not None and len(keys) > columns.level and part.keys().isdisjoint(roles.POLICIES):
             part, keys = {"policy": keys[columns.level], **part}, keys[: columns.level] + keys[columns.level + 1 :]
             part = part if keys else {name: row[name] for name in NAMES if name in row} | part
-        name, how = (
-            _identify(part, location, keys, columns.benchmark) if named is None else (parse.text_of(part[named]), named)
-        )
+        name, how = _identify(part, location, keys, columns.benchmark, is_group=len(samples.rewards) > 1)
+        name, how = (name, how) if named is None else (parse.text_of(part[named]), named)
         if how in _NAMELESS and not location:
             yield "the number of its line is not known"
             continue
@@ -505,9 +513,17 @@ def _without_repeats(parts: Iterable[PromptPart]) -> Iterator[PromptPart]:
 
 
 def _identify(
-    row: Mapping[str, Any], location: str, outer_keys: tuple[str, ...] = (), benchmark: str | None = None
+    row: Mapping[str, Any],
+    location: str,
+    outer_keys: tuple[str, ...] = (),
+    benchmark: str | None = None,
+    *,
+    is_group: bool = False,
 ) -> tuple[str, str]:
-    """The id of a row's prompt, and the columns it comes from; without one the keys of a part, or the row's line."""
+    """The id of a row's prompt, and the columns it comes from; without one the keys of a part, or the row's line.
+
+    A row that is a whole group has another prompt than those in files of other numbers, whose lines may be its samples.
+    """
     if isinstance(row.get("dataset"), str):
         within = next((key for key in ("i", "idx", "index", "id") if row.get(key) is not None), None)
         if within is not None:
@@ -524,7 +540,8 @@ def _identify(
         return parse.in_environment(row.get(benchmark or ""), parse.text_of(row[number])), names
     file, _, line = location.rpartition(":")
     is_number = not outer_keys or outer_keys[-1].isdecimal()
-    chunk = [of[0] for of in [_CHUNK.search(stem_of(Path(file)))] if of and is_number]
+    pattern = _CHUNK_OF_GROUPS if is_group else _CHUNK
+    chunk = [of[0] for of in [pattern.search(stem_of(Path(file)))] if of and is_number]
     lines = [] if outer_keys and line == "1" else [line]
     return "/".join((*chunk, *lines, *outer_keys)), BY_NUMBER if is_number else _BY_KEYS
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,10 @@ from gradscope.rollouts.readers.column_roles import (
     TEXT_LISTS,
     TRIALS,
     USUAL,
+    are_numbers_in_text,
+    are_words,
     first_present,
+    verdict_of,
 )
 from gradscope.rollouts.readers.nested import are_rows_by_key, are_turns_of_one, key_column, rows_under
 from gradscope.rollouts.readers.parsing.cells import (
@@ -35,6 +38,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     list_of,
     mapping_of,
     parse_reward,
+    step_number,
     text_of,
     unwrapped,
     whole_number,
@@ -76,6 +80,7 @@ _NO_SAMPLES = re.compile(
 """How lists are called of solutions that are not the policy's, or of the answers that a question offers."""
 LISTS_OF_PROMPTS = re.compile(r"(\w+_)?(results|details|cases|items|questions|problems|tasks|examples|records)|per_\w+")
 """How lists are called that hold prompts, where they number them, and no samples of one."""
+_STEP_KEY = re.compile(r"[a-z_ ]*(step|iter)", re.IGNORECASE)
 
 
 class PromptSamples(Struct, kw_only=True):
@@ -166,11 +171,16 @@ def prompt_rows(
         has_names = isinstance(first.get("name"), str) and rows_under(first)
         by_name = {text_of(mapping_of(row).get("name")): row for row in node} if has_names else {}
         of_keys = key_column(node if isinstance(node, dict) else by_name, is_whole=not keys)
+        are_steps = isinstance(node, dict) and all(
+            _STEP_KEY.match(key) and step_number(key) is not None for key in node
+        )
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             own = around
             if is_by_prompt:
                 own, has_lists = around | {"prompt": key}, list in map(type, mapping_of(item).values())
                 item = item if has_lists else {"samples": item if isinstance(item, list) else [item]}
+            elif are_steps and isinstance(item, (dict, list)):
+                own = around | {"step": key}
             elif of_keys and rows_under(item):
                 own = around | {of_keys: key if isinstance(node, dict) else text_of(mapping_of(item).get("name"))}
             inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)), (*above, node))
@@ -199,12 +209,16 @@ def _listed_counts(node: Any, above: Sequence[Any]) -> tuple[Any, ColumnNames]:
 
 def _are_prompts(node: Mapping[str, Any]) -> bool:
     """Whether the keys of an object are texts of prompts, each with its samples: most ask, or say much for a name."""
-    spaced = [key for key in node if " " in key]  # no name of a column, so that most objects cost no more
-    asking = [key for key in spaced if key.rstrip().endswith("?") or len(key.split()) > _WORDS_OF_A_NAME]
-    if len(node) < 2 or 2 * len(asking) <= len(node):
+    if not _ask(node):
         return False
     firsts = (cell[0] if is_list_of_objects(cell) else mapping_of(cell) for cell in node.values() if cell != [])
     return all(row.keys().isdisjoint(NAMES) and not _ANSWERS.isdisjoint(row) for row in firsts)
+
+
+def _ask(keys: Collection[str]) -> bool:
+    spaced = [key for key in keys if " " in key]  # no name of a column, so that most objects cost no more
+    asking = [key for key in spaced if key.rstrip().endswith("?") or len(key.split()) > _WORDS_OF_A_NAME]
+    return len(keys) > 1 and 2 * len(asking) > len(keys)
 
 
 def cells_around(node: Mapping[str, Any], *, is_row: bool = False) -> dict[str, Any]:
@@ -224,11 +238,13 @@ def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tu
         shape = "ids in SWE-bench's report" + (f", without {rest} that were not submitted" if rest else "")
         return {of: ({"instance_id": of}, PromptSamples(shape=shape, rewards=(of in rights,))) for of in ids}
     cells = list(node.values())
-    if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
+    are_texts = _ask(node)
+    if (len(node) < _MANY_PROMPTS and not are_texts) or not _RESPONSES.isdisjoint(node):
         return {}
     if all(isinstance(cell, list) and cell and NUMBERS.issuperset(map(type, cell)) for cell in cells):
-        are_verdicts = all({0, 1}.issuperset(cell) for cell in cells)
-        return {key: ({}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items() if are_verdicts}
+        are_rewards = are_texts or all({0, 1}.issuperset(cell) for cell in cells)
+        rows = {key: {"prompt": key} if are_texts else {} for key in node if are_rewards}
+        return {key: (row, PromptSamples(shape="lists", rewards=node[key])) for key, row in rows.items()}
     if is_whole and all(isinstance(cell, bool) for cell in cells) and all(map(_ID_OF_PROMPT.match, node)):
         return {key: ({}, PromptSamples(shape="verdicts", rewards=(cell,))) for key, cell in node.items()}
     if not all(isinstance(cell, dict) and any(key in cell for key in ("resolved", *_PREDICTIONS)) for cell in cells):
@@ -276,7 +292,7 @@ def _prompts_in(row: Mapping[str, Any]) -> str | None:
 
 
 def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | str | None:
-    row, of_samples_by_name = with_lists(row)
+    row, of_samples_by_name = with_lists(row, reward)
     if _prompts_in(row) is not None:
         return None
     columns: dict[str, Any] = {}
@@ -429,17 +445,21 @@ _MOST_COLUMNS = 2000
 _Numbered = tuple[tuple[str, tuple[str, ...], bool], ...]
 
 
-def with_lists(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], frozenset[str]]:
+def with_lists(row: Mapping[str, Any], named: str | None = None) -> tuple[Mapping[str, Any], frozenset[str]]:
     """A row with its samples as lists, and the names of those that are of samples by the names of their columns.
 
     >>> with_lists({"task": 7, "run_1_correct": "True", "run_2_correct": "False"})[0]["correct"]
     [1.0, 0.0]
     >>> with_lists({"task": 7, "scores": "[1, 0, 1]"})[0]["scores"]
     [1.0, 0.0, 1.0]
+    >>> with_lists({"task": 7, "scores": ["pass", "fail"]})[0]["scores"]
+    [1.0, 0.0]
     """
     lists: dict[str, Any] = {}
-    for name in REWARD_LISTS:  # as JSON, Python or NumPy writes numbers and truth values
-        if isinstance(text := row.get(name), str) and text[:1] in "[(":
+    for name in (*REWARD_LISTS, named or ""):  # as JSON, Python or NumPy writes numbers and truth values
+        if isinstance(text := row.get(name), list) and (are_words(text) or are_numbers_in_text(text)):
+            lists[name] = list(map(verdict_of, text))
+        elif isinstance(text, str) and text[:1] in "[(":
             inner = _NUMBERS.fullmatch(_WRAPPED.sub(r"\1", text.strip()))
             cells = _as_numbers(filter(None, re.split(r"[\s,]+", inner[1]))) if inner else []
             if cells and all(isinstance(cell, float) or cell in ("nan", "None", "null") for cell in cells):

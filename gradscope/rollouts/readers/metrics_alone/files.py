@@ -33,7 +33,7 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import BLANK, CUT_OFF
 from gradscope.rollouts.arrays import to_filled, to_numpy
 from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
-from gradscope.rollouts.listing import when_copied
+from gradscope.rollouts.listing import COMPRESSED, when_copied
 from gradscope.rollouts.readers.column_roles import USUAL
 from gradscope.rollouts.readers.metrics_alone.published import (
     MLFLOW_LINE,
@@ -41,6 +41,7 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     PrintedLines,
     Table,
     Text,
+    dashes_joined,
     has_bar,
     lines_joined,
     mlflow_name,
@@ -67,7 +68,6 @@ from gradscope.rollouts.readers.parsing.columnar import read_parquet_rows
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.tables import (
     BOM,
-    COMPRESSED,
     MAX_FLAWED,
     Row,
     document_bytes,
@@ -201,7 +201,7 @@ def opened(file: Path) -> MetricFile | None:
         return MetricFile("trackio's database", file, _trackio, is_loggers=True)
     if mlflow_name(file) and MLFLOW_LINE.match(first.partition(b"\n")[0]):
         return MetricFile("MLflow's metrics", file, _mlflow)
-    suffixes = [suffix for suffix in file.suffixes if suffix != ".gz"]
+    suffixes = [suffix for suffix in file.suffixes if suffix not in COMPRESSED]
     match suffixes[-1].lower() if suffixes else "":
         case _ if first.startswith(b"PAR1") or file.suffix == ".arrow":
             return MetricFile("a table of metrics", file, read_parquet_rows)
@@ -504,7 +504,7 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
     # nothing else was read, and are set aside otherwise.
     printed = PrintedLines()
     num_lines = widest = 0
-    for location, line in lines_joined(lines):
+    for location, line in lines_joined(dashes_joined(lines)):
         values = printed.read(location, line)
         if isinstance(values, str):
             quarantine.add(values, location)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from gradscope.errors import InputError, UsageError
 from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
+from gradscope.rollouts.listing import COMPRESSED
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.column_roles import INSTEAD_OF_STEPS, RUNS, USUAL
 from gradscope.rollouts.readers.metrics_alone.files import CONSOLE, MetricsLog, opened
@@ -67,7 +68,10 @@ _NUM_PEEKED = 200
 _MAX_NAMED = 6
 _MOST_ALIKE = 8  # files of metrics in a folder whose names differ in numbers alone
 _DIGITS = re.compile("[0-9]+")
-_ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "wandb", "parquet", "arrow", "log", "txt", "out", "ipynb")
+_ENDINGS = (
+    *("jsonl", *(f"jsonl{of}" for of in COMPRESSED), "json", "csv", "tsv", "db", "wandb", "parquet", "arrow"),
+    *("log", "txt", "out", "ipynb"),
+)
 
 
 def holds_metrics(path: Path, options: ReadOptions) -> bool:

@@ -88,6 +88,13 @@ _AFTER_BAR = re.compile(
     r"\b(?P<step>[0-9]{1,12})/(?P<total>[0-9]{1,12}) \[[^\[\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\[\]]{1,2000})\]"
 )
 _DASHED = re.compile(r" - [^\s:]+:\S+ - ")
+_OF_DASHED = r"(?:[-+0-9.einaf]|np\.float[0-9]*\(|\))*"
+_DASHED_STEP = re.compile(r"\bstep:[0-9]{1,15}(?= -|\s*$)")
+_DASHED_REST = re.compile(
+    rf"(?=.*:|[0-9.])(?!.*\bstep:)(?:- ?)?(?:[^\s:]*:)?{_OF_DASHED}(?: - [^\s:]+:{_OF_DASHED})*(?: -(?: [^\s:]*:?)?)?"
+)
+_NARROWEST = 40  # columns of a terminal
+_OF_RAY = re.compile(r"^(?:\s|\x1b\[[0-9;]*m|\([^()]{1,80} pid=[^()]{1,80}\))+")  # what Ray puts before a line
 _NUMBERS = msgspec.json.Decoder(dict[str, float], strict=False)
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
 _OF_EPISODE = re.compile(r"""\b(?:done|terminated)['"]?\s?[:=]\s?(?:true|false)\b""", re.IGNORECASE)
@@ -140,6 +147,25 @@ def lines_joined(lines: Iterable[Text]) -> Iterator[Text]:
         else:
             yield location, line
     yield from held
+
+
+def dashes_joined(lines: Iterable[Text]) -> Iterator[Text]:
+    """Lines of a console, with verl's ``step:N - name:value - ...`` as one where a terminal broke it."""
+    location, held, before = "", "", 0
+    for own_location, line in lines:
+        rest = _OF_RAY.sub("", line).rstrip() if held else ""
+        is_between = held.endswith("-") or rest.startswith("-")
+        if _DASHED_REST.fullmatch(rest) and (is_between or " - " in rest or before >= max(_NARROWEST, len(rest))):
+            held, before = held + " " * is_between + rest, len(rest)
+            continue
+        if held:
+            yield location, held
+        location, held = own_location, line.rstrip() if "step:" in line and _DASHED_STEP.search(line) else ""
+        before = len(held)
+        if not held:
+            yield own_location, line
+    if held:
+        yield location, held
 
 
 class PrintedLines:

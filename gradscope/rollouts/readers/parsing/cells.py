@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
-from itertools import repeat
+from itertools import chain, repeat
 from json.encoder import encode_basestring_ascii
 from operator import contains
 from pathlib import Path
@@ -281,6 +281,17 @@ def is_list_of_objects(value: Any) -> bool:
     if not isinstance(value, list) or not value or not isinstance(value[0], dict):  # the first tells most at once
         return False
     return all(isinstance(element, dict) for element in value)
+
+
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list, also of one of lists, as of groups; none of another cell.
+
+    >>> objects_in([{"a": 1}, 5]), objects_in([[{"a": 1}], [{"a": 2}]])
+    ([{'a': 1}], [{'a': 1}, {'a': 2}])
+    """
+    cells = list_of(value)
+    cells = list(chain.from_iterable(map(list_of, cells))) if cells and isinstance(cells[0], list) else cells
+    return [cell for cell in cells if isinstance(cell, dict)]
 
 
 def numbers_in(value: Any) -> dict[str, float | None]:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import csv
 import glob
-import gzip
 import io
 import os
 import re
 import sys
-import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
+from importlib import import_module
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -38,15 +37,13 @@ from gradscope.outside.limits import (
     in_mib,
     open_file,
     raise_limits,
-    require_regular,
 )
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
 from gradscope.results.source import BLANK, CUT_OFF, TWICE, first_duplicate
-from gradscope.rollouts.listing import when_copied
+from gradscope.rollouts.listing import COMPRESSED, when_copied
 from gradscope.rollouts.readers.parsing.columnar import read_parquet_rows
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
-COMPRESSED = (".gz", ".zst")  # last suffixes of the files that are decompressed on the way
 _PASSED_AT_ONCE = 1 << 24
 """Bytes of a compressed file that are skipped at once: it has to be decompressed from its start."""
 _WHOLE_LINES = 1 << 22
@@ -57,22 +54,28 @@ BOM = b"\xef\xbb\xbf"  # the byte-order mark of UTF-8
 
 
 def open_bytes(path: Path, buffer: int = BUFFER) -> IO[bytes]:
-    """A file's bytes, decompressed where its name ends in ``.gz`` or ``.zst``, up to a limit.
+    """A file's bytes, decompressed where its name ends in one of ``COMPRESSED``, up to a limit.
 
     Where a file is cut off they end early, which :func:`raise_if_cut_off` reports.
     """
-    if path.suffix not in COMPRESSED:
-        return open_file(path, buffer)
-    if path.suffix == ".gz":
-        with open_file(path) as stream:
-            if stream.read(1) == b"{":  # JSON that is not compressed, as RLinf's
-                return open_file(path)
-    require_regular(path)
-    if path.suffix == ".gz":
-        packed = cast(io.BufferedIOBase, gzip.GzipFile(path))
-    else:
-        packed = cast(io.BufferedIOBase, pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))
-    return io.BufferedReader(Unpacked(packed, path), 1 << 20)
+    stream = open_file(path, buffer)
+    if path.suffix not in COMPRESSED or (path.suffix == ".gz" and stream.read(1) == b"{"):  # not compressed, as RLinf's
+        stream.seek(0)
+        return stream
+    stream.close()
+    return io.BufferedReader(Unpacked(_decompressed(path), path), 1 << 20)
+
+
+def _decompressed(path: Path) -> Any:
+    if path.suffix == ".zst":
+        return pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
+    module = {".gz": "gzip", ".xz": "lzma", ".bz2": "bz2"}[path.suffix]
+    try:
+        return import_module(module).open(path)
+    except ImportError as error:
+        raise InputError(
+            f"{path} cannot be read: this Python was built without {module}.", hint="Decompress the file first."
+        ) from error
 
 
 def raise_if_cut_off(stream: IO[bytes]) -> None:
@@ -125,7 +128,7 @@ def named_if_unreadable(path: Path) -> Iterator[None]:
     """Turn the errors of a file that cannot be read into ours."""
     try:
         yield
-    except (OSError, EOFError, zlib.error) as error:
+    except OSError as error:
         raise InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.") from error
 
 
@@ -241,13 +244,14 @@ class CsvRows:
         csv.field_size_limit(sys.maxsize)  # completions outgrow the default of 128 KiB; rows have a limit of their own
         self._path = path
         self._source = lines
-        first = next(lines, b"")
+        separator = _SEPARATOR.fullmatch(first := next(lines, b""))
+        first = next(lines, b"") if separator else first
         self._waiting: deque[bytes] = deque([first] if first else [])
         outside = re.sub(rb'"[^"]*"', b"", first)  # quotes
-        usual = next((mark for mark in ";\t|" if mark.encode() in outside and b"," not in outside), ",")
-        self.delimiter = "\t" if suffix_of(path) == ".tsv" else usual
+        marks = separator[1].decode() if separator else "\t,;|" if suffix_of(path) == ".tsv" else ",;\t|"
+        self.delimiter = next((mark for mark in marks if mark.encode() in outside), marks[0])
         self._row_lines: list[bytes] = []
-        self.num_lines = 0  # lines of the rows so far
+        self.num_lines = int(separator is not None)  # lines of the rows so far
         self._size = 0
         self._most = self._left = allowed(MAX_ROW)
         self._reader = partial(csv.reader, strict=True, delimiter=self.delimiter)
@@ -360,6 +364,7 @@ class CsvRows:
         self._size = 0
 
 
+_SEPARATOR = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([,;\t|])"?\s*')  # a line before the header, for spreadsheets
 DECIMAL_COMMA = "^([+-]?[0-9]+),([0-9]+)$"
 """A number with a decimal comma, as written where semicolons separate cells."""
 
@@ -382,7 +387,7 @@ def expand(path: Path) -> tuple[Path, ...]:
         saved = [file for file in files if file.suffix == ".arrow"]  # beside descriptions of the dataset
         return tuple(sorted(_each_once(saved or files), key=natural))
     files = sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural_path)
-    return tuple(sorted(files, key=natural))  # those of one name by their folders
+    return tuple(sorted(_each_once(files), key=natural))  # those of one name by their folders
 
 
 def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
@@ -436,7 +441,7 @@ def _natural_name(name: str) -> tuple[int, str]:
 
 
 def suffix_of(path: Path) -> str | None:
-    """The suffix of a file of rows: one of ``SUFFIXES``, also before ``.gz`` or ``.zst``; None for other files."""
+    """The suffix of a file of rows: one of ``SUFFIXES``, also before one of ``COMPRESSED``; None for other files."""
     return _suffix_in(path.name)
 
 
@@ -447,8 +452,7 @@ def stem_of(path: Path) -> str:
 
 
 def _suffix_in(name: str) -> str | None:
-    bare = name.removesuffix(".gz").removesuffix(".zst")
-    return next(filter(bare.endswith, SUFFIXES), None)
+    return next(filter(_unpacked(Path(name)).name.endswith, SUFFIXES), None)
 
 
 def is_untyped(path: Path) -> bool:

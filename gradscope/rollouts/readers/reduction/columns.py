@@ -413,10 +413,15 @@ FileColumns = LineColumns | ListColumns | TableColumns | None
 
 
 def columns_of_whole_rows(
-    to_columns: Callable[[Cells], Columns], alike: Callable[[Path], TableColumns | None] | None = None
+    to_columns: Callable[[Cells], Columns],
+    alike: Callable[[Path], TableColumns | None] | None = None,
+    *,
+    looks_at_path: bool,
 ) -> Callable[[Path], FileColumns]:
     """How each file becomes columns where all cells of a row are looked at; ``alike`` as in :class:`TableColumns`."""
-    lines = LineColumns(row=dict[str, Any], to_columns=lambda rows, path: to_columns(Cells.of_rows(rows, path)))
+    lines = LineColumns(
+        row=dict[str, Any], to_columns=lambda *of: to_columns(Cells.of_rows(*of)), looks_at_path=looks_at_path
+    )
     table = TableColumns(names=None, to_columns=to_columns, alike=alike)
     by_suffix = {".json": ListColumns(lines=lines), ".csv": None, ".tsv": None, ".parquet": table, ".arrow": table}
     return lambda file: by_suffix.get(suffix_of(file) or "", lines)

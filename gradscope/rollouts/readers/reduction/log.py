@@ -25,6 +25,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import allowed, raise_limits
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
+from gradscope.rollouts.listing import COMPRESSED
 from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.parsing.columnar import parquet_rows_in
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -102,7 +103,7 @@ def _has_grown(path: Path, so_far: FileSoFar) -> bool:
         stat = path.stat()
         size, mtime_ns = stat.st_size, stat.st_mtime_ns
         is_unchanged = (size, mtime_ns) == (so_far.end, so_far.mtime_ns)
-        is_same = path.suffix not in tables.COMPRESSED and stat.st_ino == so_far.inode
+        is_same = path.suffix not in COMPRESSED and stat.st_ino == so_far.inode
         return is_same and (size > so_far.end or is_unchanged) and _marks(path, so_far.end) == so_far.marks
     except OSError:
         return False
@@ -239,7 +240,7 @@ class StepSpans:
             if span is not None and decoded and tables.is_columnar(files[file]):
                 start = span.line - 1
             lengths[file] = max(lengths[file], end)
-            cost += end - (0 if files[file].suffix in tables.COMPRESSED else start)
+            cost += end - (0 if files[file].suffix in COMPRESSED else start)
         return cost <= _MAX_PASSES * sum(lengths.values())
 
     def rows_around(
@@ -409,7 +410,7 @@ def _parts(
                 num_rows += int(of_block.size.sum())
                 yield of_block
             if scanned.part is not None or scanned.odd:
-                end = before[number] + (0 if path.suffix in tables.COMPRESSED else scanned.end)
+                end = before[number] + (0 if path.suffix in COMPRESSED else scanned.end)
                 progress(end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
     log.quarantine.include(so_far.set_aside, {str(file): number for number, file in enumerate(log.files)})
 

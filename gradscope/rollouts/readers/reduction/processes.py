@@ -27,6 +27,7 @@ from gradscope.machine import num_cores, trim_heap
 from gradscope.outside.limits import MAX_ROW, allowed
 from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_cells, to_indices
+from gradscope.rollouts.listing import COMPRESSED
 from gradscope.rollouts.readers.parsing import columnar, tables
 from gradscope.rollouts.readers.reduction.columns import Cells, FileColumns, LineColumns, ListColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import (
@@ -154,7 +155,7 @@ def csv_blocks(
     """
     sizes = sizes or repeat(BLOCK)
     with tables.named_if_unreadable(path), tables.open_bytes(path) as stream:
-        source = _Source(stream, is_packed=path.suffix in tables.COMPRESSED)
+        source = _Source(stream, is_packed=path.suffix in COMPRESSED)
         rows = tables.CsvRows(path, source)
         chosen = [name for name in rows.header if names is None or name in names]
         odd = [OddRow(at=number - 1, row=why) for number, why in rows.before_header]
@@ -357,7 +358,7 @@ def scan_files(
 
 def expanded_size(file: Path) -> int:
     """Bytes of a file, decompressed by a guess."""
-    return file.stat().st_size * (EXPANSION if file.suffix in tables.COMPRESSED else 1)
+    return file.stat().st_size * (EXPANSION if file.suffix in COMPRESSED else 1)
 
 
 def _tasks(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -> Iterator[Task]:
@@ -366,7 +367,7 @@ def _tasks(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -
     for number, file in enumerate(files):
         columns, first, length = declared(file), ends.get(number, 0), file.stat().st_size
         starts = [first]
-        if isinstance(columns, LineColumns) and file.suffix not in tables.COMPRESSED:
+        if isinstance(columns, LineColumns) and file.suffix not in COMPRESSED:
             starts = list(range(first, max(length, first + 1), RANGE))
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             if columns is not None:
@@ -409,7 +410,7 @@ def _with_small_together(files: Sequence[Path], declared: Declared, ranges: Iter
         columns, length = declared(files[number]), files[number].stat().st_size
         lines = columns.lines if isinstance(columns, ListColumns) else columns
         is_lines = isinstance(lines, LineColumns) and not lines.looks_at_path
-        is_small = is_lines and files[number].suffix not in tables.COMPRESSED and not start and length < _SMALL
+        is_small = is_lines and files[number].suffix not in COMPRESSED and not start and length < _SMALL
         kind = type(columns), id(lines)
         if small and (not is_small or kind != last_kind or size + length > _TOGETHER):
             yield small

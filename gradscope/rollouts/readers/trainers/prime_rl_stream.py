@@ -356,7 +356,7 @@ def _rewards_alone(log: ColumnLog, request: ReadRequest) -> tuple[GroupsOfTable,
     return GroupsOfTable(merge_parts([part])), placements[0]
 
 
-_CHUNK = "[0-9]*.jsonl*"
+_CHUNK = "[0-9]*.jsonl"
 _FOLDERS = ("monitors/file/traces/stream", "file/traces/stream", "traces/stream", "stream", ".")
 _ROUNDED = (
     f"Log-probabilities are rounded to {_DECIMALS} decimals, so that ratios are known to 1e-4 only: unset "
@@ -376,7 +376,7 @@ _AGAIN = Reason("rollouts_missing", "a restart trained on this step again, and t
 
 def stream_files(path: Path) -> tuple[Path, ...]:
     """The chunks of a stream of training episodes, in order; empty where the path holds no such stream."""
-    files = _chunks(files_like(path, *(f"{folder}/{_CHUNK}" for folder in _FOLDERS)))
+    files = files_like(path, *(f"{folder}/{_CHUNK}" for folder in _FOLDERS))
     rows = [row for file in files[:2] for row in peek(file) if isinstance(row.get("traces"), list)]
     return files if any(mapping_of(row.get("run")).get("type") == "train" for row in rows) else ()
 
@@ -385,7 +385,7 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
     """Read a stream."""
     folders = dict.fromkeys(file.resolve().parent.parent / "annotations" for file in files)
     producers = (child for folder in folders if folder.is_dir() for child in sorted(folder.iterdir()) if child.is_dir())
-    annotation_files = tuple(file for each in producers for file in _chunks(files_like(each, _CHUNK)))
+    annotation_files = tuple(file for each in producers for file in files_like(each, _CHUNK))
     quarantine = WatchedLog(request.progress, files)
     annotations = read_annotations(annotation_files, quarantine, is_whole=not request.rewards_only)
     layout = stream_layout(annotations)
@@ -411,7 +411,7 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
                 *([] if record_batches else [_NO_BATCHES]),
                 *([_ROUNDED] if _LOGGED in noted and _FINE not in noted else []),
                 *([_EARLIER] if has_earlier else []),
-                *([_ONE_OF_SEVERAL] if len(files) < len(_chunks(files_like(files[0].parent, _CHUNK))) else []),
+                *([_ONE_OF_SEVERAL] if len(files) < len(files_like(files[0].parent, _CHUNK)) else []),
             ],
         ),
         groups=groups,
@@ -423,14 +423,3 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
         **dict.fromkeys(annotations.trained_again, _AGAIN),
     }
     return replace(run, notes=dict(sorted(notes.items())))
-
-
-def _chunks(files: Iterable[Path]) -> tuple[Path, ...]:
-    """The files of a stream; a chunk that is being compressed exists twice, and counts once."""
-    named = {file: file.name.removesuffix(".zst") for file in files}
-    plain = {(file.parent, file.name) for file in named}
-    return tuple(
-        file
-        for file, name in named.items()
-        if name.endswith(".jsonl") and (file.name == name or (file.parent, name) not in plain)
-    )

@@ -264,7 +264,7 @@ _UID = re.compile(r"(?P<group>.+)_(?P<session>[0-9]+)_(?P<index>[0-9]+)")
 _NUM_PEEKED = 1000  # rows that tell what uids name
 _WELL_KNOWN = 20
 """Files of which several rows are looked at before the log is read; of the others one, as there may be thousands."""
-_NUMBERED = re.compile(r"[0-9]+\.jsonl(\.gz)?")
+_NUMBERED = re.compile(r"[0-9]+\.jsonl(\.\w+)?")
 _GROUPED_BY_TEXT = (
     "Rows carry no group id and are reordered: rollouts were grouped by input and ground truth within the step; equal "
     "prompts at one step merge."

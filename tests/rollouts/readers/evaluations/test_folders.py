@@ -116,6 +116,12 @@ def test_several_evaluations_are_not_read_as_one(folder: Path, below: str) -> No
     assert "gradscope passk " in refusal(folder / below, "holds 2 evaluations, which are never pooled: ")
 
 
+def test_results_by_step_of_a_harness_are_not_pooled(tmp_path: Path) -> None:
+    for step in (1, 2):
+        shutil.copy(LOGS / "evalplus" / "samples_eval_results.json", tmp_path / f"step_{step}_eval_results.json")
+    refusal(tmp_path, "holds 2 evaluations, which are never pooled: ")
+
+
 def test_parts_of_one_log_and_steps_of_skyrl_are_read_together(folder: Path) -> None:
     assert read_run(folder / "parts-t1.0").source.num_rows == 8
     for seed in (0, 1):  # of sampling, as NeMo-Skills names its files

@@ -139,6 +139,13 @@ def test_scores_of_tokens_are_summed(below: str) -> None:
     assert run.source.quarantined.num_rows == 0
 
 
+def test_skyrls_steps_may_stand_in_names_of_files(tmp_path: Path) -> None:
+    row = {"input_prompt": "p", "output_response": "r", "score": 1.0, "data_source": "d"}
+    for step in (1, 2):
+        write_lines(tmp_path / f"global_step_{step}.jsonl", row, row)
+    assert [(group.step, group.size) for group in read_run(tmp_path).groups] == [(1, 2), (2, 2)]
+
+
 def test_one_file_is_read_alone_and_without_a_step_it_is_at_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,54 +308,6 @@ def test_a_job_of_harbor_has_a_folder_a_trial(tmp_path: Path) -> None:
         "task_name is missing": 1,
         "verifier_result has no reward": 1,
     }
-
-
-def promptfoo_result(test: str, provider: Any, success: bool | None, **further: Any) -> dict[str, Any]:
-    return {
-        "promptIdx": 0,
-        "testIdx": 5,  # another in each repeat
-        "promptId": "of the template",
-        "prompt": {"raw": f"Say {test}", "label": "Say {{test}}"},
-        "provider": provider,
-        "vars": {"test": test},
-        "testCase": {"assert": [{"type": "equals", "value": test}]},
-        "response": {"output": "so"},
-        "success": success,
-        "score": 0.5,
-        "failureReason": 0 if success else 1,
-        "namedScores": {"tone": 0.25},
-        **further,
-    }
-
-
-PROMPTFOO = (
-    *(promptfoo_result("a", {"id": "openai:m", "label": "m"}, success) for success in (True, False)),
-    promptfoo_result("a", {"id": "n", "label": ""}, True),
-    promptfoo_result("b", {"id": "n"}, False, failureReason=2, namedScores=None, response={"error": "429"}),
-    promptfoo_result("b", "n", None),
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "document"),
-    [
-        ("output.json", json.dumps({"evalId": "e", "results": {"version": 3, "results": PROMPTFOO}}, indent=1)),
-        ("summary.json", json.dumps({"version": 2, "results": PROMPTFOO, "stats": {}})),
-        ("output.jsonl", "\n".join(map(json.dumps, PROMPTFOO))),
-    ],
-)
-def test_results_of_promptfoo_are_samples_of_tests_by_provider(tmp_path: Path, name: str, document: str) -> None:
-    (tmp_path / name).write_text(document)
-    run = read_run(tmp_path / name)
-    rewards = [tuple(rollout.reward for rollout in group.rollouts) for group in run.groups]
-    assert (run.source.format, rewards) == ("promptfoo", [(1.0, 0.0), (1.0,), (0.0, None)])
-    assert [rollout.policy for group in run.groups for rollout in group.rollouts] == ["m", "m", "n", "n", "n"]
-    prompts = [group.prompt_id for group in run.groups]
-    assert prompts[0] == prompts[1] != prompts[2]
-    first = run.groups[0].rollouts[0]
-    assert (first.prompt, first.completion, first.rewards) == ("Say a", "so", {"score": 0.5, "tone": 0.25})
-    assert "ended in an error count as failed" in run.source.inferred[1]
-    assert set_aside(run) == {"the reward is null": 1}
 
 
 def swe_bench_report(folder: Path, instance: str, **report: Any) -> None:

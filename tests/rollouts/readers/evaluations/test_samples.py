@@ -1,4 +1,5 @@
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,45 @@ def test_samples_say_how_they_ended(tmp_path: Path, cells: dict[str, Any], more:
         groups = read(tmp_path, *rows, rewards_only=rewards_only).groups
         ends = [[rollout.status for rollout in group.rollouts] for group in groups]
         assert ends == [["completed", "truncated", "unknown"]] * 2
+
+
+@pytest.mark.parametrize("verdicts", [["pass", "fail"], ["1.0", "0"], ["True", "false"]])
+def test_verdicts_in_a_list_may_be_words_and_numbers_text(tmp_path: Path, verdicts: list[str]) -> None:
+    row = {"prompt": "q", "responses": ["a", "b"], "rewards": verdicts}
+    assert read(tmp_path, row, row | {"prompt": "r"}).groups[0].rewards == (1.0, 0.0)
+    named = {("results" if key == "rewards" else key): cell for key, cell in row.items()}
+    assert read(tmp_path, named, columns=ColumnNames(reward="results")).groups[0].rewards == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("samples", [[1.0, 0.5], [{"response": "a", "reward": 1.0}, {"response": "b", "reward": 0.5}]])
+def test_prompts_may_lie_below_keys_of_steps(tmp_path: Path, samples: list[Any]) -> None:
+    by_step = {f"step_{step}": {f"What is {at}?": samples for at in (1, 2)} for step in (0, 5)}
+    run = read_run(write_rows(tmp_path / "a.json", by_step))
+    assert [(group.step, group.rewards) for group in run.groups] == [(step, (1.0, 0.5)) for step in (0, 0, 5, 5)]
+    assert len({group.prompt_id for group in run.groups}) == 2
+
+
+def test_lines_of_numbered_files_are_other_groups_where_each_is_a_whole_one(tmp_path: Path) -> None:
+    for number in (1, 2):
+        for name, rewards in (("groups", [number, 0]), ("trials", [number])):
+            rows = [{"trajectories": [{"text": "a", "reward": reward} for reward in rewards]}] * 2
+            write_lines(tmp_path / name / f"{number:04d}.jsonl", *rows)
+    for name, sizes in (("groups", [2] * 4), ("trials", [2] * 2)):
+        columns = ColumnNames(reward="trajectories.reward")
+        assert [group.size for group in read_run(tmp_path / name, ReadOptions(columns=columns)).groups] == sizes
+
+
+def test_lists_of_samples_have_the_steps_of_their_files(tmp_path: Path) -> None:
+    for step in (1, 2):
+        rows = [{"prompt": f"q{at}", "completions": ["a", "b"], "rewards": [step, at]} for at in (0, 1)]
+        write_lines(tmp_path / f"step_{step}" / "rollouts.jsonl", *rows)
+    hint = refusal(tmp_path, "holds 2 evaluations")
+    (named,) = shlex.split(hint.partition("the steps of one training are named so: ")[2])
+    rewards = [(1, (1.0, 0.0)), (1, (1.0, 1.0)), (2, (2.0, 0.0)), (2, (2.0, 1.0))]
+    for rewards_only in (True, False):
+        run = read_run(named, rewards_only=rewards_only)
+        assert [(group.step, group.rewards) for group in run.groups] == rewards
+    assert run.source.inferred[-1] == "Rows name no step: each file is one, by the number in its name."
 
 
 def test_a_status_of_something_else_says_nothing_of_how_samples_ended(tmp_path: Path) -> None:

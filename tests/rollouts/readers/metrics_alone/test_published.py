@@ -13,6 +13,7 @@ from gradscope.rollouts.readers.metrics_alone.files import MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.published import (
     CUT_DICTIONARY,
     PrintedLines,
+    dashes_joined,
     outputs_of_notebook,
     rows_of_table,
     scalars_saved,
@@ -55,6 +56,19 @@ def test_a_step_may_have_commas_between_its_thousands(line: str) -> None:
     values = PrintedLines().read("log:1", line)
     assert isinstance(values, dict)
     assert (values["step"], values["loss"], values["reward"]) == (1200, 0.5, 0.25)
+
+
+@pytest.mark.parametrize("width", [0, 40, 61, 77])
+@pytest.mark.parametrize("after", ["saved - done", "(TaskRunner pid=12) step 3 is saved"])
+def test_a_line_of_verl_may_be_broken(width: int, after: str) -> None:
+    """By a terminal of so many columns, or after each number."""
+    metrics = {f"actor/metric_{at}": at / 8 for at in range(9)}
+    line = "(TaskRunner pid=12) step:7" + "".join(f" - {name}:{value}" for name, value in metrics.items())
+    parts = line.replace(" - ", "\n(TaskRunner pid=12) - ").split("\n")
+    parts = [line[at : at + width].rstrip() for at in range(0, len(line), width)] if width else parts
+    joined = list(dashes_joined((f"log:{at}", part) for at, part in enumerate([*parts, after, *parts])))
+    assert [location for location, _ in joined] == ["log:0", f"log:{len(parts)}", f"log:{len(parts) + 1}"]
+    assert PrintedLines().read(*joined[0]) == metrics | {"step": 7} == PrintedLines().read(*joined[2])
 
 
 def notebook(*outputs: dict[str, Any]) -> str:

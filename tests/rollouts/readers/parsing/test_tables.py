@@ -1,13 +1,17 @@
 """A broken row of CSV costs itself, and rows after it are where they were."""
 
+import bz2
 import csv
 import gc
 import gzip
 import io
 import json
+import lzma
 import math
 import os
 import random
+import sys
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ import pytest
 
 from gradscope.errors import InputError
 from gradscope.results.source import first_duplicate
+from gradscope.rollouts.listing import COMPRESSED
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
@@ -184,11 +189,11 @@ def test_a_json_document_is_a_list_or_an_object_or_json_lines_after_all(tmp_path
 
 
 def test_files_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for name in ("10.jsonl", "9.jsonl.gz", "notes.txt", "b_2.csv"):
+    for name in ("10.jsonl", "10.jsonl.xz", "9.jsonl.gz", "notes.txt", "b_2.csv"):
         (tmp_path / name).touch()
     (tmp_path / "below.jsonl").mkdir()
     assert [file.name for file in tables.expand(tmp_path)] == ["b_2.csv", "9.jsonl.gz", "10.jsonl"]
-    assert [file.name for file in tables.expand(tmp_path / "*.jsonl")] == ["10.jsonl"]
+    assert [file.name for file in tables.expand(tmp_path / "1*")] == ["10.jsonl"]
     assert tables.expand(tmp_path / "notes.txt") == (tmp_path / "notes.txt",)
     assert tables.expand(tmp_path / "gone") == ()
 
@@ -228,25 +233,42 @@ def test_line_numbers_count_all_lines_and_a_byte_order_mark_is_no_error(tmp_path
     assert quarantine.result().reasons[0].first == f"{path}:2"
 
 
+_HUNDRED = b'{"a": 1}\n' * 100
+_zstd = partial(pa.compress, codec="zstd", asbytes=True)
+
+
 @pytest.mark.parametrize(
-    "content", [gzip.compress(b'{"a": 1}\n' * 100, mtime=0)[:-10], b"not gzip"], ids=["cut off", "not gzip"]
+    ("suffix", "content"),
+    [
+        (".gz", gzip.compress(_HUNDRED, mtime=0)[:-10]),
+        (".xz", lzma.compress(_HUNDRED)[:-10]),
+        (".bz2", bz2.compress(_HUNDRED)[:-10]),
+        *((suffix, b"not compressed") for suffix in COMPRESSED),
+    ],
 )
-def test_broken_compression_is_set_aside_and_names_the_file(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "a.jsonl.gz"
+def test_broken_compression_is_set_aside_and_names_the_file(tmp_path: Path, suffix: str, content: bytes) -> None:
+    path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(content)
     quarantine = QuarantineLog()
     list(tables.read_jsonl(path, quarantine))
     assert str(path) in quarantine.result().lost[0]
-    with pytest.raises(InputError, match=r"a\.jsonl\.gz cannot be read"):
+    with pytest.raises(InputError, match=rf"a\.jsonl{suffix} cannot be read"):
         quarantine.raise_unreadable()
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_a_python_without_a_module_for_a_compression_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path := tmp_path / "a.jsonl.xz").write_bytes(lzma.compress(_HUNDRED))
+    monkeypatch.setitem(sys.modules, "lzma", None)
+    with pytest.raises(InputError, match=r"a\.jsonl\.xz cannot be read: this Python was built without lzma\."):
+        tables.open_bytes(path)
+
+
+@pytest.mark.parametrize("suffix", ["", *COMPRESSED])
 def test_some_bytes_of_a_file_wherever_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
     monkeypatch.setattr(tables, "_PASSED_AT_ONCE", 2)
     path = tmp_path / f"a.jsonl{suffix}"
-    kind = {".gz": "gzip", ".zst": "zstd"}.get(suffix)
-    path.write_bytes(pa.compress(b"0123456789", kind, asbytes=True) if kind else b"0123456789")
+    compress = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": _zstd}[suffix]
+    path.write_bytes(compress(b"0123456789"))
     spans = [tables.read_span(path, start, end) for start, end in ((0, 3), (5, 8), (8, 20), (12, 14))]
     assert spans == [b"012", b"567", b"89", b""]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import shutil
@@ -272,6 +273,13 @@ def test_a_chunk_that_is_being_sealed_counts_once(run_folder: Path) -> None:
     live = run_folder / "monitors/file/traces/stream/00001.jsonl"
     live.with_name("00001.jsonl.zst").write_bytes(pa.compress(live.read_bytes(), codec="zstd", asbytes=True)[:20])
     live.with_name("00000.jsonl.zst.tmp").write_bytes(b"half")
+    assert rewards_of(read_run(run_folder)) == rewards_of(read_run(LOG))
+
+
+def test_chunks_may_be_compressed_by_anything(run_folder: Path) -> None:
+    live = run_folder / "monitors/file/traces/stream/00001.jsonl"
+    live.with_name("00001.jsonl.gz").write_bytes(gzip.compress(live.read_bytes()))
+    live.unlink()
     assert rewards_of(read_run(run_folder)) == rewards_of(read_run(LOG))
 
 
