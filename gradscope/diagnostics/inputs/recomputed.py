@@ -235,15 +235,19 @@ class Recomputer:
             raise randomness
         if logged is not None or self._logged(step) is None:
             self._require_trainers_tokens(base)
-        if logged is not None and (stored := self._rounded_to(weights)):
-            is_named = _loaded_dtype(self._run) == "float32"
-            evidence = "the trainer had its weights" if is_named else "the logged norms have the digits of those"
-            raise InputError(
-                f"{weights.path.name} is stored in {stored}, and {evidence} in float32: weights that were rounded when "
-                "they were saved limit the comparison.",
-                hint="Replay with the checkpoints as the trainer saved them.",
-                cause="precision",
+        last, stored = self._run.weights[-1], stored_dtype(weights)
+        is_saved = weights.num_updates > 0 or (last.num_updates > 0 and stored_dtype(last) == stored)  # or loaded so
+        is_rounded = is_saved and weights.kind == "full" and stored != "float32" == _trained_dtype(self._run)
+        limits = []
+        if logged is not None and is_rounded:
+            text = (
+                f"{weights.path.name} is stored in {stored}, and by the digits of the norms or the arguments the "
+                "trainer had float32: what was rounded when the weights were saved limits the comparison."
             )
+            if self.closely:
+                hint = "Replay with the checkpoints as the trainer saved them."
+                raise InputError(text, hint=hint, cause="precision")
+            logged, limits = None, [text]
         if logged is not None:
             fitted, trained = self._try_alternatives(base, weights, loss, logged, start)
             prepared = under(base, fitted)
@@ -268,18 +272,10 @@ class Recomputer:
                     trained = rounding
         rounded = self._is_reduced and trained is None and self._unmet(step, gram) is not None
         notes = (*gram.notes, *start.describe(stated), *self._undecided_assumptions(base, stated), *self._altered())
-        notes = (*notes, *evaluated, *[_ROUNDED] * rounded)
+        notes = (*notes, *evaluated, *[_ROUNDED] * rounded, *limits)
         texts = other_texts(base.rollouts, base.policy.tokenizer) if self.closely else ()
         gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
         return gram, question(prepared, gram, progress=self.progress) if question else None
-
-    def _rounded_to(self, weights: WeightsRef) -> FloatName | None:
-        """The dtype that weights in float32 were rounded to when they were saved; None where they were not."""
-        if weights.kind != "full" or _trained_dtype(self._run) != "float32":
-            return None
-        stored, last = stored_dtype(weights), self._run.weights[-1]
-        is_saved = weights.num_updates > 0 or (last.num_updates > 0 and stored_dtype(last) == stored)  # or loaded so
-        return stored if is_saved and stored != "float32" else None
 
     def _norm_alone(self, prepared: PreparedStep) -> StepNorm | None:
         """The norm by one backward pass; None where more is needed."""
@@ -567,8 +563,7 @@ def _has_more_digits(run: Run, stored: FloatName) -> bool:
     in_float32 = any(run.settings.get(name) for name in ("casts_weights", "deepspeed"))
     if stored == "float32" or in_float32 or len(set(tensor_dtypes(run.weights[-1]).values())) > 1:
         return False
-    norms = ((step, of.get("grad_norm", math.nan)) for step, of in run.metrics.items())
-    for step, norm in norms:
+    for step, norm in ((step, of.get("grad_norm", math.nan)) for step, of in run.metrics.items()):
         digits = math.frexp(norm)[0] * 2 ** _BINARY_DIGITS[stored]
         off_by = abs(digits - round(digits)) / digits * norm if math.isfinite(norm) and norm else 0.0
         if off_by > _EXACTLY * norm + run.half_unit(step, "grad_norm"):

@@ -236,19 +236,18 @@ def _other_average(run: Run, measured: inputs.MeasuredStep) -> tuple[str, bool]:
         factors = np.array([new / own if own else 0.0 for new, own in zip(other, weights, strict=True)])
         return math.sqrt(max(float(factors @ matrix @ factors), 0.0))
 
-    named = run.settings.get("per_device_train_batch_size")
+    named, draw = run.settings.get("per_device_train_batch_size"), np.random.default_rng(0)
     sizes = [size for size in range(1, len(masks)) if len(masks) % size == 0 and named in (None, size)]
-    for name, other in of.other_averages(masks, sizes):
-        if abs(norm(other) - logged) <= GRAD_NORM_TOLERANCE * logged:
+    may_be = ""
+    for name, averages in of.other_averages(
+        masks, sizes, [draw.permutation(len(masks)).tolist() for _ in range(_DRAWS)]
+    ):
+        norms = [norm(other) for other in averages]
+        if abs(norms[0] - logged) <= GRAD_NORM_TOLERANCE * logged:
             return name, True
-    draw = np.random.default_rng(0)
-    for size in sizes if of.divides_by_all_tokens else ():
-        orders = (draw.permutation(len(masks)).tolist() for _ in range(_DRAWS))
-        norms = [norm(of.by_micro_batch(masks, size, order)) for order in orders]
         if min(norms) <= logged <= max(norms):
-            gives = f"gives {min(norms):.6g} to {max(norms):.6g} in random orders"
-            return f"a mean over tokens within each micro-batch of {size}, which {gives}", False
-    return "", False
+            may_be = may_be or f"{name}, which gives {min(norms):.6g} to {max(norms):.6g} in random orders"
+    return may_be, False
 
 
 _DRAWS = 200  # random orders of a step's rollouts

@@ -12,17 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from gradscope.gradients.plan.losses import (
-    LOSSES,
-    RLOO,
-    Loss,
-    LossParameters,
-    Mode,
-    SamplerCorrection,
-    completions_alike,
-    summed_tokens,
-    tokens_alike,
-)
+from gradscope.gradients.plan import losses
+from gradscope.gradients.plan.losses import LOSSES, RLOO, Loss, LossParameters, Mode, SamplerCorrection
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import Rollout
 from gradscope.rollouts.run import UNKNOWN_TRL, VERSION_HINT, TrainerSettings, TrlVersion
@@ -290,33 +281,27 @@ class Objective(LossParameters, frozen=True, kw_only=True):
         counts_truncated = self.loss.by_all_tokens and self.trl.is_before(1, 9)
         return sum(map(sum, before_truncation if counts_truncated and before_truncation is not None else masks))
 
-    @property
-    def divides_by_all_tokens(self) -> bool:
-        """Whether it is a mean over all tokens of the update."""
-        return self.loss.average is tokens_alike
-
     def other_averages(
-        self, masks: Sequence[Sequence[bool]], sizes: Sequence[int]
-    ) -> Iterator[tuple[str, list[float]]]:
-        """Averages that trainers are known to have, with the weight of each completion's tokens, [R].
+        self, masks: Sequence[Sequence[bool]], sizes: Sequence[int], orders: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[str, list[list[float]]]]:
+        """Averages that trainers have, with the weight of each completion's tokens, [1][R], and by order, [O][R].
 
-        ``sizes`` are those of micro-batches, which are taken in the order of the completions.
+        ``sizes`` are those of micro-batches, which the loss may be a mean over in unlogged ``orders`` where it is one
+        over all tokens.
         """
         counts = [sum(mask) for mask in masks]
-        for average in (tokens_alike, completions_alike, summed_tokens):
-            yield str(average.__doc__).rstrip(".").replace("A ", "a "), average(counts, self, sum(counts))
+        for average in (losses.tokens_alike, losses.completions_alike, losses.summed_tokens):
+            yield str(average.__doc__).rstrip(".").replace("A ", "a "), [average(counts, self, sum(counts))]
+        unlogged = orders if self.loss.average is losses.tokens_alike else ()
         for size in sizes:
-            yield f"a mean over tokens within each micro-batch of {size}", self.by_micro_batch(masks, size)
+            each = [_by_micro_batch(counts, size, order) for order in (range(len(counts)), *unlogged)]
+            yield f"a mean over tokens within each micro-batch of {size}", each
 
-    def by_micro_batch(
-        self, masks: Sequence[Sequence[bool]], size: int, order: Sequence[int] | None = None
-    ) -> list[float]:
-        """The weights of a mean over tokens within micro-batches, then over these, [R]; ``order`` is of rollouts."""
-        order = range(len(masks)) if order is None else order
-        weights = [0.0] * len(masks)
-        for start in range(0, len(masks), size):
-            rows = order[start : start + size]
-            num_tokens = max(sum(sum(masks[row]) for row in rows), 1)
-            for row in rows:
-                weights[row] = len(rows) / (len(masks) * num_tokens)
-        return weights
+
+def _by_micro_batch(counts: Sequence[int], size: int, order: Sequence[int]) -> list[float]:
+    """The weights of a mean over tokens within micro-batches, then over these, [R], from the tokens that count, [R]."""
+    weights = [0.0] * len(counts)
+    for rows in (order[start : start + size] for start in range(0, len(counts), size)):
+        for row in rows:
+            weights[row] = size / (len(counts) * max(sum(counts[other] for other in rows), 1))
+    return weights

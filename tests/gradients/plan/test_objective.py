@@ -167,13 +167,12 @@ def test_rloo_has_its_kl_term_in_the_rewards_and_corrects_no_sampler() -> None:
 
 def test_averages_within_micro_batches_by_hand() -> None:
     masks = [[True] * number for number in (1, 3, 2, 0)]
-    assert Objective().by_micro_batch(masks, 2) == [1 / 8, 1 / 8, 1 / 4, 1 / 4]
-    assert Objective().by_micro_batch(masks, 2, [3, 0, 1, 2]) == [1 / 2, 1 / 10, 1 / 10, 1 / 2]
-    averages = dict(Objective().other_averages(masks, [4]))
-    assert (
-        averages["a mean over tokens within each micro-batch of 4"] == averages["a mean over all tokens of the update"]
-    )
-    assert averages["a mean over tokens, then over completions"] == [1 / 4, 1 / 12, 1 / 8, 1 / 4]
+    averages = dict(Objective().other_averages(masks, [2, 4], [[3, 0, 1, 2]]))
+    in_order, in_another = averages["a mean over tokens within each micro-batch of 2"]
+    assert (in_order, in_another) == ([1 / 8, 1 / 8, 1 / 4, 1 / 4], [1 / 2, 1 / 10, 1 / 10, 1 / 2])
+    all_alike = averages["a mean over all tokens of the update"]
+    assert averages["a mean over tokens within each micro-batch of 4"][:1] == all_alike == [[1 / 6] * 4]
+    assert averages["a mean over tokens, then over completions"] == [[1 / 4, 1 / 12, 1 / 8, 1 / 4]]
 
 
 @pytest.mark.parametrize(

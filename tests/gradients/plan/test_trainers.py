@@ -212,18 +212,20 @@ def test_rollouts_without_a_token_leave_the_mean_of_their_micro_batch_before_ver
         assert (against and against.cause) == reason
 
 
-def test_rollouts_without_a_token_are_left_out_of_one_micro_batch() -> None:
-    whole = {"trainer.n_gpus_per_node": 1, "actor__ppo_micro_batch_size_per_gpu": 8}
-    masks = [[True] * number for number in (2, 0, 1)]
-    for mode, version, weights in (
+@pytest.mark.parametrize(
+    ("mode", "version", "weights"),
+    [
         ("seq-mean-token-mean", "0.7.1", [1 / 4, 0.0, 1 / 2]),
         ("seq-mean-token-sum", "0.6.1", [1 / 2, 0.0, 1 / 2]),
         ("seq-mean-token-sum", "0.8.0", [1 / 3, 1 / 3, 1 / 3]),
-    ):
-        made = objective("verl", actor__loss_agg_mode=mode, verl_version=version, **whole)
-        assert (made.token_weights(masks), made.cannot_with_empty) == (weights, None)
-    older = objective("verl", actor__loss_agg_mode="seq-mean-token-mean", verl_version="0.5.0", **whole)
-    assert older.cannot_with_empty is not None
+    ],
+)
+def test_rollouts_without_a_token_are_left_out_of_one_micro_batch(mode: str, version: str, weights: list) -> None:
+    whole = {"trainer.n_gpus_per_node": 1, "actor__ppo_micro_batch_size_per_gpu": 8, "actor__loss_agg_mode": mode}
+    made = objective("verl", verl_version=version, **whole)
+    masks = [[True] * number for number in (2, 0, 1)]
+    assert (made.token_weights(masks), made.cannot_with_empty) == (weights, None)
+    assert objective("verl", verl_version="0.5.0", **whole).cannot_with_empty is not None
 
 
 def test_the_trainer_of_0_9_keeps_its_loss_where_the_sampler_is_bypassed() -> None:
