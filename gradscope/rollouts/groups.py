@@ -359,18 +359,21 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
             names = tuple(compress(self.names, is_selected.tolist()))
         else:
             names = self.names.take(to_indices(np.flatnonzero(is_selected)))
-        columns = ((name, getattr(self, name)) for name in ("reward", *_OPTIONAL))
-        chosen: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns}
         return replace(
-            self,
+            self.with_rows(rows),
             step=self.step[is_selected],
             names=names,
             prompt=self.prompt[is_selected],
             size=self.size[is_selected],
-            rewards={name: values[rows] for name, values in self.rewards.items()},
             first_row=None if self.first_row is None else self.first_row[is_selected],
-            **chosen,
         )
+
+    def with_rows(self, is_selected: NDArray[np.bool_]) -> RewardTable:
+        """The same groups with the selected rollouts alone, of a mask [N]."""
+        columns = ((name, getattr(self, name)) for name in ("reward", *_OPTIONAL))
+        chosen: dict[str, Any] = {name: None if values is None else values[is_selected] for name, values in columns}
+        rewards = {name: values[is_selected] for name, values in self.rewards.items()}
+        return replace(self, size=self.sums(is_selected), rewards=rewards, **chosen)
 
 
 def slices_of_steps(ordered: Counts, size: int) -> Iterator[slice]:

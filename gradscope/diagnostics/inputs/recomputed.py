@@ -22,7 +22,7 @@ from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
-from gradscope.gradients.model.checkpoint import FloatName, stored_dtype
+from gradscope.gradients.model.checkpoint import FloatName, stored_dtype, tensor_dtypes
 from gradscope.gradients.model.policy import MeasuredPolicy, TrainedDtypes, load_measured_policy
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import (
@@ -198,7 +198,7 @@ class Recomputer:
         Raises:
             InputError: The step cannot be recomputed, or its prompts are padded and the model does not see that.
         """
-        self._pads_left = pads_left
+        self._run, self._pads_left = _with_head(self._run), pads_left
         with ExitStack() as altered:
             output = altered if self._by_trls_output else None
             prepared = prepared_of(self._run, step, weights, loss, self._options, altered=output, pads_left=pads_left)
@@ -235,10 +235,19 @@ class Recomputer:
             raise randomness
         if logged is not None or self._logged(step) is None:
             self._require_trainers_tokens(base)
-        is_saved = logged is not None and weights.kind == "full" and weights.num_updates > 0
-        if is_saved and (stored := stored_dtype(weights)) != "float32" == _trained_dtype(self._run):
-            text = f"{weights.path.name} is stored in {stored}, and the trainer had its weights in float32."
-            raise InputError(text, hint="Replay with the checkpoints as the trainer saved them.", cause="precision")
+        last, stored = self._run.weights[-1], stored_dtype(weights)
+        is_saved = weights.num_updates > 0 or (last.num_updates > 0 and stored_dtype(last) == stored)  # or loaded so
+        is_rounded = is_saved and weights.kind == "full" and stored != "float32" == _trained_dtype(self._run)
+        limits = []
+        if logged is not None and is_rounded:
+            text = (
+                f"{weights.path.name} is stored in {stored}, and by the digits of the norms or the arguments the "
+                "trainer had float32: what was rounded when the weights were saved limits the comparison."
+            )
+            if self.closely:
+                hint = "Replay with the checkpoints as the trainer saved them."
+                raise InputError(text, hint=hint, cause="precision")
+            logged, limits = None, [text]
         if logged is not None:
             fitted, trained = self._try_alternatives(base, weights, loss, logged, start)
             prepared = under(base, fitted)
@@ -263,7 +272,7 @@ class Recomputer:
                     trained = rounding
         rounded = self._is_reduced and trained is None and self._unmet(step, gram) is not None
         notes = (*gram.notes, *start.describe(stated), *self._undecided_assumptions(base, stated), *self._altered())
-        notes = (*notes, *evaluated, *[_ROUNDED] * rounded)
+        notes = (*notes, *evaluated, *[_ROUNDED] * rounded, *limits)
         texts = other_texts(base.rollouts, base.policy.tokenizer) if self.closely else ()
         gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
         return gram, question(prepared, gram, progress=self.progress) if question else None
@@ -519,10 +528,44 @@ def policy_of(
 
 def _trained_dtype(run: Run) -> FloatName:
     """The dtype that the trainer had its weights in: that of unrounded checkpoints; of an adapter's base as loaded."""
-    weights, init_kwargs = run.weights[-1], run.settings.get("model_init_kwargs")
-    if isinstance(init_kwargs, Mapping):
-        named = str(init_kwargs.get("dtype", init_kwargs.get("torch_dtype"))).removeprefix("torch.")
-        loaded = next((name for name in get_args(FloatName) if name == named), None)
-        is_converted = weights.kind == "full" and (loaded != "float32" or run.settings.get("deepspeed"))
-        return stored_dtype(weights) if is_converted else loaded or stored_dtype(weights)
-    return stored_dtype(weights)
+    weights, loaded, stored = run.weights[-1], _loaded_dtype(run), stored_dtype(run.weights[-1])
+    if weights.kind == "full" and loaded is None and _has_more_digits(run, stored):
+        return "float32"
+    is_converted = weights.kind == "full" and (loaded != "float32" or run.settings.get("deepspeed"))
+    return stored if is_converted or loaded is None else loaded
+
+
+def _with_head(run: Run) -> Run:
+    """A run whose arguments say whether the output layer was in float32, as checkpoints have it alone in float32."""
+    weights, name = run.weights[-1], "cast_lm_head_to_fp32"
+    if run.settings.get(name) is not None or weights.kind != "full":
+        return run
+    dtypes = tensor_dtypes(weights)
+    in_float32 = {tensor.split(".")[-2] for tensor, dtype in dtypes.items() if dtype == "F32"}
+    is_alone = bool(in_float32) and in_float32 <= {"lm_head", "embed_tokens"} and {*dtypes.values()} != {"F32"}
+    return replace(run, settings=replace(run.settings, values={**run.settings.values, name: is_alone}))
+
+
+def _loaded_dtype(run: Run) -> FloatName | None:
+    """The dtype that the arguments ask for."""
+    init_kwargs = run.settings.get("model_init_kwargs")
+    if not isinstance(init_kwargs, Mapping):
+        return None
+    named = str(init_kwargs.get("dtype", init_kwargs.get("torch_dtype"))).removeprefix("torch.")
+    return next((name for name in get_args(FloatName) if name == named), None)
+
+
+_BINARY_DIGITS = {"bfloat16": 8, "float16": 11}
+
+
+def _has_more_digits(run: Run, stored: FloatName) -> bool:
+    """Whether logged norms have digits that those of gradients in a checkpoint's dtype, of that dtype, have not."""
+    in_float32 = any(run.settings.get(name) for name in ("casts_weights", "deepspeed"))
+    if stored == "float32" or in_float32 or len(set(tensor_dtypes(run.weights[-1]).values())) > 1:
+        return False
+    for step, norm in ((step, of.get("grad_norm", math.nan)) for step, of in run.metrics.items()):
+        digits = math.frexp(norm)[0] * 2 ** _BINARY_DIGITS[stored]
+        off_by = abs(digits - round(digits)) / digits * norm if math.isfinite(norm) and norm else 0.0
+        if off_by > _EXACTLY * norm + run.half_unit(step, "grad_norm"):
+            return True
+    return False

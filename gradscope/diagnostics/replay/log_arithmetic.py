@@ -26,6 +26,7 @@ from gradscope.say import non_finite_word
 
 Array = NDArray[np.float64]
 
+_KL_IN_REWARDS = "the rewards that advantages are made of hold a KL penalty"
 _CLOSE = 1e-8  # a spread up to which TRL takes it for zero: PyTorch's isclose
 
 
@@ -63,6 +64,8 @@ def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Ste
     sizes = [group.size for group in groups]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # groups of which nothing is known
+        if settings.are_of_rloo:
+            return _left_one_out(rewards, sizes, settings)
         if aggregation == "normalize_then_sum":
             return _normalized_first(groups, rewards, settings)
         return _summed_first(rewards, sizes, scale)
@@ -84,6 +87,19 @@ def _summed_first(rewards: Array, sizes: Sequence[int], scale: str) -> StepBatch
     name = {"group": "grpo of its group", "none": "dr_grpo of its group", "batch": "the batch-scaled form of its group"}
     dead = float(np.mean(np.abs(spreads) <= _CLOSE))
     return StepBatch(float(mean(rewards)), np.nan_to_num(advantages), dead, name[scale])
+
+
+def _left_one_out(rewards: Array, sizes: Sequence[int], settings: TrainerSettings) -> StepBatch:
+    """RLOOTrainer's: a rollout's reward less the mean of the others of its group."""
+    unknown = Reason("loss_not_on_disk", _KL_IN_REWARDS) if settings.get("beta", 0.05) else None
+    limits = settings.get("reward_clip_range", (None, None))
+    groups = np.split(np.clip(rewards, *limits), np.cumsum(sizes)[:-1])
+    baselines = [(np.nansum(group) - group) / (np.sum(~np.isnan(group)) - 1) for group in groups]
+    advantages = np.concatenate(groups) - np.concatenate(baselines)
+    if settings.get("normalize_advantages", False):
+        advantages = (advantages - np.nanmean(advantages)) / (np.nanstd(advantages, ddof=1) + TRL_EPSILON)
+    name = "the leave-one-out form of its group"
+    return StepBatch(float(np.nanmean(rewards)), np.nan_to_num(advantages), math.nan, name, unknown)
 
 
 def _normalized_first(groups: Sequence[RolloutGroup], rewards: Array, settings: TrainerSettings) -> StepBatch | Reason:
@@ -133,7 +149,7 @@ def _verl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
     estimator = str(named or "gae")
     scaled = bool(settings.at("algorithm.norm_adv_by_std_in_grpo", True))
     if settings.at("algorithm.use_kl_in_reward", False):
-        return estimator, Reason("loss_not_on_disk", "the rewards that advantages are made of hold a KL penalty")
+        return estimator, Reason("loss_not_on_disk", _KL_IN_REWARDS)
     if named is None:
         text = "the arguments do not name algorithm.adv_estimator, and verl's default, gae, has no rule here"
         return estimator, Reason("settings_unknown", text, hint="Give algorithm.adv_estimator with --run-config.")
@@ -375,7 +391,7 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
     if (as_logged := _as_rounded(rollouts, logged, largest, size)) is not None:
         return as_logged
     off = f"{largest:.2g}"
-    is_named = not {"scale_rewards", "advantage", "trainer"}.isdisjoint(run.settings.values)
+    is_named = not {"scale_rewards", "reward_clip_range", "advantage", "trainer"}.isdisjoint(run.settings.values)
     if run.settings.origin is not None and not (run.trained_by_trl or is_named):
         return _of_a_script(run, measured.groups, batch, logged, largest)
     if run.settings.origin is None:

@@ -188,9 +188,11 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
         text = f"the loss settings are not in the folder, and with {_defaults(run)}{contradiction} {off}"
         hint = "" if run.trained_by_trl or run.settings.get("trainer") else _LOSS_OF_SCRIPT
         return Reason("settings_unknown", text, hint=hint)
-    if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
+    if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO" and not run.settings.are_of_rloo:
         text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
-        return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")
+        return Reason(
+            "loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer and RLOOTrainer alone are known."
+        )
     if run.source.format == "generic" and (unclear := _of_other_steps(run, measured.step)) is not None:
         return Reason(unclear.cause, f"{off}; {unclear}", hint=unclear.hint)
     if other := _other_reference(run, step_norm):
@@ -209,8 +211,46 @@ def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str)
     if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
         return Reason("prompt_unknown", f"{off}; {why}")
-    other_norm = "a norm logged after clipping or as a mean of several updates"
-    return Reason("differs", f"{off}: other weights, ids, masks, loss or advantages, or {other_norm}")
+    average, is_met = _other_average(run, measured)
+    if is_met:
+        hint = "Give the loss that was used with --run-config, or average over the tokens of the update."
+        return Reason("differs", f"{off}; with {average}, the logged norm is met", hint=hint)
+    causes = "other weights, ids, masks, loss or advantages", average, "a norm logged after clipping or as a mean of "
+    return Reason("differs", f"{off}: {', or '.join(filter(None, causes))}several updates")
+
+
+def _other_average(run: Run, measured: inputs.MeasuredStep) -> tuple[str, bool]:
+    """An average over tokens and rollouts that may give the logged norm, and whether it does; "" where none may."""
+    matrix = measured.gram.logged_gram if measured.gram else None
+    if measured.gram is None or matrix is None or measured.loss is None or measured.loss.objective.entropy_coef:
+        return "", False
+    logged, of = run.metrics[measured.step][_NAME], measured.loss.objective
+    rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
+    lengths = map(len, measured.gram.logprobs)
+    masks = [
+        of.counted(rollout, rollout.counted(length).tolist()) for rollout, length in zip(rollouts, lengths, strict=True)
+    ]
+    weights = of.token_weights(masks)
+
+    def norm(other: Sequence[float]) -> float:
+        factors = np.array([new / own if own else 0.0 for new, own in zip(other, weights, strict=True)])
+        return math.sqrt(max(float(factors @ matrix @ factors), 0.0))
+
+    named, draw = run.settings.get("per_device_train_batch_size"), np.random.default_rng(0)
+    sizes = [size for size in range(1, len(masks)) if len(masks) % size == 0 and named in (None, size)]
+    may_be = ""
+    for name, averages in of.other_averages(
+        masks, sizes, [draw.permutation(len(masks)).tolist() for _ in range(_DRAWS)]
+    ):
+        norms = [norm(other) for other in averages]
+        if abs(norms[0] - logged) <= GRAD_NORM_TOLERANCE * logged:
+            return name, True
+        if min(norms) <= logged <= max(norms):
+            may_be = may_be or f"{name}, which gives {min(norms):.6g} to {max(norms):.6g} in random orders"
+    return may_be, False
+
+
+_DRAWS = 200  # random orders of a step's rollouts
 
 
 def _defaults(run: Run) -> str:

@@ -286,13 +286,23 @@ def stored_dtype(weights: WeightsRef) -> FloatName:
     Raises:
         InputError: A file of its tensors cannot be read.
     """
+    dtypes = tensor_dtypes(weights).values()
+    return "bfloat16" if "BF16" in dtypes else "float16" if "F16" in dtypes else "float32"
+
+
+def tensor_dtypes(weights: WeightsRef) -> dict[str, str]:
+    """The dtypes of a model's tensors, or of those of an adapter's base, by name and as safetensors call them.
+
+    Raises:
+        InputError: A file of its tensors cannot be read.
+    """
     folder = Path(weights.base or "") if weights.kind == "adapter" else weights.path
-    dtypes = set()
+    dtypes: dict[str, str] = {}
     bring_weights(folder)
     for file in sorted(folder.glob("*.safetensors")):
         with checked.open_safetensors(file) as tensors:
-            dtypes |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
-    return "bfloat16" if "BF16" in dtypes else "float16" if "F16" in dtypes else "float32"
+            dtypes |= {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+    return dtypes
 
 
 def require_finite(model: nn.Module, source: str) -> None:

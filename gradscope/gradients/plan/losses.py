@@ -84,6 +84,12 @@ def clipped(terms: Terms) -> torch.Tensor:
     return -torch.min(worth, terms.ratio.clamp(terms.low, terms.high) * terms.advantages)
 
 
+def _clipped_product(terms: Terms) -> torch.Tensor:
+    """RLOO: PPO's surrogate of the completion, whose ratio is the product of its tokens', in each of its tokens."""
+    ratio = (terms.log_ratio * terms.counted).sum().exp()
+    return -torch.min(ratio * terms.advantages, ratio.clamp(terms.low, terms.high) * terms.advantages)
+
+
 def truncated_ratio(terms: Terms) -> torch.Tensor:
     """CISPO: log pi weighed by the ratio, held below a bound and out of the derivative."""
     return -terms.ratio.clamp(max=terms.of.epsilon_high).detach() * terms.advantages * terms.logprobs
@@ -202,10 +208,15 @@ def by_factor(counts: Sequence[int], of: LossParameters, divisor: int) -> list[f
     return [1.0 / (len(counts) * of.loss_scale_factor)] * len(counts)
 
 
-def counted_completions_alike(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
-    """A mean over tokens, then over the completions that have any in the loss."""
-    num_counted = sum(count > 0 for count in counts)
-    return [1.0 / (max(num_counted, 1) * max(count, 1)) for count in counts]
+def without_empty(average: Average) -> Average:
+    """The same over the completions that have a token in the loss."""
+
+    def of_counted(counts: Sequence[int], of: LossParameters, divisor: int) -> list[float]:
+        weights = iter(average([count for count in counts if count], of, divisor))
+        return [next(weights) if count else 0.0 for count in counts]
+
+    of_counted.__name__ = f"{average.__name__}_of_counted"
+    return of_counted
 
 
 LOSSES: Mapping[str, Loss] = {
@@ -219,6 +230,7 @@ LOSSES: Mapping[str, Loss] = {
     "vespo": Loss(term=_gamma_weighted, average=tokens_alike, by_all_tokens=True, corrects_itself=True),
 }
 """TRL's ``loss_type`` -> the loss."""
+RLOO = Loss(term=_clipped_product, average=completions_alike)  # of TRL's RLOOTrainer, since 0.22
 
 
 Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]

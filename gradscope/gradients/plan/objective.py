@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from gradscope.gradients.plan.losses import LOSSES, Loss, LossParameters, Mode, SamplerCorrection
+from gradscope.gradients.plan import losses
+from gradscope.gradients.plan.losses import LOSSES, RLOO, Loss, LossParameters, Mode, SamplerCorrection
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import Rollout
 from gradscope.rollouts.run import UNKNOWN_TRL, VERSION_HINT, TrainerSettings, TrlVersion
@@ -46,7 +47,7 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     level, mode = get("importance_sampling_level", "token"), get("vllm_importance_sampling_mode", "sequence_mask")
     yield from no_rule(
         (loss_type not in LOSSES, f"loss_type {loss_type!r} has no rule here"),
-        (settings.are_of_rloo, "the arguments are those of RLOOTrainer, whose loss has no rule here"),
+        ("rloo_k" in settings.values, "the arguments are those of RLOOTrainer before TRL 0.22, whose loss has no rule"),
         (level not in ("token", "sequence"), f"importance_sampling_level {level!r} has no rule here"),
     )
     yield from _of_batches(settings)
@@ -164,21 +165,22 @@ class Objective(LossParameters, frozen=True, kw_only=True):
     @classmethod
     def from_settings(cls, settings: TrainerSettings) -> Objective:
         """The objective of a trainer's arguments; ``cannot`` says why where it has no exact token weights."""
-        loss_type = str(settings.get("loss_type", "dapo"))
+        loss_type, are_of_rloo = str(settings.get("loss_type", "dapo")), settings.are_of_rloo
         epsilon = float(settings.get("epsilon", 0.2))
-        beta = float(settings.get("beta", 0.0))
-        assumed = [name for name in _SHAPING if name not in settings.values]
+        beta = 0.0 if are_of_rloo else float(settings.get("beta", 0.0))  # RLOO has its KL term in the rewards
+        assumed = [name for name in _SHAPING[2 * are_of_rloo :] if name not in settings.values]
         if beta and "use_bias_correction_kl" not in settings.values:
             assumed.append("use_bias_correction_kl")
         max_length = settings.get("max_completion_length")
         cannot = reason_against(settings)
-        correction = None if cannot else SamplerCorrection.from_values(settings.values)
+        correction = None if cannot or are_of_rloo else SamplerCorrection.from_values(settings.values)
         threshold = settings.get("off_policy_mask_threshold")
         # TRL skips the ratio exactly when every update starts with fresh rollouts
         accumulation, per_generation = _steps(settings)
         return cls(
             **{name: settings.get(name) for name in _PARAMETERS if settings.get(name) is not None},
-            loss_type=loss_type if loss_type in LOSSES else "dapo",
+            loss_type="rloo" if are_of_rloo else loss_type if loss_type in LOSSES else "dapo",
+            declared=RLOO if are_of_rloo else None,
             beta=beta,
             temperature=float(settings.get("temperature", 1.0)),
             use_bias_correction_kl=bool(settings.get("use_bias_correction_kl", True)),
@@ -278,3 +280,28 @@ class Objective(LossParameters, frozen=True, kw_only=True):
         """The tokens that a loss over all tokens divides by; the arguments are those of :meth:`token_weights`."""
         counts_truncated = self.loss.by_all_tokens and self.trl.is_before(1, 9)
         return sum(map(sum, before_truncation if counts_truncated and before_truncation is not None else masks))
+
+    def other_averages(
+        self, masks: Sequence[Sequence[bool]], sizes: Sequence[int], orders: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[str, list[list[float]]]]:
+        """Averages that trainers have, with the weight of each completion's tokens, [1][R], and by order, [O][R].
+
+        ``sizes`` are those of micro-batches, which the loss may be a mean over in unlogged ``orders`` where it is one
+        over all tokens.
+        """
+        counts = [sum(mask) for mask in masks]
+        for average in (losses.tokens_alike, losses.completions_alike, losses.summed_tokens):
+            yield str(average.__doc__).rstrip(".").replace("A ", "a "), [average(counts, self, sum(counts))]
+        unlogged = orders if self.loss.average is losses.tokens_alike else ()
+        for size in sizes:
+            each = [_by_micro_batch(counts, size, order) for order in (range(len(counts)), *unlogged)]
+            yield f"a mean over tokens within each micro-batch of {size}", each
+
+
+def _by_micro_batch(counts: Sequence[int], size: int, order: Sequence[int]) -> list[float]:
+    """The weights of a mean over tokens within micro-batches, then over these, [R], from the tokens that count, [R]."""
+    weights = [0.0] * len(counts)
+    for rows in (order[start : start + size] for start in range(0, len(counts), size)):
+        for row in rows:
+            weights[row] = size / (len(counts) * max(sum(counts[other] for other in rows), 1))
+    return weights

@@ -96,6 +96,9 @@ def _verl_objective(settings: TrainerSettings) -> Objective:
     correction = None if cannot else _verl_correction(settings)
     bypassed = _is_bypassed(settings)
     average = _AGGREGATIONS.get(mode, losses.tokens_alike)
+    average = (
+        losses.without_empty(average) if _leaves_out_empty(settings) and _is_one_micro_batch(settings) else average
+    )
     return Objective(
         loss_type=f"verl's {term}, {mode}",
         declared=losses.Loss(term=_VERL_TERMS.get(term, losses.dual_clipped), average=average, entropy_alike=True),
@@ -161,10 +164,7 @@ def _verl_micro_batches(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("loss_unknown", "what seq-mean-token-sum-norm divides by changed before verl 0.8")
     if mode in ("seq-mean-token-sum", _BY_SEQUENCE) or by_mini_batch:
         return
-    devices = int(settings.at("trainer.n_gpus_per_node", 8)) * int(settings.at("trainer.nnodes", 1))
-    size, dynamic = (settings.at(f"{_ACTOR}.{name}") for name in ("ppo_micro_batch_size_per_gpu", "use_dynamic_bsz"))
-    rows = _verl_rows(settings)
-    if devices == 1 and not dynamic and rows is not None and size is not None and int(size) >= rows:
+    if _is_one_micro_batch(settings):
         return
     if by_mini_batch is None:
         text = f"whether {mode} counts over the mini-batch or over each micro-batch depends on verl's version"
@@ -175,10 +175,26 @@ def _verl_micro_batches(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("micro_batches_unknown", text, hint=hint)
 
 
+def _is_one_micro_batch(settings: TrainerSettings) -> bool:
+    """Whether an update is known to be one forward and backward pass."""
+    devices = int(settings.at("trainer.n_gpus_per_node", 8)) * int(settings.at("trainer.nnodes", 1))
+    size, dynamic = (settings.at(f"{_ACTOR}.{name}") for name in ("ppo_micro_batch_size_per_gpu", "use_dynamic_bsz"))
+    rows = _verl_rows(settings)
+    return devices == 1 and not dynamic and rows is not None and size is not None and int(size) >= rows
+
+
+def _leaves_out_empty(settings: TrainerSettings) -> bool:
+    """Whether means over sequences leave out those without a token, as the workers of 0.6 and 0.7 do."""
+    is_recent = (_release(settings, "verl_version") or (0, 6)) >= (0, 6)  # those of 0.5 divide by zero tokens
+    return is_recent and _counts_by_mini_batch(settings) is False
+
+
 def _without_empty(settings: TrainerSettings) -> Reason | None:
     """Means over sequences leave out those without a token, of each micro-batch (0.6, 0.7) or of none (since 0.8)."""
     by_mini_batch = _counts_by_mini_batch(settings)
     if _verl_mode(settings) not in ("seq-mean-token-sum", _BY_SEQUENCE) or by_mini_batch:
+        return None
+    if _leaves_out_empty(settings) and _is_one_micro_batch(settings):
         return None
     text = f"{_verl_mode(settings)} leaves rollouts without a token in the loss out of the mean of their micro-batch"
     hint = _VERL_VERSION if by_mini_batch is None else "Use verl 0.8 or newer in the next run."
@@ -381,7 +397,9 @@ def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
     in_reward = bool(of_loss("use_kl_in_reward", False))
     return Objective(
         loss_type=f"NeMo-RL's {name}, {'token' if by_token else 'sequence'} level",
-        declared=losses.Loss(term=term, average=losses.tokens_alike if by_token else losses.counted_completions_alike),
+        declared=losses.Loss(
+            term=term, average=losses.tokens_alike if by_token else losses.without_empty(losses.completions_alike)
+        ),
         importance_sampling_level="sequence" if by_sequence else "token",
         beta=0.0 if in_reward else float(of_loss("reference_policy_kl_penalty", 0.01)),
         kl_type=_NEMO_KL.get(str(of_loss("reference_policy_kl_type", "k3")), "k3 bounded"),

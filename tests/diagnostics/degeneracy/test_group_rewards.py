@@ -19,7 +19,7 @@ from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTabl
 from gradscope.render.registry import render_table
 from gradscope.results.degeneracy import DegeneracyCourse, StepDegeneracy
 from gradscope.results.source import Quarantine, QuarantineReason
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.made_up_runs import group_of, run_of, two_steps
 from tests.render.printing import printed
 
@@ -54,6 +54,20 @@ def test_groups_that_cannot_be_judged_are_left_out_and_counted() -> None:
     run = replace(run, source=replace(run.source, quarantined=Quarantine(num_rows=1, reasons=(reason,))))
     with pytest.raises(InputError, match=r"1 lack a reward\. 1 row set aside: no number\."):
         degeneracy_of_run(run)
+
+
+@pytest.mark.parametrize(("version", "num_groups", "share"), [("1.16.0", 4, 0.5), ("1.5.0", 2, 0.5), (None, 2, 0.5)])
+def test_trl_judges_a_group_by_its_scored_rollouts(version: str | None, num_groups: int, share: float) -> None:
+    """TRL's ``nanstd`` of four groups; of one that has a single reward it is NaN, and not taken for zero."""
+    groups = [[1, 1, 1], [0, 1, 1], [1, None, 1], [0, None, 1], [1, None, None]]
+    run = run_of(*(group_of(rewards, step=1, prompt=str(at)) for at, rewards in enumerate(groups)))
+    run = replace(
+        run, source=replace(run.source, format="trl"), settings=TrainerSettings(values={"trl_version": version})
+    )
+    report = degeneracy_of_run(run)
+    assert (report.num_groups, report.frac_reward_zero_std.value) == (num_groups, share)
+    assert group_rewards(run).num_incomplete == 5 - num_groups
+    assert np.isfinite(group_rewards(run).values).all()
 
 
 def test_levels_are_the_different_rewards_of_a_log_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:

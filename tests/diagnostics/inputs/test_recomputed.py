@@ -15,6 +15,7 @@ from gradscope.diagnostics.inputs.recomputed import (
     _other_tokens,
     _remember_longest,
     _trained_dtype,
+    _with_head,
     other_texts,
 )
 from gradscope.diagnostics.inputs.recomputed import policy_of as policy_of_run
@@ -388,11 +389,38 @@ def test_checkpoints_that_were_rounded_after_they_were_trained(
     weights = replace(saved(tmp_path, change=lambda model: model.bfloat16()), num_updates=num_updates)
     run = weights_run((weights,), 1.01 * norm_of(), model_init_kwargs={"dtype": "float32"}, deepspeed=deepspeed)
     if num_updates and deepspeed is None:
-        with pytest.raises(InputError, match="is stored in bfloat16, and the trainer had its weights in float32") as no:
-            recompute(run)
+        with pytest.raises(InputError, match="is stored in bfloat16, and by the digits") as no:
+            recompute(run, closely=True)
         assert no.value.cause == "precision"
     else:
         assert batch_norm(recompute(run).logged_gram) == pytest.approx(norm_of(), rel=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_norms_have_no_more_digits_than_gradients_of_the_weights(dtype: torch.dtype, tmp_path: Path) -> None:
+    """A norm of bfloat16's or float16's gradients is such a number, unless weights were rounded as they were saved."""
+    weights = replace(saved(tmp_path, change=lambda model: model.to(dtype)), num_updates=1)
+    rounded = float(torch.tensor(1.01 * norm_of()).to(dtype))
+    assert recompute(weights_run((weights,), rounded)).dtype in ("float32", "bfloat16", "float16")
+    for on_disk in ((weights,), (replace(weights, num_updates=0), weights)):  # the first weights were rounded, too
+        run = weights_run(on_disk, 1.01 * norm_of())
+        with pytest.raises(InputError, match="by the digits of the norms or the arguments") as caught:
+            recompute(run, closely=True)
+        assert caught.value.cause == "precision"
+        assert "what was rounded when the weights were saved limits" in recompute(run).notes[-1]
+    for settings in ({"casts_weights": True}, {"deepspeed": "zero3.json"}):
+        recompute(weights_run((weights,), 1.01 * norm_of(), **settings))
+
+
+def test_an_output_layer_that_alone_is_stored_in_float32_was_so_in_training(tmp_path: Path) -> None:
+    weights = saved(tmp_path / "mixed", change=lambda model: model.bfloat16().lm_head.float())
+    run = weights_run((weights,), 1.0)
+    assert _with_head(run).settings.get("cast_lm_head_to_fp32") is True
+    named = replace(run, settings=replace(run.settings, values={"cast_lm_head_to_fp32": False}))
+    assert _with_head(named) is named
+    for change in (None, lambda model: model.bfloat16()):
+        other = replace(run, weights=(saved(tmp_path / "alike", change=change),))
+        assert _with_head(other).settings.get("cast_lm_head_to_fp32") is False
 
 
 @pytest.mark.slow

@@ -93,6 +93,23 @@ def test_the_numbers_are_trls(aggregation, scale, gaps, seed):
     assert numbers.reward == pytest.approx(float(rewards.mean()))
 
 
+@pytest.mark.parametrize("normalized", [False, True])
+def test_the_advantages_of_rloo_are_trls(normalized: bool) -> None:
+    groups, table = random_groups(1, gaps=True)
+    values = {"reward_clip_range": [0.5, 2.0], "normalize_advantages": normalized, "beta": 0.0, "trl_version": "1.16.0"}
+    numbers = _trl_batch(groups, TrainerSettings(values=values))
+    raw = (table * torch.tensor(WEIGHTS, dtype=torch.float64)).nansum(dim=1)
+    raw[table.isnan().all(dim=1)] = torch.nan
+    grouped = raw.clamp(0.5, 2.0).view(-1, G)
+    others = (~grouped.isnan()).sum(1, keepdim=True) - 1
+    advantages = (grouped - (grouped.nansum(1, keepdim=True) - grouped) / others).flatten()
+    if normalized:
+        advantages = (advantages - advantages.nanmean()) / (nanstd(advantages) + 1e-4)
+    np.testing.assert_allclose(numbers.advantages, torch.nan_to_num(advantages, nan=0.0), rtol=1e-9, atol=1e-9)
+    assert numbers.reward == pytest.approx(float(raw.nanmean()))
+    assert _trl_batch(groups, TrainerSettings(values={**values, "beta": 0.1})).unknown.cause == "loss_not_on_disk"
+
+
 def test_trl_needs_weights_of_its_functions_and_scored_rollouts_by_version():
     group = group_of([1.0, None], step=1)
     numbers = _trl_batch([group], TrainerSettings(values={"scale_rewards": "none", "trl_version": "1.5.0"}))

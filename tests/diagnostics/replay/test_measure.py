@@ -53,7 +53,7 @@ def step_of(
         trained=trained,
         **options,
     )
-    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=(), loss=loss)
+    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=(), loss=loss, gram=None)
 
 
 IN_FLOAT32 = TrainedNorms(dtype="float32", norms=(2.0, 2.00002, 1.99998, 2.00001, 1.99999, 2.0), resolution=1e-7)
@@ -103,6 +103,43 @@ def test_a_norm_is_met_within_its_precision_or_the_likeliest_cause_is_named(
     quantity, _, _ = judged(logged, norm, **options)
     assert (quantity.verdict, quantity.reason) == (verdict, reason)
     assert words in f"{quantity.cause} {quantity.advice}"
+
+
+@pytest.mark.parametrize(
+    ("logged", "loss_type", "words"),
+    [
+        (
+            (1 + 1 / 9 + 1 / 25 + 1 / 49) ** 0.5 / 4,
+            "dapo",
+            "with a mean over tokens, then over completions, the logged",
+        ),
+        (0.5, "dapo", "with a sum over tokens, then a mean over completions, the logged norm is met"),
+        (
+            (2 / 64 + 2 / 576) ** 0.5,
+            "dapo",
+            "with a mean over tokens within each micro-batch of 2, the logged norm is met",
+        ),
+        (
+            0.15,
+            "dapo",
+            "or a mean over tokens within each micro-batch of 2, which gives 0.125 to 0.186339 in random orders",
+        ),
+        (0.2, "dapo", "loss or advantages, or a norm logged after clipping"),
+        (0.125, "grpo", "with a mean over all tokens of the update, the logged norm is met"),
+        (0.15, "grpo", "loss or advantages, or a norm logged after clipping"),
+    ],
+)
+def test_another_average_over_tokens_is_named(logged: float, loss_type: str, words: str) -> None:
+    """Four completions, whose tokens' gradients have sums of length 1 at right angles."""
+    num_tokens = (1, 3, 5, 7)
+    loss = Objective(loss_type=loss_type)
+    weights = np.array(loss.token_weights([[True] * number for number in num_tokens]))
+    matrix, logprobs = np.diag(weights**2), tuple(map(np.zeros, num_tokens))
+    step = step_of(float(np.linalg.norm(weights)), loss=StepLoss(objective=loss))
+    step.gram, step.groups = SimpleNamespace(logged_gram=matrix, logprobs=logprobs), (group_of([1, 0, 1, 0], step=1),)
+    quantity, _, _ = replay.replay_grad_norm(run_with(logged), step, 1e-5)
+    assert (quantity.verdict, quantity.reason) == ("mismatch", "differs")
+    assert words in quantity.cause
 
 
 def test_the_error_is_relative_to_the_logged_norm_and_absolute_at_zero() -> None:

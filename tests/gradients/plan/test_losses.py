@@ -86,7 +86,25 @@ def test_averages_by_hand(name, expected):
 def test_averages_of_other_trainers_by_hand() -> None:
     assert losses.summed([2, 3], losses.LossParameters(), 5) == [1.0, 1.0]
     assert losses.by_factor([2, 3], losses.LossParameters(loss_scale_factor=10.0), 5) == [0.05, 0.05]
-    assert losses.counted_completions_alike([2, 0, 5], losses.LossParameters(), 7) == [0.25, 0.5, 0.1]
+    of_counted = losses.without_empty(losses.completions_alike)
+    assert of_counted([2, 0, 5], losses.LossParameters(), 7) == [0.25, 0.0, 0.1]
+    assert of_counted([0], losses.LossParameters(), 0) == [0.0]
+    assert of_counted.__name__ != losses.completions_alike.__name__  # which tells losses of cached steps apart
+
+
+@pytest.mark.parametrize(("shift", "advantage"), [(0.02, 1.0), (0.02, -1.0), (0.2, 1.0), (0.2, -1.0), (-0.2, -1.0)])
+def test_rloo_clips_the_ratio_of_the_completion(shift: float, advantage: float) -> None:
+    """By TRL's lines: log-probabilities are summed over the tokens in the loss before the ratio."""
+    logprobs = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64, requires_grad=True)
+    counted, old = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), logprobs.detach() - shift
+    ratio = torch.exp((logprobs * counted).sum() - (old * counted).sum())
+    loss = -torch.min(ratio * advantage, torch.clamp(ratio, 0.8, 1.2) * advantage) / 5
+    (expected,) = torch.autograd.grad(loss, logprobs)
+    (weight, *_) = losses.RLOO.average([2, 3, 3, 1, 4], losses.LossParameters(), 13)
+    completion = losses.Completion(counted=counted, old=old)
+    arguments = completion, logprobs.detach(), weight * counted, torch.full_like(old, advantage)
+    slope = losses.reward_slope(losses.RLOO, losses.LossParameters(), *arguments)
+    torch.testing.assert_close(slope, expected)
 
 
 def test_an_average_or_a_mode_that_cannot_be_is_a_callers_bug():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from trl import GRPOConfig
 
-from gradscope.gradients.plan.losses import LossParameters
+from gradscope.gradients.plan.losses import RLOO, LossParameters
 from gradscope.gradients.plan.objective import Objective, reason_against, several_sequences
 from gradscope.rollouts.groups import Rollout, Tokens
 from gradscope.rollouts.run import TrainerSettings
@@ -122,7 +122,7 @@ OLD_LUSPO = {"loss_type": "luspo", "trl_version": "1.9.0", "importance_sampling_
     ("values", "cause", "text"),
     [
         ({"loss_type": "odd"}, "loss_unknown", "'odd' has no rule"),
-        ({"reward_clip_range": None, "beta": 0.05}, "loss_unknown", "RLOOTrainer"),
+        ({"reward_clip_range": None, "rloo_k": 2}, "loss_unknown", "RLOOTrainer before TRL 0.22"),
         ({"importance_sampling_level": "odd"}, "loss_unknown", "'odd' has no rule"),
         ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, "rollouts_missing", "several generation"),
         ({"gradient_accumulation_steps": 2, "steps_per_generation": 4}, "batch_split", "shuffled part"),
@@ -156,6 +156,23 @@ def test_settings_without_exact_weights_give_a_reason(values, cause, text):
 )
 def test_arguments_that_others_may_have_too_are_not_those_of_rloo(others: dict[str, Any]) -> None:
     assert reason_against(TrainerSettings(values=others)) is None
+    assert objective(**others).declared is None
+
+
+def test_rloo_has_its_kl_term_in_the_rewards_and_corrects_no_sampler() -> None:
+    made = objective(reward_clip_range=None, beta=0.05, use_vllm=True)
+    assert (made.loss, made.beta, made.correction, made.needs_sampler) == (RLOO, 0.0, None, False)
+    assert made.assumed == ("temperature",)
+
+
+def test_averages_within_micro_batches_by_hand() -> None:
+    masks = [[True] * number for number in (1, 3, 2, 0)]
+    averages = dict(Objective().other_averages(masks, [2, 4], [[3, 0, 1, 2]]))
+    in_order, in_another = averages["a mean over tokens within each micro-batch of 2"]
+    assert (in_order, in_another) == ([1 / 8, 1 / 8, 1 / 4, 1 / 4], [1 / 2, 1 / 10, 1 / 10, 1 / 2])
+    all_alike = averages["a mean over all tokens of the update"]
+    assert averages["a mean over tokens within each micro-batch of 4"][:1] == all_alike == [[1 / 6] * 4]
+    assert averages["a mean over tokens, then over completions"] == [[1 / 4, 1 / 12, 1 / 8, 1 / 4]]
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_levels_of_nemo_rl_by_hand() -> None:
     masks = [[True], [True, True, True], [False]]
     assert objective("nemo-rl").token_weights(masks) == [0.25, 0.25, 0.25]
     by_sequence = objective("nemo-rl", fn__token_level_loss=False).token_weights(masks)
-    assert by_sequence == pytest.approx([0.5, 1 / 6, 0.5])
+    assert by_sequence == pytest.approx([0.5, 1 / 6, 0.0])
 
 
 def test_the_correction_of_nemo_rl_by_its_types() -> None:
@@ -210,6 +210,22 @@ def test_rollouts_without_a_token_leave_the_mean_of_their_micro_batch_before_ver
         assert made.reason_against(step[0].rollouts) is None
         against = made.reason_against(step[1].rollouts)
         assert (against and against.cause) == reason
+
+
+@pytest.mark.parametrize(
+    ("mode", "version", "weights"),
+    [
+        ("seq-mean-token-mean", "0.7.1", [1 / 4, 0.0, 1 / 2]),
+        ("seq-mean-token-sum", "0.6.1", [1 / 2, 0.0, 1 / 2]),
+        ("seq-mean-token-sum", "0.8.0", [1 / 3, 1 / 3, 1 / 3]),
+    ],
+)
+def test_rollouts_without_a_token_are_left_out_of_one_micro_batch(mode: str, version: str, weights: list) -> None:
+    whole = {"trainer.n_gpus_per_node": 1, "actor__ppo_micro_batch_size_per_gpu": 8, "actor__loss_agg_mode": mode}
+    made = objective("verl", verl_version=version, **whole)
+    masks = [[True] * number for number in (2, 0, 1)]
+    assert (made.token_weights(masks), made.cannot_with_empty) == (weights, None)
+    assert objective("verl", verl_version="0.5.0", **whole).cannot_with_empty is not None
 
 
 def test_the_trainer_of_0_9_keeps_its_loss_where_the_sampler_is_bypassed() -> None:
