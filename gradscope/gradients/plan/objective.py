@@ -131,6 +131,13 @@ _PARAMETERS = (
 """Arguments of the losses that have the same name in TRL."""
 
 
+_OTHER_AVERAGES = {
+    "a mean over all tokens of the update": losses.tokens_alike,
+    "a mean over tokens, then over completions": losses.completions_alike,
+    "a sum over tokens, then a mean over completions": losses.summed_tokens,
+}
+
+
 class Objective(LossParameters, frozen=True, kw_only=True):
     """The part of a trainer's settings that shapes the gradient."""
 
@@ -290,8 +297,8 @@ class Objective(LossParameters, frozen=True, kw_only=True):
         over all tokens.
         """
         counts = [sum(mask) for mask in masks]
-        for average in (losses.tokens_alike, losses.completions_alike, losses.summed_tokens):
-            yield str(average.__doc__).rstrip(".").replace("A ", "a "), [average(counts, self, sum(counts))]
+        for name, average in _OTHER_AVERAGES.items():
+            yield name, [average(counts, self, sum(counts))]
         unlogged = orders if self.loss.average is losses.tokens_alike else ()
         for size in sizes:
             each = [_by_micro_batch(counts, size, order) for order in (range(len(counts)), *unlogged)]
