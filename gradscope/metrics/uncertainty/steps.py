@@ -315,7 +315,7 @@ NUM_NEIGHBORS = 50
 """Steps around the one in question: enough for a median and a spread, few enough that a trend moves them little."""
 MIN_NEIGHBORS = 8  # with fewer a spread says little
 LEVEL = 0.05  # share of runs without an outlier in which the furthest step would lie beyond ``by_chance``
-_TO_SIGMA = 1.4826  # from the median absolute deviation to the standard deviation of a normal distribution
+TO_SIGMA = 1.4826  # from the median absolute deviation to the standard deviation of a normal distribution
 _EFFICIENCY = 0.37
 """Of the median absolute deviation: it tells a spread as well as the standard deviation of so much of the sample."""
 
@@ -417,11 +417,8 @@ _SHAPES = np.array([1e-6, 0.1, 0.2, 0.3, 0.4, 0.5])[:, None, None]
 """Of logarithms: next to 0 for a norm with a power law, 1/3 for one whose logarithm is Student's with 3 degrees."""
 _SCALES = np.geomspace(0.1, 10, 40)[:, None]  # over the mean excess
 _TAIL_LEVEL = 0.2
-"""Chance of a step beyond it by all shapes and scales together, of which few are as heavy as that. With it 0 to 2 % of
-200 runs of 12 to 1000 log-normal, gamma or correlated steps have a step that stands out, 0 to 5 % where logarithms are
-Student's with 5 or 8 degrees of freedom or the norm has a power of 3 or 4 (29 to 100 % by the normal bound at 60 steps
-or more), and 5 to 19 % with 3; one step of ten times the level is found in 85 to 100 % of 20 to 1000 of a spread of 0.2
-in logarithms, and in all of 0.1."""
+"""Chance of a step beyond it by all shapes and scales together, of which few are as heavy as that: with it fewer runs
+than one in twenty have one, but of logarithms with Student's 3 or of a few steps of a power law (docs/spike.md)."""
 
 
 def _beyond_tail(deviations: Array, num_chosen_from: int, *, least: float) -> float:
@@ -436,7 +433,7 @@ def _beyond_tail(deviations: Array, num_chosen_from: int, *, least: float) -> fl
     excesses = ordered[max(size // _CENSORED, 2) : size] - ordered[size]
     ranks = np.arange(1, len(ordered) // 2 + 1)
     gaps = np.maximum(ordered[ranks], _START_OF_TAIL) * (2 * LEVEL ** (-1 / ranks)) ** (1 / 3)
-    by_gap = gaps.min(where=ordered[: len(ranks)] > gaps, initial=math.inf)
+    by_gap = float(gaps.min(where=ordered[: len(ranks)] > gaps, initial=math.inf))
     if not (mean := float(excesses.mean())):
         return max(min(float(ordered[size]), by_gap), least)
     inverse = 1 / _SHAPES[:, 0]
@@ -448,7 +445,7 @@ def _beyond_tail(deviations: Array, num_chosen_from: int, *, least: float) -> fl
     log_beyond = -np.log1p(_SHAPES * reached / _SCALES) / _SHAPES + math.log(num_chosen_from * size / len(ordered))
     chance = np.tensordot(weights / weights.sum(), -np.expm1(-np.exp(log_beyond)), axes=2)
     by_tail = ordered[size] + mean * reached[np.argmax(chance < _TAIL_LEVEL)]
-    return float(max(min(by_tail, by_gap), least))
+    return max(min(float(by_tail), by_gap), least)
 
 
 def most_deviating(values: Mapping[int, float]) -> int | None:
@@ -539,5 +536,5 @@ def _middles(rows: Array) -> tuple[Array, Array]:
     """The median and the spread of each row, [P]: by absolute deviations, where half of them are zero by the others."""
     middles = _medians(rows)
     sizes = np.abs(rows - middles[:, None])
-    spreads = _TO_SIGMA * _medians(sizes)
+    spreads = TO_SIGMA * _medians(sizes)
     return middles, np.where(spreads > 0, spreads, 2 * math.sqrt(math.pi / 2) * sizes.mean(axis=1))
