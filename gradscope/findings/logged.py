@@ -224,6 +224,7 @@ FLAT_ADVICE = (
 
 
 _LEAST_STEPS = 20  # with fewer a fifth is not even a handful
+_TOO_SHORT = ": too few steps to tell where it goes"
 
 
 def _falls(course: MetricCourse, least_steps: int = _LEAST_STEPS) -> bool:
@@ -294,9 +295,11 @@ def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = No
         return ""
     if not (parts := _in_parts(course)):
         first, last = course.values[0], course.values[-1]
-        return f"The mean reward was {first:z.3g} at step {course.steps[0]} and {last:z.3g} at step {course.steps[-1]}."
+        ends = f"{first:z.3g} at step {course.steps[0]} and {last:z.3g} at step {course.steps[-1]}"
+        return f"The mean reward was {ends}{_TOO_SHORT}."
     goes = goes or reward_goes(courses)
-    return f"The mean reward {'was' if goes == 'is' else f'{goes}:'} {parts}."
+    is_open = goes == "is" and len(course.steps) < _LEAST_STEPS
+    return f"The mean reward {'was' if goes == 'is' else f'{goes}:'} {parts}{_TOO_SHORT * is_open}."
 
 
 def gap_sentence(steps: Sequence[int]) -> str:

@@ -248,7 +248,10 @@ def test_a_reward_that_stays_the_same_to_the_end(moving: int, same: int, step: i
 
 def test_rewards_and_what_is_no_number() -> None:
     courses = [course("reward", 0.25, 0.5), course("kl", 0.1, math.nan, math.inf)]
-    assert logged.reward_sentence(courses) == "The mean reward was 0.25 at step 10 and 0.5 at step 20."
+    assert (
+        logged.reward_sentence(courses)
+        == "The mean reward was 0.25 at step 10 and 0.5 at step 20: too few steps to tell where it goes."
+    )
     assert logged.reward_sentence(courses[1:]) == logged.reward_sentence([course("reward", 0.5)]) == ""
     assert list(logged.broken_sentences(courses)) == ["kl is NaN at step 20, and at 1 step more."]
     assert logged.course_named(courses, "kl") is courses[1]
@@ -283,7 +286,8 @@ def test_a_share_of_dead_groups_that_moves_and_one_that_is_none_are_told() -> No
     none = replace(course("frac_reward_zero_std", math.nan, math.nan), mean=reason)
     assert list(logged.broken_sentences([none])) == ["frac_reward_zero_std is no share at step 10, and at 1 step more."]
     assert logged.reward_sentence([course("reward", *[0.5] * 5, *[0.25] * 5)]) == (
-        "The mean reward was 0.5 at steps 10 to 20, 0.375 at steps 50 to 60, 0.25 at steps 90 to 100."
+        "The mean reward was 0.5 at steps 10 to 20, 0.375 at steps 50 to 60, 0.25 at steps 90 to 100: "
+        "too few steps to tell where it goes."
     )
 
 
