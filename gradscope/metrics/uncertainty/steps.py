@@ -416,9 +416,10 @@ _START_OF_TAIL = 2.5  # deviations: nearer the median, what is twice as far off 
 _SHAPES = np.array([1e-6, 0.1, 0.2, 0.3, 0.4, 0.5])[:, None, None]
 """Of logarithms: next to 0 for a norm with a power law, 1/3 for one whose logarithm is Student's with 3 degrees."""
 _SCALES = np.geomspace(0.1, 10, 40)[:, None]  # over the mean excess
-_TAIL_LEVEL = 0.2
-"""Chance of a step beyond it by all shapes and scales together, of which few are as heavy as that: with it fewer runs
-than one in twenty have one, but of logarithms with Student's 3 or of a few steps of a power law (docs/spike.md)."""
+_TAIL_LEVEL = 0.35
+"""Chance of a step beyond it by all shapes and scales together. With less, one step of ten times the level was missed in
+half of the runs whose logarithms have a deviation of .3; with .35 in a tenth, and tails as heavy as Student's with 5
+degrees have a step beyond it in a twentieth of 60-step runs (docs/spike.md)."""
 
 
 def _beyond_tail(deviations: Array, num_chosen_from: int, *, least: float) -> float:

@@ -298,8 +298,8 @@ def test_a_heavy_tail_is_no_spike_and_ten_times_a_tight_course_is(family: str, n
                 alarms + (stands_out and numbers is healthy),
                 detected + (stands_out and numbers is spiked),
             )
-    assert alarms <= 14
-    assert detected >= 54
+    assert alarms <= (26 if family == "student 3" else 14)
+    assert detected >= 57
 
 
 @pytest.mark.parametrize(("times", "is_unusual"), [(1.06, False), (1.4, True)])
