@@ -315,7 +315,7 @@ def formulation(name: str) -> Formulation:
             f"{name} is code in a file, which runs only where you name it.", hint=f"Add --advantage {name}"
         )
     near = difflib.get_close_matches(name, ALL_FORMULATIONS, n=3, cutoff=0.5)
-    listed = ", ".join(ALL_FORMULATIONS)
+    listed = ", ".join(f"{entry.name} (for rank)" if entry.scope == "gram" else entry.name for entry in ENTRIES)
     constants = " and ".join(f"{entry.name}{CONSTANT}X" for entry in ENTRIES if entry.takes_c)
     meant = f"Did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
     raise UsageError(

@@ -224,13 +224,14 @@ FLAT_ADVICE = (
 
 
 _LEAST_STEPS = 20  # with fewer a fifth is not even a handful
+_TOO_SHORT = ": too few steps to tell where it goes"
 
 
 def _falls(course: MetricCourse, least_steps: int = _LEAST_STEPS) -> bool:
-    """Whether an earlier fifth of steps has more than the last one, by a quarter of the range, or than the very end."""
+    """Whether an earlier fifth of steps has more than the last one, by a quarter of the range, or it drops for good."""
     if course.mean.value is None or len(course.steps) < least_steps:
         return False
-    return _falls_by_fifths(course) or bool(_late_fall(course))
+    return _falls_by_fifths(course) or (len(course.steps) >= _LEAST_STEPS and _drop(course) is not None)
 
 
 def _falls_by_fifths(course: MetricCourse) -> bool:
@@ -239,26 +240,21 @@ def _falls_by_fifths(course: MetricCourse) -> bool:
     return fall > (max(values) - min(values)) / 4 and _is_beyond_noise(values, fall, len(values) // 5, _A_FALL)
 
 
-def _late_fall(course: MetricCourse) -> list[tuple[float, str]]:
-    """Mean and steps of the last twentieth, of five or more, if a fifth before the last has a third of the range more.
+def _drop(course: MetricCourse) -> Jump | None:
+    """The largest fall within a few steps, by a third of the range, that lasts to the end."""
+    from gradscope.metrics.uncertainty.levels import drop  # behind it lies scipy
 
-    A collapse just before the end leaves the last fifth above the first.
-    """
-    steps, values, fifth = course.steps, course.values, len(course.steps) // 5
-    size, before = max(len(steps) // 20, _FEW), values[: len(values) - fifth]
-    if size > fifth:
-        return []
-    last = fmean(values[-size:])
-    highest = max(fmean(before[at : at + fifth]) for at in (0, (len(before) - fifth) // 2, len(before) - fifth))
-    is_far = highest - last > (max(values) - min(values)) / 3
-    is_sure = is_far and _is_beyond_noise(before, highest - last, size, _A_LATE_FALL)
-    return [(last, f"at steps {steps[-size]} to {steps[-1]}")] if is_sure else []
+    return drop(dict(zip(course.steps, course.values, strict=True)), share=1 / 3)
 
 
-def _parts(course: MetricCourse) -> list[tuple[float, str]]:
-    """Its fifths, and its end where it falls there alone."""
-    fifths = _fifths(course)
-    return fifths if not fifths or _falls_by_fifths(course) else [*fifths, *_late_fall(course)]
+def _in_parts(course: MetricCourse) -> str:
+    """The means of its fifths, and where it drops for good; empty where a fifth is less than two steps."""
+    means = ", ".join(f"{mean:z.3g} {where}" for mean, where in _fifths(course))
+    drop = _drop(course) if len(course.steps) >= _LEAST_STEPS else None
+    if drop is None:
+        return means
+    ends = f"from {amount(drop.before)} to {amount(drop.after)}"
+    return f"{means}; it drops at step {drop.step} {ends} (medians of {drop.num_median} steps)"
 
 
 def _is_beyond_noise(values: Sequence[float], change: float, size: int, errors: float) -> bool:
@@ -270,26 +266,21 @@ def _is_beyond_noise(values: Sequence[float], change: float, size: int, errors: 
     return change > errors * error_of_part(values, size)
 
 
-_FEW = 5  # steps of a collapse at the end
 _A_FALL = 3.5
 """Errors of a fifth, 2.5 of a difference: then 3 to 15 % of courses of 10 to 120 steps that wander (AR(.8)) fall,
 where 11 to 30 % did by the noise of neighbors alone; of falls of four deviations in 20 steps or more 60 to 100 % do."""
-_A_LATE_FALL = 6.0
-"""Then 0 to 1 % of 200 courses each of 30 to 300 steps that wander (AR(.9)) fall by it alone, 0 to 3 % of random walks;
-of collapses of six times the noise over the last 5 to 10 % of 100 or 300 steps 99 to 100 % do."""
 _A_RISE = 6.0  # then 0 to 2 % of courses of 20 to 300 steps that wander (AR(.8)) rise, of AR(.9) 0 to 5 %
 
 
 def lost_sentence(verdicts: Sequence[MetricCourse], reward_goes: str = "is") -> str:
     """What else says how good answers are and falls; evaluations come every few steps, and ten of them do."""
-    lost = [(course.name, _parts(course)) for course in verdicts if _falls(course, least_steps=10)]
+    lost = [course for course in verdicts if _falls(course, least_steps=10)]
     if not lost:
         return ""
-    name, means = lost[0]
-    more = f"; likewise {', '.join(name for name, _ in lost[1:3])}" if lost[1:] else ""
+    more = f"; likewise {', '.join(course.name for course in lost[1:3])}" if lost[1:] else ""
     more += f" and {len(lost) - 3} more" if lost[3:] else ""
     apart = f" while the mean reward {reward_goes}" if reward_goes in ("rises", "hardly rises") else ""
-    return f"{name} falls{apart}: {', '.join(f'{mean:z.3g} {where}' for mean, where in means)}{more}."
+    return f"{lost[0].name} falls{apart}: {_in_parts(lost[0])}{more}."
 
 
 def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = None) -> str:
@@ -302,12 +293,13 @@ def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = No
         return ""
     if _is_flat(course):  # which is said of levels
         return ""
-    parts = [f"{mean:z.3g} {where}" for mean, where in _parts(course)]
-    if not parts:
+    if not (parts := _in_parts(course)):
         first, last = course.values[0], course.values[-1]
-        return f"The mean reward was {first:z.3g} at step {course.steps[0]} and {last:z.3g} at step {course.steps[-1]}."
+        ends = f"{first:z.3g} at step {course.steps[0]} and {last:z.3g} at step {course.steps[-1]}"
+        return f"The mean reward was {ends}{_TOO_SHORT}."
     goes = goes or reward_goes(courses)
-    return f"The mean reward {'was' if goes == 'is' else f'{goes}:'} {', '.join(parts)}."
+    is_open = goes == "is" and len(course.steps) < _LEAST_STEPS
+    return f"The mean reward {'was' if goes == 'is' else f'{goes}:'} {parts}{_TOO_SHORT * is_open}."
 
 
 def gap_sentence(steps: Sequence[int]) -> str:
@@ -382,7 +374,7 @@ def late_sentence(name: str, change: LateChange) -> str:
 def jump_sentence(name: str, jump: Jump) -> str:
     """That a number rises within one step, and where it ends."""
     rise = f"{name} jumps at step {jump.step} from {amount(jump.before)} to {amount(jump.after)}"
-    return f"{rise} and ends at {amount(jump.end)} (medians of five steps)."
+    return f"{rise} and ends at {amount(jump.end)} (medians of {jump.num_median} steps)."
 
 
 def spike_findings(report: SpikeReport, steps: Sequence[str] = ()) -> SpikeReport:

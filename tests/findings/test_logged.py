@@ -221,7 +221,21 @@ def test_a_collapse_just_before_the_end_is_no_rise(num_late: int, falls: bool) -
     values[100 - num_late :] -= 0.4
     reward = [course("reward", *values.tolist())]
     assert logged.reward_goes(reward) == ("falls" if falls else "rises")
-    assert logged.reward_sentence(reward).endswith("at steps 960 to 1000.") == (num_late in (5, 10))
+    drops = f"; it drops at step {10 * (101 - num_late)} from 0.752 to 0.3"
+    assert (drops in logged.reward_sentence(reward)) == falls
+
+
+@pytest.mark.parametrize("at", [0.3, 0.5, 0.7, 0.9])
+def test_a_cliff_anywhere_is_a_fall_and_a_dip_is_none(at: float) -> None:
+    """At 70 % of a run it left residuals about a cubic so large that the fall was within its error."""
+    rng, steps = np.random.default_rng(0), np.arange(100)
+    for _ in range(20):
+        grows = 0.2 + 0.5 * (1 - np.exp(-0.03 * steps)) + rng.normal(scale=0.04, size=100)
+        fallen = [course("reward", *np.where(steps < 100 * at, grows, grows - 0.5).tolist())]
+        assert logged.reward_goes(fallen) == "falls"
+        assert f"it drops at step {1000 * at + 10:.0f} " in logged.reward_sentence(fallen)
+        dips = [course("reward", *np.where(abs(steps - 40) > 5, grows, grows - 0.5).tolist())]
+        assert logged.reward_goes(dips) != "falls"
 
 
 @pytest.mark.parametrize(("moving", "same", "step"), [(20, 10, 210), (90, 20, None), (20, 9, None), (95, 25, 960)])
@@ -234,7 +248,10 @@ def test_a_reward_that_stays_the_same_to_the_end(moving: int, same: int, step: i
 
 def test_rewards_and_what_is_no_number() -> None:
     courses = [course("reward", 0.25, 0.5), course("kl", 0.1, math.nan, math.inf)]
-    assert logged.reward_sentence(courses) == "The mean reward was 0.25 at step 10 and 0.5 at step 20."
+    assert (
+        logged.reward_sentence(courses)
+        == "The mean reward was 0.25 at step 10 and 0.5 at step 20: too few steps to tell where it goes."
+    )
     assert logged.reward_sentence(courses[1:]) == logged.reward_sentence([course("reward", 0.5)]) == ""
     assert list(logged.broken_sentences(courses)) == ["kl is NaN at step 20, and at 1 step more."]
     assert logged.course_named(courses, "kl") is courses[1]
@@ -250,7 +267,10 @@ def test_metrics_that_end_on_another_level_are_told() -> None:
     ]
     fallen = [course(name, *late, *late, *late, *steady[1:12], 1.01) for name in ("kl", "entropy", "reward")]
     reward, entropy = logged.level_sentences(fallen)
-    assert reward == "The mean reward falls: 5 at steps 10 to 120, 5 at steps 250 to 360, 1 at steps 490 to 600."
+    assert (
+        reward == "The mean reward falls: 5 at steps 10 to 120, 5 at steps 250 to 360, 1 at steps 490 to 600; "
+        "it drops at step 490 from 5 to 1 (medians of 5 steps)."
+    )
     assert entropy.startswith("The entropy falls from 5, its median up to step 30, to 1 at")
     assert "falls" not in logged.reward_sentence([course("reward", *[0.5, 0.3] * 30)])
     early = course("entropy", *(0.02 + 0.58 * math.exp(-step / 3) for step in range(60)))
@@ -266,7 +286,8 @@ def test_a_share_of_dead_groups_that_moves_and_one_that_is_none_are_told() -> No
     none = replace(course("frac_reward_zero_std", math.nan, math.nan), mean=reason)
     assert list(logged.broken_sentences([none])) == ["frac_reward_zero_std is no share at step 10, and at 1 step more."]
     assert logged.reward_sentence([course("reward", *[0.5] * 5, *[0.25] * 5)]) == (
-        "The mean reward was 0.5 at steps 10 to 20, 0.375 at steps 50 to 60, 0.25 at steps 90 to 100."
+        "The mean reward was 0.5 at steps 10 to 20, 0.375 at steps 50 to 60, 0.25 at steps 90 to 100: "
+        "too few steps to tell where it goes."
     )
 
 

@@ -21,7 +21,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine import process_index
 from gradscope.option import Option
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.writing import naming, one_writer
+from gradscope.writing import one_writer
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.check.requirements import CheckSettings
@@ -166,7 +166,10 @@ def _printed(report: CheckReport, form: str) -> str | None:
 
         summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if summary:
-            with naming(summary), Path(summary).open("a", encoding="utf-8") as file:
-                file.write(render_summary(report))
+            try:
+                with Path(summary).open("a", encoding="utf-8") as file:
+                    file.write(render_summary(report))
+            except OSError as error:  # the verdict does not hang on it
+                say(f"note: no summary was written to {summary} (GITHUB_STEP_SUMMARY): {error.strerror}.")
         return render_annotations(report)
     return None

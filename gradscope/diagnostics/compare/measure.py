@@ -191,7 +191,10 @@ def _comparable_runs(
     paths: Sequence[str | Path], read: ReadOptions | None, progress: ProgressCallback, *, strict: bool
 ) -> tuple[tuple[compared_runs.ComparedRun, ...], dict[str, str]]:
     """The runs below some paths, two or more, and why others are left out."""
-    runs, left_out = compared_runs.read_runs(compared_runs.find_runs(paths), read, progress)
+    folders = compared_runs.find_runs(paths)
+    if len(folders) == 1 < len(paths):
+        raise InputError(f"All {len(paths)} paths name one run, {folders[0]}.", hint="Name another run beside it.")
+    runs, left_out = compared_runs.read_runs(folders, read, progress)
     reasons = {folder: error.message.rstrip(".") for folder, error in left_out.items()}
     listed = "; ".join(f"{folder}: {reason}" for folder, reason in reasons.items())
     if strict and left_out:

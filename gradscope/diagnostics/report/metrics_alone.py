@@ -13,6 +13,7 @@ from gradscope.diagnostics.logged.tokens import metric_courses, verdict_courses
 from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.estimate import Estimate
 from gradscope.findings import logged as findings
+from gradscope.metrics.uncertainty.steps import MIN_NEIGHBORS
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.logged import MetricCourse
 from gradscope.results.report import Chart, KeyNumber, ReportSection, RunReport, Severity
@@ -146,13 +147,15 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
         broken = any(not math.isfinite(value) for value in norm.values)
         spikes = spike_sentences(run)
         largest = f"The largest gradient norm is {norm.at(norm.largest_step):.3g}, at step {norm.largest_step}."
+        is_short = len(norm.steps) <= MIN_NEIGHBORS
+        largest += " Fewer than nine steps do not tell whether one stands out." * is_short
         yield ReportSection(
             name="norm",
             question="Which step stands out?",
             findings=(*findings.broken_sentences([norm]), *spikes, largest),
-            severity="problem" if broken else "look" if spikes else "fine",
+            severity="problem" if broken else "look" if spikes else "unknown" if is_short else "fine",
             meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
-            next_step=findings.SPIKE_ADVICE if broken or spikes else "Nothing to do.",
+            next_step=findings.SPIKE_ADVICE if broken or spikes else "" if is_short else "Nothing to do.",
             command=f"gradscope spike {shlex.quote(run.source.path)}",
             charts=_chart("Gradient norm, as logged", [norm], "norm"),
         )

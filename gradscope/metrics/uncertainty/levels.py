@@ -12,12 +12,18 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+from scipy.special import stdtrit
 
-from gradscope.metrics.uncertainty.steps import StepValues, comparable
+from gradscope.metrics.uncertainty.steps import LEVEL, TO_SIGMA, Array, StepValues, comparable
 
 MIN_STEPS_OF_LEVELS = 20  # steps below which the last fifth is a handful
 _QUARTILES = (0.25, 0.75)
-_LEAST_LATE, _STRICTER = 5, 1.5  # steps of a collapse just before the end, and how much more it has to change by
+_LEAST_LATE, _MOST_MEDIAN, _STRICTER = (
+    5,
+    25,
+    1.5,
+)  # steps of the end, of a median at most, and how much more the end has to change by
 
 
 class LateChange(Struct, frozen=True, kw_only=True):
@@ -54,8 +60,8 @@ def late_change(
     if len(steps) < MIN_STEPS_OF_LEVELS or numbers.min() < 0:
         return None
     num_before = int(share_before * len(steps))
-    for num_late, times in ((len(steps) // 5, factor), (max(len(steps) // 20, _LEAST_LATE), _STRICTER * factor)):
-        parts = numbers[:num_before], numbers[-num_late:]
+    for size, times in ((len(steps) // 5, factor), (_twentieth(len(steps)), _STRICTER * factor)):
+        parts = numbers[:num_before], numbers[-size:]
         before, late = (float(np.median(part)) for part in parts)
         low, high = sorted(parts, key=np.median)
         is_apart = np.quantile(low, _QUARTILES[1]) < np.quantile(high, _QUARTILES[0])
@@ -64,7 +70,7 @@ def late_change(
                 before=before,
                 late=late,
                 before_until=int(steps[num_before - 1]),
-                since=int(steps[-num_late]),
+                since=int(steps[-size]),
                 until=int(steps[-1]),
             )
     return None
@@ -84,41 +90,80 @@ def level_change(values: Mapping[int, float]) -> LateChange | None:
     return collapse(clipped) or late_change(clipped, factor=2.0) or late_change(clipped, factor=2.0, share_before=0.1)
 
 
-_WINDOW = 5  # steps before and after a jump that have to agree: of fewer the luck of noise is one
-_SUDDEN = 0.5  # of the change, in logarithms, that lies between all steps before and all after: a ramp has less
+_SUDDEN = 0.5  # of the change that one step makes beside a line: a ramp has less
+_STEPS_A_DEGREE = 5  # of freedom, of the spread of changes over five steps
 
 
 class Jump(Struct, frozen=True, kw_only=True):
-    """A course that rises within one step, by medians of five steps."""
+    """A course that changes within a few steps, by medians of five steps, in long courses of up to 25."""
 
     before: float
     after: float
     end: float  # of the last steps
     step: int  # the first on the new level
+    num_median: int  # steps of each median
+
+
+def _twentieth(num_steps: int) -> int:
+    """Steps of the end of a course, and of the levels beside a jump: five or more."""
+    return max(num_steps // 20, _LEAST_LATE)
 
 
 def jump(values: Mapping[int, float], *, factor: float) -> Jump | None:
-    """The most sudden rise of a course without negative numbers by this factor, of at least five steps to five others.
+    """The largest sudden rise of a course without negative numbers by almost this factor.
 
-    That one step makes half of it, in logarithms, tells it from a ramp, as of a KL that grows from nothing. Of 300
-    healthy courses of 12 to 200 steps at most 3 % have one of three, or of ten times, but for 8 % of 200 steps whose
-    logarithms wander by a deviation of .5 and .8 from step to step (three times); rises of 6 and 30 times are found in
-    98 to 100 % where noise is .15 and .3 of it. None with fewer than ten steps.
+    The medians of the five steps before and after, or of a twentieth of a long course, differ by the factor but for a
+    sixth of it, by more than chance makes of as many, and a line through these steps leaves half of it to one step, in
+    logarithms, which tells it from a ramp, as of a KL that grows from nothing. None with fewer than ten steps.
 
     >>> jump({step: 1.0 if step < 8 else 5.0 for step in range(40)}, factor=3.0)
-    Jump(before=1.0, after=5.0, end=5.0, step=8)
+    Jump(before=1.0, after=5.0, end=5.0, step=8, num_median=5)
     """
     steps, numbers, in_logs = comparable(values)
-    if not in_logs or len(steps) < 2 * _WINDOW:
-        return None
-    windows = sliding_window_view(np.log(numbers), _WINDOW)  # [W, 5]
-    before, after = windows[:-_WINDOW], windows[_WINDOW:]
-    rises = np.median(after, axis=1) - np.median(before, axis=1)
-    gaps = after.min(axis=1) - before.max(axis=1)
-    gaps = np.where((rises >= math.log(factor)) & (gaps >= _SUDDEN * rises), gaps, -math.inf)
-    at = int(np.argmax(gaps))
-    if gaps[at] == -math.inf:
-        return None
-    parts = numbers[at : at + _WINDOW], numbers[at + _WINDOW : at + 2 * _WINDOW], numbers[-_WINDOW:]
-    before_it, after_it, end = (float(np.median(part)) for part in parts)
-    return Jump(before=before_it, after=after_it, end=end, step=int(steps[at + _WINDOW]))
+    return _largest(steps, numbers, np.log(numbers), _ALMOST + math.log(factor), _SUDDEN) if in_logs else None
+
+
+def drop(values: Mapping[int, float], *, share: float) -> Jump | None:
+    """The largest fall within a few steps by this share of the range, beyond chance, that half lasts to the end."""
+    course = StepValues.of(values)
+    usable = np.isfinite(course.numbers)
+    steps, numbers = course.steps[usable], course.numbers[usable]
+    fall = _largest(steps, numbers, -numbers, share * float(np.ptp(numbers)), 0.0) if len(steps) else None
+    return fall if fall is not None and 2 * fall.end < fall.before + fall.after else None
+
+
+_ALMOST = math.log(5 / 6)  # medians of five steps are off by that much
+
+
+def _largest(steps: NDArray[np.int64], numbers: Array, scaled: Array, least: float, share: float) -> Jump | None:
+    """The largest rise of numbers on some scale, [N] each, by ``least``, of which one step makes so large a share."""
+    number, longest = len(steps), min(_twentieth(len(steps)), _MOST_MEDIAN)
+    for size in sorted({longest, _LEAST_LATE}, reverse=True):  # near the ends there is no room for more than five
+        first = np.arange(size, number - size + 1)  # of the new level
+        if not len(first):
+            continue
+        rises, at_once = _rises(scaled, size), sliding_window_view(scaled, 2 * size) @ _beside_line(size)
+        rises_enough = (rises >= least) & (at_once >= share * rises) & (rises > 0)
+        if size < longest:
+            rises_enough &= (first < longest) | (first > number - longest)
+        if not rises_enough.any():
+            continue
+        at = int(np.argmax(np.where(rises_enough, rises + at_once, -math.inf)))
+        without = scaled - np.where(np.arange(number) < first[at], 0.0, rises[at])
+        spread = TO_SIGMA * float(np.median(np.abs(_rises(without, size))))
+        if rises[at] > spread * float(stdtrit(max(number / _STEPS_A_DEGREE, 1.0), 1 - LEVEL / number)):
+            parts = numbers[at : at + size], numbers[at + size : at + 2 * size], numbers[-size:]
+            before, after, end = (float(np.median(part)) for part in parts)
+            return Jump(before=before, after=after, end=end, step=int(steps[first[at]]), num_median=size)
+    return None
+
+
+def _rises(scaled: Array, size: int) -> Array:
+    medians = np.median(sliding_window_view(scaled, size), axis=1)
+    return np.asarray(medians[size:] - medians[:-size])
+
+
+def _beside_line(size: int) -> Array:
+    """What to weigh twice as many numbers with for the step in their middle, where a line with a step is fitted."""
+    at = np.arange(2.0 * size)
+    return np.asarray(np.linalg.pinv(np.stack([np.ones(2 * size), at, at >= size], axis=1))[2])

@@ -315,7 +315,7 @@ NUM_NEIGHBORS = 50
 """Steps around the one in question: enough for a median and a spread, few enough that a trend moves them little."""
 MIN_NEIGHBORS = 8  # with fewer a spread says little
 LEVEL = 0.05  # share of runs without an outlier in which the furthest step would lie beyond ``by_chance``
-_TO_SIGMA = 1.4826  # from the median absolute deviation to the standard deviation of a normal distribution
+TO_SIGMA = 1.4826  # from the median absolute deviation to the standard deviation of a normal distribution
 _EFFICIENCY = 0.37
 """Of the median absolute deviation: it tells a spread as well as the standard deviation of so much of the sample."""
 
@@ -333,7 +333,8 @@ class Deviation(Struct, frozen=True, kw_only=True):
     """Standard deviations from it, of logarithms where no step's number is negative; the spread is the neighbors'
     median absolute deviation, of logarithms at least 0.05."""
     by_chance: float
-    """What the furthest of as many steps exceeds in one run of twenty, were all of them normal and alike."""
+    """What the furthest of as many steps exceeds in one run of twenty, were all of them normal and alike; for one
+    beyond that, what it exceeds with a tail like that of the other deviations, if that is more."""
     num_neighbors: int  # n
 
     @property
@@ -399,12 +400,53 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
     # Student's quantile: the spread and the median are estimates themselves, from few steps poor ones
     of_median = math.sqrt(1 + math.pi / (2 * num_neighbors))
     quantile = float(stdtrit(_EFFICIENCY * (num_neighbors - 1), (1 - LEVEL) ** (1 / num_chosen_from)))
+    by_chance = of_median * quantile
+    if abs(deviation) > by_chance:
+        around = np.arange(len(steps))[max(int(indices[0]) - _AROUND, 0) : int(indices[0]) + _AROUND]
+        deviations = _deviations(steps, numbers, around, in_logs=in_logs)[1] * math.copysign(1.0, deviation)
+        by_chance = _beyond_tail(deviations[np.isfinite(deviations)], num_chosen_from, least=by_chance)
     return Deviation(
-        typical=float(typical),
-        deviation=float(deviation),
-        by_chance=of_median * quantile,
-        num_neighbors=num_neighbors,
+        typical=float(typical), deviation=float(deviation), by_chance=by_chance, num_neighbors=num_neighbors
     )
+
+
+_AROUND = 1000  # steps before and after one whose deviations show how heavy the tail is
+_CENSORED = 3  # the highest third of the tail, or two, may be events: only their number counts
+_START_OF_TAIL = 2.5  # deviations: nearer the median, what is twice as far off is common
+_SHAPES = np.array([1e-6, 0.1, 0.2, 0.3, 0.4, 0.5])[:, None, None]
+"""Of logarithms: next to 0 for a norm with a power law, 1/3 for one whose logarithm is Student's with 3 degrees."""
+_SCALES = np.geomspace(0.1, 10, 40)[:, None]  # over the mean excess
+_TAIL_LEVEL = 0.35
+"""Chance of a step beyond it by all shapes and scales together. With .2 one step of ten times the level was missed in half
+of the runs whose logarithms have a deviation of .3, with .35 in a tenth; a tail as heavy as Student's with 5 degrees has
+a step beyond it in a twentieth of 60-step runs (docs/spike.md)."""
+
+
+def _beyond_tail(deviations: Array, num_chosen_from: int, *, least: float) -> float:
+    """What the furthest of so many steps may reach by chance with the upper tail of these, [N]; at least ``least``.
+
+    A generalized Pareto distribution of the excesses of the highest 2 N^(1/2) (Pickands 1975, Annals of Statistics 3),
+    averaged over its shape and scale by how likely they make all but the very highest, which are censored. Where the
+    highest j are further above the next one than a power law of 3 makes them, the next one bounds instead: j times the
+    logarithm of such a ratio is exponential (Renyi 1953, Acta Mathematica Hungarica 4).
+    """
+    ordered, size = np.sort(deviations)[::-1], int(2 * len(deviations) ** 0.5)
+    excesses = ordered[max(size // _CENSORED, 2) : size] - ordered[size]
+    ranks = np.arange(1, len(ordered) // 2 + 1)
+    gaps = np.maximum(ordered[ranks], _START_OF_TAIL) * (2 * LEVEL ** (-1 / ranks)) ** (1 / 3)
+    by_gap = float(gaps.min(where=ordered[: len(ranks)] > gaps, initial=math.inf))
+    if not (mean := float(excesses.mean())):
+        return max(min(float(ordered[size]), by_gap), least)
+    inverse = 1 / _SHAPES[:, 0]
+    logs = np.log1p(_SHAPES * excesses / mean / _SCALES)  # [shapes, scales, excesses]
+    likely = -len(excesses) * np.log(_SCALES[:, 0]) - (1 + inverse) * logs.sum(axis=2)
+    likely -= (size - len(excesses)) * inverse * logs[:, :, 0]
+    weights = np.exp(likely - likely.max())
+    reached = np.geomspace(0.1, 1e4, 200)
+    log_beyond = -np.log1p(_SHAPES * reached / _SCALES) / _SHAPES + math.log(num_chosen_from * size / len(ordered))
+    chance = np.tensordot(weights / weights.sum(), -np.expm1(-np.exp(log_beyond)), axes=2)
+    by_tail = ordered[size] + mean * reached[np.argmax(chance < _TAIL_LEVEL)]
+    return max(min(float(by_tail), by_gap), least)
 
 
 def most_deviating(values: Mapping[int, float]) -> int | None:
@@ -495,5 +537,5 @@ def _middles(rows: Array) -> tuple[Array, Array]:
     """The median and the spread of each row, [P]: by absolute deviations, where half of them are zero by the others."""
     middles = _medians(rows)
     sizes = np.abs(rows - middles[:, None])
-    spreads = _TO_SIGMA * _medians(sizes)
+    spreads = TO_SIGMA * _medians(sizes)
     return middles, np.where(spreads > 0, spreads, 2 * math.sqrt(math.pi / 2) * sizes.mean(axis=1))

@@ -89,11 +89,15 @@ def _answer(report: RankReport, *, show_all: bool) -> Blocks:
         yield from draw(TRAJECTORY, report, notes)
         yield from map(cell, notes.lines())
     yield from _step_ranks(report, show_all=show_all)
-    skipped = list(report.skipped.items())
-    for step, reason in skipped if show_all else skipped[:1]:
-        yield cell(f"Step {step} was left out: {reason}")
-    if len(skipped) > 1 and not show_all:
-        rest = as_ranges([step for step, _ in skipped[1:]])
+    by_reason: dict[str, list[int]] = {}
+    for step, reason in report.skipped.items():
+        by_reason.setdefault(reason, []).append(step)
+    reasons = list(by_reason.items())
+    for reason, steps in reasons if show_all else reasons[:1]:
+        left_out = f"Steps {as_ranges(steps)} were" if steps[1:] else f"Step {steps[0]} was"
+        yield cell(f"{left_out} left out: {reason}")
+    if len(reasons) > 1 and not show_all:
+        rest = as_ranges(sorted(step for _, steps in reasons[1:] for step in steps))
         yield cell(f"So were {rest}; --show steps says why.")
 
 

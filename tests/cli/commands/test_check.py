@@ -105,6 +105,10 @@ def test_github_gets_notes_and_a_summary(cli: Cli, log: Path, tmp_path: Path, mo
     assert done.code == 0
     assert done.out.startswith("::notice title=PASS pass_rate > 0.1::")
     assert summary.read_text().startswith("before\n### gradscope check: pass\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "absent" / "summary.md"))
+    done = cli("check", log, "--require", "pass_rate > 0.1", "--format", "github")
+    assert done.code == 0
+    assert "no summary was written to " in done.err
     document = cli("check", log, "--require", "pass_rate > 0.1", "--format", "json")
     assert json.loads(document.out)["result"]["outcome"] == "pass"
 

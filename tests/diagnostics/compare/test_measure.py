@@ -258,6 +258,8 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there are 0 \(.*: The folder .* is empty\)"):
         compare_runs(tmp_path)
     write_run(tmp_path / "a")
+    with pytest.raises(InputError, match="All 2 paths name one run"):
+        compare_runs(*[tmp_path / "a"] * 2)
     with pytest.raises(InputError, match=r"A comparison needs two finished runs, and there are 1 \(no other folder\)"):
         compare_runs(tmp_path)
     write_run(tmp_path / "deep" / "b")

@@ -198,7 +198,7 @@ def test_a_kl_that_jumps_early_and_stays_is_told_first(monkeypatch: pytest.Monke
     jumping = {step: {**QUIET[step], "kl": QUIET[step]["kl"] * (1.0 if step < 7 else 30.0)} for step in QUIET}
     run = run_with(monkeypatch, jumping)
     report = measure_spike("run")
-    assert report.findings[0] == "kl jumps at step 7 from 0.02 to 0.6 and ends at 0.6 (medians of five steps)."
+    assert report.findings[0] == "kl jumps at step 7 from 0.02 to 0.6 and ends at 0.6 (medians of 5 steps)."
     assert report.findings[1].startswith("No step stands out.")
     assert module.spike_sentences(run) == report.findings[:1]
     assert not measure_spike("run", step=3).findings[0].startswith("kl jumps")

@@ -1,7 +1,9 @@
+import math
+
 import numpy as np
 import pytest
 
-from gradscope.metrics.uncertainty.levels import jump, late_change, level_change
+from gradscope.metrics.uncertainty.levels import drop, jump, late_change, level_change
 from tests.metrics.uncertainty.test_steps import persistent
 
 
@@ -77,4 +79,21 @@ def test_where_a_course_jumps(values: np.ndarray, step: int | None) -> None:
 def test_steps_that_resemble_their_neighbors_seldom_jump(factor: float, spread: float) -> None:
     rng = np.random.default_rng(0)
     courses = [np.exp(spread * 0.6 * persistent(rng, 100, 0.8)) for _ in range(200)]
-    assert sum(jump(dict(enumerate(course.tolist())), factor=factor) is not None for course in courses) <= 6
+    assert sum(jump(dict(enumerate(course.tolist())), factor=factor) is not None for course in courses) <= 8
+
+
+@pytest.mark.parametrize("num_steps", [20, 60, 200])
+def test_a_jump_by_three_is_seen_in_noise(num_steps: int) -> None:
+    """By the range of five steps on either side half of them were not."""
+    rng = np.random.default_rng(num_steps)
+    jumps = [np.exp(0.15 * rng.normal(size=num_steps)) * (1 + 2 * (np.arange(num_steps) >= 8)) for _ in range(60)]
+    assert sum(jump(dict(enumerate(course.tolist())), factor=3.0) is not None for course in jumps) >= 50
+
+
+def test_a_drop_needs_finite_numbers_and_lasts() -> None:
+    assert drop(dict.fromkeys(range(30), math.nan), share=0.3) is None
+    falls = dict(enumerate([*[1.0, 1.1] * 10, math.nan, *[-1.0, -1.1] * 5]))
+    fall = drop(falls, share=0.3)
+    assert fall is not None
+    assert (fall.step, fall.num_median) == (21, 5)
+    assert drop(falls | dict.fromkeys(range(31, 37), 1.0), share=0.3) is None

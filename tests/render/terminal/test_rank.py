@@ -227,8 +227,8 @@ def test_steps_without_a_rank_share_a_sentence() -> None:
 
 def test_steps_that_were_left_out_are_named_and_their_reasons_shown_when_asked() -> None:
     report = replace(REPORT, skipped={2: "no weights", 3: "no ids", 4: "no weights"})
-    assert "Step 2 was left out: no weights So were 3,4; --show steps says why." in words(report)
-    assert "Step 3 was left out: no ids Step 4" in words(report, "steps")
+    assert "Steps 2,4 were left out: no weights So were 3; --show steps says why." in words(report)
+    assert "Step 3 was left out: no ids" in words(report, "steps")
 
 
 def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
