@@ -417,9 +417,9 @@ _SHAPES = np.array([1e-6, 0.1, 0.2, 0.3, 0.4, 0.5])[:, None, None]
 """Of logarithms: next to 0 for a norm with a power law, 1/3 for one whose logarithm is Student's with 3 degrees."""
 _SCALES = np.geomspace(0.1, 10, 40)[:, None]  # over the mean excess
 _TAIL_LEVEL = 0.35
-"""Chance of a step beyond it by all shapes and scales together. With .2 one step of ten times the level was missed in half
-of the runs whose logarithms have a deviation of .3, with .35 in a tenth; a tail as heavy as Student's with 5 degrees has
-a step beyond it in a twentieth of 60-step runs (docs/spike.md)."""
+"""Chance of a step beyond it by all shapes and scales together. With .2 one step of ten times the level was missed in
+half of the runs whose logarithms have a deviation of .3, with .35 in a tenth; a tail as heavy as Student's with 5
+degrees has a step beyond it in a twentieth of 60-step runs (docs/spike.md)."""
 
 
 def _beyond_tail(deviations: Array, num_chosen_from: int, *, least: float) -> float:
