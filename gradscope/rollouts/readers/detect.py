@@ -90,7 +90,9 @@ def format_named(name: str) -> Format | RowFormat:
     if name in names:
         return FORMATS[names.index(name)]
     near = difflib.get_close_matches(name, names, n=1)
-    choices = f"The formats are {', '.join(names)}."
+    choices = f"The formats of logs are {', '.join(names)}."
+    if name in ("json", "csv"):  # of the output, as --format means elsewhere
+        choices = "--json prints the result as JSON, -o DIR writes it as JSON and CSV."
     raise UsageError(f"There is no format {name!r}.", hint=f"Did you mean {near[0]!r}? {choices}" if near else choices)
 
 

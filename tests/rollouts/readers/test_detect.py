@@ -18,6 +18,9 @@ from tests.rollouts.test_run_folder import MANIFEST
 def test_an_unknown_format_gets_a_suggestion() -> None:
     hint = refusal(LOGS / "trl", "There is no format 'trk'", ReadOptions(reader="trk"), error=UsageError)
     assert "Did you mean 'trl'?" in hint
+    assert refusal(LOGS / "trl", "There is no format 'json'", ReadOptions(reader="json"), error=UsageError).startswith(
+        "--json prints the result as JSON"
+    )
     with pytest.raises(UsageError, match="There is no format 'x'"):
         read_run(LOGS / "trl", ReadOptions(reader="x"))
 
