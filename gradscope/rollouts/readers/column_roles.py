@@ -246,13 +246,13 @@ def as_number(cell: Any) -> float:
     return math.nan if isinstance(value, str) else value
 
 
-_PASSED = ("pass", "passed", "success", "correct", "right", "accepted", "solved", "resolved", "yes", "c")  # inspect_ai's letters
+_PASSED = ("pass", "passed", "success", "correct", "right", "accepted", "solved", "resolved", "yes", "c")
 _FAILED = (
     *("fail", "failed", "failure", "incorrect", "wrong", "wrong answer", "rejected", "unsolved", "unresolved", "no"),
     *("error", "timeout", "timed out", "timed_out", "i"),
 )
 VERDICTS = dict.fromkeys(_PASSED, 1.0) | dict.fromkeys(_FAILED, 0.0)
-"""A verdict in a word, as tests and judges give it -> the reward."""
+"""A verdict in a word, or a letter of inspect_ai's, as tests and judges give it -> the reward."""
 
 
 def verdict_of(cell: Any) -> Any:
