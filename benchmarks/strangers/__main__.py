@@ -58,7 +58,7 @@ def _print_table(cases: Sequence[Case], root: Path) -> None:
         print(f"{line} <!-- {time.perf_counter() - started:.1f} s -->", flush=True)
     axes, outcomes = (list(dict.fromkeys(key[place] for key in counts)) for place in (0, 1))
     print(f"\n| axis | runs | {' | '.join(outcomes)} |", "|" + "---|" * (len(outcomes) + 2), sep="\n")
-    for axis in sorted(axes, key="all".__eq__):
+    for axis in sorted(axes, key="all".__eq__):  # the sum last
         numbers = [counts[axis, outcome] for outcome in outcomes]
         print(f"| {' | '.join([axis, str(sum(numbers)), *map(str, numbers)])} |")
 
