@@ -1,6 +1,6 @@
 """Every kind of adapter that PEFT makes, on a tiny model: are gradscope's Gram matrices those of plain autograd?
 
-`python benchmarks/adapters.py` prints the table of adapters (docs/research/architectures_adapters.csv): each adapter is
+`python -m benchmarks.adapters` prints the table of adapters (docs/research/architectures_adapters.csv): each adapter is
 made, moved away from where it starts, saved and read back; one step of ragged rollouts goes through the engines
 `stream` and `loop`, beside one float64 backward a rollout through the adapter as it was in memory. With `--train` each
 also makes three steps of TRL's GRPO, and `replay` recomputes the norms that it logged. `--only vera` names kinds.
@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compared_models import Subject, run
-from oracle import ragged
-from tiny_models import FIRST_TEXT, SPECIAL, tiny_model
+from benchmarks.compared_models import Subject, run
+from benchmarks.oracle import ragged
+from benchmarks.tiny_models import FIRST_TEXT, SPECIAL, tiny_model
 
 ATTENTION = ["q_proj", "v_proj"]
 LORA: dict[str, tuple[str, dict[str, Any]]] = {

@@ -1,6 +1,6 @@
 """Every causal-LM class that transformers ships, tiny: are gradscope's Gram matrices those of plain autograd?
 
-`python benchmarks/architectures.py` prints the table of docs/research/architectures_2.csv: one step of ragged rollouts,
+`python -m benchmarks.architectures` prints the table of docs/research/architectures_2.csv: one step of ragged rollouts,
 by the engines `stream` and `loop`, beside one float64 backward a rollout of the forward pass as the trainer runs it.
 With `--train` each class also makes three steps of TRL's GRPO, and `replay` recomputes the norms that it logged.
 `--only qwen3 gpt2` names model types.
@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compared_models import Subject, run
-from tiny_models import tiny_model
+from benchmarks.compared_models import Subject, run
+from benchmarks.tiny_models import tiny_model
 
 
 def subjects() -> list[Subject]:

@@ -3,21 +3,21 @@
 import argparse
 import sys
 import tempfile
-import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from grpo_steps import replayed_steps
 from msgspec import Struct
 from msgspec.structs import replace
-from oracle import Gram, Sampled, largest_difference, ragged, score_gram
-from random_steps import groups_of
-from tiny_models import FIRST_TEXT, SPECIAL
+
+from benchmarks.grpo_steps import replayed_steps
+from benchmarks.oracle import Gram, Sampled, largest_difference, ragged, score_gram
+from benchmarks.random_steps import groups_of
+from benchmarks.tiny_models import FIRST_TEXT, SPECIAL
 
 TOLERANCE = 1e-5
 ROUNDING = 3  # how many times what float32 itself changes counts as arithmetic
@@ -83,21 +83,18 @@ def _judged(found: Outcome, folder: Path, model: Any, rollouts: list[Sampled], e
         return replace(found, kind="refused", reason=said(error, folder))
     except Exception as error:
         return replace(found, kind="wrong", reason=f"{type(error).__name__}: {said(error, folder)}")
-    off = _largest(grams, expected)
+    off = max(largest_difference(gram, expected.matrix) for gram in grams)
     found = replace(found, error=off, arithmetic=f"float32, {expected.dtype}", num_slow=num_slow)
     if off <= TOLERANCE:
         return found
     rounding = largest_difference(score_gram(model, rollouts, "trainer", wide=False).matrix, expected.matrix)
     if off <= ROUNDING * rounding:
         return replace(found, reason=f"plain autograd in float32 is {rounding:.0e} off")
-    alone = _largest(grams, score_gram(model, rollouts, "compact"))
+    compact = score_gram(model, rollouts, "compact").matrix
+    alone = max(largest_difference(gram, compact) for gram in grams)
     if alone <= max(TOLERANCE, ROUNDING * rounding):
         return replace(found, kind="exact but for the padding's place")
     return replace(found, kind="wrong", reason=f"each rollout alone it is off by {alone:.1e}")
-
-
-def _largest(grams: Iterable[np.ndarray], expected: Gram) -> float:
-    return max(largest_difference(gram, expected.matrix) for gram in grams)
 
 
 def our_grams(folder: Path, rollouts: list[Sampled]) -> tuple[list[np.ndarray], int]:
@@ -143,12 +140,17 @@ def table(outcomes: list[Outcome], what: str) -> str:
         f"| {what} | model | outcome | largest difference | without a rule | three steps of TRL |",
         "|---|---|---|---|---|---|",
     ]
-    for one in sorted(outcomes, key=lambda outcome: (OUTCOMES.index(outcome.kind), outcome.name)):
-        outcome = f"{one.kind}: {one.reason}" if one.reason else one.kind
-        error = "" if one.error is None else f"{one.error:.0e} ({one.arithmetic})"
-        slow = "" if one.error is None else str(one.num_slow)
-        lines.append(f"| {one.name} | {one.model} | {outcome} | {error} | {slow} | {one.trained} |")
+    lines += map(row, sorted(outcomes, key=lambda outcome: (OUTCOMES.index(outcome.kind), outcome.name)))
     return "\n".join(lines) + "\n"
+
+
+def row(one: Outcome) -> str:
+    """A model's row."""
+    outcome = f"{one.kind}: {one.reason}" if one.reason else one.kind
+    error, slow = "", ""
+    if one.error is not None:
+        error, slow = f"{one.error:.0e} ({one.arithmetic})", str(one.num_slow)
+    return f"| {one.name} | {one.model} | {outcome} | {error} | {slow} | {one.trained} |"
 
 
 def run(subjects: list[Subject], what: str, description: str) -> None:
@@ -162,14 +164,9 @@ def run(subjects: list[Subject], what: str, description: str) -> None:
     for subject in subjects:
         if options.only and subject.name not in options.only:
             continue
-        started = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            outcome = examine(subject, Path(folder), train=options.train)
-        outcomes.append(outcome)
-        error = "" if outcome.error is None else f" {outcome.error:.0e} [{outcome.num_slow} slow]"
-        seconds = time.perf_counter() - started
-        line = f"{outcome.name}: {outcome.kind}{error} {outcome.reason} | {outcome.trained} ({seconds:.1f} s)"
-        print(line, file=sys.stderr, flush=True)
+            outcomes.append(examine(subject, Path(folder), train=options.train))
+        print(row(outcomes[-1]), file=sys.stderr, flush=True)
     print(table(outcomes, what), end="")
 
 

@@ -1,6 +1,6 @@
 """The figures of docs/images that show the demo's run, drawn again.
 
-``python benchmarks/docs_figures.py TOUR`` takes what `gradscope demo` left; the page's picture needs Chromium.
+``python -m benchmarks.docs_figures TOUR`` takes what `gradscope demo` left; the page's picture needs Chromium.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Everything there is to know about gradscope on a GPU, in one command under ten minutes and one table.
 
-    python benchmarks/gpu.py                      # on the card; the table goes to stdout and to gpu.md as it grows
-    python benchmarks/gpu.py --only steps waits
-    python benchmarks/gpu.py --dry-run            # every section on the CPU with tiny sizes: does it still run?
+    python -m benchmarks.gpu                      # on the card; the table goes to stdout and to gpu.md as it grows
+    python -m benchmarks.gpu --only steps waits
+    python -m benchmarks.gpu --dry-run            # every section on the CPU with tiny sizes: does it still run?
 
 Sections come in the order of their worth, each with its share of the time; what one leaves goes to those behind it. A
 case that runs out of memory or time says so in its row and the rest goes on, so Ctrl-C or a limit loses nothing.
@@ -15,8 +15,8 @@ import platform
 import time
 from pathlib import Path
 
-from gpu_sections import SECTIONS
-from gpu_setting import Row, Setting, Table, at_most
+from benchmarks.gpu_sections import SECTIONS
+from benchmarks.gpu_setting import Row, Setting, Table, at_most
 
 
 def main() -> None:

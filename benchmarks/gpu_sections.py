@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from gpu_setting import Case, Row, Section, Setting, plain_pass, prepared_step
 from msgspec.structs import replace
-from random_steps import product_flops
+
+from benchmarks.gpu_setting import Case, Row, Section, Setting, plain_pass, prepared_step
+from benchmarks.random_steps import product_flops
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 STEPS = (

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from random_steps import random_policy, random_step
+
+from benchmarks.random_steps import random_policy, random_step
 
 SHAPES: dict[str, dict[str, Any]] = {
     "0.5B": {

@@ -1,6 +1,6 @@
 """Time and peak memory of the R x R Gram over one plain forward and backward of the same padded batch.
 
-`python benchmarks/gram.py` makes docs/research/engine_time_and_memory.csv but for the peers (opacus, bergson, vmap),
+`python -m benchmarks.gram` makes docs/research/engine_time_and_memory.csv but for the peers (opacus, bergson, vmap),
 which 51a00793 measures. Each cell is a process of its own: memory is its peak above what the built model takes, time
 the ratio of interleaved pairs (method, plain) after a warm-up of each. ``matmul`` is the time of the plain pass's
 matrix products at the machine's own rate, over the plain pass: the limit. The self-check is not part of the time; on
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from random_steps import product_flops, random_policy, random_step
+
+from benchmarks.random_steps import product_flops, random_policy, random_step
 
 LENGTHS: dict[str, tuple[int, tuple[int, ...]]] = {
     "T=256": (32, (224,)),

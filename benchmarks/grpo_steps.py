@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tiny_models import EOS, FIRST_TEXT, PAD, SPECIAL, VOCAB
+
+from benchmarks.strangers.texts import TokenizerChoice, build_tokenizer
+from benchmarks.tiny_models import EOS, FIRST_TEXT, SPECIAL, VOCAB
 
 STEPS = 3
 LIMIT = 8  # most tokens of a completion
@@ -69,7 +71,7 @@ def _train(folder: Path, model: Any) -> None:
 
     def draw(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         lengths = rng.integers(2, LIMIT + 1, len(prompts))
-        completions = [[int(i) for i in rng.integers(FIRST_TEXT, SPECIAL, length)] for length in lengths]
+        completions = [rng.integers(FIRST_TEXT, SPECIAL, length).tolist() for length in lengths]
         completions = [ids if len(ids) == LIMIT else [*ids, EOS] for ids in completions]
         ids = trainer.processing_class(prompts)["input_ids"]
         return {"prompt_ids": ids, "completion_ids": completions, "logprobs": [[0.0] * len(c) for c in completions]}
@@ -99,21 +101,11 @@ def _train(folder: Path, model: Any) -> None:
         reward_funcs=reward,
         args=arguments,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
-        processing_class=_tokenizer(),
+        processing_class=build_tokenizer(TokenizerChoice(size=VOCAB)),
         rollout_func=draw,
     )
     RolloutRecorder(trainer, folder / "run", weights_every=1)
     trainer.train()
-
-
-def _tokenizer() -> Any:
-    """A word for each id."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    core = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token=f"w{VOCAB - 1}"))
-    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=core, pad_token=f"w{PAD}", eos_token=f"w{EOS}", padding_side="left")
 
 
 def _short(error: BaseException) -> str:

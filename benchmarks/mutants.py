@@ -11,6 +11,7 @@ mutmut's or cosmic-ray's, which run every mutant of a module, days for a package
 
 import argparse
 import ast
+import itertools
 import json
 import os
 import random
@@ -18,11 +19,11 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
 from msgspec import Struct
 
@@ -73,18 +74,16 @@ def main() -> None:
     for left in copy.rglob(f"*{ORIGINAL}"):  # a run that was killed left its mutant behind
         left.replace(left.with_suffix(""))
     lines = results.read_text().splitlines() if results.exists() else []
-    known = {row["mutant"]: row for row in map(json.loads, lines)}
+    known = {row["mutant"]: row["killed_by"] for row in map(json.loads, lines)}
     for mutant in drawn_mutants(copy, arguments.number, arguments.seed):
-        if arguments.only is not None and arguments.only not in mutant.name:
+        if (arguments.only or "") not in mutant.name:
             continue
-        if mutant.name not in known or arguments.only is not None:
-            began = time.monotonic()
-            known[mutant.name] = {"mutant": mutant.name, "killed_by": killer_of(mutant, copy, arguments.limit)}
-            known[mutant.name]["seconds"] = round(time.monotonic() - began)
+        if mutant.name not in known or arguments.only:
+            known[mutant.name] = killer_of(mutant, copy, arguments.limit)
             with results.open("a") as file:
-                file.write(json.dumps(known[mutant.name]) + "\n")
-        print(f"{mutant.name}\n    {known[mutant.name]['killed_by'] or 'SURVIVES'}", flush=True)
-    print(f"{sum(row['killed_by'] is not None for row in known.values())} of {len(known)} are killed")
+                file.write(json.dumps({"mutant": mutant.name, "killed_by": known[mutant.name]}) + "\n")
+        print(f"{mutant.name}\n    {known[mutant.name] or 'SURVIVES'}", flush=True)
+    print(f"{sum(killer is not None for killer in known.values())} of {len(known)} are killed")
 
 
 def copy_checkout(copy: Path) -> None:
@@ -114,15 +113,13 @@ def drawn_mutants(root: Path, number: int, seed: int) -> list[Mutant]:
     return list(mutants.values())
 
 
-def mutant_of(module: str, source: str, kind: str, node: ast.AST, instead: ast.AST) -> Mutant:
-    """The module's text with one node written anew."""
-    lines = source.splitlines(keepends=True)
-    # columns of the syntax tree count bytes
-    start = sum(len(line.encode()) for line in lines[: node.lineno - 1]) + node.col_offset  # type: ignore[attr-defined]
-    end = sum(len(line.encode()) for line in lines[: node.end_lineno - 1]) + node.end_col_offset  # type: ignore[attr-defined]
-    raw, after = source.encode(), ast.unparse(instead)
-    changed = raw[:start] + f"({after})".encode() + raw[end:]
-    return Mutant(module, node.lineno, kind, changed.decode(), raw[start:end].decode(), after)  # type: ignore[attr-defined]
+def mutant_of(module: str, source: str, kind: str, node: Any, instead: ast.AST) -> Mutant:
+    """The module's text with one node written anew; columns of the syntax tree count bytes."""
+    text, after = source.encode(), ast.unparse(instead)
+    starts = [0, *itertools.accumulate(map(len, text.splitlines(keepends=True)))]
+    start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+    changed = text[:start] + f"({after})".encode() + text[end:]
+    return Mutant(module, node.lineno, kind, changed.decode(), text[start:end].decode(), after)
 
 
 def changes_of(tree: ast.AST) -> Iterator[Change]:
@@ -221,11 +218,10 @@ def tests_of(module: str, copy: Path) -> tuple[list[str], list[str]]:
             own.append(f"tests/{test}")
             break
     importers: dict[str, set[str]] = {}
-    for path in [*modules_of("gradscope", copy), *modules_of("tests", copy), *modules_of("benchmarks", copy)]:
+    imports = re.compile(r"(?:from|import) ((?:gradscope|tests|benchmarks)[\w.]*)(?: import (\([^)]*\)|.*))?")
+    for path in (path for folder in ("gradscope", "tests", "benchmarks") for path in modules_of(folder, copy)):
         text = path.read_text(encoding="utf-8")
-        for wanted, names in re.findall(
-            r"(?:from|import) ((?:gradscope|tests|benchmarks)[\w.]*)(?: import (\([^)]*\)|.*))?", text
-        ):
+        for wanted, names in imports.findall(text):
             for module_or_name in (wanted, *(f"{wanted}.{name}" for name in re.findall(r"\w+", names))):
                 importers.setdefault(module_or_name, set()).add(str(path.relative_to(copy)))
         for folder in re.findall(r'import_module\(f"(gradscope[\w.]*)\.\{', text):  # any of its modules, by name

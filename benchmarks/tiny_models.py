@@ -6,7 +6,7 @@ of layer of the default configuration occurs once.
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 VOCAB = 64
@@ -46,20 +46,9 @@ RULES: tuple[tuple[str, int], ...] = (
 
 _ZAMBA = ["linear_attention", "linear_attention", "hybrid", "linear_attention", "hybrid"]
 _INDEXER = {
-    "indexer_n_heads": 4,
-    "indexer_kv_heads": 1,
-    "indexer_head_dim": 16,
-    "indexer_budget": 8,
-    "indexer_compress_ratio": 2,
+    **{"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16},
+    **{"indexer_budget": 8, "indexer_compress_ratio": 2},
 }
-_GEMMA3N = {
-    "num_hidden_layers": 4,
-    "num_kv_shared_layers": 2,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
-    "intermediate_size": [INNER] * 4,
-    "activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0],
-}
-
 _DOTS3 = {
     "layer_types": ["indexed_attention", "sliding_attention"],
     "mlp_layer_types": ["dense", "sparse"],
@@ -88,7 +77,13 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "vision_config": {"adapter_in_dim": WIDTH},
     },
     "dots3_note_text": _DOTS3,
-    "gemma3n_text": _GEMMA3N,
+    "gemma3n_text": {
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "intermediate_size": [INNER] * 4,
+        "activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0],
+    },
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
@@ -136,19 +131,15 @@ def tiny_model(model_type: str, *, seed: int = 0) -> Any:
 def _shrunk(cls: Any, overrides: Mapping[str, Any]) -> Any:
     """One configuration, its parts included."""
     default = cls()
-    fields = {field.name for field in dataclasses.fields(cls) if field.init and not field.name.startswith("_")}
-    declared = {field.name: field.default for field in dataclasses.fields(cls)}
+    own = (field for field in dataclasses.fields(cls) if field.init and not field.name.startswith("_"))
+    fields = {field.name: field.default for field in own}
     values = dict(_layers(default, fields))
     for name in sorted(fields):
-        value = vars(default).get(name, declared[name])
-        part = cls.sub_configs.get(name)
+        value, part = vars(default).get(name, fields[name]), cls.sub_configs.get(name)
         if part is not None and value is not None:
-            part = type(value) if not isinstance(value, dict) else part
-            values[name] = _shrunk(part, overrides.get(name, {}))
-        elif name not in values:
-            small = _small(name, value, declared.get(name))
-            if small is not None:
-                values[name] = small
+            values[name] = _shrunk(part if isinstance(value, dict) else type(value), overrides.get(name, {}))
+        elif name not in values and (small := _small(name, value, fields[name])) is not None:
+            values[name] = small
     values |= _heads(default, fields)
     values |= {name: value for name, value in overrides.items() if name not in cls.sub_configs}
     return cls(**values)
@@ -163,14 +154,13 @@ def _small(name: str, value: Any, declared: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     if re.fullmatch(r".*_(token_(id|index)|id|index)", name):
-        return {"pad_token_id": PAD, "bos_token_id": BOS, "decoder_start_token_id": BOS}.get(
-            name, SPECIAL + len(name) % 8
-        )
+        text = {"pad_token_id": PAD, "bos_token_id": BOS, "decoder_start_token_id": BOS}
+        return text.get(name, SPECIAL + len(name) % 8)
     size = next((size for pattern, size in RULES if re.fullmatch(pattern, name)), -1)
     return size if size >= 0 and value > 0 and isinstance(declared, int) else None
 
 
-def _heads(default: Any, fields: set[str]) -> dict[str, Any]:
+def _heads(default: Any, fields: Collection[str]) -> dict[str, Any]:
     """As many keys as queries where the default has as many; a head's width where none is given."""
     own = vars(default)
     values: dict[str, Any] = {}
@@ -181,7 +171,7 @@ def _heads(default: Any, fields: set[str]) -> dict[str, Any]:
     return values
 
 
-def _layers(default: Any, fields: set[str]) -> Iterator[tuple[str, Any]]:
+def _layers(default: Any, fields: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Lists with an entry for each layer, cut down to one layer of each kind."""
     depth = type(default).attribute_map.get("num_hidden_layers", "num_hidden_layers")
     if depth not in fields or not isinstance(getattr(default, depth), int):

@@ -5,9 +5,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 
+from benchmarks.oracle import spectrum_error
 from benchmarks.other_trainers.toy import Truth
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.replay.measure import replay_run
@@ -81,6 +81,4 @@ def _sigmas(path: Path, truths: dict[int, Truth], judged: Judged, **options: Any
         whole_groups = [spectrum for spectrum in of_groups if spectrum.label.group_size == size]
         yield max((max(each.singular_values, default=0.0) for each in whole_groups[len(truth.spectra) :]), default=0.0)
         for spectrum, values in zip(whole_groups, truth.spectra, strict=False):
-            padded = np.zeros(len(values))
-            padded[: len(spectrum.singular_values)] = spectrum.singular_values[: len(values)]
-            yield float(np.abs(padded - values).max() / values.max())
+            yield spectrum_error(spectrum.singular_values, values)

@@ -9,81 +9,18 @@ import torch
 import yaml
 from torch import Tensor
 
-from benchmarks.other_trainers.toy import Sample, Truth, sampled_steps, update
+from benchmarks.other_trainers.toy import MICRO_BATCH, Sample, Truth, by_group, declared, sampled_steps, update
 from benchmarks.scale.made_up import write_lines
 from gradscope.rollouts.event_file import masked_checksum
 
 LOG = "exp_001"
 WIDTH = 24
-
-CASES: dict[str, dict[str, Any]] = {
-    "token level": {},
-    "token level, before 0.7": {"old": True, "reference_policy_kl_penalty": 0.4},
-    "sequence level, k1": {
-        "token_level_loss": False,
-        "reference_policy_kl_type": "k1",
-        "reference_policy_kl_penalty": 0.1,
-    },
-    "k2, temperature": {"reference_policy_kl_type": "k2", "reference_policy_kl_penalty": 0.3, "temperature": 0.8},
-    "gspo without KL": {
-        "token_level_loss": False,
-        "sequence_level_importance_ratios": True,
-        "reference_policy_kl_penalty": 0.0,
-    },
-    "correction by token, not truncated": {"use_importance_sampling_correction": True, "noise": 0.6},
-    "tis": {
-        "use_importance_sampling_correction": True,
-        "truncated_importance_sampling_type": "tis",
-        "truncated_importance_sampling_ratio": 1.5,
-        "noise": 0.8,
-    },
-    "icepop, sequence level": {
-        "use_importance_sampling_correction": True,
-        "truncated_importance_sampling_type": "icepop",
-        "truncated_importance_sampling_ratio": 1.8,
-        "truncated_importance_sampling_ratio_min": 0.6,
-        "token_level_loss": False,
-        "noise": 0.7,
-    },
-    "gspo with its correction": {
-        "token_level_loss": False,
-        "sequence_level_importance_ratios": True,
-        "use_importance_sampling_correction": True,
-        "noise": 0.2,
-    },
-    "cispo, several turns": {"use_cispo": True, "turns": True},
-    "reinforce, all as baseline": {"disable_ppo_ratio": True, "use_leave_one_out_baseline": False},
-    "dual clip, sequences masked": {"ratio_clip_c": 3.0, "masked": True, "token_level_loss": False},
-    "KL in the reward": {"use_kl_in_reward": True},
-    "bfloat16": {"half": True},
-    "two updates": {"train_global_batch_size": 6, "refused": "several_updates"},
-    "positive examples": {"positive_example_nll_weight": 0.1, "refused": "loss_unknown"},
-    "not converted": {"shards": True, "refused": "weights_unmerged", "partly": True},
-    "no norms": {"silent": True, "refused": "not_logged", "partly": True},
-}
-"""Arguments of ``loss_fn`` that differ from the defaults, and what is made up."""
-_DEFAULTS: dict[str, Any] = {
-    "token_level_loss": True,
-    "ratio_clip_min": 0.2,
-    "ratio_clip_max": 0.2,
-    "ratio_clip_c": None,
-    "reference_policy_kl_penalty": 0.01,
-    "reference_policy_kl_type": "k3",
-    "use_kl_in_reward": False,
-    "use_importance_sampling_correction": False,
-    "truncated_importance_sampling_type": None,
-    "truncated_importance_sampling_ratio": None,
-    "truncated_importance_sampling_ratio_min": None,
-    "sequence_level_importance_ratios": False,
-    "disable_ppo_ratio": False,
-    "use_cispo": False,
-    "positive_example_nll_weight": 0.0,
-}
+CASES, DEFAULTS = declared("nemo_rl")
 
 
 def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
     """A run of two steps: step -> the truth; the weights before the first are in ``initial``."""
-    given = {**_DEFAULTS, **{name: value for name, value in case.items() if name in _DEFAULTS}}
+    given = {**DEFAULTS, **{name: value for name, value in case.items() if name in DEFAULTS}}
     run, truths, temperature = folder / "run", {}, float(case.get("temperature", 1.0))
     size = int(case.get("train_global_batch_size", 12))
     config = _config(given, case, size)
@@ -93,19 +30,12 @@ def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
     for step, model, samples in sampled_steps(folder, case, temperature):
         _advantages(samples, others=bool(case.get("use_leave_one_out_baseline", True)))
         out = [2, 7] if case.get("masked") else []
+        for at in out:
+            samples[at].mask = [0] * len(samples[at].mask)
         for start in range(0, len(samples), size):
             chunk = samples[start : start + size]
-            counted = [at not in out for at in range(start, start + len(chunk))]
-            for sample, flag in zip(chunk, counted, strict=True):
-                sample.mask = [part * flag for part in sample.mask]
-            truth = update(
-                model,
-                chunk,
-                _parts(chunk, given, old=bool(case.get("old"))),
-                temperature=temperature,
-                micro_batch=5,
-                half=bool(case.get("half")),
-            )
+            parts = _parts(chunk, given, old=bool(case.get("old")))
+            truth = update(model, chunk, parts, temperature, half=bool(case.get("half")))
         truths[step] = truth
         reward = sum(sample.reward for sample in samples) / len(samples)
         for name, value in (("train/grad_norm", truth.norm), ("train/reward", reward), ("train/lr", 0.1)):
@@ -136,7 +66,7 @@ def _config(given: dict[str, Any], case: dict[str, Any], size: int) -> dict[str,
     }
     policy = {
         "train_global_batch_size": size,
-        "train_micro_batch_size": 5,
+        "train_micro_batch_size": MICRO_BATCH,
         "precision": "bfloat16" if case.get("half") else "float32",
         "generation": {"temperature": case.get("temperature", 1.0), "top_p": 1.0, "top_k": None},
     }
@@ -144,8 +74,7 @@ def _config(given: dict[str, Any], case: dict[str, Any], size: int) -> dict[str,
 
 
 def _advantages(samples: Sequence[Sample], *, others: bool) -> None:
-    for group in {sample.group for sample in samples}:
-        members = [sample for sample in samples if sample.group == group]
+    for members in by_group(samples):
         for sample in members:
             seen = torch.tensor([each.reward for each in members if not others or each is not sample])
             spread = float(seen.std())
@@ -162,15 +91,10 @@ def _parts(batch: Sequence[Sample], given: dict[str, Any], *, old: bool) -> Any:
             return total / (num_tokens + 1e-8)
         return total / (sample.num_counted + 1e-8) / (num_rows + 1e-8)
 
-    def parts(samples: Sequence[Sample], now: list[Tensor], entropies: list[Tensor]) -> tuple[list, list]:
-        pairs = list(zip(samples, now, strict=True))
-        rewards = [
-            mean(_policy(sample, logp, given) * _correction(sample, logp, given), sample) for sample, logp in pairs
-        ]
-        if given["use_kl_in_reward"] or not given["reference_policy_kl_penalty"]:
-            return rewards, []
-        penalty = given["reference_policy_kl_penalty"]
-        return rewards, [penalty * mean(_kl(sample, logp, given, old=old), sample) for sample, logp in pairs]
+    def parts(sample: Sample, logp: Tensor, entropy: Tensor) -> tuple[Tensor, Tensor]:
+        reward = mean(_policy(sample, logp, given) * _correction(sample, logp, given), sample)
+        penalty = 0.0 if given["use_kl_in_reward"] else given["reference_policy_kl_penalty"]
+        return reward, penalty * mean(_kl(sample, logp, given, old=old), sample)
 
     return parts
 

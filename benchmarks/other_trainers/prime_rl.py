@@ -7,52 +7,28 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.other_trainers.toy import Sample, Truth, sampled_steps, update
+from benchmarks.other_trainers.toy import Sample, Truth, by_group, declared, sampled_steps, update
 from benchmarks.scale.made_up import write_lines
 
 LOG = "."
-CASES: dict[str, dict[str, Any]] = {
-    "default, traces": {},
-    "default, token export": {"export": True},
-    "stream of traces": {"stream": True, "noise": 0.3},
-    "stream of traces, several turns and a group without advantage": {"stream": True, "turns": True, "dead": True},
-    "stream of traces, groups over two steps": {"stream": True, "elsewhere": True, "refused": "rollouts_missing"},
-    "far off policy, masked by sign": {"noise": 1.5, "dppo_mask_low": 0.02, "dppo_mask_high": 0.03},
-    "ipo": {"type": "ipo", "noise": 1.2, "ipo_threshold": 0.03},
-    "both bounds, as until 0.6": {"noise": 1.2, "ipo_mask_low": 0.02, "ipo_mask_high": 0.05},
-    "large kl_tau and adv_tau": {"kl_tau": 0.4, "adv_tau": 0.6, "noise": 0.5},
-    "no kl_tau": {"kl_tau": 0.0, "noise": 0.3},
-    "temperature": {"temperature": 0.6, "noise": 0.3},
-    "several turns": {"turns": True, "noise": 0.3},
-    "several turns, token export": {"turns": True, "noise": 0.3, "export": True, "type": "ipo"},
-    "a group without advantage is filtered": {"dead": True, "noise": 0.3},
-    "episodes of another step": {"elsewhere": True, "refused": "rollouts_missing"},
-    "bfloat16": {"half": True},
-    "custom loss": {"type": "custom", "refused": "loss_unknown"},
-    "no log-probabilities": {"silent": True, "refused": "logprobs_missing"},
-    "weights without a configuration": {"bare": True, "refused": "weights_unmerged", "partly": True},
-}
-"""Arguments of ``trainer.loss`` and of what is made up."""
-_LOSS = ("type", "dppo_mask_low", "dppo_mask_high", "ipo_threshold", "ipo_mask_low", "ipo_mask_high")
-_DEFAULTS = {"dppo_mask_low": 0.2, "dppo_mask_high": 0.2, "ipo_threshold": 0.1, "kl_tau": 1e-3, "adv_tau": 1.0}
+CASES, DEFAULTS = declared("prime_rl")
 
 
 def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
     """A run of two steps: step -> the truth; the weights before the first are in ``initial``."""
-    given = {**_DEFAULTS, **case}
+    given = {**DEFAULTS, **case}
     run, truths, metrics = folder / "run", {}, []
     temperature = float(case.get("temperature", 1.0))
     for step, model, samples in sampled_steps(folder, case, temperature):
         if case.get("dead"):
             for sample in samples[-4:]:
                 sample.reward = 1.0
-        for sample in samples:
-            members = [other.reward for other in samples if other.group == sample.group]
-            sample.advantage = sample.reward - sum(members) / len(members)
+        for members in by_group(samples):
+            mean = sum(sample.reward for sample in members) / len(members)
+            for sample in members:
+                sample.advantage = sample.reward - mean
         batch = [sample for sample in samples if sample.advantage != 0]
-        truths[step] = update(
-            model, batch, _parts(batch, given), temperature=temperature, micro_batch=5, half=bool(case.get("half"))
-        )
+        truths[step] = update(model, batch, _parts(batch, given), temperature, half=bool(case.get("half")))
         metrics += [
             {"step": step, "time": 1.0, "optim/grad_norm": truths[step].norm, "optim/lr": 1.0},
             {"step": step, "time": 2.0, "reward/all/mean": sum(sample.reward for sample in samples) / len(samples)},
@@ -78,24 +54,20 @@ def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
 def _parts(batch: Sequence[Sample], given: dict[str, Any]) -> Any:
     num_tokens = sum(sample.num_counted for sample in batch)
 
-    def parts(samples: Sequence[Sample], now: list[Tensor], entropies: list[Tensor]) -> tuple[list, list]:
-        rewards, rest = [], []
-        for sample, logp in zip(samples, now, strict=True):
-            mask, sampled = sample.counted.to(logp), sample.sampler.to(logp)
-            gap = logp - sampled
-            moved = (logp.exp() - sampled.exp()).detach()
-            if given.get("type") == "ipo":
-                gone = moved.abs() > given["ipo_threshold"]
-            elif "ipo_mask_low" in given:
-                gone = (moved > given["ipo_mask_high"]) | (moved < -given["ipo_mask_low"])
-            elif sample.advantage > 0:
-                gone = moved > given["dppo_mask_high"]
-            else:
-                gone = moved < -given["dppo_mask_low"]
-            gain = (mask * ~gone) * given["adv_tau"] * sample.advantage * gap.exp()
-            rewards.append(-gain.sum() / num_tokens)
-            rest.append((mask * given["kl_tau"] * gap**2).sum() / num_tokens)
-        return rewards, rest
+    def parts(sample: Sample, logp: Tensor, entropy: Tensor) -> tuple[Tensor, Tensor]:
+        mask, sampled = sample.counted.to(logp), sample.sampler.to(logp)
+        gap = logp - sampled
+        moved = (logp.exp() - sampled.exp()).detach()
+        if given.get("type") == "ipo":
+            gone = moved.abs() > given["ipo_threshold"]
+        elif "ipo_mask_low" in given:
+            gone = (moved > given["ipo_mask_high"]) | (moved < -given["ipo_mask_low"])
+        elif sample.advantage > 0:
+            gone = moved > given["dppo_mask_high"]
+        else:
+            gone = moved < -given["dppo_mask_low"]
+        gain = (mask * ~gone) * given["adv_tau"] * sample.advantage * gap.exp()
+        return -gain.sum() / num_tokens, (mask * given["kl_tau"] * gap**2).sum() / num_tokens
 
     return parts
 
@@ -126,8 +98,7 @@ def _write_stream(folder: Path, step: int, samples: Sequence[Sample], case: dict
 
 def _named(step: int, samples: Sequence[Sample]) -> list[tuple[str, Sample]]:
     return [
-        (f"t{step}-{sample.group}-{sum(other.group == sample.group for other in samples[:at])}", sample)
-        for at, sample in enumerate(samples)
+        (f"t{step}-{sample.group}-{at}", sample) for members in by_group(samples) for at, sample in enumerate(members)
     ]
 
 
@@ -167,7 +138,8 @@ def _export(step: int, batch: Sequence[Sample]) -> Iterator[dict[str, Any]]:
 
 
 def _write_config(file: Path, case: dict[str, Any]) -> None:
-    loss = {name: case[name] for name in (*_LOSS, "kl_tau", "adv_tau") if name in case}
+    own = (*DEFAULTS, "type", "ipo_mask_low", "ipo_mask_high")
+    loss = {name: case[name] for name in own if name in case}
     orchestrator = {"train": {"sampling": {"temperature": case.get("temperature", 1.0)}}}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"trainer": {"loss": {"type": "default", **loss}}, "orchestrator": orchestrator}))

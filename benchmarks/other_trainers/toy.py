@@ -1,7 +1,7 @@
 """What the made-up trainers share: a tiny model, what it sampled, log-probabilities by plain PyTorch, and an update.
 
-Nothing here is the package's. A trainer gives the loss of a list of rollouts as a sum of parts, one a rollout and one
-of what no advantage reaches, so that the same formula makes the update in float32 and the truth in float64.
+Nothing here is the package's. A trainer gives the loss as a sum of two parts a rollout, of which no advantage reaches
+the second, so that the same formula makes the update in float32 and the truth in float64.
 
 Shapes: R rollouts of an update, T tokens of a completion.
 """
@@ -9,11 +9,13 @@ Shapes: R rollouts of an update, T tokens of a completion.
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from msgspec import Struct, field
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
@@ -23,6 +25,13 @@ from benchmarks.oracle import gradient_row, padded
 
 VOCAB = 29
 PAD = 0
+MICRO_BATCH = 5  # does not divide the 12 rollouts of a step
+
+
+def declared(trainer: str) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """A trainer's cases and its defaults, by cases.yaml."""
+    document = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8"))[trainer]
+    return document["cases"], document["defaults"]
 
 
 class Sample(Struct, kw_only=True):
@@ -57,9 +66,9 @@ class Truth(Struct, frozen=True, kw_only=True):
     spectra: list[np.ndarray]  # singular values of the reward rows of each group
 
 
-def first_model(seed: int = 5) -> LlamaForCausalLM:
+def first_model() -> LlamaForCausalLM:
     """Two layers, in float32; norms are away from one."""
-    torch.manual_seed(seed)
+    torch.manual_seed(5)
     config = LlamaConfig(
         vocab_size=VOCAB,
         hidden_size=24,
@@ -79,20 +88,24 @@ def first_model(seed: int = 5) -> LlamaForCausalLM:
     return model.train()
 
 
-def draw(step: int, *, num_groups: int = 3, size: int = 4, turns: bool = False) -> list[Sample]:
-    """Rollouts of unequal length; of several turns, a tool wrote some tokens in the middle."""
+def draw(step: int, *, turns: bool) -> list[Sample]:
+    """Three groups of four rollouts of unequal length; of several turns, a tool wrote some tokens in the middle."""
     rng = np.random.default_rng(100 + step)
     samples = []
-    for group in range(num_groups):
+    for group in range(3):
         prompt = rng.integers(3, VOCAB, rng.integers(3, 9)).tolist()
-        rewards = rng.permutation([1.0] * (size // 2) + [0.0] * (size - size // 2))
-        for reward in rewards:
+        for reward in rng.permutation([1.0, 1.0, 0.0, 0.0]):
             completion = rng.integers(3, VOCAB, rng.integers(4, 13)).tolist()
             mask = [1] * len(completion)
             if turns and len(completion) > 6:
                 mask[2:5] = [0, 0, 0]
             samples.append(Sample(group=group, prompt=prompt, completion=completion, mask=mask, reward=float(reward)))
     return samples
+
+
+def by_group(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """The rollouts of each group."""
+    return [list(members) for _, members in groupby(samples, key=lambda sample: sample.group)]
 
 
 def logprobs(model: Any, samples: Sequence[Sample], temperature: float = 1.0) -> tuple[list[Tensor], list[Tensor]]:
@@ -126,20 +139,15 @@ def sampled_steps(folder: Path, case: dict[str, Any], temperature: float) -> Ite
         yield step, model, samples
 
 
-Parts = Callable[[Sequence[Sample], list[Tensor], list[Tensor]], tuple[list[Tensor], list[Tensor]]]
-"""From rollouts, log-probabilities and entropies to the reward part of each rollout, and the rest of each."""
+Parts = Callable[[Sample, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From a rollout, its log-probabilities and entropies to its part of the loss by its reward, and the rest."""
 
 
-def update(
-    model: Any,
-    samples: Sequence[Sample],
-    parts: Parts,
-    *,
-    temperature: float,
-    micro_batch: int,
-    rate: float = 0.5,
-    half: bool = False,
-) -> Truth:
+def _parts_of(model: Any, samples: Sequence[Sample], parts: Parts, temperature: float) -> list[tuple[Tensor, Tensor]]:
+    return list(map(parts, samples, *logprobs(model, samples, temperature)))
+
+
+def update(model: Any, samples: Sequence[Sample], parts: Parts, temperature: float, *, half: bool = False) -> Truth:
     """One optimizer update: micro-batches, the norm before clipping, and a step of plain gradient descent.
 
     In half precision weights are cast to bfloat16 for each pass and gradients are added in float32.
@@ -149,14 +157,14 @@ def update(
     """
     exact, spectra = _truth(model, samples, parts, temperature)
     model.zero_grad()
-    for start in range(0, len(samples), micro_batch):
-        chunk = samples[start : start + micro_batch]
-        rewards, rest = parts(chunk, *logprobs(_Cast(model) if half else model, chunk, temperature))
+    for start in range(0, len(samples), MICRO_BATCH):
+        chunk = samples[start : start + MICRO_BATCH]
+        rewards, rest = zip(*_parts_of(_Cast(model) if half else model, chunk, parts, temperature), strict=True)
         sum(rewards + rest).backward()
     norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05))
     with torch.no_grad():
         for parameter in _trained(model):
-            parameter.sub_(rate * parameter.grad)
+            parameter.sub_(0.5 * parameter.grad)
     return Truth(norm=norm, exact=exact, spectra=spectra)
 
 
@@ -191,11 +199,12 @@ def with_adapter(base: Any, folder: Path) -> Any:
 def _truth(model: Any, samples: Sequence[Sample], parts: Parts, temperature: float) -> tuple[float, list[np.ndarray]]:
     exact = copy.deepcopy(model).double()
     parameters = _trained(exact)
-    rows, total = [], torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
-    for sample in samples:
-        rewards, rest = parts([sample], *logprobs(exact, [sample], temperature))
-        rows.append(gradient_row(rewards[0], parameters))
-        total += rows[-1] + (gradient_row(rest[0], parameters) if rest else 0.0)
-    groups = sorted({sample.group for sample in samples})
-    members = [[row for row, sample in zip(rows, samples, strict=True) if sample.group == group] for group in groups]
-    return float(total.norm()), [torch.linalg.svdvals(torch.stack(rows)).numpy() for rows in members]
+    total, spectra = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64), []
+    for group in by_group(samples):
+        rows = []
+        for sample in group:
+            ((reward, rest),) = _parts_of(exact, [sample], parts, temperature)
+            rows.append(gradient_row(reward, parameters))
+            total += rows[-1] + gradient_row(rest, parameters)
+        spectra.append(torch.linalg.svdvals(torch.stack(rows)).numpy())
+    return float(total.norm()), spectra

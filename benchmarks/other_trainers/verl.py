@@ -8,119 +8,25 @@ import torch
 import yaml
 from torch import Tensor
 
-from benchmarks.other_trainers.toy import Sample, Truth, sampled_steps, update
+from benchmarks.other_trainers.toy import Sample, Truth, by_group, declared, sampled_steps, update
 from benchmarks.scale.made_up import write_lines
 
-WIDTH = 16  # the response length that the older trainer pads to
-
-CASES: dict[str, dict[str, Any]] = {
-    "token-mean": {},
-    "seq-mean-token-mean, dr_grpo's advantage": {
-        "actor.loss_agg_mode": "seq-mean-token-mean",
-        "algorithm.norm_adv_by_std_in_grpo": False,
-    },
-    "seq-mean-token-sum, temperature": {"actor.loss_agg_mode": "seq-mean-token-sum", "rollout.temperature": 0.7},
-    "seq-mean-token-sum-norm": {"actor.loss_agg_mode": "seq-mean-token-sum-norm", "actor.loss_scale_factor": 20},
-    "token-sum, several turns": {"actor.loss_agg_mode": "token-sum", "turns": True},
-    "low_var_kl in the loss": {"actor.use_kl_loss": True, "actor.kl_loss_coef": 0.3},
-    "k1 in the loss, by sequence": {
-        "actor.use_kl_loss": True,
-        "actor.kl_loss_coef": 0.1,
-        "actor.kl_loss_type": "kl",
-        "actor.loss_agg_mode": "seq-mean-token-mean",
-    },
-    "k2 in the loss, entropy bonus": {
-        "actor.use_kl_loss": True,
-        "actor.kl_loss_coef": 0.2,
-        "actor.kl_loss_type": "mse",
-        "actor.entropy_coeff": 0.02,
-    },
-    "k3+ in the loss, several turns": {
-        "actor.use_kl_loss": True,
-        "actor.kl_loss_coef": 0.2,
-        "actor.kl_loss_type": "k3+",
-        "turns": True,
-    },
-    "KL in the reward": {"algorithm.use_kl_in_reward": True},
-    "truncated correction by token": {"algorithm.rollout_correction.rollout_is": "token", "noise": 0.8},
-    "masked correction by sequence": {
-        "algorithm.rollout_correction.rollout_is": "sequence",
-        "algorithm.rollout_correction.rollout_is_threshold": "0.5_1.8",
-        "noise": 0.2,
-    },
-    "bypass, clipped low, high and dual": {
-        "algorithm.rollout_correction.bypass_mode": True,
-        "actor.clip_ratio_high": 0.28,
-        "noise": 0.9,
-    },
-    "gspo": {
-        "actor.policy_loss.loss_mode": "gspo",
-        "algorithm.rollout_correction.bypass_mode": True,
-        "actor.clip_ratio_low": 0.05,
-        "actor.clip_ratio_high": 0.08,
-        "noise": 0.3,
-    },
-    "cispo": {"actor.policy_loss.loss_mode": "cispo", "actor.loss_agg_mode": "seq-mean-token-mean"},
-    "adapter, low_var_kl to its base": {"lora": True, "actor.use_kl_loss": True, "actor.kl_loss_coef": 0.3},
-    "bfloat16": {"half": True, "actor.fsdp_config.dtype": "bfloat16"},
-    "gpg": {"actor.policy_loss.loss_mode": "gpg"},
-    "two mini-batches": {"actor.ppo_mini_batch_size": 1, "refused": "several_updates"},
-    "two epochs": {"actor.ppo_epochs": 2, "refused": "several_updates"},
-    "shards": {"shards": True, "refused": "weights_unmerged", "partly": True},
-    "text alone": {"text": True, "refused": "ids_missing"},
-    "rejected tokens": {"algorithm.rollout_correction.rollout_rs": "token_k1", "refused": "loss_unknown"},
-    "version unknown": {"old": True, "refused": "settings_unknown"},
-}
-"""Arguments that differ from the defaults; ``actor.`` and ``rollout.`` stand below ``actor_rollout_ref``."""
-_DEFAULTS: dict[str, Any] = {
-    "actor.loss_agg_mode": "token-mean",
-    "actor.ppo_mini_batch_size": 3,
-    "actor.ppo_micro_batch_size_per_gpu": 5,
-    "actor.ppo_epochs": 1,
-    "actor.clip_ratio": 0.2,
-    "actor.clip_ratio_low": 0.2,
-    "actor.clip_ratio_high": 0.2,
-    "actor.clip_ratio_c": 3.0,
-    "actor.use_kl_loss": False,
-    "actor.kl_loss_coef": 0.001,
-    "actor.kl_loss_type": "low_var_kl",
-    "actor.entropy_coeff": 0.0,
-    "actor.loss_scale_factor": None,
-    "actor.policy_loss.loss_mode": "vanilla",
-    "actor.fsdp_config.dtype": "float32",
-    "rollout.temperature": 1.0,
-    "rollout.n": 4,
-    "data.train_batch_size": 3,
-    "data.max_response_length": WIDTH,
-    "algorithm.adv_estimator": "grpo",
-    "algorithm.norm_adv_by_std_in_grpo": True,
-    "algorithm.use_kl_in_reward": False,
-    "algorithm.rollout_correction.rollout_is": None,
-    "algorithm.rollout_correction.rollout_is_threshold": 2.0,
-    "algorithm.rollout_correction.bypass_mode": False,
-    "trainer.use_v1": True,
-}
+CASES, DEFAULTS = declared("verl")
+WIDTH = DEFAULTS["data.max_response_length"]  # that the older trainer pads to
 
 
 def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
     """A run of two steps: step -> the truth; the weights before the first are in ``initial``."""
-    given = {**_DEFAULTS, **{name: value for name, value in case.items() if "." in name}}
+    given = {**DEFAULTS, **{name: value for name, value in case.items() if "." in name}}
     temperature = float(given["rollout.temperature"])
     run, truths, metrics = folder / "run", {}, []
     for step, model, samples in sampled_steps(folder, case, temperature):
         _advantages(samples, given)
         size = int(given["actor.ppo_mini_batch_size"]) * int(given["rollout.n"])
         found = [
-            update(
-                model,
-                samples[start : start + size],
-                _parts(samples[start : start + size], given),
-                temperature=temperature,
-                micro_batch=int(given["actor.ppo_micro_batch_size_per_gpu"]),
-                half=bool(case.get("half")),
-            )
+            update(model, batch, _parts(batch, given), temperature, half=bool(case.get("half")))
             for _ in range(int(given["actor.ppo_epochs"]))
-            for start in range(0, len(samples), size)
+            for batch in (samples[start : start + size] for start in range(0, len(samples), size))
         ]
         truths[step] = found[0]
         mean = sum(each.norm for each in found) / len(found)
@@ -141,8 +47,7 @@ def make(folder: Path, case: dict[str, Any]) -> dict[int, Truth]:
 
 
 def _advantages(samples: Sequence[Sample], given: dict[str, Any]) -> None:
-    for group in {sample.group for sample in samples}:
-        members = [sample for sample in samples if sample.group == group]
+    for members in by_group(samples):
         scores = torch.tensor([_score(sample, given) for sample in members])
         centered = scores - scores.mean()
         if given["algorithm.norm_adv_by_std_in_grpo"]:
@@ -176,16 +81,12 @@ def _parts(mini_batch: Sequence[Sample], given: dict[str, Any]) -> Any:
         }
         return by_row[mode] / num_rows
 
-    def parts(samples: Sequence[Sample], now: list[Tensor], entropies: list[Tensor]) -> tuple[list, list]:
-        rewards, rest = [], []
-        for sample, logp, entropy in zip(samples, now, entropies, strict=True):
-            average = weight(sample) * sample.counted.to(logp)
-            rewards.append((average * _policy(sample, logp, given)).sum())
-            other = -float(given["actor.entropy_coeff"]) * (average * entropy).sum()
-            if given["actor.use_kl_loss"]:
-                other = other + float(given["actor.kl_loss_coef"]) * (average * _kl(sample, logp, given)).sum()
-            rest.append(other)
-        return rewards, rest
+    def parts(sample: Sample, logp: Tensor, entropy: Tensor) -> tuple[Tensor, Tensor]:
+        average = weight(sample) * sample.counted.to(logp)
+        rest = -float(given["actor.entropy_coeff"]) * (average * entropy).sum()
+        if given["actor.use_kl_loss"]:
+            rest = rest + float(given["actor.kl_loss_coef"]) * (average * _kl(sample, logp, given)).sum()
+        return (average * _policy(sample, logp, given)).sum(), rest
 
     return parts
 
@@ -233,9 +134,7 @@ def _kl(sample: Sample, logp: Tensor, given: dict[str, Any]) -> Tensor:
 
 
 def _rollouts(step: int, samples: Sequence[Sample], case: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    seen: dict[int, int] = {}
-    for sample in samples:
-        session = seen[sample.group] = seen.get(sample.group, -1) + 1
+    for session, sample in (numbered for members in by_group(samples) for numbered in enumerate(members)):
         row: dict[str, Any] = {
             "input": f"question {sample.group}",
             "output": " ".join(map(str, sample.completion)),

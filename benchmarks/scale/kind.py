@@ -36,15 +36,7 @@ class Kind(Struct, frozen=True, kw_only=True):
 def file_a_step(
     name: str, rows: Callable[[MadeUpRun, int], Iterable[object]]
 ) -> Callable[[Path, MadeUpRun, bool], None]:
-    """What makes logs with a file of JSON lines a step.
-
-    Args:
-        name: Of a file, with ``{step}`` or, of what counts from 0, ``{index}``.
-        rows: Of a step.
-
-    Returns:
-        What ``make`` of a kind is.
-    """
+    """A kind's ``make``: a file of JSON lines a step, its name with ``{step}``, or ``{index}`` that counts from 0."""
 
     def make(folder: Path, run: MadeUpRun, with_broken: bool) -> None:
         for step in run.steps:
@@ -60,14 +52,9 @@ def lines(pattern: Path, columns: str) -> str:
 
 
 def groups_of(rows: str) -> str:
-    """The query of a bare scan.
+    """The query of a bare scan: groups, dead groups and rollouts, and what keeps DuckDB from leaving out the rest.
 
-    Args:
-        rows: A query of the columns that the answer needs: step, name, prompt and reward; a line that could not be read
-            has no reward.
-
-    Returns:
-        The query: groups, dead groups and rollouts, and what keeps DuckDB from leaving out the rest.
+    It goes over a query of step, name, prompt and reward; a line that could not be read has no reward.
     """
     return f"""
         SELECT count(step), count_if(high - low <= 1e-8), sum(n)::BIGINT, sum(total), count(prompt)

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +18,23 @@ PROMPT_TOKENS, RESPONSE_TOKENS = 8, 16
 _POOL = 1 << 20
 
 
+class Rollout(Struct, frozen=True):
+    """One of the rollouts of a prompt at a step."""
+
+    step: int
+    group: int  # its group's place within the step, from 0
+    prompt: int
+    row: int  # its own place within the step, from 0
+    reward: float
+    advantage: float  # TRL's, by the sample's standard deviation
+
+
 class Group(Struct, frozen=True):
     """Rollouts of one prompt at one step."""
 
-    number: int  # its place within the step, from 0
     prompt: int
     rewards: list[float]  # [8]
-    advantages: list[float]  # TRL's, by the sample's standard deviation, [8]
-
-    @property
-    def rows(self) -> Iterator[tuple[int, float, float]]:
-        """Each rollout's place within the step, its reward and its advantage."""
-        places = range(self.number * GROUP_SIZE, (self.number + 1) * GROUP_SIZE)
-        return zip(places, self.rewards, self.advantages, strict=True)
+    advantages: list[float]  # [8]
 
 
 class MadeUpRun(Struct, frozen=True):
@@ -50,8 +55,13 @@ class MadeUpRun(Struct, frozen=True):
         rewards = (draw.random((num_groups, GROUP_SIZE)) < _difficulty()[prompts, None]).astype(np.float64)
         centered = rewards - rewards.mean(axis=1, keepdims=True)
         advantages = (centered / (rewards.std(axis=1, ddof=1, keepdims=True) + 1e-4)).round(6)
-        made = zip(prompts.tolist(), rewards.tolist(), advantages.tolist(), strict=True)
-        return (Group(number, *cells) for number, cells in enumerate(made))
+        return map(Group, prompts.tolist(), rewards.tolist(), advantages.tolist())
+
+    def rollouts(self, step: int) -> Iterator[Rollout]:
+        """The rollouts of a step."""
+        for number, group in enumerate(self.groups(step)):
+            for row, *own in zip(count(number * GROUP_SIZE), group.rewards, group.advantages, strict=False):
+                yield Rollout(step, number, group.prompt, row, *own)
 
     @property
     def steps(self) -> range:

@@ -14,15 +14,14 @@ _ROWS_A_CALL = 5_000
 
 def generic_rows(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
     """A row a rollout."""
-    for group in run.groups(step):
-        for row, reward, _ in group.rows:
-            yield {
-                "step": step,
-                "group_id": f"{step}-{group.number}",
-                "prompt_id": f"p{group.prompt}",
-                "reward": reward,
-                "completion": completion(step, row, ALONE),
-            }
+    for one in run.rollouts(step):
+        yield {
+            "step": step,
+            "group_id": f"{step}-{one.group}",
+            "prompt_id": f"p{one.prompt}",
+            "reward": one.reward,
+            "completion": completion(step, one.row, ALONE),
+        }
 
 
 def scan_generic(folder: Path) -> str:
@@ -33,17 +32,15 @@ def scan_generic(folder: Path) -> str:
 
 def verl_rows(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
     """A file of the dump of verl's V1 trainer."""
-    for group in run.groups(step):
-        name = UUID(int=(step << 96) + group.number)
-        for session, (row, reward, _) in enumerate(group.rows):
-            yield {
-                "input": prompt_text(group.prompt),
-                "output": completion(step, row),
-                "gts": str((group.prompt + 10) // 2),
-                "score": reward,
-                "step": step,
-                "uid": f"{name}_{session}_0",
-            }
+    for one in run.rollouts(step):
+        yield {
+            "input": prompt_text(one.prompt),
+            "output": completion(step, one.row),
+            "gts": str((one.prompt + 10) // 2),
+            "score": one.reward,
+            "step": step,
+            "uid": f"{UUID(int=(step << 96) + one.group)}_{one.row % GROUP_SIZE}_0",
+        }
 
 
 def scan_verl(folder: Path) -> str:
@@ -61,23 +58,25 @@ def make_trl(folder: Path, run: MadeUpRun, _: bool) -> None:
     logged = []
     (folder / "completions").mkdir()
     for step in run.steps:
-        groups = list(run.groups(step))
-        rewards = [reward for group in groups for reward in group.rewards]
-        table = {
-            "step": [step] * len(rewards),
-            "prompt": [prompt_text(group.prompt) for group in groups for _ in range(GROUP_SIZE)],
-            "completion": [completion(step, row) for row in range(len(rewards))],
-            "correct": rewards,
-            "advantage": [advantage for group in groups for advantage in group.advantages],
-        }
-        pq.write_table(pa.table(table), folder / "completions" / f"completions_{step:05d}.parquet")
-        mean = sum(rewards) / len(rewards)
+        columns = {"step": [step] * run.size(step), **_columns(run, step, "advantage")}
+        pq.write_table(pa.table(columns), folder / "completions" / f"completions_{step:05d}.parquet")
+        mean, groups = sum(columns["correct"]) / run.size(step), list(run.groups(step))
         dead = sum(len(set(group.rewards)) == 1 for group in groups) / len(groups)
-        logged.append(
-            {"step": step, "loss": 0.0, "reward": mean, "rewards/correct/mean": mean, "frac_reward_zero_std": dead}
-        )
+        log = {"step": step, "loss": 0.0, "reward": mean, "rewards/correct/mean": mean, "frac_reward_zero_std": dead}
+        logged.append(log)
     state = {"global_step": run.num_steps, "log_history": logged}
     (folder / "trainer_state.json").write_text(json.dumps(state), encoding="utf-8")
+
+
+def _columns(run: MadeUpRun, step: int, advantages: str) -> dict[str, list[Any]]:
+    """What TRL and ms-swift log of a step's rollouts, with their name of the last column."""
+    rollouts = list(run.rollouts(step))
+    return {
+        "prompt": [prompt_text(one.prompt) for one in rollouts],
+        "completion": [completion(step, one.row) for one in rollouts],
+        "correct": [one.reward for one in rollouts],
+        advantages: [one.advantage for one in rollouts],
+    }
 
 
 def scan_trl(folder: Path) -> str:
@@ -89,19 +88,8 @@ def scan_trl(folder: Path) -> str:
 
 def make_ms_swift(folder: Path, run: MadeUpRun, with_broken: bool) -> None:
     """One file with a line a log call."""
-    calls = (_ms_swift(run, step) for step in run.steps)
+    calls = ({"step": [str(step)] * run.size(step), **_columns(run, step, "advantages")} for step in run.steps)
     write_lines(folder / "completions.jsonl", calls, run.num_steps // 2 if with_broken else None)
-
-
-def _ms_swift(run: MadeUpRun, step: int) -> dict[str, list[Any]]:
-    groups = list(run.groups(step))
-    return {
-        "step": [str(step)] * run.size(step),
-        "prompt": [prompt_text(group.prompt) for group in groups for _ in range(GROUP_SIZE)],
-        "completion": [completion(step, row) for row in range(run.size(step))],
-        "correct": [reward for group in groups for reward in group.rewards],
-        "advantages": [advantage for group in groups for advantage in group.advantages],
-    }
 
 
 def scan_ms_swift(folder: Path) -> str:

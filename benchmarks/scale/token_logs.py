@@ -8,8 +8,8 @@ from benchmarks.scale.kind import Kind, file_a_step, groups_of, lines
 from benchmarks.scale.made_up import (
     PROMPT_TOKENS,
     RESPONSE_TOKENS,
-    Group,
     MadeUpRun,
+    Rollout,
     completion,
     prompt_ids,
     prompt_text,
@@ -19,34 +19,31 @@ from benchmarks.scale.made_up import (
 _MASK = [0] * PROMPT_TOKENS + [1] * RESPONSE_TOKENS
 
 
-def _episode(step: int, group: Group, row: int, reward: float) -> dict[str, Any]:
+def _episode(one: Rollout) -> dict[str, Any]:
     """A line of prime-rl's, before advantages are known."""
-    text, (ids, logprobs) = prompt_text(group.prompt), response(step, row)
-    ask = {"message": {"role": "user", "content": text}, "token_ids": prompt_ids(group.prompt)}
-    answer = {"message": {"role": "assistant", "content": completion(step, row)}, "token_ids": ids}
+    step, text, (ids, logprobs) = one.step, prompt_text(one.prompt), response(one.step, one.row)
+    ask = {"message": {"role": "user", "content": text}, "token_ids": prompt_ids(one.prompt)}
+    answer = {"message": {"role": "assistant", "content": completion(step, one.row)}, "token_ids": ids}
+    work = {"type": "train", "step": step, "policy": {"start": step - 1, "end": step - 1}}
     trace = {
         "version": 1,
-        "id": f"t{step}-{row}",
+        "id": f"t{step}-{one.row}",
         "agent": {"name": "solver", "trainable": True},
         "nodes": [
             {**ask, "mask": [False] * PROMPT_TOKENS},
             {"parent": 0, "sampled": True, **answer, "mask": [True] * RESPONSE_TOKENS, "logprobs": logprobs},
         ],
-        "rewards": {"correct": {"score": reward, "weight": 1.0}},
+        "rewards": {"correct": {"score": one.reward, "weight": 1.0}},
         "info": {"kind": "train", "dispatch": {"step": step, "time": 1.0}},
         "is_completed": True,
         "ok": True,
     }
     return {
-        "id": f"e{step}-{row}",
+        "id": f"e{step}-{one.row}",
         "env": {"id": "math", "name": "math"},
-        "task": {"type": "MathTask", "data": {"prompt": text}, "hash": f"h{group.prompt}"},
-        "group": {"id": f"g{step}-{group.number}"},
-        "run": {
-            "type": "train",
-            "id": "r",
-            "work": {"type": "train", "step": step, "policy": {"start": step - 1, "end": step - 1}},
-        },
+        "task": {"type": "MathTask", "data": {"prompt": text}, "hash": f"h{one.prompt}"},
+        "group": {"id": f"g{step}-{one.group}"},
+        "run": {"type": "train", "id": "r", "work": work},
         "ok": True,
         "traces": [trace],
     }
@@ -54,7 +51,7 @@ def _episode(step: int, group: Group, row: int, reward: float) -> dict[str, Any]
 
 def episodes(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
     """All that arrived at a step, as prime-rl's traces before September 2026 have it."""
-    return (_episode(step, group, row, reward) for group in run.groups(step) for row, reward, _ in group.rows)
+    return map(_episode, run.rollouts(step))
 
 
 def scan_prime_rl(folder: Path) -> str:
@@ -72,22 +69,21 @@ def scan_prime_rl(folder: Path) -> str:
 
 def nemo_rl_rows(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
     """NeMo-RL's training data: a batch of one a row."""
-    for group in run.groups(step):
-        for row, reward, advantage in group.rows:
-            ids, logprobs = response(step, row)
-            sampled = [0.0] * PROMPT_TOKENS + logprobs
-            yield {
-                "content": [[prompt_text(group.prompt), completion(step, row)]],
-                "rewards": [reward],
-                "input_lengths": [len(_MASK)],
-                "token_ids": [prompt_ids(group.prompt) + ids],
-                "token_loss_mask": [_MASK],
-                "sample_loss_mask": [1.0],
-                "advantages": [[advantage] * len(_MASK)],
-                "generation_logprobs": [sampled],
-                "prev_logprobs": [sampled],
-                "idx": row,
-            }
+    for one in run.rollouts(step):
+        ids, logprobs = response(step, one.row)
+        sampled = [0.0] * PROMPT_TOKENS + logprobs
+        yield {
+            "content": [[prompt_text(one.prompt), completion(step, one.row)]],
+            "rewards": [one.reward],
+            "input_lengths": [len(_MASK)],
+            "token_ids": [prompt_ids(one.prompt) + ids],
+            "token_loss_mask": [_MASK],
+            "sample_loss_mask": [1.0],
+            "advantages": [[one.advantage] * len(_MASK)],
+            "generation_logprobs": [sampled],
+            "prev_logprobs": [sampled],
+            "idx": one.row,
+        }
 
 
 def scan_nemo_rl(folder: Path) -> str:
@@ -106,23 +102,22 @@ def scan_nemo_rl(folder: Path) -> str:
 
 def open_instruct_rows(run: MadeUpRun, step: int) -> Iterator[dict[str, Any]]:
     """A shard of open-instruct's traces, which hold no text."""
-    for group in run.groups(step):
-        for row, reward, advantage in group.rows:
-            ids, logprobs = response(step, row)
-            yield {
-                "step": step,
-                "sample_idx": row,
-                "prompt_idx": group.number,
-                "prompt_tokens": prompt_ids(group.prompt),
-                "response_tokens": ids,
-                "reward": reward,
-                "advantage": advantage,
-                "finish_reason": "stop",
-                "dataset": "gsm8k",
-                "ground_truth": None,
-                "request_info": None,
-                "logprobs": logprobs,
-            }
+    for one in run.rollouts(step):
+        ids, logprobs = response(step, one.row)
+        yield {
+            "step": step,
+            "sample_idx": one.row,
+            "prompt_idx": one.group,
+            "prompt_tokens": prompt_ids(one.prompt),
+            "response_tokens": ids,
+            "reward": one.reward,
+            "advantage": one.advantage,
+            "finish_reason": "stop",
+            "dataset": "gsm8k",
+            "ground_truth": None,
+            "request_info": None,
+            "logprobs": logprobs,
+        }
 
 
 def scan_open_instruct(folder: Path) -> str:
@@ -140,21 +135,21 @@ def make_slime(folder: Path, run: MadeUpRun, _: bool) -> None:
 
     (folder / "rollout_data").mkdir()
     for step in run.steps:
-        samples = [_sample(step, group, row, reward) for group in run.groups(step) for row, reward, _ in group.rows]
-        torch.save({"rollout_id": step, "samples": samples}, folder / "rollout_data" / f"{step}.pt")
+        document = {"rollout_id": step, "samples": list(map(_sample, run.rollouts(step)))}
+        torch.save(document, folder / "rollout_data" / f"{step}.pt")
 
 
-def _sample(step: int, group: Group, row: int, reward: float) -> dict[str, Any]:
-    ids, logprobs = response(step, row)
+def _sample(one: Rollout) -> dict[str, Any]:
+    ids, logprobs = response(one.step, one.row)
     return {
-        "group_index": group.number,
-        "index": row,
-        "prompt": prompt_text(group.prompt),
-        "tokens": prompt_ids(group.prompt) + ids,
-        "response": completion(step, row),
+        "group_index": one.group,
+        "index": one.row,
+        "prompt": prompt_text(one.prompt),
+        "tokens": prompt_ids(one.prompt) + ids,
+        "response": completion(one.step, one.row),
         "response_length": RESPONSE_TOKENS,
-        "label": str((group.prompt + 10) // 2),
-        "reward": reward,
+        "label": str((one.prompt + 10) // 2),
+        "reward": one.reward,
         "loss_mask": None,
         "weight_versions": [],
         "rollout_log_probs": logprobs,

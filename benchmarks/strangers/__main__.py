@@ -13,19 +13,19 @@ import contextlib
 import fnmatch
 import io
 import logging
+import math
 import os
 import tempfile
 import time
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.compared_models import settle
 from benchmarks.strangers.case import Case, Folders
-
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TQDM_DISABLE", "1")
+from benchmarks.strangers.cases import CASES
+from benchmarks.strangers.judge import judge
+from benchmarks.strangers.make import make_run
 
 HEAD = "| case | axis | expected | outcome | autograd / log | replay / log | rank / autograd | what was said |"
 
@@ -33,38 +33,17 @@ HEAD = "| case | axis | expected | outcome | autograd / log | replay / log | ran
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="PATTERN", help="names of cases, with * and ?")
+    parser.add_argument("--only", metavar="PATTERN", default="*", help="names of cases, with * and ?")
     parser.add_argument("--axis", help="one axis")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="keep the runs here and use those that are there")
-    parser.add_argument("--list", action="store_true", help="only name the cases")
-    arguments = parser.parse_args()
-    chosen = [
-        case
-        for case in _cases()
-        if fnmatch.fnmatch(case.name, arguments.only or "*") and arguments.axis in (None, case.axis)
-    ]
-    if arguments.list:
-        print("\n".join(f"{case.axis:14} {case.name}" for case in chosen))
-        return
-    _be_quiet()
-    with tempfile.TemporaryDirectory() as scratch:
-        _print_table(chosen, arguments.keep or Path(scratch))
-
-
-def _cases() -> Sequence[Case]:
-    from benchmarks.strangers.cases import CASES
-
-    return CASES
-
-
-def _be_quiet() -> None:
-    import torch
-    import transformers
-
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity_error()
+    asked = parser.parse_args()
+    for name in ("TRL_EXPERIMENTAL_SILENCE", "HF_HUB_OFFLINE"):  # read when libraries are imported
+        os.environ.setdefault(name, "1")
+    settle()
     logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as scratch:
+        chosen = [case for case in CASES if fnmatch.fnmatch(case.name, asked.only) and asked.axis in (None, case.axis)]
+        _print_table(chosen, asked.keep or Path(scratch))
 
 
 def _print_table(cases: Sequence[Case], root: Path) -> None:
@@ -79,35 +58,28 @@ def _print_table(cases: Sequence[Case], root: Path) -> None:
         print(f"{line} <!-- {time.perf_counter() - started:.1f} s -->", flush=True)
     axes, outcomes = (list(dict.fromkeys(key[place] for key in counts)) for place in (0, 1))
     print(f"\n| axis | runs | {' | '.join(outcomes)} |", "|" + "---|" * (len(outcomes) + 2), sep="\n")
-    for axis in [*(axis for axis in axes if axis != "all"), "all"]:
+    for axis in sorted(axes, key="all".__eq__):  # the sum last
         numbers = [counts[axis, outcome] for outcome in outcomes]
         print(f"| {' | '.join([axis, str(sum(numbers)), *map(str, numbers)])} |")
 
 
 def _line(case: Case, folders: Folders) -> tuple[str, str]:
     """The outcome of a case and its line."""
-    from benchmarks.strangers.judge import judge
-    from benchmarks.strangers.make import make_run
-
+    outcome, numbers = "not made", ["", "", ""]
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             make_run(case, folders)
-    except Exception as error:
-        return "not made", _cells(case, "not made", "", "", "", f"{type(error).__name__}: {error}")
-    try:
+        outcome = "not judged"
         result = judge(case, folders)
     except Exception as error:
-        return "not judged", _cells(case, "not judged", "", "", "", f"{type(error).__name__}: {error}")
-    errors = (result.oracle_error, result.replay_error, result.rank_error)
-    numbers = ["" if error != error else f"{error:.1e}" for error in errors]
-    return result.outcome, _cells(case, result.outcome, *numbers, result.words)
-
-
-def _cells(case: Case, outcome: str, *more: str) -> str:
+        said = f"{type(error).__name__}: {error}"
+    else:
+        outcome, said = result.outcome, result.words
+        errors = (result.oracle_error, result.replay_error, result.rank_error)
+        numbers = ["" if math.isnan(error) else f"{error:.1e}" for error in errors]
     expected = case.expect + "".join(f", {step}: {kind}" for step, kind in case.at.items())
-    *numbers, said = more
     words = " ".join(said.split()).replace("|", "\\|")[:400]
-    return f"| {' | '.join([case.name, case.axis, expected, outcome, *numbers, words])} |"
+    return outcome, f"| {' | '.join([case.name, case.axis, expected, outcome, *numbers, words])} |"
 
 
 if __name__ == "__main__":

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from benchmarks.strangers.models import plain_llama
-from benchmarks.strangers.texts import WORDS, TokenizerChoice
+from benchmarks.strangers.texts import TokenizerChoice
 
 Expected = Literal["match", "match_bf16", "match_within", "no_gradient", "cannot", "mismatch"]
 """``mismatch``: the run was spoiled on purpose, and anything but a match is right."""
@@ -42,18 +41,17 @@ class Case(Struct, frozen=True, kw_only=True):
 
     name: str
     axis: str
-    model: Callable[[], Any] = plain_llama  # builds the model that is saved as the base
+    model: Mapping[str, Any] = field(default_factory=lambda: {"kind": "llama"})  # of the base, for models.build
     dtype: str = "float32"  # what the trainer loads the base in
     args: Mapping[str, Any] = {}  # what differs from the common GRPOConfig
-    tokenizer: TokenizerChoice = WORDS
+    tokenizer: TokenizerChoice = TokenizerChoice()
     rewards: tuple[Callable[..., Any], ...] = ()  # reward functions; empty: one that looks at the ids and logs them
     prompts: tuple[Any, ...] = ()  # the dataset's prompts; empty: sixteen of two to seven words
     stops_after: int = 0
     """The update after which the job ends, to be resumed from its last checkpoint; 0: it runs through."""
-    peft: Callable[[], Any] | None = None  # builds the adapter's configuration that the trainer is given
+    peft: Mapping[str, Any] | None = None  # of the adapter, for models.adapter_config
     prepare: Callable[[Any, Folders], Any] | None = None  # what the script does to the model before the trainer gets it
-    trainer_class: Callable[[], tuple[Any, Any]] | None = None
-    """Loads another trainer and the class of its arguments; None: GRPO's."""
+    trainer_class: tuple[str, str] = ("GRPO", "trl")  # what its name begins with, and the module that has it
     trainer: Mapping[str, Any] = {}  # more arguments of the trainer
     saved: Literal["model", "trainer", "nothing", "wrong"] = "model"
     """Which weights before the first update are given with --initial: the base, what trainer.save_model wrote, none,

@@ -4,37 +4,16 @@ import random
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
 
 from benchmarks.strangers import models, spoil, texts
-from benchmarks.strangers.case import Case, Folders
-from benchmarks.strangers.models import frozen_embeddings, frozen_first_layer, lora, of, peft_of
-from benchmarks.strangers.texts import WORDS, TokenizerChoice, mostly_scored
+from benchmarks.strangers.case import Case
+from benchmarks.strangers.texts import TokenizerChoice
 
-ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
-    "twice": {"num_iterations": 2, "max_steps": 3, "learning_rate": 0.02},
-    "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
-    "beta": {"beta": 0.3},
-    "one_micro_batch": {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1},
-    "micro_batches_of_two": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
-    "bf16": {"bf16": True},
-}
-TEMPLATES = {
-    "plain": texts.TEMPLATE,
-    "other": texts.OTHER_TEMPLATE,
-    "eos": texts.EOS_TEMPLATE,
-    "keyword": texts.KEYWORD_TEMPLATE,
-    "bos": texts.BOS_TEMPLATE,
-    "tool": texts.TOOL_TEMPLATE,
-}
-TOKENIZERS = {
-    "chat": TokenizerChoice(chat=True, saved_template=texts.TEMPLATE),
-    "chat_eos": TokenizerChoice(chat=True, has_pad=False, saved_template=texts.EOS_TEMPLATE),
-    "pad_is_eos": TokenizerChoice(has_pad=False),
-    "tools": TokenizerChoice(chat=True, saved_template=texts.TOOL_TEMPLATE, schema=texts.PLAIN_RESPONSE),
-}
+DOCUMENT: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8"))
 ONE_TOKEN = tuple(f"w{number}" for number in range(3, 15))
 PROMPTS: Mapping[str, tuple[Any, ...]] = {
     "one_token": ONE_TOKEN,
@@ -55,81 +34,53 @@ MORE_OF_THE_TRAINER: Mapping[str, Mapping[str, Any]] = {
     "masked_rollouts": {"rollout_func": texts.masked_rollouts(logs=False)},
     "masked_rollouts_logged": {"rollout_func": texts.masked_rollouts(logs=True)},
 }
-PARTLY = {
-    "means": ("reward", "frac_reward_zero_std"),
-    "means and advantages": ("reward", "frac_reward_zero_std", "advantage"),
-}
-DOCUMENT: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8"))
-OF_THAT_NAME = "of that name"
 
 
-def _model(value: Any) -> Callable[[], Any]:
-    if value == "llama, bf16":
-        return lambda: of("llama")().bfloat16()
-    return of(**(DOCUMENT["models"][value] if isinstance(value, str) else value))
-
-
-def _adapter(value: Any) -> Callable[[], Any]:
-    changes = dict(DOCUMENT["adapters"][value] if isinstance(value, str) else value)
-    return peft_of(changes.pop("config"), **changes) if "config" in changes else lora(**changes)
+def _from(table: str, value: Any) -> Any:
+    """What has that name in a table of the document; what is no name is itself."""
+    return DOCUMENT[table][value] if isinstance(value, str) else value
 
 
 def _arguments(value: Any) -> dict[str, Any]:
-    parts = [
-        ARGUMENTS[part] if isinstance(part, str) else part for part in (value if isinstance(value, list) else [value])
-    ]
+    """A bundle's, some of one's own, or those of a list of both, of which later ones win."""
+    parts = map(_arguments, value) if isinstance(value, list) else [_from("arguments", value)]
     return {name: setting for part in parts for name, setting in part.items()}
 
 
 def _tokenizer(value: Any) -> TokenizerChoice:
+    return TokenizerChoice(**_from("tokenizers", value))
+
+
+def _named(module: ModuleType, value: Any) -> Any:
+    """A function of a module by its name, or what one makes of some arguments, as in ``{graded: [0.5]}``."""
     if isinstance(value, str):
-        return TOKENIZERS[value]
-    return TokenizerChoice(
-        **{name: TEMPLATES[one] if name.endswith("template") else one for name, one in value.items()}
-    )
+        return getattr(module, value)
+    ((name, arguments),) = value.items()
+    return getattr(module, name)(*arguments)
 
 
 def _rewards(values: list[Any]) -> tuple[Callable[..., Any], ...]:
-    functions: list[Callable[..., Any]] = []
-    for value in values:
-        if isinstance(value, str):
-            functions.append(getattr(texts, value))
-        elif "graded" in value:
-            functions.append(texts.graded(*value["graded"]))
-        else:
-            functions += texts.named_alike(*value["named_alike"])
-    return tuple(functions)
+    made = (_named(texts, value) for value in values)
+    return tuple(function for one in made for function in (one if isinstance(one, tuple) else (one,)))
 
 
-def _prepare(value: Any) -> Callable[[Any, Folders], Any]:
-    if isinstance(value, str):
-        return getattr(models, value)  # type: ignore[no-any-return]
-    changes, active = value["second_adapter"]
-    return models.second_adapter(lora(**changes), active)
-
-
-def _spoil(value: Any) -> Callable[[Folders], None]:
-    if isinstance(value, dict):
-        ((kind, file),) = value.items()
-        return partial(getattr(spoil, kind), file)
-    if value in spoil.TABLES:
-        return partial(spoil.edit, spoil.TABLES[value])
-    return getattr(spoil, value)  # type: ignore[no-any-return]
+def _spoil(value: Any) -> Callable[[Any], None]:
+    """By the name of a function, by a list of it and its arguments, or by the name of a falsehood of a table."""
+    name, *more = value if isinstance(value, list) else ("edit", value) if value in spoil.TABLES else (value,)
+    return partial(getattr(spoil, name), *more)
 
 
 READ: Mapping[str, Callable[[Any], Any]] = {
-    "model": _model,
-    "peft": _adapter,
+    "model": partial(_from, "models"),
+    "peft": partial(_from, "adapters"),
+    "partly": lambda name: tuple(DOCUMENT["partly"][name]),
     "args": _arguments,
     "tokenizer": _tokenizer,
     "rewards": _rewards,
     "prompts": PROMPTS.__getitem__,
-    "prepare": _prepare,
+    "prepare": partial(_named, models),
     "trainer": MORE_OF_THE_TRAINER.__getitem__,
-    "trainer_class": lambda value: models.trainer_of(*value),
     "spoil": _spoil,
-    "partly": PARTLY.__getitem__,
-    "unjudged": tuple,
 }
 
 
@@ -139,38 +90,32 @@ def declared_cases() -> list[Case]:
     for section in DOCUMENT["sections"]:
         for name, own in section["cases"].items():
             fields = {**section["common"], **own}
-            if fields.get("model") == OF_THAT_NAME:
+            if fields.get("model") == "of that name":
                 fields["model"] = name
-            cases.append(
-                Case(name=name, **{field: READ.get(field, _as_it_is)(value) for field, value in fields.items()})
-            )
+            values = {field: READ[field](value) if field in READ else value for field, value in fields.items()}
+            cases.append(Case(name=name, **values))
     return cases
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 NUM_SEEDED = 40
 FAMILIES = (
     *("llama", "qwen3", "gpt2", "opt", "gpt_neox", "gemma2, soft caps", "cohere", "granite"),
     *("llama, dynamic scaling, beyond", "phi3, longrope, beyond", "mamba2", "falcon_h1", "gpt_neo", "bloom"),
-    *("mixtral with router loss", "tied llama"),
+    *("mixtral, router loss", "llama, tied"),
 )
-OTHERWISE_NAMED = {"mixtral with router loss": "mixtral, router loss", "tied llama": "llama, tied"}
 WITHOUT_ADAPTER = ("gpt2", "mamba2", "falcon_h1")  # PEFT has none of its adapters on all of their linear layers
-LOSSES: tuple[Mapping[str, Any], ...] = (
+LOSSES: tuple[Any, ...] = (
     *({}, {"loss_type": "grpo"}, {"loss_type": "dr_grpo"}, {"loss_type": "cispo"}, {"loss_type": "sapo"}),
-    *({"loss_type": "luspo", "importance_sampling_level": "sequence"}, {"loss_type": "vespo"}, ARGUMENTS["gspo"]),
+    *({"loss_type": "luspo", "importance_sampling_level": "sequence"}, {"loss_type": "vespo"}, "gspo"),
 )
-ADAPTERS: tuple[Callable[[], Any] | None, ...] = (
+ADAPTERS: tuple[Mapping[str, Any] | None, ...] = (
     None,
     None,
-    lora(target_modules="all-linear"),
-    lora(target_modules="all-linear", use_rslora=True),
-    peft_of("LoHaConfig", r=2, target_modules="all-linear"),
+    {"target_modules": "all-linear"},
+    {"target_modules": "all-linear", "use_rslora": True},
+    {"config": "LoHaConfig", "r": 2, "target_modules": "all-linear"},
 )
-MORE: tuple[Mapping[str, Any], ...] = (
+MORE: tuple[Any, ...] = (
     {},
     {"mask_truncated_completions": True},
     {"temperature": 0.5},
@@ -178,14 +123,14 @@ MORE: tuple[Mapping[str, Any], ...] = (
     {"gradient_checkpointing": True},
     {"max_grad_norm": 1e-3, "warmup_steps": 1},
     {"scale_rewards": "batch"},
-    ARGUMENTS["micro_batches_of_two"],
+    "micro_batches_of_two",
     {"num_generations": 2},
-    {"top_entropy_quantile": 0.6, **ARGUMENTS["one_micro_batch"]},
-    {"entropy_coef": 0.1, **ARGUMENTS["one_micro_batch"]},
+    ["one_micro_batch", {"top_entropy_quantile": 0.6}],
+    ["one_micro_batch", {"entropy_coef": 0.1}],
     {"optim": "adafactor"},
     {"cast_lm_head_to_fp32": True},
 )
-TOKENIZATIONS = (WORDS, WORDS, TOKENIZERS["chat"], TOKENIZERS["chat_eos"], TokenizerChoice(bos=True))
+TOKENIZATIONS = ({}, {}, "chat", "chat_eos", {"bos": True})
 
 
 def drawn_case(seed: int) -> Case:
@@ -194,29 +139,24 @@ def drawn_case(seed: int) -> Case:
     family, adapter = draw.choice(FAMILIES), draw.choice(ADAPTERS)
     adapter = None if family in WITHOUT_ADAPTER else adapter
     dtype, bf16 = draw.choice((("float32", False), ("float32", False), ("float32", True), ("bfloat16", True)))
-    arguments = {
-        **draw.choice(LOSSES),
-        **draw.choice(({}, {"beta": 0.2})),
-        **draw.choice(({}, ARGUMENTS["twice"])),
-        **draw.choice(MORE),
-        "bf16": bf16,
-    }
+    bundles = [draw.choice(some) for some in (LOSSES, ({}, {"beta": 0.2}), ({}, "twice"), MORE)]
+    arguments = _arguments([*bundles, {"bf16": bf16}])
     if arguments.get("cast_lm_head_to_fp32") and family not in ("llama", "qwen3"):
         arguments["cast_lm_head_to_fp32"] = False
-    freeze = None if adapter else draw.choice((None, None, frozen_embeddings, frozen_first_layer))
-    if freeze is frozen_first_layer and family not in ("llama", "qwen3", "tied llama"):
+    freeze = None if adapter else draw.choice((None, None, models.frozen_embeddings, models.frozen_first_layer))
+    if freeze is models.frozen_first_layer and family not in ("llama", "qwen3", "llama, tied"):
         freeze = None
-    exact = not bf16 and (family != "mixtral with router loss" or arguments.get("gradient_accumulation_steps") == 1)
+    exact = not bf16 and (family != "mixtral, router loss" or arguments.get("gradient_accumulation_steps") == 1)
     return Case(
         name=f"{seed:02} {family}",
         axis="seeded",
-        model=_model(OTHERWISE_NAMED.get(family, family)),
+        model=DOCUMENT["models"][family],
         dtype=dtype,
         peft=adapter,
         prepare=freeze,
         args=arguments,
-        tokenizer=draw.choice(TOKENIZATIONS),
-        rewards=draw.choice(((), (), (mostly_scored,))),
+        tokenizer=_tokenizer(draw.choice(TOKENIZATIONS)),
+        rewards=draw.choice(((), (), (texts.mostly_scored,))),
         saved="trainer" if adapter else draw.choice(("model", "trainer")),
         expect="match" if exact else "match_within",
         rank="match" if dtype == "float32" else "as replay",

@@ -4,12 +4,13 @@ import contextlib
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 from msgspec import Struct
 
+from benchmarks.oracle import spectrum_error
 from benchmarks.strangers.case import Case, Folders
 from benchmarks.strangers.oracle import Oracle, OracleStep, autocast_spread
 
@@ -49,6 +50,10 @@ class Judgement(Struct):
         """Note something."""
         self.findings.append((outcome, text))
 
+    def check(self, is_right: bool, outcome: Outcome, right: str, wrong: str) -> None:
+        """Note an outcome with what there is to say of it, or a wrong verdict."""
+        self.find(outcome if is_right else "wrong verdict", right if is_right else wrong)
+
     @property
     def outcome(self) -> Outcome:
         """The worst of what was found."""
@@ -63,49 +68,47 @@ class Judgement(Struct):
 class Answer(Struct, frozen=True):
     """What a command wrote."""
 
+    command: str
     code: int
     result: dict[str, Any] | None
-    said: str
+    stderr: str
+
+    @property
+    def said(self) -> str:
+        """What it said where it gave no result."""
+        return f"{self.command}, exit {self.code}: {self.stderr[:300]}"
+
+    @property
+    def is_crash(self) -> bool:
+        """Whether it ended in no way that is documented."""
+        allowed = (0, 1, 2) if self.command == "replay" else (0, 2)
+        return self.code not in allowed or "Traceback" in self.stderr or (self.code == 0 and self.result is None)
 
 
 def ask(command: str, case: Case, folders: Folders, *more: str) -> Answer:
-    """One command on a run, in this process, its streams caught."""
+    """One command on a run, in this process, with the options that the stranger gives; its streams are caught."""
     from gradscope.__main__ import main
 
-    arguments = [command, str(folders.run), "--json", "--quiet", *_given(case, folders), *more]
+    initial = {"model": folders.base, "trainer": folders.initial, "wrong": folders.root / case.initial}.get(case.saved)
+    options = ["--initial", str(initial)] if initial else []
+    options += ["--run-config", str(folders.arguments)] if case.run_config else []
     stdout, stderr = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-        code = main(arguments)
+        code = main([command, str(folders.run), "--json", "--quiet", *options, *more])
         stdout.flush()
-    text = stdout.buffer.getvalue().decode()
-    return Answer(code, json.loads(text)["result"] if text.strip() else None, " ".join(stderr.getvalue().split()))
-
-
-def _given(case: Case, folders: Folders) -> Iterable[str]:
-    """The options that the stranger gives."""
-    initial = {"model": folders.base, "trainer": folders.initial}.get(case.saved)
-    if case.saved == "wrong":
-        initial = folders.root / case.initial
-    if initial:
-        yield from ("--initial", str(initial))
-    if case.run_config:
-        yield from ("--run-config", str(folders.arguments))
+    text, said = stdout.buffer.getvalue().decode(), " ".join(stderr.getvalue().split())
+    return Answer(command, code, json.loads(text)["result"] if text.strip() else None, said)
 
 
 def judge(case: Case, folders: Folders) -> Judgement:
-    """Everything about one run."""
+    """Everything about one run; the oracle is not asked where the run was spoiled."""
     judgement, oracle = Judgement(case), Oracle(case, folders)
-    truths = {step: oracle.step(step) for step in case.steps if _can_ask(case, step)}
+    wanted = [step for step in case.steps if case.rank == "match" or case.expected(step) in ("match", "match_bf16")]
+    truths = {step: oracle.step(step) for step in wanted if case.oracle}
     _judge_oracle(judgement, oracle, truths)
     _judge_replay(judgement, oracle, ask("replay", case, folders))
     _judge_rank(judgement, truths, ask("rank", case, folders, "--advantage", "logged"))
     return judgement
-
-
-def _can_ask(case: Case, step: int) -> bool:
-    """Whether the oracle has what it needs: it is not asked where the run was spoiled."""
-    wanted = case.expected(step) in ("match", "match_bf16") or case.rank == "match"
-    return case.oracle and wanted
 
 
 def _judge_oracle(judgement: Judgement, oracle: Oracle, truths: dict[int, OracleStep]) -> None:
@@ -131,31 +134,24 @@ def _error(value: float, logged: float) -> float:
 def _judge_replay(judgement: Judgement, oracle: Oracle, answer: Answer) -> None:
     """Each step's verdict against what is expected of it."""
     case = judgement.case
-    if _is_crash(answer, (0, 1, 2)):
-        judgement.find("crash", f"replay, exit {answer.code}: {answer.said[:300]}")
+    if answer.is_crash:
+        judgement.find("crash", answer.said)
         return
     found = {} if answer.result is None else {step["step"]: step for step in answer.result["steps"]}
     for step in case.steps:
-        if answer.result is None:
-            judgement.find(*_refusal(case, step, f"replay, exit {answer.code}: {answer.said[:300]}"))
-        elif step not in found:
-            judgement.find(*_refusal(case, step, f"step {step} is not in the report"))
-        else:
+        if step in found:
             _judge_step(judgement, oracle, found[step])
-
-
-def _is_crash(answer: Answer, allowed: Sequence[int]) -> bool:
-    return answer.code not in allowed or "Traceback" in answer.said or (answer.code == 0 and answer.result is None)
+        else:
+            reason = answer.said if answer.result is None else f"step {step} is not in the report"
+            judgement.find(*_refusal(case, step, reason))
 
 
 def _refusal(case: Case, step: int, reason: str) -> tuple[Outcome, str]:
     """What it means that a step was refused."""
     expected = case.expected(step)
-    if expected == "mismatch":
-        return "rightly refused", reason
     if expected in ("match", "match_bf16", "match_within"):
         return "refused without need", reason
-    if any(word in reason.lower() for word in case.word.lower().split("|")):
+    if expected == "mismatch" or any(word in reason.lower() for word in case.word.lower().split("|")):
         return "rightly refused", reason
     return "refused for another reason", reason
 
@@ -168,12 +164,13 @@ def _judge_step(judgement: Judgement, oracle: Oracle, found: dict[str, Any]) -> 
     said = [part for part in (norm["cause"] or found["cause"], norm.get("advice")) if part]
     expected, cause = case.expected(step), f"step {step}: {'. '.join(said)}"
     if expected == "mismatch":
-        judgement.find(*_spoiled(found, cause))
+        outcome: Outcome = "rightly refused" if found["verdict"] == "cannot" else "spoiling found"
+        judgement.check(found["verdict"] != "match", outcome, cause, f"match although spoiled, {cause}")
         return
     if not math.isnan(error):
         judgement.replay_error = float(np.nanmax([error, judgement.replay_error]))
     if norm["verdict"] == "no_gradient":
-        judgement.find("exact" if logged == 0.0 else "wrong verdict", "" if logged == 0.0 else f"no gradient, {cause}")
+        judgement.check(logged == 0.0, "exact", "", f"no gradient, {cause}")
     elif expected == "no_gradient":
         judgement.find("wrong verdict", f"{norm['verdict']}, {cause}")
     elif norm["verdict"] == "cannot":
@@ -181,39 +178,20 @@ def _judge_step(judgement: Judgement, oracle: Oracle, found: dict[str, Any]) -> 
     elif norm["verdict"] == "mismatch":
         judgement.find("wrong verdict", cause)
     elif expected == "match_bf16":
-        _judge_bf16(judgement, oracle, step, error)
+        spread = max(autocast_spread(oracle, step), MIN_SPREAD)
+        off = f"{error:.2g} off, spread {spread:.2g}"
+        judgement.check(error <= 4 * spread, "within the spread of bf16", off, f"match although {off}")
     elif expected == "match_within":
-        _judge_within(judgement, found, error)
+        # a norm that only batches nobody logged would tell exactly: the answer says how closely it can be told, but for
+        # one that came out in float32, such as a norm of zero
+        within = found.get("told_within") or 0.0
+        off = f"{error:.2g} off, told within {within:.2g}"
+        most = MAX_SPREAD if case.dtype == "float32" else MAX_SPREAD_ON_A_GRID
+        is_right = error <= max(within, TOLERANCE) and within <= most
+        judgement.check(is_right, "within its spread", off, f"match although {off}")
     else:
-        judgement.find(
-            "exact" if error <= TOLERANCE else "wrong verdict", "" if error <= TOLERANCE else f"match, {cause}"
-        )
+        judgement.check(error <= TOLERANCE, "exact", "", f"match, {cause}")
     _judge_rest(judgement, step, quantities)
-
-
-def _spoiled(found: dict[str, Any], cause: str) -> tuple[Outcome, str]:
-    """A step that was spoiled on purpose must not be called a match."""
-    if found["verdict"] == "match":
-        return "wrong verdict", f"match although spoiled, {cause}"
-    return ("rightly refused" if found["verdict"] == "cannot" else "spoiling found"), cause
-
-
-def _judge_bf16(judgement: Judgement, oracle: Oracle, step: int, error: float) -> None:
-    spread = max(autocast_spread(oracle, step), MIN_SPREAD)
-    if error <= 4 * spread:
-        judgement.find("within the spread of bf16", f"{error:.2g} off, spread {spread:.2g}")
-    else:
-        judgement.find("wrong verdict", f"match although {error:.2g} off, and the spread is {spread:.2g}")
-
-
-def _judge_within(judgement: Judgement, found: dict[str, Any], error: float) -> None:
-    """A norm that only batches nobody logged would tell exactly: the answer says how closely it can be told."""
-    within = found.get("told_within") or 0.0  # none where the norm came out in float32, such as a norm of zero
-    most = MAX_SPREAD if judgement.case.dtype == "float32" else MAX_SPREAD_ON_A_GRID
-    if error <= max(within, TOLERANCE) and within <= most:
-        judgement.find("within its spread", f"{error:.2g} off, told within {within:.2g}")
-    else:
-        judgement.find("wrong verdict", f"match although {error:.2g} off, told within {within}")
 
 
 def _judge_rest(judgement: Judgement, step: int, quantities: dict[str, Any]) -> None:
@@ -229,30 +207,25 @@ def _judge_rest(judgement: Judgement, step: int, quantities: dict[str, Any]) -> 
 
 def _judge_rank(judgement: Judgement, truths: dict[int, OracleStep], answer: Answer) -> None:
     """Each group's singular values against autograd's."""
-    case = judgement.case
-    if _is_crash(answer, (0, 2)):
-        judgement.find("crash", f"rank, exit {answer.code}: {answer.said[:300]}")
+    case, result = judgement.case, answer.result
+    if answer.is_crash:
+        judgement.find("crash", answer.said)
         return
     for step in case.steps:
         expected = case.rank
         if expected == "as replay":
             kind = case.expected(step)
             expected = "any" if kind == "mismatch" else "cannot" if kind == "cannot" else "match"
-        found = [] if answer.result is None else _spectra(answer.result, step)
+        found = [] if result is None else _spectra(result, step)
         if expected == "any":
             continue
         if not found and expected == "match":
-            judgement.find("refused without need", f"rank: {_why_not(answer, step)}")
+            skipped = None if result is None else result["skipped"].get(str(step)) or result["refused"]
+            judgement.find("refused without need", f"no spectra of step {step}: {skipped or answer.said}")
         elif found and expected == "cannot":
             judgement.find("wrong verdict", f"rank of step {step} has numbers")
         elif found and step in truths:
             _compare_spectra(judgement, step, found, truths[step].spectra)
-
-
-def _why_not(answer: Answer, step: int) -> str:
-    if answer.result is None:
-        return f"exit {answer.code}: {answer.said[:300]}"
-    return str(answer.result["skipped"].get(str(step)) or answer.result["refused"] or f"no spectra of step {step}")
 
 
 def _spectra(result: dict[str, Any], step: int) -> list[dict[str, Any]]:
@@ -270,10 +243,8 @@ def _compare_spectra(
         return
     is_bf16 = judgement.case.expected(step) == "match_bf16" or judgement.case.dtype != "float32"
     for one, truth in zip(found, truths, strict=True):
-        values = np.zeros(len(truth))
-        values[: len(one["singular_values"])] = one["singular_values"][: len(truth)]
-        largest = float(truth.max())
-        error = float(np.abs(values - truth).max()) / largest if largest > FLOOR else float(values.max() > FLOOR)
+        values, largest = one["singular_values"], float(truth.max())
+        error = spectrum_error(values, truth) if largest > FLOOR else float(max(values, default=0.0) > FLOOR)
         judgement.rank_error = float(np.nanmax([error, judgement.rank_error]))
         allowed = max(TOLERANCE, one["noise_floor"] / largest if largest > FLOOR and is_bf16 else 0.0)
         if error > allowed:

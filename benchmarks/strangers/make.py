@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from benchmarks.strangers.case import Case, Folders
-from benchmarks.strangers.texts import build_tokenizer, by_ids, prompts
+from benchmarks.strangers.models import adapter_config, build
+from benchmarks.strangers.texts import TEMPLATES, build_tokenizer, by_ids, prompts
 
 COMMON: dict[str, Any] = {
     "per_device_train_batch_size": 4,
@@ -36,7 +38,7 @@ def make_run(case: Case, folders: Folders) -> None:
     shutil.rmtree(folders.root, ignore_errors=True)
     folders.root.mkdir(parents=True)
     tokenizer = build_tokenizer(case.tokenizer)
-    case.model().save_pretrained(folders.base)
+    build(**case.model).save_pretrained(folders.base)
     tokenizer.save_pretrained(folders.base)
     trainer = _trainer(case, folders, tokenizer)
     truth = _truth(trainer)
@@ -54,10 +56,9 @@ def _trainer(case: Case, folders: Folders, tokenizer: Any) -> Any:
     """The trainer as the script constructs it."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
-    from trl import GRPOConfig, GRPOTrainer
 
     if case.tokenizer.script_template:
-        tokenizer.chat_template = case.tokenizer.script_template
+        tokenizer.chat_template = TEMPLATES[case.tokenizer.script_template]
     arguments = {**COMMON, **case.args}
     dataset = Dataset.from_dict({"prompt": list(case.prompts) or prompts(case.tokenizer)})
     model: Any = str(folders.base)
@@ -66,7 +67,8 @@ def _trainer(case: Case, folders: Folders, tokenizer: Any) -> Any:
         model = case.prepare(loaded, folders)
     else:
         arguments.setdefault("model_init_kwargs", {"dtype": case.dtype})
-    trainer, config = case.trainer_class() if case.trainer_class else (GRPOTrainer, GRPOConfig)
+    name, module = case.trainer_class
+    trainer, config = (getattr(import_module(module), f"{name}{part}") for part in ("Trainer", "Config"))
     return trainer(
         model=model,
         reward_funcs=list(case.rewards) or [by_ids],
@@ -74,7 +76,7 @@ def _trainer(case: Case, folders: Folders, tokenizer: Any) -> Any:
         train_dataset=dataset,
         eval_dataset=dataset.select(range(2)) if "eval_strategy" in arguments else None,
         processing_class=tokenizer,
-        peft_config=case.peft() if case.peft else None,
+        peft_config=adapter_config(**case.peft) if case.peft is not None else None,
         **case.trainer,
     )
 

@@ -1,6 +1,6 @@
 """Tiny models of any architecture with nothing left at a value that hides a mistake, and what scripts do to them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.strangers.texts import EOS, VOCAB
@@ -19,7 +19,7 @@ SEED = 11
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 
 
-def build(kind: str, *, dropout: float = 0.0, seed: int = SEED, **changes: Any) -> Any:
+def build(kind: str, *, dropout: float = 0.0, seed: int = SEED, dtype: str = "float32", **changes: Any) -> Any:
     """A model by its ``model_type``; a change to None leaves the configuration's default."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -29,44 +29,24 @@ def build(kind: str, *, dropout: float = 0.0, seed: int = SEED, **changes: Any) 
     if getattr(config, "pad_token_id", None) is not None:
         config.pad_token_id = 0
     for name, value in config.to_dict().items():
-        if name in changes:
-            continue
-        if ("drop" in name and isinstance(value, float)) and "layer" not in name:
-            setattr(config, name, dropout)
-        elif name == "layerdrop":
+        if name == "layerdrop":
             config.layerdrop = 0.0
+        elif "drop" in name and "layer" not in name and isinstance(value, float) and name not in changes:
+            setattr(config, name, dropout)
     torch.manual_seed(seed)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.08 * torch.randn_like(parameter))
-    return model
+    return model.to(getattr(torch, dtype))
 
 
-def of(kind: str, **changes: Any) -> Callable[[], Any]:
-    """A builder of such a model."""
-    return lambda: build(kind, **changes)
+def adapter_config(config: str = "LoraConfig", **changes: Any) -> Any:
+    """One of PEFT's configurations; a LoRA has rank 3 where nothing else is said."""
+    import peft
 
-
-def plain_llama() -> Any:
-    """The model of every case that is not about models."""
-    return build("llama")
-
-
-def lora(**changes: Any) -> Callable[[], Any]:
-    """A LoraConfig in the making."""
-    return peft_of("LoraConfig", **{"r": 3, **changes})
-
-
-def peft_of(name: str, **changes: Any) -> Callable[[], Any]:
-    """One of PEFT's configurations in the making."""
-
-    def build() -> Any:
-        import peft
-
-        return getattr(peft, name)(task_type="CAUSAL_LM", **{"target_modules": TARGETS, **changes})
-
-    return build
+    rank = {"r": 3} if config == "LoraConfig" else {}
+    return getattr(peft, config)(task_type="CAUSAL_LM", **{"target_modules": TARGETS, **rank, **changes})
 
 
 def frozen_embeddings(model: Any, folders: Any) -> Any:
@@ -93,7 +73,7 @@ def existing_adapter(model: Any, folders: Any) -> Any:
     import torch
     from peft import PeftModel, get_peft_model
 
-    adapted = get_peft_model(model, lora()())
+    adapted = get_peft_model(model, adapter_config())
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
             if "lora_" in name:
@@ -103,27 +83,15 @@ def existing_adapter(model: Any, folders: Any) -> Any:
     return PeftModel.from_pretrained(base, folders.root / "earlier", is_trainable=True)
 
 
-def second_adapter(kind: Callable[[], Any], active: str) -> Callable[[Any, Any], Any]:
+def second_adapter(changes: Mapping[str, Any], active: str) -> Callable[[Any, Any], Any]:
     """A model with two adapters, of which one is trained."""
 
     def prepare(model: Any, folders: Any) -> Any:
         from peft import get_peft_model
 
-        adapted = get_peft_model(model, lora()())
-        adapted.add_adapter("second", kind())
+        adapted = get_peft_model(model, adapter_config())
+        adapted.add_adapter("second", adapter_config(**changes))
         adapted.set_adapter(active)
         return adapted
 
     return prepare
-
-
-def trainer_of(name: str, module: str = "trl") -> Callable[[], tuple[Any, Any]]:
-    """Another of TRL's trainers and its arguments' class."""
-
-    def load() -> tuple[Any, Any]:
-        from importlib import import_module
-
-        found = import_module(module)
-        return getattr(found, f"{name}Trainer"), getattr(found, f"{name}Config")
-
-    return load

@@ -8,7 +8,6 @@ import contextlib
 import copy
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import pandas as pd  # type: ignore[import-untyped]
 import torch
 from msgspec import Struct
 
-from benchmarks.oracle import gradient_row
+from benchmarks.oracle import Sampled, gradient_row, padded
 from benchmarks.strangers.case import Case, Folders
 
 Tensor = Any  # torch.Tensor, whose methods are not typed
@@ -41,9 +40,7 @@ class Terms(Struct, frozen=True, kw_only=True):
             return total / mask.sum().clamp(min=1.0) / num_rollouts
         if kind == "dr_grpo":
             return total / (num_rollouts * self.arguments["max_completion_length"])
-        if kind == "luspo":
-            return total / num_rollouts
-        return total / num_tokens
+        return total / (num_rollouts if kind == "luspo" else num_tokens)
 
     def log_weight(self, log_ratio: Tensor, place: int) -> Tensor:
         """The log of the importance ratio, one a token or one a completion."""
@@ -152,7 +149,7 @@ class Oracle:
             others = [terms.bonus(entropy, row)] if self.arguments.get("entropy_coef", 0.0) else []
             if reference:
                 others.append(terms.divergence(logps, old[row] if old else None, reference[row], row))
-            rest += sum(gradient_row(other, parameters) for other in others)
+            rest = rest + sum(gradient_row(other, parameters) for other in others)
         size, whole = int(self.arguments["num_generations"]), torch.stack(rows)
         spectra = tuple(torch.linalg.svdvals(group).numpy() for group in whole.split(size))
         return OracleStep(norm=float((whole.sum(0) + rest).norm()), spectra=spectra)
@@ -168,56 +165,44 @@ class Oracle:
     def batch(self, number: int) -> Batch:
         """The rollouts of a step as the log tells them and the trainer padded them."""
         table = pd.read_parquet(self.folders.completions(number))
-        multiple = self.arguments["pad_to_multiple_of"]
-        prompts = self._prompt_ids(table)
-        completions = [list(map(int, ids)) for ids in table["completion_ids"]]
-        own = table["completion_mask"] if "completion_mask" in table else [[1] * len(ids) for ids in completions]
-        left, seen = _padded(prompts, multiple, on_the_left=True)
-        right, written = _padded(completions, multiple)
-        counted, _ = _padded([list(map(int, mask)) for mask in own], multiple)
+        completions = [tuple(map(int, ids)) for ids in table["completion_ids"]]
+        pairs = zip(self._prompt_ids(table), completions, strict=True)
+        rollouts = [Sampled(prompt=prompt, completion=completion) for prompt, completion in pairs]
+        ids, attention, num_prompt = padded(rollouts, 0, self.arguments["pad_to_multiple_of"] or 1)
         if self.arguments["mask_truncated_completions"]:
-            ended = torch.tensor([[int(ids[-1] in self.truth["ends"])] for ids in completions])
-            written, counted = written * ended, counted * ended
-        return Batch(
-            ids=torch.cat([left, right], 1),
-            attention=torch.cat([seen, written], 1),
-            num_prompt=left.shape[1],
-            masks=tuple((written * counted).double()),
-            advantages=tuple(map(float, table["advantage"])),
-        )
+            for row, completion in zip(attention, completions, strict=True):
+                row[num_prompt:] *= int(completion[-1] in self.truth["ends"])
+        masks = attention[:, num_prompt:].double()
+        if "completion_mask" in table:
+            for row, mask in zip(masks, table["completion_mask"], strict=True):
+                row[: len(mask)] *= torch.tensor(list(map(float, mask)))
+        advantages = tuple(map(float, table["advantage"]))
+        return Batch(ids=ids, attention=attention, num_prompt=num_prompt, masks=tuple(masks), advantages=advantages)
 
-    def _prompt_ids(self, table: Any) -> list[list[int]]:
+    def _prompt_ids(self, table: Any) -> list[tuple[int, ...]]:
         """Logged, or made of the text by the tokenizer that the run saved."""
         from transformers import PreTrainedTokenizerFast
 
         if "prompt_ids" in table:
-            return [list(map(int, ids)) for ids in table["prompt_ids"]]
+            return [tuple(map(int, ids)) for ids in table["prompt_ids"]]
         # the class that the script used: AutoTokenizer goes by the model's type where a model lies beside it
         tokenizer = PreTrainedTokenizerFast.from_pretrained(
             next(self.folders.run.glob("checkpoint-*/tokenizer.json")).parent
         )
         if isinstance(table["prompt"][0], str):
-            return [list(tokenizer(text)["input_ids"]) for text in table["prompt"]]
+            return [tuple(tokenizer(text)["input_ids"]) for text in table["prompt"]]
         talks = [[{"role": turn["role"], "content": turn["content"]} for turn in talk] for talk in table["prompt"]]
         more = self.arguments["chat_template_kwargs"] or {}
         rendered = tokenizer.apply_chat_template(talks, add_generation_prompt=True, return_dict=True, **more)
-        return [list(ids) for ids in rendered["input_ids"]]
+        return [tuple(ids) for ids in rendered["input_ids"]]
 
     def weights(self, num_updates: int) -> Any:
         """The policy after so many updates, as the trainer had made it."""
-        if num_updates == 0:
-            return self._load(self.folders.initial if self.is_adapter else self.folders.base)
-        return self._load(self.folders.checkpoint(num_updates))
-
-    @property
-    def is_adapter(self) -> bool:
-        """Whether the trainer saved adapters."""
-        return bool(list(self.folders.run.glob("checkpoint-*/adapter_config.json")))
-
-    def _load(self, path: Path) -> Any:
         from peft import PeftModel
         from transformers import AutoModelForCausalLM
 
+        first = self.folders.initial if self.is_adapter else self.folders.base
+        path = self.folders.checkpoint(num_updates) if num_updates else first
         base = self.folders.base if self.is_adapter else path
         model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, self.case.dtype))
         if hasattr(model.config, "num_experts") or hasattr(model.config, "num_local_experts"):
@@ -232,6 +217,11 @@ class Oracle:
             parameter.requires_grad_(name in self.truth["trained"])
         return model
 
+    @property
+    def is_adapter(self) -> bool:
+        """Whether the trainer saved adapters."""
+        return bool(list(self.folders.run.glob("checkpoint-*/adapter_config.json")))
+
     def _logps(self, model: Any, batch: Batch) -> list[Tensor]:
         with torch.no_grad():
             return [self.forward(model, batch, row)[0] for row in range(len(batch.masks))]
@@ -245,7 +235,7 @@ class Oracle:
     def _reference(self, number: int, batch: Batch) -> list[Tensor] | None:
         if not self.arguments["beta"]:
             return None
-        if self.is_adapter and self.case.peft:
+        if self.is_adapter and self.case.peft is not None:
             model = self.weights(0)
             with model.disable_adapter():
                 return self._logps(model, batch)
@@ -270,11 +260,11 @@ class Oracle:
         threshold = torch.quantile(counted, 1 - share)
         return [((one * mask) >= threshold).double() for one, mask in zip(entropies, masks, strict=True)]
 
-    def _router(self, model: Any, batch: Batch, parameters: Sequence[Tensor]) -> Tensor:
+    def _router(self, model: Any, batch: Batch, parameters: Sequence[Tensor]) -> Tensor | float:
         """Gradient of the load-balancing term, where all rollouts are one micro-batch."""
         coefficient = self.truth["router_coefficient"]
         if not coefficient:
-            return torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=torch.float64)
+            return 0.0
         output = model(input_ids=batch.ids, attention_mask=batch.attention, output_router_logits=True)
         return gradient_row(coefficient * output.aux_loss.double(), parameters)
 
@@ -311,14 +301,3 @@ def _autocast_norm(oracle: Oracle, model: Any, batch: Batch, order: Sequence[int
         torch.stack(parts).sum().backward()  # type: ignore[no-untyped-call]
     grads = [parameter.grad.double().norm() for parameter in model.parameters() if parameter.grad is not None]
     return float(torch.stack(grads).norm())
-
-
-def _padded(rows: Sequence[Sequence[int]], multiple: int | None, *, on_the_left: bool = False) -> tuple[Tensor, Tensor]:
-    """Rows of one length, and which places are real."""
-    length = max(len(row) for row in rows)
-    length = length if not multiple else -(-length // multiple) * multiple
-    ids, real = torch.zeros(len(rows), length, dtype=torch.long), torch.zeros(len(rows), length, dtype=torch.long)
-    for place, row in enumerate(rows):
-        at = slice(length - len(row), length) if on_the_left else slice(0, len(row))
-        ids[place, at], real[place, at] = torch.tensor(row), 1
-    return ids, real

@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd  # type: ignore[import-untyped]
 
 from benchmarks.strangers.case import Folders
-from benchmarks.strangers.models import lora, of
+from benchmarks.strangers.models import adapter_config, build
 
 
 def save_other(folders: Folders) -> None:
     """Weights of the same shape that have nothing to do with the run."""
-    of("llama", seed=77)().save_pretrained(folders.other)
+    build("llama", seed=77).save_pretrained(folders.other)
 
 
 def cut(name: str, folders: Folders) -> None:
@@ -34,7 +34,7 @@ def save_adapter(folders: Folders) -> None:
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
 
-    get_peft_model(AutoModelForCausalLM.from_pretrained(folders.base), lora()()).save_pretrained(folders.other)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(folders.base), adapter_config()).save_pretrained(folders.other)
 
 
 def in_shards(folders: Folders) -> None:
@@ -72,9 +72,9 @@ def other_step(folders: Folders) -> None:
             shutil.copy(folders.checkpoint(2) / file, folders.checkpoint(1) / file)
 
 
-def edit(change: Callable[[Any], Any], folders: Folders) -> None:
-    """Another table of step 1."""
-    change(pd.read_parquet(folders.completions(1))).to_parquet(folders.completions(1))
+def edit(name: str, folders: Folders) -> None:
+    """One of the falsehoods, in the table of step 1."""
+    TABLES[name](pd.read_parquet(folders.completions(1))).to_parquet(folders.completions(1))
 
 
 def _other(ids: Iterable[int]) -> list[int]:

@@ -1,28 +1,30 @@
 """Tokenizers of words, ragged prompts of them, rollouts of an environment, and reward functions that look at ids."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from msgspec import Struct
 
 VOCAB = 32
 EOS = 1
+Ids = Sequence[Sequence[int]]  # a row a completion
 SPECIAL = ("<pad>", "<eos>", "<unk>")
-TEMPLATE = "{% for m in messages %}w5 {{ m['content'] }} w6 {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
-OTHER_TEMPLATE = (
-    "{% for m in messages %}w8 w9 {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w10 w11{% endif %}"
-)
-EOS_TEMPLATE = (
-    "{% for m in messages %}w5 {{ m['content'] }} <eos> {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
-)
-KEYWORD_TEMPLATE = TEMPLATE.replace("w7{% endif", "w7{% if thinking %} w12 w13{% endif %}{% endif")
-BOS_TEMPLATE = "w4 " + KEYWORD_TEMPLATE
-TOOL_TEMPLATE = (
-    "{% if tools %}{% for t in tools %}w14 w15 {{ 'w16' if t['function']['name'] == 'double' else 'w17' }} "
-    "{% endfor %}{% endif %}{% for m in messages %}w5 {{ m['content'] }}{% for c in m.tool_calls or [] %} "
-    "{{ c.function.name }} {{ c.function.arguments }}{% endfor %} w6 {% endfor %}"
-    "{% if add_generation_prompt %}w7{% endif %}"
-)
+_PLAIN = "{% for m in messages %}w5 {{ m['content'] }} w6 {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
+_KEYWORD = _PLAIN.replace("w7{% endif", "w7{% if thinking %} w12 w13{% endif %}{% endif")
+TEMPLATES = {
+    "plain": _PLAIN,
+    "other": _PLAIN.replace("w5", "w8 w9").replace(" w6", "").replace("w7", "w10 w11"),
+    "eos": _PLAIN.replace("w6", "<eos>"),
+    "keyword": _KEYWORD,
+    "bos": f"w4 {_KEYWORD}",
+    "tool": (
+        "{% if tools %}{% for t in tools %}w14 w15 {{ 'w16' if t['function']['name'] == 'double' else 'w17' }} "
+        "{% endfor %}{% endif %}{% for m in messages %}w5 {{ m['content'] }}{% for c in m.tool_calls or [] %} "
+        "{{ c.function.name }} {{ c.function.arguments }}{% endfor %} w6 {% endfor %}"
+        "{% if add_generation_prompt %}w7{% endif %}"
+    ),
+}
 PLAIN_RESPONSE = {
     "defaults": {"role": "assistant"},
     "start_anchor": "w7",
@@ -37,13 +39,10 @@ class TokenizerChoice(Struct, frozen=True, kw_only=True):
     of_qwen2: bool = False  # whether it is a small one of Qwen2's own class, of letters; else of words
     has_pad: bool = True  # whether it has a padding token; else TRL takes EOS
     bos: bool = False  # whether every text begins with the word w4
-    saved_template: str | None = None  # the chat template that is saved beside the base model
-    script_template: str | None = None  # the chat template that the script sets afterwards
+    saved_template: str = ""  # which of the chat templates is saved beside the base model
+    script_template: str = ""  # which of them the script sets afterwards
     chat: bool = False  # whether prompts are conversations
-    schema: Mapping[str, Any] = {}  # how responses are parsed, which TRL's tools need
-
-
-WORDS = TokenizerChoice()
+    parses: bool = False  # whether it parses responses, which TRL's tools need
 
 
 def build_tokenizer(choice: TokenizerChoice) -> Any:
@@ -64,9 +63,9 @@ def build_tokenizer(choice: TokenizerChoice) -> Any:
         core.post_processor = processors.TemplateProcessing(single="w4 $A", special_tokens=[("w4", 4)])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<eos>", **special)
     if choice.saved_template:
-        tokenizer.chat_template = choice.saved_template
-    if choice.schema:
-        tokenizer.response_template = dict(choice.schema)
+        tokenizer.chat_template = TEMPLATES[choice.saved_template]
+    if choice.parses:
+        tokenizer.response_template = dict(PLAIN_RESPONSE)
     return tokenizer
 
 
@@ -76,67 +75,62 @@ def prompts(choice: TokenizerChoice) -> list[Any]:
     return [[{"role": "user", "content": text}] for text in texts] if choice.chat else list(texts)
 
 
-def by_ids(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
-    """A number that depends on the ids, which it logs."""
-    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
-    return scores(completion_ids)
+def logged(score: Callable[[Ids], list[Any]]) -> Callable[..., list[Any]]:
+    """A reward function of the same name that looks at the ids and logs them."""
+
+    @wraps(score)
+    def reward(completion_ids: Ids, log_extra: Callable[..., None], **_: Any) -> list[Any]:
+        log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+        return score(completion_ids)
+
+    return reward
 
 
-def scores(completion_ids: Sequence[Sequence[int]]) -> list[float]:
+def scores(completion_ids: Ids) -> list[float]:
     """0, 0.5 or 1."""
     return [sum(ids) % 3 / 2 for ids in completion_ids]
 
 
-def unlogged(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
-    """A number that depends on the ids, which nobody logs."""
+@logged
+def by_ids(completion_ids: Ids) -> list[float]:
+    """A number that depends on the ids."""
     return scores(completion_ids)
 
 
-def by_length(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
+def unlogged(completion_ids: Ids, **_: Any) -> list[float]:
+    """The same number, but nobody logs the ids."""
+    return scores(completion_ids)
+
+
+def by_length(completion_ids: Ids, **_: Any) -> list[float]:
     """How many tokens there are."""
     return [len(ids) / 10 for ids in completion_ids]
 
 
-def sometimes_none(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float | None]:
+def sometimes_none(completion_ids: Ids, **_: Any) -> list[float | None]:
     """None for a part of the completions."""
     return [None if sum(ids) % 4 == 0 else float(ids[0] % 2) for ids in completion_ids]
 
 
-def mostly_scored(
-    completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any
-) -> list[float | None]:
+@logged
+def mostly_scored(completion_ids: Ids) -> list[float | None]:
     """None for a part of the completions, which are then not scored at all."""
-    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
     return [None if sum(ids) % 4 == 0 else float(sum(ids) % 3) for ids in completion_ids]
 
 
-def always_none(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[None]:
+def always_none(completion_ids: Ids, **_: Any) -> list[None]:
     """A function that never applies."""
     return [None for _ in completion_ids]
-
-
-def constant(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
-    """The same for all: no group has a gradient."""
-    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
-    return [1.0 for _ in completion_ids]
-
-
-def half_dead(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
-    """The first group's are all the same."""
-    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
-    return [1.0 if place < 4 else score for place, score in enumerate(scores(completion_ids))]
 
 
 def named_alike(*weights: float) -> tuple[Callable[..., Any], ...]:
     """Reward functions of one name, as a factory makes them; the first logs the ids."""
 
     def build(place: int, weight: float) -> Callable[..., Any]:
-        def reward(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
-            if place == 0:
-                log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+        def reward(completion_ids: Ids, **_: Any) -> list[float]:
             return [weight * ((sum(ids) + place) % (3 + place)) for ids in completion_ids]
 
-        return reward
+        return reward if place else logged(reward)
 
     return tuple(build(place, weight) for place, weight in enumerate(weights))
 
@@ -144,8 +138,8 @@ def named_alike(*weights: float) -> tuple[Callable[..., Any], ...]:
 def graded(value: float, share: int = 0) -> Callable[..., Any]:
     """A judge that gives the same grade to all, but for every ``share``-th group."""
 
-    def judge(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any) -> list[float]:
-        log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
+    @logged
+    def judge(completion_ids: Ids) -> list[float]:
         live = [bool(share) and place // 4 % share == share - 1 for place in range(len(completion_ids))]
         return [score if alive else value for score, alive in zip(scores(completion_ids), live, strict=True)]
 
@@ -178,23 +172,14 @@ def masked_rollouts(*, logs: bool) -> Callable[..., dict[str, Any]]:
     return roll
 
 
-def with_mask(
-    completion_ids: Sequence[Sequence[int]], completion_mask: Sequence[Any], log_extra: Callable[..., None], **_: Any
-) -> list[float]:
+def with_mask(completion_mask: Ids, log_extra: Callable[..., None], **columns: Any) -> list[float]:
     """Logs ids and the mask that the rollout function returned."""
-    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
     log_extra("completion_mask", [list(map(int, mask)) for mask in completion_mask])
-    return scores(completion_ids)
+    return by_ids(log_extra=log_extra, **columns)
 
 
-def with_prompts(
-    prompts: Sequence[Any], completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., None], **_: Any
-) -> list[float]:
+def with_prompts(prompts: Sequence[Any], log_extra: Callable[..., None], **columns: Any) -> list[float]:
     """Logs ids of completions and of prompts, which it renders as the trainer does: the schema of the tool first."""
-    log_extra("completion_ids", [list(map(int, ids)) for ids in completion_ids])
-    log_extra("prompt_ids", [[14, 15, 16, 5, *_numbers(prompt[-1]["content"]), 6, 7] for prompt in prompts])
-    return scores(completion_ids)
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(word[1:]) for word in text.split()]
+    words = [prompt[-1]["content"].split() for prompt in prompts]
+    log_extra("prompt_ids", [[14, 15, 16, 5, *(int(word[1:]) for word in asked), 6, 7] for asked in words])
+    return by_ids(log_extra=log_extra, **columns)

@@ -6,30 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import REPOSITORY
+from benchmarks.gpu_sections import SECTIONS
+from benchmarks.gpu_setting import Row, Table
 from tests.forked import ForkedPython
-
-SCRIPT = REPOSITORY / "benchmarks" / "gpu.py"
-
-
-def start(cell: Path, *arguments: str) -> ForkedPython:
-    return ForkedPython([str(SCRIPT), "--output", str(cell), *arguments])
-
-
-@pytest.fixture
-def gpu_setting(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The benchmarks import each other by their bare names, as scripts do."""
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    import gpu_setting
-
-    return gpu_setting
 
 
 @pytest.mark.slow
-def test_a_dry_run_does_every_section(tmp_path: Path, gpu_setting: Any) -> None:
-    from gpu_sections import SECTIONS
-
-    running = start(tmp_path / "gpu.md", "--dry-run")
+def test_a_dry_run_does_every_section(tmp_path: Path) -> None:
+    running = ForkedPython(["-m", "benchmarks.gpu", "--output", str(tmp_path / "gpu.md"), "--dry-run"])
     printed, errors = running.communicate()
     assert running.returncode == 0, printed + errors
     rows = [line.split("|")[1:-1] for line in printed.splitlines() if line.startswith("| ")][1:]
@@ -47,11 +31,11 @@ def test_a_dry_run_does_every_section(tmp_path: Path, gpu_setting: Any) -> None:
         (TimeoutError(), "out of time"),
     ],
 )
-def test_a_case_that_fails_is_a_row(error: Exception, cell: str, tmp_path: Path, gpu_setting: Any, capsys: Any) -> None:
-    table = gpu_setting.Table(tmp_path / "gpu.md", "heading")
+def test_a_case_that_fails_is_a_row(error: Exception, cell: str, tmp_path: Path, capsys: Any) -> None:
+    table = Table(tmp_path / "gpu.md", "heading")
     with table.says_what_went_wrong("steps", "8B"):
         raise error
-    table.add("steps", "4B", gpu_setting.Row([2.0, 1.0, 4.0], plain=1.0, floor=0.5, peak=3e9))
+    table.add("steps", "4B", Row([2.0, 1.0, 4.0], plain=1.0, floor=0.5, peak=3e9))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].startswith(f"| steps | 8B |  |  |  |  | {cell}")
     assert lines[-1] == "| steps | 4B | 2 (1-4) | 2.00 | 4.00 | 3.00 |  |"

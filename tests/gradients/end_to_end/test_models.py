@@ -1,38 +1,23 @@
 """A sample of docs/research/architectures*.csv: models with positions, states, experts or selected tokens."""
 
-import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks import adapters, architectures, compared_models
 
 pytestmark = [
     pytest.mark.slow,  # models are made, saved, and trained by TRL
     pytest.mark.filterwarnings("ignore"),  # of transformers and PEFT, about each other
 ]
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "benchmarks"
 EXACT = (
     *(("class", name) for name in ("roberta", "rwkv", "qwen3_next", "gemma3n_text")),
     *(("adapter", name) for name in ("OSF", "trainable_token_indices, tied")),
 )
 
 
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch):
-    """The benchmarks import each other by their bare names, as scripts do."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if (SCRIPTS / f"{name}.py").is_file():
-            del sys.modules[name]
-
-
 def outcome_of(table: str, name: str, folder: Path, *, train: bool = False):
-    import adapters
-    import architectures
-    import compared_models
-
     subjects = {"class": architectures, "adapter": adapters}[table].subjects()
     (subject,) = (subject for subject in subjects if subject.name == name)
     return compared_models.examine(subject, folder, train=train)
