@@ -105,6 +105,7 @@ def quiet() -> Iterator[None]:
 # expression is read where it repeats no group and has few wildcards, with letters between them, and refused otherwise.
 _AGAIN = "Copy the file again."
 _FIT = "The folder's config.json and its weights are not from the same model."
+_OF_TRAINER = "trainer_state.json"  # which no loader opens
 _MAX_CONFIGURATION = 4 << 20  # bytes: of a million labels transformers makes objects for a quarter of a minute
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "position_ids")
 """Ends of names of buffers that older checkpoints hold and that are computed, not read."""
@@ -119,7 +120,7 @@ def require_readable(folder: Path) -> None:
     """
     for file in sorted(folder.iterdir()):
         require_regular(file)
-        if file.suffix == ".json" and file.is_file():
+        if file.suffix == ".json" and file.is_file() and file.name != _OF_TRAINER:
             _document(file)
 
 
