@@ -282,9 +282,9 @@ class Recomputer:
 
     def _untested(self, prepared: PreparedStep, measured: StepGram | StepNorm) -> tuple[str, ...]:
         within = GRAD_NORM_TOLERANCE if measured.trained is None else measured.trained.told_within
-        truncation = {"mask_truncated_completions"} & self._run.settings.values.keys()
-        alike = untested_arguments(prepared.plan, self._run.settings, measured.logprobs, within / _SAFELY)
-        return (*alike, *(() if prepared.may_be_truncated() else truncation))
+        if any(advantages is None for advantages in prepared.plan.advantages):
+            return ()
+        return tuple(untested_arguments(prepared.plan, self._run.settings, measured.logprobs, within / _SAFELY))
 
     def _norm_alone(self, prepared: PreparedStep) -> StepNorm | None:
         """The norm by one backward pass; None where more is needed."""

@@ -465,23 +465,11 @@ def _untested(run: Run, matched: Sequence[StepReplay]) -> Iterator[str]:
     shows_updates = run.trained_by_trl and run.settings.updates_per_batch == 1
     if not shows_updates and not any(step.step in run.repeats for step in matched):
         alike |= named & {"num_iterations", "ppo_epochs"}
-    others: dict[str, list[str]] = {}
-    for name, _, other in (each.partition(" = ") for each in sorted(alike)):
-        others.setdefault(name, []).append(other)
-    if others:
-        names = ", ".join(name + f" ({', '.join(of)})" * any(of) for name, of in others.items())
-        yield f"Not tested, as the norms would be the same with other values: {names}."
+    if alike:
+        yield f"Not tested, as the norms would be the same with other values: {', '.join(sorted(alike))}."
     if as_logged := [step.step for step in matched if step.verdict_on("advantage") == "cannot"]:
-        behind = sorted(named & {*_OF_ADVANTAGES, *(["beta"] if run.settings.are_of_rloo else [])})
-        such_as = f" ({', '.join(behind)})" if behind else ""
-        yield f"Not tested, as advantages were taken from the log at {named_steps(as_logged)}: their formula{such_as}."
-
-
-_OF_ADVANTAGES = (
-    *("scale_rewards", "reward_clip_range", "normalize_advantages", "use_kl_in_reward", "kl_coef"),
-    *("adv_estimator", "norm_adv_by_std_in_grpo", "normalize_rewards", "use_leave_one_out_baseline"),
-)
-"""Arguments that reach the loss by way of the advantages alone."""
+        made = "their formula" + ", with beta" * run.settings.are_of_rloo
+        yield f"Not tested, as advantages were taken from the log at {named_steps(as_logged)}: {made}."
 
 
 _DEFAULTS = ("settings_unknown",)

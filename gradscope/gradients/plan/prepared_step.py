@@ -142,14 +142,6 @@ class PreparedStep(Struct, frozen=True, kw_only=True):
         """The rollouts of all groups, in the order of the plan's sequences."""
         return _rollouts(self.groups)
 
-    def may_be_truncated(self) -> bool:
-        """Whether the loss would leave out a completion, or it is not known, where it leaves out truncated ones."""
-        objective = replace(self.plan.objective, mask_truncated=True)
-        try:
-            return any(_with_status(each, self.policy, objective).status != "completed" for each in self.rollouts)
-        except InputError:
-            return True
-
     @property
     def shortest(self) -> TokenSequence:
         """The rollout that costs least to look at."""

@@ -424,13 +424,10 @@ def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
 
 def _nemo_kl_bounds(settings: TrainerSettings) -> tuple[float, float]:
     """``kl_input_clamp_value`` and ``kl_output_clamp_value``, where null is none; arguments since 0.5."""
-    are_arguments = (_release(settings, "nemo_rl_version") or (0, 5)) >= (0, 5)
-    names = (f"{_NEMO_LOSS}.kl_{which}_clamp_value" for which in ("input", "output"))
-    defaults = _KL_BOUNDS if are_arguments else (math.inf, math.inf)
-    low, high = (
-        default if name not in settings.values else float(settings.get(name, math.inf))
-        for name, default in zip(names, defaults, strict=True)
-    )
+    has_bounds = (_release(settings, "nemo_rl_version") or (0, 5)) >= (0, 5)
+    defaults = zip(("input", "output"), _KL_BOUNDS if has_bounds else (math.inf, math.inf), strict=True)
+    named = ((settings.values.get(f"{_NEMO_LOSS}.kl_{which}_clamp_value", bound)) for which, bound in defaults)
+    low, high = (math.inf if bound is None else float(bound) for bound in named)
     return low, high
 
 

@@ -384,8 +384,8 @@ def test_what_a_match_says_nothing_of_is_named_once() -> None:
         for at, alike in ((1, ("delta",)), (2, ()))
     ]
     *_, of_norm, of_advantages = replay.replay_report(run, steps).findings
-    assert of_norm.endswith("with other values: epsilon, loss_type (bnpo), num_iterations.")
-    assert of_advantages == "Not tested, as advantages were taken from the log at steps 1,2: their formula (beta)."
+    assert of_norm.endswith("with other values: epsilon, loss_type = bnpo, num_iterations.")
+    assert of_advantages == "Not tested, as advantages were taken from the log at steps 1,2: their formula, with beta."
 
 
 @pytest.mark.parametrize(

@@ -170,17 +170,12 @@ def test_estimators_by_hand(name: str) -> None:
 
 
 @pytest.mark.parametrize("corrected", [False, True])
-def test_a_token_beyond_a_bound_of_the_kl_term_has_no_slope_but_that_of_its_ratio(corrected: bool) -> None:
-    """d/dl of (e^(r-l) - (r-l) - 1), times a ratio of value 1 with slope 1, is l - r + 1 - e^(r-l) + k3, or 0."""
-    of = losses.LossParameters(kl_bounds=(3.0, 2.0))
-    behind = torch.tensor([1.0, 2.0, -4.0, 4.0], dtype=torch.float64)  # within, k3 > 2, held to -3 with k3 > 2, both
-    completion = losses.Completion(counted=torch.ones(4), reference=behind - 1.0)
-    slope = losses.kl_slope(of, completion, -torch.ones_like(behind), torch.ones_like(behind), corrected=corrected)
-    inside = 1 - math.e + (math.e - 2 if corrected else 0.0)
-    assert slope.tolist() == pytest.approx([inside, 0.0, 0.0, 0.0])
-    wide = losses.LossParameters(kl_bounds=(3.0, math.inf))
-    slope = losses.kl_slope(wide, completion, -torch.ones_like(behind), torch.ones_like(behind), corrected=corrected)
-    assert slope.tolist()[2:] == [0.0, 0.0]
+def test_a_token_beyond_a_bound_of_the_kl_term_has_no_slope(corrected: bool) -> None:
+    """Of e^b - b - 1, times a ratio of value 1, at b = 1; the others have the term or b itself held."""
+    behind, ones = torch.tensor([1.0, 2.0, -4.0, 4.0], dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+    of, completion = losses.LossParameters(kl_bounds=(3.0, 3.0)), losses.Completion(counted=ones, reference=behind)
+    slope = losses.kl_slope(of, completion, 0 * ones, ones, corrected=corrected)
+    assert slope.tolist() == pytest.approx([1 - math.e + (math.e - 2) * corrected, 0.0, 0.0, 0.0])
 
 
 LOGPROBS_SLOPES = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)

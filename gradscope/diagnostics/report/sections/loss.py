@@ -158,9 +158,8 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     is_judged = table.is_complete & (table.size > 1)
     table, sampled = table.select(is_judged), reward_table(run.groups).select(is_judged)  # and averaged over
     tokens = table.tokens if run.settings.get("loss_type") in BY_TOKEN else None
-    unit, weights, of_all = ("rollouts", table.size, sampled.size)
-    if tokens is not None and sampled.tokens is not None:
-        unit, weights, of_all = "tokens", tokens, sampled.tokens
+    unit, weights = ("rollouts", table.size) if tokens is None else ("tokens", tokens)
+    of_all = sampled.size if tokens is None or sampled.tokens is None else sampled.tokens
     is_dead = table.is_dead & (not inputs.degeneracy.has_other_baseline)
     shares = table.mean_by_step(np.where(is_dead, 0, weights), of_all)
     live = {step: 0.0 if math.isnan(share) else share for step, share in shares.items()}
