@@ -228,8 +228,7 @@ class Recomputer:
             further = *self._undecided_assumptions(base, stated), *self._altered(), *evaluated
             described = {**alone.described, "notes": [*own, *further]}
             texts = other_texts(base.rollouts, base.policy.tokenizer)
-            untested = self._untested(base, alone)
-            return replace(alone, described=described, other_texts=texts, untested=untested), None
+            return replace(alone, described=described, other_texts=texts, untested=self._untested(base, alone)), None
         prepared, gram = self._by_rows(under(base, start))
         trained = None
         logged = self._unmet(step, gram)
@@ -277,7 +276,7 @@ class Recomputer:
         notes = (*notes, *evaluated, *[_ROUNDED] * rounded, *limits)
         texts = other_texts(base.rollouts, base.policy.tokenizer) if self.closely else ()
         gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
-        gram = replace(gram, untested=self._untested(prepared, gram)) if self.closely else gram
+        gram = replace(gram, untested=self._untested(prepared, gram) if self.closely else ())
         return gram, question(prepared, gram, progress=self.progress) if question else None
 
     def _untested(self, prepared: PreparedStep, measured: StepGram | StepNorm) -> tuple[str, ...]:

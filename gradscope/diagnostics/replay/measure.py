@@ -460,11 +460,10 @@ def _untested(run: Run, matched: Sequence[StepReplay]) -> Iterator[str]:
     """What a match says nothing of: arguments without an effect at these steps, and those behind logged advantages."""
     if not matched:
         return
-    named = {path.rpartition(".")[2] for path, value in run.settings.values.items() if value is not None}
     alike = set.intersection(*(set(step.untested) for step in matched))
     shows_updates = run.trained_by_trl and run.settings.updates_per_batch == 1
     if not shows_updates and not any(step.step in run.repeats for step in matched):
-        alike |= named & {"num_iterations", "ppo_epochs"}
+        alike |= {"num_iterations"} & run.settings.values.keys()
     if alike:
         yield f"Not tested, as the norms would be the same with other values: {', '.join(sorted(alike))}."
     if as_logged := [step.step for step in matched if step.verdict_on("advantage") == "cannot"]:

@@ -426,7 +426,7 @@ def _nemo_kl_bounds(settings: TrainerSettings) -> tuple[float, float]:
     """``kl_input_clamp_value`` and ``kl_output_clamp_value``, where null is none; arguments since 0.5."""
     has_bounds = (_release(settings, "nemo_rl_version") or (0, 5)) >= (0, 5)
     defaults = zip(("input", "output"), _KL_BOUNDS if has_bounds else (math.inf, math.inf), strict=True)
-    named = ((settings.values.get(f"{_NEMO_LOSS}.kl_{which}_clamp_value", bound)) for which, bound in defaults)
+    named = (settings.values.get(f"{_NEMO_LOSS}.kl_{which}_clamp_value", bound) for which, bound in defaults)
     low, high = (math.inf if bound is None else float(bound) for bound in named)
     return low, high
 

@@ -82,11 +82,8 @@ def _plain_arguments(arguments: TrainerArguments) -> dict[str, Any]:
 
 def _formulation_of(trainer: Any) -> str:
     """How the trainer makes advantages: a formulation of ours, ``trl`` for TRL's own that is none, or ``custom``."""
-    own = type(trainer)._generate_and_score_completions
-    if (
-        own not in [each._generate_and_score_completions for each in _TRAINERS]
-        or getattr(trainer.args, "multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize"
-    ):
+    own = type(trainer)._generate_and_score_completions in [of._generate_and_score_completions for of in _TRAINERS]
+    if not own or getattr(trainer.args, "multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
         return run_folder.CUSTOM_ADVANTAGE
     return _SCALED.get(str(getattr(trainer.args, "scale_rewards", None)), run_folder.TRL_ADVANTAGE)
 
