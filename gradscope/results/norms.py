@@ -51,6 +51,9 @@ class StepReplay(OfStep, frozen=True, kw_only=True):
     where the trainer computed in bfloat16 or float16, its micro-batches matter, or float32 missed it by little; else
     None."""
 
+    untested: tuple[str, ...] = ()
+    """Arguments that could have other values, and losses that could have been used, with the same ``grad_norm``."""
+
     def verdict_on(self, name: str) -> ReplayVerdict | None:
         """The verdict on one quantity; None where it was not looked at."""
         return next((quantity.verdict for quantity in self.quantities if quantity.name == name), None)

@@ -370,6 +370,8 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
 
     def with_rows(self, is_selected: NDArray[np.bool_]) -> RewardTable:
         """The same groups with the selected rollouts alone, of a mask [N]."""
+        if is_selected.all():
+            return self
         columns = ((name, getattr(self, name)) for name in ("reward", *_OPTIONAL))
         chosen: dict[str, Any] = {name: None if values is None else values[is_selected] for name, values in columns}
         rewards = {name: values[is_selected] for name, values in self.rewards.items()}

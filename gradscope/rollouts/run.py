@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from gradscope.reason import Reason
 from gradscope.results.source import Source
-from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, groups_at, steps_of
+from gradscope.rollouts.groups import (
+    GroupsOfTable,
+    GroupsOnDisk,
+    RewardTable,
+    RolloutGroup,
+    groups_at,
+    reward_table,
+    steps_of,
+)
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -331,6 +339,15 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
         """The table of a log on disk whose completions were measured and have no tokens: no rollout has more."""
         table = self.groups.table if isinstance(self.groups, GroupsOnDisk) else None
         return table if table is not None and table.measures_completions else None
+
+    @property
+    def judged_rewards(self) -> RewardTable:
+        """The rewards by which groups are judged: TRL since 1.6 judges one by its scored rollouts, of two or more."""
+        table, version = reward_table(self.groups), TrlVersion.parse(self.settings.get("trl_version"))
+        if not self.trained_by_trl or not version.is_known or version.is_before(1, 6):
+            return table
+        is_scored = ~np.isnan(table.reward)
+        return table.with_rows(is_scored | np.repeat(table.sums(is_scored) < 2, table.size))
 
     def is_means(self, step: int) -> bool:
         """Whether the metrics of a step are not of its rollouts alone."""

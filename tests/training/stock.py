@@ -29,9 +29,9 @@ def stock_trainer(output: Path, *, rewards: Any = graded, trainer: Any = None, *
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.trainer_callback import PrinterCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-    model = arguments.pop("model", EMBEDDED_FOLDER)
+    model, kind = arguments.pop("model", EMBEDDED_FOLDER), RLOOTrainer if trainer == "rloo" else trainer or GRPOTrainer
     rows = arguments.pop("rows", None) or [
         {"prompt": problem.prompt, "answer": problem.answer} for problem in make_problems(32, seed=0, heldout=False)
     ]
@@ -52,11 +52,11 @@ def stock_trainer(output: Path, *, rewards: Any = graded, trainer: Any = None, *
         "gradient_checkpointing": False,
     }
     with quiet_libraries(), own_random_state():
-        made = (trainer or GRPOTrainer)(
+        made = kind(
             model=AutoModelForCausalLM.from_pretrained(model),
             processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"),
             reward_funcs=rewards,
-            args=GRPOConfig(output_dir=str(output), **settings | arguments),
+            args=(RLOOConfig if kind is RLOOTrainer else GRPOConfig)(output_dir=str(output), **settings | arguments),
             train_dataset=Dataset.from_list(rows),
             **rest,
         )

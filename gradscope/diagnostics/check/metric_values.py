@@ -41,7 +41,7 @@ from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
 from gradscope.results.tokens import CorrectionEffect, TokenKind
 from gradscope.results.verdicts import BaselineMetric
-from gradscope.rollouts.groups import groups_of_steps, reward_table
+from gradscope.rollouts.groups import groups_of_steps
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
@@ -258,7 +258,7 @@ class MetricValues(Struct, kw_only=True):
         elif metric in self.run.courses.columns:
             return self.run.courses.by_step(metric)
         elif metric == "reward" and self.run.groups:
-            return reward_table(self.run.groups).mean_reward_by_step()
+            return self.run.judged_rewards.mean_reward_by_step()
         else:
             return None
         return {step: value for step, value in rows.items() if value is not None}

@@ -39,7 +39,7 @@ from gradscope.results.degeneracy import SideRewards
 from gradscope.results.source import Source
 from gradscope.rollouts import run_folder
 from gradscope.rollouts.fetch import fetched, names_of
-from gradscope.rollouts.groups import RewardTable, reward_table, sizes_of
+from gradscope.rollouts.groups import RewardTable, sizes_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import FORMATS, TRAINERS, read_run, runs_below
 from gradscope.rollouts.run import Run
@@ -233,7 +233,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
         return _of_metrics(path, run)
     if run.source.format in _OF_ONE_POLICY:
         raise InputError("it holds samples of an evaluation and no training steps", hint=OF_SAMPLES)
-    table = reward_table(run.groups)
+    table = run.judged_rewards
     table = table.select(table.is_complete)
     if not len(table):
         raise InputError("no group has all its rewards", hint="Log the reward of each rollout.")
@@ -460,7 +460,7 @@ def _means(run: ComparedRun) -> Means:
     table = run.rewards
     if table is None:
         try:
-            table = reward_table(read_run(run.path, rewards_only=True).groups)
+            table = read_run(run.path, rewards_only=True).judged_rewards
         except GradscopeError:
             return {}
         table = table.select(table.is_complete & np.isin(table.step, run.steps))

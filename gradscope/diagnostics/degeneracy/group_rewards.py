@@ -22,7 +22,7 @@ from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyCourse, StepDegeneracy
 from gradscope.rollouts.groups import RewardTable, reward_table
-from gradscope.rollouts.run import Run, TrlVersion
+from gradscope.rollouts.run import Run
 
 
 def estimates_of(record: DegeneracyEstimates, kind: type[Struct]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class GroupRewards(Struct, frozen=True, kw_only=True, dict=True):
 
 def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
     """The groups of two or more rollouts whose rewards, or those of one function, are all known."""
-    table = reward_table(run.groups)
+    table = run.judged_rewards if reward is None else reward_table(run.groups)
     if reward is not None and reward not in table.rewards:
         names = sorted(table.rewards)
         near = difflib.get_close_matches(reward, names, n=1, cutoff=0.5)
@@ -66,10 +66,6 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
             f"{run.source.path} has no reward function {reward!r}.",
             hint=f"Did you mean {near[0]!r}?" if near else available,
         )
-    version = TrlVersion.parse(run.settings.get("trl_version"))
-    if reward is None and run.trained_by_trl and version.is_known and not version.is_before(1, 6):
-        is_scored = ~np.isnan(table.reward)  # by which TRL judges a group
-        table = table.with_rows(is_scored | np.repeat(table.sums(is_scored) < 2, table.size))
     values = table.reward if reward is None else table.rewards[reward]
     complete = table.sums(np.isnan(values)) == 0
     usable = complete & (table.size >= 2)

@@ -33,6 +33,7 @@ from gradscope.gradients.plan.prepared_step import (
     sequences_of,
     step_logprobs,
 )
+from gradscope.gradients.plan.untested import untested_arguments
 from gradscope.gradients.processes import num_connected, shared_errors
 from gradscope.gradients.step.measure import measure_step, notes_on
 from gradscope.gradients.step.step_gram import StepGram, StepNorm, measure_norm
@@ -171,6 +172,7 @@ _ROUNDED = (
 
 
 _EVALUATED = "The model was in evaluation mode, without its dropout, as the norm shows."
+_SAFELY = 10.0  # weights that differ by so many times less than the norm is told leave it as it is
 _EXACTLY = 1e-6  # relative: float32 gives 1e-7, bfloat16 1e-4
 
 
@@ -225,9 +227,8 @@ class Recomputer:
             own = (*notes_on(base.plan), *base.budget.notes, *start.describe(stated))
             further = *self._undecided_assumptions(base, stated), *self._altered(), *evaluated
             described = {**alone.described, "notes": [*own, *further]}
-            return replace(
-                alone, described=described, other_texts=other_texts(base.rollouts, base.policy.tokenizer)
-            ), None
+            texts = other_texts(base.rollouts, base.policy.tokenizer)
+            return replace(alone, described=described, other_texts=texts, untested=self._untested(base, alone)), None
         prepared, gram = self._by_rows(under(base, start))
         trained = None
         logged = self._unmet(step, gram)
@@ -275,7 +276,14 @@ class Recomputer:
         notes = (*notes, *evaluated, *[_ROUNDED] * rounded, *limits)
         texts = other_texts(base.rollouts, base.policy.tokenizer) if self.closely else ()
         gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
+        gram = replace(gram, untested=self._untested(prepared, gram) if self.closely else ())
         return gram, question(prepared, gram, progress=self.progress) if question else None
+
+    def _untested(self, prepared: PreparedStep, measured: StepGram | StepNorm) -> tuple[str, ...]:
+        within = GRAD_NORM_TOLERANCE if measured.trained is None else measured.trained.told_within
+        if any(advantages is None for advantages in prepared.plan.advantages):
+            return ()
+        return tuple(untested_arguments(prepared.plan, self._run.settings, measured.logprobs, within / _SAFELY))
 
     def _norm_alone(self, prepared: PreparedStep) -> StepNorm | None:
         """The norm by one backward pass; None where more is needed."""

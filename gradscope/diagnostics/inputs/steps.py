@@ -167,6 +167,7 @@ def _norm_of(gram: StepGram) -> StepNorm:
         described=gram.describe(),
         trained=gram.trained,
         other_texts=gram.other_texts,
+        untested=gram.untested,
     )
 
 

@@ -413,6 +413,7 @@ def replay_report(
     judged = [verdict for verdict in verdicts if verdict in ("match", "mismatch")]
     beyond = [step.step for step in steps if _is_beyond(step)]
     overall: ReplayVerdict = next((worst for worst in _WORST_FIRST if worst in verdicts), "cannot")
+    tested = any(step.verdict_on("advantage") != "cannot" for step in steps if step.verdict_on(_NAME) == "match")
     undefined = "" if judged else "no step could be recomputed and judged"
     if overall == "match" and len(beyond) >= max(2, verdicts.count("match")):
         overall, undefined = "cannot", "no fewer norms lie beyond their spread than match"
@@ -420,13 +421,17 @@ def replay_report(
         source=inputs.with_damage(run, unreadable, ()),
         steps=tuple(steps),
         verdict=overall,
-        headline=_headline(overall, verdicts),
+        headline=_headline(overall, verdicts) + "; advantages as logged" * (overall == "match" and not tested),
         frac_replay_mismatch=Estimate.undefined_because(undefined)
         if undefined
         else Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged)),
         tolerance=tolerance,
         engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
-        findings=(*_findings(steps, beyond, run.settings.get("max_grad_norm") or 0.0), *_without_rollouts(run)),
+        findings=(
+            *_findings(steps, beyond, run.settings.get("max_grad_norm") or 0.0),
+            *_without_rollouts(run),
+            *_untested(run, [step for step in steps if step.verdict_on(_NAME) == "match"]),
+        ),
     )
 
 
@@ -449,6 +454,21 @@ def _without_rollouts(run: Run) -> Iterator[str]:
             f"The log has a grad_norm at {counted(further, 'further step')} without rollouts"
             f"{again * (run.settings.updates_per_batch == 1)}."
         )
+
+
+def _untested(run: Run, matched: Sequence[StepReplay]) -> Iterator[str]:
+    """What a match says nothing of: arguments without an effect at these steps, and those behind logged advantages."""
+    if not matched:
+        return
+    alike = set.intersection(*(set(step.untested) for step in matched))
+    shows_updates = run.trained_by_trl and run.settings.updates_per_batch == 1
+    if not shows_updates and not any(step.step in run.repeats for step in matched):
+        alike |= {"num_iterations"} & run.settings.values.keys()
+    if alike:
+        yield f"Not tested, as the norms would be the same with other values: {', '.join(sorted(alike))}."
+    if as_logged := [step.step for step in matched if step.verdict_on("advantage") == "cannot"]:
+        made = "their formula" + ", with beta" * run.settings.are_of_rloo
+        yield f"Not tested, as advantages were taken from the log at {named_steps(as_logged)}: {made}."
 
 
 _DEFAULTS = ("settings_unknown",)
@@ -529,6 +549,7 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
         num_inferred_ids=step_norm.num_inferred_ids if step_norm else 0,
         frac_kl=step_norm.frac_kl if step_norm else None,
         told_within=step_norm.trained.told_within if step_norm and step_norm.trained else None,
+        untested=step_norm.untested if step_norm else (),
         logprob_difference=logprob_difference(measured.groups, step_norm.logprobs)
         if step_norm and measured.step not in run.repeats  # which other weights sampled
         else None,

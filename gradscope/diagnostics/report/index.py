@@ -36,7 +36,7 @@ from gradscope.render.views.view import lines_over, table_of_cells
 from gradscope.results.report import Chart, ReportSection, ReportTable, RunIndex, RunSummary
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched, names_of
-from gradscope.rollouts.groups import groups_of_steps, reward_table, sizes_of
+from gradscope.rollouts.groups import groups_of_steps, sizes_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
@@ -223,7 +223,7 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
             name=name, question=question, missing="The runs have no step in common, so no stretch of one is another's."
         )
     first, *rest = [(name, _numbers(run, steps)) for name, run in runs.items()]
-    tables = {name: reward_table(run.groups) for name, run in runs.items()}
+    tables = {name: run.judged_rewards for name, run in runs.items()}
     unlike = {name: compared_runs.unlike_levels(tables[first[0]], table) for name, table in tables.items()}
     rows: list[_Row] = []
     differences = {other: compared_runs.changes(first[1], numbers) for other, numbers in rest}
@@ -266,7 +266,7 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
 
 def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
     """What a run is compared by, over these steps: title -> mean or trend, as far as they are logged."""
-    table = reward_table(run.groups)
+    table = run.judged_rewards
     table = table.select(table.is_complete & np.isin(table.step, list(steps)))
     means = mean_rewards(run)
     rewards = {step: means[step] for step in steps if step in means}
@@ -333,7 +333,7 @@ def _cautions(runs: Sequence[Run], steps: Sequence[int]) -> Iterator[str]:
     sizes = [", ".join(map(str, sizes_of(run.groups))) for run in runs]
     if len(set(sizes)) > 1:
         yield f"Groups differ in size ({'; '.join(sizes)}), and larger ones are less often without a gradient."
-    prompts = list(map(set, compared_runs.prompt_names([reward_table(run.groups) for run in runs])))
+    prompts = list(map(set, compared_runs.prompt_names([run.judged_rewards for run in runs])))
     yield shared_prompts(len(set.intersection(*prompts)), len(set.union(*prompts)), "all of them")
 
 
@@ -416,14 +416,14 @@ def _overlaid(
 
 def mean_rewards(run: Run) -> dict[int, float]:
     """Step -> mean of the rewards of its whole groups, or as logged where rollouts are not."""
-    return reward_table(run.groups).mean_reward_by_step() if run.groups else _finite(run, "reward")
+    return run.judged_rewards.mean_reward_by_step() if run.groups else _finite(run, "reward")
 
 
 def _dead_shares(run: Run) -> dict[int, float]:
     """Step -> share of its groups of several rollouts that are dead, or as logged where there are no rollouts."""
     if not run.groups:
         return _finite(run, "frac_reward_zero_std")
-    table = reward_table(run.groups)
+    table = run.judged_rewards
     table = table.select(table.is_complete & (table.size > 1))
     return table.mean_by_step(table.is_dead, np.ones(len(table)))
 

@@ -37,6 +37,8 @@ class LossParameters(Struct, frozen=True, kw_only=True):
     """The divisor of a sum over tokens where another trainer's settings have one; else None."""
     advantage_scale: float = 1.0  # factor on advantages, where another trainer's loss has one
     kl_type: str = "k3"  # how the KL divergence is estimated, a name of ``KL_TERMS``
+    kl_bounds: tuple[float, float] = (math.inf, math.inf)
+    """Within what the log-ratio to the reference and the KL term are held; a token beyond has no slope."""
 
 
 class Terms(Struct, frozen=True, kw_only=True):
@@ -288,29 +290,15 @@ class SamplerCorrection(Struct, frozen=True, kw_only=True):
 # Estimators of the KL divergence to a reference, one declared function each, from the log-probabilities of both.
 #
 # Schulman, Approximating KL divergence (2020), calls the first three k1, k2 and k3; trainers have names of their own.
-KlTerm = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From log pi and log reference of each token, [T], to the term of each, [T]."""
-
-
-def excess(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """k3: exp(d) - d - 1 with d = log reference - log pi."""
-    behind = reference - logprobs
-    return behind.exp() - behind - 1
-
-
-def _bounded_excess(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """k3 with d held within 20 and the term within 10, as verl and NeMo-RL have it."""
-    behind = (reference - logprobs).clamp(-20.0, 20.0)
-    return (behind.exp() - behind - 1).clamp(-10.0, 10.0)
-
+KlTerm = Callable[[torch.Tensor], torch.Tensor]
+"""From log reference - log pi of each token, [T], to the term of each, [T]."""
 
 KL_TERMS: Mapping[str, KlTerm] = {
-    "k1": lambda logprobs, reference: logprobs - reference,
-    "k2": lambda logprobs, reference: (logprobs - reference).square() / 2,
-    "k3": excess,
-    "k3 bounded": _bounded_excess,
-    "square": lambda logprobs, reference: (logprobs - reference).square(),
-    "abs": lambda logprobs, reference: (logprobs - reference).abs(),
+    "k1": torch.neg,
+    "k2": lambda behind: behind.square() / 2,
+    "k3": lambda behind: behind.exp() - behind - 1,
+    "square": torch.square,
+    "abs": torch.abs,
 }
 """Our name -> the estimator."""
 
@@ -400,8 +388,13 @@ def kl_slope(
     assert reference is not None, "a plan with kl rows has reference log-probabilities"
 
     def part(leaf: torch.Tensor) -> torch.Tensor:
-        term = KL_TERMS[of.kl_type](leaf, reference)
-        return term * _ratio(leaf - _old(completion, leaf), completion.counted, of) if corrected else term
+        (most_behind, most), behind = of.kl_bounds, reference - leaf
+        held = behind.clamp(-most_behind, most_behind)
+        term = KL_TERMS[of.kl_type](held)
+        if corrected:
+            ratio = _ratio(leaf - _old(completion, leaf), completion.counted, of)
+            term = term * torch.where(held == behind, ratio, ratio.detach())
+        return term.clamp(-most, most)
 
     return _derivative(lambda leaf: (weights * part(leaf)).sum(), logprobs)
 

@@ -5,6 +5,7 @@ A setting whose weights the log does not determine gives a reason, never a numbe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -51,7 +52,7 @@ def _product(settings: TrainerSettings, *names: str) -> int | None:
 _ACTOR = "actor_rollout_ref.actor"
 _CORRECTION = "algorithm.rollout_correction"
 _BY_SEQUENCE = "seq-mean-token-mean"
-_AGGREGATIONS: Mapping[str, losses.Average] = {
+AGGREGATIONS: Mapping[str, losses.Average] = {
     "token-mean": losses.tokens_alike,
     "token-sum": losses.summed,
     "seq-mean-token-sum": losses.summed_tokens,
@@ -75,8 +76,8 @@ _VERL_KL: Mapping[str, str] = {
     "abs": "abs",
     "mse": "k2",
     "k2": "k2",
-    "low_var_kl": "k3 bounded",
-    "k3": "k3 bounded",
+    "low_var_kl": "k3",
+    "k3": "k3",
 }
 """``kl_loss_type`` -> the estimator; with a plus the gradient is that of k2."""
 _VERL_SHAPING = (f"{_ACTOR}.loss_agg_mode", f"{_ACTOR}.use_kl_loss", "actor_rollout_ref.rollout.temperature")
@@ -87,6 +88,9 @@ _VERL_VERSION = 'Give verl\'s version with --run-config: {"verl_version": "0.9.1
 """What to do where a loss depends on a version that is not known."""
 
 
+_KL_BOUNDS = (20.0, 10.0)  # within which the log-ratio and the k3 term are held, by NeMo-RL's defaults, too
+
+
 def _verl_objective(settings: TrainerSettings) -> Objective:
     """The loss of verl's arguments; ``cannot`` says why where it has no exact token weights."""
     of_actor, cannot = _section(settings, _ACTOR), next(_verl_obstacles(settings), None)
@@ -95,7 +99,7 @@ def _verl_objective(settings: TrainerSettings) -> Objective:
     has_kl, kl_type = bool(of_actor("use_kl_loss", False)), str(of_actor("kl_loss_type", "low_var_kl"))
     correction = None if cannot else _verl_correction(settings)
     bypassed = _is_bypassed(settings)
-    average = _AGGREGATIONS.get(mode, losses.tokens_alike)
+    average = AGGREGATIONS.get(mode, losses.tokens_alike)
     average = (
         losses.without_empty(average) if _leaves_out_empty(settings) and _is_one_micro_batch(settings) else average
     )
@@ -103,7 +107,8 @@ def _verl_objective(settings: TrainerSettings) -> Objective:
         loss_type=f"verl's {term}, {mode}",
         declared=losses.Loss(term=_VERL_TERMS.get(term, losses.dual_clipped), average=average, entropy_alike=True),
         beta=float(of_actor("kl_loss_coef", 0.001)) if has_kl else 0.0,
-        kl_type="k2" if kl_type.endswith("+") else _VERL_KL.get(kl_type, "k3 bounded"),
+        kl_type="k2" if kl_type.endswith("+") else _VERL_KL.get(kl_type, "k3"),
+        kl_bounds=_KL_BOUNDS if kl_type in ("low_var_kl", "k3") else (math.inf, math.inf),
         use_bias_correction_kl=False,
         temperature=float(settings.at("actor_rollout_ref.rollout.temperature", 1.0)),
         epsilon_low=float(of_actor("clip_ratio_low", clip)),
@@ -143,7 +148,7 @@ def _verl_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
     own = f"{term} averages its own term by sequence and the KL and entropy terms by {aggregation}"
     yield from no_rule(
         (term not in _VERL_TERMS, f"policy_loss.loss_mode {term!r} has no rule here"),
-        (mode not in _AGGREGATIONS, f"loss_agg_mode {mode!r} has no rule here"),
+        (mode not in AGGREGATIONS, f"loss_agg_mode {mode!r} has no rule here"),
         (has_kl and kl_type not in _VERL_KL, f"kl_loss_type {kl_type!r} has no rule here"),
         (settings.get("distillation.enabled", False), "the loss has a distillation term"),
         (is_mixed, f"{own}, which has no rule here"),
@@ -353,7 +358,7 @@ def _prime_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
 # current weights, so its ratio is 1; the correction for the engine that sampled is its own factor. ``grad_norm`` is
 # taken before clipping and is that of the step's last update.
 _NEMO_LOSS = "loss_fn"
-_NEMO_KL = {"k1": "k1", "k2": "k2", "k3": "k3 bounded"}
+_NEMO_KL = ("k1", "k2", "k3")
 _NEMO_SHAPING = (
     f"{_NEMO_LOSS}.token_level_loss",
     f"{_NEMO_LOSS}.reference_policy_kl_penalty",
@@ -402,7 +407,8 @@ def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
         ),
         importance_sampling_level="sequence" if by_sequence else "token",
         beta=0.0 if in_reward else float(of_loss("reference_policy_kl_penalty", 0.01)),
-        kl_type=_NEMO_KL.get(str(of_loss("reference_policy_kl_type", "k3")), "k3 bounded"),
+        kl_type=str(of_loss("reference_policy_kl_type", "k3")),
+        kl_bounds=_nemo_kl_bounds(settings),
         use_bias_correction_kl=bool(_weighs_kl(settings)),
         temperature=float(settings.at("policy.generation.temperature", 1.0)),
         epsilon_low=float(of_loss("ratio_clip_min", 0.2)),
@@ -414,6 +420,15 @@ def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
         assumed=tuple(name for name in _NEMO_SHAPING if settings.at(name) is None),
         cannot=cannot,
     )
+
+
+def _nemo_kl_bounds(settings: TrainerSettings) -> tuple[float, float]:
+    """``kl_input_clamp_value`` and ``kl_output_clamp_value``, where null is none; arguments since 0.5."""
+    has_bounds = (_release(settings, "nemo_rl_version") or (0, 5)) >= (0, 5)
+    defaults = zip(("input", "output"), _KL_BOUNDS if has_bounds else (math.inf, math.inf), strict=True)
+    named = (settings.values.get(f"{_NEMO_LOSS}.kl_{which}_clamp_value", bound) for which, bound in defaults)
+    low, high = (math.inf if bound is None else float(bound) for bound in named)
+    return low, high
 
 
 def _weighs_kl(settings: TrainerSettings) -> bool | None:

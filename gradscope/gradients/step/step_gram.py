@@ -62,6 +62,7 @@ class StepGram(Struct, frozen=True, kw_only=True):
     assumption: Assumption | None = None
     """How the model was trained, inferred from the folder and the logged norm; None where nothing was in doubt."""
     other_texts: tuple[int, ...] = ()  # rows whose text is another one than their ids say
+    untested: tuple[str, ...] = ()  # arguments of the loss that the norm does not depend on
 
     @property
     def precision(self) -> Literal["high", "reduced"]:
@@ -177,6 +178,7 @@ class StepNorm(Struct, frozen=True, kw_only=True):
     numbers. None where it is not known."""
     trained: TrainedNorms | None = None  # norms by the trainer's own arithmetic; None where this one holds all of it
     other_texts: tuple[int, ...] = ()  # rows whose text is another one than their ids say
+    untested: tuple[str, ...] = ()  # arguments of the loss that the norm does not depend on
 
     @property
     def num_rollouts(self) -> int:

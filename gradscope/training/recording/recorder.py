@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from transformers import TrainerCallback
-from trl import GRPOTrainer
+from trl import GRPOTrainer, RLOOTrainer
 
 from gradscope.errors import GradscopeError, InputError, UsageError
 from gradscope.gradients.model.policy import declared_ends, padding_row
@@ -48,6 +48,7 @@ from gradscope.training.run_checks import begun_manifest, check_free
 from gradscope.writing import atomic_write, new_folder, one_writer
 
 _RECORDED_ONCE = "A generation batch that feeds several updates is recorded once, at the first of them."
+_TRAINERS = (GRPOTrainer, RLOOTrainer)
 _SCALED = {"group": "grpo", "none": "dr_grpo"}
 """TRL's ``scale_rewards`` -> the formulation that it is; with ``batch`` it is none of ours."""
 _SHAPING = (
@@ -74,17 +75,17 @@ def _recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> run_folde
 
 
 def _plain_arguments(arguments: TrainerArguments) -> dict[str, Any]:
-    """The arguments of a ``GRPOConfig`` as far as they are plain JSON; the folder of checkpoints is absolute."""
+    """The arguments of a trainer as far as they are plain JSON; the folder of checkpoints is absolute."""
     plain = {name: value for name, value in arguments.to_dict().items() if _is_plain(value)}
     return plain | {"output_dir": str(Path(arguments.output_dir).resolve())}
 
 
 def _formulation_of(trainer: Any) -> str:
     """How the trainer makes advantages: a formulation of ours, ``trl`` for TRL's own that is none, or ``custom``."""
-    own = type(trainer)._generate_and_score_completions is GRPOTrainer._generate_and_score_completions
+    own = type(trainer)._generate_and_score_completions in [of._generate_and_score_completions for of in _TRAINERS]
     if not own or getattr(trainer.args, "multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
         return run_folder.CUSTOM_ADVANTAGE
-    return _SCALED.get(str(trainer.args.scale_rewards), run_folder.TRL_ADVANTAGE)
+    return _SCALED.get(str(getattr(trainer.args, "scale_rewards", None)), run_folder.TRL_ADVANTAGE)
 
 
 def _is_plain(value: Any) -> bool:
@@ -98,11 +99,11 @@ def _is_plain(value: Any) -> bool:
 def _logprobs_note(arguments: TrainerArguments) -> str:
     if arguments.use_vllm:
         return "The log-probabilities in the rollouts are vLLM's, of sampling."
-    if _is_reused(arguments):
+    if _is_reused(arguments) and hasattr(arguments, "loss_type"):
         return "The log-probabilities in the rollouts are the trainer's, recomputed with the weights that sampled."
     return (
         "The rollouts have no log-probabilities: Hugging Face's generation returns none, and TRL computes none for a "
-        "batch that is used once."
+        "batch that is used once, and none by token for RLOO."
     )
 
 
@@ -168,7 +169,7 @@ _OF_THE_STEP = ("grad_norm", "learning_rate")  # a log entry's values that are o
 
 
 class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Records the run of a GRPOTrainer, and logs the share of its dead groups.
+    """Records the run of a GRPOTrainer or an RLOOTrainer, and logs the share of its dead groups.
 
     Each entry of the trainer's log gets ``gradscope/frac_reward_zero_std`` and, where rewards are 0 and 1 (or -1 and 1,
     or a threshold is given), ``gradscope/frac_all_fail`` and ``gradscope/frac_all_pass``.
@@ -185,7 +186,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         force: Replace a run that is in the folder.
 
     Raises:
-        UsageError: The trainer is no GRPOTrainer, its gradient cannot be formed, or the arguments make no sense.
+        UsageError: The trainer is neither of these, its gradient cannot be formed, or the arguments make no sense.
     """
 
     def __init__(
@@ -198,9 +199,9 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         success_threshold: float | None = None,
         force: bool = False,
     ) -> None:
-        if not isinstance(trainer, GRPOTrainer):
+        if not isinstance(trainer, _TRAINERS):
             raise UsageError(
-                f"RolloutRecorder records a GRPOTrainer of TRL, not a {type(trainer).__name__}.",
+                f"RolloutRecorder records a GRPOTrainer or an RLOOTrainer of TRL, not a {type(trainer).__name__}.",
                 hint="Give it the trainer, before trainer.train().",
             )
         for name, number in (("weights_every", weights_every), ("gradients_every", gradients_every)):
@@ -384,7 +385,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
 
 
 class GradscopeCallback(TrainerCallback):  # type: ignore[misc]
-    """Records the run of the GRPOTrainer that it is a callback of.
+    """Records the run of the trainer that it is a callback of.
 
     Raises:
         TypeError: The recorder has no such option.

@@ -359,7 +359,7 @@ TEXTS = 3.0  # a norm of which a step's texts are of other ids
     ("norms", "headline", "share"),
     [
         ([(0.0, 0.0), (0.0, 0.0)], "cannot: 2 of 2 steps without a gradient", None),
-        ([(0.0, 0.0), (2.0, 2.0)], "match at 1 of 2 steps; 1 without a gradient", 0.0),
+        ([(0.0, 0.0), (2.0, 2.0)], "match at 1 of 2 steps; 1 without a gradient; advantages as logged", 0.0),
         ([(0.0, 0.0), (2.0, 2.4)], "mismatch at 1 of 2 steps; 1 without a gradient", 1.0),
         ([(2.0, 2.0), (TEXTS, TEXTS)], "mismatch at 1 of 2 steps; 1 match", 0.5),
     ],
@@ -373,12 +373,22 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
         assert "grad_norm is zero in the log and here at step" in report.findings[0]
 
 
+def test_what_a_match_says_nothing_of_is_named_once() -> None:
+    run = run_of(settings={"reward_clip_range": None, "beta": 0.05, "num_iterations": 2})
+    steps = [
+        replace(step, untested=("epsilon", "delta")[: step.step]) for step in replayed((2.0, 2.0), (2.0, 2.0)).steps
+    ]
+    *_, of_norm, of_advantages = replay.replay_report(run, steps).findings
+    assert of_norm.endswith("with other values: epsilon, num_iterations.")
+    assert of_advantages == "Not tested, as advantages were taken from the log at steps 1,2: their formula, with beta."
+
+
 @pytest.mark.parametrize(
     ("logged", "headline", "words"),
     [
-        ((2.0, 2.0, 2.0003), "match at 2 of 3 steps; 1 cannot", ""),
-        ((2.0, 2.0003), "match at 1 of 2 steps; 1 cannot", ""),
-        ((2.0, 2.0, 2.0, 2.0003, 2.0003), "match at 3 of 5 steps; 2 cannot", "at steps 4,5"),
+        ((2.0, 2.0, 2.0003), "match at 2 of 3 steps; 1 cannot; advantages as logged", ""),
+        ((2.0, 2.0003), "match at 1 of 2 steps; 1 cannot; advantages as logged", ""),
+        ((2.0, 2.0, 2.0, 2.0003, 2.0003), "match at 3 of 5 steps; 2 cannot; advantages as logged", "at steps 4,5"),
         ((2.0, 2.0, 2.0003, 2.0003), "cannot at 2 of 4 steps; 2 match", "at steps 3,4"),
         ((2.0, 2.0003, 2.0003, 2.02), "mismatch at 1 of 4 steps; 1 match; 2 cannot", "at steps 2,3"),
     ],

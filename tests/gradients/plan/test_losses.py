@@ -160,16 +160,22 @@ BY_HAND = {
     "square": [0.25, 1.0],
     "abs": [0.5, 1.0],
     "k3": [math.exp(-0.5) - 0.5, math.e - 2],
-    "k3 bounded": [math.exp(-0.5) - 0.5, math.e - 2],
 }
 
 
 @pytest.mark.parametrize("name", losses.KL_TERMS)
 def test_estimators_by_hand(name: str) -> None:
     logprobs, reference = torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -1.0])
-    assert losses.KL_TERMS[name](logprobs, reference).tolist() == pytest.approx(BY_HAND[name])
-    if name == "k3 bounded":
-        assert losses.KL_TERMS[name](torch.tensor([-9.0]), torch.tensor([0.0])).tolist() == [10.0]
+    assert losses.KL_TERMS[name](reference - logprobs).tolist() == pytest.approx(BY_HAND[name])
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_token_beyond_a_bound_of_the_kl_term_has_no_slope(corrected: bool) -> None:
+    """Of e^b - b - 1, times a ratio of value 1, at b = 1; the others have the term or b itself held."""
+    behind, ones = torch.tensor([1.0, 2.0, -4.0, 4.0], dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+    of, completion = losses.LossParameters(kl_bounds=(3.0, 3.0)), losses.Completion(counted=ones, reference=behind)
+    slope = losses.kl_slope(of, completion, 0 * ones, ones, corrected=corrected)
+    assert slope.tolist() == pytest.approx([1 - math.e + (math.e - 2) * corrected, 0.0, 0.0, 0.0])
 
 
 LOGPROBS_SLOPES = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)

@@ -40,6 +40,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     },
     {"scale_rewards": "batch", "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4},
     {"mask_truncated_completions": True, "max_completion_length": 20, "loss_type": "grpo"},
+    {"trainer": "rloo", "beta": 0.0},
 )
 
 
@@ -50,7 +51,9 @@ def test_what_trl_logged_is_reproduced_from_the_folder(tmp_path: Path, settings:
     report = replay_run(run)
     assert_reproduced(report)
     assert {quantity.verdict for step in report.steps for quantity in step.quantities} == {"match"}
-    assert (read_manifest(run).advantage == "trl") == (settings.get("scale_rewards") == "batch")
+    assert (read_manifest(run).advantage == "trl") == bool(
+        {"trainer", "scale_rewards"} & {*settings} and settings.get("scale_rewards") != "none"
+    )
 
 
 @SLOW
@@ -189,7 +192,7 @@ def test_a_folder_is_replaced_by_force_alone_and_only_if_it_is_a_run(tmp_path: P
 @SLOW
 def test_what_makes_no_sense_is_refused_at_once(tmp_path: Path) -> None:
     trainer = stock_trainer(tmp_path / "trl", per_device_train_batch_size=8, steps_per_generation=2)
-    with pytest.raises(UsageError, match="records a GRPOTrainer of TRL, not a str"):
+    with pytest.raises(UsageError, match="records a GRPOTrainer or an RLOOTrainer of TRL, not a str"):
         RolloutRecorder("trainer", tmp_path / "run")
     with pytest.raises(UsageError, match="weights_every is 0; the least is 1"):
         RolloutRecorder(trainer, tmp_path / "run", weights_every=0)

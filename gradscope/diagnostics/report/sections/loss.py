@@ -56,7 +56,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     if not steps:
         hint = "Log each step (logging_steps=1 in TRL) and keep trainer_state.json of the last checkpoint."
         return missing_section("zero-loss", "The log has no grad_norm that belongs to one step.", hint)
-    table = reward_table(run.groups)
+    table = run.judged_rewards
     is_judged = table.is_complete & (table.size > 1)
     groups, live = Counter(table.step.tolist()), Counter(table.step[is_judged & ~table.is_dead].tolist())
     perhaps_live = live + Counter(table.step[~is_judged].tolist())
@@ -154,12 +154,14 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     run = inputs.run
     if isinstance(inputs.degeneracy, Unavailable):
         return missing_section("dilution", inputs.degeneracy)
-    table = reward_table(run.groups)
-    table = table.select(table.is_complete & (table.size > 1))
+    table = run.judged_rewards
+    is_judged = table.is_complete & (table.size > 1)
+    table, sampled = table.select(is_judged), reward_table(run.groups).select(is_judged)  # and averaged over
     tokens = table.tokens if run.settings.get("loss_type") in BY_TOKEN else None
     unit, weights = ("rollouts", table.size) if tokens is None else ("tokens", tokens)
+    of_all = sampled.size if tokens is None or sampled.tokens is None else sampled.tokens
     is_dead = table.is_dead & (not inputs.degeneracy.has_other_baseline)
-    shares = table.mean_by_step(np.where(is_dead, 0, weights), weights)
+    shares = table.mean_by_step(np.where(is_dead, 0, weights), of_all)
     live = {step: 0.0 if math.isnan(share) else share for step, share in shares.items()}
     kl = {gram.step: gram.frac_kl for gram in inputs.grams}
     largest = max((part for part in kl.values() if part is not None), default=0.0)

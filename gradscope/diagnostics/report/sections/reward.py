@@ -26,7 +26,7 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.render.views.view import lines_over
 from gradscope.results.report import ReportSection, Severity
-from gradscope.rollouts.groups import RewardTable, reward_table
+from gradscope.rollouts.groups import RewardTable
 from gradscope.say import counted, with_interval
 
 _MIN_STEPS_FOR_FIFTHS = 10  # steps: fewer make fifths of a single one
@@ -174,7 +174,7 @@ class _Verdict(NamedTuple):
 
 def reward_section(inputs: ReportInputs) -> ReportSection:
     """The mean reward of the first, the middle and the last fifth of the steps, and where it falls or stays."""
-    table = reward_table(inputs.run.groups)
+    table = inputs.run.judged_rewards
     table = table.select(table.is_complete)
     steps = np.unique(table.step)
     size = len(steps) // 5
