@@ -117,6 +117,13 @@ def expanded_bytes(column: pa.Array) -> int:
     return int(column.nbytes)
 
 
+def index_names(indices: NDArray[np.int64]) -> list[str]:
+    """Indices as text, [R]; "" for those below zero, which stand for none."""
+    values, codes = np.unique(indices, return_inverse=True)
+    names = ["" if value < 0 else str(value) for value in values.tolist()]
+    return list(map(names.__getitem__, codes.tolist()))
+
+
 def run_starts(cells: Sequence[Any]) -> NDArray[np.bool_]:
     """Where a cell is another one than that before it, [R]."""
     return np.fromiter(map(ne, cells, chain([object()], cells)), np.bool_, len(cells))

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache
 from html import unescape
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
@@ -415,3 +416,28 @@ def _entries(base: str, infos: Iterator[Mapping[str, Any]]) -> tuple[Entry, ...]
 
 def _mark(info: Mapping[str, Any]) -> str | None:
     return "|".join(str(info[key]) for key in _MARKS if info.get(key)) or None
+
+
+_DIGITS = re.compile("[0-9]+")
+_LONGEST_NUMBER = 20  # digits: those of a time in nanoseconds
+
+
+def natural_path(path: Path) -> tuple[str, str]:
+    """A sorting key for files of several folders: each number in their paths counts as a number.
+
+    >>> sorted([Path("step10/a"), Path("step9/a")], key=natural_path)[0].parent.name
+    'step9'
+    """
+    name = str(path)
+    return _DIGITS.sub(lambda number: number[0].zfill(_LONGEST_NUMBER), name), name
+
+
+def natural(path: Path) -> tuple[int, str]:
+    """A sorting key for numbered files: the last number in the name (0 without any), then the name."""
+    return _natural_name(path.name)
+
+
+@lru_cache(maxsize=1 << 14)  # since each format sorts the files of a folder
+def _natural_name(name: str) -> tuple[int, str]:
+    digits = _DIGITS.findall(name.split(".")[0])
+    return (int(digits[-1]) if digits else 0, name)

@@ -16,7 +16,7 @@ from gradscope.rollouts.run import TrainerSettings
 
 _NUMBERS = """epsilon epsilon_high delta off_policy_mask_threshold clip_ratio clip_ratio_low clip_ratio_high
     clip_ratio_c ratio_clip_min ratio_clip_max ratio_clip_c dppo_mask_low dppo_mask_high ipo_threshold ipo_mask_low
-    ipo_mask_high    vllm_importance_sampling_cap vllm_importance_sampling_clip_max rollout_is_threshold
+    ipo_mask_high vllm_importance_sampling_cap vllm_importance_sampling_clip_max rollout_is_threshold
     truncated_importance_sampling_ratio sapo_temperature_pos sapo_temperature_neg vespo_k_pos vespo_k_neg
     vespo_lambda_pos vespo_lambda_neg"""
 _FLAGS = "use_bias_correction_kl sequence_level_importance_ratios disable_ppo_ratio use_cispo token_level_loss"

@@ -35,12 +35,13 @@ from gradscope.results.source import Quarantine, Source, set_aside_together
 from gradscope.rollouts import run_folder
 from gradscope.rollouts.arrays import to_numpy, to_strings, to_texts
 from gradscope.rollouts.groups import GroupsOfTable, RewardTable, RolloutGroup, num_used, reward_table
+from gradscope.rollouts.listing import natural, natural_path
 from gradscope.rollouts.readers.evaluations.folders import are_of_one
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing import records
 from gradscope.rollouts.readers.parsing.columnar import read_parquet
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, filter_caveat
-from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path
+from gradscope.rollouts.readers.parsing.tables import expand
 from gradscope.rollouts.readers.reduction.log import MAX_WITH_TEXTS
 from gradscope.rollouts.readers.reduction.parts import (
     COLUMN_TYPES,

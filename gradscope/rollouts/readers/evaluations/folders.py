@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.plain_json import read_json
+from gradscope.rollouts.listing import natural
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import generic
@@ -25,7 +26,7 @@ from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.nested import layout_of
 from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, step_number, text_of
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
-from gradscope.rollouts.readers.parsing.tables import document_bytes, expand, natural, stem_of, suffix_of
+from gradscope.rollouts.readers.parsing.tables import document_bytes, expand, stem_of, suffix_of
 
 _NUM_ASKED = 200  # rows in which questions are looked for
 _PART = re.compile(rf"(?:.*[-_.])?(?:{samples.CHUNK}|rs[-_.]?[0-9]+)|[0-9]+")

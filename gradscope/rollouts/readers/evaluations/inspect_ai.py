@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from gradscope.errors import InputError
 from gradscope.outside.limits import MAX_ROW, allowed, in_mib, is_zip, max_unpacked, open_file, raise_limits
 from gradscope.outside.plain_json import parse_json, read_json
+from gradscope.rollouts.listing import natural
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
@@ -38,7 +39,7 @@ from gradscope.rollouts.readers.parsing.records import (
     chosen_name,
     list_names,
 )
-from gradscope.rollouts.readers.parsing.tables import BOM, files_like, natural
+from gradscope.rollouts.readers.parsing.tables import BOM, files_like
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 

@@ -16,7 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import lru_cache, partial
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path, PurePath
@@ -40,7 +40,7 @@ from gradscope.outside.limits import (
 )
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
 from gradscope.results.source import BLANK, CUT_OFF, TWICE, first_duplicate
-from gradscope.rollouts.listing import COMPRESSED, when_copied
+from gradscope.rollouts.listing import COMPRESSED, natural, natural_path, when_copied
 from gradscope.rollouts.readers.parsing.columnar import read_parquet_rows
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
@@ -369,8 +369,6 @@ DECIMAL_COMMA = "^([+-]?[0-9]+),([0-9]+)$"
 """A number with a decimal comma, as written where semicolons separate cells."""
 
 Row = tuple[str, dict[str, Any]]  # ``file:line`` and the row's cells
-_DIGITS = re.compile("[0-9]+")
-_LONGEST_NUMBER = 20  # digits: those of a time in nanoseconds
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 
 
@@ -417,27 +415,6 @@ def _each_once(files: Iterable[Path]) -> list[Path]:
 def _unpacked(file: Path) -> Path:
     """The path of a compressed file without the suffix that says so; any other as it is."""
     return file.with_suffix("") if file.suffix in COMPRESSED else file
-
-
-def natural_path(path: Path) -> tuple[str, str]:
-    """A sorting key for files of several folders: each number in their paths counts as a number.
-
-    >>> sorted([Path("step10/a"), Path("step9/a")], key=natural_path)[0].parent.name
-    'step9'
-    """
-    name = str(path)
-    return _DIGITS.sub(lambda number: number[0].zfill(_LONGEST_NUMBER), name), name
-
-
-def natural(path: Path) -> tuple[int, str]:
-    """A sorting key for numbered files: the last number in the name (0 without any), then the name."""
-    return _natural_name(path.name)
-
-
-@lru_cache(maxsize=1 << 14)  # since each format sorts the files of a folder
-def _natural_name(name: str) -> tuple[int, str]:
-    digits = _DIGITS.findall(name.split(".")[0])
-    return (int(digits[-1]) if digits else 0, name)
 
 
 def suffix_of(path: Path) -> str | None:

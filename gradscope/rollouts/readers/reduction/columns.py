@@ -567,13 +567,6 @@ def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:
     return functions
 
 
-def index_names(indices: Counts) -> list[str]:
-    """Indices by :func:`step_numbers` as text, [R]; "" where there is none."""
-    values, codes = np.unique(indices, return_inverse=True)
-    names = ["" if value < 0 else str(value) for value in values.tolist()]
-    return list(map(names.__getitem__, codes.tolist()))
-
-
 def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
     """Steps by ``step_number``; -1 where one is none, [R]."""
     if {int}.issuperset(map(type, cells)):

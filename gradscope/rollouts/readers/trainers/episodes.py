@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import UNSET, Raw, Struct
 
 from gradscope.outside.plain_json import parse_json
-from gradscope.rollouts.arrays import to_floats
+from gradscope.rollouts.arrays import index_names, to_floats
 from gradscope.rollouts.groups import UNKNOWN, Tokens
 from gradscope.rollouts.readers.format import RowFormat, has_keys
 from gradscope.rollouts.readers.parsing import cells as parse
@@ -21,7 +21,6 @@ from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    index_names,
     numbers_of,
     rewards_of,
     texts_in,

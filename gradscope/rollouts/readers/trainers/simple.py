@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import parse_json
-from gradscope.rollouts.arrays import run_starts, to_strings, to_texts
+from gradscope.rollouts.arrays import index_names, run_starts, to_strings, to_texts
 from gradscope.rollouts.groups import REWARD, RewardTable, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
@@ -27,7 +27,6 @@ from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    index_names,
     names_of_runs,
     numbers_of,
     rewards_of,

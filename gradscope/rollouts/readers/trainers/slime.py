@@ -22,6 +22,7 @@ from msgspec import UNSET
 from gradscope.errors import InputError
 from gradscope.outside.limits import open_file
 from gradscope.outside.torch_archive import read_archive
+from gradscope.rollouts.arrays import index_names
 from gradscope.rollouts.groups import RewardTable, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing import cells as parse
@@ -36,7 +37,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 )
 from gradscope.rollouts.readers.parsing.records import chosen_name
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, stem_of
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_names, numbers_of, rewards_of
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, numbers_of, rewards_of
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_run_files
 

@@ -27,9 +27,10 @@ from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
 from gradscope.rollouts.arrays import dictionary_codes, to_filled, to_numpy
 from gradscope.rollouts.groups import UNKNOWN, completion_columns
+from gradscope.rollouts.listing import natural
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.columnar import open_parquet, read_parquet, table_in
-from gradscope.rollouts.readers.parsing.tables import natural, table_rows
+from gradscope.rollouts.readers.parsing.tables import table_rows
 from gradscope.rollouts.readers.reduction.columns import arrow_numbers
 from gradscope.rollouts.run import TrainerSettings
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from msgspec import UNSET
 
+from gradscope.rollouts.arrays import index_names
 from gradscope.rollouts.readers.parsing.cells import digest, finite_or_none, prompt_text_id, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
@@ -189,7 +190,7 @@ def test_numbers_steps_and_ids_are_those_of_the_row_reader(cells: list[Any]) -> 
     np.testing.assert_array_equal(columns.numbers_of(cells), [math.nan if one is None else one for one in expected])
     steps = [whole_number(cell) for cell in cells]
     assert columns.step_numbers(cells).tolist() == [-1 if step is None else step for step in steps]
-    assert columns.index_names(columns.step_numbers(cells)) == ["" if step is None else str(step) for step in steps]
+    assert index_names(columns.step_numbers(cells)) == ["" if step is None else str(step) for step in steps]
 
 
 def test_steps_that_no_float_tells_apart_are_none() -> None:
