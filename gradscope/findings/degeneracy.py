@@ -134,7 +134,6 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     """Facts about a log that its report does not hold."""
 
     num_levels: int  # different rewards in all groups
-    reward_functions: tuple[str, ...]  # names of the reward functions that were logged one by one
     num_singletons: int  # groups left out because they have a single rollout
     num_incomplete: int  # groups left out because a reward is missing
     resampled: bool  # whether dead groups were replaced before they reached the log
@@ -154,10 +153,12 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
     sentences = [
         *_broken(report),
         *(conflict if leads else ()),
-        f"There are twice the usual rollouts at {named_steps(doubled)}: did a resumed run log them again?"
+        f"There are twice the usual rollouts at {named_steps(doubled)}: did a resumed run log them again, or do others "
+        "lack the files of some ranks?"
         if (doubled := report.doubled_steps)
         else "",
         environments,
+        copies_sentence(report),
         _share(report),
         f"{report.num_pooled:,} of {report.num_groups:,} groups have a multiple of the usual {report.usual_size} "
         f"rollouts: {_MERGED}"
@@ -166,7 +167,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         f"The logged advantages of {counted(report.num_merged, 'group')} have the means of several: {_MERGED}"
         if report.num_merged and not report.num_pooled
         else "",
-        f"One prompt has {percent(report.frac_of_one_prompt)} of the rollouts: the run learns and is judged by it."
+        f"One prompt has {percent(report.frac_of_one_prompt)} of the rollouts: much of what is learned and shown is it."
         if report.frac_of_one_prompt
         else "",
         *((moved, advice) if leading else ()),
@@ -221,11 +222,26 @@ def _broken(report: results.DegeneracyReport) -> Iterator[str]:
             f"In {report.num_contradicting:,} {of_live} the logged advantages fall where the rewards rise: their sign "
             "is wrong, or they are those of other rollouts."
         )
-    if report.has_other_baseline:
+    if report.has_other_baseline and 2 * report.num_moved > report.num_dead:
         yield (
             f"In {report.num_moved:,} groups of equal rewards the logged advantages are not zero: the baseline is not "
             "the mean of the group (but of a batch, a critic or a KL term), and these groups move the policy."
         )
+    elif report.has_other_baseline:
+        yield (
+            f"In {report.num_off_mean:,} {of_live} the logged advantages do not sum to zero: the baseline is not the "
+            "mean of these rewards (but of a batch, a critic, of more rollouts than were logged, or none)."
+        )
+
+
+def copies_sentence(report: results.DegeneracyReport) -> str:
+    """That rows repeat, or that groups are dead of copies; empty where neither is."""
+    if report.num_once:
+        return f"Groups differ in size but have {report.num_once} different completions each: rows were logged twice."
+    if report.frac_copied <= _COPIED:
+        return ""
+    of_dead = f"{percent(report.frac_copied)} of completions in groups of equal rewards repeat another of their group"
+    return f"{of_dead} to the letter: is the sampler greedy, are seeds shared, or did the policy collapse?"
 
 
 def _share(report: results.DegeneracyReport) -> str:
@@ -326,11 +342,7 @@ def _advice(report: results.DegeneracyReport, log: LoggedGroups) -> str:
         return ""
     if log.num_levels == 1 and report.success_threshold is None and report.num_groups >= _HANDFUL:
         return "Every rollout has one and the same reward: look at the reward function before the prompts."
-    text = dead_group_advice(report)
-    names = log.reward_functions
-    if _too_hard_and_too_easy(report) is not None or len(names) < 2:
-        return text
-    return f"{text.rstrip('.')}, or look at one reward function alone ({', '.join(names)})."
+    return dead_group_advice(report)
 
 
 def dead_group_advice(report: results.DegeneracyReport) -> str:
@@ -345,9 +357,9 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
     if report.contradicts_rewards:
         return "Look at how advantages are made and which rollouts they are written beside."
     if report.has_other_baseline:
-        return (
-            "Look at how advantages are made: whether groups that tell no rollouts apart are meant to move the policy."
-        )
+        return "Look at how advantages are made, and whether that baseline is meant."
+    if report.doubled_steps or report.num_once:
+        return "Keep each rollout once, and see whether files are missing, before judging by the numbers."
     if report.looks_filtered:
         return "Log groups before they are filtered: what the filter drops costs rollouts too."
     if report.num_faint > report.num_dead:
@@ -356,6 +368,8 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return "Look at what makes these differences; round the rewards, or divide by no standard deviation."
     if not dead:
         return "Nothing to do: none of these groups was without a gradient."
+    if copies_sentence(report) and dead >= _FEW:
+        return "Look at the sampler (temperature, seeds) and at the entropy: copies of a completion teach nothing."
     kinds, ends, at = _too_hard_and_too_easy(report), _ends(report) if report.frac_all_fail.is_defined else None, ""
     dying, failing, passing = (last - first for first, last in ends.values()) if ends else (0.0, 0.0, 0.0)
     for environment in dead_environments(report)[:1]:
@@ -379,7 +393,7 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return "Fewer groups are dead than at first, but more of them fail: judge by the last steps."
     if failing > max(passing, 0):
         return f"More groups fail than at first: look at what changed{at} before making the prompts easier."
-    if passing > 0 and report.group_size:
+    if passing > 0 and (report.group_size or report.usual_size):
         return "More groups pass than at first: add harder prompts, or drop solved ones."
     if report.frac_all_fail.is_defined and hard + easy < dead / 2:
         return "Most of them are tied between pass and fail: try a reward with finer steps, or look at what ties them."
@@ -420,6 +434,7 @@ _SHARED = (
 )
 _LUCK = "Most are of prompts that are live in other groups: try more rollouts a group, or resampling dead groups."
 _MERGED = "two groups of a prompt at one step count as one where no id tells them apart. Log a group id."
+_COPIED = 0.5  # of the rollouts of dead groups: then copies are why most of them are dead
 _FEW = 0.05  # share of dead groups below which nothing is to be won
 _FEW_ROLLOUTS = 4  # of a prompt: with fewer one that passes half the time passes or fails throughout in a quarter
 _HANDFUL = 5  # dead groups below which their kinds say nothing
@@ -460,7 +475,11 @@ def moved_sentence(report: results.DegeneracyReport) -> str:
         return ""
     (first, last), size = ends["frac_reward_zero_std"], len(report.course.step) // 5
     rows = f"steps {report.course.step[-size]} to {report.course.last_step[-1]}"
-    of_sizes = "" if report.group_size else "; groups differ in size, and smaller ones are dead more often by chance"
+    of_sizes = (
+        ""
+        if report.group_size or report.usual_size
+        else "; groups differ in size, and smaller ones are dead more often by chance"
+    )
     return (
         f"Their share goes from {percent(first)} of the first fifth of steps to {percent(last)} of the last ({rows})"
         f"{of_sizes}."

@@ -46,6 +46,7 @@ def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tu
     )
 
 
+RISEN = 1.5  # times the mean of all steps that a share has at the end, where it rises: one that rises from 0, 1.8 times
 _HIGH = 0.1  # share of completions cut off from which on the limit decides much of the reward
 
 
@@ -115,7 +116,7 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
     course = course_named(courses, "completions/clipped_ratio")
     if course is None or (mean := course.mean.value) is None:
         return ""
-    late = max([mean, *(share for share, _ in _fifths(course)[-1:] if share >= 2 * mean)])
+    late = max([mean, *(share for share, _ in _fifths(course)[-1:] if share >= RISEN * mean)])
     if late <= _HIGH:
         return ""
     if min(course.values) >= 1.0:
@@ -215,11 +216,11 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
 SMALL_CHANGE = 0.2
 """Standard deviations of the rewards below which a change of their mean is small (Cohen 1988)."""
 FALLEN_ADVICE = (
-    "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
+    "Look at what changed before the fall (verifier, data, learning rate, KL), and go back to a checkpoint there."
 )
 SPIKE_ADVICE = "Look at what changed there (learning rate, data, lengths), and at the reward after it."
 FLAT_ADVICE = (
-    "Look at the learning rate, KL and dead groups, and whether the reward tells good completions from bad ones."
+    "Look at the learning rate, KL, dead groups, truncation, and whether the reward tells good completions from bad."
 )
 
 
@@ -231,7 +232,7 @@ def _falls(course: MetricCourse, least_steps: int = _LEAST_STEPS) -> bool:
     """Whether an earlier fifth of steps has more than the last one, by a quarter of the range, or it drops for good."""
     if course.mean.value is None or len(course.steps) < least_steps:
         return False
-    return _falls_by_fifths(course) or (len(course.steps) >= _LEAST_STEPS and _drop(course) is not None)
+    return _falls_by_fifths(course) or bool(drop_clause(course.steps, course.values))
 
 
 def _falls_by_fifths(course: MetricCourse) -> bool:
@@ -240,21 +241,21 @@ def _falls_by_fifths(course: MetricCourse) -> bool:
     return fall > (max(values) - min(values)) / 4 and _is_beyond_noise(values, fall, len(values) // 5, _A_FALL)
 
 
-def _drop(course: MetricCourse) -> Jump | None:
-    """The largest fall within a few steps, by a third of the range, that lasts to the end."""
-    from gradscope.metrics.uncertainty.levels import drop  # behind it lies scipy
-
-    return drop(dict(zip(course.steps, course.values, strict=True)), share=1 / 3)
-
-
 def _in_parts(course: MetricCourse) -> str:
     """The means of its fifths, and where it drops for good; empty where a fifth is less than two steps."""
     means = ", ".join(f"{mean:z.3g} {where}" for mean, where in _fifths(course))
-    drop = _drop(course) if len(course.steps) >= _LEAST_STEPS else None
-    if drop is None:
-        return means
-    ends = f"from {amount(drop.before)} to {amount(drop.after)}"
-    return f"{means}; it drops at step {drop.step} {ends} (medians of {drop.num_median} steps)"
+    return f"{means}{drop_clause(course.steps, course.values)}"
+
+
+def drop_clause(steps: Sequence[int], values: Sequence[float]) -> str:
+    """Where a number falls within a few steps, by a third of its range, and for good; empty where it does not."""
+    from gradscope.metrics.uncertainty.levels import drop  # behind it lies scipy
+
+    fall = drop(dict(zip(steps, values, strict=True)), share=1 / 3) if len(values) >= _LEAST_STEPS else None
+    if fall is None:
+        return ""
+    ends = f"from {amount(fall.before)} to {amount(fall.after)}"
+    return f"; it drops at step {fall.step} {ends} (medians of {fall.num_median} steps)"
 
 
 def _is_beyond_noise(values: Sequence[float], change: float, size: int, errors: float) -> bool:

@@ -10,11 +10,14 @@ from gradscope.say import counted, with_interval
 
 
 def passk_findings(
-    tables: Sequence[PassAtKTable], comparisons: Sequence[PassAtKComparison], num_missing: Sequence[int]
+    tables: Sequence[PassAtKTable],
+    comparisons: Sequence[PassAtKComparison],
+    num_missing: Sequence[int],
+    num_copies: Sequence[int] = (),
 ) -> tuple[str, ...]:
     """The sentences of a report, the verdict first: who is ahead, or what the file reaches.
 
-    Then what is not counted, what the gain is worth in samples, what is forecast, and what each file reaches.
+    Then which samples are copies or not counted, what the gain is worth in samples, what is forecast, and each reach.
     Comparisons are of the first file with each other one.
     """
     reached = [_reach(table) for table in tables]
@@ -22,6 +25,12 @@ def passk_findings(
     are_numbered = has_several and any(table.source.is_numbered for table in tables)
     return (
         *(map(reach_finding, comparisons) if comparisons else reached),
+        *(
+            f"{table.name}: {number:,} samples repeat a long text of their prompt to the letter: copies (a file joined "
+            "twice, temperature 0) are no independent samples, which pass@k and its interval assume."
+            for table, number in zip(tables, num_copies, strict=False)
+            if number
+        ),
         *([_NUMBERED] if comparisons and are_numbered else []),
         *(
             f"{table.name}: {number} samples have no reward and are not counted."
@@ -29,7 +38,7 @@ def passk_findings(
             if number
         ),
         *(sentence for comparison in comparisons for sentence in _worth(comparison)),
-        *(sentence for table in tables for sentence in _of_samples(table)),
+        *(sentence for table in tables for sentence in _of_samples(table, is_told=any(num_copies))),
         *(reached if comparisons else ()),
     )
 
@@ -97,11 +106,11 @@ def _reach(table: PassAtKTable) -> str:
     return f"{table.name}: {figures} over {counted(table.num_prompts, 'prompt')}."
 
 
-def _of_samples(table: PassAtKTable) -> Iterator[str]:
+def _of_samples(table: PassAtKTable, *, is_told: bool) -> Iterator[str]:
     """That more samples of a prompt change nothing, where five prompts pass and five fail; and the forecast."""
     last = [row for row in table.rows if row.k > 1 and row.pass_at_k.is_defined][-1:]
     share = next((row.pass_at_k.value or 0.0 for row in last if row.pass_at_k.value == row.pass_hat_k.value), 0.0)
-    if min(share, 1 - share) * table.num_prompts >= 5:
+    if not is_told and min(share, 1 - share) * table.num_prompts >= 5:
         yield f"{table.name}: all samples of a prompt agree: are they copies (temperature 0)?"
     fewest, most = table.num_samples
     samples = f"{fewest}{f' to {most}' * (most > fewest)} samples"

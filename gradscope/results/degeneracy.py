@@ -287,21 +287,17 @@ class DegeneracyReport(Shown, Deferring, frozen=True, kw_only=True):
     """How many groups give no gradient, of which kind, against coin flips; fields that no screen shows are deferred."""
 
     not_in_document = (
-        "course",
-        "summary",
-        "min_num_filtered",
-        "silent_functions",
-        "num_faint",
-        "faint_spread",
-        "num_contradicting",
-        "num_zeroed",
-        "num_moved",
-        "num_merged",
-        "doubled_steps",
-        "num_pooled",
-        "usual_size",
-        "frac_of_one_prompt",
-        "frac_cut_off",
+        *(
+            "course",
+            "summary",
+            "min_num_filtered",
+            "silent_functions",
+            "num_faint",
+            "faint_spread",
+            "num_contradicting",
+        ),
+        *("num_zeroed", "num_moved", "num_off_mean", "num_merged", "doubled_steps", "num_pooled", "usual_size"),
+        *("frac_copied", "num_once", "frac_of_one_prompt", "frac_cut_off"),
     )
 
     source: Source  # where the rollouts came from
@@ -369,11 +365,14 @@ class DegeneracyReport(Shown, Deferring, frozen=True, kw_only=True):
     num_contradicting: int = 0  # groups whose logged advantages fall where the rewards rise
     num_zeroed: int = 0  # groups of unequal rewards whose logged advantages are all zero
     num_moved: int = 0  # groups of equal rewards whose logged advantages are not zero
+    num_off_mean: int = 0  # groups of unequal rewards whose logged advantages do not sum to zero
     num_merged: int = 0  # groups whose logged advantages are those of several groups
     doubled_steps: Sequence[int] = ()  # steps with twice the rollouts that most steps have
     num_pooled: int = 0  # groups with a multiple of the rollouts that most have, where all larger ones have one
-    usual_size: int = 0  # rollouts that most groups have
-    frac_of_one_prompt: float = 0.0  # share of the rollouts that one of several prompts has, if that is most
+    usual_size: int = 0  # rollouts that nearly all groups have; 0 where there is no such number
+    frac_copied: float = 0.0  # share of the rollouts of dead groups whose text is that of another of their group
+    num_once: int = 0  # different texts that nearly all groups have, of repeated rows; 0 where no row repeats
+    frac_of_one_prompt: float = 0.0  # share of the rollouts that one of several prompts has, if that is far beyond its
     frac_cut_off: float = 0.0
     """Share of completions that were cut off, by the rollouts or else as logged; 0 where the log does not say."""
 
@@ -391,8 +390,10 @@ class DegeneracyReport(Shown, Deferring, frozen=True, kw_only=True):
 
     @property
     def has_other_baseline(self) -> bool:
-        """Whether groups of equal rewards have a gradient by the logged advantages, as they have not by their mean."""
-        return self.num_moved > 0.5 * self.num_groups * (self.frac_reward_zero_std.value or 1.0)
+        """Whether logged advantages do not sum to zero in most groups of equal rewards, or in most others."""
+        dead = self.frac_reward_zero_std.value or 0.0
+        is_moved = self.num_moved > 0.5 * self.num_groups * (dead or 1.0)
+        return is_moved or self.num_off_mean > max(0.5 * self.num_groups * (1 - dead), 1)
 
     @property
     def looks_filtered(self) -> bool:

@@ -270,6 +270,19 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
         """The index of each group's first rollout, [J]."""
         return np.asarray(np.cumsum(self.size) - self.size, dtype=np.int64)
 
+    @cached_property
+    def repeats(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which rollouts repeat a text of their group, and with another reward, [N]; none where texts were not read."""
+        none = np.zeros(len(self.reward), dtype=np.bool_)
+        if self.num_characters is None or self.text_hash is None:
+            return none, none
+        group, rows = np.repeat(np.arange(len(self)), self.size), np.flatnonzero(self.num_characters > 0)
+        order = rows[np.lexsort((self.reward[rows], self.text_hash[rows], group[rows]))]
+        repeats, are_torn = none.copy(), none.copy()
+        repeats[order[1:]] = (np.diff(group[order]) == 0) & (np.diff(self.text_hash[order]) == 0)
+        are_torn[order[1:]] = repeats[order[1:]] & (np.diff(self.reward[order]) != 0)
+        return repeats, are_torn
+
     def ids(self) -> tuple[str, ...]:
         """The name of each group within the run, [J]."""
         if isinstance(self.names, tuple):

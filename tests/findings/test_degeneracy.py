@@ -132,7 +132,7 @@ def test_pooled_policies_split_the_gap() -> None:
     assert policy_finding(replace(REPORT, policy_gap=None)) == ""
 
 
-LOG = LoggedGroups(num_levels=2, reward_functions=("acc",), num_singletons=0, num_incomplete=0, resampled=False)
+LOG = LoggedGroups(num_levels=2, num_singletons=0, num_incomplete=0, resampled=False)
 
 
 def shown(report: results.DegeneracyReport, log: LoggedGroups = LOG) -> str:
@@ -384,14 +384,12 @@ def test_without_a_threshold_the_advice_is_to_name_one() -> None:
     prompts = replace(REPORT.prompts, never=None, always=None, never_groups=None, always_groups=None)
     report = replace(degeneracy_report(), frac_all_pass=unknown, frac_all_fail=unknown, prompts=prompts)
     assert "say what counts as a pass (--success-threshold)." in shown(report)
-    several = replace(LOG, reward_functions=("acc", "format"))
-    assert "or look at one reward function alone (acc, format)." in shown(report, several)
     hard, easy = round(0.4 * report.num_groups), round(0.05 * report.num_groups)
-    text = shown(replace(report, prompts=replace(prompts, never_groups=hard, always_groups=easy)), several)
+    text = shown(replace(report, prompts=replace(prompts, never_groups=hard, always_groups=easy)))
     assert "Most of them fail throughout" in text
     assert "say what counts as a pass" not in text
     never = replace(prompts, never_groups=report.num_groups, always_groups=0)
-    assert "Every rollout fails: look at the reward" in shown(replace(report, prompts=never), several)
+    assert "Every rollout fails: look at the reward" in shown(replace(report, prompts=never))
 
 
 def test_few_groups_of_many_prompts_are_not_most_of_the_dead_ones() -> None:

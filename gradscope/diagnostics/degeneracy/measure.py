@@ -333,7 +333,6 @@ def degeneracy_of_run(
     prompts, by_prompt = breakdowns.measure_prompts(chosen, threshold, main, name=name)
     logged = LoggedGroups(
         num_levels=1 + int(np.sum(np.diff(chosen.levels) > EQUAL_REWARDS)),
-        reward_functions=tuple(sorted(chosen.table.rewards)),
         num_singletons=chosen.num_singletons,
         num_incomplete=chosen.num_incomplete,
         resampled=run.settings.get("sampling") == "dynamic",
@@ -408,11 +407,13 @@ def _odd_advantages(groups: RewardTable, logged: Sequence[RolloutGroup]) -> dict
     are_zero = groups.sums(groups.advantage != 0) == 0
     is_bent = along**2 < _ON_A_LINE * squares * groups.sums(deviation**2)
     sizes = np.sqrt(squares / groups.size)
+    are_off = np.abs(groups.sums(advantage)) / groups.size > _NOT_ROUNDING * sizes
     are_moved = sizes > _NOT_ROUNDING * np.sqrt(np.mean(sizes**2))  # as by another baseline than the group's mean
     return {
         "num_contradicting": int(np.sum(along < -EQUAL_REWARDS)),
         "num_zeroed": int(np.sum(are_zero & ~groups.is_dead & (groups.size > 1))),
         "num_moved": int(np.sum(groups.is_dead & are_moved)) + by_token,
+        "num_off_mean": int(np.sum(are_off & ~groups.is_dead)),
         "num_merged": _num_merged(groups, groups.reward - groups.advantage, is_bent),
     }
 
@@ -450,14 +451,20 @@ def _logged_again(run: Run, groups: RewardTable) -> dict[str, Any]:
     """Steps with twice the usual rollouts and groups with a multiple of theirs, and a prompt that has most of them."""
     steps, sizes = rollouts_by_step(run.groups)  # those without a reward, too
     doubled, usual = _multiples(sizes)
-    pooled, usual_size = _multiples(groups.size)
+    pooled, most = _multiples(groups.size)
+    num_texts = groups.size - (num_repeats := groups.sums(groups.repeats[0]))
+    texts = int(np.bincount(num_texts).argmax())
+    is_even = np.mean(groups.size == most) >= _NEARLY_ALL
+    repeats_rows = not is_even and texts > 1 and np.mean(num_texts == texts) >= _NEARLY_ALL
     of_prompt = np.bincount(groups.prompt, weights=groups.size)
     largest = of_prompt.max(initial=0.0) / max(groups.size.sum(), 1)
     return {
         "doubled_steps": steps[doubled & (sizes == 2 * usual)].tolist(),
-        "num_pooled": int(pooled.sum()),
-        "usual_size": int(usual_size),
-        "frac_of_one_prompt": largest * (largest > _MOST and np.count_nonzero(of_prompt) >= _SEVERAL_PROMPTS),
+        "num_pooled": 0 if is_even else int(pooled.sum()),
+        "usual_size": int(most) if is_even or pooled.any() else 0,
+        "frac_copied": float(num_repeats[groups.is_dead].sum() / max(groups.size[groups.is_dead].sum(), 1)),
+        "num_once": texts if repeats_rows else 0,
+        "frac_of_one_prompt": largest * (largest > max(_MUCH, _FAR_BEYOND / np.count_nonzero(of_prompt))),
     }
 
 
@@ -470,7 +477,8 @@ def _multiples(sizes: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
 
 
 _MOST = 0.5
-_SEVERAL_PROMPTS = 5
+_NEARLY_ALL = 0.95  # of the groups: where an epoch ends within a step, a prompt or two may return in it
+_MUCH, _FAR_BEYOND = 0.2, 2.5  # share of the rollouts, and times the share of one of equally many, that is much of one
 
 
 def _predictions(

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from filecmp import cmp
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -59,6 +61,7 @@ class Samples(Struct, frozen=True, kw_only=True):
     num_samples: NDArray[np.int64]  # n, [P]
     num_correct: NDArray[np.int64]  # c, [P]
     num_missing: int  # samples without a verdict; they are not counted in n
+    num_copies: int = 0  # samples of a long text that another of their prompt has; 0 where few are, or have no text
 
 
 def sample_files(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
@@ -132,6 +135,8 @@ def samples_of_run(
             f"{run.source.path} has rewards that are neither 0/1 nor -1/1: which samples are correct is not known.",
             hint=f"Say from which reward on a sample counts as correct: --success-threshold {reward.max():g}",
         )
+    is_long = table.num_characters is not None and table.num_characters >= _LONG
+    num_copies = int(np.sum(table.repeats[0] & is_known & is_long))
     passing = passes(reward, threshold).astype(np.float64)
     counts = unit_sums([passing], prompt, len(reward)).astype(np.int64)
     return Samples(
@@ -141,7 +146,12 @@ def samples_of_run(
         num_samples=counts[:, 1],
         num_correct=counts[:, 0],
         num_missing=int(np.sum(is_own & ~is_known)),
+        num_copies=num_copies if num_copies > _FEW * len(reward) else 0,
     )
+
+
+_LONG = 64  # characters of a text that two samples hardly have by chance
+_FEW = 0.05  # of the samples, up to which copies hardly narrow an interval
 
 
 def _is_of(table: RewardTable, policy: str | None) -> NDArray[np.bool_]:
@@ -409,11 +419,17 @@ def measure_pass_at_k(
     ]
     # two files of one name in two folders: tables then show their paths
     names = [policy.name for policy in samples]
+    twice = [
+        f"{second.name} is {first.name}, byte for byte: no sample of it is a new one."
+        for first, second in combinations(dict.fromkeys(files), 2)
+        if first.is_file() and second.is_file() and cmp(first, second, shallow=False)
+    ]
     report = pass_at_k_of_samples(
         [replace(policy, name=policy.source.path) if names.count(policy.name) > 1 else policy for policy in samples],
         ks=ks,
         resampling=resampling,
     )
+    report = replace(report, findings=(*report.findings[:1], *twice, *report.findings[1:]))
     if any(ask_otherwise(files[0], file, samples[0].prompts) for file in files[1:]):
         return replace(report, findings=(report.findings[0], OTHERWISE, *report.findings[1:]))
     return report
@@ -434,7 +450,9 @@ def pass_at_k_of_samples(
         tables=tables,
         comparison=comparisons[0] if comparisons else None,
         further_comparisons=tuple(comparisons[1:]),
-        findings=passk_findings(tables, comparisons, [policy.num_missing for policy in samples]),
+        findings=passk_findings(
+            tables, comparisons, [policy.num_missing for policy in samples], [policy.num_copies for policy in samples]
+        ),
     )
 
 

@@ -21,6 +21,7 @@ from tests.diagnostics.made_up_runs import (
     with_fields,
     with_tokens,
 )
+from tests.rollouts.readers.lines import write_lines
 
 
 def test_hand_worked_run() -> None:
@@ -154,12 +155,27 @@ def test_what_hides_dead_groups_is_said() -> None:
         "40 of 400 groups have a multiple of the usual 8 rollouts": hidden(
             lambda n: [0.0, 1.0] * (8 if n % 20 < 2 else 4)
         ),
-        "One prompt has 51.3 % of the rollouts": hidden(lambda n: [0.0, 1.0] * (4 if n % 20 else 80)),
+        "One prompt has 34.5 % of the rollouts": hidden(lambda n: [0.0, 1.0] * (4 if n % 20 else 40)),
+        "In 400 of 400 groups with unequal rewards the logged advantages do not sum to zero": hidden(
+            lambda n: [1.0, 0.0] * 4, advantages=lambda n: [2.0, 0.0] * 4
+        ),
         "Whether that is luck so few rollouts of a prompt do not tell": hidden(lambda n: [float(n % 2)] * 2, visits=1),
     }.items():
         assert sentence in log
         assert sentence not in quiet
     assert "a filter has probably" not in hidden(lambda n: [1.0] + [0.0] * 7)
+
+
+def test_copies_and_rows_that_repeat_are_told_before_the_share(tmp_path: Path) -> None:
+    for num_texts, more, first, advice in (
+        (1, 0, "87.5 % of completions in groups of equal rewards repeat another", "Look at the sampler"),
+        (8, 5, "Groups differ in size but have 8 different completions each: rows", "Keep each rollout once"),
+        (8, 0, "20 of 20 groups", "Every rollout passes"),
+    ):
+        rows = [(step, str(at % num_texts)) for step in range(20) for at in range(8 + step % 2 * more)]
+        lines = ({"step": step, "prompt": f"p{step % 4}", "completion": text, "reward": 1.0} for step, text in rows)
+        report = measure_degeneracy(write_lines(tmp_path / "log.jsonl", *lines))
+        assert (report.summary[0][: len(first)], dead_group_advice(report)[: len(advice)]) == (first, advice)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +200,6 @@ def test_a_gap_is_no_multiple_of_a_prediction_that_large_groups_make_next_to_not
 def test_rewards_of_minus_one_fail_and_unequal_groups_have_no_common_size() -> None:
     report = degeneracy_of_run(run_of(group_of([-1, -1]), group_of([1, 1])))
     assert (report.frac_all_fail.value, report.frac_all_pass.value) == (0.5, 0.5)
-    run = run_of(group_of([0.1, 0.1], functions={"format": [1.0, 1.0], "accuracy": [0.0, 0.0]}))
-    assert "one reward function alone (accuracy, format)" in findings_of(degeneracy_of_run(run))
     report = degeneracy_of_run(run_of(group_of([1, 0]), group_of([0, 0, 0])), group_sizes=(2,))
     assert report.group_size is None
     assert [(row.group_size, row.method) for row in report.by_group_size] == [(2, "unbiased")]

@@ -52,6 +52,17 @@ def test_second_file_is_paired_by_prompt() -> None:
     assert [sentence.partition(":")[0] for sentence in reach] == ["first", "second"]
 
 
+def test_samples_that_repeat_are_told_once(tmp_path: Path) -> None:
+    rows = [{"task_id": f"t{n % 20}", "completion": f"{n % 40} " * 40, "passed": n % 3 > 0} for n in range(80)]
+    file, copy = (write_lines(tmp_path / name, *rows) for name in ("a.jsonl", "b.jsonl"))
+    copies = "40 samples repeat a long text of their prompt"
+    assert copies in " ".join(passk.measure_pass_at_k(file).findings)
+    assert "b.jsonl is a.jsonl, byte for byte: " in passk.measure_pass_at_k(file, copy).findings[1]
+    short = [{**row, "completion": row["completion"][:3]} for row in rows]  # as of a choice of four
+    for other in (rows[:40], short):
+        assert copies not in " ".join(passk.measure_pass_at_k(write_lines(tmp_path / "c.jsonl", *other)).findings)
+
+
 def test_a_budget_beyond_the_samples_is_undefined() -> None:
     comparison = passk.pass_at_k_of_samples([FIRST, samples("short", {"a": [1, 0]})], ks=(4,)).comparison
     (row,) = comparison.rows

@@ -23,7 +23,7 @@ from gradscope.diagnostics.report.sections.inputs import (
     missing_section,
 )
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import late_sentence
+from gradscope.findings.logged import RISEN, late_sentence
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
@@ -173,7 +173,7 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
     shares = [row.frac_truncated.value for row in generation.by_step if row.frac_truncated.value is not None]
     fifth = len(shares) // 5
     late = fmean(shares[-fifth:]) if fifth > 1 else 0.0
-    at_end = late if late >= 2 * fmean(shares or [0.0]) else 0.0  # where the mean of all steps hides that it rises
+    at_end = late if late >= RISEN * fmean(shares or [0.0]) else 0.0  # where the mean of all steps hides that it rises
     severity: Severity = "fine" if overall.frac_truncated.is_defined or overall.seconds.is_defined else "unknown"
     advice = "Nothing to do."
     if max(overall.frac_truncated.value or 0.0, at_end) > _MANY:
@@ -241,7 +241,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     unique_steps, of_step = np.unique(lengths.steps, return_inverse=True)
     mean_lengths, steps = np.bincount(of_step, lengths.values) / np.bincount(of_step), unique_steps.tolist()
     change = level_change(dict(zip(steps, mean_lengths.tolist(), strict=True)))
-    direction = 0 if abs(correlation.value or 0.0) < _SMALL else correlation.side_of_zero
+    direction = correlation.side_of_zero * (correlation.is_defined and min(map(abs, correlation.ends)) >= _SMALL)
     apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
     num_texts, num_empty = inputs.lengths.num_texts, inputs.lengths.num_empty
@@ -259,8 +259,9 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         name="length",
         findings=(
             *([f"{percent(frac_empty)} of completions are empty."] if is_empty else []),
+            *[_correlation(correlation, direction, lengths.unit)] * bool(direction),
             *([late_sentence(f"The mean length in {lengths.unit}", change)] if change else []),
-            _correlation(correlation, direction, lengths.unit),
+            *[_correlation(correlation, direction, lengths.unit)] * (not direction),
             _truncation(inputs.lengths.ends),
             _mean(lengths),
         ),
@@ -295,7 +296,8 @@ def _correlation(correlation: Estimate, direction: int, unit: str) -> str:
         return f"Whether length goes with the reward is undefined: {correlation.undefined}."
     conclusion = ""
     if correlation.interval is not None:
-        uncertain = "too little to matter" if correlation.side_of_zero else "no direction is certain"
+        little = "too little to matter" if abs(correlation.value) < _SMALL else "perhaps too little to matter"
+        uncertain = little if correlation.side_of_zero else "no direction is certain"
         rewarded = {1: "longer completions are rewarded more", -1: "longer completions are rewarded less"}
         conclusion = f"{interval(correlation, '+.2f')}: {rewarded.get(direction, uncertain)}"
     return f"Within groups, length in {unit} and reward correlate at {correlation.value:+.2f}{conclusion}."

@@ -118,15 +118,11 @@ class Lengths:
         if not len(table):
             return
         self._tables.append(replace(table, prompt_texts=None, rewards={}))  # which all steps together need not hold
-        measured, hashes = np.asarray(table.num_characters), np.asarray(table.text_hash)
-        group, rows = np.repeat(np.arange(len(table)), table.size), np.flatnonzero(measured > 0)
-        order = rows[np.lexsort((table.reward[rows], hashes[rows], group[rows]))]
-        repeats = (np.diff(group[order]) == 0) & (np.diff(hashes[order]) == 0)
-        is_torn = repeats & (np.diff(table.reward[order]) != 0)
-        self.num_texts += len(rows)
+        measured, (repeats, are_torn) = np.asarray(table.num_characters), table.repeats
+        self.num_texts += int(np.sum(measured > 0))
         self.num_empty += int(np.sum(measured == 0))
         self.num_repeats += int(repeats.sum())
-        self.num_torn += len(np.unique(group[order[1:][is_torn]]))
+        self.num_torn += int(np.sum(table.sums(are_torn) > 0))
 
     def join(self, other: Lengths) -> None:
         """Take in those of further steps."""

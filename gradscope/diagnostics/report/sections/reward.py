@@ -20,7 +20,7 @@ from gradscope.diagnostics.degeneracy.breakdowns import environments_of
 from gradscope.diagnostics.logged.tokens import verdict_courses
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import FALLEN_ADVICE, FLAT_ADVICE, SMALL_CHANGE, gap_sentence, lost_sentence
+from gradscope.findings.logged import FALLEN_ADVICE, FLAT_ADVICE, SMALL_CHANGE, drop_clause, gap_sentence, lost_sentence
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni
@@ -195,7 +195,8 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         findings=(
             *(verdict.sentence for verdict in verdicts if verdict.sentence),
             *([relative] if is_relative else []),
-            f"The mean reward {course.goes}{':' * (course.goes != 'is')} {', '.join(levels)}{course.of_other_prompts}.",
+            f"The mean reward {course.goes}{':' * (course.goes != 'is')} {', '.join(levels)}{course.of_other_prompts}"
+            f"{drop_clause([*by_step], [*by_step.values()]) * bool(course.falls and not course.of_other_prompts)}.",
             *map(_change, ("first", "middle one"), course.changes),
         ),
         severity=severity,
@@ -238,7 +239,8 @@ def _verdicts(
     for name in np.unique(named).tolist():
         part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
         if part is not None and part.surely_falls:
-            yield _Verdict(f"In '{name}' the mean reward falls: {' to '.join(part.levels)}.", FALLEN_ADVICE)
+            advice = FALLEN_ADVICE if course.falls else f"Look at the verifier and the prompts of '{name}' first."
+            yield _Verdict(f"In '{name}' the mean reward falls: {' to '.join(part.levels)}.", advice)
     if course.hidden:
         yield _Verdict(course.hidden, FALLEN_ADVICE)
     if not (course.falls or is_lost or is_relative) and (some_fall := _falling_prompts(table)):

@@ -48,13 +48,14 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     report = inputs.degeneracy
     if isinstance(report, Unavailable):
         return missing_section("signal", report)
-    answer, repeats = signal_answer(report, inputs.command("degeneracy")), tuple(_repeats(inputs.lengths))
+    answer = signal_answer(report, inputs.command("degeneracy"))
+    repeats, are_torn = tuple(_repeats(inputs.lengths, report)), inputs.lengths.num_torn > _OFTEN * report.num_groups
+    repeats = repeats[::-1] if are_torn else repeats
     severity = max(answer.severity, "look" if repeats else "fine", key=_ORDER.index)
     first, *rest = answer.findings
+    are_many = are_torn or inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts
     lead = answer.severity == "fine" or (
-        inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts
-        and not report.source.broken_rewards
-        and not report.source.broken_advantages
+        are_many and not report.source.broken_rewards and not report.source.broken_advantages
     )
     about_texts = [sentence for sentence, _ in repeats]
     ordered = (*about_texts, first) if lead else (first, *about_texts)
@@ -66,9 +67,9 @@ _GREEDY = "is the sampler greedy, or did the policy collapse?"
 _OFTEN = 0.1  # share of completions, or of groups, from which on repeats, conflicts and gaps are told
 
 
-def _repeats(read: Lengths) -> Iterator[tuple[str, str]]:
+def _repeats(read: Lengths, report: DegeneracyReport) -> Iterator[tuple[str, str]]:
     """That rollouts of a group are one text, and that one text has several rewards; each with what to do."""
-    if read.num_repeats and read.num_repeats >= _OFTEN * read.num_texts:
+    if not degeneracy.copies_sentence(report) and read.num_repeats and read.num_repeats >= _OFTEN * read.num_texts:
         share = percent(read.num_repeats / read.num_texts)
         yield (
             f"{share} of completions repeat another of their group to the letter, and so its gradient: {_GREEDY}",
@@ -110,7 +111,12 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         report.has_other_baseline
         or report.looks_filtered
         or report.num_faint + report.num_pooled + report.frac_of_one_prompt > 0
-        or bool(report.doubled_steps or dead_environments(report) or degeneracy.sudden_sentence(report))
+        or bool(
+            degeneracy.copies_sentence(report)
+            or report.doubled_steps
+            or dead_environments(report)
+            or degeneracy.sudden_sentence(report)
+        )
     )
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
     return ReportSection(

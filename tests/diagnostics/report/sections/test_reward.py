@@ -41,6 +41,7 @@ def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: s
     assert section.findings[0].startswith(f"The mean reward {verb} ")
     assert section.severity == severity
     assert section.findings[0].endswith(", of other prompts.") == (other and verb != "is")
+    assert "it drops at step 40" in section.findings[0] or other or levels[-1] > 0.1
     steps = {
         "fine": "Nothing to do.",
         "unknown": "Nothing to do yet",
@@ -172,7 +173,7 @@ def test_a_fall_in_one_environment_is_told_beside_a_mean_that_stays() -> None:
     ]
     section = reward_section(inputs_of(run_of(*groups)))
     assert section.findings[0] == "In 'code' the mean reward falls: 0.75 to 0.562 to 0.375."
-    assert section.severity == "look"
+    assert (section.severity, section.next_step[:36]) == ("look", "Look at the verifier and the prompts")
 
 
 @pytest.mark.parametrize(

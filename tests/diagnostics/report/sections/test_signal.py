@@ -59,7 +59,7 @@ def test_rollouts_that_are_one_text_are_told_with_what_it_does() -> None:
     dead = [with_fields(group_of([1] * 4, step=step, prompt=str(step)), completion=["seven"] * 4) for step in range(30)]
     few = [with_fields(group, completion=[*"aabc"]) for group in dead]
     for groups, severity, first in (
-        (same, "look", "75.0 % of completions repeat"),
+        (same, "look", "In 3 groups one and the same completion has several rewards"),
         (dead, "problem", "75.0 % of completions repeat"),  # what makes them dead
         (few, "problem", "30 of 30 groups"),
         (other, "fine", "0 of 3 groups"),
