@@ -37,7 +37,14 @@ from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, deg
 from gradscope.metrics.outcomes import degeneracy as outcomes
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
 from gradscope.metrics.outcomes.forecast import MAX_EXTRAPOLATION, PassRates, binomial_chances, fit_pass_rates
-from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, faint_groups, min_dead_groups, passes
+from gradscope.metrics.outcomes.groups import (
+    EQUAL_REWARDS,
+    binary_threshold,
+    faint_groups,
+    min_dead_groups,
+    multiples_of_usual,
+    passes,
+)
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
 from gradscope.progress import Progress, reporter
 from gradscope.results import degeneracy as results
@@ -450,8 +457,8 @@ def _frac_cut_off(run: Run, groups: RewardTable) -> float:
 def _logged_again(run: Run, groups: RewardTable) -> dict[str, Any]:
     """Steps with twice the usual rollouts and groups with a multiple of theirs, and a prompt that has most of them."""
     steps, sizes = rollouts_by_step(run.groups)  # those without a reward, too
-    doubled, usual = _multiples(sizes)
-    pooled, most = _multiples(groups.size)
+    doubled, usual = multiples_of_usual(sizes)
+    pooled, most = multiples_of_usual(groups.size)
     num_texts = groups.size - (num_repeats := groups.sums(groups.repeats[0]))
     texts = int(np.bincount(num_texts).argmax())
     is_even = np.mean(groups.size == most) >= _NEARLY_ALL
@@ -468,15 +475,6 @@ def _logged_again(run: Run, groups: RewardTable) -> dict[str, Any]:
     }
 
 
-def _multiples(sizes: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
-    """Which sizes exceed that of most, if all of these are multiples of it, else none; and that size."""
-    levels, counts = np.unique(sizes, return_counts=True)
-    usual = levels[counts.argmax()] if len(levels) else 1
-    are_multiples = counts.max(initial=0) > _MOST * len(sizes) and not np.any(sizes[sizes > usual] % usual)
-    return (sizes > usual) & are_multiples, float(usual)
-
-
-_MOST = 0.5
 _NEARLY_ALL = 0.95  # of the groups: where an epoch ends within a step, a prompt or two may return in it
 _MUCH, _FAR_BEYOND = 0.2, 2.5  # share of the rollouts, and times the share of one of equally many, that is much of one
 

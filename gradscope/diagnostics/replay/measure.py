@@ -29,6 +29,7 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
     Outcome,
     batch_of_step,
+    further_steps,
     half_digit,
     not_logged,
     refused,
@@ -36,6 +37,7 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     replay_rewards,
     replay_zero_std,
     without_advantages,
+    without_rollouts,
 )
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import LOGPROB_BOUND, logprob_findings
@@ -282,7 +284,7 @@ def _of_other_steps(run: Run, step: int) -> Reason | None:
             f"the arguments make {updates} updates of a batch, and every step has rollouts of its own: its norm may be "
         )
         return Reason("several_updates", f"{text}that of several updates", hint=_EACH_UPDATE)
-    if updates == 1 and (further := _further_steps(run)):
+    if updates == 1 and (further := further_steps(run)):
         text = f"{counted(further, 'step')} of the log without rollouts may have used parts of these"
         hint = "Log with each update the rollouts that it used; if it used a batch again, num_iterations says so."
         return Reason("batch_split", f"{text}, or other weights, another loss or advantage made this step", hint=hint)
@@ -429,7 +431,7 @@ def replay_report(
         engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
         findings=(
             *_findings(steps, beyond, run.settings.get("max_grad_norm") or 0.0),
-            *_without_rollouts(run),
+            *without_rollouts(run),
             *_untested(run, [step for step in steps if step.verdict_on(_NAME) == "match"]),
         ),
     )
@@ -440,20 +442,6 @@ def _is_beyond(step: StepReplay) -> bool:
     if step.told_within is None or step.relative_error.get(_NAME, 0.0) <= step.told_within:
         return False
     return any(of.name == _NAME and of.reason == "precision" and of.advice != LOG_DIGITS for of in step.quantities)
-
-
-def _further_steps(run: Run) -> int:
-    """How many steps have a norm that no rollouts of the log belong to."""
-    return len({*run.courses.course(_NAME)[0].tolist()} - {*run.updates, *run.notes})
-
-
-def _without_rollouts(run: Run) -> Iterator[str]:
-    if run.source.format == "generic" and (further := _further_steps(run)):
-        again = "; if their updates used a batch again, num_iterations says so"
-        yield (
-            f"The log has a grad_norm at {counted(further, 'further step')} without rollouts"
-            f"{again * (run.settings.updates_per_batch == 1)}."
-        )
 
 
 def _untested(run: Run, matched: Sequence[StepReplay]) -> Iterator[str]:

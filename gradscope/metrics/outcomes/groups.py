@@ -7,7 +7,7 @@ without replacement, p pass rate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -190,3 +190,11 @@ def iid_prediction(pass_rate: ArrayLike, group_size: ArrayLike) -> Array:
     """
     p, size = np.asarray(pass_rate, dtype=np.float64), np.asarray(group_size, dtype=np.float64)
     return np.asarray(p**size + (1 - p) ** size, dtype=np.float64)
+
+
+def multiples_of_usual(sizes: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
+    """Which sizes [N] exceed that of most, if all of these are multiples of it, else none; and that size."""
+    levels, counts = np.unique(sizes, return_counts=True)
+    usual = levels[counts.argmax()] if len(levels) else 1
+    aremultiples_of_usual = counts.max(initial=0) > len(sizes) / 2 and not np.any(sizes[sizes > usual] % usual)
+    return (sizes > usual) & aremultiples_of_usual, float(usual)
