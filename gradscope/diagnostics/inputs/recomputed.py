@@ -549,7 +549,7 @@ def _with_head(run: Run) -> Run:
     if run.settings.get(name) is not None or weights.kind != "full":
         return run
     dtypes = tensor_dtypes(weights)
-    in_float32 = {tensor.split(".")[-2] for tensor, dtype in dtypes.items() if dtype == "F32"}
+    in_float32 = {tensor.rpartition(".")[0].rpartition(".")[2] for tensor, dtype in dtypes.items() if dtype == "F32"}
     is_alone = bool(in_float32) and in_float32 <= {"lm_head", "embed_tokens"} and {*dtypes.values()} != {"F32"}
     return replace(run, settings=replace(run.settings, values={**run.settings.values, name: is_alone}))
 

@@ -25,6 +25,7 @@ ON_THE_CPU = {
     "model/checkpoint.changed_in_bfloat16": "weights of a file, which never see a model",
     "plan/rows._token_advantages": "logged numbers, which are sent where they are used",
     "plan/rows.plan_rows": "likewise",
+    "plan/untested._weights": "log-probabilities that numpy had, one a token",
     "plan/losses.factors_out": "two numbers that stand for any completion",
     "step/heldout.measure_heldout_gram": "logged flags, which are sent where they are used",
     "step/heldout._scales": "one number a token, for numpy",
