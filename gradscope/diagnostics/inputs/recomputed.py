@@ -236,14 +236,11 @@ class Recomputer:
             raise randomness
         if logged is not None or self._logged(step) is None:
             self._require_trainers_tokens(base)
-        last, stored = self._run.weights[-1], stored_dtype(weights)
-        is_saved = weights.num_updates > 0 or (last.num_updates > 0 and stored_dtype(last) == stored)  # or loaded so
-        is_rounded = is_saved and weights.kind == "full" and stored != "float32" == _trained_dtype(self._run)
         limits = []
-        if logged is not None and is_rounded:
+        if logged is not None and _are_rounded(self._run, weights):
             text = (
-                f"{weights.path.name} is stored in {stored}, and by the digits of the norms or the arguments the "
-                "trainer had float32: what was rounded when the weights were saved limits the comparison."
+                f"{weights.path.name} is stored in {stored_dtype(weights)}, and by the digits of the norms or the "
+                "arguments the trainer had float32: what was rounded when the weights were saved limits the comparison."
             )
             if self.closely:
                 hint = "Replay with the checkpoints as the trainer saved them."
@@ -541,6 +538,13 @@ def _trained_dtype(run: Run) -> FloatName:
         return "float32"
     is_converted = weights.kind == "full" and (loaded != "float32" or run.settings.get("deepspeed"))
     return stored if is_converted or loaded is None else loaded
+
+
+def _are_rounded(run: Run, weights: WeightsRef) -> bool:
+    """Whether a model is stored in less than the float32 that the trainer had."""
+    last, stored = run.weights[-1], stored_dtype(weights)
+    is_saved = weights.num_updates > 0 or (last.num_updates > 0 and stored_dtype(last) == stored)  # or loaded so
+    return is_saved and weights.kind == "full" and stored != "float32" == _trained_dtype(run)
 
 
 def _with_head(run: Run) -> Run:

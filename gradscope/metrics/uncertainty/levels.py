@@ -19,11 +19,9 @@ from gradscope.metrics.uncertainty.steps import LEVEL, TO_SIGMA, Array, StepValu
 
 MIN_STEPS_OF_LEVELS = 20  # steps below which the last fifth is a handful
 _QUARTILES = (0.25, 0.75)
-_LEAST_LATE, _MOST_MEDIAN, _STRICTER = (
-    5,
-    25,
-    1.5,
-)  # steps of the end, of a median at most, and how much more the end has to change by
+_LEAST_LATE = 5  # steps of the end, and of the levels beside a jump
+_MOST_MEDIAN = 25  # steps of such a level at most
+_STRICTER = 1.5  # how much more the end has to change by
 
 
 class LateChange(Struct, frozen=True, kw_only=True):

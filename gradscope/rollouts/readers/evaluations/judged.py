@@ -133,15 +133,13 @@ def _aider_results(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for location, result in read_rows(file, quarantine):
         language = file.resolve().parents[3].name if file.parent.parent.name == "practice" else ""
         tries = list_of(result["tests_outcomes"])  # of which aider ends at the first that passes
-        yield (
-            location,
-            {
-                "test": "/".join(filter(None, (language, text_of(result.get("testcase"))))),
-                "provider": "/".join(filter(None, (text_of(result.get(key)) for key in ("model", "edit_format")))),
-                "success": tries[-1] if tries else False,
-                "scores": {"first_try": tries[0] if tries else False},
-            },
-        )
+        sample = {
+            "test": "/".join(filter(None, (language, text_of(result.get("testcase"))))),
+            "provider": "/".join(filter(None, (text_of(result.get(key)) for key in ("model", "edit_format")))),
+            "success": tries[-1] if tries else False,
+            "scores": {"first_try": tries[0] if tries else False},
+        }
+        yield location, sample
 
 
 AIDER = RowFormat(
