@@ -505,7 +505,9 @@ def cut_conversation(value: Any) -> Conversation:
 _ID_CELLS = b" 0123456789,"
 _CELLS = _ID_CELLS + b".-+eEnultrfas"
 """The letters within a JSON list of whole numbers, and within one of numbers, booleans and null."""
-_OPEN, _CLOSE, _COMMA = b"[],"
+_OPEN, _CLOSE, _COMMA, _NEWLINE = b"[],\n"
+OF_NULL = -2
+"""The length of null among those of lists."""
 _NO_CELLS = b'"{NI'
 _NO_ID_CELLS = _NO_CELLS + b"-.eEu"
 """Letters, some of which any other JSON has: text, objects, NaN and infinity; for ids also any other cell."""
@@ -539,33 +541,39 @@ def num_ids(text: bytes) -> int:
     return flat_length(text, _ID_CELLS)
 
 
-def flat_lengths(texts: Sequence[bytes], depth: int = 1) -> Counts:
-    """:func:`flat_length` of each, [R], or, at ``depth`` 2, of the one list in each."""
-    return _lengths(texts, _NO_CELLS, flat_length, depth)
+def flat_lengths(cells: Sequence[Any], depth: int = 1) -> Counts:
+    """:func:`flat_length` of the JSON of each, or ``OF_NULL``, [R]; at ``depth`` 2 of the one list in each."""
+    return _lengths(cells, _NO_CELLS, flat_length, depth)
 
 
-def nums_ids(texts: Sequence[bytes], depth: int = 1) -> Counts:
-    """:func:`num_ids` of each, [R], likewise."""
-    return _lengths(texts, _NO_ID_CELLS, num_ids, depth)
+def nums_ids(cells: Sequence[Any], depth: int = 1) -> Counts:
+    """:func:`num_ids` of the JSON of each, or ``OF_NULL``, [R], likewise."""
+    return _lengths(cells, _NO_ID_CELLS, num_ids, depth)
 
 
-def _lengths(texts: Sequence[bytes], strange: bytes, length_of: Callable[[bytes], int], depth: int) -> Counts:
+def _lengths(cells: Sequence[Any], strange: bytes, length_of: Callable[[bytes], int], depth: int) -> Counts:
     """Lengths of JSON lists: where one look at all texts together says that they are such, only commas are counted."""
-    joined, size = b"".join(texts), np.fromiter(map(len, texts), np.int64, len(texts))
-    letters, ends = np.frombuffer(joined, np.uint8), np.cumsum(size)
-    are_lists = bool((size >= 2 * depth).all()) and all(
-        (letters[ends - size + at] == _OPEN).all() and (letters[ends - 1 - at] == _CLOSE).all() for at in range(depth)
+    texts = cells if {Raw}.issuperset(map(type, cells)) else jsons_of(cells)
+    joined = b"\n".join(texts)
+    letters = np.frombuffer(joined, np.uint8)
+    breaks = np.flatnonzero(letters == _NEWLINE)
+    if len(breaks) >= max(len(texts), 1):  # some are laid out over several lines
+        return _lengths([Raw(bytes(text).replace(b"\n", b" ")) for text in texts], strange, length_of, depth)
+    starts, ends = np.append(0, breaks + 1)[: len(texts)], np.append(breaks, len(letters))[: len(texts)]
+    are_lists = bool((ends - starts >= 2 * depth).all()) and all(
+        (letters[starts + at] == _OPEN).all() and (letters[ends - 1 - at] == _CLOSE).all() for at in range(depth)
     )
     num_lists = count_of(letters, _OPEN) if are_lists else 0
     if num_lists != depth * len(texts) or any(letter in joined for letter in strange):
         counts = np.zeros(len(texts), dtype=np.int64)
     else:
-        counts = np.add.reduceat(letters == _COMMA, ends - size, dtype=np.int32)
+        counts = np.add.reduceat(letters == _COMMA, starts, dtype=np.int32)
     lengths = counts + 1
     for at in np.flatnonzero(counts == 0).tolist():
-        text = texts[at]
+        text = bytes(texts[at])
         is_nested = text[:depth] == b"[" * depth and text[-depth:] == b"]" * depth  # and not [[1], 2]
-        lengths[at] = length_of(text[depth - 1 : len(text) + 1 - depth] if is_nested else b"")
+        length = length_of(text[depth - 1 : len(text) + 1 - depth] if is_nested else b"")
+        lengths[at] = OF_NULL if text == b"null" else length
     return lengths
 
 

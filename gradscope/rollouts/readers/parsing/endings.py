@@ -42,9 +42,10 @@ def status_in(cell: Any, name: str = _STATUS) -> Status:
 
 def are_cut_off(cells: Sequence[Any], name: str) -> NDArray[np.float64]:
     """Whether completions were cut off, by the cells of a column of that name, [R]; NaN where that is not known."""
-    texts = cells if {str}.issuperset(map(type, cells)) else list(map(text_of, cells))
-    statuses = {text: status_in(cell, name) for text, cell in dict(zip(texts, cells, strict=True)).items()}
-    ends = {text: ENDS.get(status, math.nan) for text, status in statuses.items()}
+    are_texts = {str}.issuperset(map(type, cells))
+    texts = cells if are_texts else list(map(text_of, cells))
+    cell_of = {text: text for text in set(texts)} if are_texts else dict(zip(texts, cells, strict=True))
+    ends = {text: ENDS.get(status_in(cell, name), math.nan) for text, cell in cell_of.items()}
     return np.fromiter(map(ends.__getitem__, texts), np.float64, len(texts))
 
 

@@ -175,7 +175,7 @@ def parse_line(line: bytes) -> dict[str, Any] | str:
 
     A comma may follow, as where the elements of a list were cut into lines.
     """
-    if not line.strip():
+    if not line or line.isspace():
         return BLANK
     if len(line) > MAX_ROW and len(line) > allowed(MAX_ROW):  # the first test saves a look at the environment
         return f"the line is longer than {in_mib(allowed(MAX_ROW))}"

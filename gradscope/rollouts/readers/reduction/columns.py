@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property, partial
@@ -255,7 +256,9 @@ class Cells:
     def truncated(self, key: str) -> Floats:
         """Whether completions were cut off, by the column of how they ended, [R]; NaN where that is not known."""
         column, ends = self.column(key), partial(are_cut_off, name=key)
-        return _of_distinct(column, ends, math.nan) if isinstance(column, pa.Array) else ends(self.cells(key))
+        if isinstance(column, pa.Array):
+            return _of_distinct(column, ends, math.nan)
+        return ends(column if {str}.issuperset(map(type, column)) else self.cells(key))
 
     def not_finite(self, key: str | None) -> NDArray[np.bool_] | None:
         """Where a cell is a number but not a finite one, [R]; None where no decoder lets such a number pass."""
@@ -534,8 +537,7 @@ def arrow_numbers(column: pa.Array, *, from_text: bool = False) -> Floats:
     """Rewards by ``parse_reward``; NaN where one is none, [R]."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        numbers = arrays.to_filled(column.cast(pa.float64(), safe=False), math.nan)
-        return np.where(np.isfinite(numbers), numbers, math.nan)
+        return _finite(arrays.to_filled(column.cast(pa.float64(), safe=False), math.nan))
     if from_text and pa.types.is_string(kind):
         with suppress(pa.ArrowInvalid):
             return arrow_numbers(column.cast(pa.float64()))
@@ -549,11 +551,16 @@ def _parsed(cells: Iterable[Any], *, from_text: bool) -> Floats:
 
 def numbers_of(cells: Sequence[Any]) -> Floats:
     """Numbers, booleans as 1 and 0; NaN for any other cell and what is not finite, [R]."""
+    with suppress(TypeError, OverflowError):  # the latter for a whole number beyond all floats
+        return _finite(np.asarray(array("d", cells)))  # which takes only numbers and booleans, in half the time
     if _NUMBERS.issuperset(map(type, cells)):
-        with suppress(OverflowError):  # a whole number beyond all floats
-            numbers = np.array(cells, dtype=np.float64)
-            return numbers if np.isfinite(numbers).all() else np.where(np.isfinite(numbers), numbers, math.nan)
+        with suppress(OverflowError):
+            return _finite(np.array(cells, dtype=np.float64))
     return arrays.to_floats(None if cell is UNSET else parse.finite_or_none(cell) for cell in cells)
+
+
+def _finite(numbers: Floats) -> Floats:
+    return numbers if np.isfinite(numbers).all() else np.where(np.isfinite(numbers), numbers, math.nan)
 
 
 def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:
@@ -569,15 +576,15 @@ def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:
 
 def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
     """Steps by ``step_number``; -1 where one is none, [R]."""
+    if cells and type(cells[0]) is str and cells.count(cells[0]) == len(cells):  # rows of a step repeat its text
+        return np.full(len(cells), _parsed_step(cells[0]))
     if {int}.issuperset(map(type, cells)):
         with suppress(OverflowError):
             steps = np.array(cells, dtype=np.int64)
             return np.where((steps < 0) | (steps > parse.LARGEST_STEP), _NO_STEP, steps)
     if not {str}.issuperset(map(type, cells)):
         return np.fromiter(map(_parsed_step, cells), np.int64, len(cells))
-    of_text = {cell: _parsed_step(cell) for cell in set(cells)}  # rows of a step repeat its text
-    if len(of_text) == 1:
-        return np.full(len(cells), of_text[cells[0]])
+    of_text = {cell: _parsed_step(cell) for cell in set(cells)}
     return np.fromiter(map(of_text.__getitem__, cells), np.int64, len(cells))
 
 

@@ -113,7 +113,7 @@ _LONG = ("prompt", "prompt_tokens", "completion_tokens")
 
 def _tunix_rows(rows: Cells) -> Columns:
     versions = [rows.steps(key).tolist() for key in ("rollout_policy_version", "consumed_policy_version")]
-    num_prompt, num_tokens = (parse.nums_ids(parse.jsons_of(rows.column(key))) for key in _LONG[1:])
+    num_prompt, num_tokens = (parse.nums_ids(rows.column(key)) for key in _LONG[1:])
     lengths = np.where(num_prompt < 0, UNKNOWN, num_tokens)
 
     def details(at: int) -> dict[str, Any]:

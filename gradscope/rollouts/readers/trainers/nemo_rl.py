@@ -176,12 +176,11 @@ def _plain_tokens(rows: Cells) -> dict[int, _AboutTokens]:
     """Row -> lengths, prompt and advantage, computed on the JSON itself for rows that are as NeMo-RL writes them."""
     sizes = step_numbers(_only_items(rows.column("input_lengths")))
     masks = [cell if type(cell) is list else [] for cell in _only_items(rows.column("token_loss_mask"))]
-    ids, logprobs, advantages = (parse.jsons_of(rows.column(key)) for key in _TEXTS)
+    ids, logprobs, advantages = map(rows.column, _TEXTS)
     num_ids, shortest = parse.nums_ids(ids, depth=2), np.fromiter(map(len, masks), np.int64, len(rows))
-    lengths = (num_ids, parse.flat_lengths(logprobs, depth=2), parse.flat_lengths(advantages, depth=2))
-    for length, texts in zip(lengths, (ids, logprobs, advantages), strict=True):
-        is_null = np.fromiter(map(b"null".__eq__, texts), np.bool_, len(rows))
-        shortest = np.where(is_null, shortest, np.minimum(shortest, length))
+    for lengths in (num_ids, *(parse.flat_lengths(cells, depth=2) for cells in (logprobs, advantages))):
+        shortest = np.where(lengths == parse.OF_NULL, shortest, np.minimum(shortest, lengths))
+    ids, advantages = parse.jsons_of(ids), parse.jsons_of(advantages)
     about, before, prompt, num_prompt = {}, b"\0", "", -1
     for at in np.flatnonzero((sizes > 0) & (shortest >= sizes) & (num_ids > 0)).tolist():
         mask, size, text = masks[at], int(sizes[at]), ids[at]

@@ -437,9 +437,8 @@ def _open_instruct_rows(
     indices = index_names(rows.steps("prompt_idx"))
     prompts, responses, logprobs = map(rows.column, _TRACE_TOKENS)
     of_row = names_of_runs([prompts], lambda firsts: [_id_of_tokens(text) for (text,) in firsts])
-    responses, logprobs = parse.jsons_of(responses), parse.jsons_of(logprobs)
-    lengths, numbers = parse.nums_ids(responses), {name: rows.numbers(name) for name in ("reward", "advantage")}
-    is_unlike = np.array([text != b"null" for text in logprobs]) & (parse.flat_lengths(logprobs) != lengths)
+    lengths, logged = parse.nums_ids(responses), parse.flat_lengths(logprobs)
+    is_unlike = (logged != lengths) & (logged != parse.OF_NULL)
     is_odd = (lengths < 0) | is_unlike | [not prompt for prompt in of_row]
     if mixed is None:
         groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
@@ -468,7 +467,11 @@ def _open_instruct_rows(
         group=groups,
         no_group="prompt_idx is not a whole number",
         prompts=lambda chosen: [of_row[at] for at in chosen],
-        numbers={**numbers, "num_tokens": lengths, "truncated": rows.truncated("finish_reason")},
+        numbers={
+            **{name: rows.numbers(name) for name in ("reward", "advantage")},
+            "num_tokens": lengths,
+            "truncated": rows.truncated("finish_reason"),
+        },
         no_reward=partial(rows.no_reward, "reward"),
         is_odd=is_odd,
         details=details,
