@@ -224,6 +224,21 @@ COMPARE_METRICS: dict[str, Metric] = {
         moved_by="Prompts that are solved or hopeless: it rises as training succeeds.",
         source="frac_reward_zero_std, averaged over the run.",
     ),
+    **{
+        f"completion_{unit}{trend}": _compare_metric(
+            title=f"{title}{unit} a completion",
+            formula=formula.format(unit),
+            meaning="Whether one run answers at greater length than another, or comes to.",
+            range="(-inf, inf)" if trend else "[0, inf)",
+            moved_by="How the loss is normalized, the length limit, a reward that longer answers earn.",
+            source=f"The rollouts' {'token ids' if unit == 'tokens' else 'texts, where a run has no token ids'}.",
+        )
+        for unit in ("tokens", "characters")
+        for trend, title, formula in (
+            ("", "", "mean over steps of the mean {} of the step's completions"),
+            ("_trend", "trend of ", "as reward_trend, of the mean {} of each step's completions"),
+        )
+    },
     "frac_incoherent": _lower_compared(
         title="rewarded, but incoherent",
         formula="(rollouts with a reward of at least 0.5 and a wrong or missing step) / (rollouts with such a reward)",

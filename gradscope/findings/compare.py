@@ -17,6 +17,11 @@ _UNITS: dict[str, tuple[str, str | Callable[[float], str], str]] = {
     "train_reward": ("mean reward", "+.3f", ""),
     "reward_trend": ("trend of the mean reward", "+.3f", ""),
     "mean_frac_reward_zero_std": ("groups without a gradient", points, " points"),
+    **{
+        f"completion_{unit}{trend}": (f"{title}length of completions", "+,.1f", f" {unit}")
+        for unit in ("tokens", "characters")
+        for trend, title in (("", ""), ("_trend", "trend of the "))
+    },
 }
 """Metric of two runs -> its title, how its difference is written, and its unit."""
 
@@ -48,14 +53,14 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
         looked_at = ", ".join(_UNITS.get(pair.metric, (pair.metric,))[0] for pair in pairs)
         yield f"No difference between {first} and {second} is beyond chance ({len(pairs)} looked at: {looked_at})."
         return
-    pair, difference = max(sure, key=lambda entry: effect_over_interval(entry[1]))
-    title, form, unit = _UNITS.get(pair.metric, (pair.metric, "+.3f", ""))
+    sure.sort(key=lambda entry: -effect_over_interval(entry[1]))
+    entries = [(_UNITS.get(pair.metric, (pair.metric, "+.3f", "")), difference) for pair, difference in sure]
+    surest, *further = [f"{title} {with_interval(of, form)}{unit}" for (title, form, unit), of in entries]
     is_of_others = comparison.num_shared_prompts == 0
     beyond = "beyond the chance of prompts" if _is_of_prompts(comparison) else "beyond chance"
-    yield (
-        f"{second} beside {first}: {title} {with_interval(difference, form)}{unit}, which is {beyond}"
-        f"{', but may be that of other prompts' * is_of_others}."
-    )
+    yield f"{second} beside {first}: {surest}, which is {beyond}{', but may be that of other prompts' * is_of_others}."
+    if further:
+        yield f"Beyond it, too: {'; '.join(further)}."
 
 
 def _is_of_prompts(comparison: Comparison) -> bool:

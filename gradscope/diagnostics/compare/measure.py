@@ -216,9 +216,15 @@ def _values(
     measured: Mapping[Path, dict[str, float]],
 ) -> dict[_Cell, dict[int, dict[str, float]]]:
     """The metrics of each cell's seeds that tell these runs apart, with those of gradients."""
+    in_tokens = all(run.rewards is not None and run.rewards.tokens is not None for run in runs)
     is_told = {
         # one more test would weaken those of many runs; of two it tells a rise from a fall of the same mean
         "reward_trend": len(runs) == 2,
+        **{
+            f"completion_{unit}{trend}": len(runs) == 2 and in_tokens == (unit == "tokens")
+            for unit in ("tokens", "characters")
+            for trend in ("", "_trend")
+        },
         # where the reward is the probability of the answer, whatever led there
         "frac_incoherent": any(run.settings.get("reward") == "answer_probability" for run in runs),
         # where runs cost differently by design and all state their cost; else only completion lengths differ

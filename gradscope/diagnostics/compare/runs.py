@@ -102,8 +102,11 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
             values = {f"pass@{k}": float(pass_at_k(*counts, k).mean()) for k in ks}
         if len(self.reward):
             values["train_reward"] = float(self.reward.mean())
-            values |= {name: of.estimate.value for name, of in _reward_trend(self).items()}
+            values |= {name: of.estimate.value for name, of in _trends(self).items()}
             values["reward_drawdown"] = drawdown(self.reward)
+        if self.rewards is not None:
+            lengths = _mean_lengths(self.rewards)
+            values |= {name: float(np.average(of.values, weights=of.weights)) for name, of in lengths.items()}
         values["mean_frac_reward_zero_std"] = float(self.degenerate.mean()) if len(self.degenerate) else None
         values["frac_incoherent"] = None if self.incoherence is None else self.incoherence.value
         values["kilotokens_per_step"] = self.kilotokens
@@ -228,7 +231,7 @@ def _read_run(folder: Path) -> ComparedRun:
 
 def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) -> ComparedRun:
     """A run of any other reader: its steps from its rollouts, its settings as far as they are logged."""
-    run = read_run(path, read, rewards_only=True, progress=progress, metrics_alone=True)
+    run = read_run(path, read, parts_answer=True, progress=progress, metrics_alone=True)
     if run.source.kind == "metrics":
         return _of_metrics(path, run)
     if run.source.format in _OF_ONE_POLICY:
@@ -346,7 +349,8 @@ def with_differences(
     # where zero is outside, for all of them at once.
     differences = changes(_means(first), _means(second))
     in_two_units = _IN_UNITS_OF_REWARDS if unlike_rewards(first, second) else ()
-    differences = {name: change for name, change in differences.items() if name not in in_two_units}
+    compared = {pair.metric for pair in pairs}.difference(in_two_units)
+    differences = {name: change for name, change in differences.items() if name in compared}
     judged = []
     for pair in pairs:
         within = differences.get(pair.metric)
@@ -444,10 +448,14 @@ Means = Mapping[str, Number]
 """Metric -> its mean, over groups or over logged steps, or its trend; of one run, with all prompts of its log."""
 
 
-def _reward_trend(run: ComparedRun) -> dict[str, CourseTrend]:
-    """By its metric; empty where there are too few steps for a line."""
-    of_reward = CourseTrend(tuple(run.steps[: len(run.reward)].tolist()), run.reward)
-    return {"reward_trend": of_reward} if len(run.reward) and of_reward.estimate.is_defined else {}
+def _trends(run: ComparedRun) -> dict[str, CourseTrend]:
+    """Of the mean reward, and of completions' mean length, by metric; without those of too few steps for a line."""
+    series = {"reward_trend": run.reward} if len(run.reward) else {}
+    if run.rewards is not None:
+        for name, of in _mean_lengths(run.rewards).items():
+            series[f"{name}_trend"] = np.array(list(of.table.mean_by_step(of.weights * of.values, of.weights).values()))
+    trends = {name: CourseTrend(tuple(run.steps[: len(values)].tolist()), values) for name, values in series.items()}
+    return {name: of for name, of in trends.items() if of.estimate.is_defined}
 
 
 def _means(run: ComparedRun) -> Means:
@@ -456,7 +464,7 @@ def _means(run: ComparedRun) -> Means:
         series = {"train_reward": run.reward, "mean_frac_reward_zero_std": run.degenerate}
         steps = tuple(run.steps.tolist())
         means = {name: CourseMean(steps, values) for name, values in series.items() if len(values)}
-        return means | _reward_trend(run)
+        return means | _trends(run)
     table = run.rewards
     if table is None:
         try:
@@ -472,7 +480,17 @@ def _means(run: ComparedRun) -> Means:
         if set(judged.step.tolist()) == set(table.step.tolist())
         else {}
     )
-    return {"train_reward": reward_over_steps(table)} | _reward_trend(run) | shares
+    return {"train_reward": reward_over_steps(table)} | _trends(run) | shares | _mean_lengths(table)
+
+
+def _mean_lengths(table: RewardTable) -> dict[str, GroupMean]:
+    """Of completions, by the metric in each unit that all of them have."""
+    columns = {"completion_tokens": table.num_tokens, "completion_characters": table.num_characters}
+    return {
+        name: mean_over_steps(table, table.sums(lengths), table.size)
+        for name, lengths in columns.items()
+        if lengths is not None and lengths.min() >= 0 < lengths.max()
+    }
 
 
 def reward_change(first: RewardTable, second: RewardTable) -> Estimate:

@@ -1,5 +1,6 @@
 """Runs as they are read for a comparison: of other readers, trained on other rewards, and told apart."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -232,11 +233,12 @@ def test_prompts_match_by_text_across_readers_and_templates_and_else_by_id(tmp_p
     report = compare_runs(as_generic(tmp_path / "log.jsonl", rows), as_verl(tmp_path / "verl", rows))
     assert "12 of 12 prompts are in both." in sentences(report)
     assert report.findings[0] == (
-        "No difference between log.jsonl and verl is beyond chance (3 looked at: mean reward, trend of the mean "
-        "reward, groups without a gradient)."
+        "No difference between log.jsonl and verl is beyond chance (5 looked at: mean reward, trend of the mean "
+        "reward, trend of the length of completions, length of completions, groups without a gradient)."
     )
     within_runs = {pair.metric: pair.within_runs for pair in report.pairs}
-    assert within_runs.pop("reward_trend") == Estimate(value=0.0, low=0.0, high=0.0, num_units=4)
+    for name in ("reward_trend", "completion_characters_trend"):
+        assert within_runs.pop(name) == Estimate(value=0.0, low=0.0, high=0.0, num_units=4)
     assert set(within_runs.values()) == {None, Estimate.exact(0.0, num_units=12)}
     tables = [reward_table(read_run(LOGS / name, rewards_only=True).groups) for name in ("ms_swift", "generic.csv")]
     assert "2+2=?" in set.intersection(*map(set, prompt_names(tables)))
@@ -363,6 +365,44 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
             write_lines(tmp_path / f"{name}.jsonl", *rows)
         rising = compare_runs(tmp_path / "c.jsonl", tmp_path / "d.jsonl").findings[0]
         assert rising.startswith("d.jsonl beside c.jsonl: trend of the mean reward +0.1") == is_told
+
+
+@pytest.mark.parametrize("unit", ["characters", "tokens"])
+def test_completions_that_grow_are_a_difference(tmp_path: Path, unit: str) -> None:
+    """Twice the length at the end, with the same rewards, was "No difference is beyond chance"."""
+    rng, logs = np.random.default_rng(0), []
+    for name, growth in (("a", 0), ("b", 4), ("c", 0)):
+        rows = []
+        for step, group in product(range(1, 31), range(4)):
+            for length in (100 + growth * step + rng.integers(-20, 20, size=4)).tolist():
+                row = {"step": step, "reward": int(rng.integers(0, 2))}
+                if unit == "tokens":  # as open-instruct writes them
+                    ids = {"prompt_tokens": [group], "response_tokens": [7] * length}
+                    rows.append(row | ids | {"prompt_idx": group, "logprobs": None, "finish_reason": "stop"})
+                else:
+                    rows.append(row | {"prompt": f"p{group}", "completion": "x" * length})
+        logs.append(write_lines(tmp_path / name / "demo_rollouts_0.jsonl", *rows))
+    first, second, same = logs
+    report = compare_runs(first, second)
+    assert report.findings[0].startswith("b/demo_rollouts_0.jsonl beside a/demo_rollouts_0.jsonl: trend of the length")
+    assert differences(report)[f"completion_{unit}"] == pytest.approx(4 * 15.5, abs=5)
+    assert differences(report)[f"completion_{unit}_trend"] == pytest.approx(4 * 29, abs=15)
+    assert f" {unit}, which is beyond chance." in report.findings[0]
+    assert compare_runs(first, same).findings[0].startswith("No difference between")
+
+
+def test_all_that_is_beyond_chance_is_said(tmp_path: Path) -> None:
+    """A mean reward that fell was not in the sentence about dead groups that rose."""
+    rng = np.random.default_rng(0)
+    logs = [
+        write_log(tmp_path / f"{at}.jsonl", (rng.random((40, 8)) < rate).astype(float).tolist())
+        for at, rate in enumerate((0.5, 0.05))
+    ]
+    first, second, *_ = compare_runs(*logs).findings
+    assert "which is beyond chance." in first
+    assert second.startswith("Beyond it, too: ")
+    assert "mean reward -0.4" in first + second
+    assert "groups without a gradient +" in first + second
 
 
 def test_a_difference_may_be_that_of_other_prompts(tmp_path: Path) -> None:
