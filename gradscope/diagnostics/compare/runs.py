@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import chain
 from pathlib import Path
@@ -102,11 +102,10 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
             values = {f"pass@{k}": float(pass_at_k(*counts, k).mean()) for k in ks}
         if len(self.reward):
             values["train_reward"] = float(self.reward.mean())
-            values |= {name: of.estimate.value for name, of in _trends(self).items()}
+            values |= {name: of.estimate.value for name, of in _reward_trend(self).items()}
             values["reward_drawdown"] = drawdown(self.reward)
         if self.rewards is not None:
-            lengths = _mean_lengths(self.rewards)
-            values |= {name: float(np.average(of.values, weights=of.weights)) for name, of in lengths.items()}
+            values |= {name: of.estimate.value for name, of in completion_lengths(self.rewards).items()}
         values["mean_frac_reward_zero_std"] = float(self.degenerate.mean()) if len(self.degenerate) else None
         values["frac_incoherent"] = None if self.incoherence is None else self.incoherence.value
         values["kilotokens_per_step"] = self.kilotokens
@@ -448,14 +447,14 @@ Means = Mapping[str, Number]
 """Metric -> its mean, over groups or over logged steps, or its trend; of one run, with all prompts of its log."""
 
 
-def _trends(run: ComparedRun) -> dict[str, CourseTrend]:
-    """Of the mean reward, and of completions' mean length, by metric; without those of too few steps for a line."""
-    series = {"reward_trend": run.reward} if len(run.reward) else {}
-    if run.rewards is not None:
-        for name, of in _mean_lengths(run.rewards).items():
-            series[f"{name}_trend"] = np.array(list(of.table.mean_by_step(of.weights * of.values, of.weights).values()))
-    trends = {name: CourseTrend(tuple(run.steps[: len(values)].tolist()), values) for name, values in series.items()}
-    return {name: of for name, of in trends.items() if of.estimate.is_defined}
+def _trend_of(name: str, steps: Iterable[int], values: _Array) -> dict[str, CourseTrend]:
+    """By its metric; empty where there are too few steps for a line."""
+    of_steps = CourseTrend(tuple(steps), values)
+    return {f"{name}_trend": of_steps} if len(values) and of_steps.estimate.is_defined else {}
+
+
+def _reward_trend(run: ComparedRun) -> dict[str, CourseTrend]:
+    return _trend_of("reward", run.steps[: len(run.reward)].tolist(), run.reward)
 
 
 def _means(run: ComparedRun) -> Means:
@@ -464,7 +463,7 @@ def _means(run: ComparedRun) -> Means:
         series = {"train_reward": run.reward, "mean_frac_reward_zero_std": run.degenerate}
         steps = tuple(run.steps.tolist())
         means = {name: CourseMean(steps, values) for name, values in series.items() if len(values)}
-        return means | _trends(run)
+        return means | _reward_trend(run)
     table = run.rewards
     if table is None:
         try:
@@ -480,17 +479,19 @@ def _means(run: ComparedRun) -> Means:
         if set(judged.step.tolist()) == set(table.step.tolist())
         else {}
     )
-    return {"train_reward": reward_over_steps(table)} | _trends(run) | shares | _mean_lengths(table)
+    return {"train_reward": reward_over_steps(table)} | _reward_trend(run) | shares | completion_lengths(table)
 
 
-def _mean_lengths(table: RewardTable) -> dict[str, GroupMean]:
-    """Of completions, by the metric in each unit that all of them have."""
-    columns = {"completion_tokens": table.num_tokens, "completion_characters": table.num_characters}
-    return {
-        name: mean_over_steps(table, table.sums(lengths), table.size)
-        for name, lengths in columns.items()
-        if lengths is not None and lengths.min() >= 0 < lengths.max()
-    }
+def completion_lengths(table: RewardTable) -> dict[str, Number]:
+    """Means and trends of the lengths of completions, by the metric in each unit that all of them have."""
+    numbers: dict[str, Number] = {}
+    for unit, lengths in (("tokens", table.num_tokens), ("characters", table.num_characters)):
+        if lengths is not None and lengths.min() >= 0 < lengths.max():
+            name, sums = f"completion_{unit}", table.sums(lengths)
+            by_step = table.mean_by_step(sums, table.size)
+            numbers[name] = mean_over_steps(table, sums, table.size)
+            numbers |= _trend_of(name, by_step, np.array(list(by_step.values())))
+    return numbers
 
 
 def reward_change(first: RewardTable, second: RewardTable) -> Estimate:

@@ -97,13 +97,15 @@ def _read(
     for done, (name, path) in enumerate(named.items()):
         progress(done, len(named), name)
         try:
-            read_progress = part(progress, done, len(named), name)
-            run = read_run(path, read, rewards_only=True, progress=read_progress, metrics_alone=True)
+            read_progress, is_compared = part(progress, done, len(named), name), len(named) <= MAX_COMPARED
+            run = read_run(
+                path, read, rewards_only=not is_compared, parts_answer=True, progress=read_progress, metrics_alone=True
+            )
             summary = _summary(run, name, success_threshold)
         except GradscopeError as error:
             left_out.append((name, error))
             continue
-        runs.append((summary, run.source, run if len(named) <= MAX_COMPARED else None))
+        runs.append((summary, run.source, run if is_compared else None))
     progress(len(named), len(named), "runs")
     return runs, left_out
 
@@ -280,8 +282,9 @@ def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
         judged = table.select(table.size > 1)
         if len(judged):
             numbers[_DEAD] = compared_runs.dead_over_steps(judged)
-        if (tokens := table.tokens) is not None:
-            numbers["tokens of a completion"] = compared_runs.mean_over_steps(table, tokens, table.size)
+        for metric, of_lengths in compared_runs.completion_lengths(table).items():
+            _, unit, *trend = metric.split("_")
+            numbers[", ".join((f"{unit} of a completion", *trend))] = of_lengths
     for metric, title in (_LOGGED if run.groups else _ALONE | _LOGGED).items():
         course = _finite(run, metric)
         chosen = tuple(step for step in steps if step in course)
@@ -361,7 +364,8 @@ def _formatted(estimate: Estimate, title: str, *, signed: bool = False) -> str:
     """A number by its own kind: a table of several kinds has no style of its own."""
     if title == _DEAD:
         return f"{with_interval(estimate, points)} points" if signed else with_interval(estimate, percent)
-    return with_interval(estimate, "+.3g" if signed else ".3g")
+    is_large = estimate.is_defined and max(map(abs, estimate.ends)) >= 1000
+    return with_interval(estimate, "+" * signed + (",.0f" if is_large else ".3g"))
 
 
 def _courses(runs: Mapping[str, Run]) -> ReportSection:

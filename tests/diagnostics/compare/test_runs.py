@@ -234,7 +234,7 @@ def test_prompts_match_by_text_across_readers_and_templates_and_else_by_id(tmp_p
     assert "12 of 12 prompts are in both." in sentences(report)
     assert report.findings[0] == (
         "No difference between log.jsonl and verl is beyond chance (5 looked at: mean reward, trend of the mean "
-        "reward, trend of the length of completions, length of completions, groups without a gradient)."
+        "reward, length of completions, trend of the length of completions, groups without a gradient)."
     )
     within_runs = {pair.metric: pair.within_runs for pair in report.pairs}
     for name in ("reward_trend", "completion_characters_trend"):

@@ -152,6 +152,25 @@ def rows_of(section: ReportSection) -> dict[str, tuple[str, ...]]:
     return {str(row[0]): tuple(map(str, row[1:])) for row in section.tables[0].rows}
 
 
+def test_completions_that_grow_differ_by_their_texts(tmp_path: Path) -> None:
+    """Of text alone the lengths of two runs were not compared."""
+    runs = []
+    for name, growth in (("a", 0), ("b", 400)):
+        rows = [
+            {
+                "step": step,
+                "prompt": f"p{at % 2}",
+                "completion": "x" * (900 + growth * step + at),
+                "reward": at % 4 // 2,
+            }
+            for step in range(1, 13)
+            for at in range(8)
+        ]
+        runs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
+    index = report_index(tmp_path, runs)
+    assert "b.jsonl beside a.jsonl: characters of a completion, trend +4,400 [" in index.findings[0]
+
+
 def test_a_run_that_earns_more_differs_and_an_equal_run_does_not() -> None:
     better, _, _ = sections_of(run_with(0.2), run_with(0.8, seed=1))
     assert better.severity == "look"
