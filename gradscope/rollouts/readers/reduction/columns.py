@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from functools import cache, cached_property, partial
 from itertools import chain, islice, repeat
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,6 +20,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from gradscope.results.source import BROKEN_ADVANTAGE
@@ -379,16 +379,15 @@ def line_columns(
     fields = [(f"x{at}", kind, UNSET) for at, kind in enumerate(kinds.values())]
     names = {name: key for (name, *_), key in zip(fields, kinds, strict=True)}
     row = msgspec.defstruct("Row", fields, rename=names, gc=False, forbid_unknown_fields=is_complete)
-    getters = {key: attrgetter(name) for name, key in names.items()}
 
     def columns_of_rows(rows: Sequence[Any], path: Path) -> Columns:
-        def column(key: str | None, rows: Sequence[Any] = rows) -> list[Any]:
-            return list(map(getters[key], rows)) if key in getters else [UNSET] * len(rows)
+        # Row by row, as memory lies: column by column takes two to three times as long.
+        columns = dict(zip(kinds, map(list, zip(*map(astuple, rows), strict=True)), strict=True))
 
-        def select(key: str | None, selected: Sequence[int]) -> list[Any]:
-            return column(key, [rows[row] for row in selected])
+        def column(key: str | None) -> list[Any]:
+            return columns[key] if key in columns else [UNSET] * len(rows)
 
-        return to_columns(Cells(path, len(rows), getters, column, select=select))
+        return to_columns(Cells(path, len(rows), kinds, column))
 
     without_nan = tuple(name for name, key in names.items() if key in may_be_nan)
     return LineColumns(row=row, to_columns=columns_of_rows, looks_at_path=looks_at_path, may_be_nan=without_nan)

@@ -191,13 +191,16 @@ def dump_columns(
     return line_columns(to_columns, usual, raw, is_complete=True, may_be_nan=numbers)
 
 
+_NUMBERS = frozenset((bool, int, float))
+
+
 def _rows(uids: Uids, rows: Cells, *, in_full: bool = False) -> Columns:
     """What rows hold, each output by itself."""
     rewards, cells = rows.numbers("score"), rows.column("uid")
     numbers: dict[str, NDArray[Any]] = {"reward": rewards, REWARD + "score": rewards}
-    for name in rows.keys:
-        if name not in NO_REWARDS and any(map(parse.is_number, rows.column(name))):
-            numbers[REWARD + name] = numbers_of(rows.column(name))
+    for name in (name for name in rows.keys if name not in NO_REWARDS):
+        if not _NUMBERS.isdisjoint(map(type, of_name := rows.column(name))):
+            numbers[REWARD + name] = numbers_of(of_name)
     is_odd = np.zeros(len(rows), dtype=np.bool_)
     has_tokens = not COLUMNS.isdisjoint(rows.keys)
     if has_tokens:
