@@ -13,7 +13,6 @@ pytestmark = pytest.mark.slow  # a run is trained for it, and processes are star
 
 RANK = ("--step", "1,2", "--advantage", "logged", "--group-size", "2")
 ALONE = ("--step", "1", "--advantage", "logged,sign,reinforce", "--group-size", "2", "--heldout")
-BY_ONE_PROCESS = ("tokens.", "entropy.", "rank_two.tokens", "sparser.tokens")
 HIDDEN = ("rank", "--step", "1", "--rows", "hidden", "--engine", "stream", "--advantage", "logged")
 
 
@@ -54,7 +53,6 @@ def outputs(tiny_run: Path, output: Path) -> dict[str, list[Done]]:
     commands = {
         "rank": ("rank", tiny_run, *ALONE, tiny_run, "--json", "--output", output / "rank"),
         "hidden": (*HIDDEN, tiny_run),
-        "claims": ("claims", "--step", "1", tiny_run, "--output", output / "claims"),
         "report": ("report", tiny_run, "--step", "1", "--output", output / "report" / "report.html"),
         "tokens": ("rank", tiny_run, "--step", "1", "--rows", "token"),  # last: an error ends the group
     }
@@ -99,18 +97,6 @@ def test_rows_by_hidden_state_equal_one_process(cli: Cli, tiny_run: Path, output
     lines = [[line.split()[:2] for line in text if "e-" not in line] for text in texts]
     assert lines[0] == lines[1]
     assert len(lines[0]) > 5
-
-
-def test_claims_on_token_rows_say_so_and_others_have_numbers(outputs: dict[str, list[Done]], output: Path) -> None:
-    (main, other) = outputs["claims"]
-    assert (main.code, other) == (0, (0, "", ""))
-    assert "$ gradscope" not in main.out
-    claims = json.loads((output / "claims" / "claims.json").read_text(encoding="utf-8"))["result"]["claims"]
-    estimates = {row["name"]: row["estimate"] for row in claims}
-    refused = [name for name, estimate in estimates.items() if "one process" in str(estimate["undefined"])]
-    assert refused == [name for name in estimates if name.startswith(BY_ONE_PROCESS)] != []
-    for rows in ("rollouts", "weights", "output_head", "hidden_rollouts", "hidden_tokens", "logits", "advantages"):
-        assert estimates[f"rank_two.{rows}"]["value"] > 1
 
 
 def test_a_report_and_an_error_are_written_once(outputs: dict[str, list[Done]], output: Path) -> None:

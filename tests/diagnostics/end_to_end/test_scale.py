@@ -13,6 +13,8 @@ from benchmarks.scale.measure import Answer, answer_of, answer_of_peer, measured
 from gradscope import measure_degeneracy
 from gradscope.rollouts.readers.reduction import log
 
+pytestmark = pytest.mark.slow
+
 
 def made_up(run: MadeUpRun) -> Answer:
     groups = [group for step in run.steps for group in run.groups(step)]
@@ -25,7 +27,6 @@ def scanned(command: list[str]) -> Answer:
     return Answer(*duckdb.connect().execute(command[-1]).fetchone()[:3])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_all_that_read_a_log_find_what_was_made_up(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With broken lines, of what has lines."""
@@ -48,7 +49,6 @@ def test_a_run_has_all_its_rows_however_they_are_cut() -> None:
         assert sum(run.size(step) for step in run.steps) == num_rows // GROUP_SIZE * GROUP_SIZE
 
 
-@pytest.mark.slow
 def test_a_measurement_is_of_the_command_alone() -> None:
     large = b"x" * 200_000_000
     small = measured([sys.executable, "-c", "pass"])
@@ -59,7 +59,6 @@ def test_a_measurement_is_of_the_command_alone() -> None:
         measured([sys.executable, "-c", "raise SystemExit(3)"])
 
 
-@pytest.mark.slow
 def test_the_command_says_the_same(tmp_path: Path) -> None:
     KINDS["verl"].make(tmp_path, run := run_of(160, None), False)
     assert answer_of(tmp_path) == made_up(run)

@@ -25,8 +25,8 @@ SIZES: dict[int, tuple[str, ...]] = {
     3: THREE,
 }  # number of processes -> the cases that they measure
 IN_FLOAT64 = (
-    *("tied, small batches", "qwen3_moe", "lora with kl", "entropies, uneven", "soft cap, float64", "scaled logits"),
-    *("head with a bias, a unit of its own", "head with a bias, in the root", "few words", "many words"),
+    *("tied, small batches", "qwen3_moe", "lora with kl", "entropies, uneven", "soft cap, float64"),
+    *("head with a bias, a unit of its own", "head with a bias, in the root", "many words"),
     "fewer rollouts than processes",
 )
 """Cases whose score vectors are held to backward passes in float64."""
