@@ -32,6 +32,7 @@ class Judged(Struct, kw_only=True):
     verdicts: dict[str, str] = {}  # quantity -> its worst verdict, with the reason
     reasons: set[str] = set()
     ranked: bool = False
+    ranks: bool = True  # whether singular values were asked for
 
     @property
     def right(self) -> bool:
@@ -40,11 +41,11 @@ class Judged(Struct, kw_only=True):
             return self.reasons == {self.expected} and self.ranked == self.partly
         exact = [*self.norms, *self.sigmas]
         is_match = self.verdicts.get("grad_norm", "").startswith("match") and "mismatch" not in str(self.verdicts)
-        return bool(self.norms and self.sigmas) and max(exact) <= self.within and is_match
+        return bool(self.norms) and bool(self.sigmas) == self.ranks and max(exact) <= self.within and is_match
 
 
-def judge(trainer: ModuleType, name: str, folder: Path, *, rank_all: bool = True) -> Judged:
-    """One case of a trainer; ``rank_all=False`` ranks the last update alone of a run that must match."""
+def judge(trainer: ModuleType, name: str, folder: Path, *, ranks: bool = True) -> Judged:
+    """One case of a trainer; ``ranks=False`` looks at the norm alone of a run that must match."""
     case = trainer.CASES[name]
     truths = trainer.make(folder, case)
     read = ReadOptions(initial_weights=folder / "initial")
@@ -62,8 +63,9 @@ def judge(trainer: ModuleType, name: str, folder: Path, *, rank_all: bool = True
             truth = truths[step.step]
             judged.norms.append(abs(step.recomputed["grad_norm"] - truth.exact) / truth.exact)
             judged.norms.append(abs(step.recomputed["grad_norm"] - truth.norm) / truth.norm)
-    steps = None if rank_all or judged.expected else [max(truths)]
-    judged.sigmas = list(_sigmas(path, truths, judged, read=read, steps=steps))
+    judged.ranks = ranks or judged.expected is not None
+    if judged.ranks:
+        judged.sigmas = list(_sigmas(path, truths, judged, read=read))
     return judged
 
 
