@@ -1,4 +1,4 @@
-"""Steps of a real TRL run with adapters: what their norms hold beyond the replay of each, of which `replay` has tests."""
+"""Steps of a real TRL run with adapters: what their norms hold beyond the replay of each."""
 
 from pathlib import Path
 

@@ -58,7 +58,6 @@ CASES: dict[str, dict[str, Any]] = {
     "head with a bias, a unit of its own": {"model": "phi", "objective": HOT},
     "head with a bias, in the root": {"model": "gptj", "objective": WITH_KL, "initial": "llama_untied_biases"},
     "one finds another scale": {"model": "llama_untied_biases", "doubts": "_scale_and_cap"},
-    "one finds other gradients": {"model": "qwen3_gqa_norms", "doubts": "_agrees"},
     "many words": {"model": "many words", "groups": (1, 4), "slice_bytes": 2**14, "completion": COMPLETION},
     "fewer rollouts than processes": {"model": "llama_untied_biases", "groups": (1, 1)},
     "lora on experts": {"model": "qwen3_moe", "adapter": "experts"},
