@@ -11,7 +11,6 @@ from tests.launched import finish, place_to_meet, start_processes
 
 pytestmark = pytest.mark.slow  # a run is trained for it, and processes are started
 
-RANK = ("--step", "1,2", "--advantage", "logged", "--group-size", "2")
 ALONE = ("--step", "1", "--advantage", "logged,sign,reinforce", "--group-size", "2", "--heldout")
 HIDDEN = ("rank", "--step", "1", "--rows", "hidden", "--engine", "stream", "--advantage", "logged")
 
@@ -127,30 +126,3 @@ run()
     assert [code for code, _, _ in done] == [2, 2]
     assert "error: Memory ran out at" in done[1][2]
     assert "error" not in done[0][2]
-
-
-def test_ctrl_c_keeps_finished_steps_and_the_same_command_goes_on(tiny_run: Path, tmp_path: Path) -> None:
-    arguments = ("rank", str(tiny_run), *RANK, "--output", str(tmp_path / "out"))
-    remaining = tmp_path / ".out.unfinished" / "step_00001.safetensors"
-    code = """
-import os, signal
-from gradscope.diagnostics.inputs import recomputed
-measure = recomputed.measure_step
-def interrupted(prepared, **options):
-    if prepared.step == 2:  # as a terminal does, in both
-        os.kill(os.getpid(), signal.SIGINT)
-    return measure(prepared, **options)
-recomputed.measure_step = interrupted
-from gradscope.__main__ import run
-run()
-"""
-    done = finish(start_processes(2, "-c", code, *arguments))
-    assert remaining.is_file()
-    assert [code for code, _, _ in done] == [130, 130]
-    assert sum(err.count("interrupted") for _, _, err in done) == 1
-    assert f"goes on from the 1 finished step in {remaining.parent}" in done[0][2]
-
-    (main, other) = finish(start_processes(2, "-m", "gradscope", *arguments))
-    assert (main[0], other) == (0, (0, "", ""))
-    assert "note: step 1 was finished before and is used again" in main[2]
-    assert not remaining.parent.exists()

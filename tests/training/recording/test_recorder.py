@@ -55,12 +55,6 @@ def test_what_trl_logged_is_reproduced_from_the_folder(tmp_path: Path, settings:
     )
 
 
-def test_an_adapter_is_reproduced_on_its_base(tmp_path: Path) -> None:
-    _, run = record(tmp_path, peft_config=lora(), beta=0.05)
-    assert [weights.kind for weights in find_weights(run)] == ["adapter"] * 3
-    assert_reproduced(replay_run(run))
-
-
 NOTICED: dict[str, dict[str, Any]] = {
     "reused": {"num_iterations": 2, "max_steps": 4},
     "dropout in bfloat16": {"beta": 0.05, "bf16": True, "rewards": [answer, short]},
