@@ -201,7 +201,7 @@ def main(folder: Path, names: Sequence[str]) -> None:
         for name in names:
             before = sent["exchange"]
             results[name] = measured(folder, name) | {"sent": sent["exchange"] - before}
-    (folder / f"{os.environ['WORLD_SIZE']}_{os.environ['RANK']}.json").write_text(json.dumps(results))
+    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":
