@@ -289,6 +289,7 @@ def test_runs_of_one_mean_whose_rewards_go_opposite_ways_differ(tmp_path: Path, 
     assert max(map(abs, by_metric["train_reward"].ends)) <= 1.0  # however alike neighboring steps are
 
 
+@pytest.mark.slow
 def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_path: Path) -> None:
     low, high = rewards(0.4, 0), rewards(0.6, 1, num_steps=9)
     first, other = as_generic(tmp_path / "z.jsonl", low), as_generic(tmp_path / "a.jsonl", high)
@@ -347,6 +348,7 @@ def test_rewards_on_another_scale_are_no_difference(tmp_path: Path, shift: float
     assert "Groups of 4 and of 8 rollouts: the smaller ones" in sentences(compare_runs(first, third))
 
 
+@pytest.mark.slow
 def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     logs = []
