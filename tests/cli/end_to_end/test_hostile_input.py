@@ -67,6 +67,12 @@ def test_a_missing_and_an_empty_folder_are_named_and_nothing_is_written(cli: Cli
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
+def test_groups_of_unequal_size_are_named(cli: Cli, tmp_path: Path) -> None:
+    done = cli("degeneracy", write_lines(tmp_path / "a.jsonl", *rows(6)))
+    assert done.code == 0
+    assert "groups of unequal size" in done.out
+
+
 @pytest.mark.parametrize("name", ["args.json", "absent.json"])
 def test_a_run_configuration_that_is_no_json(cli: Cli, tiny_run: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "args.json").write_text("{")

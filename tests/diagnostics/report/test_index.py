@@ -269,3 +269,16 @@ def test_logs_without_whole_rewards_still_show_what_they_have() -> None:
     assert list(rows_of(section)) == ["gradient norm, as logged"]
     assert courses.headline == "No step of these runs has all rewards."
     assert [chart.title for chart in courses.charts] == ["Gradient norm, as logged"]
+
+
+def test_rewards_on_another_scale_are_no_difference(tmp_path: Path) -> None:
+    rows = [
+        {"prompt_id": f"p{n}", "step": step, "reward": n % 2} for step in (1, 2) for n in range(20) for _ in range(2)
+    ]
+    logs = [
+        write_lines(tmp_path / f"{name}.jsonl", *(row | {"reward": row["reward"] + shift} for row in rows))
+        for name, shift in (("a", 0), ("b", 3))
+    ]
+    findings = report_runs(logs).findings
+    assert "mean reward +" not in findings[0]
+    assert "Their rewards go from 0 to 1 and 3 to 4, so mean rewards are in two units." in findings
