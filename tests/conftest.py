@@ -68,7 +68,7 @@ def _in_fast_lane(config: pytest.Config) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Properties wait for no clock, and have fewer examples in the fast lane."""
-    settings.register_profile("ours", max_examples=15 if _in_fast_lane(config) else 50, deadline=None)
+    settings.register_profile("ours", max_examples=15 if _in_fast_lane(config) else 30, deadline=None)
     settings.load_profile("ours")
     config.pluginmanager.register(_Doctests())
     if hasattr(config, "workerinput"):  # whose exit code nobody asks for

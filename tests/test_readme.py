@@ -18,10 +18,11 @@ README, TOUR, HOWTO = (
 PAGES = f"{TOUR}\n{HOWTO}\n{README.replace('my-run', 'tour')}"
 """What the tour trains is the reader's own run, and a grid by the forkserver; what two pages say is run once."""
 SMALLER = {
-    "train": ["--num-prompts", "4", "--heldout-prompts", "6"],
+    "train": ["--num-prompts", "4", "--group-size", "4", "--heldout-prompts", "6"],
     "claims tour": ["--no-gradients"],
     "rank tour --step 1,17": ["--advantage", "dr_grpo"],
-    "report tour": ["--step", "17"],
+    "rank tour --step 17 --rows token": ["--max-tokens", "16"],
+    "report tour": ["--step", "17", "--max-tokens", "4"],
     "report tour --output": ["--no-gradients"],
 }
 """What commands that begin so get as well: they then take a third of the time."""

@@ -43,8 +43,8 @@ class Judged(Struct, kw_only=True):
         return bool(self.norms and self.sigmas) and max(exact) <= self.within and is_match
 
 
-def judge(trainer: ModuleType, name: str, folder: Path, *, rank_all: bool = True) -> Judged:
-    """One case of a trainer; ``rank_all=False`` ranks the last update alone of a run that must match."""
+def judge(trainer: ModuleType, name: str, folder: Path, *, ranks: bool = True) -> Judged:
+    """One case of a trainer; ``ranks=False`` looks at the norm alone of a run that must match."""
     case = trainer.CASES[name]
     truths = trainer.make(folder, case)
     read = ReadOptions(initial_weights=folder / "initial")
@@ -62,8 +62,7 @@ def judge(trainer: ModuleType, name: str, folder: Path, *, rank_all: bool = True
             truth = truths[step.step]
             judged.norms.append(abs(step.recomputed["grad_norm"] - truth.exact) / truth.exact)
             judged.norms.append(abs(step.recomputed["grad_norm"] - truth.norm) / truth.norm)
-    steps = None if rank_all or judged.expected else [max(truths)]
-    judged.sigmas = list(_sigmas(path, truths, judged, read=read, steps=steps))
+    judged.sigmas = list(_sigmas(path, truths, judged, read=read)) if ranks or judged.expected else [0.0]
     return judged
 
 

@@ -36,16 +36,6 @@ def test_grpo_is_what_trl_logs_in_float32() -> None:
     np.testing.assert_allclose(compute_advantages("grpo", rewards), expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("k", [2, 4])
-@pytest.mark.parametrize("num_pass", range(7))
-def test_pass_weights_are_those_of_all_sets_of_k(k: int, num_pass: int) -> None:
-    """Each rollout's mean over all sets of k of whether it is in the set and the set has a success."""
-    rewards = np.array([1.0] * num_pass + [0.0] * (6 - num_pass))
-    sets = list(itertools.combinations(range(6), k))
-    expected = [6 * np.mean([i in chosen and rewards[list(chosen)].max() == 1 for chosen in sets]) for i in range(6)]
-    np.testing.assert_allclose(compute_advantages(f"pass_at_{k}", rewards), expected, atol=1e-12)
-
-
 rewards_of_groups = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0, 1.3]), min_size=4, max_size=7)
 
 

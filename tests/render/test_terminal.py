@@ -36,6 +36,7 @@ def shown(name: str, *show: str) -> str:
     return printed(render_table(REPORTS[name], show))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("show", [(), ("all",)], ids=["answer", "all"])
 @pytest.mark.parametrize("name", REPORTS)
 def test_each_table_fits_80_columns_escapes_text_and_cuts_names_alone(name: str, show: tuple[str, ...]) -> None:

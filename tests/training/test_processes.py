@@ -75,13 +75,6 @@ def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(finished_run: Pa
         train(TrainConfig.from_json({**config, "output": str(finished_run)}), resume=True)
 
 
-@pytest.mark.slow
-def test_what_is_wrong_is_told_once_and_ends_both(finished_run: Path) -> None:
-    code, output = by_two(finished_run.parent, *TRAIN, *SETTINGS)
-    assert code == 2
-    assert output.count("error: run already exists.") == 1
-
-
 @pytest.fixture
 def two(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Become one of two processes."""

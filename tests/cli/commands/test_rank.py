@@ -45,7 +45,7 @@ def test_the_answer_fits_a_screen_and_the_next_command_works(cli: Cli, tiny_run:
     assert len(lines) <= 40
     commands = [line.removeprefix("$ gradscope ") for line in lines if line.startswith("$ ")]
     assert commands == [f"report {tiny_run} --step 1"]
-    assert cli(*shlex.split(commands[0]), "--output", tmp_path / "page.html").code == 0
+    assert cli(*shlex.split(commands[0]), "--max-tokens", "0", "--output", tmp_path / "page.html").code == 0
 
 
 def test_rank_by_weight_draws_the_layers(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from gradscope.__main__ import INTERRUPTED
 from tests.cli.conftest import Cli
 
 
+@pytest.mark.slow
 def test_a_line_a_step_then_the_report_once_the_log_rests(cli: Cli, log: Path, tmp_path: Path) -> None:
     done = cli("degeneracy", log, "--follow", "--every", "0.01", "--idle", "0.05", "--output", tmp_path / "out")
     assert done.code == 0

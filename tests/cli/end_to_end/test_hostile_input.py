@@ -67,18 +67,6 @@ def test_a_missing_and_an_empty_folder_are_named_and_nothing_is_written(cli: Cli
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-@pytest.mark.parametrize(("command", "code"), [("rank", 2), ("replay", 1)])
-def test_a_truncated_parquet(cli: Cli, tiny_run: Path, tmp_path: Path, command: str, code: int) -> None:
-    shutil.copytree(tiny_run, tmp_path / "run")
-    first, last = step_files(tmp_path / "run")
-    last.write_bytes(last.read_bytes()[:-100])
-    done = cli(command, tmp_path / "run")
-    assert (done.code, bool(done.out)) == (code, True)
-    assert f"{last.name} is damaged" in done.err
-    first.write_bytes(b"PAR1")
-    refused(cli(command, tmp_path / "run"), f"{first.name} is damaged")
-
-
 def test_groups_of_unequal_size_are_named(cli: Cli, tmp_path: Path) -> None:
     done = cli("degeneracy", write_lines(tmp_path / "a.jsonl", *rows(6)))
     assert done.code == 0
@@ -157,17 +145,6 @@ def test_a_damaged_step_is_set_aside(cli: Cli, tmp_path: Path, change: Any, word
     run = own_run(tmp_path / "run")
     rewritten(run, change)
     partly(cli("degeneracy", run), words)
-
-
-def test_rewards_that_are_none_are_set_aside(cli: Cli, tmp_path: Path) -> None:
-    run = own_run(tmp_path / "run")
-    rewritten(run, lambda table: table.set_column(10, "reward", pa.array([None, float("nan")] * 4, pa.float64())))
-    result = json.loads(cli("degeneracy", run, "--json").out)["result"]
-    assert {one["reason"]: one["num_rows"] for one in result["quarantined"]["reasons"]} == {
-        "the reward is null": 4,
-        "the reward is not finite": 4,
-    }
-    assert result["source"]["num_rows"] == 16
 
 
 def test_lines_of_metrics_that_are_none_are_lost(cli: Cli, tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import json
 import re
 from pathlib import Path
 
@@ -7,34 +6,8 @@ import pytest
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.rollouts.store import read_steps
-from tests.cli.conftest import Cli, without_figures
 
 pytestmark = pytest.mark.slow  # a run is trained for it
-
-
-def test_a_run_measured_by_tokens(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
-    arguments = ("--rows", "token", "--step", "1", "--advantage", "logged")
-    done = cli("rank", tiny_run, *arguments, "--output", tmp_path / "out", "--json")
-    assert done.code == 0
-    result = json.loads(done.out)["result"]
-    assert {spectrum["tokens"]["method"] for spectrum in result["spectra"]} == {"exact"}
-    assert {point["advantage"] for point in result["token_curve"]} == {"logged"}
-    assert result["curve"] == []
-    assert (tmp_path / "out" / "rank_token_curve.csv").is_file()
-    (moved,) = result["logprob_changes"]
-    assert (moved["first"], moved["last"]) == (0, 1)
-    assert moved["difference"]["value"] == pytest.approx(moved["positive"]["value"] - moved["negative"]["value"])
-    assert (tmp_path / "out" / "rank_logprob_changes.csv").is_file()
-    assert (tmp_path / "out" / "rank_spectrum.png").is_file()
-    with without_figures():
-        sketched = cli("rank", tiny_run, *arguments, "--sketch", "512", "--show", "engine", "--output", tmp_path / "b")
-    assert "A matrix row is the gradient of one token of a group" in sketched.out
-    assert "Rows were sketched" in sketched.out
-    spectra = json.loads((tmp_path / "b" / "rank.json").read_text())["result"]["spectra"]
-    assert {spectrum["tokens"]["method"] for spectrum in spectra} == {"sketch"}
-    live = [spectrum["tokens"] for spectrum in spectra if spectrum["effective_rank"]["value"] is not None]
-    assert live
-    assert all((1 / 512) ** 0.5 < tokens["energy_error"] <= (2 / 512) ** 0.5 for tokens in live)
 
 
 def test_progress_moves_within_a_step_by_rollouts_tokens_and_groups(tiny_run: Path) -> None:

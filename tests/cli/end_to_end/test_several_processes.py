@@ -11,9 +11,7 @@ from tests.launched import finish, place_to_meet, start_processes
 
 pytestmark = pytest.mark.slow  # a run is trained for it, and processes are started
 
-RANK = ("--step", "1,2", "--advantage", "logged", "--group-size", "2")
 ALONE = ("--step", "1", "--advantage", "logged,sign,reinforce", "--group-size", "2", "--heldout")
-BY_ONE_PROCESS = ("tokens.", "entropy.", "rank_two.tokens", "sparser.tokens")
 HIDDEN = ("rank", "--step", "1", "--rows", "hidden", "--engine", "stream", "--advantage", "logged")
 
 
@@ -54,7 +52,6 @@ def outputs(tiny_run: Path, output: Path) -> dict[str, list[Done]]:
     commands = {
         "rank": ("rank", tiny_run, *ALONE, tiny_run, "--json", "--output", output / "rank"),
         "hidden": (*HIDDEN, tiny_run),
-        "claims": ("claims", "--step", "1", tiny_run, "--output", output / "claims"),
         "report": ("report", tiny_run, "--step", "1", "--output", output / "report" / "report.html"),
         "tokens": ("rank", tiny_run, "--step", "1", "--rows", "token"),  # last: an error ends the group
     }
@@ -101,18 +98,6 @@ def test_rows_by_hidden_state_equal_one_process(cli: Cli, tiny_run: Path, output
     assert len(lines[0]) > 5
 
 
-def test_claims_on_token_rows_say_so_and_others_have_numbers(outputs: dict[str, list[Done]], output: Path) -> None:
-    (main, other) = outputs["claims"]
-    assert (main.code, other) == (0, (0, "", ""))
-    assert "$ gradscope" not in main.out
-    claims = json.loads((output / "claims" / "claims.json").read_text(encoding="utf-8"))["result"]["claims"]
-    estimates = {row["name"]: row["estimate"] for row in claims}
-    refused = [name for name, estimate in estimates.items() if "one process" in str(estimate["undefined"])]
-    assert refused == [name for name in estimates if name.startswith(BY_ONE_PROCESS)] != []
-    for rows in ("rollouts", "weights", "output_head", "hidden_rollouts", "hidden_tokens", "logits", "advantages"):
-        assert estimates[f"rank_two.{rows}"]["value"] > 1
-
-
 def test_a_report_and_an_error_are_written_once(outputs: dict[str, list[Done]], output: Path) -> None:
     (main, other) = outputs["report"]
     assert (main.code, other) == (0, (0, "", ""))
@@ -141,30 +126,3 @@ run()
     assert [code for code, _, _ in done] == [2, 2]
     assert "error: Memory ran out at" in done[1][2]
     assert "error" not in done[0][2]
-
-
-def test_ctrl_c_keeps_finished_steps_and_the_same_command_goes_on(tiny_run: Path, tmp_path: Path) -> None:
-    arguments = ("rank", str(tiny_run), *RANK, "--output", str(tmp_path / "out"))
-    remaining = tmp_path / ".out.unfinished" / "step_00001.safetensors"
-    code = """
-import os, signal
-from gradscope.diagnostics.inputs import recomputed
-measure = recomputed.measure_step
-def interrupted(prepared, **options):
-    if prepared.step == 2:  # as a terminal does, in both
-        os.kill(os.getpid(), signal.SIGINT)
-    return measure(prepared, **options)
-recomputed.measure_step = interrupted
-from gradscope.__main__ import run
-run()
-"""
-    done = finish(start_processes(2, "-c", code, *arguments))
-    assert remaining.is_file()
-    assert [code for code, _, _ in done] == [130, 130]
-    assert sum(err.count("interrupted") for _, _, err in done) == 1
-    assert f"goes on from the 1 finished step in {remaining.parent}" in done[0][2]
-
-    (main, other) = finish(start_processes(2, "-m", "gradscope", *arguments))
-    assert (main[0], other) == (0, (0, "", ""))
-    assert "note: step 1 was finished before and is used again" in main[2]
-    assert not remaining.parent.exists()

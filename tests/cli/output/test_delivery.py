@@ -40,6 +40,7 @@ def test_a_file_in_the_way_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_what_a_command_reads_is_never_replaced(cli: Cli, log: Path, tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
@@ -53,6 +54,7 @@ def test_what_a_command_reads_is_never_replaced(cli: Cli, log: Path, tmp_path: P
     assert cli("degeneracy", log, "--output", "/", "--force").code == 2
 
 
+@pytest.mark.slow
 def test_what_a_killed_command_left_goes_at_the_next_start(cli: Cli, log: Path, tmp_path: Path) -> None:
     (tmp_path / ".out.99999-0a1b2c.partial").mkdir()
     (tmp_path / ".out.99999-0a1b2c.partial" / "degeneracy.json").touch()
@@ -66,6 +68,7 @@ def move_by(monkeypatch: pytest.MonkeyPatch, move: Callable[[Path, Path], Path])
     monkeypatch.setattr(os, "link", lambda file, target, **_: move(file, target))
 
 
+@pytest.mark.slow
 def test_a_folder_on_a_disk_of_its_own(cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replace = Path.replace
 

@@ -250,7 +250,7 @@ def test_a_policy_that_wanders_seldom_fails_beside_its_own_recipe(tmp_path: Path
     """Half of such pairs failed by the chance of prompts and samples alone."""
     failed = {0.0: 0, 0.4: 0}
     for drop in failed:
-        for seed in range(10):
+        for seed in range(6):
             first = write_lines(tmp_path / "first.jsonl", *wandering(2 * seed))
             second = write_lines(tmp_path / "second.jsonl", *wandering(2 * seed + 1, drop))
             settings = CheckSettings(track=["pass_rate"], baseline=tmp_path / "b.json")
@@ -260,7 +260,7 @@ def test_a_policy_that_wanders_seldom_fails_beside_its_own_recipe(tmp_path: Path
             assert "by the chance of prompts, samples and steps alone" in verdict.meaning
             assert "paired over " in verdict.meaning
     assert failed[0.0] <= 1
-    assert failed[0.4] >= 7
+    assert failed[0.4] >= 4
 
 
 @pytest.mark.parametrize(("aggregate", "outcome"), [("mean", "fail"), ("trend", "pass")])

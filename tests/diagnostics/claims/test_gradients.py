@@ -243,10 +243,10 @@ def judged(part: str, target: str, rows: StepRows) -> Judgement:
 def test_verdicts_on_parts_are_true_of_all_outcomes(rates: tuple[float, ...], part: str, target: str) -> None:
     policy = Policy(*rates, size=3)
     truth = cosine(policy.expected(PARTS[part]), policy.gradient(3 if target == "pass@G" else 1))
-    verdicts = [judged(part, target, policy.rows(300, seed)).verdict for seed in range(12)]
+    verdicts = [judged(part, target, policy.rows(300, seed)).verdict for seed in range(8)]
     right, wrong = ("supported", "contradicted") if truth > 0 else ("contradicted", "supported")
-    assert verdicts.count(wrong) <= 2, (truth, verdicts)
-    assert verdicts.count(right) >= 4 or abs(truth) < 0.05, (truth, verdicts)
+    assert verdicts.count(wrong) <= 1, (truth, verdicts)
+    assert verdicts.count(right) >= 3 or abs(truth) < 0.05, (truth, verdicts)
 
 
 @pytest.mark.slow  # a simulation
@@ -255,10 +255,10 @@ def test_a_direction_between_the_two_climbs_and_is_another(part: str) -> None:
     """Easy prompts at .9 and hard ones at .15: a cosine of .3 to .8 with pass@1 climbs, and was called contradicted."""
     policy = Policy(0.9, 0.15, size=4)
     assert 0.25 < cosine(policy.expected(PARTS[part]), policy.gradient(1)) < 0.85
-    rows = [policy.rows(240, seed) for seed in range(10)]
+    rows = [policy.rows(240, seed) for seed in range(6)]
     climbs = [judged(part, "pass@1", one).verdict for one in rows]
     assert climbs.count("contradicted") == 0
-    assert climbs.count("supported") >= 7
+    assert climbs.count("supported") >= 4
     is_same = partial(gradients.sign_part, part, "pass@1", partial(in_range, low=gradients.SAME_DIRECTION, high=1.0))
     parts = [collected_of(rows=[one], steps=[SimpleNamespace(step=one.step)]) for one in rows]
     same = [is_same(Answered(results={"gradients": {"rollout": one}})).verdict for one in parts]

@@ -286,6 +286,7 @@ def test_what_a_step_costs_is_compared_where_sampling_differs(tmp_path: Path) ->
     assert "kilotokens_per_step" not in compare_runs(tmp_path).metrics
 
 
+@pytest.mark.slow
 def test_only_what_was_asked_for_is_tested(tmp_path: Path) -> None:
     for advantage in ("grpo", "sign"):
         for seed in range(3):

@@ -254,13 +254,13 @@ def test_prompts_match_by_text_across_readers_and_templates_and_else_by_id(tmp_p
 )
 def test_two_of_one_process_seldom_differ(tmp_path: Path, num_steps: int, wander: float) -> None:
     missed, widths = 0, []
-    for seed in range(15):
+    for seed in range(8):
         runs = [rewards(0.5, 2 * seed + n, num_steps=num_steps, wander=wander) for n in range(2)]
         logs = [as_generic(tmp_path / f"{name}.jsonl", run) for name, run in zip("ab", runs, strict=True)]
         _, together = within(*logs)["train_reward"]
         missed += together.side_of_zero != 0
         widths.append(together.ends[1] - together.ends[0])
-    assert missed <= 3, "more have a chance of 5 in 1,000; by prompts alone half of those that wander differ"
+    assert missed <= 2, "more have a chance of 6 in 1,000; by prompts alone half of those that wander differ"
     if not wander:  # the same prompts are resampled together
         rest = [(s, f"other {q}", r) for s, q, r in rewards(0.5, 1)]
         _, apart = within(logs[0], as_generic(tmp_path / "other.jsonl", rest))["train_reward"]
@@ -291,6 +291,7 @@ def test_runs_of_one_mean_whose_rewards_go_opposite_ways_differ(tmp_path: Path, 
     assert max(map(abs, by_metric["train_reward"].ends)) <= 1.0  # however alike neighboring steps are
 
 
+@pytest.mark.slow
 def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_path: Path) -> None:
     low, high = rewards(0.4, 0), rewards(0.6, 1, num_steps=9)
     first, other = as_generic(tmp_path / "z.jsonl", low), as_generic(tmp_path / "a.jsonl", high)
@@ -349,6 +350,7 @@ def test_rewards_on_another_scale_are_no_difference(tmp_path: Path, shift: float
     assert "Groups of 4 and of 8 rollouts: the smaller ones" in sentences(compare_runs(first, third))
 
 
+@pytest.mark.slow
 def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     logs = []

@@ -14,6 +14,8 @@ import pytest
 from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 from gradscope.render.files import document_of
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).resolve().parents[3] / "docs/logs.md"
 
 
@@ -67,7 +69,6 @@ def run(command: Sequence[str], folder: Path, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_two_workers_of_a_cluster(folder: Path) -> None:
     pytest.importorskip("distributed", reason="needs Dask: pip install 'gradscope[engine]'")
     (folder / "reduce.py").write_text(example("python"), encoding="utf-8")
@@ -76,7 +77,6 @@ def test_two_workers_of_a_cluster(folder: Path) -> None:
     assert_parts_are_the_log(folder, 3)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash, which runs the jobs")
 def test_jobs_of_an_array(folder: Path) -> None:
     (folder / "gradscope").write_text(f'#!/bin/bash\nexec "{sys.executable}" -m gradscope "$@"\n', encoding="utf-8")

@@ -48,10 +48,9 @@ COMPLETE = {
         "reward_weights": [1.0, 0.3],
     },
     "scaled by the batch": {"scale_rewards": "batch"},
-    "gaps": {"rewards": now_and_then},
     "gaps, scaled one by one": {"rewards": [now_and_then, length], "multi_objective_aggregation": "normalize_then_sum"},
     "masked truncation": {"mask_truncated_completions": True},
-    "a reference replaced every two steps": {**SYNCED, "ref_model_mixup_alpha": 1.0, "max_steps": 5},
+    "a reference replaced every two steps": {**SYNCED, "ref_model_mixup_alpha": 1.0, "max_steps": 4},
     "an adaptive bonus of tokens of high entropy": {**ONE_MICRO_BATCH, **BONUS, "top_entropy_quantile": 0.5},
 }
 
@@ -94,8 +93,8 @@ def test_our_formulation_is_what_the_trainer_logs(name: str, case: str, output: 
 
 
 def test_a_batch_that_is_used_again_is_weighed_by_the_weights_that_sampled_it(tmp_path: Path) -> None:
-    report = replayed(trl_output(tmp_path, num_iterations=3, max_steps=5, loss_type="vespo", beta=0.3))
-    assert [step.step for step in report.steps] == [1, 2, 3, 4, 5]
+    report = replayed(trl_output(tmp_path, num_iterations=3, max_steps=4, loss_type="vespo", beta=0.3))
+    assert [step.step for step in report.steps] == [1, 2, 3, 4]
     assert set(verdicts(report, "grad_norm")) == {"match"}
     assert verdicts(report, "reward") == ["match", "match"]  # the trainer logs it where the batch is sampled
 
@@ -163,7 +162,7 @@ def test_without_a_model_card_what_depends_on_the_version_is_refused(
     assert set(verdicts(replayed(folder), "grad_norm")) == {"match"}
 
 
-@pytest.mark.parametrize("start", [True, "pissa", "pissa_niter_2", False])
+@pytest.mark.parametrize("start", [True, "pissa_niter_2", False])
 def test_the_reference_of_an_adapter_that_trl_made_is_its_base(start: bool | str, tmp_path: Path) -> None:
     adapter = LoraConfig(r=2, target_modules=TARGETS, init_lora_weights=start)
     report = replayed(trl_output(tmp_path, peft_config=adapter, beta=0.3, learning_rate=0.05), initial="adapter")

@@ -8,7 +8,6 @@ from benchmarks.strangers.case import Folders
 
 SAMPLE = {
     "llama, dynamic scaling, beyond": "exact",
-    "mixtral, router loss, two micro-batches": "within its spread",
     "chat, template set in the script": "exact",
     "tools": "rightly refused",
     "bf16, other weights": "spoiling found",

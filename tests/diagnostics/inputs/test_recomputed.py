@@ -321,6 +321,7 @@ def test_the_dropout_of_an_adapter_that_changes_nothing_yet_is_named_alike(tmp_p
         recompute(weights_run((weights,), 1.0, disable_dropout=False), closely=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norms_alone", [True, False])
 def test_the_norm_shows_that_a_script_had_its_model_in_evaluation_mode(tmp_path: Path, norms_alone: bool) -> None:
     name = "gpt2_tied_conv1d"
@@ -340,6 +341,7 @@ def test_the_norm_shows_that_a_script_had_its_model_in_evaluation_mode(tmp_path:
             recompute(of_script(other), norms_alone=norms_alone)
 
 
+@pytest.mark.slow
 def test_the_norm_shows_that_a_script_padded_prompts_on_the_left(tmp_path: Path) -> None:
     """Where the model is told no positions, those that it learned count the padding, as in TRL's rows."""
     run = weights_run((saved(tmp_path, name="gpt2_tied_conv1d"),), None)
@@ -381,6 +383,7 @@ def test_unreadable_weights_and_misfit_rollouts_have_different_causes(tmp_path: 
     assert caught.value.cause == "weights_unreadable"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_updates", "deepspeed"), [(1, None), (0, None), (1, "zero3.json")])
 def test_checkpoints_that_were_rounded_after_they_were_trained(
     num_updates: int, deepspeed: str | None, tmp_path: Path
@@ -396,11 +399,11 @@ def test_checkpoints_that_were_rounded_after_they_were_trained(
         assert batch_norm(recompute(run).logged_gram) == pytest.approx(norm_of(), rel=1e-2)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_norms_have_no_more_digits_than_gradients_of_the_weights(dtype: torch.dtype, tmp_path: Path) -> None:
-    """A norm of bfloat16's or float16's gradients is such a number, unless weights were rounded as they were saved."""
-    weights = replace(saved(tmp_path, change=lambda model: model.to(dtype)), num_updates=1)
-    rounded = float(torch.tensor(1.01 * norm_of()).to(dtype))
+@pytest.mark.slow
+def test_norms_have_no_more_digits_than_gradients_of_the_weights(tmp_path: Path) -> None:
+    """A norm of float16's gradients is such a number, unless weights were rounded as they were saved."""
+    weights = replace(saved(tmp_path, change=lambda model: model.half()), num_updates=1)
+    rounded = float(torch.tensor(1.01 * norm_of()).half())
     assert recompute(weights_run((weights,), rounded)).dtype in ("float32", "bfloat16", "float16")
     for on_disk in ((weights,), (replace(weights, num_updates=0), weights)):  # the first weights were rounded, too
         run = weights_run(on_disk, 1.01 * norm_of())
@@ -503,6 +506,7 @@ def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Pa
     assert dtypes == ["bfloat16", None, "float32"]
 
 
+@pytest.mark.slow
 def test_rollouts_that_are_alike_tie_at_the_entropy_quantile(tmp_path: Path) -> None:
     """Every token of a rollout has the entropy of its twin's: of half of them which one is masked is rounding."""
     run = weights_run(

@@ -271,6 +271,7 @@ def test_budget_beyond_the_samples_is_forecast_apart() -> None:
     assert far.pass_at_k.undefined == "k = 64 is more than 8 times the 4 samples of a prompt"
 
 
+@pytest.mark.slow
 def test_codegen_and_tau_bench_have_their_published_numbers(shared_data: Path) -> None:
     counted = passk.samples_of_run(humaneval(shared_data), name="codegen")
     table = passk.pass_at_k_of_samples([counted], ks=(1, 2, 5, 10, 20, 50, 100)).tables[0]

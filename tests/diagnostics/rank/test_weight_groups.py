@@ -80,6 +80,7 @@ def test_drawn_weights_have_the_numbers_that_they_have_among_all() -> None:
         np.testing.assert_array_equal(first.counts, of_all[first.group_id, first.tensor].counts)
 
 
+@pytest.mark.slow
 def test_the_step_as_the_optimizer_saw_it_and_every_group() -> None:
     groups = tiny_groups()
     answer = answer_of(groups, "logged", "sign")

@@ -297,7 +297,7 @@ def test_grad_norm_of_a_lora_run_with_kl_is_reproduced(shared_data: Path) -> Non
     folder = shared_data / "runs" / "trl_lora"
     report = replay.replay_run(
         folder / "run",
-        steps=[1, 6, 11, 16],
+        steps=[1, 6],
         read=ReadOptions(initial_weights=folder / "init_adapter", trainer_args=folder / "RUN.json"),
     )
     assert report.verdict == "match"

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from gradscope.diagnostics.compare.measure import compare_runs
 from gradscope.diagnostics.report.index import report_index, report_runs, side_by_side
 from gradscope.errors import InputError
 from gradscope.results.report import ReportSection
@@ -180,17 +179,6 @@ def test_a_run_that_earns_more_differs_and_an_equal_run_does_not() -> None:
     same, _, _ = sections_of(run_with(0.5), run_with(0.5, seed=5))
     assert same.headline == "B beside A: none of 3 differences is beyond chance."
     assert same.severity == "fine"
-
-
-def test_side_by_side_as_in_compare_every_step_counts_alike_however_many_groups_it_has(tmp_path: Path) -> None:
-    """Of one step with nine prompts that pass and one with a single prompt that fails half the rewards are 1."""
-    rows = [{"prompt_id": f"p{n}", "step": 1 + n // 9, "reward": float(n < 9)} for n in range(10) for _ in range(4)]
-    logs = [
-        write_lines(tmp_path / f"{name}.jsonl", *({**row, "prompt_id": f"{name}{row['prompt_id']}"} for row in rows))
-        for name in "ab"
-    ]
-    assert rows_of(report_runs(logs).sections[0])["mean reward"][0].startswith("0.5")
-    assert [cell.metrics["train_reward"].value for cell in compare_runs(*logs).cells] == [0.5, 0.5]
 
 
 def test_runs_are_compared_where_both_have_steps() -> None:

@@ -147,6 +147,7 @@ def trl_lora(shared_data: Path) -> dict[str, ReportSection]:
     page = report_run(
         folder / "run",
         steps=[6],
+        options=ReportOptions(tokens=64),
         read=ReadOptions(
             initial_weights=folder / "init_adapter", trainer_args=folder / "RUN.json", model=str(folder / "base_model")
         ),

@@ -12,7 +12,7 @@ pytestmark = [
 ]
 
 EXACT = (
-    *(("class", name) for name in ("roberta", "rwkv", "qwen3_next", "gemma3n_text")),
+    *(("class", name) for name in ("roberta", "qwen3_next", "gemma3n_text")),
     *(("adapter", name) for name in ("OSF", "trainable_token_indices, tied")),
 )
 

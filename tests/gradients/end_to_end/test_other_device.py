@@ -51,7 +51,7 @@ def prepared(
 
 def logged_groups(num_groups: int) -> list[Any]:
     rng = np.random.default_rng(0)
-    return changed(tiny_groups(num_groups), logprobs=lambda rollout: tuple(-rng.random(len(rollout.completion_ids))))
+    return changed(tiny_groups(num_groups, 2), logprobs=lambda rollout: tuple(-rng.random(len(rollout.completion_ids))))
 
 
 def on_both(make: Callable[[], Any], run: Callable[[Any], Any]) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
@@ -162,7 +162,7 @@ def tokens_of(**options: Any) -> Callable[[Any], Any]:
 
 def rollout_tokens(model: Any) -> Any:
     step = prepared(model)
-    rows = measure_rollout_tokens(step, measure_step(step), [4, 0])
+    rows = measure_rollout_tokens(step, measure_step(step), [3, 0])
     return np.concatenate([part for row in rows for part in (row.norms, row.entropies)])
 
 
@@ -173,9 +173,9 @@ def weights(model: Any) -> Any:
 
 def group_weights(model: Any) -> Any:
     step = prepared(model, num_groups=1)
-    factors = np.array([[1.0, -0.5, -0.5], [1.0, 1.0, 1.0]])
+    factors = np.array([[1.0, -0.5], [1.0, 1.0]])
     null = np.array([True, False])
-    group = directions.Combinations(group_id="a", rollouts=(0, 1, 2), by_token=False, factors=factors, has_null=null)
+    group = directions.Combinations(group_id="a", rollouts=(0, 1), by_token=False, factors=factors, has_null=null)
     ranks = directions.measure_group_weights(step, measure_step(step), [group])
     return np.concatenate([of_tensor.counts.ravel() for of_tensor in ranks])
 

@@ -20,6 +20,8 @@ from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import TrainerSettings
 from tests.gradients.models import VOCAB, measured_step, policy_of, prepared, tiny_experts, tiny_model
 
+pytestmark = pytest.mark.slow
+
 MODEL = "llama_untied_biases"
 ENDS = (0, 1, 2)  # padding, the end of the tokenizer, and that of the generation configuration of a Llama
 
@@ -200,7 +202,6 @@ def groups_of(inputs: dict, size: int = 4) -> list[RolloutGroup]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_norm_of_a_live_step_is_the_one_that_trl_logs(case, tmp_path):
     updates, norms, settings = recorded_run(tmp_path, CASES[case])
@@ -248,7 +249,6 @@ def num_silenced(groups: list[RolloutGroup], result, objective: Objective) -> in
     return silenced
 
 
-@pytest.mark.slow
 def test_the_norm_of_a_mixture_of_experts_is_the_one_that_trl_logs(tmp_path):
     name = "qwen3_moe_normalized"
     updates, norms, settings = recorded_run(tmp_path, {"router_aux_loss_coef": 0.0}, tiny_experts(name))

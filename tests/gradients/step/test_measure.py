@@ -249,6 +249,13 @@ def test_a_gradient_that_overflows_where_the_loss_does_not_is_named_by_its_rollo
         measure.measure_step(llama, engine="loop")
 
 
+def test_ids_that_were_inferred_are_counted_in_a_note(llama: PreparedStep) -> None:
+    inferred = [replace(sequence, inferred=True) for sequence in llama.plan.sequences]
+    result = measure.measure_step(replace(llama, plan=replace(llama.plan, sequences=inferred)))
+    assert result.num_inferred_ids == 6
+    assert any(note.startswith("6 of 6 rollouts were re-tokenized from text") for note in result.notes)
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_float32_rows_stay_within_the_documented_bound(name):
     """Each row against float64, one by one: float32 rows by plain backwards of the float32 model."""

@@ -13,15 +13,14 @@ from gradscope.__main__ import main
 from tests.conftest import REPOSITORY
 from tests.forked import ForkedPython
 from tests.hostile import ended, gate, grown, inputs, servers
-from tests.hostile.campaign import Tally
-from tests.hostile.cases import BYTES, EVALUATIONS, Outcome, run_case, subjects
+from tests.hostile.cases import EVALUATIONS, run_case, subjects
 from tests.hostile.oracle import counted, difference, write_log
-from tests.hostile.soak import judged
+
+pytestmark = pytest.mark.slow
 
 _FEW = ("--kills", "1", "--most", "1", "--seed", "5")
 
 
-@pytest.mark.slow
 def test_damaged_logs_are_read_refused_or_set_aside(tmp_path: Path) -> None:
     outcomes = [run_case(1, case, tmp_path / "case", None) for case in range(40)]
     assert [outcome for outcome in outcomes if outcome.wrong] == []
@@ -30,14 +29,12 @@ def test_damaged_logs_are_read_refused_or_set_aside(tmp_path: Path) -> None:
     assert {("oracle", "large"), ("oracle", "small")} <= {(outcome.subject, outcome.damage) for outcome in outcomes}
 
 
-@pytest.mark.slow
 def test_a_case_can_be_made_again(tmp_path: Path) -> None:
     outcomes = [run_case(7, 3, tmp_path / "case", None) for _ in range(2)]
     assert len({(one.subject, one.damage, one.command, one.code) for one in outcomes}) == 1
     assert len(subjects()) > 30
 
 
-@pytest.mark.slow
 def test_any_file_of_a_log_may_be_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     for subject in subjects():
@@ -56,14 +53,6 @@ def test_any_file_of_a_log_may_be_a_pipe(tmp_path: Path, capsys: pytest.CaptureF
     signal.alarm(0)
 
 
-def test_a_tally_finds_what_did_not_hold() -> None:
-    tally = Tally()
-    for case, wrong, size in ((0, "", 1), (1, "exit 3", 1), (2, "", BYTES + 1)):
-        tally.add(Outcome(case=case, code=0, seconds=1.0, wrong=wrong, bytes=size))
-    assert [one.case for one in tally.wrong] == [1, 2]
-    assert str(tally) == "3 cases (exit 0: 3); 2 did not hold; slowest 1.0 s; largest process 2048 MiB"
-
-
 def test_a_count_that_differs_is_told(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     write_log(log, 3)
@@ -79,7 +68,6 @@ def test_a_count_that_differs_is_told(tmp_path: Path) -> None:
     assert difference(log, result) == "read, and no group is whole"
 
 
-@pytest.mark.slow
 def test_what_is_written_is_whole_whatever_happens() -> None:
     done = ForkedPython(["-m", "tests.hostile.writes", "--writer", "degeneracy --output", *_FEW])
     out, err = done.communicate()
@@ -87,7 +75,6 @@ def test_what_is_written_is_whole_whatever_happens() -> None:
     assert "killed at a write: 1 held" in out
 
 
-@pytest.mark.slow
 def test_nothing_of_a_stranger_is_written() -> None:
     done = ForkedPython(
         ["-m", "tests.hostile.planted", "--writer", "degeneracy --output", "--most", "4", "--seed", "6"]
@@ -97,49 +84,34 @@ def test_nothing_of_a_stranger_is_written() -> None:
     assert sum(int(number) for number in re.findall(r": ([0-9]+) held, 0 fell", out)) == 4
 
 
-@pytest.mark.slow
 def test_no_server_leads_astray(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp", reason="needs aiohttp (the extra http), with which fsspec reads http://")
     outcomes = [outcome for outcome in servers.campaign(tmp_path, 30, seed=2) if outcome[0] != "silence"]
     assert [outcome for outcome in outcomes if outcome[1]] == []
 
 
-def test_a_process_that_grows_is_told() -> None:
-    flat = [(100.0, 3)] * 5
-    assert [judged([(50.0, 3), *flat, last])[1] for last in ((109.0, 3), (111.0, 3), (100.0, 4))] == [
-        "",
-        "7 looks, 100 to 111 MB, 3 to 3 files",
-        "7 looks, 100 to 100 MB, 3 to 4 files",
-    ]
-
-
-@pytest.mark.slow
 def test_a_log_that_changed_in_any_way_is_read_as_it_is(tmp_path: Path) -> None:
     outcomes = list(grown.campaign(tmp_path, 3, 12, seed=1))
     assert [outcome for outcome in outcomes if outcome[1]] == []
     assert len({done for done, _ in outcomes}) > 7
 
 
-@pytest.mark.slow
 def test_no_model_takes_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradscope.outside.limits._MAX_CPU_SECONDS", 1)
     names = ["intermediate_size 1000000", "template: endless loops", "code of the hub"]
     assert {one.name: (one.code, one.why) for one in inputs.models(tmp_path, names)} == dict.fromkeys(names, (2, ""))
 
 
-@pytest.mark.slow
 def test_a_large_folder_takes_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "a folder of 20,000 texts"
     monkeypatch.setitem(inputs.WORST, name, (partial(inputs.write_texts, number=2_000), inputs.WORST[name][1]))
     assert [one.why for one in inputs.logs(tmp_path, [name])] == [""]
 
 
-@pytest.mark.slow
 def test_what_was_recorded_stays_when_its_trainer_ends() -> None:
     assert list(ended.campaign(["on_step_end"], ["raise"], ["alone"])) == [("alone, on_step_end, raise", "")]
 
 
-@pytest.mark.slow
 def test_a_recipe_that_does_not_change_fails_no_gate_by_chance() -> None:
     assert gate.months(1, populations=2, weeks=26).mean() <= 0.03
     assert gate.months(1, populations=2, weeks=4, fallen=0.1).mean() >= 0.9
@@ -156,6 +128,5 @@ def test_each_defect_of_the_attack_has_its_tests() -> None:
             assert f"def {test}(" in (REPOSITORY / file).read_text(encoding="utf-8"), test
 
 
-@pytest.mark.slow
 def test_the_page_has_the_gate_as_it_is() -> None:
     assert gate.table_of(gate.codes()) in (REPOSITORY / "docs" / "research" / "security.md").read_text(encoding="utf-8")

@@ -10,6 +10,8 @@ from tests.hostile.cases import called
 from tests.hostile.texts import TEXTS, campaign, outputs, wrong_with
 from tests.render.end_to_end.browser import NEEDS_CHROMIUM, look_at
 
+pytestmark = pytest.mark.slow
+
 
 def write_hostile(folder: Path) -> None:
     """A log with each of the texts as prompt, id, completion, status, answer, reward function and more."""
@@ -42,7 +44,6 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_nothing_of_a_log_is_more_than_seen(shown: Path, tmp_path: Path) -> None:
     texts = outputs(tmp_path, shown / "log.jsonl")
     texts["index"] = ("html", (shown / "index.html").read_text(encoding="utf-8"))
@@ -51,7 +52,6 @@ def test_nothing_of_a_log_is_more_than_seen(shown: Path, tmp_path: Path) -> None
     assert all("&lt;img src=x onerror=" in texts[name][1] for name in ("page", "index"))
 
 
-@pytest.mark.slow
 def test_no_field_of_any_format_is_more_than_seen() -> None:
     assert [one for one in campaign(12, seed=4) if one[1]] == []
 
@@ -74,7 +74,6 @@ def test_what_is_more_is_told(kind: str, text: str) -> None:
     assert wrong_with(kind, text)
 
 
-@pytest.mark.slow
 @NEEDS_CHROMIUM
 @pytest.mark.parametrize("page", ["page.html", "index.html"])
 def test_no_text_runs_or_loads_in_a_browser(shown: Path, tmp_path: Path, page: str) -> None:
@@ -82,7 +81,6 @@ def test_no_text_runs_or_loads_in_a_browser(shown: Path, tmp_path: Path, page: s
     assert (seen.console, {url for url in seen.urls if not url.startswith(("file:", "data:"))}) == ([], set())
 
 
-@pytest.mark.slow
 @NEEDS_CHROMIUM
 def test_no_image_runs_or_loads_in_a_browser(shown: Path, tmp_path: Path) -> None:
     images = sorted([*(shown / "charts").rglob("*.svg"), *(shown / "out").rglob("*.svg")])

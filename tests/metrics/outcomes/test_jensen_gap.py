@@ -151,6 +151,7 @@ def test_parts_of_a_simulated_log_have_intervals_that_hold_their_truth() -> None
     assert np.mean(held) >= 0.8
 
 
+@pytest.mark.slow
 def test_the_part_between_prompts_is_no_surer_than_the_gap() -> None:
     """Beta(4, 4) leaves most logs of 32 groups of 8 without a dead group; the true part is 4.3 points."""
     population = np.random.default_rng(1).beta(4, 4, 1_000_000)

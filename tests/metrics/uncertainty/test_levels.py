@@ -41,6 +41,7 @@ def test_a_level_that_halves_or_doubles_early_and_stays(end: float, is_told: boo
     assert (change is not None and (change.before_until, change.since) == (10, 81)) == is_told
 
 
+@pytest.mark.slow
 def test_the_level_of_correlated_steps_seldom_doubles_by_chance() -> None:
     rng = np.random.default_rng(0)
     courses = [dict(enumerate(np.exp(0.3 * 0.6 * persistent(rng, 60, 0.8)).tolist())) for _ in range(200)]

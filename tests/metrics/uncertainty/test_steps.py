@@ -116,6 +116,7 @@ def test_a_slow_drift_is_seldom_a_trend_and_a_learning_curve_is_one(num_steps: i
     assert sum(trend(steps, curve + rng.normal(size=num_steps)).side_of_zero for _ in range(40)) >= 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_steps", "noise"), [(60, 0.0), (200, 0.0), (200, 0.1), (600, 0.0)])
 def test_a_random_walk_is_seldom_a_trend(num_steps: int, noise: float) -> None:
     """Of 100 walks of 600 steps 68 had one while every drift had noise above it."""
@@ -156,6 +157,7 @@ def test_within_units_a_change_of_units_is_no_change() -> None:
     assert trend_within(steps, list("aabbcd"), [0.0, 1.0, 5.0, 6.0, 9.0, 3.0]).value == pytest.approx(3.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_epochs", "correlation"), [(2, 0.0), (3, 0.9), (6, 0.9)])
 def test_within_prompts_that_return_luck_that_persists_is_no_trend(num_epochs: int, correlation: float) -> None:
     rng, claimed = np.random.default_rng(num_epochs), 0
@@ -278,8 +280,9 @@ def test_one_run_in_twenty_has_a_step_that_stands_out_by_chance(num_steps: int) 
     assert alarms <= 18
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_steps", [20, 60, 200])
-@pytest.mark.parametrize("family", ["student 3", "student 5", "power 4"])
+@pytest.mark.parametrize("family", ["student 3", "power 4"])
 def test_a_heavy_tail_is_no_spike_and_ten_times_a_tight_course_is(family: str, num_steps: int) -> None:
     """Of 60 steps 29 to 90 % of such runs had a step that stands out."""
     rng, alarms, detected = np.random.default_rng(num_steps), 0, 0
@@ -313,6 +316,7 @@ def test_a_bound_for_a_step_that_was_named_is_lower_than_for_the_furthest_of_man
     assert deviation_in(values, 3).by_chance < deviation_in(values, 3, 40).by_chance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_the_most_deviating_step_is_that_of_a_walk_over_all(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -146,6 +146,7 @@ def test_check_says_what_the_json_of_degeneracy_says(outputs: Outputs) -> None:
         assert as_json(outputs.values.value(name).estimate) == at(document, path), name
 
 
+@pytest.mark.slow
 def test_the_screen_says_what_check_says(outputs: Outputs) -> None:
     screen = outputs.screen
     for name, (row, style) in ROWS.items():

@@ -202,6 +202,7 @@ def test_games_that_begin_alike_are_told_apart_by_what_is_right(
     assert len({group.prompt_id for group in run.groups}) == num_groups
 
 
+@pytest.mark.slow
 def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
     pairs = [("a", step) for step in range(400)] + [("b", step) for step in range(400)]  # the second beyond first rows
     rows = [

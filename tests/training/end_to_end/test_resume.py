@@ -31,7 +31,7 @@ def test_resumed_run_equals_the_uninterrupted(short_run: MakeRun, tmp_path: Path
 
 
 def test_an_adapter_and_sampling_in_rounds_resume(short_run: MakeRun, tmp_path: Path) -> None:
-    settings = {"lora_rank": 2, "sampling": "dynamic"}
+    settings = {"lora_rank": 2, "sampling": "dynamic", "max_resampling": 2}
     config = interrupted(tmp_path / "run", (3, "steps"), **settings)
     full = short_run(**LONG, **settings)
     assert_same_run(train(config, resume=True), full, weights="adapter_model.safetensors")

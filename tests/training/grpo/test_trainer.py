@@ -96,7 +96,8 @@ def test_advantages_of_tokens_are_recorded_one_a_token(short_run: MakeRun) -> No
 
 
 def test_logprobs_are_those_of_the_weights_before_the_step(short_run: MakeRun) -> None:
-    assert_logprobs(short_run(temperature=0.7), steps=(1, 3), temperature=0.7)
+    run = short_run(advantage="grpo_negative:c=0.5", temperature=0.7, loss_type="grpo")
+    assert_logprobs(run, steps=(1, 3), temperature=0.7)
 
 
 STATES = [[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0]]]  # of two rollouts, of two tokens and of one

@@ -13,6 +13,8 @@ from gradscope.rollouts.store import read_steps
 from tests.launched import by_two
 from tests.training.stock import answer, record
 
+pytestmark = pytest.mark.slow  # whole runs of TRL
+
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -20,6 +22,7 @@ import torch
 from gradscope.training import RolloutRecorder
 from tests.training.stock import stock_trainer, train
 from tests.training.two_processes import shard_on_the_cpu
+
 name, sharded, adapter, every = sys.argv[1], sys.argv[2] == "fsdp", sys.argv[3] == "lora", int(sys.argv[4]) or None
 if sharded:
     shard_on_the_cpu()
@@ -37,7 +40,6 @@ torch.distributed.destroy_process_group()  # else its threads may still run when
 """
 
 
-@pytest.mark.slow
 def test_dead_groups_and_gradients_are_in_the_trainers_own_log(tmp_path: Path) -> None:
     trainer, run = record(tmp_path, gradients_every=2, rewards=answer, per_device_train_batch_size=48)
     entries = trainer.state.log_history[:3]
@@ -63,7 +65,6 @@ def test_dead_groups_and_gradients_are_in_the_trainers_own_log(tmp_path: Path) -
     assert read_metrics(run)[3]["gradscope/effective_rank"] == entries[2]["gradscope/effective_rank"]
 
 
-@pytest.mark.slow
 def test_a_measurement_that_fails_does_not_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise GradscopeError("the batch does not fit.")
@@ -76,7 +77,6 @@ def test_a_measurement_that_fails_does_not_end_the_training(tmp_path: Path, monk
     assert sorted(read_metrics(run)) == [1, 2, 3]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("way", "trained"), [("ddp", "full"), ("fsdp", "lora")])
 def test_several_processes_measure_what_they_update_and_do_not_notice(way: str, trained: str, tmp_path: Path) -> None:
     """The main process measures the rollouts of both; the norm is that which the trainer logs."""

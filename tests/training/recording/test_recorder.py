@@ -24,7 +24,7 @@ from tests.training.conftest import save_model
 from tests.training.interrupted import assert_same_run
 from tests.training.stock import answer, assert_reproduced, graded, record, short, stock_trainer, train
 
-SLOW = pytest.mark.slow  # whole runs of TRL
+pytestmark = pytest.mark.slow  # whole runs of TRL
 
 
 def lora(**settings: Any) -> Any:
@@ -44,7 +44,6 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 )
 
 
-@SLOW
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(settings))
 def test_what_trl_logged_is_reproduced_from_the_folder(tmp_path: Path, settings: dict[str, Any]) -> None:
     _, run = record(tmp_path, **settings)
@@ -54,13 +53,6 @@ def test_what_trl_logged_is_reproduced_from_the_folder(tmp_path: Path, settings:
     assert (read_manifest(run).advantage == "trl") == bool(
         {"trainer", "scale_rewards"} & {*settings} and settings.get("scale_rewards") != "none"
     )
-
-
-@SLOW
-def test_an_adapter_is_reproduced_on_its_base(tmp_path: Path) -> None:
-    _, run = record(tmp_path, peft_config=lora(), beta=0.05)
-    assert [weights.kind for weights in find_weights(run)] == ["adapter"] * 3
-    assert_reproduced(replay_run(run))
 
 
 NOTICED: dict[str, dict[str, Any]] = {
@@ -89,7 +81,6 @@ def arguments_of(case: str) -> dict[str, Any]:
     return NOTICED[case] | ({"peft_config": lora(lora_dropout=0.3)} if "dropout" in case else {})
 
 
-@SLOW
 @pytest.mark.parametrize("case", NOTICED)
 def test_the_training_does_not_notice(tmp_path: Path, recorded: Any, case: str) -> None:
     bare = stock_trainer(tmp_path / "bare", **arguments_of(case))
@@ -101,7 +92,6 @@ def test_the_training_does_not_notice(tmp_path: Path, recorded: Any, case: str) 
     assert norms == own
 
 
-@SLOW
 def test_which_groups_pass_is_logged_where_rewards_or_a_threshold_decide_it(tmp_path: Path) -> None:
     for threshold in (None, 0.2):
         arguments = {"rewards": _thirds, "success_threshold": threshold, "weights_every": None, "max_steps": 1}
@@ -115,7 +105,6 @@ def _thirds(completions: list[Any], **_: Any) -> list[float]:
     return [row % 3 / 3 for row, _ in enumerate(completions)]
 
 
-@SLOW
 def test_evaluations_are_not_recorded(tmp_path: Path) -> None:
     from datasets import Dataset
 
@@ -128,7 +117,6 @@ def test_evaluations_are_not_recorded(tmp_path: Path) -> None:
     assert_reproduced(replay_run(run))
 
 
-@SLOW
 def test_an_entry_for_several_steps_keeps_the_numbers_of_its_step(tmp_path: Path) -> None:
     _, run = record(tmp_path, logging_steps=3)
     assert {step: sorted(values) for step, values in read_metrics(run).items()} == {3: ["grad_norm", "learning_rate"]}
@@ -136,7 +124,6 @@ def test_an_entry_for_several_steps_keeps_the_numbers_of_its_step(tmp_path: Path
     assert last.relative_error["grad_norm"] < 1e-5
 
 
-@SLOW
 def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     _, full = record(tmp_path / "full", **arguments)
@@ -167,7 +154,6 @@ def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_pa
         train(changed, resume_from_checkpoint=str(tmp_path / "trl" / "checkpoint-4"))
 
 
-@SLOW
 def test_a_folder_is_replaced_by_force_alone_and_only_if_it_is_a_run(tmp_path: Path) -> None:
     def rerun(folder: Path, **options: Any) -> None:
         trainer = stock_trainer(tmp_path / "trl", max_steps=1, seed=7)
@@ -189,7 +175,6 @@ def test_a_folder_is_replaced_by_force_alone_and_only_if_it_is_a_run(tmp_path: P
         rerun(mine, force=True)
 
 
-@SLOW
 def test_what_makes_no_sense_is_refused_at_once(tmp_path: Path) -> None:
     trainer = stock_trainer(tmp_path / "trl", per_device_train_batch_size=8, steps_per_generation=2)
     with pytest.raises(UsageError, match="records a GRPOTrainer or an RLOOTrainer of TRL, not a str"):
@@ -202,7 +187,6 @@ def test_what_makes_no_sense_is_refused_at_once(tmp_path: Path) -> None:
         RolloutRecorder(trainer, tmp_path / "trl")
 
 
-@SLOW
 def test_sharding_that_cannot_be_gathered_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = stock_trainer(tmp_path / "trl", beta=0.1)
     plugin = SimpleNamespace(state_dict_type="StateDictType.SHARDED_STATE_DICT")
@@ -217,7 +201,6 @@ def test_sharding_that_cannot_be_gathered_is_refused_at_once(tmp_path: Path, mon
         RolloutRecorder(trainer, tmp_path / "run", gradients_every=1)
 
 
-@SLOW
 def test_images_are_refused(tmp_path: Path) -> None:
     from trl import GRPOTrainer
 
@@ -231,7 +214,6 @@ def test_images_are_refused(tmp_path: Path) -> None:
         train(trainer)
 
 
-@SLOW
 def test_the_lines_of_the_readme_work_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^    (.*GradscopeCallback.*)$", (REPOSITORY / "README.md").read_text(), flags=re.MULTILINE)
@@ -243,7 +225,6 @@ def test_the_lines_of_the_readme_work_as_printed(tmp_path: Path, monkeypatch: py
     assert trainer.state.log_history[0]["gradscope/effective_rank"] >= 1
 
 
-@SLOW
 def test_the_recipe_trains_as_printed_and_is_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for where it reports to, and how small it is."""
     monkeypatch.chdir(tmp_path)
@@ -269,7 +250,6 @@ def test_a_callback_of_no_trainer_and_an_unknown_option_are_refused(tmp_path: Pa
     assert "RolloutRecorder(trainer" in str(refused.value.hint)
 
 
-@SLOW
 def test_the_package_stays_light() -> None:
     code = "import sys, gradscope.training; print(*{n.split('.')[0] for n in sys.modules} & {'torch', 'trl', 'numpy'})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -280,7 +260,6 @@ def test_the_package_stays_light() -> None:
         _ = gradscope.training.Recorder
 
 
-@SLOW
 def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(recorded: Any) -> None:
     *_, run = recorded("reused")
     report = replay_run(run)
@@ -294,7 +273,6 @@ def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(r
     )
 
 
-@SLOW
 def test_a_batch_that_is_shared_out_says_why_its_norm_cannot_be_formed(recorded: Any) -> None:
     *_, run = recorded("shared")
     report = replay_run(run)
@@ -307,7 +285,6 @@ def test_a_batch_that_is_shared_out_says_why_its_norm_cannot_be_formed(recorded:
     assert all(rollout.logprobs is not None for group in groups for rollout in group.rollouts)
 
 
-@SLOW
 def test_advantages_of_a_subclass_are_recorded_as_they_are(tmp_path: Path) -> None:
     from trl import GRPOTrainer
 
@@ -326,7 +303,6 @@ def test_advantages_of_a_subclass_are_recorded_as_they_are(tmp_path: Path) -> No
     assert causes == {"no advantages were logged, or one per token"}
 
 
-@SLOW
 def test_advantages_that_nobody_here_can_make_are_not_judged(tmp_path: Path) -> None:
     _, run = record(tmp_path, multi_objective_aggregation="normalize_then_sum", max_steps=1)
     (step,) = replay_run(run).steps
@@ -334,14 +310,12 @@ def test_advantages_that_nobody_here_can_make_are_not_judged(tmp_path: Path) -> 
     assert "a subclass of the trainer made them, and how is not recorded" in {q.cause for q in step.quantities}
 
 
-@SLOW
 def test_the_trainers_own_checkpoints_serve_where_none_are_written(tmp_path: Path) -> None:
     _, run = record(tmp_path, weights_every=None, save_strategy="steps", save_steps=1)
     assert [weights.num_updates for weights in find_weights(run)] == [1, 2, 3]
     assert_reproduced(replay_run(run, read=ReadOptions(initial_weights=EMBEDDED_FOLDER)))
 
 
-@SLOW
 def test_no_weights_are_written_unasked(tmp_path: Path) -> None:
     _, run = record(tmp_path, weights_every=None, max_steps=1)
     assert read_run(run).weights == ()
@@ -350,7 +324,6 @@ def test_no_weights_are_written_unasked(tmp_path: Path) -> None:
         read_config(run)
 
 
-@SLOW
 def test_recording_may_begin_at_a_checkpoint(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2}
     train(stock_trainer(tmp_path / "trl", **arguments))
@@ -362,7 +335,6 @@ def test_recording_may_begin_at_a_checkpoint(tmp_path: Path) -> None:
     assert_reproduced(replay_run(tmp_path / "run"), steps=(3,))
 
 
-@SLOW
 def test_a_model_whose_tokenizer_pads_with_a_token_of_its_own(tmp_path: Path) -> None:
     """TRL names that token in the model's configuration; its embedding was made to learn it all the same."""
     model = save_model(tmp_path / "model", chat=False)

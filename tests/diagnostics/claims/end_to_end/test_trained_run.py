@@ -18,7 +18,7 @@ STEP, SIZE = 2, 4  # the last step of the run, and its groups
 
 @pytest.fixture(scope="module")
 def report(tiny_run: Path) -> ClaimsReport:
-    return measure_claims(tiny_run)
+    return measure_claims(tiny_run, steps=[STEP])
 
 
 def row_of(report: ClaimsReport, name: str) -> ClaimRow:
@@ -30,7 +30,7 @@ def test_every_claim_has_a_verdict_and_a_sentence(report: ClaimsReport) -> None:
     assert [row.name for row in report.claims] == [claim.name for claim in CLAIMS]
     assert {row.verdict for row in report.claims} <= {"supported", "contradicted", "cannot_tell"}
     assert all(row.why.endswith(".") and row.settle for row in report.claims)
-    assert (report.steps, report.skipped) == ((1, 2), {})
+    assert (report.steps, report.skipped) == ((STEP,), {})
     assert report.engine["engine"]
     measured = {row.name for row in report.claims if row.estimate.is_defined}
     assert {claim.name for claim in CLAIMS if claim.name.startswith(("rank_two", "rank_rises", "weights"))} <= measured
