@@ -6,9 +6,9 @@ import glob
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import chain, combinations, groupby
+from itertools import chain, combinations, groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +20,32 @@ from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import nested
-from gradscope.rollouts.readers.flat_columns import TIMES, FlatColumns, column_log
-from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.grouping import (
+from gradscope.rollouts.readers.column_roles import (
     Grouping,
     are_parts_of_rollouts,
     counted_step,
     grouping_of,
-    num_turns_asked,
-    run_columns,
     setting_columns,
 )
+from gradscope.rollouts.readers.flat_columns import TIMES, FlatColumns, column_log
+from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     ENVIRONMENTS,
+    before_answer,
     list_of,
     mapping_of,
     prompt_text_id,
     text_of,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.endings import end_column
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
 from gradscope.rollouts.readers.parsing.records import (
     NUM_SEARCHED,
     ReadRequest,
     are_turns,
     assemble_groups,
+    end_column,
     has_more_rows,
     list_names,
     peek,
@@ -343,7 +342,7 @@ def _grouping(request: ReadRequest, first: _FirstRows, names: ColumnNames, *, is
     def settings_of(names: ColumnNames) -> tuple[str, ...]:
         if is_evaluation:
             return setting_columns(first.many, names, *of_list, are_first=first.are_followed)
-        return run_columns(first.many, names)
+        return _run_columns(first.many, names)
 
     return grouping_of(
         first.many_with_entries,
@@ -379,6 +378,36 @@ def _flat_columns(
         end=end_column(names, lambda name: [row.get(name) for row in first.many_with_entries]),
         entries=frozenset(names) - set(roles.columns_in(first.plain)),
     )
+
+
+def _run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
+    """The columns that tell runs apart: most of their texts stand in several rows of a group, as no sample's would."""
+    counters = {name: Counter[tuple[str, ...]]() for name in (*roles.RUNS, "method", "algorithm", "arm")}
+    step, key = columns.step or "", roles.key_of(columns) or ""
+    for row, (name, sizes) in product(rows, counters.items()):
+        if text := text_of(row.get(name)):
+            sizes[text_of(row.get(step)), text_of(row.get(key)), text] += 1
+    return tuple(name for name, sizes in counters.items() if sum(size > 1 for size in sizes.values()) > len(sizes) / 2)
+
+
+def num_turns_asked(conversations: Iterable[Any]) -> int | None:
+    """How many of the assistant's messages prompts hold, where those that follow were sampled; None: all but the last.
+
+    Sampled is the first message that most conversations which are the same before it differ in: those of examples, and
+    of a dialogue that is to go on, they have in common.
+    """
+    asked = [of for of in conversations if isinstance(of, list) and before_answer(of) is not of]
+    turns = [[at for at, message in enumerate(of) if message["role"] == "assistant"] for of in asked]
+    for number in range(max(map(len, turns), default=0)):
+        answers: dict[str, list[str]] = {}
+        for of, at in zip(asked, turns, strict=True):
+            if len(at) > number:
+                answers.setdefault(prompt_text_id(of[: at[number]]), []).append(text_of(of[at[number]]))
+        differ = [len(set(of)) > 1 for of in answers.values() if len(of) > 1]
+        if sum(differ) > len(differ) / 2:
+            are_last = all(before_answer(of, number) == before_answer(of) for of in asked)
+            return None if are_last else number
+    return None
 
 
 def _named_rewards(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:

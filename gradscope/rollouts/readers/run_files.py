@@ -324,13 +324,7 @@ def verl_metrics(
     means: dict[int, float] = {}
     if experiment is None:
         table = reward_table(groups)
-        steps, of_group = np.unique(table.step, return_inverse=True)
-        is_known = ~np.isnan(table.reward)
-        of_rollout = np.repeat(of_group, table.size)[is_known]
-        sums = np.bincount(of_rollout, weights=table.reward[is_known], minlength=len(steps))
-        with np.errstate(invalid="ignore"):
-            mean = sums / np.bincount(of_rollout, minlength=len(steps))
-        means = dict(zip(steps.tolist(), mean.tolist(), strict=True))
+        means = table.mean_by_step(table.sums(np.nan_to_num(table.reward)), table.sums(~np.isnan(table.reward)))
     if len(chosen) > 1:  # that with every step of the rollouts, with their mean reward wherever it has one
         read = {file: read_verl_metrics(file, QuarantineLog()) for file in files}
         both = {file: _mean_pairs(metrics, means) for file, metrics in read.items() if means.keys() <= metrics.keys()}

@@ -1,4 +1,4 @@
-"""Harnesses: EvalPlus, lm-eval, lighteval, SkyRL's, verifiers, Harbor and SWE-bench.
+"""Harnesses: EvalPlus, lm-eval, lighteval, SkyRL's, Harbor, SWE-bench, promptfoo, HELM, aider, MultiPL-E.
 
 A group is a document or task of one evaluation, at step 0; of SkyRL at the step in the folder's name.
 """
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import REWARD, RewardTable, numbered_policies
@@ -32,7 +31,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     parse_reward,
     text_of,
 )
-from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import chosen_name, list_names, peek
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
 from gradscope.rollouts.readers.reduction.columns import (
@@ -45,15 +44,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     texts_in,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog
-from gradscope.rollouts.readers.trainers.prime_rl_episode import (
-    AGENTS,
-    AgentRollout,
-    EpisodeLayout,
-    columns_of,
-    is_standalone,
-    names_by_agent,
-    read_trace,
-)
 from gradscope.say import counted
 
 _PLUS = (
@@ -70,14 +60,18 @@ def _has_verdicts(document: Mapping[str, Any]) -> bool:
 
 def _evalplus_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """Base and plus verdict and solution of each sample of a task; BigCodeBench has one ``status``."""
+
+    def passed(status: Any) -> float | None:  # None where the tests were not run
+        return VERDICTS.get(status, 0.0) if isinstance(status, str) else None
+
     documents = (mapping_of(document.get("eval")) for _, document in read_rows(file, quarantine))
     for task, cell in chain.from_iterable(document.items() for document in documents):
         # Before 0.2.1 lists of [status, details]; that of plus is empty where its tests were not run.
         lists = (map(list_of, list_of(mapping_of(cell).get(suite))) for suite in ("base", "plus"))
-        statuses = ([_passed(next(iter(sample), None)) for sample in samples] for samples in lists)
+        statuses = ([passed(next(iter(sample), None)) for sample in samples] for samples in lists)
         samples = [(base, plus, "") for base, plus in zip_longest(*statuses)]
         for sample in map(mapping_of, list_of(cell)):
-            base, plus = _passed(sample.get("base_status", sample.get("status"))), _passed(sample.get("plus_status"))
+            base, plus = passed(sample.get("base_status", sample.get("status"))), passed(sample.get("plus_status"))
             samples.append((base, plus, text_of(sample.get("solution", sample.get("completion")))))
         for base, plus, solution in samples:
             yield f"{file}:{task}", {"task": task, "base": base, "plus": plus, "solution": solution}
@@ -85,23 +79,15 @@ def _evalplus_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 def _evalplus_rows(samples: Cells) -> Columns:
     base, plus = samples.numbers("base"), samples.numbers("plus")
+    reward = np.where(np.isnan(plus), base, np.minimum(base, plus))
     return Columns(
         step=np.zeros(len(samples), dtype=np.int64),
         group=samples.cells("task"),
-        numbers={
-            "reward": np.where(np.isnan(plus), base, np.minimum(base, plus)),
-            REWARD + "base": base,
-            REWARD + "plus": plus,
-        },
+        numbers={"reward": reward, REWARD + "base": base, REWARD + "plus": plus},
         no_reward=lambda _: "base_status is missing",
         noted={_BASE: np.isnan(plus), _PLUS: ~np.isnan(plus)},
         details=lambda at: {"completion": samples.cell("solution", at)},
     )
-
-
-def _passed(status: Any) -> float | None:
-    """1 for ``pass`` or, formerly, ``success``, 0 for ``fail``, ``timeout``, ...; None where the tests were not run."""
-    return VERDICTS.get(status, 0.0) if isinstance(status, str) else None
 
 
 EVALPLUS = RowFormat(
@@ -265,18 +251,7 @@ LIGHTEVAL = RowFormat(
 
 
 _SKYRL_STEP = re.compile(r"^global_step_([0-9]+)(?:_evals$|\.|$)")
-_SKYRL_BY_PROMPT = "Responses to one prompt of one data source are a group; equal prompts merge."
 _SKYRL_SUMMED = "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
-
-
-def _skyrl_columns(reading: Reading, *, is_surveyed: bool = False) -> ColumnLog:
-    return reading.log(
-        to_columns=_skyrl_rows,
-        keys=("score", "data_source", "stop_reason"),
-        raw=("input_prompt", "output_response"),
-        looks_at_path=True,
-        **({} if is_surveyed else {"needs_texts": True, "validate": _if_apart}),
-    )
 
 
 def _if_apart(table: RewardTable) -> RewardTable | None:
@@ -298,7 +273,7 @@ def _refuse_turns(rows: Sequence[Row], reading: Reading) -> dict[str, Any]:
                 "not logged.",
                 hint="Evaluate with generator.step_wise_trajectories off, so that a row is a whole trajectory.",
             )
-    return {"is_surveyed": True}
+    return {"needs_texts": False}
 
 
 def _skyrl_rows(rows: Cells) -> Columns:
@@ -339,54 +314,20 @@ SKYRL = RowFormat(
     keeps_file=lambda file: file.name != "aggregated_results.jsonl",
     recognizes_file=has_keys("input_prompt", "output_response", "score"),
     survey=_refuse_turns,
-    columns=_skyrl_columns,
-    inferred=(_SKYRL_BY_PROMPT, _SKYRL_SUMMED),
+    columns=lambda reading, **until_surveyed: reading.log(
+        to_columns=_skyrl_rows,
+        keys=("score", "data_source", "stop_reason"),
+        raw=("input_prompt", "output_response"),
+        looks_at_path=True,
+        **(until_surveyed or {"needs_texts": True, "validate": _if_apart}),
+    ),
+    inferred=("Responses to one prompt of one data source are a group; equal prompts merge.", _SKYRL_SUMMED),
     if_noted=frozenset({_SKYRL_SUMMED}),
     missing=(TEXT_ONLY,),
 )
 
 
-_BY_TASK = "Episodes of one task (task.key, else task.hash) of an environment are the samples of a prompt."
-
-
-def _verifiers_columns(reading: Reading) -> ColumnLog:
-    def to_columns(rollouts: Sequence[AgentRollout], _: Path) -> Columns:
-        step = np.zeros(len(rollouts), dtype=np.int64)
-        columns = columns_of(rollouts, step, lambda at: read_trace(rollouts[at].plain), reading.noted.add)
-        ids = [rollout.trace.id if isinstance(rollout.trace.id, str) else None for rollout in rollouts]
-        return replace(
-            columns, prompts=lambda chosen: [_verifiers_prompt(rollouts[at].line) for at in chosen], samples=ids
-        )
-
-    return reading.log(
-        to_columns=EpisodeLayout(names=names_by_agent, group=_verifiers_prompt, to_columns=to_columns).columns_of_cells
-    )
-
-
-def _verifiers_prompt(episode: Mapping[str, Any]) -> str:
-    if not is_standalone(episode):
-        raise UnusableRowError("the episode is not of an evaluation")
-    task, environment = mapping_of(episode.get("task")), mapping_of(episode.get("env"))
-    name = text_of(task.get("key")) or text_of(task.get("hash")) or (digest(task["data"]) if task.get("data") else "")
-    if not name:
-        raise UnusableRowError("task.key, task.hash and task.data are missing")
-    return f"{text_of(environment.get('name')) or text_of(environment.get('id'))}/{name}"
-
-
-VERIFIERS = RowFormat(
-    name="verifiers",
-    looks_for="traces.jsonl of a run of type eval (verifiers)",
-    title="verifiers evaluation",
-    patterns=("traces.jsonl",),
-    recognizes_file=has_row(is_standalone),
-    columns=_verifiers_columns,
-    inferred=(_BY_TASK, AGENTS),
-    if_noted=frozenset({AGENTS}),
-)
-
-
 _FAILED = "Trials that ended in an error, without a verdict, count as failed, as in Harbor's mean."
-_BY_TRIAL = "Trials of one task by one agent and model are the samples of a prompt."
 
 
 def harbor_policy(agent_info: Any) -> str:
@@ -430,14 +371,8 @@ HARBOR = RowFormat(
         to_columns=_harbor_rows,
         keys=("task_name", "trial_name", "verifier_result", "agent_info", "exception_info"),
     ),
-    inferred=(_BY_TRIAL, _FAILED),
+    inferred=("Trials of one task by one agent and model are the samples of a prompt.", _FAILED),
     if_noted=frozenset({_FAILED}),
-)
-
-
-_NO_REPORT = (
-    "Instances without a report.json (an empty patch, an error of the harness) are not counted here; the run's own "
-    "report (MODEL.RUN.json) counts them as not resolved."
 )
 
 
@@ -445,16 +380,6 @@ def _swe_bench_reports(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for _, document in read_rows(file, quarantine):
         for instance, report in document.items():
             yield f"{file}:{instance}", {"instance": instance, **mapping_of(report)}
-
-
-def _swe_bench_rows(reports: Cells) -> Columns:
-    return Columns(
-        step=np.zeros(len(reports), dtype=np.int64),
-        group=reports.names("instance"),
-        numbers={"reward": reports.numbers("resolved")},
-        no_reward=partial(reports.no_reward, "resolved"),
-        details=lambda _: {"completion": ""},  # which patch.diff has
-    )
 
 
 SWE_BENCH = RowFormat(
@@ -466,6 +391,170 @@ SWE_BENCH = RowFormat(
         lambda row: any(mapping_of(of).keys() >= {"patch_exists", "resolved"} for of in row.values())
     ),
     rows_of=_swe_bench_reports,
-    columns=lambda reading: reading.log(to_columns=_swe_bench_rows),
-    missing=(_NO_REPORT,),
+    columns=lambda reading: reading.log(
+        to_columns=lambda reports: Columns(
+            step=np.zeros(len(reports), dtype=np.int64),
+            group=reports.names("instance"),
+            numbers={"reward": reports.numbers("resolved")},
+            no_reward=partial(reports.no_reward, "resolved"),
+            details=lambda _: {"completion": ""},  # which patch.diff has
+        )
+    ),
+    missing=(
+        "Instances without a report.json (an empty patch, an error of the harness) are not counted here; the run's own "
+        "report (MODEL.RUN.json) counts them as not resolved.",
+    ),
+)
+
+
+_BY_TEST = "Results of one test (its prompt, variables and assertions) by one provider are the samples of a prompt."
+_NO_ANSWER = "Calls that ended in an error count as failed, as in promptfoo's pass rate."
+_ERROR = 2  # promptfoo's ``failureReason`` of a call that ended in an error; 1 is that of a failed assertion
+
+
+def _promptfoo_results(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The results of a file as ``--output`` writes it, of its summary alone, or of a line; none of anything else."""
+    inner = mapping_of(document.get("results"))
+    results = [document] if "promptIdx" in document else list_of(inner.get("results", document.get("results")))
+    return [result for result in map(mapping_of, results) if result.keys() >= {"prompt", "vars", "success"}]
+
+
+def _promptfoo_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, document in read_rows(file, quarantine):
+        for result in _promptfoo_results(document):
+            provider = mapping_of(result.get("provider"))
+            sample = {
+                "test": digest(result["prompt"], result["vars"], mapping_of(result.get("testCase")).get("assert")),
+                "provider": provider.get("label") or provider.get("id") or result.get("provider"),
+                "prompt": text_of(mapping_of(result["prompt"]).get("raw")),
+                "completion": text_of(mapping_of(result.get("response")).get("output")),
+                "success": result["success"],
+                "scores": {"score": result.get("score"), **mapping_of(result.get("namedScores"))},
+                "error": result.get("failureReason") == _ERROR,
+            }
+            yield location, sample
+
+
+def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:
+    providers = texts_in(results.names("provider"))
+    policies, policy = numbered_policies(providers)
+    tests = texts_in(results.names("test"))
+    return Columns(
+        step=np.zeros(len(results), dtype=np.int64),
+        group=[test and f"{provider}/{test}" for provider, test in zip(providers, tests, strict=True)],
+        no_group="the test has no name",
+        prompts=lambda chosen: [tests[at] for at in chosen],
+        texts=lambda chosen: results.cells("prompt", chosen),
+        numbers={**rewards_of(results.cells("scores")), "reward": results.numbers("success"), **policy},
+        policies=policies,
+        no_reward=partial(results.no_reward, "success"),
+        noted={if_error: np.array(results.cells("error"))} if if_error else {},
+        details=lambda at: {"completion": text_of(results.cell("completion", at))},
+    )
+
+
+PROMPTFOO = RowFormat(
+    name="promptfoo",
+    looks_for="the file of promptfoo eval --output, JSON or JSON lines",
+    title="promptfoo results",
+    patterns=("*.json", "*.jsonl"),
+    is_one_file=True,
+    recognizes_file=has_row(lambda row: bool(_promptfoo_results(row))),
+    rows_of=_promptfoo_samples,
+    columns=lambda reading: reading.log(to_columns=partial(_rows_of_tests, if_error=_NO_ANSWER)),
+    inferred=(_BY_TEST, _NO_ANSWER),
+    if_noted=frozenset({_NO_ANSWER}),
+)
+
+
+_HELM_SCORES = (  # most telling first; beside them are counts of tokens and the like
+    *("exact_match", "quasi_exact_match", "prefix_exact_match", "quasi_prefix_exact_match"),
+    *("final_number_exact_match", "math_equiv_chain_of_thought", "math_equiv", "test_avg", "strict_acc"),
+)
+
+
+def _helm_instances(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, block in read_rows(file, quarantine):
+        stats = map(mapping_of, list_of(block.get("stats")))
+        means = {text_of(mapping_of(of.get("name")).get("name")): of.get("mean") for of in stats}
+        test = filter(None, (text_of(block.get(key)) for key in ("instance_id", "perturbation")))
+        yield location, {"test": "/".join(test), "success": means}
+
+
+def _helm_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
+    names = list(dict.fromkeys(chain.from_iterable(numbers_in(row.get("success")) for _, row in rows)))
+    named = reading.request.columns.reward
+    score = next((of for of in ((named,) if named else _HELM_SCORES) if of in names), None)
+    if score is None:
+        noun = "usual score" if named is None else f"score {named!r}"
+        raise InputError(
+            f"{reading.request.path} has no {noun}.", hint=f"Name it: --reward-column NAME, one of {list_names(names)}."
+        )
+    reading.inferred.append(f"The score is {score}; others are {list_names(of for of in names if of != score)}.")
+    return {"score": score}
+
+
+def _helm_rows(rows: Cells, *, score: str) -> Columns:
+    return _rows_of_tests(rows.changed("success", lambda cells: [mapping_of(of).get(score) for of in cells]))
+
+
+HELM = RowFormat(
+    name="helm",
+    looks_for="per_instance_stats.json (HELM)",
+    title="HELM instances",
+    patterns=("per_instance_stats.json",),
+    recognizes_file=has_keys("instance_id", "train_trial_index", "stats"),
+    rows_of=_helm_instances,
+    survey=_helm_survey,
+    columns=lambda reading, score=None: (
+        None if score is None else reading.log(to_columns=partial(_helm_rows, score=score))
+    ),
+    inferred=("Trials of an instance, with other examples in its prompt, are its samples; perturbed, it is another.",),
+    takes=frozenset({"reward_column"}),
+)
+
+
+def _aider_results(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, result in read_rows(file, quarantine):
+        language = file.resolve().parents[3].name if file.parent.parent.name == "practice" else ""
+        tries = list_of(result["tests_outcomes"])  # of which aider ends at the first that passes
+        sample = {
+            "test": "/".join(filter(None, (language, text_of(result.get("testcase"))))),
+            "provider": "/".join(filter(None, (text_of(result.get(key)) for key in ("model", "edit_format")))),
+            "success": tries[-1] if tries else False,
+            "scores": {"first_try": tries[0] if tries else False},
+        }
+        yield location, sample
+
+
+AIDER = RowFormat(
+    name="aider",
+    looks_for="*/exercises/practice/*/.aider.results.json (aider's benchmark)",
+    title="aider results",
+    patterns=tuple(f"{of}.aider.results.json" for of in ("*/exercises/practice/*/", "exercises/practice/*/", "*/", "")),
+    recognizes_file=has_keys("testcase", "tests_outcomes"),
+    rows_of=_aider_results,
+    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
+    inferred=("An exercise passed if its last try did; the first is a reward of its own.",),
+)
+
+
+def _multipl_e_programs(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, problem in read_rows(file, quarantine):
+        test = "/".join(filter(None, (text_of(problem.get(key)) for key in ("language", "name"))))
+        for result in map(mapping_of, list_of(problem.get("results"))):
+            has_passed = (result.get("status"), result.get("exit_code")) == ("OK", 0)
+            yield location, {"test": test, "completion": text_of(result.get("program")), "success": has_passed}
+
+
+MULTIPL_E = RowFormat(
+    name="multipl-e",
+    looks_for="*.results.json.gz, a problem with name and results each (MultiPL-E)",
+    title="MultiPL-E results",
+    patterns=("*.results.json*",),
+    recognizes_file=has_row(
+        lambda row: all("exit_code" in mapping_of(of) for of in list_of(row.get("results")) or [0])
+    ),
+    rows_of=_multipl_e_programs,
+    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
 )

@@ -25,6 +25,7 @@ from gradscope.rollouts.groups import REWARD, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import generic, nested
+from gradscope.rollouts.readers.column_roles import benchmark_column, counted_step, grouping_of, setting_columns
 from gradscope.rollouts.readers.evaluations.rows_alike import LogColumns, Prompt, prompts_alike, table_alike
 from gradscope.rollouts.readers.evaluations.shapes import (
     COUNTS,
@@ -45,12 +46,18 @@ from gradscope.rollouts.readers.evaluations.shapes import (
 )
 from gradscope.rollouts.readers.flat_columns import hold_tokens
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.grouping import benchmark_column, counted_step, grouping_of, setting_columns
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.endings import are_cut_off, end_column
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
-from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, has_more_rows, peek
+from gradscope.rollouts.readers.parsing.records import (
+    NUM_SEARCHED,
+    ReadRequest,
+    are_cut_off,
+    assemble_groups,
+    end_column,
+    has_more_rows,
+    peek,
+)
 from gradscope.rollouts.readers.parsing.tables import expand, is_columnar, read_rows, stem_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,

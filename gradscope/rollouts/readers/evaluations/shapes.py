@@ -43,8 +43,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     unwrapped,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.endings import END_COLUMNS
-from gradscope.rollouts.readers.parsing.records import list_names
+from gradscope.rollouts.readers.parsing.records import END_COLUMNS, list_names
 
 _ANSWERS = frozenset((*ANSWER_KEYS, *TEXT_LISTS))
 _RESPONSES = _ANSWERS.union(REWARD_LISTS)

@@ -26,9 +26,8 @@ from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts import arrays
 from gradscope.rollouts.groups import REWARD, status_of
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.endings import are_cut_off
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
-from gradscope.rollouts.readers.parsing.records import Record
+from gradscope.rollouts.readers.parsing.records import Record, are_cut_off
 from gradscope.rollouts.readers.parsing.tables import Row, entry_in, is_untyped, suffix_of
 
 Floats = NDArray[np.float64]

@@ -1,13 +1,16 @@
-"""slime's dumps of rollouts: exact tokens, rewards and log-probabilities, a file of ``torch.save`` for each step.
+"""Logs with exact tokens: slime's dumps of rollouts, those of its forks, and open-instruct's traces.
 
-They are read as plain data: no code in them is run. The dumps of training next to them hold rewards that are already
-normalized within groups, and are not read. Forks of slime write the same samples in files of their own, of which miles'
-trajectories have a row for each sample with a conversation, and its tokens in a Parquet file. Legend: R rows.
+slime writes a file of ``torch.save`` for each step, which is read as plain data: no code in it is run. The dumps of
+training next to them hold rewards that are already normalized within groups, and are not read. Forks write the same
+samples in files of their own, of which miles' trajectories have a row for each sample with a conversation, and its
+tokens in a Parquet file. Legend: R rows.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,16 +21,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import open_file
 from gradscope.outside.torch_archive import read_archive
-from gradscope.rollouts.arrays import index_names
+from gradscope.rollouts.arrays import index_names, to_strings, to_texts
 from gradscope.rollouts.groups import RewardTable, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.columnar import read_parquet
-from gradscope.rollouts.readers.parsing.endings import status_in
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     TEXT_ONLY,
@@ -35,11 +38,12 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     UnusableRowError,
     filter_caveat,
 )
-from gradscope.rollouts.readers.parsing.records import chosen_name
+from gradscope.rollouts.readers.parsing.records import chosen_name, status_in
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, stem_of
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, numbers_of, rewards_of
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, names_of_runs, numbers_of, rewards_of
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_run_files
+from gradscope.say import counted
 
 _NUM_PEEKED = 20  # rows of the first file that are read for the names of rewards
 
@@ -267,3 +271,127 @@ MILES = RowFormat(
     ),
     if_noted=frozenset({_NO_COLUMNS, SEVERAL}),
 )
+
+
+_Prompts = defaultdict[tuple[int, str | None], set[str]]  # step and ``prompt_idx`` -> ids of its prompts
+
+
+def _open_instruct_survey(rows: Sequence[Row], reading: Reading) -> dict[str, frozenset[int]]:
+    """The steps at which an index has several prompts."""
+    first: dict[tuple[int, int], Any] = {}
+    mixed = set()
+    for _, cells in rows:
+        step, index = parse.whole_number(cells.get("step")), parse.whole_number(cells.get("prompt_idx"))
+        prompt = parse.token_ids(cells.get("prompt_tokens"))
+        if step is None or index is None or prompt is None:
+            continue
+        if first.setdefault((step, index), prompt) != prompt:
+            mixed.add(step)
+    if mixed:
+        reading.inferred.append(
+            f"At {counted(len(mixed), 'step')} prompt_idx mixes prompts (truncated completions were dropped first): "
+            "there rollouts were grouped by the prompt's tokens."
+        )
+    return {"mixed": frozenset(mixed)}
+
+
+def _open_instruct_columns(reading: Reading, mixed: frozenset[int] | None = None) -> ColumnLog:
+    """The columns of traces, whose group names include the prompt's id until each index is known to have one prompt."""
+    log = partial(reading.log, keys=("step", "prompt_idx", "reward", "advantage", "finish_reason"), raw=_TRACE_TOKENS)
+    if mixed is not None:
+        return log(to_columns=partial(_open_instruct_rows, mixed=mixed))
+    of_odd_rows: _Prompts = defaultdict(set)
+
+    def validate(table: RewardTable) -> RewardTable | None:
+        names = [name.partition("/")[0] for name in (to_texts(table.names) if len(table) else ())]
+        groups = list(zip(table.step.tolist(), names, strict=True))
+        if len(set(groups)) < len(groups):
+            return None
+        for group, prompt in zip(groups, table.prompt.tolist(), strict=True):
+            if of_odd_rows and of_odd_rows[group] | {table.prompts[prompt]} != {table.prompts[prompt]}:
+                return None
+        return replace(table, names=to_strings(names)) if names else table
+
+    return log(
+        to_columns=partial(_open_instruct_rows, of_odd_rows=of_odd_rows),
+        read_back=partial(_open_instruct_rows, mixed=frozenset()),
+        validate=validate,
+    )
+
+
+_TRACE_TOKENS = ("prompt_tokens", "response_tokens", "logprobs")
+
+
+def _open_instruct_rows(
+    rows: Cells, *, mixed: frozenset[int] | None = None, of_odd_rows: _Prompts | None = None
+) -> Columns:
+    steps, indices = rows.steps("step"), index_names(rows.steps("prompt_idx"))
+    prompts, responses, logprobs = map(rows.column, _TRACE_TOKENS)
+
+    def id_of(text: bytes) -> str:  # empty where the JSON is no list of tokens
+        if parse.num_ids(text) >= 0:
+            return parse.ids_digest(text)
+        ids = parse.token_ids(json.loads(text))
+        return "" if ids is None else parse.digest(ids)
+
+    of_row = names_of_runs([prompts], lambda firsts: [id_of(text) for (text,) in firsts])
+    responses, logprobs = parse.jsons_of(responses), parse.jsons_of(logprobs)
+    lengths, numbers = parse.nums_ids(responses), {name: rows.numbers(name) for name in ("reward", "advantage")}
+    is_unlike = np.array([text != b"null" for text in logprobs]) & (parse.flat_lengths(logprobs) != lengths)
+    is_odd = (lengths < 0) | is_unlike | [not prompt for prompt in of_row]
+    if mixed is None:
+        groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
+    elif not mixed:
+        groups = indices
+    else:
+        pairs = zip(steps.tolist(), indices, of_row, strict=True)
+        groups = [prompt or parse.NOT_IDS if step in mixed else name for step, name, prompt in pairs]
+
+    def details(at: int) -> dict[str, Any]:
+        if of_odd_rows is not None and of_row[at]:
+            of_odd_rows[int(steps[at]), indices[at]].add(of_row[at])
+        *ids, logged = (rows.cell(key, at) for key in _TRACE_TOKENS)
+        prompt, response = map(parse.token_ids, ids)
+        if prompt is None or response is None:
+            raise UnusableRowError(parse.NOT_IDS)
+        size = len(response)
+        if logged is not None and not (isinstance(logged, list) and len(logged) == size):
+            raise UnusableRowError(parse.NOT_ALIGNED)
+        of_tokens = parse.numbers(logged, size)
+        tokens = Tokens(prompt_ids=prompt, completion_ids=response, mask=(True,) * size, logprobs=of_tokens)
+        return {"completion": "", "tokens": tokens}
+
+    return Columns(
+        step=steps,
+        group=groups,
+        no_group="prompt_idx is not a whole number",
+        prompts=lambda chosen: [of_row[at] for at in chosen],
+        numbers={**numbers, "num_tokens": lengths, "truncated": rows.truncated("finish_reason")},
+        no_reward=partial(rows.no_reward, "reward"),
+        is_odd=is_odd,
+        details=details,
+        flaw=partial(rows.flaw_of_advantage, "advantage"),
+    )
+
+
+OPEN_INSTRUCT = RowFormat(
+    name="open-instruct",
+    looks_for="*_rollouts_*.jsonl with prompt_tokens and response_tokens (open-instruct)",
+    title="open-instruct traces",
+    patterns=("*_rollouts_*.jsonl",),
+    recognizes_file=has_keys("step", "prompt_idx", "prompt_tokens", "response_tokens", "reward"),
+    survey=_open_instruct_survey,
+    completes=with_run_files,
+    columns=_open_instruct_columns,
+    missing=(
+        filter_caveat(
+            "open-instruct drops groups of equal rewards before it saves traces, unless filter_zero_std_samples=False"
+        ),
+        "Traces hold no text and no mask of tool tokens: every token of a response counts.",
+    ),
+)
+"""open-instruct's traces: exact tokens, rewards and advantages, a row for each rollout, shards of ten thousand rows.
+
+``prompt_idx`` is a row's position divided by the group size. Where truncated completions were dropped before it was
+computed, it mixes prompts; then, and only then, groups are formed by the prompt's tokens.
+"""
