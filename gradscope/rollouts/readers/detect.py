@@ -34,7 +34,7 @@ from gradscope.rollouts.readers.refused import (
     refuse_unrecognized,
 )
 from gradscope.rollouts.readers.run_files import HELD_OUT
-from gradscope.rollouts.readers.trainers import nemo_rl, prime_rl, simple, token_logs, trl, verl
+from gradscope.rollouts.readers.trainers import prime_rl, simple, token_logs, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files
 from gradscope.rollouts.run import Run, StepMetrics
 from gradscope.say import non_finite_word
@@ -45,11 +45,11 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     trl.FORMAT,
     verl.FORMAT,
     token_logs.OPEN_INSTRUCT,
-    nemo_rl.FORMAT,
+    token_logs.NEMO_RL,
     prime_rl.FORMAT,
     prime_rl.TOKEN_EXPORT,
     trl.MS_SWIFT,
-    token_logs.FORMAT,
+    token_logs.SLIME,
     token_logs.MILES,
     token_logs.RELAX,
     simple.AREAL,

@@ -193,14 +193,7 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
         many = nested.first_rows_of_lists(outer, layout) if layout else peek(path, num_rows=NUM_SEARCHED)
         are_followed = not layout and has_more_rows(path, many)
         rows = roles.with_entries(plain, named)
-        return cls(
-            plain=plain,
-            rows=rows,
-            many=many,
-            are_followed=are_followed,
-            layout=layout,
-            named=named,
-        )
+        return cls(plain=plain, rows=rows, many=many, are_followed=are_followed, layout=layout, named=named)
 
     @cached_property
     def many_with_entries(self) -> Sequence[Mapping[str, Any]]:

@@ -8,12 +8,7 @@ import pytest
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.column_roles import (
-    resolve_columns,
-    reward_columns,
-    sample_column,
-    summed_columns,
-)
+from gradscope.rollouts.readers.column_roles import resolve_columns, reward_columns, sample_column, summed_columns
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.generic import num_turns_asked
 from gradscope.rollouts.readers.parsing.cells import before_answer

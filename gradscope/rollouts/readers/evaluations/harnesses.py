@@ -368,8 +368,7 @@ HARBOR = RowFormat(
     patterns=("*/result.json",),
     recognizes_file=has_keys("task_name", "verifier_result"),
     columns=lambda reading: reading.log(
-        to_columns=_harbor_rows,
-        keys=("task_name", "trial_name", "verifier_result", "agent_info", "exception_info"),
+        to_columns=_harbor_rows, keys=("task_name", "trial_name", "verifier_result", "agent_info", "exception_info")
     ),
     inferred=("Trials of one task by one agent and model are the samples of a prompt.", _FAILED),
     if_noted=frozenset({_FAILED}),

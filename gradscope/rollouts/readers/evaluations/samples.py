@@ -152,13 +152,7 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     names, rewards = dict.fromkeys(chain.from_iterable(of.further for of in listed)), _rewards_in(listed)
     end = end_column(names, lambda name: list(chain.from_iterable(of.further.get(name, ()) for of in listed)))
     log_columns = LogColumns(
-        named=columns,
-        step=step_key,
-        benchmark=grouping.benchmark,
-        level=level,
-        rewards=rewards,
-        end=end,
-        steps=steps,
+        named=columns, step=step_key, benchmark=grouping.benchmark, level=level, rewards=rewards, end=end, steps=steps
     )
     files = expand(request.path)
     in_full = not request.rewards_only and not any(map(is_columnar, files))  # whose texts are read back alone

@@ -85,12 +85,7 @@ from gradscope.rollouts.run import Counts, Numbers, StepMetrics
 Cells = Mapping[str, Any]
 
 
-class MetricRow(Struct, frozen=True):
-    """A row of a file."""
-
-    location: str  # ``file:line``, or ``file:entry``
-    cells: Cells  # its cells by key
-    run: str = ""  # its run, where the file names one outside the cells
+MetricRow = tuple[str, Cells, str]  # ``file:line`` or ``file:entry``, cells by key, and the run or ""
 
 
 class MetricsLog(WatchedLog):
@@ -158,7 +153,7 @@ class MetricFile(Struct, frozen=True):
         for row in quarantine.readable(self.read(self.path, quarantine)):
             if not isinstance(row, Piece):
                 quarantine.row_read()
-                waiting.append(row if isinstance(row, MetricRow) else MetricRow(*row))
+                waiting.append(row if len(row) == 3 else (*row, ""))
             if isinstance(row, Piece) or len(waiting) == size:
                 yield from _pieces(waiting)
                 size, waiting = min(2 * size, _MANY), []
@@ -177,13 +172,13 @@ class MetricFile(Struct, frozen=True):
 
 
 def _pieces(rows: Sequence[MetricRow]) -> Iterator[Piece]:
-    locations = [row.location.rpartition(":") for row in rows]
+    locations = [location.rpartition(":") for location, *_ in rows]
     for where, indices in groupby(range(len(rows)), key=lambda at: locations[at][0]):
         chosen = list(indices)
         yield Piece(
             where=where,
             numbers=np.array([int(locations[at][2]) for at in chosen], dtype=np.int64),
-            tables=as_tables([rows[at].cells for at in chosen], [rows[at].run for at in chosen]),
+            tables=as_tables([rows[at][1] for at in chosen], [rows[at][2] for at in chosen]),
         )
 
 
@@ -430,7 +425,7 @@ def _wandb(file: Path, quarantine: MetricsLog) -> Rows:
         if isinstance(row, str):
             quarantine.add(row, f"{file}:{number}")
         else:
-            yield MetricRow(f"{file}:{number}", row)
+            yield f"{file}:{number}", row
 
 
 _IS_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql NOT LIKE '%GENERATED%'"
@@ -446,7 +441,7 @@ def _trackio(file: Path, quarantine: MetricsLog) -> Rows:
         if isinstance(row, str):
             quarantine.add(row, location)
         else:
-            yield MetricRow(location, {**row, "step": row.get("step", step)}, str(run))
+            yield location, {**row, "step": row.get("step", step)}, str(run)
 
 
 def trackio_rows(
@@ -510,10 +505,10 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
             quarantine.add(values, location)
         elif values is not None:
             num_lines, widest = num_lines + 1, max(widest, len(values))
-            yield MetricRow(location, values)
+            yield location, values
     for position, (location, values) in enumerate(printed.ended, start=1):
         if not num_lines and not printed.unnumbered:
-            yield MetricRow(location, {**values, "step": position, STEP_IS_POSITION: 1.0})
+            yield location, {**values, "step": position, STEP_IS_POSITION: 1.0}
         else:
             quarantine.add("the bar of progress is at its end, which is no step", location)
             quarantine.row_read()
@@ -532,7 +527,7 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
     run = "dictionaries" if num_lines and not is_counted else ""
     for location, values, bar, position in dictionaries:
         step = bar if is_counted else position
-        yield MetricRow(location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)}, run)
+        yield location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)}, run
 
 
 def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequence[Table]]) -> Rows:
@@ -545,7 +540,7 @@ def _tables(file: Path, tables: Sequence[tuple[int, Table]]) -> Rows:
     rows = [(table_number, of_table) for table_number, table in tables if (of_table := list(rows_of_table(table)))]
     for table_number, of_table in rows:
         for number, row in enumerate(of_table, start=1):
-            yield MetricRow(f"{file}:{table_number}:{number}", row, f"table {table_number}" if len(rows) > 1 else "")
+            yield f"{file}:{table_number}:{number}", row, f"table {table_number}" if len(rows) > 1 else ""
 
 
 def _notebook(file: Path, quarantine: MetricsLog) -> Rows:
@@ -567,6 +562,6 @@ def _mlflow(file: Path, quarantine: MetricsLog) -> Rows:
     for location, line in _texts(file, quarantine):
         cells = line.split()
         if len(cells) == 3:
-            yield MetricRow(location, {name: number_or_text(cells[1]), "step": number_or_text(cells[2])})
+            yield location, {name: number_or_text(cells[1]), "step": number_or_text(cells[2])}
         else:
             quarantine.add("the line is no time, value and step", location)

@@ -28,15 +28,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import (
-    BUFFER,
-    MAX_ROW,
-    Unpacked,
-    allowed,
-    in_mib,
-    open_file,
-    raise_limits,
-)
+from gradscope.outside.limits import BUFFER, MAX_ROW, Unpacked, allowed, in_mib, open_file, raise_limits
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
 from gradscope.results.source import BLANK, CUT_OFF, TWICE, first_duplicate
 from gradscope.rollouts.listing import COMPRESSED, natural, natural_path, when_copied

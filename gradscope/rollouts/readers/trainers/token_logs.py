@@ -1,20 +1,22 @@
-"""Logs with exact tokens: slime's dumps of rollouts, those of its forks, and open-instruct's traces.
+"""Logs with exact tokens: slime's dumps of rollouts, those of its forks, open-instruct's traces, NeMo-RL's batches.
 
 slime writes a file of ``torch.save`` for each step, which is read as plain data: no code in it is run. The dumps of
 training next to them hold rewards that are already normalized within groups, and are not read. Forks write the same
 samples in files of their own, of which miles' trajectories have a row for each sample with a conversation, and its
-tokens in a Parquet file. Legend: R rows.
+tokens in a Parquet file. Each row of NeMo-RL's is a batch of one, so that each value is a list of length 1; its runs
+also leave checkpoints with their configuration, and TensorBoard's files. Legend: R rows.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from itertools import islice
+from functools import lru_cache, partial
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import open_file
 from gradscope.outside.torch_archive import read_archive
 from gradscope.rollouts.arrays import index_names, to_strings, to_texts
-from gradscope.rollouts.groups import RewardTable, Tokens
+from gradscope.rollouts.groups import UNKNOWN, RewardTable, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.columnar import read_parquet
@@ -40,9 +42,16 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 )
 from gradscope.rollouts.readers.parsing.records import chosen_name, status_in
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, stem_of
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, names_of_runs, numbers_of, rewards_of
+from gradscope.rollouts.readers.reduction.columns import (
+    Cells,
+    Columns,
+    names_of_runs,
+    numbers_of,
+    rewards_of,
+    step_numbers,
+)
 from gradscope.rollouts.readers.reduction.log import ColumnLog
-from gradscope.rollouts.readers.run_files import with_run_files
+from gradscope.rollouts.readers.run_files import with_nemo_rls, with_run_files
 from gradscope.say import counted
 
 _NUM_PEEKED = 20  # rows of the first file that are read for the names of rewards
@@ -130,13 +139,10 @@ def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
     )
 
 
-_EVALUATION = re.compile(r"eval_[0-9]+\.pt$")
-
-
-def _is_archive(file: Path) -> bool:
-    """Whether a file is no bare pickle, as older versions wrote, but a zip, which may be cut off."""
+def _is_of_training(file: Path) -> bool:
+    """Whether a file is of no evaluation and no bare pickle, as older versions wrote, but a zip, perhaps cut off."""
     with open_file(file) as stream:
-        return stream.read(1) != b"\x80"
+        return re.search(r"eval_[0-9]+\.pt$", file.name) is None and stream.read(1) != b"\x80"
 
 
 def _holds_samples(file: Path) -> bool:
@@ -155,19 +161,23 @@ def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 
 def _rows(rows: Cells, *, part: str | None, index: str = "index", has_tokens: bool = True) -> Columns:
-    def details(at: int) -> dict[str, Any]:
-        tokens = logged_tokens(rows.rows[at]) if has_tokens else None
-        return {"completion": parse.text_of(rows.cell("response", at)), "tokens": tokens}
+    return _sample_columns(
+        rows,
+        part=part,
+        index=index,
+        details=lambda at: {
+            "completion": parse.text_of(rows.cell("response", at)),
+            "tokens": logged_tokens(rows.rows[at]) if has_tokens else None,
+        },
+    )
 
-    return _sample_columns(rows, part=part, index=index, details=details)
 
-
-FORMAT = RowFormat(
+SLIME = RowFormat(
     name="slime",
     looks_for="rollout_data/<step>.pt with samples (slime)",
     title="slime rollouts",
     patterns=("rollout_data/*[0-9].pt", "*[0-9].pt"),
-    keeps_file=lambda file: _EVALUATION.search(file.name) is None and _is_archive(file),
+    keeps_file=_is_of_training,
     recognizes_file=_holds_samples,
     rows_of=_rows_of,
     survey=_survey_rewards,
@@ -178,8 +188,6 @@ FORMAT = RowFormat(
 )
 
 
-_relax_rows = partial(_rows, index=_INDEX, has_tokens=False)
-_RELAX_KEYS = ("rollout_id", "group_index", _INDEX, "reward", "status")
 RELAX = RowFormat(
     name="relax",
     looks_for="rollout_result/train/<step>.jsonl with rollout_id and group_index (Relax)",
@@ -187,7 +195,12 @@ RELAX = RowFormat(
     patterns=("rollout_result/train/[0-9]*.jsonl", "train/[0-9]*.jsonl", "[0-9]*.jsonl"),
     recognizes_file=has_keys("rollout_id", "group_index", "sample_index", "response", "reward"),
     survey=_survey_rewards,
-    columns=_columns_by(_relax_rows, read_jsonl, _RELAX_KEYS, ("prompt",)),
+    columns=_columns_by(
+        partial(_rows, index=_INDEX, has_tokens=False),
+        read_jsonl,
+        ("rollout_id", "group_index", _INDEX, "reward", "status"),
+        ("prompt",),
+    ),
     missing=(filter_caveat("Relax's dynamic sampling drops groups of equal rewards"), TEXT_ONLY),
     takes=frozenset({"reward_column"}),
 )
@@ -210,8 +223,6 @@ _NO_COLUMNS = (
     "Some rollouts have no dashboard_columns/rollout_<step>.parquet beside them (pip install miles[dashboard] writes "
     "it), and so no tokens."
 )
-_OF_ALL_LEAVES = ("group_index", "reward", "status")  # the same for all sequences of a sample
-_NOT_LOGGED = "the sample kept no conversation, so that neither its group nor its reward is known"
 
 
 def _miles_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
@@ -222,13 +233,15 @@ def _miles_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         index = parse.whole_number(cells.get("sample_index"))
         samples.setdefault(location if index is None else index, []).append((location, cells))
     for index, rows in samples.items():
-        are_leaves = len(rows) == 1 or len({parse.digest(*map(cells.get, _OF_ALL_LEAVES)) for _, cells in rows}) == 1
+        shared_by_all = {parse.digest(*map(cells.get, ("group_index", "reward", "status"))) for _, cells in rows}
+        are_leaves = len(rows) == 1 or len(shared_by_all) == 1
         shared = {"rollout_id": stem_of(file), "columns": columns, "token_rows": rows_by_sample.get(index, [])}
         num_leaves = len(rows) if are_leaves else 1
         for location, cells in rows[-1:] if are_leaves else rows:
             yield location, {**cells, **shared, "num_leaves": num_leaves}
     for index in rows_by_sample.keys() - samples.keys():
-        quarantine.add(_NOT_LOGGED, f"{file}:{index}")
+        why = "the sample kept no conversation, so that neither its group nor its reward is known"
+        quarantine.add(why, f"{file}:{index}")
 
 
 def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
@@ -248,11 +261,14 @@ def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
         tokens = {"tokens": usable[at][-1], "earlier": usable[at][:-1]} if usable[at] else {}
         return {"completion": parse.cut_conversation(rows.cell("messages", at)).completion, **tokens}
 
-    def flaw(at: int) -> str | None:
-        return why if isinstance(why := sequences[at], str) else None
-
-    noted = {_NO_COLUMNS: np.array([cells["columns"] is None for cells in rows.rows]), SEVERAL: np.array(several)}
-    return _sample_columns(rows, part=part, index=_INDEX, details=details, flaw=flaw, noted=noted)
+    return _sample_columns(
+        rows,
+        part=part,
+        index=_INDEX,
+        details=details,
+        flaw=lambda at: why if isinstance(why := sequences[at], str) else None,
+        noted={_NO_COLUMNS: np.array([cells["columns"] is None for cells in rows.rows]), SEVERAL: np.array(several)},
+    )
 
 
 MILES = RowFormat(
@@ -395,3 +411,156 @@ OPEN_INSTRUCT = RowFormat(
 ``prompt_idx`` is a row's position divided by the group size. Where truncated completions were dropped before it was
 computed, it mixes prompts; then, and only then, groups are formed by the prompt's tokens.
 """
+
+
+_STEP = re.compile(r"^train_data_step([0-9]+)\.jsonl")
+_BY_IDS = "Rows carry no group id: rollouts of equal prompt tokens at one step are a group, as for NeMo-RL's baseline."
+_BY_TEXT = (
+    "Rows carry no group id and no tokens (NeMo-RL before 0.4): all messages but the last are taken as the prompt, and "
+    "rollouts of equal prompts at one step are a group."
+)
+_FILTERED = filter_caveat("Dynamic sampling was on (filtered_rewards) and removes groups of equal rewards")
+
+
+_KEYS = ("rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "agent_ref", "token_loss_mask")
+_TEXTS = ("token_ids", "generation_logprobs", "advantages")
+
+
+def _nemo_rl_rows(rows: Cells) -> Columns:
+    step = parse.number_in_name(_STEP, rows.path)
+    filtered = rows.column("filtered_rewards")
+    pairs = zip(rows.column("rewards"), filtered, strict=True)
+    rewards = _only_items([before if after is UNSET else after for before, after in pairs])
+    contents: dict[int, list[str]] = {}
+
+    def texts_of(at: int) -> list[str]:
+        if at not in contents:
+            contents[at] = [parse.text_of(text) for text in parse.list_of(_only(rows.cell("content", at)))]
+        return contents[at]
+
+    def tokens_of(at: int) -> Tokens:  # without the padding
+        cells = {key: _only(rows.cell(key, at)) for key in (*_TEXTS, *_KEYS, "prev_logprobs")}
+        length = parse.whole_number(cells["input_lengths"])
+        lists = [cells[key] for key in ("token_ids", "token_loss_mask", "generation_logprobs", "advantages")]
+        if length is None or not all(values is None or len(parse.list_of(values)) >= length for values in lists):
+            raise UnusableRowError(parse.NOT_ALIGNED)
+        ids, mask, logprobs, advantages = (None if of is None else parse.list_of(of)[:length] for of in lists)
+        trainers = parse.list_of(cells["prev_logprobs"])[:length]
+        tokens = parse.cut_sequence(ids, mask, logprobs=logprobs, advantages=advantages, trainer_logprobs=trainers)
+        if cells["sample_loss_mask"] == 0:  # the row has a reward, but no part in the loss
+            return replace(tokens, mask=(False,) * len(tokens.mask))
+        return tokens
+
+    has_tokens = np.array([cell is not UNSET for cell in rows.column("token_ids")], dtype=np.bool_)
+    about = _plain_tokens(rows) if has_tokens.any() else {}
+    for at in np.flatnonzero(has_tokens).tolist() if len(about) < len(rows) else ():
+        if at not in about:
+            about[at] = UNKNOWN, parse.NOT_ALIGNED, math.nan
+            with suppress(UnusableRowError):
+                tokens = tokens_of(at)
+                level = math.nan if tokens.advantage is None else tokens.advantage
+                about[at] = len(tokens.completion_ids), parse.digest(tokens.prompt_ids), level
+    for at in np.flatnonzero(~has_tokens).tolist():
+        about[at] = UNKNOWN, _digest_of_texts(tuple(texts_of(at)[:-1])), math.nan
+    lengths, groups, levels = map(list, zip(*map(about.__getitem__, range(len(rows))), strict=True))
+    is_counted = [cell != 0 for cell in _only_items(rows.column("sample_loss_mask"))]
+    num_tokens, advantages = np.array(lengths), np.where(is_counted, levels, math.nan)
+
+    def details(at: int) -> dict[str, Any]:
+        tokens = tokens_of(at) if has_tokens[at] else None
+        return {"completion": "".join(texts_of(at)[-1:]), "tokens": tokens}
+
+    return Columns(
+        step=np.full(len(rows), -1 if step is None else step),
+        no_step="the file's name has no step",
+        group=groups,
+        prompts=lambda chosen: [  # within the agents of NeMo Gym
+            parse.in_environment(parse.mapping_of(_only(agent)).get("name"), groups[at])
+            for at, agent in zip(chosen, rows.cells("agent_ref", chosen), strict=True)
+        ],
+        texts=lambda chosen: ["\n".join(texts_of(at)[:-1]) for at in chosen],
+        numbers={"reward": numbers_of(rewards), "advantage": advantages, "num_tokens": num_tokens},
+        no_reward=lambda at: str(parse.parse_reward(parse.ABSENT if rewards[at] is UNSET else rewards[at])),
+        is_odd=has_tokens & (num_tokens < 0),
+        noted={
+            _BY_IDS: has_tokens,
+            _BY_TEXT: ~has_tokens,
+            _FILTERED: np.array([cell is not UNSET for cell in filtered]),
+        },
+        details=details,
+        flaw=partial(rows.flaw_of_advantage, "advantages"),
+    )
+
+
+_SPACE = ord(" ")
+
+
+def _plain_tokens(rows: Cells) -> dict[int, tuple[int, str, float]]:
+    """Row -> length, prompt and advantage, computed on the JSON itself for rows that are as NeMo-RL writes them."""
+    sizes = step_numbers(_only_items(rows.column("input_lengths")))
+    masks = [cell if type(cell) is list else [] for cell in _only_items(rows.column("token_loss_mask"))]
+    ids, logprobs, advantages = (parse.jsons_of(rows.column(key)) for key in _TEXTS)
+    num_ids, shortest = parse.nums_ids(ids, depth=2), np.fromiter(map(len, masks), np.int64, len(rows))
+    lengths = (num_ids, parse.flat_lengths(logprobs, depth=2), parse.flat_lengths(advantages, depth=2))
+    for length, texts in zip(lengths, (ids, logprobs, advantages), strict=True):
+        is_null = np.fromiter(map(b"null".__eq__, texts), np.bool_, len(rows))
+        shortest = np.where(is_null, shortest, np.minimum(shortest, length))
+    about, before, prompt, num_prompt = {}, b"\0", "", -1
+    for at in np.flatnonzero((sizes > 0) & (shortest >= sizes) & (num_ids > 0)).tolist():
+        mask, size, text = masks[at], int(sizes[at]), ids[at]
+        try:
+            start = mask.index(1, 0, size)
+            if mask.count(0) + mask.count(1) < len(mask):
+                continue
+            level = _level(advantages[at], mask, start, size)
+        except (TypeError, ValueError):  # nothing was sampled, or an advantage is null
+            continue
+        if start != num_prompt or not text.startswith(before):  # rollouts of a prompt are adjacent
+            cells = text[2:-2].split(b",", start)[:start]
+            before, num_prompt = b"".join([b"[[", *(cell + b"," for cell in cells)]), start
+            prompt = _ids_digest(b"[" + b",".join(cells) + b"]")
+        about[at] = size - start, prompt, level
+    return about
+
+
+def _level(text: bytes, mask: list[Any], start: int, end: int) -> float:
+    """The advantage of all sampled tokens from ``start`` to ``end``, as JSON; NaN where they differ or have none."""
+    first = text.find(b",") + 1
+    if first and text[first] == _SPACE:
+        first += 1
+    if first and text[first:-2] == text[2:-first]:  # all cells are the same
+        return float(text[2:first].rstrip(b", "))
+    cells = text[2:-2].split(b",")[start:end] if text != b"null" else []
+    levels = set(map(float, set(compress(cells, mask[start:end]))))
+    return levels.pop() if len(levels) == 1 else math.nan
+
+
+_digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(function) for function in (parse.digest, parse.ids_digest))
+"""Cached, since rollouts of a prompt are adjacent."""
+
+
+def _only(cell: Any) -> Any:
+    """The value in a list of length 1; any other cell as it is."""
+    return cell[0] if isinstance(cell, list) and len(cell) == 1 else cell
+
+
+def _only_items(cells: Sequence[Any]) -> list[Any]:
+    if {list}.issuperset(map(type, cells)) and {1}.issuperset(map(len, cells)):
+        return [value for (value,) in cells]
+    return list(map(_only, cells))
+
+
+NEMO_RL = RowFormat(
+    name="nemo-rl",
+    looks_for="train_data_step*.jsonl with content and rewards (NeMo-RL)",
+    title="NeMo-RL training data",
+    patterns=("train_data_step*.jsonl", "exp_*/train_data_step*.jsonl"),
+    recognizes_file=has_keys("content", "rewards"),
+    columns=lambda reading: reading.log(
+        to_columns=_nemo_rl_rows, keys=_KEYS, raw=(*_TEXTS, "content"), looks_at_path=True
+    ),
+    inferred=(_BY_IDS, _BY_TEXT),
+    missing=(_FILTERED,),
+    if_noted=frozenset({_BY_IDS, _BY_TEXT, _FILTERED}),
+    completes=with_nemo_rls,
+)

@@ -265,20 +265,16 @@ _NUM_PEEKED = 1000  # rows that tell what uids name
 _WELL_KNOWN = 20
 """Files of which several rows are looked at before the log is read; of the others one, as there may be thousands."""
 _NUMBERED = re.compile(r"[0-9]+\.jsonl(\.\w+)?")
-_GROUPED_BY_TEXT = (
+_BY_TEXT = (
     "Rows carry no group id and are reordered: rollouts were grouped by input and ground truth within the step; equal "
     "prompts at one step merge."
 )
-_GROUPED: dict[Uids, tuple[str, ...]] = {
-    "of outputs": (),
-    "of groups": ("Rollouts of one uid at one step are a group.",),
-    None: (_GROUPED_BY_TEXT,),
+_KINDS: dict[Uids, tuple[str, ...]] = {
+    "of outputs": ("of the V1 trainer",),
+    "of groups": ("with a uid for each group", "Rollouts of one uid at one step are a group."),
+    None: ("of the legacy trainer", _BY_TEXT),
 }
-_WRITTEN: dict[Uids, str] = {
-    "of outputs": "of the V1 trainer",
-    "of groups": "with a uid for each group",
-    None: "of the legacy trainer",
-}
+"""What uids name -> the dump in words, and how its rollouts were grouped where they do not say it."""
 _NO_TOKENS = (
     "verl's dump has no token ids, log-probabilities or advantages, and its texts lost the chat template's markers; "
     "gradients need them as columns prompts, responses, response_mask, rollout_log_probs and advantages (docs/logs.md)."
@@ -307,7 +303,8 @@ def _read(request: ReadRequest) -> Run:
     if not files:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
     read = _reduced(files, firsts, request) or _by_row(files, request)
-    inferred = [*_GROUPED[read.uids], *([SEVERAL] if read.folded else [])]
+    kind, *inferred = _KINDS[read.uids]
+    inferred += [SEVERAL] if read.folded else []
     folder = dump if dump.is_dir() else dump.parent
     metrics_file, metrics, sentences = verl_metrics(
         folder, read.groups, request.options.metric_run, read.quarantine, set(files)
@@ -320,7 +317,7 @@ def _read(request: ReadRequest) -> Run:
         request,
         request.source(
             "verl",
-            f"verl rollouts {_WRITTEN[read.uids]}, {counted(len(files), 'file')}",
+            f"verl rollouts {kind}, {counted(len(files), 'file')}",
             files=(*files, *(() if metrics_file is None else (metrics_file,))),
             inferred=[*inferred, *sentences],
             missing=(

@@ -305,10 +305,7 @@ def test_a_job_of_harbor_has_a_folder_a_trial(tmp_path: Path) -> None:
     }
     assert run.source.inferred[1].startswith("Trials that ended in an error")
     assert {group.prompt_id for group in run.groups} == {"chess", "go"}
-    assert set_aside(run) == {
-        "task_name is missing": 1,
-        "verifier_result has no reward": 1,
-    }
+    assert set_aside(run) == {"task_name is missing": 1, "verifier_result has no reward": 1}
 
 
 def swe_bench_report(folder: Path, instance: str, **report: Any) -> None:
