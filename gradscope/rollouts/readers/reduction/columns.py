@@ -446,7 +446,9 @@ def records_in(
             lines.add(why, locations[row])
         flawed = {row for row, _ in columns.flaws}  # of which other prompts may be read
         held = {(row, group if row in flawed else None) for row, group in zip(row_of, columns.group, strict=True)}
-        lines.count_rollouts(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=len(held))
+        quarantine.count_rollouts(
+            len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=len(held)
+        )
         for at, record in _records(columns, [locations[row] for row in row_of], quarantine):
             yield first + row_of[at], record
             for sentence, calls in columns.noted.items():

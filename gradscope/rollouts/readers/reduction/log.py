@@ -436,7 +436,7 @@ def _part_of(
     of_lines = quarantine.of_lines() if log.lines_hold_many else quarantine
     num_odd = sum(odd.count for odd in scanned.odd)
     num_rollouts = 0 if scanned.part is None else int(scanned.part.size.sum())
-    quarantine.of_lines().count_rollouts(num_rollouts, scanned.num_rows - num_odd)
+    quarantine.count_rollouts(num_rollouts, scanned.num_rows - num_odd)
     for odd in scanned.odd:
         location = f"{path}:{first + odd.at + 1}"
         if isinstance(odd.row, str):

@@ -266,6 +266,16 @@ def numbered(values: Counts) -> tuple[Counts, Counts]:
     return rank[code], np.sort(first)
 
 
+def _renumbered(codes: Counts, num_codes: int) -> tuple[Counts, Counts]:
+    """:func:`numbered` for values below ``num_codes``, without sorting."""
+    first = np.full(num_codes, len(codes))
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several of a number the first is written last
+    order = np.argsort(first)[: np.count_nonzero(first < len(codes))]
+    rank = np.empty(num_codes, dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[codes], first[order]
+
+
 def starts_of(size: Counts) -> Counts:
     """The start of each range where ranges of these sizes follow one another."""
     return np.asarray(np.cumsum(size) - size, dtype=np.int64)
@@ -302,7 +312,7 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
         size = np.add.reduceat(size[order], starts_of(num_parts))
         del order, num_parts
         groups = groups.take(to_indices(first))
-    prompt, first_of_prompt = numbered(prompt_codes[first])
+    prompt, first_of_prompt = _renumbered(prompt_codes[first], len(pieces.prompts))
     at = np.arange(len(step))[first][first_of_prompt].tolist() if pieces.texts else []
     ids = list(pieces.prompts)
     columns = pieces.columns(rows)

@@ -38,7 +38,7 @@ from gradscope.rollouts.groups import (
 )
 from gradscope.rollouts.readers.format import Format, has_row
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, LinesLog, QuarantineLog, WatchedLog, filter_caveat
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, WatchedLog, filter_caveat
 from gradscope.rollouts.readers.parsing.records import (
     ReadRequest,
     assemble_groups,
@@ -382,7 +382,7 @@ def _read_swift(request: ReadRequest) -> Run:
     )
 
 
-def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> Iterator[_Line]:
+def _lines_in(location: str, row: Mapping[str, Any], quarantine: QuarantineLog) -> Iterator[_Line]:
     """The log calls of a row, step by step: one line may hold the rollouts of several steps."""
     lists = {name: value for name, value in row.items() if isinstance(value, list)}
     size = len(lists.get("step", ()))
