@@ -24,8 +24,9 @@ from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import bare
 from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
-from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand
+from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from gradscope.rollouts.readers.refused import (
     is_checkpoint,
     refuse_checkpoint,
@@ -105,7 +106,7 @@ def read_run(
     *,
     rewards_only: bool = False,
     progress: Progress = False,
-    so_far: EarlierLooks | None = None,
+    so_far: ReadSoFar | None = None,
     metrics_alone: bool = False,
     parts_answer: bool = False,
     samples: bool = False,

@@ -19,7 +19,7 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import REWARD, RewardTable, numbered_policies
 from gradscope.rollouts.readers.column_roles import VERDICTS
-from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     digest,
@@ -46,10 +46,10 @@ from gradscope.rollouts.readers.reduction.columns import (
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.say import counted
 
-_PLUS = (
+_PLUS = IfNoted(
     "The verdict is EvalPlus' stricter one: base and plus tests both pass. `base` and `plus` are kept apart as rewards."
 )
-_BASE = "The file has no plus tests: the verdict is that of the base tests."
+_BASE = IfNoted("The file has no plus tests: the verdict is that of the base tests.")
 
 
 def _has_verdicts(document: Mapping[str, Any]) -> bool:
@@ -100,7 +100,6 @@ EVALPLUS = RowFormat(
     rows_of=_evalplus_samples,
     columns=lambda reading: reading.log(to_columns=_evalplus_rows),
     inferred=(_PLUS, _BASE),
-    if_noted=frozenset({_PLUS, _BASE}),
 )
 
 
@@ -251,7 +250,9 @@ LIGHTEVAL = RowFormat(
 
 
 _SKYRL_STEP = re.compile(r"^global_step_([0-9]+)(?:_evals$|\.|$)")
-_SKYRL_SUMMED = "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
+_SKYRL_SUMMED = IfNoted(
+    "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
+)
 
 
 def _if_apart(table: RewardTable) -> RewardTable | None:
@@ -322,12 +323,11 @@ SKYRL = RowFormat(
         **(until_surveyed or {"needs_texts": True, "validate": _if_apart}),
     ),
     inferred=("Responses to one prompt of one data source are a group; equal prompts merge.", _SKYRL_SUMMED),
-    if_noted=frozenset({_SKYRL_SUMMED}),
     missing=(TEXT_ONLY,),
 )
 
 
-_FAILED = "Trials that ended in an error, without a verdict, count as failed, as in Harbor's mean."
+_FAILED = IfNoted("Trials that ended in an error, without a verdict, count as failed, as in Harbor's mean.")
 
 
 def harbor_policy(agent_info: Any) -> str:
@@ -371,7 +371,6 @@ HARBOR = RowFormat(
         to_columns=_harbor_rows, keys=("task_name", "trial_name", "verifier_result", "agent_info", "exception_info")
     ),
     inferred=("Trials of one task by one agent and model are the samples of a prompt.", _FAILED),
-    if_noted=frozenset({_FAILED}),
 )
 
 
@@ -407,7 +406,7 @@ SWE_BENCH = RowFormat(
 
 
 _BY_TEST = "Results of one test (its prompt, variables and assertions) by one provider are the samples of a prompt."
-_NO_ANSWER = "Calls that ended in an error count as failed, as in promptfoo's pass rate."
+_NO_ANSWER = IfNoted("Calls that ended in an error count as failed, as in promptfoo's pass rate.")
 _ERROR = 2  # promptfoo's ``failureReason`` of a call that ended in an error; 1 is that of a failed assertion
 
 
@@ -462,7 +461,6 @@ PROMPTFOO = RowFormat(
     rows_of=_promptfoo_samples,
     columns=lambda reading: reading.log(to_columns=partial(_rows_of_tests, if_error=_NO_ANSWER)),
     inferred=(_BY_TEST, _NO_ANSWER),
-    if_noted=frozenset({_NO_ANSWER}),
 )
 
 

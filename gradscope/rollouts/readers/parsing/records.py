@@ -1,6 +1,7 @@
 """What a reader is asked, and what its answer is made of: flat records, groups of these, a run and its settings.
 
-Groups are built from the records of any log, in the order of first appearance.
+Groups are built from the records of any log, in the order of first appearance. How completions ended is told in the
+words of trainers, engines and services.
 """
 
 from __future__ import annotations
@@ -121,13 +122,6 @@ def leaves_in(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
             yield path, value
 
 
-class EarlierLooks:
-    """A reader's state between two readings of a log that is still being written."""
-
-    def forget(self) -> None:
-        """Drop the state, so that the next reading starts at the beginning."""
-
-
 class ReadRequest(Struct, frozen=True, kw_only=True):
     """One call of ``read_run``."""
 
@@ -138,7 +132,7 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
     samples: bool = False  # whether hashes of what distinguishes the rollouts of a group are kept
     parts_answer: bool = False  # whether parts of a log, reduced to their rewards, are accepted
     progress: ProgressCallback = no_progress  # called during a long reading
-    so_far: EarlierLooks | None = None  # the state of earlier readings of a log that is still being written
+    so_far: Any = None  # the ``ReadSoFar`` of earlier readings of a log that is still being written
 
     def source(
         self,

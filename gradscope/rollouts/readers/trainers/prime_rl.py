@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers import run_files
-from gradscope.rollouts.readers.format import Format, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import Format, IfNoted, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing.cells import cut_sequence, digest, list_of, mapping_of, number_in_name, text_of
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
@@ -364,7 +364,6 @@ VERIFIERS = RowFormat(
     columns=_verifiers_columns,
     inferred=(
         "Episodes of one task (task.key, else task.hash) of an environment are the samples of a prompt.",
-        episodes.AGENTS,
+        IfNoted(episodes.AGENTS),
     ),
-    if_noted=frozenset({episodes.AGENTS}),
 )

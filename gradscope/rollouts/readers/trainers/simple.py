@@ -19,7 +19,7 @@ from gradscope.errors import InputError
 from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import index_names, run_starts, to_floats
 from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
-from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing import cells as parse
@@ -41,7 +41,7 @@ _BY_TASK = (
     "Samples of one task are a group, at the version of the weights that finished it (tail_version); asynchronous "
     "training may use it at a later step, which lags leave out, or not at all where should_accept_fn rejects it."
 )
-_STALE = "Some samples were begun by an earlier version of the weights than finished them (head_version)."
+_STALE = IfNoted("Some samples were begun by an earlier version of the weights than finished them (head_version).")
 
 
 def _areal_rows(rows: Cells) -> Columns:
@@ -80,7 +80,6 @@ AREAL = RowFormat(
         "AReaL writes no sample without completion tokens, so that such a sample is missing from its group.",
         TEXT_ONLY,
     ),
-    if_noted=frozenset({_STALE}),
 )
 
 
@@ -205,8 +204,8 @@ RLINF = RowFormat(
 
 _OF_A_BATCH = ("global_step", "responses", "scores")
 _NO_BATCH = "global_step, responses and scores are not lists of one length"
-_BY_ID = "Rollouts of one id and prompt at one step are a group."
-_BY_PROMPT = "Some rollouts have no id: those of equal prompts at one step are a group; equal prompts merge."
+_BY_ID = IfNoted("Rollouts of one id and prompt at one step are a group.")
+_BY_PROMPT = IfNoted("Some rollouts have no id: those of equal prompts at one step are a group; equal prompts merge.")
 
 
 def _roll_rows(lines: Cells) -> Columns:
@@ -253,7 +252,6 @@ ROLL = RowFormat(
         to_columns=_roll_rows, keys=(*_OF_A_BATCH, "id", "domain", "prompt", "messages"), lines_hold_many=True
     ),
     inferred=(_BY_ID, _BY_PROMPT),
-    if_noted=frozenset({_BY_ID, _BY_PROMPT}),
     missing=(filter_caveat("ROLL's query_filter_config drops groups by their rewards before it logs"), TEXT_ONLY),
 )
 
@@ -373,7 +371,7 @@ TRACKIO = RowFormat(
 
 
 _RLLM_KEYS = ("training_step", "task_hash", "is_correct", "timing")
-_SEVERAL = "Episodes with several trajectories: those of one name form a group."
+_SEVERAL = IfNoted("Episodes with several trajectories: those of one name form a group.")
 
 
 class _Trajectory(Struct):
@@ -442,7 +440,6 @@ RLLM = RowFormat(
     recognizes_file=has_keys("training_step", "task_hash", "trajectories"),
     columns=lambda reading: reading.log(to_columns=_rllm_rows, keys=_RLLM_KEYS, raw=("trajectories", "task")),
     inferred=("Rollouts of one task_hash at one step are a group; equal tasks at one step merge.", _SEVERAL),
-    if_noted=frozenset({_SEVERAL}),
     missing=(TEXT_ONLY,),
 )
 
@@ -491,8 +488,7 @@ TUNIX = RowFormat(
     recognizes_file=has_keys("global_step", "traj_id", "prompt_id", "group_index"),
     columns=lambda reading: reading.log(to_columns=_tunix_rows, keys=_TUNIX_KEYS, raw=_LONG),
     inferred=("Trajectories of one prompt_id at one global_step are a group.",),
-    missing=(TEXT_ONLY,),
-    if_noted=frozenset({TEXT_ONLY}),
+    missing=(IfNoted(TEXT_ONLY),),
     completes=with_run_files,
 )
 """Tunix's trajectories as its logger writes them by default: a folder for each. Turns and times beside the metadata are

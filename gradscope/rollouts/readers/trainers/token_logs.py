@@ -30,7 +30,7 @@ from gradscope.outside.limits import open_file
 from gradscope.outside.torch_archive import read_archive
 from gradscope.rollouts.arrays import index_names, to_strings, to_texts
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, Tokens
-from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys
+from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.columnar import read_parquet
 from gradscope.rollouts.readers.parsing.quarantine import (
@@ -219,7 +219,7 @@ def token_rows(file: Path) -> tuple[pa.Table | None, dict[int | None, list[int]]
     return table, rows
 
 
-_NO_COLUMNS = (
+_NO_COLUMNS = IfNoted(
     "Some rollouts have no dashboard_columns/rollout_<step>.parquet beside them (pip install miles[dashboard] writes "
     "it), and so no tokens."
 )
@@ -280,12 +280,11 @@ MILES = RowFormat(
     rows_of=_miles_rows,
     survey=_survey_rewards,
     columns=_columns_by(_miles_columns, _miles_rows),
-    inferred=(SEVERAL,),
+    inferred=(IfNoted(SEVERAL),),
     missing=(
         _NO_COLUMNS,
         filter_caveat("miles' dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),
     ),
-    if_noted=frozenset({_NO_COLUMNS, SEVERAL}),
 )
 
 
@@ -414,12 +413,14 @@ computed, it mixes prompts; then, and only then, groups are formed by the prompt
 
 
 _STEP = re.compile(r"^train_data_step([0-9]+)\.jsonl")
-_BY_IDS = "Rows carry no group id: rollouts of equal prompt tokens at one step are a group, as for NeMo-RL's baseline."
-_BY_TEXT = (
+_BY_IDS = IfNoted(
+    "Rows carry no group id: rollouts of equal prompt tokens at one step are a group, as for NeMo-RL's baseline."
+)
+_BY_TEXT = IfNoted(
     "Rows carry no group id and no tokens (NeMo-RL before 0.4): all messages but the last are taken as the prompt, and "
     "rollouts of equal prompts at one step are a group."
 )
-_FILTERED = filter_caveat("Dynamic sampling was on (filtered_rewards) and removes groups of equal rewards")
+_FILTERED = IfNoted(filter_caveat("Dynamic sampling was on (filtered_rewards) and removes groups of equal rewards"))
 
 
 _KEYS = ("rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "agent_ref", "token_loss_mask")
@@ -561,6 +562,5 @@ NEMO_RL = RowFormat(
     ),
     inferred=(_BY_IDS, _BY_TEXT),
     missing=(_FILTERED,),
-    if_noted=frozenset({_BY_IDS, _BY_TEXT, _FILTERED}),
     completes=with_nemo_rls,
 )
