@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -68,8 +68,6 @@ class StepMetrics(Mapping[int, Mapping[str, float]]):
         self.steps = steps  # ascending, [S]
         self.columns = columns  # the metric of each name over them
         self.not_shares = not_shares  # metrics whose NaN are logged numbers outside [0, 1]
-        self._block, self._at_once = 0, 1  # the first row of those made last, and how many are made next
-        self._rows: list[dict[str, float]] = []
 
     @classmethod
     def of(cls, metrics: Mapping[int, Mapping[str, float]]) -> StepMetrics:
@@ -111,12 +109,22 @@ class StepMetrics(Mapping[int, Mapping[str, float]]):
         row = int(np.searchsorted(self.steps, step))
         if row == len(self.steps) or self.steps[row] != step:
             raise KeyError(step)
-        if not self._block <= row < self._block + len(self._rows):  # else that of an earlier step, as in a loop
-            self._block, self._rows = row, self._rows_of(row, min(row + self._at_once, len(self)))
-            self._at_once = min(2 * self._at_once, _AT_ONCE)
-        return dict(self._rows[row - self._block])
+        return self._rows(row, row + 1)[0]
 
-    def _rows_of(self, start: int, stop: int) -> list[dict[str, float]]:
+    def items(self) -> ItemsView[int, Mapping[str, float]]:
+        """Steps with their numbers."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Mapping[str, float]]:
+        """The numbers of each step."""
+        return _Values(self)
+
+    def rows(self) -> Iterator[dict[str, float]]:
+        """The numbers of each step, made in blocks of thousands."""
+        for start in range(0, len(self), _AT_ONCE):
+            yield from self._rows(start, min(start + _AT_ONCE, len(self)))
+
+    def _rows(self, start: int, stop: int) -> list[dict[str, float]]:
         rows: list[dict[str, float]] = [{} for _ in range(stop - start)]
         for name, column in self.columns.items():
             low, high = (start, stop) if column.at is None else np.searchsorted(column.at, (start, stop)).tolist()
@@ -124,6 +132,20 @@ class StepMetrics(Mapping[int, Mapping[str, float]]):
             for offset, value in zip(offsets, column.values[low:high].tolist(), strict=True):
                 rows[offset][name] = value
         return rows
+
+
+class _Items(ItemsView[int, Mapping[str, float]]):
+    _mapping: StepMetrics
+
+    def __iter__(self) -> Iterator[tuple[int, Mapping[str, float]]]:
+        return zip(self._mapping, self._mapping.rows(), strict=True)
+
+
+class _Values(ValuesView[Mapping[str, float]]):
+    _mapping: StepMetrics
+
+    def __iter__(self) -> Iterator[Mapping[str, float]]:
+        return self._mapping.rows()
 
 
 class TrlVersion(Struct, frozen=True):
