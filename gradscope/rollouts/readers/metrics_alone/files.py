@@ -35,24 +35,7 @@ from gradscope.rollouts.arrays import to_filled, to_numpy
 from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
 from gradscope.rollouts.listing import COMPRESSED, when_copied
 from gradscope.rollouts.readers.column_roles import USUAL
-from gradscope.rollouts.readers.metrics_alone.published import (
-    MLFLOW_LINE,
-    SAVED_SCALARS,
-    PrintedLines,
-    Table,
-    Text,
-    dashes_joined,
-    has_bar,
-    lines_joined,
-    mlflow_name,
-    number_or_text,
-    outputs_of_notebook,
-    rows_of_table,
-    scalars_saved,
-    tables_of_markdown,
-    tables_of_page,
-    tag_of,
-)
+from gradscope.rollouts.readers.metrics_alone import published
 from gradscope.rollouts.readers.metrics_alone.runs import (
     STEP_IS_POSITION,
     Column,
@@ -194,7 +177,7 @@ def opened(file: Path) -> MetricFile | None:
         return MetricFile("W&B's own file", file, _wandb, is_loggers=True)
     if first.startswith(b"SQLite format 3"):
         return MetricFile("trackio's database", file, _trackio, is_loggers=True)
-    if mlflow_name(file) and MLFLOW_LINE.match(first.partition(b"\n")[0]):
+    if published.mlflow_name(file) and published.MLFLOW_LINE.match(first.partition(b"\n")[0]):
         return MetricFile("MLflow's metrics", file, _mlflow)
     suffixes = [suffix for suffix in file.suffixes if suffix not in COMPRESSED]
     match suffixes[-1].lower() if suffixes else "":
@@ -210,9 +193,9 @@ def opened(file: Path) -> MetricFile | None:
         case ".ipynb":
             return MetricFile("a notebook's outputs", file, _notebook)
         case ".html" | ".htm":
-            return MetricFile("tables of a page", file, partial(_tables_in, find=tables_of_page))
+            return MetricFile("tables of a page", file, partial(_tables_in, find=published.tables_of_page))
         case ".md":
-            return MetricFile("tables in Markdown", file, partial(_tables_in, find=tables_of_markdown))
+            return MetricFile("tables in Markdown", file, partial(_tables_in, find=published.tables_of_markdown))
         case "" | ".log" | ".txt" | ".out" | ".err" | ".stdout" | ".stderr":
             return MetricFile(CONSOLE, file, lambda *of: _printed(_texts(*of), of[1]))
     return None
@@ -223,7 +206,7 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     if isinstance(document, list) and any(map(_is_run, document[:_FEW])):
         document = {f"run {at}": run for at, run in enumerate(document, start=1)}
     if isinstance(document, list):
-        return scalars_saved(document, file)
+        return published.scalars_saved(document, file)
     if not isinstance(document, dict) or not document:
         return ()
     if (table := table_rows(document)) is not None:
@@ -345,7 +328,7 @@ def _table(file: Path, quarantine: MetricsLog) -> Rows:
             columns = {name: _cells(block.batch.column(name)) for name in block.batch.schema.names}
         elif rows:
             lines = np.array([at for at, _ in rows])
-            columns = {name: [number_or_text(row[name]) for _, row in rows] for name in rows[0][1]}
+            columns = {name: [published.number_or_text(row[name]) for _, row in rows] for name in rows[0][1]}
         _set_aside(file, quarantine, block.odd, num_lines, int(lines[-1]) if len(lines) else -1)
         if len(lines):
             yield _table_piece(file, columns, lines + num_lines + 1)
@@ -361,7 +344,7 @@ def _cells(cells: pa.Array) -> Column:
     try:
         numbers = cells.cast(pa.float64())
     except pa.ArrowInvalid:
-        return [number_or_text(cell or "") for cell in cells.to_pylist()]
+        return [published.number_or_text(cell or "") for cell in cells.to_pylist()]
     values = to_filled(numbers, math.nan)
     if not numbers.null_count:
         return Numbers(None, values)
@@ -372,9 +355,9 @@ def _cells(cells: pa.Array) -> Column:
 def _table_piece(file: Path, columns: Mapping[str, Column], numbers: Counts) -> Piece:
     """Rows of a table. W&B exports columns ``RUN - METRIC`` of several runs; ``__MIN`` and ``__MAX`` are ignored."""
     at, where = np.arange(len(numbers)), str(file)
-    if tuple(columns) == SAVED_SCALARS:
+    if tuple(columns) == published.SAVED_SCALARS:
         _, step, value = columns.values()
-        columns = {"step": step, tag_of(file): value}
+        columns = {"step": step, published.tag_of(file): value}
     parts = {name: name.rpartition(" - ") for name in columns}
     shared = {name: columns[name] for name, (run, _, metric) in parts.items() if not (run and metric)}
     shared_table = MetricTable(at=at, columns=shared)
@@ -486,20 +469,20 @@ def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
             continue
         try:
             text = (line.removeprefix(BOM) if number == 1 else line).decode().rstrip("\r\n")
-            parts = text.split("\r") if has_bar(text) else (text,)  # a bar is drawn over itself
+            parts = text.split("\r") if published.has_bar(text) else (text,)  # a bar is drawn over itself
             yield from ((f"{file}:{number}", part) for part in parts)
         except UnicodeDecodeError:
             quarantine.add("the line is not UTF-8", f"{file}:{number}")
 
 
-def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
+def _printed(lines: Iterable[published.Text], quarantine: MetricsLog) -> Rows:
     """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
     # Positions are no steps of the lines that name theirs: the dictionaries are a run of their own, or set aside where
     # the lines are as many and have as much in them. Bars of which only the end was printed take their position if
     # nothing else was read, and are set aside otherwise.
-    printed = PrintedLines()
+    printed = published.PrintedLines()
     num_lines = widest = 0
-    for location, line in lines_joined(dashes_joined(lines)):
+    for location, line in published.lines_joined(published.dashes_joined(lines)):
         values = printed.read(location, line)
         if isinstance(values, str):
             quarantine.add(values, location)
@@ -530,14 +513,16 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
         yield location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)}, run
 
 
-def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequence[Table]]) -> Rows:
+def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequence[published.Table]]) -> Rows:
     text = "\n".join(line for _, line in _texts(file, quarantine))
     yield from _tables(file, [(number, table) for number, table in enumerate(find(text), start=1)])
 
 
-def _tables(file: Path, tables: Sequence[tuple[int, Table]]) -> Rows:
+def _tables(file: Path, tables: Sequence[tuple[int, published.Table]]) -> Rows:
     """The tables whose header names a step; where there are several, each is a run, named by its number."""
-    rows = [(table_number, of_table) for table_number, table in tables if (of_table := list(rows_of_table(table)))]
+    rows = [
+        (table_number, of_table) for table_number, table in tables if (of_table := list(published.rows_of_table(table)))
+    ]
     for table_number, of_table in rows:
         for number, row in enumerate(of_table, start=1):
             yield f"{file}:{table_number}:{number}", row, f"table {table_number}" if len(rows) > 1 else ""
@@ -547,10 +532,12 @@ def _notebook(file: Path, quarantine: MetricsLog) -> Rows:
     """The tables in a notebook's outputs; where there are none, the trainer's printed output."""
     data = document_bytes(file)
     try:
-        outputs = list(outputs_of_notebook(parse_json(data or b"")))
+        outputs = list(published.outputs_of_notebook(parse_json(data or b"")))
     except ValueError as error:
         raise InputError(f"{file} is no notebook that can be read: {error}.", hint="Save it again.") from None
-    pages = [(cell, table) for cell, kind, text in outputs if kind == "text/html" for table in tables_of_page(text)]
+    pages = [
+        (cell, table) for cell, kind, text in outputs if kind == "text/html" for table in published.tables_of_page(text)
+    ]
     printed = [(f"{file}:{cell}", text) for cell, kind, text in outputs if kind == "text/plain"]
     lines = ((location, line) for location, text in printed for line in text.splitlines())
     yield from list(_tables(file, pages)) or _printed(lines, quarantine)
@@ -558,10 +545,10 @@ def _notebook(file: Path, quarantine: MetricsLog) -> Rows:
 
 def _mlflow(file: Path, quarantine: MetricsLog) -> Rows:
     """MLflow's file of a metric: time, value and step in each line."""
-    name = mlflow_name(file)
+    name = published.mlflow_name(file)
     for location, line in _texts(file, quarantine):
         cells = line.split()
         if len(cells) == 3:
-            yield location, {name: number_or_text(cells[1]), "step": number_or_text(cells[2])}
+            yield location, {name: published.number_or_text(cells[1]), "step": published.number_or_text(cells[2])}
         else:
             quarantine.add("the line is no time, value and step", location)
