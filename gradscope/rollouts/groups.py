@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import compress, groupby, islice
 from operator import attrgetter
 from typing import Any, Literal, overload
@@ -416,7 +416,27 @@ class GroupsOfTable(Sequence[RolloutGroup]):
 
     def made(self, first: int, last: int) -> Iterator[RolloutGroup]:
         """Some groups, made from their numbers; rollouts of equal numbers are one object."""
-        table, rollout_of = self.table, _Rollouts(tuple(self.table.rewards), self.table.policies)
+        table = self.table
+
+        @cache
+        def rollout_of(row: tuple[float, ...]) -> Rollout:
+            reward, *rewards, advantage, seconds, truncated = (
+                value if math.isfinite(value) else None for value in row[:-1]
+            )
+            return Rollout(
+                group_id="",
+                sample=0,
+                row=0,
+                prompt="",
+                completion="",
+                reward=reward,
+                rewards=dict(zip(table.rewards, rewards, strict=True)),
+                advantage=advantage,
+                status=status_of(truncated),
+                seconds=seconds,
+                policy=table.policies[int(row[-1])] if 0 <= row[-1] < len(table.policies) else None,
+            )
+
         begin, end = (int(table.starts[at]) if at < len(table) else len(table.reward) for at in (first, last))
         # A missing reward as infinity, which no reward is: unlike NaN it equals itself.
         numbers = (table.reward, *table.rewards.values(), table.advantage, table.seconds, table.truncated, table.policy)
@@ -427,7 +447,7 @@ class GroupsOfTable(Sequence[RolloutGroup]):
         steps, sizes, prompts = (values[first:last].tolist() for values in (table.step, table.size, table.prompt))
         names = names if isinstance(names, tuple) else map(group_name, steps, to_texts(names))
         for step, name, prompt, size in zip(steps, names, prompts, sizes, strict=True):
-            rollouts = tuple(map(rollout_of.__getitem__, islice(rows, size)))
+            rollouts = tuple(map(rollout_of, islice(rows, size)))
             yield RolloutGroup(step=step, group_id=name, prompt_id=table.prompts[prompt], rollouts=rollouts)
 
     def made_by_step(self) -> Iterator[tuple[int, tuple[RolloutGroup, ...]]]:
@@ -543,32 +563,3 @@ def num_used(groups: Sequence[RolloutGroup], *, needs_reward: bool = True) -> in
     if isinstance(groups, GroupsOfTable):
         return int(np.sum(~np.isnan(groups.table.reward))) if needs_reward else len(groups.table.reward)
     return sum(group.size - (group.rewards.count(None) if needs_reward else 0) for group in groups)
-
-
-class _Rollouts(dict[tuple[float, ...], Rollout]):
-    """Rewards -> rollout, made when it is first asked for: rollouts of equal rewards are one object."""
-
-    def __init__(self, names: tuple[str, ...], policies: tuple[str, ...]) -> None:
-        super().__init__()
-        self._names = names
-        self._policies: dict[float, str] = dict(enumerate(policies))
-
-    def __missing__(self, row: tuple[float, ...]) -> Rollout:
-        reward, *rewards, advantage, seconds, truncated = (
-            value if math.isfinite(value) else None for value in row[:-1]
-        )
-        rollout = Rollout(
-            group_id="",
-            sample=0,
-            row=0,
-            prompt="",
-            completion="",
-            reward=reward,
-            rewards=dict(zip(self._names, rewards, strict=True)),
-            advantage=advantage,
-            status=status_of(truncated),
-            seconds=seconds,
-            policy=self._policies.get(row[-1]),
-        )
-        self[row] = rollout
-        return rollout

@@ -18,14 +18,15 @@ from gradscope.rollouts.fetch import as_named_run, fetched
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import generic, own
-from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, judged, samples
+from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import bare
 from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
-from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand
+from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from gradscope.rollouts.readers.refused import (
     is_checkpoint,
     refuse_checkpoint,
@@ -34,7 +35,7 @@ from gradscope.rollouts.readers.refused import (
     refuse_unrecognized,
 )
 from gradscope.rollouts.readers.run_files import HELD_OUT
-from gradscope.rollouts.readers.trainers import episodes, nemo_rl, prime_rl, simple, slime, trl, verl
+from gradscope.rollouts.readers.trainers import prime_rl, simple, token_logs, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files
 from gradscope.rollouts.run import Run, StepMetrics
 from gradscope.say import non_finite_word
@@ -44,23 +45,23 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     own.RUN_FOLDER,
     trl.FORMAT,
     verl.FORMAT,
-    simple.OPEN_INSTRUCT,
-    nemo_rl.FORMAT,
+    token_logs.OPEN_INSTRUCT,
+    token_logs.NEMO_RL,
     prime_rl.FORMAT,
     prime_rl.TOKEN_EXPORT,
     trl.MS_SWIFT,
-    slime.FORMAT,
-    slime.MILES,
-    slime.RELAX,
+    token_logs.SLIME,
+    token_logs.MILES,
+    token_logs.RELAX,
     simple.AREAL,
     simple.ROLL,
-    episodes.RLLM,
+    simple.RLLM,
     simple.ART,
     simple.TINKER,
     simple.RAGEN,
     simple.RLINF,
     simple.TRACKIO,
-    episodes.TUNIX,
+    simple.TUNIX,
 )
 """Logs of trainers, whose files have characteristic names."""
 
@@ -70,13 +71,13 @@ FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.LM_EVAL,
     harnesses.LIGHTEVAL,
     inspect_ai.FORMAT,
-    harnesses.VERIFIERS,
+    prime_rl.VERIFIERS,
     harnesses.SKYRL,
     harnesses.HARBOR,
-    judged.PROMPTFOO,
-    judged.HELM,
-    judged.AIDER,
-    judged.MULTIPL_E,
+    harnesses.PROMPTFOO,
+    harnesses.HELM,
+    harnesses.AIDER,
+    harnesses.MULTIPL_E,
     harnesses.SWE_BENCH,
     samples.FORMAT,
     generic.FORMAT,
@@ -105,7 +106,7 @@ def read_run(
     *,
     rewards_only: bool = False,
     progress: Progress = False,
-    so_far: EarlierLooks | None = None,
+    so_far: ReadSoFar | None = None,
     metrics_alone: bool = False,
     parts_answer: bool = False,
     samples: bool = False,

@@ -20,18 +20,7 @@ from gradscope.rollouts.arrays import to_floats, without_answers
 from gradscope.rollouts.groups import REWARD, Tokens, numbered_policies
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.column_roles import RESPONSE_IDS, are_held_out, key_of, with_judged
-from gradscope.rollouts.readers.parsing.cells import (
-    CONVERSATION,
-    before_answer,
-    before_answers,
-    cut_sequence,
-    generation_seconds,
-    in_environment,
-    parse_messages,
-    plain_cell,
-    text_of,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.tables import read_rows
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
@@ -73,7 +62,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     @property
     def holds_answers(self) -> bool:
         """Whether prompts are whole conversations, each with its answer."""
-        return self.names.prompt is not None and self.names.prompt.endswith(CONVERSATION)
+        return self.names.prompt is not None and self.names.prompt.endswith(parse.CONVERSATION)
 
     def to_columns(self, rows: Cells) -> Columns:
         """What rows hold."""
@@ -83,10 +72,10 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         rows = with_answers
         if self.holds_answers:
             if self.num_turns is None:
-                rows = rows.changed(names.prompt or "", before_answers, without_answers)
+                rows = rows.changed(names.prompt or "", parse.before_answers, without_answers)
             else:
-                asked = partial(before_answer, num_turns=self.num_turns)
-                rows = rows.changed(names.prompt or "", lambda cells: [asked(plain_cell(cell)) for cell in cells])
+                asked = partial(parse.before_answer, num_turns=self.num_turns)
+                rows = rows.changed(names.prompt or "", lambda cells: [asked(parse.plain_cell(cell)) for cell in cells])
         rows, noted = with_judged(rows, names.reward, in_words=self.in_words)
         sampled_by, apart = _joined_texts(rows, self.policies), _joined_texts(rows, self.apart)
         policies, policy = numbered_policies(sampled_by)
@@ -104,7 +93,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         def details(at: int) -> dict[str, Any]:
             return {
                 "completion": self._completions(rows, with_answers, [at])[0],
-                "messages": parse_messages(rows.cell(names.prompt, at)),
+                "messages": parse.parse_messages(rows.cell(names.prompt, at)),
                 "tokens": tokens_by_names(partial(cell_of, at), names.advantage) if has_ids else None,
             }
 
@@ -117,7 +106,9 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             else group,
             no_group=f"{self.key} is missing",
             prompts=partial(self._prompts, rows, group),
-            texts=None if names.prompt is None else lambda firsts: list(map(text_of, rows.cells(names.prompt, firsts))),
+            texts=None
+            if names.prompt is None
+            else lambda firsts: list(map(parse.text_of, rows.cells(names.prompt, firsts))),
             numbers=numbers,
             noted=noted,
             no_reward=partial(rows.no_reward, names.reward or ""),
@@ -146,7 +137,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         if self.times and not rows.from_text:
             timed = zip(*map(rows.cells, self.times), strict=True)
             numbers["seconds"] = to_floats(
-                generation_seconds(dict(zip(self.times, of_row, strict=True))) for of_row in timed
+                parse.generation_seconds(dict(zip(self.times, of_row, strict=True))) for of_row in timed
             )
         if self.end is not None:
             numbers["truncated"] = rows.truncated(self.end)
@@ -161,18 +152,20 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
         for name, ids_in in ((names.prompt_id, cells.names), (names.prompt, cells.prompt_ids), (self.key, cells.names)):
             if name is not None and "" in ids:
                 ids = [prompt_id or other for prompt_id, other in zip(ids, texts_in(ids_in(name)), strict=True)]
-        return list(map(in_environment, texts_in(cells.names(self.environment)), ids)) if self.environment else ids
+        return (
+            list(map(parse.in_environment, texts_in(cells.names(self.environment)), ids)) if self.environment else ids
+        )
 
     def _completions(self, rows: Cells, with_answers: Cells, chosen: Sequence[int] | None = None) -> list[str]:
         """The completions of some rows, or all, else the ends of conversations, of which ``rows`` have the rest."""
         name = self.names.prompt if self.names.completion is None else self.names.completion
         cells = rows.cells(name, chosen)
         if self.names.completion is not None:
-            return list(map(text_of, cells))
+            return list(map(parse.text_of, cells))
         if not self.holds_answers:
             return [""] * len(cells)
         return [
-            text_of(full[len(asked) :] or None) if isinstance(asked, list) and asked else ""
+            parse.text_of(full[len(asked) :] or None) if isinstance(asked, list) and asked else ""
             for asked, full in zip(cells, with_answers.cells(name, chosen), strict=True)
         ]
 
@@ -265,7 +258,7 @@ def _of_one_list(row: dict[str, Any]) -> Tokens | None:
         mask = [label != _NOT_SAMPLED for label in labels]
     elif isinstance(mask, list):
         mask = _of_each_token(mask, len(ids))
-    elif (start := whole_number(length)) is not None:
+    elif (start := parse.whole_number(length)) is not None:
         mask = [at >= start for at in range(len(ids))]
     else:
         return None
@@ -277,7 +270,7 @@ def _of_one_list(row: dict[str, Any]) -> Tokens | None:
     if isinstance(attended, list) and len(attended) == len(ids):  # the others are padding
         of_each = [list(compress(values, attended)) for values in of_each]
     ids, mask, logprobs, advantages = of_each
-    return cut_sequence(ids, mask, logprobs=logprobs or None, advantages=advantages or None)
+    return parse.cut_sequence(ids, mask, logprobs=logprobs or None, advantages=advantages or None)
 
 
 def _of_each_token(values: list[Any], num_ids: int, sampled: list[bool] | None = None) -> list[Any]:

@@ -37,6 +37,10 @@ class Format(Struct, frozen=True, kw_only=True):
     ``completion_ids`` in a side file."""
 
 
+class IfNoted(str):
+    """A sentence for ``Source.inferred`` or ``Source.missing`` that holds only where a row has noted it."""
+
+
 class Reading(Struct, frozen=True, kw_only=True):
     """One reading of a log: its request, and what its rows have shown so far."""
 
@@ -44,7 +48,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     files: tuple[Path, ...]  # the files that are read
     rows: Callable[[Path, QuarantineLog], Iterator[Row]]  # the rows of each
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # rows that were set aside
-    noted: set[Note] = set()  # what rows called for, as sentences of ``RowFormat.if_noted``
+    noted: set[Note] = set()  # what rows called for, each :class:`IfNoted` among it
     inferred: list[str] = []
     """Further sentences for ``Source.inferred``, after those of the format."""
     missing: list[str] = []
@@ -75,8 +79,6 @@ class RowFormat(Struct, frozen=True, kw_only=True):
     ``columns``."""
     inferred: tuple[str, ...] = ()  # sentences for ``Source.inferred``
     missing: tuple[str, ...] = ()  # sentences for ``Source.missing``
-    if_noted: frozenset[str] = frozenset()
-    """Those among ``inferred`` and ``missing`` that hold only where a row has noted them."""
     keeps_file: Callable[[Path], bool] | None = None
     """Whether a file that fits a pattern belongs to the log; None: all do."""
     rows_of: Callable[[Path, QuarantineLog], Iterator[Row]] = read_rows  # a file's rows, each with its ``file:line``
@@ -122,7 +124,7 @@ class RowFormat(Struct, frozen=True, kw_only=True):
         return files if self.keeps_file is None else tuple(filter(self.keeps_file, files))
 
     def _applicable(self, sentences: Iterable[str], reading: Reading) -> Iterator[str]:
-        return (sentence for sentence in sentences if sentence not in self.if_noted or sentence in reading.noted)
+        return (str(of) for of in sentences if not isinstance(of, IfNoted) or of in reading.noted)
 
     def _rows_in(self, file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         return quarantine.readable(self.rows_of(file, quarantine))

@@ -6,9 +6,9 @@ import glob
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import chain, combinations, groupby
+from itertools import chain, combinations, groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -22,37 +22,9 @@ from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import nested
 from gradscope.rollouts.readers.flat_columns import TIMES, FlatColumns, column_log
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.grouping import (
-    Grouping,
-    are_parts_of_rollouts,
-    counted_step,
-    grouping_of,
-    num_turns_asked,
-    run_columns,
-    setting_columns,
-)
-from gradscope.rollouts.readers.parsing.cells import (
-    CONVERSATION,
-    ENVIRONMENTS,
-    list_of,
-    mapping_of,
-    prompt_text_id,
-    text_of,
-    whole_number,
-)
-from gradscope.rollouts.readers.parsing.endings import end_column
+from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing import records
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
-from gradscope.rollouts.readers.parsing.records import (
-    NUM_SEARCHED,
-    ReadRequest,
-    are_turns,
-    assemble_groups,
-    has_more_rows,
-    list_names,
-    peek,
-    refuse_copies,
-    refuse_turns,
-)
 from gradscope.rollouts.readers.parsing.tables import expand, is_untyped, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import columns_of_whole_rows, step_numbers
 from gradscope.rollouts.readers.reduction.log import reduced_groups
@@ -75,7 +47,7 @@ _WRITER = re.compile(
 _NUM_FOLDERS = 3  # around a file, any of which may be that of its step
 
 
-def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | str | None:
+def file_of_rollouts(request: records.ReadRequest, *, beside_metrics: bool) -> Path | str | None:
     """The rollouts by step beside a script's metrics: one file, or a glob of those whose names differ in numbers.
 
     Returns:
@@ -88,7 +60,8 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     if not beside_metrics and (len(first) < 2 or not request.path.is_dir()):
         return None
     columns = (
-        (file, nested.columns_within(peek(file), request.columns)) for file in (files if beside_metrics else first)
+        (file, nested.columns_within(records.peek(file), request.columns))
+        for file in (files if beside_metrics else first)
     )
     rollouts = {file: of for file, of in columns if roles.have_rollouts(of)}
     keys = {file: (of.step, roles.key_of(of)) for file, of in rollouts.items() if of.step is not None}
@@ -98,7 +71,8 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
     names = {word: file for file in reversed(keys) if (word := word_of(file))}
     if len(names) > 1:
         groups = [
-            Counter(tuple(str(row.get(key or "")) for key in keys[of]) for row in peek(of)) for of in names.values()
+            Counter(tuple(str(row.get(key or "")) for key in keys[of]) for row in records.peek(of))
+            for of in names.values()
         ]
         are_apart = len(set().union(*groups)) == sum(map(len, groups))
         are_alike = len({re.sub("[^a-z]+", "", word) for word in names}) == 1
@@ -106,7 +80,7 @@ def file_of_rollouts(request: ReadRequest, *, beside_metrics: bool) -> Path | st
         are_held_out = {HELD_OUT.search(file.name) is not None for file in names.values()}
         if (are_apart or are_samples) and len(are_held_out) == 1 and not beside_metrics:
             return None
-        listed = list_names(sorted(file.name for file in names.values()))
+        listed = records.list_names(sorted(file.name for file in names.values()))
         return f"Rollouts by step lie in files of several names, {listed}, which are not pooled: name one of them."
     if len(keys) < 2 or not beside_metrics:
         return next(iter(keys), None) if beside_metrics else None
@@ -137,7 +111,10 @@ def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
             steps, has_word = of_folders, True
     if steps and not has_word:
         key, most_alike = roles.key_of(names) or "", 1.0 if names.group else 0.8
-        counts = [Counter(text_of(row.get(key)) for row in peek(file, num_rows=NUM_SEARCHED)) for file in files[:8]]
+        counts = [
+            Counter(parse.text_of(row.get(key)) for row in records.peek(file, num_rows=records.NUM_SEARCHED))
+            for file in files[:8]
+        ]
         repeated = [{key for key, count in of.items() if count > 1} for of in counts]
         if not any(0 < len(a & b) <= most_alike * min(len(a), len(b)) for a, b in combinations(repeated, 2)):
             return {}
@@ -172,7 +149,7 @@ def have_steps(path: Path, columns: ColumnNames) -> bool:
 def is_run(folder: Path) -> bool:
     """Whether a folder has rollouts by step, and is none of a step's, nor of an evaluation's."""
     is_part = _STEP_IN_NAME.fullmatch(folder.name) or HELD_OUT.search(folder.name)
-    columns = ColumnNames() if is_part else roles.columns_of_rows(peek(folder), ColumnNames())
+    columns = ColumnNames() if is_part else roles.columns_of_rows(records.peek(folder), ColumnNames())
     return roles.have_rollouts(columns) and have_steps(folder, columns)
 
 
@@ -189,19 +166,14 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
     @classmethod
     def of(cls, path: Path, layout: nested.Layout, named: ColumnNames) -> _FirstRows:
         """Those of a log."""
-        outer = peek(path)
+        outer = records.peek(path)
         plain = nested.first_rows_within(outer, layout) if layout else outer
-        many = nested.first_rows_of_lists(outer, layout) if layout else peek(path, num_rows=NUM_SEARCHED)
-        are_followed = not layout and has_more_rows(path, many)
-        rows = roles.with_entries(plain, named)
-        return cls(
-            plain=plain,
-            rows=rows,
-            many=many,
-            are_followed=are_followed,
-            layout=layout,
-            named=named,
+        many = (
+            nested.first_rows_of_lists(outer, layout) if layout else records.peek(path, num_rows=records.NUM_SEARCHED)
         )
+        are_followed = not layout and records.has_more_rows(path, many)
+        rows = roles.with_entries(plain, named)
+        return cls(plain=plain, rows=rows, many=many, are_followed=are_followed, layout=layout, named=named)
 
     @cached_property
     def many_with_entries(self) -> Sequence[Mapping[str, Any]]:
@@ -215,7 +187,12 @@ class _FirstRows(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def read_flat(
-    request: ReadRequest, *, format: str, with_steps: bool, layout: nested.Layout = (), with_held_out: bool = False
+    request: records.ReadRequest,
+    *,
+    format: str,
+    with_steps: bool,
+    layout: nested.Layout = (),
+    with_held_out: bool = False,
 ) -> Run:
     """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
     first = _FirstRows.of(request.path, layout, request.columns)
@@ -245,7 +222,7 @@ def read_flat(
             declared=columns_of_whole_rows(inner, looks_at_path=bool(steps)),
             lines_hold_many=True,
         )
-        outer = "a document" if len(peek(request.path)) == 1 else "each row"
+        outer = "a document" if len(records.peek(request.path)) == 1 else "each row"
         title = f"samples in {nested.title_of(layout)} of {outer}"
     if first.are_followed and request.rewards_only:
         log = replace(log, validate=partial(grouping.without_constants, rows=first.many))
@@ -264,7 +241,7 @@ def read_flat(
         *_about_questions(grouping, distinct, roles.resolve_columns(first.names, request.columns).prompt),
         *([_EPISODES] if is_evaluation and count_up else []),
     ]
-    run = assemble_groups(
+    run = records.assemble_groups(
         request, request.source(format, title, inferred=[*inferred, *notes]), groups=groups, quarantine=quarantine
     )
     is_document = len(files) == 1 and layout
@@ -273,14 +250,14 @@ def read_flat(
 
 def _unfinished(path: Path, layout: nested.Layout) -> str:
     """How many of its trials a document of tau2-bench has, which lists all tasks at its start; empty of any other."""
-    document = next(iter(peek(path)), {})
+    document = next(iter(records.peek(path)), {})
     num = sum(1 for _ in nested.rows_within(document, layout))
-    trials = whole_number(mapping_of(document.get("info")).get("num_trials")) or 0
-    planned = trials * len(list_of(document.get("tasks")))
+    trials = parse.whole_number(parse.mapping_of(document.get("info")).get("num_trials")) or 0
+    planned = trials * len(parse.list_of(document.get("tasks")))
     return f"has not ended: {num:,} of {planned:,} samples" if num < planned else ""
 
 
-def _known_columns(request: ReadRequest, first: _FirstRows) -> ColumnNames:
+def _known_columns(request: records.ReadRequest, first: _FirstRows) -> ColumnNames:
     """The columns by role; refuses rows of unknown columns, turns of an episode, and rows that are there twice."""
     columns = roles.resolve_columns(first.names, request.columns)
     for column, role, hint in (
@@ -288,30 +265,33 @@ def _known_columns(request: ReadRequest, first: _FirstRows) -> ColumnNames:
         (roles.key_of(columns), "to group rollouts by", "Name one: --group-column NAME, or --prompt-column NAME."),
     ):
         if column is None:
-            listed = list_names(first.names)
+            listed = records.list_names(first.names)
             raise InputError(f"{request.path} has no column {role}; its columns are {listed}.", hint=hint)
     rows = first.many_with_entries
     columns = _with_step(roles.with_question(rows, columns, request.columns), first)
     is_alone = request.columns.prompt_id is None and (columns.group or columns.step) is None
     if is_alone and columns.prompt_id is not None and columns.prompt is not None:
-        ids = {text_of(row.get(columns.prompt_id)) for row in rows}
-        *sizes, last = Counter(text_of(row.get(columns.prompt)) for row in rows).values()
+        ids = {parse.text_of(row.get(columns.prompt_id)) for row in rows}
+        *sizes, last = Counter(parse.text_of(row.get(columns.prompt)) for row in rows).values()
         if len(ids) == len(rows) and len(sizes) > 1 and 1 < max(sizes) == min(sizes) >= last:
             columns = replace(columns, prompt_id=None)  # the ids are those of the rows, as many of each text
     _require_numbers(request, first.plain, columns)
-    asked = {(text_of(row.get(columns.prompt_id or "")), text_of(row.get(columns.prompt or ""))) for row in first.rows}
+    asked = {
+        (parse.text_of(row.get(columns.prompt_id or "")), parse.text_of(row.get(columns.prompt or "")))
+        for row in first.rows
+    }
     of_states = columns.prompt_id is not None and 2 * len({of for of, _ in asked}) < len(asked)  # states of a world
     is_guess = of_states and request.columns == ColumnNames() if columns.step is None else request.columns.step is None
     own = roles.columns_in(first.plain)
-    if is_guess and are_turns({name: [row.get(name) for row in first.plain] for name in own}):
-        refuse_turns(request.path, columns.step)
-    if request.columns == ColumnNames() and are_parts_of_rollouts(first.many, columns):
-        refuse_turns(request.path, None)
+    if is_guess and records.are_turns({name: [row.get(name) for row in first.plain] for name in own}):
+        records.refuse_turns(request.path, columns.step)
+    if request.columns == ColumnNames() and roles.are_parts_of_rollouts(first.many, columns):
+        records.refuse_turns(request.path, None)
     if columns.completion is not None:  # rows without a text may be equal by chance
         keys = (columns.step, roles.key_of(columns), columns.completion, columns.reward, *roles.SAMPLE_IDS)
-        refuse_copies(request.path, [key or "" for key in keys])
+        records.refuse_copies(request.path, [key or "" for key in keys])
     if "filtered_resps" in own:  # of an older lm-eval, which scores the same responses after each filter
-        refuse_copies(request.path, ["", "", "doc_id", "resps"])
+        records.refuse_copies(request.path, ["", "", "doc_id", "resps"])
     return columns
 
 
@@ -319,33 +299,35 @@ def _with_step(columns: ColumnNames, first: _FirstRows) -> ColumnNames:
     """The columns with one that counts as the step, where none is called one."""
     if columns.step is not None or set(roles.INSTEAD_OF_STEPS).isdisjoint(first.names):
         return columns
-    step = counted_step(first.many_with_entries, roles.key_of(columns), are_first=first.are_followed)
+    step = roles.counted_step(first.many_with_entries, roles.key_of(columns), are_first=first.are_followed)
     return replace(columns, step=step)
 
 
 def _without_recurring_ids(
-    request: ReadRequest, first: _FirstRows, names: ColumnNames, steps: Mapping[Path, int]
+    request: records.ReadRequest, first: _FirstRows, names: ColumnNames, steps: Mapping[Path, int]
 ) -> ColumnNames:
     """The columns without a guessed one of groups that has the same ids with several prompts."""
     if names.group is None or request.columns.group is not None:
         return names
     key = (names.step, names.group, names.prompt_id)
-    if roles.are_labels(*([text_of(row.get(of or "")) for row in first.many_with_entries] for of in key)):
+    if roles.are_labels(*([parse.text_of(row.get(of or "")) for row in first.many_with_entries] for of in key)):
         return replace(names, group=None)
     recur = not first.layout and _ids_recur(request.path, names, steps)
     return replace(names, group=None, prompt_id=None) if recur else names
 
 
-def _grouping(request: ReadRequest, first: _FirstRows, names: ColumnNames, *, is_evaluation: bool) -> Grouping:
+def _grouping(
+    request: records.ReadRequest, first: _FirstRows, names: ColumnNames, *, is_evaluation: bool
+) -> roles.Grouping:
     """What tells groups apart: of an evaluation its settings, else the runs in a log."""
     of_list = ("name",) if first.layout else ()
 
     def settings_of(names: ColumnNames) -> tuple[str, ...]:
         if is_evaluation:
-            return setting_columns(first.many, names, *of_list, are_first=first.are_followed)
-        return run_columns(first.many, names)
+            return roles.setting_columns(first.many, names, *of_list, are_first=first.are_followed)
+        return _run_columns(first.many, names)
 
-    return grouping_of(
+    return roles.grouping_of(
         first.many_with_entries,
         names,
         settings_of,
@@ -355,16 +337,16 @@ def _grouping(request: ReadRequest, first: _FirstRows, names: ColumnNames, *, is
 
 
 def _flat_columns(
-    first: _FirstRows, grouping: Grouping, terms: Mapping[str, float], *, is_evaluation: bool, are_untyped: bool
+    first: _FirstRows, grouping: roles.Grouping, terms: Mapping[str, float], *, is_evaluation: bool, are_untyped: bool
 ) -> FlatColumns:
     names, rewards = first.names, [row.get(grouping.names.reward or "") for row in first.rows]
     of_policy = [name for name in roles.POLICIES if any(isinstance(row.get(name), str) for row in first.plain)]
     policies = (*grouping.settings, *of_policy[:1])
     with_roles = set(astuple(grouping.names))
-    environment = next((name for name in ENVIRONMENTS if name in names and name not in with_roles), None)
+    environment = next((name for name in parse.ENVIRONMENTS if name in names and name not in with_roles), None)
     apart = (*(policies if is_evaluation else grouping.settings), grouping.benchmark)
     prompt = grouping.names.prompt or ""
-    conversations = [row.get(prompt) for row in first.many_with_entries if prompt.endswith(CONVERSATION)]
+    conversations = [row.get(prompt) for row in first.many_with_entries if prompt.endswith(parse.CONVERSATION)]
     return FlatColumns(
         names=grouping.names,
         rewards=tuple(dict.fromkeys([*_named_rewards(first.rows, grouping.names), *terms])),
@@ -376,9 +358,39 @@ def _flat_columns(
         apart=tuple(filter(None, apart)),
         times=tuple(name for name in TIMES if name in names),
         num_turns=num_turns_asked(conversations),
-        end=end_column(names, lambda name: [row.get(name) for row in first.many_with_entries]),
+        end=records.end_column(names, lambda name: [row.get(name) for row in first.many_with_entries]),
         entries=frozenset(names) - set(roles.columns_in(first.plain)),
     )
+
+
+def _run_columns(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
+    """The columns that tell runs apart: most of their texts stand in several rows of a group, as no sample's would."""
+    counters = {name: Counter[tuple[str, ...]]() for name in (*roles.RUNS, "method", "algorithm", "arm")}
+    step, key = columns.step or "", roles.key_of(columns) or ""
+    for row, (name, sizes) in product(rows, counters.items()):
+        if text := parse.text_of(row.get(name)):
+            sizes[parse.text_of(row.get(step)), parse.text_of(row.get(key)), text] += 1
+    return tuple(name for name, sizes in counters.items() if sum(size > 1 for size in sizes.values()) > len(sizes) / 2)
+
+
+def num_turns_asked(conversations: Iterable[Any]) -> int | None:
+    """How many of the assistant's messages prompts hold, where those that follow were sampled; None: all but the last.
+
+    Sampled is the first message that most conversations which are the same before it differ in: those of examples, and
+    of a dialogue that is to go on, they have in common.
+    """
+    asked = [of for of in conversations if isinstance(of, list) and parse.before_answer(of) is not of]
+    turns = [[at for at, message in enumerate(of) if message["role"] == "assistant"] for of in asked]
+    for number in range(max(map(len, turns), default=0)):
+        answers: dict[str, list[str]] = {}
+        for of, at in zip(asked, turns, strict=True):
+            if len(at) > number:
+                answers.setdefault(parse.prompt_text_id(of[: at[number]]), []).append(parse.text_of(of[at[number]]))
+        differ = [len(set(of)) > 1 for of in answers.values() if len(of) > 1]
+        if sum(differ) > len(differ) / 2:
+            are_last = all(parse.before_answer(of, number) == parse.before_answer(of) for of in asked)
+            return None if are_last else number
+    return None
 
 
 def _named_rewards(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> tuple[str, ...]:
@@ -391,8 +403,8 @@ def _named_rewards(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> t
 def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> bool:
     """Whether ids name several groups of a step, or of steps that no row names: whole groups of several prompts."""
     files = expand(path)[: 1 if names.prompt is None else 2]
-    rows = [(file, row) for file in files for row in peek(file, num_rows=NUM_SEARCHED)]
-    ids = [text_of(row.get(names.group or "")) for _, row in rows]
+    rows = [(file, row) for file in files for row in records.peek(file, num_rows=records.NUM_SEARCHED)]
+    ids = [parse.text_of(row.get(names.group or "")) for _, row in rows]
     numbers = [steps.get(file, row.get(names.step or "")) for file, row in rows]
     if names.prompt is None and (names.step or steps):
         return False
@@ -406,36 +418,36 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
                 hint=f"Name the step, --step-column NAME; if an id is one group, say so: --group-column {names.group}.",
             )
         return False
-    if names.prompt.endswith(CONVERSATION):  # with its answer
+    if names.prompt.endswith(parse.CONVERSATION):  # with its answer
         return False
-    return roles.are_labels(numbers, ids, [prompt_text_id(row.get(names.prompt)) for _, row in rows])
+    return roles.are_labels(numbers, ids, [parse.prompt_text_id(row.get(names.prompt)) for _, row in rows])
 
 
 _OF_MANY = frozenset(("acc", "accuracy", "exact_match", "em"))  # rewards that are also names of shares
 _VERDICTS = frozenset(roles.USUAL["reward"][roles.USUAL["reward"].index("passed") :])
 
 
-def _require_numbers(request: ReadRequest, rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> None:
+def _require_numbers(request: records.ReadRequest, rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> None:
     path, name = request.path, columns.reward or ""
     rewards: list[Any] = [row.get(name) for row in rows]
     is_named, is_answered = request.columns.reward is not None, columns.completion is not None
     is_one = len(rows) == len(expand(path)) == 1 and not is_answered
     is_sure = is_named or is_answered
-    sizes = {of: {len(list_of(row.get(of))) for row in rows} for of in roles.TEXT_LISTS if of != "content"}
+    sizes = {of: {len(parse.list_of(row.get(of))) for row in rows} for of in roles.TEXT_LISTS if of != "content"}
     several = [of for of, of_rows in sizes.items() if len(rows) > 1 and len(of_rows) == 1 and max(of_rows) > 1]
     # A record of calls names an error and has none, and what was asked of a model.
     tokens = ("prompt_tokens", "completion_tokens", "usage", "finish_reason", "latency", "latency_ms")
     are_calls = all("error" in row and not row["error"] and not row.keys().isdisjoint(tokens) for row in rows)
     as_it_is = f"or say that it is one's: --reward-column {name}."
     hint = "Name a column of numbers, as in --reward-column NAME, or write verdicts as 1 and 0."
-    if all(map(mapping_of, rewards)):
+    if all(map(parse.mapping_of, rewards)):
         entries = list(dict.fromkeys(f"{name}.{entry}" for reward in rewards for entry in reward))
-        message = f"has objects as {name!r}, with {list_names(entries)}."
+        message = f"has objects as {name!r}, with {records.list_names(entries)}."
         hint = f"Name the number that the trainer used, as in --reward-column {entries[0]}."
     elif not roles.are_words(rewards) and all(
         isinstance(reward, str) and reward and math.isnan(roles.as_number(reward)) for reward in rewards
     ):
-        message = f"has no numbers as {name!r}: the reward is text, {list_names(dict.fromkeys(rewards))}."
+        message = f"has no numbers as {name!r}: the reward is text, {records.list_names(dict.fromkeys(rewards))}."
     elif is_one and name.rpartition(".")[2] in _OF_MANY:
         message = f"has one row, without a response: its {name!r} is that of a whole evaluation."
         hint = "Give the file with a row for each sample or prompt."
@@ -479,7 +491,7 @@ def _about_columns(flat: FlatColumns, named_by_user: ColumnNames) -> Iterator[st
         yield "Rollouts were grouped by the prompt's text; two groups of one prompt at one step would merge."
 
 
-def _about_questions(grouping: Grouping, by_id: ColumnNames, prompt: str | None) -> Iterator[str]:
+def _about_questions(grouping: roles.Grouping, by_id: ColumnNames, prompt: str | None) -> Iterator[str]:
     question = grouping.names.prompt
     if grouping.has_questions:
         yield f"Under most ids in {by_id.prompt_id!r} questions differ: {question!r} tells prompts apart."
@@ -509,7 +521,7 @@ def _terms(
 FORMAT = Format(
     name="generic",
     looks_for="rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)",
-    recognizes=lambda request: roles.have_rollouts(roles.columns_of_rows(peek(request.path), request.columns)),
+    recognizes=lambda request: roles.have_rollouts(roles.columns_of_rows(records.peek(request.path), request.columns)),
     read=lambda request: with_run_files(request, read_flat(request, format="generic", with_steps=True)),
     takes=frozenset({"columns"}),
 )

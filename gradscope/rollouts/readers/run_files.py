@@ -324,13 +324,7 @@ def verl_metrics(
     means: dict[int, float] = {}
     if experiment is None:
         table = reward_table(groups)
-        steps, of_group = np.unique(table.step, return_inverse=True)
-        is_known = ~np.isnan(table.reward)
-        of_rollout = np.repeat(of_group, table.size)[is_known]
-        sums = np.bincount(of_rollout, weights=table.reward[is_known], minlength=len(steps))
-        with np.errstate(invalid="ignore"):
-            mean = sums / np.bincount(of_rollout, minlength=len(steps))
-        means = dict(zip(steps.tolist(), mean.tolist(), strict=True))
+        means = table.mean_by_step(table.sums(np.nan_to_num(table.reward)), table.sums(~np.isnan(table.reward)))
     if len(chosen) > 1:  # that with every step of the rollouts, with their mean reward wherever it has one
         read = {file: read_verl_metrics(file, QuarantineLog()) for file in files}
         both = {file: _mean_pairs(metrics, means) for file, metrics in read.items() if means.keys() <= metrics.keys()}
@@ -420,5 +414,59 @@ _VERL_LAYOUT = CheckpointLayout(
         f"{'megatron' if any(folder.glob('actor/**/dist_ckpt')) else 'fsdp'} --local_dir {folder / 'actor'} "
         f"--target_dir {folder / 'actor' / 'huggingface'}; with hf_model in actor.checkpoint.save_contents verl does "
         "it itself."
+    ),
+)
+
+
+_NEMO_RL_NAMES = {"train/grad_norm": "grad_norm", "train/reward": "reward"}
+_NEMO_RL_CHECKPOINTS = ("step_*", "*/step_*", "results/*/step_*")
+NO_NORMS = (
+    "NeMo-RL's grad_norm goes to its logging backends alone: logger.tensorboard_enabled=true puts it beside the "
+    "training data."
+)
+
+
+def with_nemo_rls(request: ReadRequest, run: Run) -> Run:
+    """The run with its arguments, metrics and weights."""
+    folder = request.path.resolve()
+    folder = folder if folder.is_dir() else folder.parent
+    roots = [folder, folder.parent, folder.parent.parent]
+    metrics = _nemo_rl_metrics(roots, quarantine := QuarantineLog())
+    run = run if metrics else run.with_missing(NO_NORMS)
+    checkpoints = (of for root in roots for _, of in numbered_folders(root, _NEMO_RL_CHECKPOINTS))
+    settings = trainer_settings(request, "nemo-rl", (of / "config.yaml" for of in (*roots, *checkpoints)))
+    size, precision = settings.at("policy.train_micro_batch_size"), settings.at("policy.precision", "bfloat16")
+    return replace(
+        run,
+        source=with_set_aside(run.source, quarantine),
+        metrics=metrics,
+        settings=in_precision(settings, precision, per_device_train_batch_size=size),
+        **saved_weights(request, _NEMO_RL_LAYOUT, roots),
+    )
+
+
+def _nemo_rl_metrics(roots: list[Path], quarantine: QuarantineLog) -> Metrics:
+    """Metrics of TensorBoard's files in the folder or the one above, else of JSON lines under the same names."""
+    folder, above, *_ = roots
+    for root, files in (folder, event_files(folder)), (above, event_files(above, below=("", "tensorboard"))):
+        metrics_of = scalar_metrics(files, _NEMO_RL_NAMES, quarantine) or metric_lines(
+            sorted(root.glob("metrics.jsonl")), _NEMO_RL_NAMES, quarantine
+        )
+        if any("grad_norm" in values for values in metrics_of.values()):
+            return metrics_of
+    return {}
+
+
+_NEMO_RL_LAYOUT = CheckpointLayout(
+    patterns=_NEMO_RL_CHECKPOINTS,
+    inside=("hf", "policy/hf", "policy/weights/model/consolidated", "policy/weights", "policy/weights/*", "*"),
+    merge=lambda folder: (
+        "Convert it: python examples/converters/convert_"
+        + (
+            f"megatron_to_hf.py --config {folder}/config.yaml --megatron-ckpt-path {folder}/policy/weights/iter_0000000"
+            if any(folder.glob("policy/weights/iter_*"))
+            else f"dcp_to_hf.py --config {folder}/config.yaml --dcp-ckpt-path {folder}/policy/weights"
+        )
+        + f" --hf-ckpt-path {folder}/hf; with checkpointing.save_consolidated NeMo-RL writes such a folder itself."
     ),
 )

@@ -15,14 +15,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import write_lines
-from tests.rollouts.readers.reduced import (
-    STRANGE,
-    answers,
-    assert_reduced,
-    assert_same,
-    in_small_blocks,
-    mutated,
-)
+from tests.rollouts.readers.reduced import STRANGE, answers, assert_reduced, assert_same, in_small_blocks, mutated
 
 Row = dict[str, Any]
 

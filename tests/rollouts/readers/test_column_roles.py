@@ -1,8 +1,20 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from gradscope.errors import UsageError
-from gradscope.rollouts.read_options import ColumnNames
+from gradscope.errors import InputError, UsageError
+from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.column_roles import resolve_columns, reward_columns, sample_column, summed_columns
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.generic import num_turns_asked
+from gradscope.rollouts.readers.parsing.cells import before_answer
+from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED
+from tests.rollouts.readers.lines import write_lines as write
+from tests.rollouts.readers.lines import write_rows
 
 
 def test_the_most_telling_usual_name_has_the_role() -> None:
@@ -122,3 +134,305 @@ def test_ids_of_rows_tell_prompts_apart_where_nothing_else_does_and_no_step_is_n
     assert resolve_columns(["id", "correct"], ColumnNames()).prompt_id == "id"
     assert resolve_columns(["id", "correct", "question"], ColumnNames()).prompt_id is None
     assert resolve_columns(["id", "correct", "step"], ColumnNames()).prompt_id is None
+
+
+@pytest.mark.parametrize("setting", ["condition", "temperature", "strategy", "phase"])
+def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) -> None:
+    rows = [
+        {"task_id": task, setting: arm, "sample_idx": sample, "passed": arm == 0.5}
+        for arm in (0.0, 0.5)
+        for task in range(150)
+        for sample in (0, 1)
+    ]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert (len(run.groups), {group.rewards for group in run.groups}) == (300, {(0.0, 0.0), (1.0, 1.0)})
+    assert reward_table(run.groups).policies == ("0.0", "0.5")
+    assert [rollout.policy for group in run.groups for rollout in group.rollouts] == ["0.0"] * 300 + ["0.5"] * 300
+    for row in rows:
+        del row["sample_idx"]
+    of_task = [row | {setting: row["task_id"] % 3} for row in rows]  # an attribute of the prompt
+    for other in (of_task, [row | {"step": 1} for row in rows]):
+        assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *other)).groups} == {4}
+
+
+SETTINGS: dict[str, tuple[float, ...]] = {"alpha": (-1.0, 0.0, 0.5), "max_tokens": (512, 2048), "k": (1, 2, 4)}
+
+
+OF_SAMPLES: dict[str, tuple[float, ...]] = {
+    **{"attempt_no": (1, 2, 3), "repeat": (0, 1), "rng_seed": (42, 7), "node_id": (3, 8), "is_chosen": (True, False)},
+    "format": (0.5, 0.0, 0.5),  # not equally often
+}
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, *OF_SAMPLES])
+def test_numbers_that_every_prompt_has_and_that_count_nothing_are_settings(name: str, tmp_path: Path) -> None:
+    numbers = (SETTINGS | OF_SAMPLES)[name]
+    rows = [{"task_id": task, name: number, "passed": True} for number in numbers for task in range(9)]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert {group.size for group in run.groups} == {1 if name in SETTINGS else len(numbers)}
+    run = read_run(write(tmp_path / "b.jsonl", *rows[:-1], {**rows[-1], name: 99.5}))
+    assert max(group.size for group in run.groups) == len(numbers)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "num_each", "is_condition"),
+    [
+        *((name, ("en", "de"), 4, True) for name in ("lang", "prompt_template", "level")),
+        ("with_hint", (True, False), 2, True),
+        ("lang", ("en", "de"), 1, False),  # one sample each may be told apart by any word
+        ("hostname", ("en", "de"), 2, True),
+        ("gpu", ("a", "b"), 2, False),
+        ("label", ("good", "bad"), 2, False),  # the verdict in words
+        ("format", ("0", "1"), 2, False),  # numbers of CSV
+    ],
+)
+def test_words_that_divide_the_samples_of_all_prompts_alike_are_settings(
+    name: str, words: tuple[Any, ...], num_each: int, is_condition: bool, tmp_path: Path
+) -> None:
+    rows = [
+        {"id": task, name: word, "correct": word == "good" if name == "label" else (task + at) % 2}
+        for word in words
+        for task in range(10)
+        for at in range(num_each)
+    ]
+    for arms, num in ((rows, is_condition), (rows[:-1], False), ([row for row in rows if row["id"] < 9], False)):
+        sizes = {group.size for group in read_run(write(tmp_path / "a.jsonl", *arms)).groups}
+        assert max(sizes) == (num_each if num else 2 * num_each)
+
+
+@pytest.mark.parametrize("name", ["lang", "model"])
+def test_words_also_divide_rows_with_counts(name: str, tmp_path: Path) -> None:
+    rows = [{name: word, "id": task, "n": 4, "c": task % 4} for word in ("en", "de") for task in range(10)]
+    table = reward_table(read_run(write(tmp_path / "a.jsonl", *rows)).groups)
+    assert (set(table.size.tolist()), table.policies) == ({4}, ("en", "de"))
+    uneven = [row | {"n": 8 if row[name] == "de" else 4} for row in rows]
+    if name == "model":
+        assert len(read_run(write(tmp_path / "b.jsonl", *uneven)).groups) == 20
+
+
+def test_templates_of_the_same_questions_are_policies(tmp_path: Path) -> None:
+    rows = [{"prompt": word, "question": f"{at}?", "correct": at % 2} for word in ("cot", "none") for at in range(10)]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert (len(run.groups), reward_table(run.groups).policies) == (20, ("cot", "none"))
+
+
+def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_well(tmp_path: Path) -> None:
+    rows = [{"task_id": at, "condition": arm, "passed": arm == "b"} for arm in "ab" for at in range(NUM_SEARCHED)]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert {(group.rollouts[0].policy, group.rewards) for group in run.groups} == {("a", (0.0,)), ("b", (1.0,))}
+    (tmp_path / "files").mkdir()
+    for arm in "ab":
+        write(tmp_path / "files" / f"part-{ord(arm)}.jsonl", *(row for row in rows[::500] if row["condition"] == arm))
+    assert {group.size for group in read_run(tmp_path / "files").groups} == {1}
+    of_tasks = [{"subset" if name == "condition" else name: cell for name, cell in row.items()} for row in rows]
+    assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *of_tasks)).groups} == {1}
+
+
+def test_settings_that_never_change_name_neither_policies_nor_prompts(tmp_path: Path) -> None:
+    rows = [{"task_id": at, "condition": "a", "subset": "s", "passed": True} for at in range(NUM_SEARCHED + 1)]
+    table = reward_table(read_run(write(tmp_path / "a.jsonl", *rows), rewards_only=True).groups)
+    assert (table.prompts[1], table.policies, table.policy) == ("1", (), None)
+    lists = [{"idx": at, "checkpoint": "a", "subset": "s", "n": 2, "c": 1} for at in range(NUM_SEARCHED + 1)]
+    table = reward_table(read_run(write(tmp_path / "b.jsonl", *lists), rewards_only=True).groups)
+    assert (table.prompts[1], table.policies, table.policy) == ("1", (), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "question", "num_prompts"),
+    [
+        ("question", lambda seed, at: f"What is {seed} + {at}?", 12),
+        ("problem", lambda seed, at: f"{at} and {seed // 2} are how many?", 8),
+        (
+            "question",
+            lambda seed, at: f"Which of these is the number {at} in words, as in a book? {seed} {3 - seed}",
+            4,
+        ),
+        ("prompt", lambda seed, at: f"{seed} is an example. What is {at}?", 4),
+        ("question", lambda seed, at: f"{at}?", 4),
+    ],
+)
+def test_ids_under_which_questions_differ_are_those_of_no_prompt(
+    name: str, question: Callable[[int, int], str], num_prompts: int, tmp_path: Path
+) -> None:
+    rows = [
+        {"seed": seed, "condition": arm, "example_id": at, name: question(seed, at), "correct": arm == "b"}
+        for seed in range(3)
+        for arm in "ab"
+        for at in range(4)
+    ]
+    log = write(tmp_path / "a.jsonl", *rows)
+    run = read_run(log)
+    assert len({group.prompt_id for group in run.groups}) == num_prompts
+    assert {group.rewards for group in run.groups} == {
+        (c,) * len(group.rewards) for group in run.groups for c in (0, 1)
+    }
+    assert (num_prompts > 4) == any("Under most ids in 'example_id'" in said for said in run.source.inferred)
+    assert len(read_run(log, ReadOptions(columns=ColumnNames(prompt_id="example_id"))).groups) == 8
+
+
+@pytest.mark.parametrize("name", ["dataset", "env", "agent", "benchmark", "task", "domain", "split"])
+@pytest.mark.parametrize("more", [{}, {"step": 3}])
+def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, more: dict[str, Any], tmp_path: Path) -> None:
+    rows = [
+        {name: of, "problem_id": problem, "passed": sample % 2, "response": f"{of}{problem}{sample}"} | more
+        for of in ("aime", "math")
+        for problem in range(2 if of == "aime" else 5)
+        for sample in range(3)
+    ]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert [(group.prompt_id, group.size) for group in run.groups] == [
+        *((f"aime/{problem}", 3) for problem in range(2)),
+        *((f"math/{problem}", 3) for problem in range(5)),
+    ]
+    assert f"Rows of one group have the same {name!r}." in run.source.inferred
+    of_one_agent = [row | {"agent": "of all"} for row in rows] if name > "agent" else rows
+    assert [group.prompt_id for group in read_run(write(tmp_path / "b.jsonl", *of_one_agent)).groups] == [
+        group.prompt_id for group in run.groups
+    ]
+    one_text = [row | {"prompt": f"p{row['problem_id']}"} for row in rows]
+    two_texts = [row | {"prompt": f"p{row['problem_id']} of {row[name]}"} for row in rows]
+    for texts, num in ((one_text, 5), (two_texts, 7)):
+        assert len(read_run(write(tmp_path / "b.jsonl", *texts)).groups) == num
+    assert len(read_run(tmp_path / "b.jsonl", ReadOptions(columns=ColumnNames(group="problem_id"))).groups) == 5
+
+
+@pytest.mark.parametrize(
+    ("told", "num_groups"),
+    [
+        ({"answer": "abc"}, 3),
+        ({"info": [{"seed": 5}, {"seed": 6}, {"seed": 7}]}, 3),
+        ({"ground_truth": "abc", "completion": ["x"]}, 3),
+        ({"answer": "aaa"}, 1),
+        ({"answer": "abc", "completion": ["x"]}, 1),  # of the response
+        ({"info": [{"turns": turns} for turns in range(6)]}, 1),
+        ({"answer": "abc", "example_id": [0]}, 1),
+    ],
+)
+def test_games_that_begin_alike_are_told_apart_by_what_is_right(
+    told: dict[str, Any], num_groups: int, tmp_path: Path
+) -> None:
+    talk = [{"role": "assistant", "content": "x"}]
+    rows = [
+        {"prompt": [{"role": "user", "content": "guess"}], "completion": talk, "reward": at / 6}
+        | {name: cells[at % len(cells)] for name, cells in told.items()}
+        for at in range(6)
+    ]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert [group.size for group in run.groups] == [6 // num_groups] * num_groups
+    assert len({group.prompt_id for group in run.groups}) == num_groups
+
+
+@pytest.mark.slow
+def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
+    pairs = [("a", step) for step in range(400)] + [("b", step) for step in range(400)]  # the second beyond first rows
+    rows = [
+        {"step": step, "prompt": "p", "reward": sample % 2, "of": run} for run, step in pairs for sample in range(3)
+    ]
+    for name, size in {"method": 3, "run_id": 3, "temperature": 6}.items():
+        log = write(tmp_path / "a.jsonl", *(row | {name: row["of"]} for row in rows))
+        table = reward_table(read_run(log).groups)
+        assert set(table.size.tolist()) == {size}
+        assert table.policies == (("a", "b") if size == 3 else ())
+    numbered = [row | {"run": at % 3} for at, row in enumerate(rows[:1200])]  # its samples
+    assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *numbered)).groups} == {3}
+
+
+@pytest.mark.parametrize("layout", ["rows", "lists", "document"])
+@pytest.mark.parametrize(
+    ("name", "numbers", "num_steps"),
+    [
+        *((name, (0, 1, 4), 3) for name in ("iter", "policy_version", "epoch", "round", "episode")),
+        *((("iter", (0, 1, 0), 1), ("iter", (0, "last", 1), 1), ("iter", (2, 2, 2), 1), ("batch", (0, 1, 4), 1))),
+    ],
+)
+def test_a_number_of_iterations_counts_as_the_step_where_it_never_falls(
+    layout: str, name: str, numbers: tuple[int | str, ...], num_steps: int, tmp_path: Path
+) -> None:
+    samples = [{"prompt": prompt, "response": str(at), "reward": at % 2} for prompt in "pq" for at in (0, 1)]
+    lists = [{"prompt": prompt, "responses": ["a", "b"], "rewards": [0, 1]} for prompt in "pq"]
+    if layout == "document":
+        (path := tmp_path / "a.json").write_text(json.dumps({"log": [{name: n, "rollouts": samples} for n in numbers]}))
+    else:
+        rows = samples if layout == "rows" else lists
+        path = write(tmp_path / "a.jsonl", *({name: number, **row} for number in numbers for row in rows))
+    run = read_run(path)
+    assert [group.rewards for group in run.groups] == [(0.0, 1.0) * (3 // num_steps)] * 2 * num_steps
+    assert any(repr(name) in sentence for sentence in run.source.inferred) == (num_steps == 3)
+
+
+def test_epochs_that_number_the_samples_of_a_prompt_are_no_steps(tmp_path: Path) -> None:
+    rows = [{"task_id": prompt, "epoch": epoch, "reward": epoch % 2} for epoch in (1, 2) for prompt in "pqr"]
+    assert {group.size for group in read_run(write(tmp_path / "a.jsonl", *rows)).groups} == {2}
+
+
+@pytest.mark.parametrize(
+    ("cells", "are_parts"),
+    [
+        *(({name: "e-{episode}", "turn": "{turn}"}, True) for name in ("episode_id", "trajectory_id")),
+        ({"episode_id": "e-{episode}", "env_time": "{turn}", "step": "1"}, True),
+        ({"episode_id": "e-{episode}", "turn": "4"}, False),
+        ({"episode_id": "e-{episode}-{turn}", "turn": "{turn}"}, False),
+        ({"trajectory_id": "{turn}", "step_id": "{turn}"}, False),
+        ({"rollout_id": "e-{episode}", "turn": "{turn}"}, False),  # slime's number of a step
+        ({"episode_id": "e-{episode}"}, False),
+    ],
+)
+def test_parts_of_rollouts_are_no_rollouts(cells: dict[str, str], are_parts: bool, tmp_path: Path) -> None:
+    rows = [
+        {"task_id": episode % 2, "reward": turn}
+        | {name: cell.format(episode=episode, turn=turn) for name, cell in cells.items()}
+        for episode in range(4)
+        for turn in range(3)
+    ]
+    path = write(tmp_path / "a.jsonl", *rows)
+    if are_parts:
+        with pytest.raises(InputError, match=r"has a row for each step of an episode\."):
+            read_run(path)
+    named = ReadOptions(columns=ColumnNames(reward="reward") if are_parts else ColumnNames())
+    assert len(read_run(path, named).groups) == 2
+
+
+def conversation(*turns: str) -> list[dict[str, str]]:
+    return [{"role": role, "content": text} for role, _, text in (turn.partition(":") for turn in turns)]
+
+
+EXAMPLE = ("user:1+1?", "assistant:2")
+
+
+@pytest.mark.parametrize(
+    ("examples", "is_episode", "num_turns"),
+    [
+        ((), True, 0),
+        (("user:1+1?", "assistant:2"), True, 1),
+        (("user:1+1?", "assistant:2"), False, None),
+        ((), False, None),
+    ],
+)
+def test_a_prompt_ends_where_its_conversations_part(
+    examples: tuple[str, ...], is_episode: bool, num_turns: int | None
+) -> None:
+    conversations = [
+        conversation(
+            *(*examples, f"user:question {prompt}"),
+            *((f"assistant:call {at}", f"tool:result {at}") if is_episode and at else ()),
+            f"assistant:answer {at}",
+        )
+        for prompt in range(3)
+        for at in range(4)
+    ]
+    assert num_turns_asked([*conversations, "text", None]) == num_turns
+    prompts = {str(before_answer(of, num_turns)) for of in conversations}
+    assert prompts == {str(conversation(*examples, f"user:question {prompt}")) for prompt in range(3)}
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_turns_of_an_agent_are_its_rollout_and_no_part_of_the_prompt(suffix: str, tmp_path: Path) -> None:
+    rows = []
+    for at in range(24):
+        calls = [f"{role}:{role} {at} {turn}" for turn in range(at % 3) for role in ("assistant", "tool")]
+        messages = conversation(f"user:question {at // 4}", *calls, f"assistant:answer {at}")
+        rows.append({"step": at // 12, "messages": messages, "reward": at % 2})
+    run = read_run(write_rows(tmp_path / f"log.{suffix}", rows))
+    assert [(group.step, group.size) for group in run.groups] == [(0, 4)] * 3 + [(1, 4)] * 3
+    assert run.groups[0].rollouts[1].prompt == "question 0"
+    assert run.groups[0].rollouts[1].completion == "assistant 1 0\ntool 1 0\nanswer 1"

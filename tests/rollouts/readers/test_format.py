@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
@@ -82,7 +82,7 @@ def test_the_first_file_decides_whether_it_is_the_format(folder: Path) -> None:
 @pytest.mark.parametrize(("late", "noted"), [(True, (LATE,)), (False, ())])
 def test_a_sentence_may_wait_for_a_row_that_calls_for_it(tmp_path: Path, late: bool, noted: tuple[str, ...]) -> None:
     path = write_lines(tmp_path / "log_1.jsonl", {"group": "a", "reward": 1.0, "late": late})
-    run = read(path, inferred=(LATE, "Always."), missing=(LATE,), if_noted=frozenset({LATE}))
+    run = read(path, inferred=(IfNoted(LATE), "Always."), missing=(IfNoted(LATE),))
     assert run.source.inferred == (*noted, "Always.")
     assert run.source.missing == noted
 

@@ -20,13 +20,14 @@ from gradscope.rollouts.listing import natural
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import generic
-from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, judged, samples
+from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.shapes import ROW_IDS, PromptSamples, samples_of
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.nested import layout_of
 from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, step_number, text_of
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import document_bytes, expand, stem_of, suffix_of
+from gradscope.rollouts.readers.trainers import prime_rl
 
 _NUM_ASKED = 200  # rows in which questions are looked for
 _PART = re.compile(rf"(?:.*[-_.])?(?:{samples.CHUNK}|rs[-_.]?[0-9]+)|[0-9]+")
@@ -39,10 +40,10 @@ _FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.EVALPLUS,
     harnesses.LM_EVAL,
     harnesses.LIGHTEVAL,
-    harnesses.VERIFIERS,
+    prime_rl.VERIFIERS,
     harnesses.SKYRL,
-    judged.PROMPTFOO,
-    judged.HELM,
+    harnesses.PROMPTFOO,
+    harnesses.HELM,
     samples.FORMAT,
 )
 _OF_TRIALS = (harnesses.HARBOR, harnesses.SWE_BENCH)  # of which a log is a folder of folders, one a trial or instance
@@ -230,7 +231,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
             parts = location.parts[:-2]
             model = "/".join(parts[parts.index("details") + 1 :]) if "details" in parts else above.name
             return log(task=location.stem.removeprefix("details_").rpartition("_")[0] or stem, model=model)
-        case harnesses.VERIFIERS.name:
+        case prime_rl.VERIFIERS.name:
             environment, *names = above.name.split("--")
             return log(task=environment, model="/".join(names[:-2] or names), scorers=(None,))
         case harnesses.SKYRL.name:

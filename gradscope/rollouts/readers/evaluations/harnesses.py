@@ -1,4 +1,4 @@
-"""Harnesses: EvalPlus, lm-eval, lighteval, SkyRL's, verifiers, Harbor and SWE-bench.
+"""Harnesses: EvalPlus, lm-eval, lighteval, SkyRL's, Harbor, SWE-bench, promptfoo, HELM, aider, MultiPL-E.
 
 A group is a document or task of one evaluation, at step 0; of SkyRL at the step in the folder's name.
 """
@@ -15,24 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import REWARD, RewardTable, numbered_policies
 from gradscope.rollouts.readers.column_roles import VERDICTS
-from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    digest,
-    is_number,
-    list_of,
-    mapping_of,
-    number_in_name,
-    numbers_in,
-    parse_reward,
-    text_of,
-)
-from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import chosen_name, list_names, peek
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
 from gradscope.rollouts.readers.reduction.columns import (
@@ -45,63 +34,50 @@ from gradscope.rollouts.readers.reduction.columns import (
     texts_in,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog
-from gradscope.rollouts.readers.trainers.prime_rl_episode import (
-    AGENTS,
-    AgentRollout,
-    EpisodeLayout,
-    columns_of,
-    is_standalone,
-    names_by_agent,
-    read_trace,
-)
 from gradscope.say import counted
 
-_PLUS = (
+_PLUS = IfNoted(
     "The verdict is EvalPlus' stricter one: base and plus tests both pass. `base` and `plus` are kept apart as rewards."
 )
-_BASE = "The file has no plus tests: the verdict is that of the base tests."
+_BASE = IfNoted("The file has no plus tests: the verdict is that of the base tests.")
 
 
 def _has_verdicts(document: Mapping[str, Any]) -> bool:
-    first = next(iter(mapping_of(document.get("eval")).values()), None)
-    sample = mapping_of(next(iter(list_of(first)), None))
-    return "nfiles" in mapping_of(first) or "base_status" in sample or sample.keys() >= {"solution", "status"}
+    first = next(iter(parse.mapping_of(document.get("eval")).values()), None)
+    sample = parse.mapping_of(next(iter(parse.list_of(first)), None))
+    return "nfiles" in parse.mapping_of(first) or "base_status" in sample or sample.keys() >= {"solution", "status"}
 
 
 def _evalplus_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """Base and plus verdict and solution of each sample of a task; BigCodeBench has one ``status``."""
-    documents = (mapping_of(document.get("eval")) for _, document in read_rows(file, quarantine))
+
+    def passed(status: Any) -> float | None:  # None where the tests were not run
+        return VERDICTS.get(status, 0.0) if isinstance(status, str) else None
+
+    documents = (parse.mapping_of(document.get("eval")) for _, document in read_rows(file, quarantine))
     for task, cell in chain.from_iterable(document.items() for document in documents):
         # Before 0.2.1 lists of [status, details]; that of plus is empty where its tests were not run.
-        lists = (map(list_of, list_of(mapping_of(cell).get(suite))) for suite in ("base", "plus"))
-        statuses = ([_passed(next(iter(sample), None)) for sample in samples] for samples in lists)
+        lists = (map(parse.list_of, parse.list_of(parse.mapping_of(cell).get(suite))) for suite in ("base", "plus"))
+        statuses = ([passed(next(iter(sample), None)) for sample in samples] for samples in lists)
         samples = [(base, plus, "") for base, plus in zip_longest(*statuses)]
-        for sample in map(mapping_of, list_of(cell)):
-            base, plus = _passed(sample.get("base_status", sample.get("status"))), _passed(sample.get("plus_status"))
-            samples.append((base, plus, text_of(sample.get("solution", sample.get("completion")))))
+        for sample in map(parse.mapping_of, parse.list_of(cell)):
+            base, plus = passed(sample.get("base_status", sample.get("status"))), passed(sample.get("plus_status"))
+            samples.append((base, plus, parse.text_of(sample.get("solution", sample.get("completion")))))
         for base, plus, solution in samples:
             yield f"{file}:{task}", {"task": task, "base": base, "plus": plus, "solution": solution}
 
 
 def _evalplus_rows(samples: Cells) -> Columns:
     base, plus = samples.numbers("base"), samples.numbers("plus")
+    reward = np.where(np.isnan(plus), base, np.minimum(base, plus))
     return Columns(
         step=np.zeros(len(samples), dtype=np.int64),
         group=samples.cells("task"),
-        numbers={
-            "reward": np.where(np.isnan(plus), base, np.minimum(base, plus)),
-            REWARD + "base": base,
-            REWARD + "plus": plus,
-        },
+        numbers={"reward": reward, REWARD + "base": base, REWARD + "plus": plus},
         no_reward=lambda _: "base_status is missing",
         noted={_BASE: np.isnan(plus), _PLUS: ~np.isnan(plus)},
         details=lambda at: {"completion": samples.cell("solution", at)},
     )
-
-
-def _passed(status: Any) -> float | None:
-    """1 for ``pass`` or, formerly, ``success``, 0 for ``fail``, ``timeout``, ...; None where the tests were not run."""
-    return VERDICTS.get(status, 0.0) if isinstance(status, str) else None
 
 
 EVALPLUS = RowFormat(
@@ -114,7 +90,6 @@ EVALPLUS = RowFormat(
     rows_of=_evalplus_samples,
     columns=lambda reading: reading.log(to_columns=_evalplus_rows),
     inferred=(_PLUS, _BASE),
-    if_noted=frozenset({_PLUS, _BASE}),
 )
 
 
@@ -127,14 +102,14 @@ def _one_score(most: int, harness: str, responses: str) -> str:
 
 
 def _lm_eval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
-    filters = [*dict.fromkeys(text_of(cells.get("filter")) for _, cells in rows)] or [""]
+    filters = [*dict.fromkeys(parse.text_of(cells.get("filter")) for _, cells in rows)] or [""]
     reward = reading.request.columns.reward
     name, _, chosen = (reward or "").rpartition(",")
     filter = chosen if name and chosen in filters else filters[0]
     named = name if filter == chosen else reward
-    listed = [named] if named is not None else [of for _, cells in rows for of in list_of(cells.get("metrics"))]
-    for metric in dict.fromkeys(map(text_of, listed)):
-        if any(is_number(cells.get(metric)) for _, cells in rows):
+    listed = [named] if named is not None else [of for _, cells in rows for of in parse.list_of(cells.get("metrics"))]
+    for metric in dict.fromkeys(map(parse.text_of, listed)):
+        if any(parse.is_number(cells.get(metric)) for _, cells in rows):
             return {"metric": metric, "filter": filter}
     keys = list_names(dict.fromkeys(key for _, cells in rows for key in cells))
     path = reading.request.path
@@ -148,11 +123,13 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
     """How its rows are read; None where the first ones do not tell which score counts."""
     first = next((rows for file in reading.files if (rows := peek(file))), [])
     if metric is None:
-        listed = [text_of(name) for row in first for name in list_of(row.get("metrics"))][:1]
-        if reading.request.columns.reward or not any(is_number(row.get(name)) for row in first for name in listed):
+        listed = [parse.text_of(name) for row in first for name in parse.list_of(row.get("metrics"))][:1]
+        if reading.request.columns.reward or not any(
+            parse.is_number(row.get(name)) for row in first for name in listed
+        ):
             return None
-        metric, filter = listed[0], text_of(first[0].get("filter"))
-    named = {name: None for row in first for name in list_of(row.get("metrics")) if isinstance(name, str)}
+        metric, filter = listed[0], parse.text_of(first[0].get("filter"))
+    named = {name: None for row in first for name in parse.list_of(row.get("metrics")) if isinstance(name, str)}
     keys = dict.fromkeys(("doc_id", "filter", "metrics", "resps", metric, *named))
 
     def validate(table: RewardTable) -> RewardTable:
@@ -169,15 +146,17 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
 
 def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[str]) -> Columns:
     filters = texts_in(rows.names("filter"))
-    responses = (len(first) for cell in rows.column("resps") for first in list_of(cell) if isinstance(first, list))
+    responses = (
+        len(first) for cell in rows.column("resps") for first in parse.list_of(cell) if isinstance(first, list)
+    )
     chosen = [at for at, name in enumerate(filters) if name == filter]
     rows = rows.chosen(chosen)
-    metrics = [tuple(map(text_of, list_of(cell))) for cell in rows.cells("metrics")]
+    metrics = [tuple(map(parse.text_of, parse.list_of(cell))) for cell in rows.cells("metrics")]
     numbers = {"reward": rows.numbers(metric)}
     for name in dict.fromkeys(chain.from_iterable(dict.fromkeys(metrics))):
         is_listed = {names: name in names for names in dict.fromkeys(metrics)}
         cells = rows.column(name)
-        if any(map(is_number, cells)):
+        if any(map(parse.is_number, cells)):
             numbers[REWARD + name] = numbers_of(
                 [cell if is_listed[names] else None for cell, names in zip(cells, metrics, strict=True)]
             )
@@ -191,11 +170,13 @@ def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[st
         step=np.zeros(len(rows), dtype=np.int64),
         group=texts_in(rows.names("doc_id")),
         no_group="doc_id is missing",
-        texts=lambda firsts: list(map(text_of, rows.cells("doc", firsts))),
+        texts=lambda firsts: list(map(parse.text_of, rows.cells("doc", firsts))),
         numbers=numbers,
         no_reward=partial(rows.no_reward, metric),
         is_odd=np.array([not is_usual[names] for names in metrics], dtype=np.bool_),  # other keys are to be read
-        details=lambda at: {"completion": text_of(next(iter(list_of(rows.cell("filtered_resps", at))), None))},
+        details=lambda at: {
+            "completion": parse.text_of(next(iter(parse.list_of(rows.cell("filtered_resps", at))), None))
+        },
     )
 
 
@@ -218,16 +199,16 @@ def _lighteval_details(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The documents of a file as lighteval writes them now; older ones have no id, and a row a set of metrics."""
     for location, cells in read_rows(file, quarantine):
         if "full_prompt" in cells:
-            metric, query = numbers_in(cells.get("metrics")), cells["full_prompt"]
-            document = {"id": digest(query, *metric), "query": query}
+            metric, query = parse.numbers_in(cells.get("metrics")), cells["full_prompt"]
+            document = {"id": parse.digest(query, *metric), "query": query}
             cells = {"doc": document, "model_response": {"text": cells.get("predictions")}, "metric": metric}
         yield location, cells
 
 
 def _lighteval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
-    metrics = (name for _, cells in rows for name in numbers_in(cells.get("metric")))
+    metrics = (name for _, cells in rows for name in parse.numbers_in(cells.get("metric")))
     metric = chosen_name(metrics, reading.request, "metric", "no metric that is a number")
-    responses = (list_of(mapping_of(cells.get("model_response")).get("text")) for _, cells in rows)
+    responses = (parse.list_of(parse.mapping_of(cells.get("model_response")).get("text")) for _, cells in rows)
     most = max(map(len, responses), default=1)
     reading.inferred.append(f"The score is {metric}.")
     reading.missing.append(_one_score(most, "lighteval logs one value a document and metric", "the responses"))
@@ -236,16 +217,18 @@ def _lighteval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
 
 def _lighteval_rows(cells: Cells, *, metric: str) -> Columns:
     rows = cells.with_entries(("doc.id", "doc.task_name", "doc.query", "model_response.text"))
-    scores = list(map(mapping_of, rows.cells("metric")))
+    scores = list(map(parse.mapping_of, rows.cells("metric")))
     names = zip(texts_in(rows.names("doc.task_name")), texts_in(rows.names("doc.id")), strict=True)
     return Columns(
         step=np.zeros(len(rows), dtype=np.int64),
         group=[name and f"{task}/{name}" for task, name in names],
         no_group="doc.id is missing",
-        texts=lambda chosen: list(map(text_of, rows.cells("doc.query", chosen))),
+        texts=lambda chosen: list(map(parse.text_of, rows.cells("doc.query", chosen))),
         numbers={**rewards_of(scores), "reward": numbers_of([of_row.get(metric) for of_row in scores])},
-        no_reward=lambda at: str(parse_reward(scores[at].get(metric, ABSENT))),
-        details=lambda at: {"completion": text_of(next(iter(list_of(rows.cell("model_response.text", at))), None))},
+        no_reward=lambda at: str(parse.parse_reward(scores[at].get(metric, parse.ABSENT))),
+        details=lambda at: {
+            "completion": parse.text_of(next(iter(parse.list_of(rows.cell("model_response.text", at))), None))
+        },
     )
 
 
@@ -265,18 +248,9 @@ LIGHTEVAL = RowFormat(
 
 
 _SKYRL_STEP = re.compile(r"^global_step_([0-9]+)(?:_evals$|\.|$)")
-_SKYRL_BY_PROMPT = "Responses to one prompt of one data source are a group; equal prompts merge."
-_SKYRL_SUMMED = "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
-
-
-def _skyrl_columns(reading: Reading, *, is_surveyed: bool = False) -> ColumnLog:
-    return reading.log(
-        to_columns=_skyrl_rows,
-        keys=("score", "data_source", "stop_reason"),
-        raw=("input_prompt", "output_response"),
-        looks_at_path=True,
-        **({} if is_surveyed else {"needs_texts": True, "validate": _if_apart}),
-    )
+_SKYRL_SUMMED = IfNoted(
+    "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
+)
 
 
 def _if_apart(table: RewardTable) -> RewardTable | None:
@@ -287,7 +261,9 @@ def _if_apart(table: RewardTable) -> RewardTable | None:
 
 def _refuse_turns(rows: Sequence[Row], reading: Reading) -> dict[str, Any]:
     """Refuse rows that are turns: the prompt of one continues the response of another."""
-    texts = [(text_of(cells.get("input_prompt")), text_of(cells.get("output_response"))) for _, cells in rows]
+    texts = [
+        (parse.text_of(cells.get("input_prompt")), parse.text_of(cells.get("output_response"))) for _, cells in rows
+    ]
     prompts = sorted({prompt for prompt, _ in texts})
     for (location, _), (prompt, response) in zip(rows, texts, strict=True):
         so_far = prompt + response
@@ -298,11 +274,11 @@ def _refuse_turns(rows: Sequence[Row], reading: Reading) -> dict[str, Any]:
                 "not logged.",
                 hint="Evaluate with generator.step_wise_trajectories off, so that a row is a whole trajectory.",
             )
-    return {"is_surveyed": True}
+    return {"needs_texts": False}
 
 
 def _skyrl_rows(rows: Cells) -> Columns:
-    step = number_in_name(_SKYRL_STEP, rows.path.resolve()) or 0
+    step = parse.number_in_name(_SKYRL_STEP, rows.path.resolve()) or 0
     sums = [isinstance(cell, list) for cell in rows.column("score")]
     scored = rows.changed("score", lambda cells: list(map(_skyrl_total, cells))) if any(sums) else rows
     prompts, sources = rows.prompt_ids("input_prompt"), rows.names("data_source")
@@ -310,11 +286,11 @@ def _skyrl_rows(rows: Cells) -> Columns:
         step=np.full(len(rows), step, dtype=np.int64),
         group=[prompt and f"{source}/{prompt}" for source, prompt in zip(sources, prompts, strict=True)],
         no_group="input_prompt is missing",
-        texts=lambda chosen: list(map(text_of, rows.cells("input_prompt", chosen))),
+        texts=lambda chosen: list(map(parse.text_of, rows.cells("input_prompt", chosen))),
         numbers={"reward": scored.numbers("score"), "truncated": rows.truncated("stop_reason")},
         no_reward=partial(scored.no_reward, "score"),
         noted={_SKYRL_SUMMED: np.array(sums)},
-        details=lambda at: {"completion": text_of(rows.cell("output_response", at))},
+        details=lambda at: {"completion": parse.text_of(rows.cell("output_response", at))},
     )
 
 
@@ -328,7 +304,7 @@ def _skyrl_total(score: Any) -> Any:
         total = math.inf
     if math.isfinite(total):
         return total
-    return next((cell for cell in score if isinstance(parse_reward(cell), str)), total)
+    return next((cell for cell in score if isinstance(parse.parse_reward(cell), str)), total)
 
 
 SKYRL = RowFormat(
@@ -339,65 +315,30 @@ SKYRL = RowFormat(
     keeps_file=lambda file: file.name != "aggregated_results.jsonl",
     recognizes_file=has_keys("input_prompt", "output_response", "score"),
     survey=_refuse_turns,
-    columns=_skyrl_columns,
-    inferred=(_SKYRL_BY_PROMPT, _SKYRL_SUMMED),
-    if_noted=frozenset({_SKYRL_SUMMED}),
+    columns=lambda reading, **until_surveyed: reading.log(
+        to_columns=_skyrl_rows,
+        keys=("score", "data_source", "stop_reason"),
+        raw=("input_prompt", "output_response"),
+        looks_at_path=True,
+        **(until_surveyed or {"needs_texts": True, "validate": _if_apart}),
+    ),
+    inferred=("Responses to one prompt of one data source are a group; equal prompts merge.", _SKYRL_SUMMED),
     missing=(TEXT_ONLY,),
 )
 
 
-_BY_TASK = "Episodes of one task (task.key, else task.hash) of an environment are the samples of a prompt."
-
-
-def _verifiers_columns(reading: Reading) -> ColumnLog:
-    def to_columns(rollouts: Sequence[AgentRollout], _: Path) -> Columns:
-        step = np.zeros(len(rollouts), dtype=np.int64)
-        columns = columns_of(rollouts, step, lambda at: read_trace(rollouts[at].plain), reading.noted.add)
-        ids = [rollout.trace.id if isinstance(rollout.trace.id, str) else None for rollout in rollouts]
-        return replace(
-            columns, prompts=lambda chosen: [_verifiers_prompt(rollouts[at].line) for at in chosen], samples=ids
-        )
-
-    return reading.log(
-        to_columns=EpisodeLayout(names=names_by_agent, group=_verifiers_prompt, to_columns=to_columns).columns_of_cells
-    )
-
-
-def _verifiers_prompt(episode: Mapping[str, Any]) -> str:
-    if not is_standalone(episode):
-        raise UnusableRowError("the episode is not of an evaluation")
-    task, environment = mapping_of(episode.get("task")), mapping_of(episode.get("env"))
-    name = text_of(task.get("key")) or text_of(task.get("hash")) or (digest(task["data"]) if task.get("data") else "")
-    if not name:
-        raise UnusableRowError("task.key, task.hash and task.data are missing")
-    return f"{text_of(environment.get('name')) or text_of(environment.get('id'))}/{name}"
-
-
-VERIFIERS = RowFormat(
-    name="verifiers",
-    looks_for="traces.jsonl of a run of type eval (verifiers)",
-    title="verifiers evaluation",
-    patterns=("traces.jsonl",),
-    recognizes_file=has_row(is_standalone),
-    columns=_verifiers_columns,
-    inferred=(_BY_TASK, AGENTS),
-    if_noted=frozenset({AGENTS}),
-)
-
-
-_FAILED = "Trials that ended in an error, without a verdict, count as failed, as in Harbor's mean."
-_BY_TRIAL = "Trials of one task by one agent and model are the samples of a prompt."
+_FAILED = IfNoted("Trials that ended in an error, without a verdict, count as failed, as in Harbor's mean.")
 
 
 def harbor_policy(agent_info: Any) -> str:
     """The agent and the model of a trial, as far as it names them."""
-    agent = mapping_of(agent_info)
-    names = (agent.get("name"), mapping_of(agent.get("model_info")).get("name"))
-    return "/".join(filter(None, map(text_of, names)))
+    agent = parse.mapping_of(agent_info)
+    names = (agent.get("name"), parse.mapping_of(agent.get("model_info")).get("name"))
+    return "/".join(filter(None, map(parse.text_of, names)))
 
 
 def _harbor_rows(trials: Cells) -> Columns:
-    scores = [mapping_of(mapping_of(cell).get("rewards")) for cell in trials.cells("verifier_result")]
+    scores = [parse.mapping_of(parse.mapping_of(cell).get("rewards")) for cell in trials.cells("verifier_result")]
     main = ["reward" if "reward" in of or len(of) != 1 else next(iter(of)) for of in scores]
     has_failed = [
         not of and error is not None for of, error in zip(scores, trials.cells("exception_info"), strict=True)
@@ -427,34 +368,16 @@ HARBOR = RowFormat(
     patterns=("*/result.json",),
     recognizes_file=has_keys("task_name", "verifier_result"),
     columns=lambda reading: reading.log(
-        to_columns=_harbor_rows,
-        keys=("task_name", "trial_name", "verifier_result", "agent_info", "exception_info"),
+        to_columns=_harbor_rows, keys=("task_name", "trial_name", "verifier_result", "agent_info", "exception_info")
     ),
-    inferred=(_BY_TRIAL, _FAILED),
-    if_noted=frozenset({_FAILED}),
-)
-
-
-_NO_REPORT = (
-    "Instances without a report.json (an empty patch, an error of the harness) are not counted here; the run's own "
-    "report (MODEL.RUN.json) counts them as not resolved."
+    inferred=("Trials of one task by one agent and model are the samples of a prompt.", _FAILED),
 )
 
 
 def _swe_bench_reports(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for _, document in read_rows(file, quarantine):
         for instance, report in document.items():
-            yield f"{file}:{instance}", {"instance": instance, **mapping_of(report)}
-
-
-def _swe_bench_rows(reports: Cells) -> Columns:
-    return Columns(
-        step=np.zeros(len(reports), dtype=np.int64),
-        group=reports.names("instance"),
-        numbers={"reward": reports.numbers("resolved")},
-        no_reward=partial(reports.no_reward, "resolved"),
-        details=lambda _: {"completion": ""},  # which patch.diff has
-    )
+            yield f"{file}:{instance}", {"instance": instance, **parse.mapping_of(report)}
 
 
 SWE_BENCH = RowFormat(
@@ -463,9 +386,174 @@ SWE_BENCH = RowFormat(
     title="SWE-bench reports",
     patterns=("*/report.json",),
     recognizes_file=has_row(
-        lambda row: any(mapping_of(of).keys() >= {"patch_exists", "resolved"} for of in row.values())
+        lambda row: any(parse.mapping_of(of).keys() >= {"patch_exists", "resolved"} for of in row.values())
     ),
     rows_of=_swe_bench_reports,
-    columns=lambda reading: reading.log(to_columns=_swe_bench_rows),
-    missing=(_NO_REPORT,),
+    columns=lambda reading: reading.log(
+        to_columns=lambda reports: Columns(
+            step=np.zeros(len(reports), dtype=np.int64),
+            group=reports.names("instance"),
+            numbers={"reward": reports.numbers("resolved")},
+            no_reward=partial(reports.no_reward, "resolved"),
+            details=lambda _: {"completion": ""},  # which patch.diff has
+        )
+    ),
+    missing=(
+        "Instances without a report.json (an empty patch, an error of the harness) are not counted here; the run's own "
+        "report (MODEL.RUN.json) counts them as not resolved.",
+    ),
+)
+
+
+_BY_TEST = "Results of one test (its prompt, variables and assertions) by one provider are the samples of a prompt."
+_NO_ANSWER = IfNoted("Calls that ended in an error count as failed, as in promptfoo's pass rate.")
+_ERROR = 2  # promptfoo's ``failureReason`` of a call that ended in an error; 1 is that of a failed assertion
+
+
+def _promptfoo_results(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The results of a file as ``--output`` writes it, of its summary alone, or of a line; none of anything else."""
+    inner = parse.mapping_of(document.get("results"))
+    results = [document] if "promptIdx" in document else parse.list_of(inner.get("results", document.get("results")))
+    return [result for result in map(parse.mapping_of, results) if result.keys() >= {"prompt", "vars", "success"}]
+
+
+def _promptfoo_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, document in read_rows(file, quarantine):
+        for result in _promptfoo_results(document):
+            provider = parse.mapping_of(result.get("provider"))
+            sample = {
+                "test": parse.digest(
+                    result["prompt"], result["vars"], parse.mapping_of(result.get("testCase")).get("assert")
+                ),
+                "provider": provider.get("label") or provider.get("id") or result.get("provider"),
+                "prompt": parse.text_of(parse.mapping_of(result["prompt"]).get("raw")),
+                "completion": parse.text_of(parse.mapping_of(result.get("response")).get("output")),
+                "success": result["success"],
+                "scores": {"score": result.get("score"), **parse.mapping_of(result.get("namedScores"))},
+                "error": result.get("failureReason") == _ERROR,
+            }
+            yield location, sample
+
+
+def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:
+    providers = texts_in(results.names("provider"))
+    policies, policy = numbered_policies(providers)
+    tests = texts_in(results.names("test"))
+    return Columns(
+        step=np.zeros(len(results), dtype=np.int64),
+        group=[test and f"{provider}/{test}" for provider, test in zip(providers, tests, strict=True)],
+        no_group="the test has no name",
+        prompts=lambda chosen: [tests[at] for at in chosen],
+        texts=lambda chosen: results.cells("prompt", chosen),
+        numbers={**rewards_of(results.cells("scores")), "reward": results.numbers("success"), **policy},
+        policies=policies,
+        no_reward=partial(results.no_reward, "success"),
+        noted={if_error: np.array(results.cells("error"))} if if_error else {},
+        details=lambda at: {"completion": parse.text_of(results.cell("completion", at))},
+    )
+
+
+PROMPTFOO = RowFormat(
+    name="promptfoo",
+    looks_for="the file of promptfoo eval --output, JSON or JSON lines",
+    title="promptfoo results",
+    patterns=("*.json", "*.jsonl"),
+    is_one_file=True,
+    recognizes_file=has_row(lambda row: bool(_promptfoo_results(row))),
+    rows_of=_promptfoo_samples,
+    columns=lambda reading: reading.log(to_columns=partial(_rows_of_tests, if_error=_NO_ANSWER)),
+    inferred=(_BY_TEST, _NO_ANSWER),
+)
+
+
+_HELM_SCORES = (  # most telling first; beside them are counts of tokens and the like
+    *("exact_match", "quasi_exact_match", "prefix_exact_match", "quasi_prefix_exact_match"),
+    *("final_number_exact_match", "math_equiv_chain_of_thought", "math_equiv", "test_avg", "strict_acc"),
+)
+
+
+def _helm_instances(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, block in read_rows(file, quarantine):
+        stats = map(parse.mapping_of, parse.list_of(block.get("stats")))
+        means = {parse.text_of(parse.mapping_of(of.get("name")).get("name")): of.get("mean") for of in stats}
+        test = filter(None, (parse.text_of(block.get(key)) for key in ("instance_id", "perturbation")))
+        yield location, {"test": "/".join(test), "success": means}
+
+
+def _helm_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
+    names = list(dict.fromkeys(chain.from_iterable(parse.numbers_in(row.get("success")) for _, row in rows)))
+    named = reading.request.columns.reward
+    score = next((of for of in ((named,) if named else _HELM_SCORES) if of in names), None)
+    if score is None:
+        noun = "usual score" if named is None else f"score {named!r}"
+        raise InputError(
+            f"{reading.request.path} has no {noun}.", hint=f"Name it: --reward-column NAME, one of {list_names(names)}."
+        )
+    reading.inferred.append(f"The score is {score}; others are {list_names(of for of in names if of != score)}.")
+    return {"score": score}
+
+
+def _helm_rows(rows: Cells, *, score: str) -> Columns:
+    return _rows_of_tests(rows.changed("success", lambda cells: [parse.mapping_of(of).get(score) for of in cells]))
+
+
+HELM = RowFormat(
+    name="helm",
+    looks_for="per_instance_stats.json (HELM)",
+    title="HELM instances",
+    patterns=("per_instance_stats.json",),
+    recognizes_file=has_keys("instance_id", "train_trial_index", "stats"),
+    rows_of=_helm_instances,
+    survey=_helm_survey,
+    columns=lambda reading, score=None: (
+        None if score is None else reading.log(to_columns=partial(_helm_rows, score=score))
+    ),
+    inferred=("Trials of an instance, with other examples in its prompt, are its samples; perturbed, it is another.",),
+    takes=frozenset({"reward_column"}),
+)
+
+
+def _aider_results(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, result in read_rows(file, quarantine):
+        language = file.resolve().parents[3].name if file.parent.parent.name == "practice" else ""
+        tries = parse.list_of(result["tests_outcomes"])  # of which aider ends at the first that passes
+        sample = {
+            "test": "/".join(filter(None, (language, parse.text_of(result.get("testcase"))))),
+            "provider": "/".join(filter(None, (parse.text_of(result.get(key)) for key in ("model", "edit_format")))),
+            "success": tries[-1] if tries else False,
+            "scores": {"first_try": tries[0] if tries else False},
+        }
+        yield location, sample
+
+
+AIDER = RowFormat(
+    name="aider",
+    looks_for="*/exercises/practice/*/.aider.results.json (aider's benchmark)",
+    title="aider results",
+    patterns=tuple(f"{of}.aider.results.json" for of in ("*/exercises/practice/*/", "exercises/practice/*/", "*/", "")),
+    recognizes_file=has_keys("testcase", "tests_outcomes"),
+    rows_of=_aider_results,
+    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
+    inferred=("An exercise passed if its last try did; the first is a reward of its own.",),
+)
+
+
+def _multipl_e_programs(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, problem in read_rows(file, quarantine):
+        test = "/".join(filter(None, (parse.text_of(problem.get(key)) for key in ("language", "name"))))
+        for result in map(parse.mapping_of, parse.list_of(problem.get("results"))):
+            has_passed = (result.get("status"), result.get("exit_code")) == ("OK", 0)
+            yield location, {"test": test, "completion": parse.text_of(result.get("program")), "success": has_passed}
+
+
+MULTIPL_E = RowFormat(
+    name="multipl-e",
+    looks_for="*.results.json.gz, a problem with name and results each (MultiPL-E)",
+    title="MultiPL-E results",
+    patterns=("*.results.json*",),
+    recognizes_file=has_row(
+        lambda row: all("exit_code" in parse.mapping_of(of) for of in parse.list_of(row.get("results")) or [0])
+    ),
+    rows_of=_multipl_e_programs,
+    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
 )

@@ -45,12 +45,18 @@ from gradscope.rollouts.readers.evaluations.shapes import (
 )
 from gradscope.rollouts.readers.flat_columns import hold_tokens
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.grouping import benchmark_column, counted_step, grouping_of, setting_columns
 from gradscope.rollouts.readers.nested import NUM_LISTED, Layout, Level, first_rows_within, layout_of
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.endings import are_cut_off, end_column
 from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
-from gradscope.rollouts.readers.parsing.records import NUM_SEARCHED, ReadRequest, assemble_groups, has_more_rows, peek
+from gradscope.rollouts.readers.parsing.records import (
+    NUM_SEARCHED,
+    ReadRequest,
+    are_cut_off,
+    assemble_groups,
+    end_column,
+    has_more_rows,
+    peek,
+)
 from gradscope.rollouts.readers.parsing.tables import expand, is_columnar, read_rows, stem_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -125,15 +131,15 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     if step_key is None:
         key = named_key or roles.first_present(roles.columns_in(many), NAMES)
         is_part = has_more_rows(request.path, many)
-        step_key = counted = counted_step(many, key, are_first=is_part, are_groups=True)
+        step_key = counted = roles.counted_step(many, key, are_first=is_part, are_groups=True)
     has_steps = step_key is not None or not set(roles.USUAL["step"]).isdisjoint(roles.columns_in(first))
     steps = {} if has_steps else generic.steps_of_files(request.path, _names_in(first))
     has_steps |= bool(steps)
     are_first = not has_steps and len(first) > 1 and has_more_rows(request.path, first)
-    grouping = grouping_of(
+    grouping = roles.grouping_of(
         first,
         replace(_names_in(first), step=step_key) if named_key is None else request.columns,
-        lambda names: () if has_steps else setting_columns(first, names, "name", are_first=are_first),
+        lambda names: () if has_steps else roles.setting_columns(first, names, "name", are_first=are_first),
         is_key_named=named_key is not None,
         are_first=are_first,
     )
@@ -145,13 +151,7 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     names, rewards = dict.fromkeys(chain.from_iterable(of.further for of in listed)), _rewards_in(listed)
     end = end_column(names, lambda name: list(chain.from_iterable(of.further.get(name, ()) for of in listed)))
     log_columns = LogColumns(
-        named=columns,
-        step=step_key,
-        benchmark=grouping.benchmark,
-        level=level,
-        rewards=rewards,
-        end=end,
-        steps=steps,
+        named=columns, step=step_key, benchmark=grouping.benchmark, level=level, rewards=rewards, end=end, steps=steps
     )
     files = expand(request.path)
     in_full = not request.rewards_only and not any(map(is_columnar, files))  # whose texts are read back alone
@@ -360,7 +360,7 @@ def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     of_counts = [of for of in parts if isinstance(of[1], PromptSamples) and of[1].shape == COUNTS]
     counts, sizes = [row for row, _ in of_counts], [len(samples) for _, samples in of_counts]
     names = _names_in(counts)
-    benchmark, question = benchmark_column(counts, names), None if names.prompt_id else names.prompt
+    benchmark, question = roles.benchmark_column(counts, names), None if names.prompt_id else names.prompt
     ids = (_identify(row, str(index), benchmark=benchmark)[0] for index, row in enumerate(counts))
     ids = (parse.text_of(row[question]) for row in counts) if question else ids
     prompts = [(name, str(cells_around(row))) for name, row in zip(ids, counts, strict=True)]

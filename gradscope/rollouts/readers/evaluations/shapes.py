@@ -13,45 +13,17 @@ from msgspec import Struct
 
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames
-from gradscope.rollouts.readers.column_roles import (
-    ANSWER_KEYS,
-    ARMS,
-    BENCHMARKS,
-    OFFERED,
-    POLICIES,
-    REWARD_LISTS,
-    RIGHT_ANSWER,
-    TEXT_LISTS,
-    TRIALS,
-    USUAL,
-    are_numbers_in_text,
-    are_words,
-    first_present,
-    verdict_of,
-)
+from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.nested import are_rows_by_key, are_turns_of_one, key_column, rows_under
-from gradscope.rollouts.readers.parsing.cells import (
-    ENVIRONMENTS,
-    digest,
-    is_list_of_objects,
-    is_number,
-    list_of,
-    mapping_of,
-    parse_reward,
-    step_number,
-    text_of,
-    unwrapped,
-    whole_number,
-)
-from gradscope.rollouts.readers.parsing.endings import END_COLUMNS
-from gradscope.rollouts.readers.parsing.records import list_names
+from gradscope.rollouts.readers.parsing import cells as parse
+from gradscope.rollouts.readers.parsing.records import END_COLUMNS, list_names
 
-_ANSWERS = frozenset((*ANSWER_KEYS, *TEXT_LISTS))
-_RESPONSES = _ANSWERS.union(REWARD_LISTS)
-_ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *ANSWER_KEYS[:1])
+_ANSWERS = frozenset((*roles.ANSWER_KEYS, *roles.TEXT_LISTS))
+_RESPONSES = _ANSWERS.union(roles.REWARD_LISTS)
+_ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *roles.ANSWER_KEYS[:1])
 """Keys under which a text is the policy's response, and not the task's own solution."""
 _PREDICTIONS = ("pred", "prediction", "predicted", "response", "completion", "generation", "model_answer")
-PROMPTS = tuple(name + plural for name in (*USUAL["prompt"], *USUAL["prompt_id"]) for plural in ("", "s"))
+PROMPTS = tuple(name + plural for name in (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"]) for plural in ("", "s"))
 
 TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
 _OF_EACH = ("n_samples", "num_samples", "num_rollouts")  # those that count items less often, wherever they stand
@@ -70,12 +42,12 @@ _ID_OF_PROMPT = re.compile(
 )
 """Keys with a single truth value each that are ids of prompts, as SWE-bench Pro's, and no switches or tests of one."""
 NUMBERS = frozenset({bool, int, float})
-ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
-NAMES = (*ROW_IDS, *USUAL["prompt"])
-_TELLS_APART = frozenset((*PROMPTS, *USUAL["step"], "user"))
-_AROUND = frozenset((*POLICIES, *ENVIRONMENTS, *BENCHMARKS, *USUAL["step"]))
+ROW_IDS = (*roles.USUAL["prompt_id"], "id", "idx")
+NAMES = (*ROW_IDS, *roles.USUAL["prompt"])
+_TELLS_APART = frozenset((*PROMPTS, *roles.USUAL["step"], "user"))
+_AROUND = frozenset((*roles.POLICIES, *parse.ENVIRONMENTS, *roles.BENCHMARKS, *roles.USUAL["step"]))
 _NO_SAMPLES = re.compile(
-    rf"ref|reference|gold|canonical|expected|ground_truth|few_shot|demo|{OFFERED.pattern}", re.IGNORECASE
+    rf"ref|reference|gold|canonical|expected|ground_truth|few_shot|demo|{roles.OFFERED.pattern}", re.IGNORECASE
 )
 """How lists are called of solutions that are not the policy's, or of the answers that a question offers."""
 LISTS_OF_PROMPTS = re.compile(r"(\w+_)?(results|details|cases|items|questions|problems|tasks|examples|records)|per_\w+")
@@ -119,10 +91,10 @@ def listed_prompts(row: Mapping[str, Any], reward: str | None) -> list[dict[str,
     """The rollouts of several prompts or steps that a row lists, in a policy's evaluation those with texts as ids."""
     for name, cell in row.items():
         own = (reward or "").removeprefix(f"{name}.")  # `list.entry`, or an entry
-        is_of_rewards = is_list_of_objects(cell) and not cell[0].keys().isdisjoint((own, *USUAL["reward"]))
+        is_of_rewards = parse.is_list_of_objects(cell) and not cell[0].keys().isdisjoint((own, *roles.USUAL["reward"]))
         if is_of_rewards and not are_turns_of_one(name, cell):
             keys = _TELLS_APART & set().union(*cell)
-            is_of_policy = any(isinstance(row.get(key), str) for key in POLICIES) and row.keys().isdisjoint(NAMES)
+            is_of_policy = any(isinstance(row.get(key), str) for key in roles.POLICIES) and row.keys().isdisjoint(NAMES)
             has_ids = is_of_policy and isinstance(cell[0].get("id"), str)  # numbers may be those of samples
             if has_ids or any(element.get(key) != cell[0].get(key) for element in cell for key in keys):
                 return list(cell)
@@ -156,33 +128,37 @@ def prompt_rows(
     elif isinstance(node, dict) and (by_key := _verdicts_by_key(node, is_whole=not keys)):
         yield from (((*keys, str(key)), *part) for key, part in by_key.items())
     elif isinstance(node, dict) and (
-        (policy := {key: node[key] for key in POLICIES if key in node})
+        (policy := {key: node[key] for key in roles.POLICIES if key in node})
         and (listed := listed_prompts(node, columns.reward))
     ):
-        main = first_present(listed[0], (columns.reward or "", *USUAL["reward"])) or ""
+        main = roles.first_present(listed[0], (columns.reward or "", *roles.USUAL["reward"])) or ""
         for at, row in enumerate(listed):
             yield (*keys, str(at)), {**row, **policy}, PromptSamples(shape="objects", rewards=(row.get(main),))
-    elif isinstance(node, dict) and is_number(node.get(columns.reward or "")) and not node.keys().isdisjoint(NAMES):
+    elif (
+        isinstance(node, dict) and parse.is_number(node.get(columns.reward or "")) and not node.keys().isdisjoint(NAMES)
+    ):
         return  # a sample, with its id and the reward that was named: lists deep in it are its criteria
     elif isinstance(node, (dict, list)) and depth:
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
-        around = cells_around(mapping_of(node), is_row=not keys)
-        first = mapping_of(node[0]) if isinstance(node, list) and node else {}
+        around = cells_around(parse.mapping_of(node), is_row=not keys)
+        first = parse.mapping_of(node[0]) if isinstance(node, list) and node else {}
         has_names = isinstance(first.get("name"), str) and rows_under(first)
-        by_name = {text_of(mapping_of(row).get("name")): row for row in node} if has_names else {}
+        by_name = {parse.text_of(parse.mapping_of(row).get("name")): row for row in node} if has_names else {}
         of_keys = key_column(node if isinstance(node, dict) else by_name, is_whole=not keys)
         are_steps = isinstance(node, dict) and all(
-            _STEP_KEY.match(key) and step_number(key) is not None for key in node
+            _STEP_KEY.match(key) and parse.step_number(key) is not None for key in node
         )
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             own = around
             if is_by_prompt:
-                own, has_lists = around | {"prompt": key}, list in map(type, mapping_of(item).values())
+                own, has_lists = around | {"prompt": key}, list in map(type, parse.mapping_of(item).values())
                 item = item if has_lists else {"samples": item if isinstance(item, list) else [item]}
             elif are_steps and isinstance(item, (dict, list)):
                 own = around | {"step": key}
             elif of_keys and rows_under(item):
-                own = around | {of_keys: key if isinstance(node, dict) else text_of(mapping_of(item).get("name"))}
+                own = around | {
+                    of_keys: key if isinstance(node, dict) else parse.text_of(parse.mapping_of(item).get("name"))
+                }
             inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)), (*above, node))
             parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
             if part := next(parts, None):
@@ -197,13 +173,15 @@ def prompt_rows(
 
 def _listed_counts(node: Any, above: Sequence[Any]) -> tuple[Any, ColumnNames]:
     """An object with one list, a number of right samples a prompt, and how many samples it, or one around it, says."""
-    cells = mapping_of(node).items()
+    cells = parse.mapping_of(node).items()
     lists = [name for name, cell in cells if isinstance(cell, list) and _COUNTS_OF_PROMPTS.fullmatch(name)]
     if len(lists) != 1 or not {int}.issuperset(map(type, node[lists[0]])):
         return node, NO_COLUMNS
-    around = (of for outer in map(mapping_of, (*above, node)) for of in map(mapping_of, (outer, *outer.values())))
+    around = (
+        of for outer in map(parse.mapping_of, (*above, node)) for of in map(parse.mapping_of, (outer, *outer.values()))
+    )
     sizes = {name: of[name] for of in around for name in _OF_EACH if of.get(name) not in (None, len(node[lists[0]]))}
-    total = first_present(node, TOTALS) or first_present(sizes, _OF_EACH)
+    total = roles.first_present(node, TOTALS) or roles.first_present(sizes, _OF_EACH)
     return sizes | node, ColumnNames(num_samples=total, num_correct=lists[0]) if total else NO_COLUMNS
 
 
@@ -211,7 +189,9 @@ def _are_prompts(node: Mapping[str, Any]) -> bool:
     """Whether the keys of an object are texts of prompts, each with its samples: most ask, or say much for a name."""
     if not _ask(node):
         return False
-    firsts = (cell[0] if is_list_of_objects(cell) else mapping_of(cell) for cell in node.values() if cell != [])
+    firsts = (
+        cell[0] if parse.is_list_of_objects(cell) else parse.mapping_of(cell) for cell in node.values() if cell != []
+    )
     return all(row.keys().isdisjoint(NAMES) and not _ANSWERS.isdisjoint(row) for row in firsts)
 
 
@@ -223,7 +203,7 @@ def _ask(keys: Collection[str]) -> bool:
 
 def cells_around(node: Mapping[str, Any], *, is_row: bool = False) -> dict[str, Any]:
     """What an object says of all prompts within it, as a row that lists them by its name."""
-    arms = (*ARMS, "name") if is_row and rows_under(node) else ARMS
+    arms = (*roles.ARMS, "name") if is_row and rows_under(node) else roles.ARMS
     return {name: cell for name, cell in node.items() if name in _AROUND or (name in arms and isinstance(cell, str))}
 
 
@@ -233,8 +213,8 @@ def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tu
     # tests of one response, but for what SWE-bench calls resolved.
     submitted, resolved = (node.get(f"{name}_ids") for name in ("submitted", "resolved"))
     if isinstance(submitted, list) and isinstance(resolved, list) and submitted:  # SWE-bench's report lists ids
-        ids, rights = dict.fromkeys(map(text_of, submitted)), set(map(text_of, resolved))
-        rest = len(list_of(node.get("incomplete_ids")))
+        ids, rights = dict.fromkeys(map(parse.text_of, submitted)), set(map(parse.text_of, resolved))
+        rest = len(parse.list_of(node.get("incomplete_ids")))
         shape = "ids in SWE-bench's report" + (f", without {rest} that were not submitted" if rest else "")
         return {of: ({"instance_id": of}, PromptSamples(shape=shape, rewards=(of in rights,))) for of in ids}
     cells = list(node.values())
@@ -249,7 +229,7 @@ def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tu
         return {key: ({}, PromptSamples(shape="verdicts", rewards=(cell,))) for key, cell in node.items()}
     if not all(isinstance(cell, dict) and any(key in cell for key in ("resolved", *_PREDICTIONS)) for cell in cells):
         return {}
-    names = [name for name in USUAL["reward"] if all(type(cell.get(name)) is bool for cell in cells)][:1]
+    names = [name for name in roles.USUAL["reward"] if all(type(cell.get(name)) is bool for cell in cells)][:1]
     return {
         key: (cell, PromptSamples(shape="objects", rewards=(cell[name],)))
         for name in names
@@ -266,8 +246,10 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             hint="Write a row a rollout: step, prompt, response, reward.",
         )
     written = [with_lists(row)[0] for row in rows]
-    for name in REWARD_LISTS:
-        lists = [row[name] for row in written if isinstance(row.get(name), list) and not is_list_of_objects(row[name])]
+    for name in roles.REWARD_LISTS:
+        lists = [
+            row[name] for row in written if isinstance(row.get(name), list) and not parse.is_list_of_objects(row[name])
+        ]
         if len(lists) > len(rows) / 2:
             of_columns = "" if any(name in row for row in rows) else ", which numbered columns write out"
             raise InputError(
@@ -286,7 +268,7 @@ def _prompts_in(row: Mapping[str, Any]) -> str | None:
     for name in PROMPTS if sizes else ():
         cells = lists.get(name, ())
         is_conversation = any(isinstance(cell, dict) for cell in cells)
-        if len(cells) in sizes and not is_conversation and len(set(map(digest, cells))) > 1:
+        if len(cells) in sizes and not is_conversation and len(set(map(parse.digest, cells))) > 1:
             return name
     return None
 
@@ -300,7 +282,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     entries = {
         name: value[0].keys()
         for name, value in row.items()
-        if is_list_of_objects(value)
+        if parse.is_list_of_objects(value)
         and (reward or not (_NO_SAMPLES.match(name) or _are_of_prompts(name, row) or are_turns_of_one(name, value)))
     }
     named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
@@ -310,8 +292,10 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
             f"The list {of_named[0]!r} has answers to several prompts.",
             hint=f"Name what tells them apart, too: --reward-column {named[of_named[0]]} --prompt-column NAME.",
         )
-    of_samples = of_named or [name for name, keys in entries.items() if not keys.isdisjoint(USUAL["reward"])]
-    answered = [name for name in of_samples if reward or not entries[name].isdisjoint((*ANSWER_KEYS, *TRIALS))]
+    of_samples = of_named or [name for name, keys in entries.items() if not keys.isdisjoint(roles.USUAL["reward"])]
+    answered = [
+        name for name in of_samples if reward or not entries[name].isdisjoint((*roles.ANSWER_KEYS, *roles.TRIALS))
+    ]
     if len(answered) > 1 and row.keys().isdisjoint(NAMES):
         return None  # of several prompts, steps or policies
     if len(answered) > 1:
@@ -322,15 +306,15 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
             columns |= objects | ({reward: objects[named[name]]} if reward and of_named else {})
             aligned |= set(objects) if name in answered else set()
         elif isinstance(value, list):
-            columns.setdefault(name, list(map(unwrapped, value)) if list in set(map(type, value)) else value)
+            columns.setdefault(name, list(map(parse.unwrapped, value)) if list in set(map(type, value)) else value)
     if reward in row and reward not in columns:
         return None
-    if reward is not None and reward not in columns and first_present(columns, REWARD_LISTS):
+    if reward is not None and reward not in columns and roles.first_present(columns, roles.REWARD_LISTS):
         raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
-    sizes = {len(columns[name]) for name in (*ANSWER_KEYS, *TEXT_LISTS) if name in columns}
+    sizes = {len(columns[name]) for name in (*roles.ANSWER_KEYS, *roles.TEXT_LISTS) if name in columns}
     is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # they give the list's length
     aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
-    main = reward if reward in columns else first_present(aligned, REWARD_LISTS)
+    main = reward if reward in columns else roles.first_present(aligned, roles.REWARD_LISTS)
     if main is None or isinstance(row.get(main), (bool, int, float, str)):
         return None
     if not sizes and any(isinstance(row.get(name), str) for name in _ONE_RESPONSE):
@@ -341,14 +325,14 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     if is_counted and (row["n"], row["c"]) != (len(columns[main]), sum(map(bool, columns[main]))):
         return "n and c contradict the list of samples"
     same = {name: tuple(value) for name, value in columns.items() if len(value) == size}
-    texts = first_present(same, (*ANSWER_KEYS, *TEXT_LISTS))
+    texts = roles.first_present(same, (*roles.ANSWER_KEYS, *roles.TEXT_LISTS))
     return PromptSamples(
         shape="lists",
         rewards=same[main],
         further={
             name: value
             for name, value in same.items()
-            if name in (main, *END_COLUMNS) or NUMBERS.issuperset(map(type, value)) or all(map(is_number, value))
+            if name in (main, *END_COLUMNS) or NUMBERS.issuperset(map(type, value)) or all(map(parse.is_number, value))
         },
         texts=same[texts] if texts else (),
     )
@@ -359,14 +343,16 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
 
     Rows stay as they are where their objects differ in keys or are not the samples of one prompt.
     """
-    listed = [name for name, cell in (rows[0] if rows else {}).items() if is_list_of_objects(cell)]
+    listed = [name for name, cell in (rows[0] if rows else {}).items() if parse.is_list_of_objects(cell)]
     are_samples = len(listed) == 1 and not _NO_SAMPLES.match(listed[0])
     if not are_samples or not all(isinstance(row.get(listed[0]), list) for row in rows):
         return rows
     samples = [row[listed[0]] for row in rows]
     keys = tuple(samples[0][0])
-    are_answered = not any(map(frozenset(keys).isdisjoint, (USUAL["reward"], (*ANSWER_KEYS, *TRIALS))))
-    are_of_one_prompt = {*rows[0], *_TELLS_APART}.isdisjoint(keys) and not any(map(RIGHT_ANSWER.fullmatch, keys))
+    are_answered = not any(
+        map(frozenset(keys).isdisjoint, (roles.USUAL["reward"], (*roles.ANSWER_KEYS, *roles.TRIALS)))
+    )
+    are_of_one_prompt = {*rows[0], *_TELLS_APART}.isdisjoint(keys) and not any(map(roles.RIGHT_ANSWER.fullmatch, keys))
     are_alike = {tuple(of) if type(of) is dict else None for of in chain.from_iterable(samples)} == {keys}
     if not (are_answered and are_of_one_prompt and are_alike and reward in (None, *keys)) or [] in samples:
         return rows
@@ -378,11 +364,11 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
 def _are_of_prompts(name: str, row: Mapping[str, Any], *, is_named: bool = False) -> bool:
     """Whether objects have right answers that differ, or responses or, unless named, numbers of their own."""
     objects, first = row[name], row[name][0]
-    keys = [key for key, cell in first.items() if isinstance(cell, str) and RIGHT_ANSWER.fullmatch(key)]
+    keys = [key for key, cell in first.items() if isinstance(cell, str) and roles.RIGHT_ANSWER.fullmatch(key)]
     have_several = any(
-        isinstance(first.get(key), list) and len(first[key]) > 1 for key in TEXT_LISTS if key != "content"
+        isinstance(first.get(key), list) and len(first[key]) > 1 for key in roles.TEXT_LISTS if key != "content"
     )
-    ids = [of.get(first_present(first, ROW_IDS) or "") for of in objects]
+    ids = [of.get(roles.first_present(first, ROW_IDS) or "") for of in objects]
     are_numbered = row.keys().isdisjoint(NAMES) and LISTS_OF_PROMPTS.fullmatch(name) and 1 < len(set(ids)) == len(ids)
     return (
         have_several
@@ -394,15 +380,15 @@ def _are_of_prompts(name: str, row: Mapping[str, Any], *, is_named: bool = False
 def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
     """The samples that a row counts; why it is set aside where the counts cannot be; None where it has none."""
     rights = (name for name in _RIGHTS if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
-    right = columns.num_correct or first_present(row, rights)
-    lists = (name for name in TEXT_LISTS if right not in _ALSO_VERDICTS and isinstance(row.get(name), list))
-    total = columns.num_samples or first_present(row, TOTALS) or next(lists, None)
+    right = columns.num_correct or roles.first_present(row, rights)
+    lists = (name for name in roles.TEXT_LISTS if right not in _ALSO_VERDICTS and isinstance(row.get(name), list))
+    total = columns.num_samples or roles.first_present(row, TOTALS) or next(lists, None)
     if total is None or right is None or total not in row or right not in row:
         return None
     if columns == NO_COLUMNS and len(row) > _MANY_TOKENS and set(map(type, row.values())) == {int}:
         return None  # the numbers of tokens, or of letters, n and c among them
     is_list = total not in TOTALS and isinstance(row[total], list)  # of the samples themselves
-    n, c = len(row[total]) if is_list else whole_number(row[total]), whole_number(row[right])
+    n, c = len(row[total]) if is_list else parse.whole_number(row[total]), parse.whole_number(row[right])
     if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
         return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
     rewards = {1.0: c, 0.0: n - c}
@@ -411,14 +397,14 @@ def from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples |
 
 
 def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples | None:
-    names = (reward,) if reward is not None else USUAL["reward"]
+    names = (reward,) if reward is not None else roles.USUAL["reward"]
     named = {
         policy: value
         for policy, value in row.items()
-        if isinstance(value, dict) and any(is_number(value.get(name)) for name in names)
+        if isinstance(value, dict) and any(parse.is_number(value.get(name)) for name in names)
     }
-    main = next((name for name in names if any(is_number(value.get(name)) for value in named.values())), None)
-    texts = [next((value[key] for key in ANSWER_KEYS if key in value), None) for value in named.values()]
+    main = next((name for name in names if any(parse.is_number(value.get(name)) for value in named.values())), None)
+    texts = [next((value[key] for key in roles.ANSWER_KEYS if key in value), None) for value in named.values()]
     are_verdicts = any(isinstance(value.get(main), bool) for value in named.values())
     has_prompt = not row.keys().isdisjoint(NAMES)
     if len(named) < 2 or not (any(texts) or (are_verdicts and has_prompt)):  # numbers alone are means over many samples
@@ -456,15 +442,15 @@ def with_lists(row: Mapping[str, Any], named: str | None = None) -> tuple[Mappin
     [1.0, 0.0]
     """
     lists: dict[str, Any] = {}
-    for name in (*REWARD_LISTS, named or ""):  # as JSON, Python or NumPy writes numbers and truth values
-        if isinstance(text := row.get(name), list) and (are_words(text) or are_numbers_in_text(text)):
-            lists[name] = list(map(verdict_of, text))
+    for name in (*roles.REWARD_LISTS, named or ""):  # as JSON, Python or NumPy writes numbers and truth values
+        if isinstance(text := row.get(name), list) and (roles.are_words(text) or roles.are_numbers_in_text(text)):
+            lists[name] = list(map(roles.verdict_of, text))
         elif isinstance(text, str) and text[:1] in "[(":
             inner = _NUMBERS.fullmatch(_WRAPPED.sub(r"\1", text.strip()))
             cells = _as_numbers(filter(None, re.split(r"[\s,]+", inner[1]))) if inner else []
             if cells and all(isinstance(cell, float) or cell in ("nan", "None", "null") for cell in cells):
                 lists[name] = cells
-    for name in TEXT_LISTS if lists else ():
+    for name in roles.TEXT_LISTS if lists else ():
         if isinstance(text := row.get(name), str) and text[:1] == "[":
             inner_text, at, texts = text.strip()[1:-1], 0, list[str]()
             while match := _TEXTS.match(inner_text, at):
@@ -474,7 +460,7 @@ def with_lists(row: Mapping[str, Any], named: str | None = None) -> tuple[Mappin
     numbered = _numbered_columns(tuple(row)) if 1 < len(row) <= _MOST_COLUMNS else ()
     for name, columns, _ in numbered:
         cells = [row[column] for column in columns]
-        lists[name] = cells if name in TEXT_LISTS else _as_numbers(cells)
+        lists[name] = cells if name in roles.TEXT_LISTS else _as_numbers(cells)
     return ({**row, **lists} if lists else row), frozenset(name for name, _, are_samples in numbered if are_samples)
 
 
@@ -487,8 +473,8 @@ def _numbered_columns(names: tuple[str, ...]) -> _Numbered:
         words = [*before.split("_"), *filter(None, after.split("_"))]
         rest = [word for word in words if word not in _OF_A_SAMPLE]
         plural = "samples" if not rest else f"{before}s"
-        texts = next((of for of in (before, plural) if of in TEXT_LISTS), None) if not after else None
-        name = texts or ("_".join(rest) if "_".join(rest) in REWARD_LISTS else None)
+        texts = next((of for of in (before, plural) if of in roles.TEXT_LISTS), None) if not after else None
+        name = texts or ("_".join(rest) if "_".join(rest) in roles.REWARD_LISTS else None)
         if name is not None:
             lists.setdefault((name, len(rest) < len(words)), {}).setdefault(number, match[0])
     return tuple(
@@ -499,5 +485,5 @@ def _numbered_columns(names: tuple[str, ...]) -> _Numbered:
 
 
 def _as_numbers(cells: Iterable[Any]) -> list[Any]:
-    numbers = ((cell, parse_reward(cell, from_text=isinstance(cell, str))) for cell in cells)
+    numbers = ((cell, parse.parse_reward(cell, from_text=isinstance(cell, str))) for cell in cells)
     return [(cell or None) if isinstance(number, str) else number for cell, number in numbers]

@@ -35,24 +35,7 @@ from gradscope.rollouts.arrays import to_filled, to_numpy
 from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
 from gradscope.rollouts.listing import COMPRESSED, when_copied
 from gradscope.rollouts.readers.column_roles import USUAL
-from gradscope.rollouts.readers.metrics_alone.published import (
-    MLFLOW_LINE,
-    SAVED_SCALARS,
-    PrintedLines,
-    Table,
-    Text,
-    dashes_joined,
-    has_bar,
-    lines_joined,
-    mlflow_name,
-    number_or_text,
-    outputs_of_notebook,
-    rows_of_table,
-    scalars_saved,
-    tables_of_markdown,
-    tables_of_page,
-    tag_of,
-)
+from gradscope.rollouts.readers.metrics_alone import published
 from gradscope.rollouts.readers.metrics_alone.runs import (
     STEP_IS_POSITION,
     Column,
@@ -85,12 +68,7 @@ from gradscope.rollouts.run import Counts, Numbers, StepMetrics
 Cells = Mapping[str, Any]
 
 
-class MetricRow(Struct, frozen=True):
-    """A row of a file."""
-
-    location: str  # ``file:line``, or ``file:entry``
-    cells: Cells  # its cells by key
-    run: str = ""  # its run, where the file names one outside the cells
+MetricRow = tuple[str, Cells, str]  # ``file:line`` or ``file:entry``, cells by key, and the run or ""
 
 
 class MetricsLog(WatchedLog):
@@ -158,7 +136,7 @@ class MetricFile(Struct, frozen=True):
         for row in quarantine.readable(self.read(self.path, quarantine)):
             if not isinstance(row, Piece):
                 quarantine.row_read()
-                waiting.append(row if isinstance(row, MetricRow) else MetricRow(*row))
+                waiting.append(row if len(row) == 3 else (*row, ""))
             if isinstance(row, Piece) or len(waiting) == size:
                 yield from _pieces(waiting)
                 size, waiting = min(2 * size, _MANY), []
@@ -177,13 +155,13 @@ class MetricFile(Struct, frozen=True):
 
 
 def _pieces(rows: Sequence[MetricRow]) -> Iterator[Piece]:
-    locations = [row.location.rpartition(":") for row in rows]
+    locations = [location.rpartition(":") for location, *_ in rows]
     for where, indices in groupby(range(len(rows)), key=lambda at: locations[at][0]):
         chosen = list(indices)
         yield Piece(
             where=where,
             numbers=np.array([int(locations[at][2]) for at in chosen], dtype=np.int64),
-            tables=as_tables([rows[at].cells for at in chosen], [rows[at].run for at in chosen]),
+            tables=as_tables([rows[at][1] for at in chosen], [rows[at][2] for at in chosen]),
         )
 
 
@@ -199,7 +177,7 @@ def opened(file: Path) -> MetricFile | None:
         return MetricFile("W&B's own file", file, _wandb, is_loggers=True)
     if first.startswith(b"SQLite format 3"):
         return MetricFile("trackio's database", file, _trackio, is_loggers=True)
-    if mlflow_name(file) and MLFLOW_LINE.match(first.partition(b"\n")[0]):
+    if published.mlflow_name(file) and published.MLFLOW_LINE.match(first.partition(b"\n")[0]):
         return MetricFile("MLflow's metrics", file, _mlflow)
     suffixes = [suffix for suffix in file.suffixes if suffix not in COMPRESSED]
     match suffixes[-1].lower() if suffixes else "":
@@ -215,9 +193,9 @@ def opened(file: Path) -> MetricFile | None:
         case ".ipynb":
             return MetricFile("a notebook's outputs", file, _notebook)
         case ".html" | ".htm":
-            return MetricFile("tables of a page", file, partial(_tables_in, find=tables_of_page))
+            return MetricFile("tables of a page", file, partial(_tables_in, find=published.tables_of_page))
         case ".md":
-            return MetricFile("tables in Markdown", file, partial(_tables_in, find=tables_of_markdown))
+            return MetricFile("tables in Markdown", file, partial(_tables_in, find=published.tables_of_markdown))
         case "" | ".log" | ".txt" | ".out" | ".err" | ".stdout" | ".stderr":
             return MetricFile(CONSOLE, file, lambda *of: _printed(_texts(*of), of[1]))
     return None
@@ -228,7 +206,7 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     if isinstance(document, list) and any(map(_is_run, document[:_FEW])):
         document = {f"run {at}": run for at, run in enumerate(document, start=1)}
     if isinstance(document, list):
-        return scalars_saved(document, file)
+        return published.scalars_saved(document, file)
     if not isinstance(document, dict) or not document:
         return ()
     if (table := table_rows(document)) is not None:
@@ -350,7 +328,7 @@ def _table(file: Path, quarantine: MetricsLog) -> Rows:
             columns = {name: _cells(block.batch.column(name)) for name in block.batch.schema.names}
         elif rows:
             lines = np.array([at for at, _ in rows])
-            columns = {name: [number_or_text(row[name]) for _, row in rows] for name in rows[0][1]}
+            columns = {name: [published.number_or_text(row[name]) for _, row in rows] for name in rows[0][1]}
         _set_aside(file, quarantine, block.odd, num_lines, int(lines[-1]) if len(lines) else -1)
         if len(lines):
             yield _table_piece(file, columns, lines + num_lines + 1)
@@ -366,7 +344,7 @@ def _cells(cells: pa.Array) -> Column:
     try:
         numbers = cells.cast(pa.float64())
     except pa.ArrowInvalid:
-        return [number_or_text(cell or "") for cell in cells.to_pylist()]
+        return [published.number_or_text(cell or "") for cell in cells.to_pylist()]
     values = to_filled(numbers, math.nan)
     if not numbers.null_count:
         return Numbers(None, values)
@@ -377,9 +355,9 @@ def _cells(cells: pa.Array) -> Column:
 def _table_piece(file: Path, columns: Mapping[str, Column], numbers: Counts) -> Piece:
     """Rows of a table. W&B exports columns ``RUN - METRIC`` of several runs; ``__MIN`` and ``__MAX`` are ignored."""
     at, where = np.arange(len(numbers)), str(file)
-    if tuple(columns) == SAVED_SCALARS:
+    if tuple(columns) == published.SAVED_SCALARS:
         _, step, value = columns.values()
-        columns = {"step": step, tag_of(file): value}
+        columns = {"step": step, published.tag_of(file): value}
     parts = {name: name.rpartition(" - ") for name in columns}
     shared = {name: columns[name] for name, (run, _, metric) in parts.items() if not (run and metric)}
     shared_table = MetricTable(at=at, columns=shared)
@@ -430,7 +408,7 @@ def _wandb(file: Path, quarantine: MetricsLog) -> Rows:
         if isinstance(row, str):
             quarantine.add(row, f"{file}:{number}")
         else:
-            yield MetricRow(f"{file}:{number}", row)
+            yield f"{file}:{number}", row
 
 
 _IS_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql NOT LIKE '%GENERATED%'"
@@ -446,7 +424,7 @@ def _trackio(file: Path, quarantine: MetricsLog) -> Rows:
         if isinstance(row, str):
             quarantine.add(row, location)
         else:
-            yield MetricRow(location, {**row, "step": row.get("step", step)}, str(run))
+            yield location, {**row, "step": row.get("step", step)}, str(run)
 
 
 def trackio_rows(
@@ -491,29 +469,29 @@ def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
             continue
         try:
             text = (line.removeprefix(BOM) if number == 1 else line).decode().rstrip("\r\n")
-            parts = text.split("\r") if has_bar(text) else (text,)  # a bar is drawn over itself
+            parts = text.split("\r") if published.has_bar(text) else (text,)  # a bar is drawn over itself
             yield from ((f"{file}:{number}", part) for part in parts)
         except UnicodeDecodeError:
             quarantine.add("the line is not UTF-8", f"{file}:{number}")
 
 
-def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
+def _printed(lines: Iterable[published.Text], quarantine: MetricsLog) -> Rows:
     """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
     # Positions are no steps of the lines that name theirs: the dictionaries are a run of their own, or set aside where
     # the lines are as many and have as much in them. Bars of which only the end was printed take their position if
     # nothing else was read, and are set aside otherwise.
-    printed = PrintedLines()
+    printed = published.PrintedLines()
     num_lines = widest = 0
-    for location, line in lines_joined(dashes_joined(lines)):
+    for location, line in published.lines_joined(published.dashes_joined(lines)):
         values = printed.read(location, line)
         if isinstance(values, str):
             quarantine.add(values, location)
         elif values is not None:
             num_lines, widest = num_lines + 1, max(widest, len(values))
-            yield MetricRow(location, values)
+            yield location, values
     for position, (location, values) in enumerate(printed.ended, start=1):
         if not num_lines and not printed.unnumbered:
-            yield MetricRow(location, {**values, "step": position, STEP_IS_POSITION: 1.0})
+            yield location, {**values, "step": position, STEP_IS_POSITION: 1.0}
         else:
             quarantine.add("the bar of progress is at its end, which is no step", location)
             quarantine.row_read()
@@ -532,30 +510,34 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
     run = "dictionaries" if num_lines and not is_counted else ""
     for location, values, bar, position in dictionaries:
         step = bar if is_counted else position
-        yield MetricRow(location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)}, run)
+        yield location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)}, run
 
 
-def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequence[Table]]) -> Rows:
+def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequence[published.Table]]) -> Rows:
     text = "\n".join(line for _, line in _texts(file, quarantine))
     yield from _tables(file, [(number, table) for number, table in enumerate(find(text), start=1)])
 
 
-def _tables(file: Path, tables: Sequence[tuple[int, Table]]) -> Rows:
+def _tables(file: Path, tables: Sequence[tuple[int, published.Table]]) -> Rows:
     """The tables whose header names a step; where there are several, each is a run, named by its number."""
-    rows = [(table_number, of_table) for table_number, table in tables if (of_table := list(rows_of_table(table)))]
+    rows = [
+        (table_number, of_table) for table_number, table in tables if (of_table := list(published.rows_of_table(table)))
+    ]
     for table_number, of_table in rows:
         for number, row in enumerate(of_table, start=1):
-            yield MetricRow(f"{file}:{table_number}:{number}", row, f"table {table_number}" if len(rows) > 1 else "")
+            yield f"{file}:{table_number}:{number}", row, f"table {table_number}" if len(rows) > 1 else ""
 
 
 def _notebook(file: Path, quarantine: MetricsLog) -> Rows:
     """The tables in a notebook's outputs; where there are none, the trainer's printed output."""
     data = document_bytes(file)
     try:
-        outputs = list(outputs_of_notebook(parse_json(data or b"")))
+        outputs = list(published.outputs_of_notebook(parse_json(data or b"")))
     except ValueError as error:
         raise InputError(f"{file} is no notebook that can be read: {error}.", hint="Save it again.") from None
-    pages = [(cell, table) for cell, kind, text in outputs if kind == "text/html" for table in tables_of_page(text)]
+    pages = [
+        (cell, table) for cell, kind, text in outputs if kind == "text/html" for table in published.tables_of_page(text)
+    ]
     printed = [(f"{file}:{cell}", text) for cell, kind, text in outputs if kind == "text/plain"]
     lines = ((location, line) for location, text in printed for line in text.splitlines())
     yield from list(_tables(file, pages)) or _printed(lines, quarantine)
@@ -563,10 +545,10 @@ def _notebook(file: Path, quarantine: MetricsLog) -> Rows:
 
 def _mlflow(file: Path, quarantine: MetricsLog) -> Rows:
     """MLflow's file of a metric: time, value and step in each line."""
-    name = mlflow_name(file)
+    name = published.mlflow_name(file)
     for location, line in _texts(file, quarantine):
         cells = line.split()
         if len(cells) == 3:
-            yield MetricRow(location, {name: number_or_text(cells[1]), "step": number_or_text(cells[2])})
+            yield location, {name: published.number_or_text(cells[1]), "step": published.number_or_text(cells[2])}
         else:
             quarantine.add("the line is no time, value and step", location)

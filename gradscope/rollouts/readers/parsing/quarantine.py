@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,13 +33,15 @@ class QuarantineLog:
         self._files: dict[str, set[str]] = {}
         self._lost: dict[str, InputError] = {}
         self._lines: Counter[str] = Counter()
-        self._num_lines = self._num_held = 0
+        self._held: Counter[str] = Counter()  # lines that were read, and rollouts in them
+        self._are_lines = False
 
     def add(self, reason: str, location: str, num_rows: int = 1) -> None:
         """Set rows aside for a reason; ``location`` is the ``file:line`` of the first, counted from 1."""
         count, first = self._by_reason.get(reason, (0, location))
         self._by_reason[reason] = (count + num_rows, first)
         self._files.setdefault(reason, set()).add(location.rpartition(":")[0])
+        self._lines[reason] += num_rows * self._are_lines
 
     def count_read(self, num_bytes: int, num_rows: int = 1) -> None:
         """Called by readers with the bytes of their file that they have read, and the rows in them."""
@@ -54,9 +57,15 @@ class QuarantineLog:
         except InputError as error:
             self.add_unreadable(error)
 
-    def of_lines(self) -> LinesLog:
-        """A log for the lines of files whose lines hold many rollouts each."""
-        return LinesLog(self)
+    def of_lines(self) -> QuarantineLog:
+        """The same log for files whose lines hold many rollouts each: how many one has that is set aside is unknown."""
+        lines = copy(self)
+        lines._are_lines = True
+        return lines
+
+    def count_rollouts(self, num_rollouts: int, num_lines: int = 1) -> None:
+        """Count the rollouts in lines that were read; a negative number takes back those that do not count."""
+        self._held.update(lines=num_lines, rollouts=num_rollouts)
 
     def of_metrics(self, file: Path) -> Callable[[str], None]:
         """A function that reports damage within a file of metrics as a part of the run that cannot be read."""
@@ -83,8 +92,8 @@ class QuarantineLog:
             self._by_reason[reason] = (own + count, min(own_first, first, key=order_of))
             self._files[reason] = self._files.get(reason, set()) | other._files[reason]
         self._lost |= other._lost
-        self._lines += other._lines
-        self._num_lines, self._num_held = self._num_lines + other._num_lines, self._num_held + other._num_held
+        self._lines.update(other._lines)
+        self._held.update(other._held)
 
     def raise_unreadable(self, earlier: QuarantineLog | None = None) -> None:
         """Raise the error of the first file that could not be read, if there is one that ``earlier`` does not have."""
@@ -95,7 +104,7 @@ class QuarantineLog:
     def result(self) -> sources.Quarantine:
         """The rows set aside by reason, the most frequent first."""
         ordered = sorted(self._by_reason.items(), key=lambda item: (-item[1][0], item[0]))
-        mean = self._num_held / self._num_lines if self._num_lines else 1.0  # rollouts of a line that was read
+        mean = self._held["rollouts"] / self._held["lines"] if self._held["lines"] else 1.0  # of a line that was read
         reasons = tuple(
             sources.QuarantineReason(
                 reason=reason,
@@ -114,32 +123,6 @@ class QuarantineLog:
             reasons=reasons,
             lost=tuple(self._lost),
         )
-
-
-class LinesLog(QuarantineLog):
-    """Passes lines that are set aside on to the log of a reading, as lines that hold many rollouts."""
-
-    def __init__(self, log: QuarantineLog) -> None:
-        super().__init__()
-        self._log = log
-
-    def count_rollouts(self, num_rollouts: int, num_lines: int = 1) -> None:
-        """Count the rollouts in lines that were read; a negative number takes back those that do not count."""
-        self._log._num_lines += num_lines
-        self._log._num_held += num_rollouts
-
-    def add(self, reason: str, location: str, num_rows: int = 1) -> None:
-        """Set lines aside, whose number of rollouts is unknown."""
-        self._log.add(reason, location, num_rows)
-        self._log._lines[reason] += num_rows
-
-    def count_read(self, num_bytes: int, num_rows: int = 1) -> None:
-        """Passed on."""
-        self._log.count_read(num_bytes, num_rows)
-
-    def add_unreadable(self, error: InputError) -> None:
-        """Passed on."""
-        self._log.add_unreadable(error)
 
 
 def with_set_aside(source: sources.Source, log: QuarantineLog) -> sources.Source:
@@ -190,15 +173,18 @@ class WatchedLog(QuarantineLog):
         super().__init__()
         self._progress = progress
         self._num_bytes = sum(file.stat().st_size for file in files)
-        self.num_read = 0  # bytes
-        self._num_rows = 0
-        self._due = _MEGABYTE
+        self._read = Counter(due=_MEGABYTE)  # bytes and rows, and the bytes from which on they are reported again
+
+    @property
+    def num_read(self) -> int:
+        """Bytes that were read."""
+        return self._read["bytes"]
 
     def count_read(self, num_bytes: int, num_rows: int = 1) -> None:
         """Count the bytes, and report them after each megabyte."""
-        self._num_rows += num_rows
-        self.num_read += num_bytes
-        if self.num_read >= self._due:
-            self._due = self.num_read + _MEGABYTE
+        self._read["rows"] += num_rows
+        self._read["bytes"] += num_bytes
+        if self.num_read >= self._read["due"]:
+            self._read["due"] = self.num_read + _MEGABYTE
             done = min(self.num_read, self._num_bytes)
-            self._progress(done // _MEGABYTE, self._num_bytes // _MEGABYTE, f"MB read, {self._num_rows:,} rows")
+            self._progress(done // _MEGABYTE, self._num_bytes // _MEGABYTE, f"MB read, {self._read['rows']:,} rows")

@@ -1,15 +1,17 @@
 """What a reader is asked, and what its answer is made of: flat records, groups of these, a run and its settings.
 
-Groups are built from the records of any log, in the order of first appearance.
+Groups are built from the records of any log, in the order of first appearance. How completions ended is told in the
+words of trainers, engines and services.
 """
 
 from __future__ import annotations
 
 import filecmp
+import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice, pairwise
 from operator import itemgetter
@@ -19,6 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.outside import rules
@@ -27,6 +30,7 @@ from gradscope.outside.plain_json import MAX_DEPTH, is_deeper, parse_json
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import (
+    ENDS,
     TOKEN_FIELDS,
     Rollout,
     RolloutGroup,
@@ -39,7 +43,7 @@ from gradscope.rollouts.groups import (
 )
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.parsing.cells import text_of, token_ids, whole_number
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.rollouts.run_folder import find_base, find_tokenizer, with_initial
@@ -118,13 +122,6 @@ def leaves_in(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
             yield path, value
 
 
-class EarlierLooks:
-    """A reader's state between two readings of a log that is still being written."""
-
-    def forget(self) -> None:
-        """Drop the state, so that the next reading starts at the beginning."""
-
-
 class ReadRequest(Struct, frozen=True, kw_only=True):
     """One call of ``read_run``."""
 
@@ -135,7 +132,7 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
     samples: bool = False  # whether hashes of what distinguishes the rollouts of a group are kept
     parts_answer: bool = False  # whether parts of a log, reduced to their rewards, are accepted
     progress: ProgressCallback = no_progress  # called during a long reading
-    so_far: EarlierLooks | None = None  # the state of earlier readings of a log that is still being written
+    so_far: Any = None  # the ``ReadSoFar`` of earlier readings of a log that is still being written
 
     def source(
         self,
@@ -435,27 +432,18 @@ def has_more_rows(path: Path, searched: Sequence[Mapping[str, Any]]) -> bool:
 @lru_cache(maxsize=4)
 def _first_rows(file: Path, size: int, written: int, num_rows: int) -> tuple[tuple[dict[str, Any], ...], QuarantineLog]:
     """The first rows of a file and the rows set aside before them, cached since every format asks for them."""
-    met, rows = _CountedLog(), []
+    met, rows = WatchedLog(no_progress, ()), []
     with open_file(file) as stream:
         if suffix_of(file) is None and b"\0" in stream.read(_BINARY):
             return (), met
     for _, row in islice(read_rows(file, met), num_rows):
         rows.append(row)
-        if met.num_bytes >= _MAX_PEEKED:
+        if met.num_read >= _MAX_PEEKED:
             break
     return tuple(rows), met
 
 
 _BINARY = 4096  # bytes of a file without a known suffix that are searched for a NUL byte
-
-
-class _CountedLog(QuarantineLog):
-    """Counts the bytes of the rows that were read."""
-
-    num_bytes = 0
-
-    def count_read(self, num_bytes: int, num_rows: int = 1) -> None:
-        self.num_bytes += num_bytes
 
 
 _ENDS = ("done", "is_done", "terminated", "terminal", "is_terminal")
@@ -553,3 +541,50 @@ def assemble_groups(
         weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, folder)),
         tokenizer=find_tokenizer(request.initial, None if request.model is None else Path(request.model)),
     )
+
+
+_STATUS = "status"  # a column of how completions ended, or of calls or tests
+END_COLUMNS = ("finish_reason", "stop_reason", "is_truncated", "truncated", "finish_reasons", "stop_reasons", _STATUS)
+"""Names of columns of how completions ended, and of lists of as much."""
+_WORDS: dict[str, Status] = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls"), "completed"),
+    **dict.fromkeys(("completed", "succeeded"), "completed"),
+    **dict.fromkeys(("length", "max_tokens", "max_new_tokens", "max_length", "truncated"), "truncated"),
+    **dict.fromkeys(("abort", "aborted", "failed", "error"), "error"),
+}
+_FLAGS: dict[str, Status] = {
+    **dict.fromkeys(("true", "1", "1.0"), "truncated"),
+    **dict.fromkeys(("false", "0", "0.0"), "completed"),
+}
+
+
+def status_in(cell: Any, name: str = _STATUS) -> Status:
+    """How a completion ended, by a cell of a column of that name: a word, also of an enumeration, or a flag.
+
+    SGLang's reasons are objects with such a word as their type.
+
+    >>> status_in("FinishReason.LENGTH", "finish_reason"), status_in(False, "is_truncated"), status_in("passed")
+    ('truncated', 'completed', 'unknown')
+    """
+    word = text_of(cell["type"] if isinstance(cell, Mapping) and "type" in cell else cell).lower()
+    flag = _FLAGS.get(word) if name.endswith("truncated") else None
+    return flag or _WORDS.get(word.rpartition(".")[2], "unknown")
+
+
+def are_cut_off(cells: Sequence[Any], name: str) -> NDArray[np.float64]:
+    """Whether completions were cut off, by the cells of a column of that name, [R]; NaN where that is not known."""
+    are_texts = {str}.issuperset(map(type, cells))
+    texts = cells if are_texts else list(map(text_of, cells))
+    cell_of = {text: text for text in set(texts)} if are_texts else dict(zip(texts, cells, strict=True))
+    ends = {text: ENDS.get(status_in(cell, name), math.nan) for text, cell in cell_of.items()}
+    return np.fromiter(map(ends.__getitem__, texts), np.float64, len(texts))
+
+
+def end_column(names: Collection[str], cells_of: Callable[[str], Sequence[Any]]) -> str | None:
+    """The column of how completions ended: by its name, or ``status`` where it says so of all and some were cut off."""
+    named = (name for end in END_COLUMNS for name in names if name.rpartition(".")[2] == end)
+    column = next(named, None)
+    if column is None or not column.endswith(_STATUS):
+        return column
+    statuses = {status_in(cell) for cell in cells_of(column) if cell is not None}
+    return column if "truncated" in statuses and "unknown" not in statuses else None

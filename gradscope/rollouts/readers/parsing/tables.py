@@ -25,19 +25,10 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import (
-    BUFFER,
-    MAX_ROW,
-    Unpacked,
-    allowed,
-    in_mib,
-    open_file,
-    raise_limits,
-)
+from gradscope.outside.limits import BUFFER, MAX_ROW, Unpacked, allowed, in_mib, open_file, raise_limits
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
 from gradscope.results.source import BLANK, CUT_OFF, TWICE, first_duplicate
 from gradscope.rollouts.listing import COMPRESSED, natural, natural_path, when_copied
@@ -132,22 +123,18 @@ def named_if_unreadable(path: Path) -> Iterator[None]:
         raise InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.") from error
 
 
-class LocatedRow(Struct, frozen=True):
-    """An object of a file of JSON lines, and its location."""
-
-    number: int  # the number of its line, from 1
-    start: int  # offset of its first byte; of a compressed file, in the decompressed data
-    end: int  # offset of the byte after its line
-    cells: dict[str, Any]
-
-
 def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a file of JSON lines, each with its ``file:line``; for the rest see :func:`located_rows`."""
-    return ((f"{path}:{row.number}", row.cells) for row in located_rows(path, quarantine))
+    return ((f"{path}:{number}", cells) for number, _, _, cells in located_rows(path, quarantine))
 
 
-def located_rows(path: Path, quarantine: QuarantineLog) -> Iterator[LocatedRow]:
-    """The objects of a file of JSON lines; other lines, and a rest that cannot be read, go to the quarantine."""
+def located_rows(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
+    """The objects of a file of JSON lines; other lines, and a rest that cannot be read, go to the quarantine.
+
+    Yields:
+        The number of its line, from 1; the offsets of its first byte and of the byte after its line, of a compressed
+        file in the decompressed data; the object.
+    """
     last = end = 0
     packed = path.suffix in COMPRESSED
     try:
@@ -157,7 +144,7 @@ def located_rows(path: Path, quarantine: QuarantineLog) -> Iterator[LocatedRow]:
             row = parse_line(line.removeprefix(BOM) if number == 1 else line)
             if not isinstance(row, str):
                 last = number
-                yield LocatedRow(number, start, end, row)
+                yield number, start, end, row
             elif number - last <= MAX_FLAWED or number - last <= allowed(MAX_FLAWED):
                 quarantine.add(row, f"{path}:{number}")
             else:

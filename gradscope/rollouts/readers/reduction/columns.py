@@ -27,9 +27,8 @@ from gradscope.results.source import BROKEN_ADVANTAGE
 from gradscope.rollouts import arrays
 from gradscope.rollouts.groups import REWARD, status_of
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.endings import are_cut_off
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
-from gradscope.rollouts.readers.parsing.records import Record
+from gradscope.rollouts.readers.parsing.records import Record, are_cut_off
 from gradscope.rollouts.readers.parsing.tables import Row, entry_in, is_untyped, suffix_of
 
 Floats = NDArray[np.float64]
@@ -449,7 +448,9 @@ def records_in(
             lines.add(why, locations[row])
         flawed = {row for row, _ in columns.flaws}  # of which other prompts may be read
         held = {(row, group if row in flawed else None) for row, group in zip(row_of, columns.group, strict=True)}
-        lines.count_rollouts(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=len(held))
+        quarantine.count_rollouts(
+            len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=len(held)
+        )
         for at, record in _records(columns, [locations[row] for row in row_of], quarantine):
             yield first + row_of[at], record
             for sentence, calls in columns.noted.items():

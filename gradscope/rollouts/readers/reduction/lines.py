@@ -7,6 +7,7 @@ row reader, which refuses them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress, groupby, pairwise, repeat
 from operator import attrgetter
@@ -81,12 +82,6 @@ class Scanned(Struct, frozen=True, kw_only=True):
     """Whether ``part`` also has the groups of earlier files, with rows numbered within the log."""
 
 
-def _positions_in(data: bytes, text: bytes) -> Iterator[int]:
-    at = -1
-    while (at := data.find(text, at + 1)) >= 0:
-        yield at
-
-
 class LineBlock(Struct, frozen=True, kw_only=True):
     """Whole lines of a file."""
 
@@ -102,8 +97,10 @@ class LineBlock(Struct, frozen=True, kw_only=True):
         """The rows that decode, the numbers of their lines, and the bounds of all lines; NaN as None in some fields."""
         data = self.data + b"\n" if self.is_open else self.data
         letters = np.frombuffer(data, dtype=np.uint8)
-        is_long = data.find(b"\n") >= _LONG
-        ends = np.fromiter(_positions_in(data, b"\n"), np.int64) if is_long else positions_of(letters, _END)
+        if data.find(b"\n") >= _LONG:
+            ends = np.array([end.start() for end in re.finditer(b"\n", data)], dtype=np.int64)
+        else:
+            ends = positions_of(letters, _END)
         bounds = np.concatenate([[0], ends + 1])
         rows, at = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds), may_be_nan)
         return rows, at, bounds

@@ -29,7 +29,7 @@ from gradscope.rollouts.listing import COMPRESSED
 from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.parsing.columnar import parquet_rows_in
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, Record, build_groups
+from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, build_groups
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
@@ -65,7 +65,7 @@ class FileSoFar(Struct, frozen=True, kw_only=True):
     marks: tuple[bytes, bytes]  # its first bytes, and the last that were read
 
 
-class ReadSoFar(EarlierLooks):
+class ReadSoFar:
     """The parts of a growing log, kept between reads; nothing is kept of a log with compressed or other files."""
 
     def __init__(self) -> None:
@@ -332,7 +332,7 @@ def _together(log: ColumnLog, rows: Sequence[FileRow]) -> Iterable[Record]:
 def reduce_log(
     log: ColumnLog,
     progress: ProgressCallback = no_progress,
-    so_far: EarlierLooks | None = None,
+    so_far: ReadSoFar | None = None,
     spans: StepSpans | None = None,
 ) -> RewardTable:
     """The table of a log, empty where no row can be used; ``spans`` collects where the rows of each step lie."""
@@ -362,14 +362,13 @@ def reduce_log(
 def _parts(
     log: ColumnLog,
     progress: ProgressCallback,
-    memory: EarlierLooks | None,
+    memory: ReadSoFar | None,
     spans: StepSpans | None,
     *,
     with_texts: bool,
 ) -> Iterator[Part]:
     """The parts of a log in order, odd rows included."""
-    log_grows = isinstance(memory, ReadSoFar)
-    so_far = memory if isinstance(memory, ReadSoFar) else ReadSoFar()
+    so_far = ReadSoFar() if memory is None else memory
     so_far.check(log.files, (*log.keys, *log.raw))
     yield from so_far.parts
     sizes = [file.stat().st_size for file in log.files]
@@ -404,7 +403,7 @@ def _parts(
                 first = lines[number] - flawed[number] + 1
                 message = f"{path} has no row in {allowed(tables.MAX_FLAWED):,} lines from line {first} on."
                 quarantine.add_unreadable(InputError(message, hint=raise_limits(path)))
-            if log_grows and not scanned.is_open and isinstance(columns_of(path), LineColumns):
+            if memory is not None and not scanned.is_open and isinstance(columns_of(path), LineColumns):
                 so_far.keep(path, scanned.end, scanned.num_rows, of_block)
             if of_block is not None:
                 num_rows += int(of_block.size.sum())
@@ -436,7 +435,7 @@ def _part_of(
     of_lines = quarantine.of_lines() if log.lines_hold_many else quarantine
     num_odd = sum(odd.count for odd in scanned.odd)
     num_rollouts = 0 if scanned.part is None else int(scanned.part.size.sum())
-    quarantine.of_lines().count_rollouts(num_rollouts, scanned.num_rows - num_odd)
+    quarantine.count_rollouts(num_rollouts, scanned.num_rows - num_odd)
     for odd in scanned.odd:
         location = f"{path}:{first + odd.at + 1}"
         if isinstance(odd.row, str):

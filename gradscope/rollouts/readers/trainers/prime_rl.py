@@ -1,5 +1,7 @@
 """prime-rl's traces: an episode on each line, with exact tokens, log-probabilities and rewards of trained agents.
 
+Evaluations by verifiers are of the same episodes.
+
 Since September 2026 they are one stream (``stream``); before, every step had files of its own.
 
 ``all`` holds every episode as it finished, ``effective`` those that were trained on, with their advantages: whatever
@@ -25,7 +27,7 @@ from msgspec.structs import replace
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers import run_files
-from gradscope.rollouts.readers.format import Format, RowFormat, has_keys
+from gradscope.rollouts.readers.format import Format, IfNoted, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing.cells import cut_sequence, digest, list_of, mapping_of, number_in_name, text_of
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
@@ -50,7 +52,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     texts_in,
 )
 from gradscope.rollouts.readers.reduction.lines import LineBlock, blocks_in
-from gradscope.rollouts.readers.reduction.log import reduced_groups
+from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.readers.trainers import prime_rl_episode as episodes
 from gradscope.rollouts.readers.trainers.prime_rl_stream import read_stream, stream_files
 from gradscope.rollouts.run import Run, TrainerSettings
@@ -322,4 +324,46 @@ FORMAT = Format(
     looks_for="step_*/train/{all,effective}/traces.jsonl or traces/stream/*.jsonl (prime-rl)",
     recognizes=_recognizes,
     read=_read,
+)
+
+
+def _verifiers_columns(reading: Reading) -> ColumnLog:
+    def to_columns(rollouts: Sequence[episodes.AgentRollout], _: Path) -> Columns:
+        step = np.zeros(len(rollouts), dtype=np.int64)
+        columns = episodes.columns_of(
+            rollouts, step, lambda at: episodes.read_trace(rollouts[at].plain), reading.noted.add
+        )
+        ids = [rollout.trace.id if isinstance(rollout.trace.id, str) else None for rollout in rollouts]
+        return replace(
+            columns, prompts=lambda chosen: [_verifiers_prompt(rollouts[at].line) for at in chosen], samples=ids
+        )
+
+    return reading.log(
+        to_columns=episodes.EpisodeLayout(
+            names=episodes.names_by_agent, group=_verifiers_prompt, to_columns=to_columns
+        ).columns_of_cells
+    )
+
+
+def _verifiers_prompt(episode: Mapping[str, Any]) -> str:
+    if not episodes.is_standalone(episode):
+        raise UnusableRowError("the episode is not of an evaluation")
+    task, environment = mapping_of(episode.get("task")), mapping_of(episode.get("env"))
+    name = text_of(task.get("key")) or text_of(task.get("hash")) or (digest(task["data"]) if task.get("data") else "")
+    if not name:
+        raise UnusableRowError("task.key, task.hash and task.data are missing")
+    return f"{text_of(environment.get('name')) or text_of(environment.get('id'))}/{name}"
+
+
+VERIFIERS = RowFormat(
+    name="verifiers",
+    looks_for="traces.jsonl of a run of type eval (verifiers)",
+    title="verifiers evaluation",
+    patterns=("traces.jsonl",),
+    recognizes_file=has_row(episodes.is_standalone),
+    columns=_verifiers_columns,
+    inferred=(
+        "Episodes of one task (task.key, else task.hash) of an environment are the samples of a prompt.",
+        IfNoted(episodes.AGENTS),
+    ),
 )

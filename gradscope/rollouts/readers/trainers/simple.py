@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import parse_json
-from gradscope.rollouts.arrays import index_names, run_starts, to_strings, to_texts
-from gradscope.rollouts.groups import REWARD, RewardTable, Tokens
-from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.arrays import index_names, run_starts, to_floats
+from gradscope.rollouts.groups import REWARD, UNKNOWN, Tokens
+from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, filter_caveat
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, filter_caveat
+from gradscope.rollouts.readers.parsing.records import status_in
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    names_of_runs,
     numbers_of,
     rewards_of,
     step_numbers,
     texts_in,
+    texts_of,
 )
-from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_run_files
-from gradscope.say import counted
 
 _BY_TASK = (
     "Samples of one task are a group, at the version of the weights that finished it (tail_version); asynchronous "
     "training may use it at a later step, which lags leave out, or not at all where should_accept_fn rejects it."
 )
-_STALE = "Some samples were begun by an earlier version of the weights than finished them (head_version)."
-_EMPTY = "AReaL writes no sample without completion tokens, so that such a sample is missing from its group."
+_STALE = IfNoted("Some samples were begun by an earlier version of the weights than finished them (head_version).")
 
 
 def _areal_rows(rows: Cells) -> Columns:
@@ -65,19 +64,23 @@ def _areal_rows(rows: Cells) -> Columns:
     )
 
 
-_AREAL_KEYS = ("tail_version", "head_version", "sample_idx", "task_id", "reward")
 AREAL = RowFormat(
     name="areal",
     looks_for="rollout/<version>/<task>.jsonl with task_id and tail_version (AReaL)",
     title="AReaL trajectories",
     patterns=("rollout/[0-9]*/*.jsonl", "[0-9]*/*.jsonl", "*.jsonl"),
     recognizes_file=has_keys("task_id", "sample_idx", "tail_version", "reward"),
-    columns=lambda reading: reading.log(to_columns=_areal_rows, keys=_AREAL_KEYS, raw=("prompt",)),
+    columns=lambda reading: reading.log(
+        to_columns=_areal_rows,
+        keys=("tail_version", "head_version", "sample_idx", "task_id", "reward"),
+        raw=("prompt",),
+    ),
     inferred=(_BY_TASK, _STALE),
-    missing=(_EMPTY, TEXT_ONLY),
-    if_noted=frozenset({_STALE}),
+    missing=(
+        "AReaL writes no sample without completion tokens, so that such a sample is missing from its group.",
+        TEXT_ONLY,
+    ),
 )
-"""AReaL's dumps of trajectories: a folder for each version of the weights, a file for each task, a row per sample."""
 
 
 _STEP_FILE = re.compile(r"^([0-9]+)\.parquet$")
@@ -92,16 +95,17 @@ def _art_rows(rows: Cells) -> Columns:
         except (AttributeError, TypeError, ValueError):
             metrics.append(None)
 
-    def prompts(chosen: list[int]) -> list[str]:
-        pairs = zip(rows.cells("messages", chosen), rows.cells("group_metadata", chosen), strict=True)
-        return [parse.digest(parse.cut_conversation(messages).messages, metadata) for messages, metadata in pairs]
-
     return Columns(
         step=np.full(len(rows), -1 if step is None else step),
         no_step="the file's name is no step",
         group=rows.names("group_index"),
         no_group="group_index is missing",
-        prompts=prompts,
+        prompts=lambda chosen: [
+            parse.digest(parse.cut_conversation(messages).messages, metadata)
+            for messages, metadata in zip(
+                *(rows.cells(key, chosen) for key in ("messages", "group_metadata")), strict=True
+            )
+        ],
         numbers={"reward": rows.numbers("reward"), **rewards_of(metrics)},
         no_reward=partial(rows.no_reward, "reward"),
         **_of_conversations(rows),
@@ -109,14 +113,14 @@ def _art_rows(rows: Cells) -> Columns:
 
 
 def _of_conversations(rows: Cells) -> dict[str, Any]:
-    """The fields of columns that come from the conversations of rows."""
-
     def details(at: int) -> dict[str, Any]:
         conversation = parse.cut_conversation(rows.cell("messages", at))
         return {"completion": conversation.completion, "messages": conversation.messages}
 
-    texts = partial(rows.cells, "messages")
-    return {"texts": lambda chosen: [parse.cut_conversation(cell).prompt for cell in texts(chosen)], "details": details}
+    return {
+        "texts": lambda chosen: [parse.cut_conversation(cell).prompt for cell in rows.cells("messages", chosen)],
+        "details": details,
+    }
 
 
 _ART_KEYS = ("group_index", "group_metadata", "messages", "metrics", "reward")
@@ -131,7 +135,6 @@ ART = RowFormat(
     inferred=("Steps are the names of the files.",),
     missing=(TEXT_ONLY,),
 )
-"""ART's trajectories of training: a Parquet file for each step, with group index, reward and messages."""
 
 
 def _ragen_rows(cells: Cells, *, are_several: bool) -> Columns:
@@ -170,7 +173,6 @@ RAGEN = RowFormat(
         TEXT_ONLY,
     ),
 )
-"""RAGEN's evaluation rollouts as JSON lines: a conversation in each row, its group and reward in the metadata."""
 
 
 def _rlinf_rows(cells: Cells) -> Columns:
@@ -198,15 +200,12 @@ RLINF = RowFormat(
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )
-"""RLinf's store of feedback in ``training_data_*.jsonl[.gz]``: each row a completion, accepted by its user or not."""
 
 
 _OF_A_BATCH = ("global_step", "responses", "scores")
-_ROLL_KEYS = (*_OF_A_BATCH, "id", "domain", "prompt", "messages")
 _NO_BATCH = "global_step, responses and scores are not lists of one length"
-_QUERIES_FILTERED = filter_caveat("ROLL's query_filter_config drops groups by their rewards before it logs")
-_BY_ID = "Rollouts of one id and prompt at one step are a group."
-_BY_PROMPT = "Some rollouts have no id: those of equal prompts at one step are a group; equal prompts merge."
+_BY_ID = IfNoted("Rollouts of one id and prompt at one step are a group.")
+_BY_PROMPT = IfNoted("Some rollouts have no id: those of equal prompts at one step are a group; equal prompts merge.")
 
 
 def _roll_rows(lines: Cells) -> Columns:
@@ -249,12 +248,12 @@ ROLL = RowFormat(
     title="ROLL rollouts",
     patterns=("rollout_dump_data.step_*.jsonl",),
     recognizes_file=Path.is_file,  # the name is ROLL's alone, and with a damaged first line no other reader knows it
-    columns=lambda reading: reading.log(to_columns=_roll_rows, keys=_ROLL_KEYS, lines_hold_many=True),
+    columns=lambda reading: reading.log(
+        to_columns=_roll_rows, keys=(*_OF_A_BATCH, "id", "domain", "prompt", "messages"), lines_hold_many=True
+    ),
     inferred=(_BY_ID, _BY_PROMPT),
-    if_noted=frozenset({_BY_ID, _BY_PROMPT}),
-    missing=(_QUERIES_FILTERED, TEXT_ONLY),
+    missing=(filter_caveat("ROLL's query_filter_config drops groups by their rewards before it logs"), TEXT_ONLY),
 )
-"""ROLL's dumps of rollouts: a line for each step, every value a list with an element for each rollout."""
 
 
 _ITERATION = re.compile(r"^iteration_([0-9]+)$")
@@ -294,12 +293,9 @@ TINKER = RowFormat(
         "replay.",
     ),
 )
-"""The Tinker cookbook's summaries of training rollouts: rewards and lengths, no text."""
 
 
 _TRACE_COLUMNS = ("run_name", "step", "key", "messages", "metadata")
-_TRACE_FUNCTION = "rewards/"
-_FEW_TRACES = "Traces are picked: TRL logs the first 16 rollouts of a step, so that groups may be cut short."
 
 
 def _traces_in(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
@@ -329,8 +325,7 @@ def _trackio_rows(traces: Cells, *, run: str) -> Columns:
     chosen = [at for at, name in enumerate(traces.names("run_name")) if name == run]
     rows = traces.chosen(chosen).with_entries(("metadata.group_id", "metadata.reward", "metadata.advantage"))
     groups, conversations = texts_in(rows.names("metadata.group_id")), _of_conversations(rows)
-    texts = conversations["texts"]
-    own = REWARD + _TRACE_FUNCTION
+    own = f"{REWARD}rewards/"
     functions = {
         REWARD + name.removeprefix(own): values
         for name, values in rewards_of(rows.column("metadata")).items()
@@ -343,7 +338,9 @@ def _trackio_rows(traces: Cells, *, run: str) -> Columns:
         no_step="step is not a whole number",
         group=groups,
         no_group="metadata.group_id is missing",
-        prompts=lambda firsts: [text or groups[at] for text, at in zip(texts(firsts), firsts, strict=True)],
+        prompts=lambda firsts: [
+            text or groups[at] for text, at in zip(conversations["texts"](firsts), firsts, strict=True)
+        ],
         numbers={name: rows.numbers(f"metadata.{name}") for name in ("reward", "advantage")} | functions,
         no_reward=partial(rows.no_reward, "metadata.reward"),
         flaw=partial(rows.flaw_of_advantage, "metadata.advantage"),
@@ -365,138 +362,134 @@ TRACKIO = RowFormat(
     completes=lambda request, run: (  # with the metrics that are in the same database
         replace(run, metrics=read_metrics_log(request).metrics) if holds_metrics(request.path, request.options) else run
     ),
-    missing=(_FEW_TRACES, TEXT_ONLY),
+    missing=(
+        "Traces are picked: TRL logs the first 16 rollouts of a step, so that groups may be cut short.",
+        TEXT_ONLY,
+    ),
     takes=frozenset({"metric_run"}),
 )
-"""Rollouts as trackio's traces: conversations with reward and group in their metadata, as TRL's AsyncGRPO logs them."""
 
 
-_Prompts = defaultdict[tuple[int, str | None], set[str]]  # step and ``prompt_idx`` -> ids of its prompts
+_RLLM_KEYS = ("training_step", "task_hash", "is_correct", "timing")
+_SEVERAL = IfNoted("Episodes with several trajectories: those of one name form a group.")
 
 
-def _open_instruct_survey(rows: Sequence[Row], reading: Reading) -> dict[str, frozenset[int]]:
-    """The steps at which an index has several prompts."""
-    first: dict[tuple[int, int], Any] = {}
-    mixed = set()
-    for _, cells in rows:
-        step, index = parse.whole_number(cells.get("step")), parse.whole_number(cells.get("prompt_idx"))
-        prompt = parse.token_ids(cells.get("prompt_tokens"))
-        if step is None or index is None or prompt is None:
-            continue
-        if first.setdefault((step, index), prompt) != prompt:
-            mixed.add(step)
-    if mixed:
-        reading.inferred.append(
-            f"At {counted(len(mixed), 'step')} prompt_idx mixes prompts (truncated completions were dropped first): "
-            "there rollouts were grouped by the prompt's tokens."
-        )
-    return {"mixed": frozenset(mixed)}
+class _Trajectory(Struct):
+    name: Any = UNSET
+    reward: Any = parse.ABSENT
 
 
-def _open_instruct_columns(reading: Reading, mixed: frozenset[int] | None = None) -> ColumnLog:
-    """The columns of traces, whose group names include the prompt's id until each index is known to have one prompt."""
-    if mixed is not None:
-        return reading.log(to_columns=partial(_open_instruct_rows, mixed=mixed), keys=_TRACE_KEYS, raw=_TRACE_TOKENS)
-    of_odd_rows: _Prompts = defaultdict(set)
-
-    def validate(table: RewardTable) -> RewardTable | None:
-        names = [name.partition("/")[0] for name in (to_texts(table.names) if len(table) else ())]
-        groups = list(zip(table.step.tolist(), names, strict=True))
-        if len(set(groups)) < len(groups):
-            return None
-        for group, prompt in zip(groups, table.prompt.tolist(), strict=True):
-            if of_odd_rows and of_odd_rows[group] | {table.prompts[prompt]} != {table.prompts[prompt]}:
-                return None
-        return replace(table, names=to_strings(names)) if names else table
-
-    return reading.log(
-        to_columns=partial(_open_instruct_rows, of_odd_rows=of_odd_rows),
-        keys=_TRACE_KEYS,
-        raw=_TRACE_TOKENS,
-        read_back=partial(_open_instruct_rows, mixed=frozenset()),
-        validate=validate,
-    )
+_TRAJECTORIES = msgspec.json.Decoder(list[_Trajectory])
 
 
-_TRACE_KEYS = ("step", "prompt_idx", "reward", "advantage", "finish_reason")
-_TRACE_TOKENS = ("prompt_tokens", "response_tokens", "logprobs")
+def _trajectories_in(cell: Any) -> list[_Trajectory]:
+    """The trajectories of an episode, none where the cell is no list of objects."""
+    if isinstance(cell, Raw):
+        with suppress(msgspec.MsgspecError):
+            return _TRAJECTORIES.decode(cell)
+        cell = parse_json(bytes(cell))
+    each = map(parse.mapping_of, parse.list_of(cell))
+    return [_Trajectory(name=one.get("name", UNSET), reward=one.get("reward", parse.ABSENT)) for one in each]
 
 
-def _id_of_tokens(text: bytes) -> str:
-    """The id of a prompt from the JSON of its tokens; "" where that is no list of tokens."""
-    if parse.num_ids(text) >= 0:
-        return parse.ids_digest(text)
-    ids = parse.token_ids(json.loads(text))
-    return "" if ids is None else parse.digest(ids)
+def _rllm_rows(episodes: Cells) -> Columns:
+    of_episodes = list(map(_trajectories_in, episodes.column("trajectories")))
+    sizes = np.array(list(map(len, of_episodes)), dtype=np.int64)
+    row, number = np.repeat(np.arange(len(sizes)), sizes), np.concatenate([sizes[:0], *map(np.arange, sizes)])
+    rows, is_one_of_several = row.tolist(), (sizes > 1)[row]
+    trajectories = list(chain.from_iterable(of_episodes))
+    rewards = [trajectory.reward for trajectory in trajectories]
+    hashes = [parse.text_of(cell or None) for cell in episodes.cells("task_hash")]
+    names = texts_of([trajectory.name for trajectory in trajectories])
+    tasks = [hashes[at] for at in rows]
+    # The episode's time: where it holds several trajectories, each repeats it.
+    timings = ({"timing": cell} for cell in episodes.cells("timing"))
+    seconds = np.where(is_one_of_several, np.nan, to_floats(map(parse.generation_seconds, timings))[row])
+    passed = rewards_of([{"is_correct": cell} for cell in episodes.cells("is_correct")])
 
-
-def _open_instruct_rows(
-    rows: Cells, *, mixed: frozenset[int] | None = None, of_odd_rows: _Prompts | None = None
-) -> Columns:
-    steps = rows.steps("step")
-    indices = index_names(rows.steps("prompt_idx"))
-    prompts, responses, logprobs = map(rows.column, _TRACE_TOKENS)
-    of_row = names_of_runs([prompts], lambda firsts: [_id_of_tokens(text) for (text,) in firsts])
-    lengths, logged = parse.nums_ids(responses), parse.flat_lengths(logprobs)
-    is_unlike = (logged != lengths) & (logged != parse.OF_NULL)
-    is_odd = (lengths < 0) | is_unlike | [not prompt for prompt in of_row]
-    if mixed is None:
-        groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
-    elif not mixed:
-        groups = indices
-    else:
-        pairs = zip(steps.tolist(), indices, of_row, strict=True)
-        groups = [prompt or parse.NOT_IDS if step in mixed else name for step, name, prompt in pairs]
-
-    def details(at: int) -> dict[str, Any]:
-        if of_odd_rows is not None and of_row[at]:
-            of_odd_rows[int(steps[at]), indices[at]].add(of_row[at])
-        cells = [rows.cell(key, at) for key in _TRACE_TOKENS]
-        prompt, response, logged = parse.token_ids(cells[0]), parse.token_ids(cells[1]), cells[2]
-        if prompt is None or response is None:
-            raise UnusableRowError(parse.NOT_IDS)
-        size = len(response)
-        if logged is not None and not (isinstance(logged, list) and len(logged) == size):
-            raise UnusableRowError(parse.NOT_ALIGNED)
-        of_tokens = parse.numbers(logged, size)
-        tokens = Tokens(prompt_ids=prompt, completion_ids=response, mask=(True,) * size, logprobs=of_tokens)
-        return {"completion": "", "tokens": tokens}
+    def conversation(at: int) -> parse.Conversation:
+        trajectory = parse.mapping_of(parse.list_of(episodes.cell("trajectories", rows[at]))[number[at]])
+        last_step = [{}, *parse.list_of(trajectory.get("steps"))][-1]
+        parts = parse.cut_conversation(parse.mapping_of(last_step).get("chat_completions"))
+        return parts._replace(prompt=parts.prompt or parse.text_of(episodes.cell("task", rows[at])))
 
     return Columns(
-        step=steps,
-        group=groups,
-        no_group="prompt_idx is not a whole number",
-        prompts=lambda chosen: [of_row[at] for at in chosen],
-        numbers={
-            **{name: rows.numbers(name) for name in ("reward", "advantage")},
-            "num_tokens": lengths,
-            "truncated": rows.truncated("finish_reason"),
-        },
-        no_reward=partial(rows.no_reward, "reward"),
-        is_odd=is_odd,
-        details=details,
-        flaw=partial(rows.flaw_of_advantage, "advantage"),
+        row=row,
+        flaws=[(at, "the episode has no trajectory") for at in np.flatnonzero(sizes == 0).tolist()],
+        step=episodes.steps("training_step")[row],
+        group=[
+            f"{task}/{name}" if task and several else task
+            for task, name, several in zip(tasks, names, is_one_of_several.tolist(), strict=True)
+        ],
+        no_group="task_hash is missing",
+        prompts=partial(texts_in, tasks),
+        texts=lambda chosen: [conversation(at).prompt for at in chosen],
+        numbers={"reward": numbers_of(rewards), "seconds": seconds, **{name: of[row] for name, of in passed.items()}},
+        has_all_functions=True,
+        no_reward=lambda at: str(parse.parse_reward(rewards[at])),
+        noted={_SEVERAL: is_one_of_several},
+        details=lambda at: conversation(at)._asdict(),
     )
 
 
-OPEN_INSTRUCT = RowFormat(
-    name="open-instruct",
-    looks_for="*_rollouts_*.jsonl with prompt_tokens and response_tokens (open-instruct)",
-    title="open-instruct traces",
-    patterns=("*_rollouts_*.jsonl",),
-    recognizes_file=has_keys("step", "prompt_idx", "prompt_tokens", "response_tokens", "reward"),
-    survey=_open_instruct_survey,
-    completes=with_run_files,
-    columns=_open_instruct_columns,
-    missing=(
-        filter_caveat(
-            "open-instruct drops groups of equal rewards before it saves traces, unless filter_zero_std_samples=False"
-        ),
-        "Traces hold no text and no mask of tool tokens: every token of a response counts.",
-    ),
+RLLM = RowFormat(
+    name="rllm",
+    looks_for="episodes/train_step_*/episode_*.json (rLLM)",
+    title="rLLM training episodes",
+    patterns=("episodes/train_step_*/episode_*.json", "train_step_*/episode_*.json", "episode_*.json"),
+    recognizes_file=has_keys("training_step", "task_hash", "trajectories"),
+    columns=lambda reading: reading.log(to_columns=_rllm_rows, keys=_RLLM_KEYS, raw=("trajectories", "task")),
+    inferred=("Rollouts of one task_hash at one step are a group; equal tasks at one step merge.", _SEVERAL),
+    missing=(TEXT_ONLY,),
 )
-"""open-instruct's traces: exact tokens, rewards and advantages, a row for each rollout, shards of ten thousand rows.
 
-``prompt_idx`` is a row's position divided by the group size. Where truncated completions were dropped before it was
-computed, it mixes prompts; then, and only then, groups are formed by the prompt's tokens.
-"""
+
+_TUNIX_KEYS = ("global_step", "prompt_id", "group_index", "reward", "status")
+_LONG = ("prompt", "prompt_tokens", "completion_tokens")
+
+
+def _tunix_rows(rows: Cells) -> Columns:
+    versions = [rows.steps(key).tolist() for key in ("rollout_policy_version", "consumed_policy_version")]
+    num_prompt, num_tokens = (parse.nums_ids(rows.column(key)) for key in _LONG[1:])
+    lengths = np.where(num_prompt < 0, UNKNOWN, num_tokens)
+
+    def details(at: int) -> dict[str, Any]:
+        first, last = (of_rows[at] for of_rows in versions)
+        prompt, ids = (parse.token_ids(rows.cell(key, at)) for key in _LONG[1:])
+        tokens = None
+        if prompt is not None and ids is not None:
+            tokens = Tokens(prompt_ids=prompt, completion_ids=ids, mask=(True,) * len(ids))
+        return {
+            "completion": parse.text_of(rows.cell("completion", at)),
+            "status": status_in(rows.cell("status", at)),
+            "policy_versions": (first, last) if 0 <= first <= last else None,
+            "tokens": tokens,
+        }
+
+    return Columns(
+        step=rows.steps("global_step"),
+        no_step="global_step is not a whole number",
+        group=rows.names("prompt_id"),
+        no_group="prompt_id is missing",
+        texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
+        numbers={"reward": rows.numbers("reward"), "num_tokens": lengths, "truncated": rows.truncated("status")},
+        no_reward=partial(rows.no_reward, "reward"),
+        noted={TEXT_ONLY: np.array([cell is UNSET for cell in rows.column("completion_tokens")], dtype=np.bool_)},
+        samples=[name or None for name in index_names(rows.steps("group_index"))],
+        details=details,
+    )
+
+
+TUNIX = RowFormat(
+    name="tunix",
+    looks_for="step<N>/<worker>/<trajectory>/metadata.json (Tunix)",
+    title="Tunix trajectories",
+    patterns=("step[0-9]*/*/*/metadata.json", "trajectories/step[0-9]*/*/*/metadata.json"),
+    recognizes_file=has_keys("global_step", "traj_id", "prompt_id", "group_index"),
+    columns=lambda reading: reading.log(to_columns=_tunix_rows, keys=_TUNIX_KEYS, raw=_LONG),
+    inferred=("Trajectories of one prompt_id at one global_step are a group.",),
+    missing=(IfNoted(TEXT_ONLY),),
+    completes=with_run_files,
+)
+"""Tunix's trajectories as its logger writes them by default: a folder for each. Turns and times beside the metadata are
+not needed, and the logger's older CSV is read as any table with a row a rollout."""

@@ -38,7 +38,7 @@ from gradscope.rollouts.groups import (
 )
 from gradscope.rollouts.readers.format import Format, has_row
 from gradscope.rollouts.readers.parsing import cells as parse
-from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, LinesLog, QuarantineLog, WatchedLog, filter_caveat
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, WatchedLog, filter_caveat
 from gradscope.rollouts.readers.parsing.records import (
     ReadRequest,
     assemble_groups,
@@ -325,8 +325,8 @@ def _read_swift(request: ReadRequest) -> Run:
     before: dict[str, Sequence[Any]] | None = None
     lines, spans = quarantine.of_lines(), StepSpans()
     for number, file in enumerate(files):
-        for row in located_rows(file, lines):
-            for line in _lines_in(f"{file}:{row.number}", row.cells, lines):
+        for line_number, start, end, cells in located_rows(file, lines):
+            for line in _lines_in(f"{file}:{line_number}", cells, lines):
                 if weights is None:
                     weights, inferred = _swift_weights(line, settings)
                 content = line.content()
@@ -344,7 +344,7 @@ def _read_swift(request: ReadRequest) -> Run:
                         quarantine.add(why, line.location)
                     elif parse.is_not_finite(line.columns["advantages"][at]):
                         quarantine.add(BROKEN_ADVANTAGE, line.location)
-                spans.add(number, row.number - 1, (), [Span(step=line.step, start=row.start, end=row.end, line=0)])
+                spans.add(number, line_number - 1, (), [Span(step=line.step, start=start, end=end, line=0)])
     if weights is None:
         raise InputError(f"{request.path} has no line of completions.", hint="Train with --log_completions true.")
     sizes, cut = trl_groups.group_sizes(batches, settings)
@@ -382,7 +382,7 @@ def _read_swift(request: ReadRequest) -> Run:
     )
 
 
-def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> Iterator[_Line]:
+def _lines_in(location: str, row: Mapping[str, Any], quarantine: QuarantineLog) -> Iterator[_Line]:
     """The log calls of a row, step by step: one line may hold the rollouts of several steps."""
     lists = {name: value for name, value in row.items() if isinstance(value, list)}
     size = len(lists.get("step", ()))

@@ -142,47 +142,41 @@ def groups_with_rows(
     table: RewardTable, step: int, rows: Sequence[Mapping[str, Any]], ids: Mapping[int, tuple[int, ...]]
 ) -> list[RolloutGroup]:
     """The groups of a step with all that its rows hold; ``ids`` of completions, by row, are from a side file."""
-    groups = []
-    first = int(np.searchsorted(table.step, step))
+    groups, table = [], table.select(table.step == step)
+    missing = np.full(len(table.reward), math.nan)
+    numbers = {"": table.reward, "advantage": missing if table.advantage is None else table.advantage}
+    numbers |= {REWARD + name: values for name, values in table.rewards.items()}
+    logged = {name: [None if math.isnan(of) else of for of in values.tolist()] for name, values in numbers.items()}
     masks = [name for name in MASKS if any(name in row for row in rows)]
-    for group_index, group_id in enumerate(table.select(table.step == step).ids(), start=first):
-        start, size = int(table.starts[group_index] - table.starts[first]), int(table.size[group_index])
-        begin = table.starts[group_index]
-        of_group = slice(begin, begin + size)
-        sampled = list[tuple[bool, ...] | None]()  # by the first column with a mask
-        for row in rows[start : start + size]:
-            lists = (cell for cell in map(row.get, masks) if isinstance(cell, list))
-            fitting = (cell for cell in lists if all(type(part) in (int, bool) and part in (0, 1) for part in cell))
-            sampled.append(next((tuple(map(bool, cell)) for cell in fitting), None))
-        rewards = _none_for_nan(table.reward[of_group])
-        advantages = _none_for_nan(np.full(size, math.nan) if table.advantage is None else table.advantage[of_group])
-        functions = {name: _none_for_nan(values[of_group]) for name, values in table.rewards.items()}
+    for at, (group_id, prompt) in enumerate(zip(table.ids(), table.prompts_of_groups(), strict=True)):
+        start = int(table.starts[at])
         rollouts = tuple(
             Rollout(
                 group_id=group_id,
-                sample=sample,
-                row=start + sample,
+                sample=number - start,
+                row=number,
                 prompt=text_of(row["prompt"]),
                 completion=text_of(row["completion"]),
                 messages=parse_messages(row["prompt"]),
                 prompt_ids=token_ids(row.get("prompt_ids")),
-                completion_ids=ids.get(start + sample) or token_ids(row.get("completion_ids")),
-                mask=sampled[sample],
+                completion_ids=ids.get(number) or token_ids(row.get("completion_ids")),
+                mask=_logged_mask(row, masks),
                 logprobs=_logged_logprobs(row, "sampling_logprobs"),
                 trainer_logprobs=_logged_logprobs(row, "old_per_token_logps"),
-                reward=rewards[sample],
-                rewards={name: values[sample] for name, values in functions.items()},
-                advantage=advantages[sample],
+                reward=logged[""][number],
+                rewards={name: logged[REWARD + name][number] for name in table.rewards},
+                advantage=logged["advantage"][number],
             )
-            for sample, row in enumerate(rows[start : start + size])
+            for number, row in enumerate(rows[start : start + int(table.size[at])], start=start)
         )
-        prompt = table.prompts[table.prompt[group_index]]
         groups += [RolloutGroup(step=step, group_id=group_id, prompt_id=prompt, rollouts=rollouts)] if rollouts else []
     return groups
 
 
-def _none_for_nan(numbers: np.ndarray) -> list[float | None]:
-    return [None if math.isnan(number) else number for number in numbers.tolist()]
+def _logged_mask(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[bool, ...] | None:
+    lists = (cell for cell in map(row.get, columns) if isinstance(cell, list))
+    fitting = (cell for cell in lists if all(type(part) in (int, bool) and part in (0, 1) for part in cell))
+    return next((tuple(map(bool, cell)) for cell in fitting), None)
 
 
 def _logged_logprobs(row: Mapping[str, Any], column: str) -> tuple[float, ...] | None:

@@ -120,10 +120,8 @@ _FLAGS = bytes.maketrans(b"01", b"\0\1")
 def token_counts(rows: Cells) -> list[Count | None]:
     """The counts of rows, None where lists are unusable, [R]."""
     columns = (zip(rows.column(f"{name}s"), rows.column(f"{name}_ids"), strict=True) for name in ("prompt", "response"))
-    prompts, responses = (
-        parse.jsons_of([other if cell is UNSET else cell for cell, other in both]) for both in columns
-    )
-    sizes = zip(parse.nums_ids(prompts).tolist(), parse.nums_ids(responses).tolist(), strict=True)
+    lengths = (parse.nums_ids([other if cell is UNSET else cell for cell, other in both]) for both in columns)
+    sizes = zip(*map(np.ndarray.tolist, lengths), strict=True)
     names = ("attention_mask", "response_mask", "rollout_log_probs", "advantages")
     lists = zip(*(parse.jsons_of(rows.column(name)) for name in names), strict=True)
     counts = [_plain_count(*size, *texts) for size, texts in zip(sizes, lists, strict=True)]
@@ -268,20 +266,16 @@ _NUM_PEEKED = 1000  # rows that tell what uids name
 _WELL_KNOWN = 20
 """Files of which several rows are looked at before the log is read; of the others one, as there may be thousands."""
 _NUMBERED = re.compile(r"[0-9]+\.jsonl(\.\w+)?")
-_GROUPED_BY_TEXT = (
+_BY_TEXT = (
     "Rows carry no group id and are reordered: rollouts were grouped by input and ground truth within the step; equal "
     "prompts at one step merge."
 )
-_GROUPED: dict[Uids, tuple[str, ...]] = {
-    "of outputs": (),
-    "of groups": ("Rollouts of one uid at one step are a group.",),
-    None: (_GROUPED_BY_TEXT,),
+_KINDS: dict[Uids, tuple[str, ...]] = {
+    "of outputs": ("of the V1 trainer",),
+    "of groups": ("with a uid for each group", "Rollouts of one uid at one step are a group."),
+    None: ("of the legacy trainer", _BY_TEXT),
 }
-_WRITTEN: dict[Uids, str] = {
-    "of outputs": "of the V1 trainer",
-    "of groups": "with a uid for each group",
-    None: "of the legacy trainer",
-}
+"""What uids name -> the dump in words, and how its rollouts were grouped where they do not say it."""
 _NO_TOKENS = (
     "verl's dump has no token ids, log-probabilities or advantages, and its texts lost the chat template's markers; "
     "gradients need them as columns prompts, responses, response_mask, rollout_log_probs and advantages (docs/logs.md)."
@@ -310,7 +304,8 @@ def _read(request: ReadRequest) -> Run:
     if not files:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
     read = _reduced(files, firsts, request) or _by_row(files, request)
-    inferred = [*_GROUPED[read.uids], *([SEVERAL] if read.folded else [])]
+    kind, *inferred = _KINDS[read.uids]
+    inferred += [SEVERAL] if read.folded else []
     folder = dump if dump.is_dir() else dump.parent
     metrics_file, metrics, sentences = verl_metrics(
         folder, read.groups, request.options.metric_run, read.quarantine, set(files)
@@ -323,7 +318,7 @@ def _read(request: ReadRequest) -> Run:
         request,
         request.source(
             "verl",
-            f"verl rollouts {_WRITTEN[read.uids]}, {counted(len(files), 'file')}",
+            f"verl rollouts {kind}, {counted(len(files), 'file')}",
             files=(*files, *(() if metrics_file is None else (metrics_file,))),
             inferred=[*inferred, *sentences],
             missing=(

@@ -127,8 +127,7 @@ def test_the_keys_of_a_document_may_be_the_texts_of_prompts(
 
 
 @pytest.mark.parametrize(
-    ("keys", "cells"),
-    [(("AIME 2024", "MATH 500"), {}), (("Who was it?", "What was it?"), {"prompt": "p"})],
+    ("keys", "cells"), [(("AIME 2024", "MATH 500"), {}), (("Who was it?", "What was it?"), {"prompt": "p"})]
 )
 def test_names_of_benchmarks_are_no_prompts(tmp_path: Path, keys: tuple[str, ...], cells: dict[str, str]) -> None:
     path = write_rows(tmp_path / "samples.json", {key: [{"completion": "a", "reward": 1.0, **cells}] for key in keys})

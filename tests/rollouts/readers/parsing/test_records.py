@@ -1,7 +1,9 @@
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -11,7 +13,14 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import records
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, chosen_name, list_names
+from gradscope.rollouts.readers.parsing.records import (
+    ReadRequest,
+    are_cut_off,
+    chosen_name,
+    end_column,
+    list_names,
+    status_in,
+)
 from gradscope.rollouts.run import Run
 from tests.rollouts.build import adapter_folder, group, model_folder
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
@@ -273,3 +282,48 @@ def test_anything_else_is_refused_by_name(name: str, value: Any, rule: str) -> N
     with pytest.raises(InputError, match=f"args.json: {name} is .*, and it can only be {rule}") as caught:
         records.require_arguments({name: value}, "args.json")
     assert len(caught.value.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "status"),
+    [
+        ("finish_reason", "stop", "completed"),
+        ("finish_reason", "FinishReason.LENGTH", "truncated"),
+        ("finish_reason", "true", "unknown"),
+        ("finish_reason", {"type": "length", "length": 5}, "truncated"),
+        ("finish_reason", {"matched": "stop"}, "unknown"),
+        ("stop_reason", 2, "unknown"),
+        ("stop_reason", None, "unknown"),
+        ("status", "ABORTED", "error"),
+        ("status", "Status.SUCCEEDED", "completed"),
+        ("is_truncated", True, "truncated"),
+        ("is_truncated", "0.0", "completed"),
+        ("truncated", "2.0", "unknown"),
+        ("truncated", "length", "truncated"),
+    ],
+)
+def test_a_word_or_a_flag_says_how_a_completion_ended(name: str, cell: Any, status: str) -> None:
+    assert status_in(cell, name) == status
+
+
+def test_what_failed_or_says_nothing_is_not_known_to_be_cut_off() -> None:
+    ends = are_cut_off(["length", {"type": "stop"}, "abort", None, "length"], "finish_reason")
+    np.testing.assert_array_equal(ends, [1.0, 0.0, math.nan, math.nan, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("columns", "name"),
+    [
+        ({"truncated": [0], "finish_reason": ["stop"]}, "finish_reason"),
+        ({"a.is_truncated": [True]}, "a.is_truncated"),
+        ({"status": ["completed", None, "truncated", "aborted"]}, "status"),
+        ({"status": ["completed", "failed"]}, None),  # as calls and tests do
+        ({"status": ["truncated", "passed"]}, None),
+        ({"a.status": ["truncated"], "status": ["ok"]}, "a.status"),
+        ({}, None),
+    ],
+)
+def test_a_status_counts_where_it_says_of_all_completions_how_they_ended(
+    columns: dict[str, list[Any]], name: str | None
+) -> None:
+    assert end_column(columns, columns.__getitem__) == name

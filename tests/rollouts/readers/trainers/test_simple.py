@@ -20,7 +20,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS, REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike
+from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike, assert_same
 
 LOG = REPOSITORY / "fixtures/logs/areal"
 ALL = {"0": (1.0, 0.0), "1": (0.0, 0.0), "10:2": (1.0, 1.0)}
@@ -345,44 +345,81 @@ def test_a_database_of_any_name_is_opened(tmp_path: Path) -> None:
     assert len(read_run(tmp_path / name).groups) == len(read_run(TRACKIO_LOG).groups)
 
 
-def trace_row(**cells: Any) -> dict[str, Any]:
-    row = {"step": 1, "prompt_idx": 0, "prompt_tokens": [1], "response_tokens": [2], "reward": 1.0, "logprobs": None}
-    return {**row, **cells}
+TUNIX = LOGS / "tunix"
 
 
-def test_open_instruct_keeps_tokens_and_says_that_dead_groups_are_hidden() -> None:
-    run = read_run(LOGS / "open_instruct")
-    assert rewards_of(run) == {"3:0": (10.0, 0.0), "3:1": (0.0, 10.0), "4:0": (10.0, 0.0)}
+@pytest.mark.parametrize("path", [TUNIX, TUNIX / "trajectories", f"{TUNIX}/trajectories/step*/*/*/metadata.json"])
+def test_trajectories_of_a_prompt_at_a_step_are_a_group(path: Path | str) -> None:
+    run = read_run(path)
+    assert run.source.format == "tunix"
+    assert rewards_of(run) == {"p0": (1.0, 0.0), "p1": (0.0, 0.0), "1:p0": (1.0, 1.0), "1:p2": (0.5, 1.0)}
     first, second = run.groups[0].rollouts
-    assert (first.prompt_ids, first.completion_ids, first.logprobs) == ((1, 5), (9, 2), (-0.2, -0.01))
-    assert first.mask == (True, True)
-    assert (first.advantage, first.status, second.status) == (1.0, "completed", "truncated")
-    assert "lower bound" in run.source.missing[0]
-    assert "filter_zero_std_samples" in run.source.missing[0]
+    assert (first.prompt, first.completion, first.completion_ids) == ("p0?", "answer 0", (3, 4))
+    assert (first.status, second.status) == ("completed", "error")
+    assert run.groups[2].rollouts[1].policy_versions == (0, 1)
+    assert run.source.missing == ()
 
 
-def test_open_instruct_prompts_of_one_text_stay_apart_by_prompt_idx(tmp_path: Path) -> None:
-    rows = [trace_row(prompt_idx=index) for index in (0, 0, 1, 1)]
-    run = read_run(write_lines(tmp_path / "a_rollouts_000000.jsonl", *rows))
-    assert [group.size for group in run.groups] == [2, 2]
-    assert len({group.prompt_id for group in run.groups}) == 1
+def test_a_log_without_tokens_says_so(tmp_path: Path) -> None:
+    folder = shutil.copytree(TUNIX, tmp_path / "log")
+    for file in folder.rglob("metadata.json"):
+        cells = json.loads(file.read_text())
+        file.write_text(json.dumps({name: cell for name, cell in cells.items() if "tokens" not in name}))
+    run = read_run(folder)
+    assert run.groups[0].rollouts[0].completion_ids is None
+    assert "without token ids" in run.source.missing[0]
 
 
-def test_open_instruct_is_regrouped_by_tokens_where_prompt_idx_mixes_prompts(tmp_path: Path) -> None:
-    rows = [trace_row(prompt_idx=at // 2, prompt_tokens=[prompt]) for at, prompt in enumerate((1, 2, 2))]
-    run = read_run(write_lines(tmp_path / "a_rollouts_000000.jsonl", *rows, trace_row(step=2)))
-    assert [group.size for group in run.groups] == [1, 2, 1]
-    assert "At 1 step prompt_idx mixes prompts" in run.source.inferred[0]
+def episode(folder: Path, name: str, **cells: Any) -> None:
+    trajectory = {"name": "solver", "reward": 1.0}
+    row = {"training_step": 1, "task_hash": "t", "task": {"q": 1}, "trajectories": [trajectory], **cells}
+    (folder / f"episode_{name}.json").write_text(json.dumps(row))
 
 
-def test_open_instruct_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
-    bad = [{"step": 1.5}, {"prompt_idx": None}, {"prompt_tokens": "1"}, {"logprobs": [-1.0, -1.0]}, {"reward": "1"}]
-    run = read_run(write_lines(tmp_path / "a_rollouts_0.jsonl", trace_row(), *(trace_row(**cells) for cells in bad)))
-    assert rewards_of(run) == {"1:0": (1.0, None)}
+def test_rllm_groups_by_task_and_leaves_validation_out() -> None:
+    run = read_run(LOGS / "rllm")
+    assert rewards_of(run) == {"3:1f0c9a2b": (1.0, 0.0), "4:2a0c9a2b": (0.0, 0.0)}
+    rollout = run.groups[0].rollouts[0]
+    assert (rollout.prompt, rollout.completion, rollout.rewards) == ("2+2=?", "4", {"is_correct": 1.0})
+    assert rollout.seconds == 2.0
+    assert "equal tasks at one step merge" in run.source.inferred[0]
+
+
+def test_rllm_trajectories_of_one_name_form_a_group(tmp_path: Path) -> None:
+    for name in "ab":
+        both = [{"name": who, "reward": 1.0} for who in ("solver", "judge")]
+        episode(tmp_path, name, trajectories=both, timing={"llm_time": 1.0})
+    run = read_run(tmp_path)
+    assert rewards_of(run) == {"1:t/solver": (1.0, 1.0), "1:t/judge": (1.0, 1.0)}
+    assert "several trajectories" in run.source.inferred[1]
+    # Each trajectory would repeat the time of the whole episode.
+    assert {rollout.seconds for group in run.groups for rollout in group.rollouts} == {None}
+
+
+def test_rllm_episodes_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
+    episode(tmp_path, "a")
+    episode(tmp_path, "b", training_step=None)
+    episode(tmp_path, "c", task_hash="")
+    episode(tmp_path, "d", trajectories=[])
+    episode(tmp_path, "e", trajectories=[{}])
+    run = read_run(tmp_path)
+    assert rewards_of(run) == {"1:t": (1.0, None)}
     assert set_aside(run) == {
         "the step is not a whole number": 1,
-        "prompt_idx is not a whole number": 1,
-        "the token ids are not a list of whole numbers": 1,
-        "the lists of tokens differ in length": 1,
-        "the reward is text": 1,
+        "task_hash is missing": 1,
+        "the episode has no trajectory": 1,
+        "the reward is missing": 1,
     }
+
+
+def test_rllm_a_number_beyond_all_floats_is_not_known(tmp_path: Path) -> None:
+    episode(tmp_path, "a", is_correct=int("9" * 400))
+    assert read_run(tmp_path).groups[0].rollouts[0].rewards == {"is_correct": None}
+
+
+@pytest.mark.parametrize("strange", ["x", None, [1], [{}, {}], [{"name": 1, "reward": float("nan")}], [[]]])
+def test_rllm_strange_trajectories_have_the_answers_of_the_row_reader(tmp_path: Path, strange: Any) -> None:
+    for number in range(4):
+        episode(tmp_path, str(number), task_hash=f"t{number % 2}")
+    episode(tmp_path, "9", trajectories=strange, timing={"llm_time": 1.0})
+    assert_same(tmp_path)
