@@ -25,7 +25,7 @@ from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.run import Run
 
 
-def estimates_of(record: DegeneracyEstimates, kind: type[Struct]) -> dict[str, Any]:
+def estimates_of(record: Struct, kind: type[Struct]) -> dict[str, Any]:
     """Those of the estimates of some groups that a record of another kind has by the same names."""
     return {name: getattr(record, name) for name in kind.__struct_fields__ if hasattr(record, name)}
 
@@ -218,17 +218,15 @@ def _in_steps(table: GroupTable, by: By) -> tuple[GroupTable, NDArray[np.int64]]
 def _estimates(
     spans: Sequence[GroupTable], options: DegeneracyOptions, cache: EstimateCache
 ) -> list[DegeneracyEstimates]:
-    keys = [_digest(groups) for groups in spans]
+    keys = []
+    for groups in spans:
+        digest = hashlib.sha256()
+        for column in (groups.step, groups.prompt, groups.size, groups.dead, groups.num_passing):
+            digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
+        keys.append(digest.digest())
     new = {key: groups for key, groups in zip(keys, spans, strict=True) if key not in cache}
     cache.update(zip(new, options.estimates(list(new.values())), strict=True))
     return [cache[key] for key in keys]
-
-
-def _digest(groups: GroupTable) -> bytes:
-    digest = hashlib.sha256()
-    for column in (groups.step, groups.prompt, groups.size, groups.dead, groups.num_passing):
-        digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
-    return digest.digest()
 
 
 def _logged(run: Run, step: int, last: int, reward: str | None) -> float | None:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.groups import all_equal_unbiased
-from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_gap, estimate_gap_parts
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_gap
 from gradscope.metrics.uncertainty import bootstrap
 from gradscope.metrics.uncertainty.bootstrap import cluster_numbers, cluster_sums, deviations_within, unit_sums
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, student_quantile
@@ -135,14 +135,6 @@ def _estimates(table: GroupTable, shares: tuple[Estimate, ...], base_pass_rate: 
         jensen_gap=gap.gap,
         relative_gap=gap.relative,
     )
-
-
-def split_gap(table: GroupTable, gap: Estimate, *, base_pass_rate: BasePassRate = None) -> tuple[Estimate, Estimate]:
-    """A table's ``jensen_gap`` in two parts that add up to it: between the prompts of a step, and over time."""
-    if table.num_passing is None:
-        unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=gap.num_units)
-        return unknown, unknown
-    return estimate_gap_parts(table.draws, gap, base_pass_rate)
 
 
 def estimate_at_size(

@@ -101,7 +101,7 @@ def test_the_course_is_that_of_the_rows_with_intervals(by: By, threshold: float 
 
 
 def test_an_answer_of_a_screen_resamples_no_step_and_fits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = "group_rewards.degeneracy_by_step breakdowns.measure_advantage_mass dispersion_test outcomes.split_gap"
+    names = "group_rewards.degeneracy_by_step breakdowns.measure_advantage_mass dispersion_test estimate_gap_parts"
     for name in names.split():
         monkeypatch.setattr(f"gradscope.diagnostics.degeneracy.measure.{name}", None)
     report = degeneracy_of_run(two_steps())

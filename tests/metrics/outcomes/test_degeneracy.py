@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from gradscope.metrics.outcomes import degeneracy
+from gradscope.metrics.outcomes.jensen_gap import estimate_gap_parts
 from gradscope.metrics.uncertainty.intervals import Resampling
 
 
@@ -27,7 +28,9 @@ def test_a_dozen_prompts_over_two_steps_know_no_less_than_the_range() -> None:
     rows = [(1 + at // 6, f"p{at}", 4, {0: 1, 7: 1, 9: 3}.get(at, 4)) for at in range(12)]
     estimates = degeneracy.estimate_degeneracies([table_of(rows)], base_pass_rate="step")[0]
     assert 0.0 <= estimates.iid_prediction.low < estimates.iid_prediction.value < estimates.iid_prediction.high <= 1.0
-    parts = degeneracy.split_gap(table_of(rows), degeneracy.estimate_degeneracies([table_of(rows)])[0].jensen_gap)
+    parts = estimate_gap_parts(
+        table_of(rows).draws, degeneracy.estimate_degeneracies([table_of(rows)])[0].jensen_gap, None
+    )
     for part in (estimates.jensen_gap, *parts):
         assert 0.0 <= part.low <= part.value < part.high <= 1.0
 
@@ -74,7 +77,7 @@ def test_without_a_threshold_only_equality_is_known() -> None:
         estimates.frac_all_fail,
         estimates.pass_rate,
         estimates.jensen_gap,
-        *degeneracy.split_gap(table, estimates.jensen_gap),
+        *estimate_gap_parts(table.draws, estimates.jensen_gap, None),
     ):
         assert estimate.undefined == degeneracy.NO_THRESHOLD
     at_size = degeneracy.estimate_at_size(table, 2)

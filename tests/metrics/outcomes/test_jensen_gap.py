@@ -4,9 +4,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracies, split_gap
+from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracies
 from gradscope.metrics.outcomes.groups import all_equal_unbiased, iid_prediction
-from gradscope.metrics.outcomes.jensen_gap import BasePassRate
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate, estimate_gap_parts
 from gradscope.metrics.uncertainty.intervals import Resampling
 from tests.metrics.outcomes.test_degeneracy import table_of
 
@@ -31,7 +31,7 @@ def test_unbiased_gap_at_two_is_twice_the_unbiased_variance() -> None:
 def split(table: GroupTable, base: BasePassRate = None) -> tuple[Estimate, Estimate, Estimate]:
     """The gap, between prompts and over time."""
     gap = estimate_degeneracies([table], base_pass_rate=base, resampling=Resampling(num_resamples=50))[0].jensen_gap
-    return (gap, *split_gap(table, gap, base_pass_rate=base))
+    return (gap, *estimate_gap_parts(table.draws, gap, base))
 
 
 groups = st.tuples(st.integers(1, 4), st.sampled_from("abcdef"), st.integers(2, 5), st.integers(0, 5)).map(
@@ -53,7 +53,7 @@ def test_kinds_and_parts_add_up_exactly(rows: list[tuple[int, str, int, int]], b
         assert estimates.jensen_gap.value == pytest.approx(plain if isinstance(base, float) else max(plain, 0.0))
     else:
         assert estimates.iid_prediction.undefined or "leaving one of" in estimates.jensen_gap.undefined
-    parts = split_gap(table, estimates.jensen_gap, base_pass_rate=base)
+    parts = estimate_gap_parts(table.draws, estimates.jensen_gap, base)
     if any(part.undefined for part in parts):
         reasons = ("different prompts", "leaving one of")
         assert all(any(reason in str(part.undefined) for reason in reasons) for part in parts)
