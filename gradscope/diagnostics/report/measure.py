@@ -28,8 +28,7 @@ from gradscope.diagnostics.inputs.steps import (
     usable_steps,
     with_damage,
 )
-from gradscope.diagnostics.logged.measure import PolicyPart
-from gradscope.diagnostics.logged.tokens import METRICS, first_logged
+from gradscope.diagnostics.logged.tokens import METRICS, POLICY, first_logged
 from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import replay_report, replay_step
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
@@ -45,6 +44,7 @@ from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions, missing_library
 from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, batch_norm, projection_shares
+from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
 from gradscope.results.logged import LoggedPolicy
@@ -278,7 +278,7 @@ def _read_steps(
         of_steps = _ReadSteps()
         for number, groups in steps:
             step = recomputed.get(number) or _not_recomputed(run, number, groups, absent if not measured else None)
-            of_steps.policy[number] = PolicyPart.of_step(number, step.groups)
+            of_steps.policy[number] = POLICY.of_step(number, step.groups)
             if run.measured is None:
                 of_steps.lengths.add_step(step.groups)
             of_steps.replays.append(_or_unavailable(partial(replay_step, run, step, GRAD_NORM_TOLERANCE)))
@@ -302,7 +302,7 @@ def _read_steps(
     replayed = [replay for replay in all_read.replays if not isinstance(replay, Unavailable)]
     described = [step.recomputed.described for step in measured if step.recomputed]
     replay = _or_unavailable(lambda: replay_report(run, replayed, described)) if failed is None else failed
-    return replay, PolicyPart.result(all_read.policy, run), all_read.lengths
+    return replay, POLICY.result(all_read.policy, run, RESAMPLING), all_read.lengths
 
 
 def _not_recomputed(run: Run, step: int, groups: Sequence[RolloutGroup], absent: Unavailable | None) -> MeasuredStep:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.logged.measure import ENDED, absence_of
+from gradscope.diagnostics.logged.tokens import ENDED, absence_of
 from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.logged import LoggedPolicy
