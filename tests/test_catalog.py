@@ -24,15 +24,16 @@ from gradscope.diagnostics.rank import formulations
 from gradscope.diagnostics.rank.heldout import measure_heldout
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows
-from gradscope.diagnostics.rank.tokens.parts import (
+from gradscope.diagnostics.rank.tokens import (
+    TokenChange,
     correction_effects,
     entropy_change,
+    logprob_change,
     token_kinds,
     token_kl,
     turn_shares,
     with_later,
 )
-from gradscope.diagnostics.rank.tokens.weighed import TokenChange, logprob_change
 from gradscope.diagnostics.rank.weight_updates import _state, module_shares, optimizer_steps
 from gradscope.diagnostics.spike.measure import _tensors_of, repeated_ngrams
 from gradscope.estimate import Estimate, estimate_names
@@ -49,14 +50,14 @@ from gradscope.results import degeneracy, rank
 from gradscope.results.logged import EntropyNumbers, GenerationNumbers, MismatchNumbers, StalenessNumbers
 from gradscope.results.norms import ReplayReport, SpikeReport
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
+from gradscope.results.rank import CorrectionEffect, GradientSparsity, LogprobChange, TokenKind, TokenKl, TurnShare
 from gradscope.results.report import RunReport
-from gradscope.results.tokens import CorrectionEffect, GradientSparsity, LogprobChange, TokenKind, TokenKl, TurnShare
 from tests.diagnostics.compare.test_measure import pair_of
 from tests.diagnostics.logged.made_up_tokens import both, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.made_up_runs import samples as samples_of
+from tests.diagnostics.rank.made_up_parts import made_up
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
-from tests.diagnostics.rank.tokens.made_up_parts import made_up
 
 DIFFERENCES = {"difference"}  # differences of two metrics of the catalogue are no metric of their own
 

@@ -98,7 +98,18 @@ def check_run(
     track, baseline = settings.track, None if settings.baseline is None else Path(settings.baseline)
     progress = reporter(progress)
     required = [parse_requirement(item) if isinstance(item, str) else item for item in settings.requirements]
-    before = _baseline(baseline, is_asked=bool(required), track=track, update=update_baseline, force=force)
+    if not bool(required) and not track:
+        hint = "Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
+        if baseline is not None:
+            hint = (
+                "Add --track frac_reward_zero_std, which is compared with the baseline, or a requirement (--require)."
+            )
+        raise UsageError("No requirement was given.", hint=hint)
+    if baseline is None and (update_baseline or track):
+        raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
+    if baseline is not None and update_baseline and process_index() == 0:
+        refuse_other(baseline, force=force)
+    before = None if baseline is None or update_baseline else read_baseline(baseline)
     asked = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
     run = read_run(path, read, rewards_only=all(map(needs_only_rewards, asked)), progress=progress, metrics_alone=True)
     values = MetricValues(
@@ -151,24 +162,6 @@ def check_run(
             name for name, metric in now.items() if update_baseline and metric.estimate.interval is None
         ),
     )
-
-
-def _baseline(
-    path: Path | None, *, is_asked: bool, track: Sequence[str], update: bool, force: bool
-) -> results.Baseline | None:
-    """The baseline that a run is compared with; None where there is none, or it is to be written."""
-    if not is_asked and not track:
-        hint = "Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
-        if path is not None:
-            hint = (
-                "Add --track frac_reward_zero_std, which is compared with the baseline, or a requirement (--require)."
-            )
-        raise UsageError("No requirement was given.", hint=hint)
-    if path is None and (update or track):
-        raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
-    if path is not None and update and process_index() == 0:
-        refuse_other(path, force=force)
-    return None if path is None or update else read_baseline(path)
 
 
 def _findings(run: Run, names: Sequence[str]) -> tuple[str, ...]:

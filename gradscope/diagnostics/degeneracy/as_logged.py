@@ -259,7 +259,6 @@ def _nothing(reason: str) -> results.BehindFilter:
 
 
 def _count(values: Values, name: str) -> int:
-    """A counter; 0 where it was not written."""
     value = values.get(name, 0.0)
     if not (np.isfinite(value) and value >= 0 and value == int(value)):
         raise _Unusable(NOT_AN_INTEGER)

@@ -448,7 +448,6 @@ _MUCH, _FAR_BEYOND = 0.2, 2.5  # share of the rollouts, and times the share of o
 def _predictions(
     table: outcomes.GroupTable, overall: outcomes.DegeneracyEstimates, options: group_rewards.DegeneracyOptions
 ) -> tuple[results.IidPrediction, ...]:
-    """The prediction from every available p, the chosen one first."""
     bases: list[BasePassRate] = [options.base_pass_rate, None]
     if np.ptp(table.step) > 0:
         bases.append("step")

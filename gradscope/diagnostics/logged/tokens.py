@@ -330,7 +330,6 @@ def _mismatch_numbers(
 
 
 def _worst(step: int, tokens: _StepTokens) -> list[results.TokenMismatch]:
-    """The tokens of a step on which both differ most, the largest difference first."""
     distance = np.abs(tokens.log_ratios)
     indices = _largest(distance, NUM_WORST)
     sequences = np.searchsorted(np.cumsum(tokens.lengths), indices, side="right")

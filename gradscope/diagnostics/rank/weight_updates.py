@@ -292,7 +292,6 @@ def _changes(
 
 
 def _size(initial: Array | None) -> Estimate:
-    """Norm of the weights before training."""
     size = 0.0 if initial is None else float(np.linalg.norm(initial))
     return Estimate.exact(size) if size > 0 else Estimate.undefined_because(_NO_BASE)
 
@@ -304,7 +303,6 @@ def _turned(
     frames: Sequence[weight_update.SingularFrame] | None,
     pair: tuple[int, int],
 ) -> dict[str, Estimate]:
-    """The change of singular values and their directions, and that of an unrelated change of the same size."""
     from gradscope.gradients.model.checkpoint import changed_in_bfloat16
 
     if merged is None or frames is None:

@@ -222,7 +222,6 @@ def _or_unavailable(make: Callable[[], Made]) -> Made | Unavailable:
 def _measured(
     run: Run, steps: Sequence[int], options: EngineOptions, progress: ProgressCallback
 ) -> tuple[tuple[MeasuredStep, ...], Unavailable]:
-    """The gradients of the chosen steps, and why there are none where there are none."""
     if run.steps and not any(run.weights_before(step) for step in steps) and (missing_library() or not steps):
         reason = missing_weights(run, run.steps[0])
         return (), Unavailable(reason=f"No gradient was recomputed: {reason}.", hint=reason.advice)
@@ -357,8 +356,15 @@ def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptio
     """What the tokens of the steps with a gradient say of entropy, reference and turns, and what became of them."""
     # Two backward passes a step and one more a turn; two forward passes under later weights. Nothing where several
     # processes share the model.
-    from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kl, turn_shares, with_later
-    from gradscope.diagnostics.rank.tokens.weighed import logprob_change, token_changes, weigh_step
+    from gradscope.diagnostics.rank.tokens import (
+        entropy_change,
+        logprob_change,
+        token_changes,
+        token_kl,
+        turn_shares,
+        weigh_step,
+        with_later,
+    )
     from gradscope.gradients.processes import num_connected
 
     weighed, groups = {}, {}

@@ -224,7 +224,6 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
 
 
 def _share(after: Bools, who: Ints, chosen: Bools, if_none: str, resampling: Resampling) -> Estimate:
-    """Of the chosen returns, those that are dead."""
     if not chosen.any():
         return Estimate.undefined_because(f"every group before a return is {if_none}", num_units=len(np.unique(who)))
     return bootstrap.bootstrap_mean(after[chosen], who[chosen], resampling=resampling)

@@ -239,5 +239,4 @@ def _deal_by_column(rng: np.random.Generator, strata: list[tuple[Counts, int]], 
 
 
 def _draws_by_column(sizes: Counts) -> int:
-    """Random numbers that one deal by column takes."""
     return int(sum(1 + size * (size + 1) // 2 for size in np.unique(sizes)))

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import field
 
 from gradscope.diagnostics.claims.evidence import Evidence
-from gradscope.diagnostics.rank.collected import Collected
+from gradscope.diagnostics.rank.measure import Collected
 from gradscope.estimate import Estimate
 from gradscope.results.rank import RankReport
 from gradscope.rollouts.run import Run

@@ -13,7 +13,7 @@ from gradscope.diagnostics.claims.evidence import Judgement
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
 from gradscope.diagnostics.passk.measure import compare_samples
-from gradscope.diagnostics.rank.tokens.weighed import KindEnergy, TokenChange, WeighedTokens
+from gradscope.diagnostics.rank.tokens import KindEnergy, TokenChange, WeighedTokens
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.part_sums import ratio_over_groups
@@ -24,7 +24,7 @@ from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.rollouts.run import Run
 from tests.diagnostics.claims.made_up_evidence import Answered, between, collected_of
 from tests.diagnostics.made_up_runs import group_of, run_of, samples
-from tests.diagnostics.rank.tokens.made_up_parts import made_up
+from tests.diagnostics.rank.made_up_parts import made_up
 
 FEW = Resampling(num_resamples=300)
 RETURN, CURVE = outcomes.dead_groups_return, outcomes.all_fail_is_exponential

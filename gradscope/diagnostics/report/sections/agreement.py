@@ -125,7 +125,6 @@ def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str,
 
 
 def _small(share: float) -> str:
-    """A share in per cent, however small."""
     return f"{100 * share:.2g} %"
 
 
@@ -145,7 +144,7 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
     """Sampler against logged or recomputed log-probabilities by step, or the trainer's own metrics of that."""
     gaps: dict[int, NDArray[np.float64]] = {}  # step -> trainer minus sampler, of every token
     if inputs.grams:
-        from gradscope.diagnostics.rank.tokens.parts import sampler_gaps
+        from gradscope.diagnostics.rank.tokens import sampler_gaps
 
         of_steps = {gram.step: sampler_gaps(inputs.run, gram) for gram in inputs.grams}
         gaps = {step: np.concatenate([gap for _, gap in of_step]) for step, of_step in of_steps.items() if of_step}
@@ -168,7 +167,7 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
 
 
 def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> ReportSection:
-    from gradscope.diagnostics.rank.tokens.parts import sequence_corrections
+    from gradscope.diagnostics.rank.tokens import sequence_corrections
 
     means = {step: float(np.abs(gap).mean()) for step, gap in gaps.items()}
     worst = max(means, key=means.__getitem__)

@@ -11,7 +11,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from gradscope.copies import copy_of
-from gradscope.diagnostics.claims.evidence import AtHand, Evidence
+from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.diagnostics.claims.measure import claims_of
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.inputs.steps import MeasuredStep
@@ -23,22 +23,25 @@ from gradscope.results.verdicts import ClaimsReport
 
 def claims_section(inputs: ReportInputs) -> ReportSection:
     """A row a claim: the number, what it is held against, and the verdict."""
-    run, steps = inputs.run, tuple(gram.step for gram in inputs.grams)
-    measured = (
-        MeasuredStep(step=step, groups=run.groups_at(step), weights=run.weights_before(step), gram=gram, reason=None)
-        for step, gram in zip(steps, inputs.grams, strict=True)
-    )
+    run, results = inputs.run, {"degeneracy": inputs.degeneracy, "passk": inputs.passk}
     evidence = Evidence(
         run=run,
-        steps=steps,
+        steps=tuple(gram.step for gram in inputs.grams),
         no_gradients=inputs.no_grams.reason.rstrip("."),
-        at_hand=AtHand(
-            degeneracy=None if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy,
-            steps=tuple(measured),
-            held_out=None if isinstance(inputs.passk, Unavailable) else inputs.passk,
-            tokens=inputs.parts.weighed or None,
-        ),
+        is_restricted=True,
+        cache={name: result for name, result in results.items() if not isinstance(result, Unavailable)},
     )
+    if inputs.parts.weighed:
+        evidence.cache["weighed_tokens"] = inputs.parts.weighed
+    if inputs.grams:
+        from gradscope.diagnostics.rank.measure import Collected, examine_step
+
+        of_rollouts = Collected(source=run.source, kind="rollout")
+        for step, gram in zip(evidence.steps, inputs.grams, strict=True):
+            groups, weights = run.groups_at(step), run.weights_before(step)
+            measured = MeasuredStep(step=step, groups=groups, weights=weights, gram=gram, reason=None)
+            examine_step(run, measured, evidence.request("rollout"), of_rollouts)
+        evidence.cache["kinds"] = {"rollout": of_rollouts}
     report = claims_of(evidence)
     files = {samples.source.path: copy_of(samples.source.path) for samples in inputs.samples}
     outside_run = [name for name, file in files.items() if run.path not in (file, *file.parents)]

@@ -30,8 +30,8 @@ from gradscope.metrics.outcomes.reward_shares import correlation_within, within_
 from gradscope.metrics.uncertainty.levels import level_change
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
 from gradscope.results import logged as results
+from gradscope.results.rank import EntropyChange
 from gradscope.results.report import Cell, ReportSection, ReportTable, Severity
-from gradscope.results.tokens import EntropyChange
 from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.say import interval, number, percent, with_interval
 
@@ -319,7 +319,6 @@ def _mean(lengths: RunLengths) -> str:
 
 
 def _mean_by_step(of_step: NDArray[np.int64], apart: Array, weights: Array) -> list[float | None]:
-    """Mean of the lengths of each step by these weights; None where all weights are zero."""
     sums, totals = (np.bincount(of_step, values).tolist() for values in (apart * weights, weights))
     return [part / total if total > 0 else None for part, total in zip(sums, totals, strict=True)]
 

@@ -55,13 +55,25 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
         titles = ("problem", samples[0].name, samples[1].name)
         tables += table_of_cells(caption, [(title, "text") for title in titles], lost[:MAX_PROBLEMS])
     severity, advice = _verdict(comparison)
+    budgets = tuple(sorted({row.k for table in report.tables for row in table.rows}))
+    curves = [(table.name, {row.k: row.pass_at_k.value for row in table.rows}) for table in report.tables]
     return ReportSection(
         name="coverage",
         findings=(*report.findings, *of_problems),
         severity=severity,
         meaning=metric("pass_at_k").meaning,
         next_step=advice,
-        charts=(_chart(report),),
+        charts=(
+            Chart(
+                title="pass@k",
+                kind="lines",
+                places=budgets,
+                series=tuple(Series(name=name, values=tuple(map(values.get, budgets))) for name, values in curves),
+                x_label="k",
+                y_label="share of prompts solved",
+                y_range=(0.0, 1.0),
+            ),
+        ),
         tables=tables,
     )
 
@@ -98,18 +110,4 @@ def _verdict(comparison: PassAtKComparison | None) -> tuple[Severity, str]:
     return "fine" if excluded else "unknown", (
         f"No loss of coverage is certain at the largest k, and one of {MARGIN:g} is "
         f"{'excluded' if excluded else 'possible'}; more prompts or samples would narrow the interval."
-    )
-
-
-def _chart(report: PassAtKReport) -> Chart:
-    budgets = tuple(sorted({row.k for table in report.tables for row in table.rows}))
-    curves = [(table.name, {row.k: row.pass_at_k.value for row in table.rows}) for table in report.tables]
-    return Chart(
-        title="pass@k",
-        kind="lines",
-        places=budgets,
-        series=tuple(Series(name=name, values=tuple(map(values.get, budgets))) for name, values in curves),
-        x_label="k",
-        y_label="share of prompts solved",
-        y_range=(0.0, 1.0),
     )

@@ -18,16 +18,15 @@ from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.logged import LoggedPolicy
 from gradscope.results.norms import ReplayReport
 from gradscope.results.passk import PassAtKReport
-from gradscope.results.rank import RankCurvePoint
+from gradscope.results.rank import EntropyChange, LogprobChange, RankCurvePoint, TokenKl, TurnShare
 from gradscope.results.report import ReportSection
-from gradscope.results.tokens import EntropyChange, LogprobChange, TokenKl, TurnShare
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, Rollout, RolloutGroup
 from gradscope.rollouts.run import Run
 from gradscope.say import interval, number
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.passk.measure import Samples
-    from gradscope.diagnostics.rank.tokens.weighed import WeighedTokens
+    from gradscope.diagnostics.rank.tokens import WeighedTokens
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.measure import RolloutTokens
 

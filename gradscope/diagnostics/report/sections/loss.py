@@ -25,8 +25,8 @@ from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.findings.logged import CLIP_ADVICE, SPIKE_ADVICE, beyond_clip_sentence
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.render.views.view import Column, lines_over, tabulate
+from gradscope.results.rank import TokenKl
 from gradscope.results.report import ReportSection, ReportTable, Severity
-from gradscope.results.tokens import TokenKl
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.readers.metrics_alone.naming import COMMON
 from gradscope.rollouts.run import Run
@@ -234,7 +234,6 @@ _LOGGED_KL = re.compile(r"(^|/)kl(_loss|_penalty|_avg)?$")  # TRL's, verl's, NeM
 
 
 def _furthest_tokens(last: TokenKl) -> tuple[ReportTable, ...]:
-    """The tokens of a step that are furthest from the reference."""
     columns = (
         Column("rollout", lambda token: f"{token.group_id} #{token.sample}"),
         Column("token", lambda token: token.position + 1, "count"),

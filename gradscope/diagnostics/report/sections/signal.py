@@ -68,7 +68,6 @@ _OFTEN = 0.1  # share of completions, or of groups, from which on repeats, confl
 
 
 def _repeats(read: Lengths, report: DegeneracyReport) -> Iterator[tuple[str, str]]:
-    """That rollouts of a group are one text, and that one text has several rewards; each with what to do."""
     if not degeneracy.copies_sentence(report) and read.num_repeats and read.num_repeats >= _OFTEN * read.num_texts:
         share = percent(read.num_repeats / read.num_texts)
         yield (
@@ -217,7 +216,6 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
 def _odd_functions(
     report: DegeneracyReport, functions: list[RewardFunction], table: RewardTable
 ) -> Iterator[tuple[str, str]]:
-    """What is odd about reward functions, and what to do about it."""
     if silent := report.silent_functions:
         yield silent_sentence(silent), f"Read completions that '{silent[0]}' should pay, and see why not."
     if balance := balance_sentence(report):

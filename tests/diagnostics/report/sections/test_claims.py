@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
-from gradscope.diagnostics.rank.tokens.parts import advantage_covariance
+from gradscope.diagnostics.rank.tokens import advantage_covariance
 from gradscope.diagnostics.report.sections.claims import claims_answer, claims_section
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, TokenParts
 from gradscope.estimate import Estimate
@@ -19,7 +19,7 @@ from gradscope.results.report import Cell, ReportSection
 from gradscope.results.verdicts import ClaimRow
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of, samples
-from tests.diagnostics.rank.tokens.made_up_parts import made_up
+from tests.diagnostics.rank.made_up_parts import made_up
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
 from tests.render.examples import claims_report
 
