@@ -230,7 +230,9 @@ norm_lists = st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=2, max_size=
 def test_gini_is_the_mean_absolute_difference(norms: list[float]) -> None:
     values = np.array(norms)
     differences = np.abs(values[:, None] - values[None, :]).sum()
-    assert geometry.row_sparsity(norms)["gini"].value == pytest.approx(differences / (2 * len(norms) * values.sum()), abs=1e-9)
+    assert geometry.row_sparsity(norms)["gini"].value == pytest.approx(
+        differences / (2 * len(norms) * values.sum()), abs=1e-9
+    )
 
 
 @given(norm_lists.filter(any), st.sampled_from([2.0**-100, 2.0**100]))  # exact: thresholds are hit alike
@@ -242,7 +244,10 @@ def test_no_definition_depends_on_scale(norms: list[float], scale: float) -> Non
 @pytest.mark.parametrize("size", [2, 5, 64])
 def test_ends_of_the_scales(size: int) -> None:
     equal, single = np.ones(size), np.eye(size)[0]
-    assert (geometry.row_sparsity(equal)["hoyer"].value, geometry.row_sparsity(equal)["gini"].value) == (pytest.approx(0.0), pytest.approx(0.0))
+    assert (geometry.row_sparsity(equal)["hoyer"].value, geometry.row_sparsity(equal)["gini"].value) == (
+        pytest.approx(0.0),
+        pytest.approx(0.0),
+    )
     assert (geometry.row_sparsity(single)["hoyer"].value, geometry.row_sparsity(single)["gini"].value) == (
         pytest.approx(1.0),
         pytest.approx((size - 1) / size),
