@@ -24,8 +24,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.degeneracy import breakdowns, group_rewards
-from gradscope.diagnostics.degeneracy.as_logged import degeneracy_as_logged, measure_behind_filter
-from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
+from gradscope.diagnostics.degeneracy.group_rewards import (
+    DegeneracyOptions,
+    degeneracy_as_logged,
+    measure_behind_filter,
+)
 from gradscope.diagnostics.degeneracy.reward_functions import (
     judged_groups,
     measure_reward_functions,
@@ -36,8 +39,12 @@ from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary
 from gradscope.metrics.outcomes import degeneracy as outcomes
-from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
-from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
+from gradscope.metrics.outcomes.degeneracy import (
+    NO_THRESHOLD,
+    dispersion_test,
+    estimate_rate_parts,
+    estimate_rate_variance,
+)
 from gradscope.metrics.outcomes.forecast import MAX_EXTRAPOLATION, PassRates, binomial_chances, fit_pass_rates
 from gradscope.metrics.outcomes.groups import (
     EQUAL_REWARDS,

@@ -32,11 +32,21 @@ from gradscope.diagnostics.logged.tokens import METRICS, POLICY, first_logged
 from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import replay_report, replay_step
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
-from gradscope.diagnostics.report.rollouts import read_groups
 from gradscope.diagnostics.report.sections import courses
-from gradscope.diagnostics.report.sections.agreement import agreement_as_logged, agreement_section, replay_section
-from gradscope.diagnostics.report.sections.claims import claims_section
-from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, TokenParts, Unavailable, missing_section
+from gradscope.diagnostics.report.sections.agreement import (
+    agreement_as_logged,
+    agreement_section,
+    claims_section,
+    replay_section,
+)
+from gradscope.diagnostics.report.sections.inputs import (
+    Lengths,
+    ReportInputs,
+    TokenParts,
+    Unavailable,
+    missing_section,
+    read_groups,
+)
 from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section
 from gradscope.diagnostics.report.sections.reward import reward_section
 from gradscope.diagnostics.report.sections.signal import rewards_section, signal_section

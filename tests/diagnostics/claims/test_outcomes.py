@@ -17,7 +17,7 @@ from gradscope.diagnostics.rank.tokens import KindEnergy, TokenChange, WeighedTo
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.part_sums import ratio_over_groups
-from gradscope.metrics.outcomes.dispersion import estimate_rate_parts
+from gradscope.metrics.outcomes.degeneracy import estimate_rate_parts
 from gradscope.metrics.outcomes.jensen_gap import estimate_gap_parts
 from gradscope.metrics.sampler import UNDECIDED, UNLIKELY, TokenCell
 from gradscope.metrics.uncertainty.intervals import Resampling
