@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -49,7 +48,7 @@ from gradscope.diagnostics.report.sections.inputs import (
 )
 from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section
 from gradscope.diagnostics.report.sections.reward import reward_section
-from gradscope.diagnostics.report.sections.signal import rewards_section, signal_section
+from gradscope.diagnostics.report.sections.signal import coverage_section, rewards_section, signal_section
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions, missing_library
@@ -83,14 +82,14 @@ _MIN_FORKED = 1 << 13  # rollouts of a log whose tokens several processes read, 
 _CHUNKS = 64  # parts of its steps, which say how far they are
 
 
-# The modules of these sections are not even loaded where their data are missing.
-def _optional_section(name: str, module: str, needs: str = "no_grams") -> Callable[[ReportInputs], ReportSection]:
+def _of_gradients(name: str) -> Callable[[ReportInputs], ReportSection]:
     def section(inputs: ReportInputs) -> ReportSection:
-        needed = getattr(inputs, needs)
-        if isinstance(needed, Unavailable) and not (needs == "no_grams" and inputs.grams):
-            return missing_section(name, needed)
-        sections = import_module(f"gradscope.diagnostics.report.sections.{module}")
-        made: ReportSection = getattr(sections, f"{name}_section")(inputs)
+        absent = inputs.tokens if name == "tokens" else inputs.no_grams
+        if isinstance(absent, Unavailable) and (name == "tokens" or not inputs.grams):
+            return missing_section(name, absent)
+        from gradscope.diagnostics.report.sections import gradient  # not even loaded where there is none
+
+        made: ReportSection = getattr(gradient, f"{name}_section")(inputs)
         return made
 
     return section
@@ -101,9 +100,9 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     replay_section,
-    _optional_section("rank", "gradient"),
-    _optional_section("contributions", "gradient"),
-    _optional_section("tokens", "tokens", "tokens"),
+    _of_gradients("rank"),
+    _of_gradients("contributions"),
+    _of_gradients("tokens"),
     courses.length_section,
     rewards_section,
     loss_scale_section,
@@ -111,8 +110,8 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     courses.staleness_section,
     courses.entropy_section,
     courses.generation_section,
-    _optional_section("coverage", "coverage", "passk"),
-    _optional_section("formulations", "gradient"),
+    coverage_section,
+    _of_gradients("formulations"),
     claims_section,
 )
 _NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
