@@ -320,6 +320,7 @@ def degeneracy_of_run(
         resampled=run.settings.get("sampling") == "dynamic",
         num_without_main=num_reaching - (0 if table.num_passing is None else int(table.num_passing.sum())),
     )
+    faint = faint_groups(spread := chosen.table.spread(chosen.values))
     report = results.DegeneracyReport(
         source=run.source,
         reward=name,
@@ -359,30 +360,22 @@ def degeneracy_of_run(
             lambda: degeneracy_findings(report, logged, sizes.at(2 * sizes.logged) if sizes.logged else None)
         ),
         min_num_filtered=0.0 if table.num_passing is None else min_dead_groups(table.size, table.num_passing),
-        **_oddities(run, chosen),
-    )
-    return report
-
-
-def _oddities(run: Run, chosen: group_rewards.GroupRewards) -> dict[str, Any]:
-    """What is odd about the judged groups, by the report's fields that are for people alone."""
-    faint = faint_groups(spread := chosen.table.spread(chosen.values))
-    return {
-        "silent_functions": silent_functions(chosen.table.rewards) if len(chosen.levels) > 1 else (),
-        "num_faint": int(faint.sum()),
-        "faint_spread": float(spread[faint].max(initial=0.0)),
+        silent_functions=silent_functions(chosen.table.rewards) if len(chosen.levels) > 1 else (),
+        num_faint=int(faint.sum()),
+        faint_spread=float(spread[faint].max(initial=0.0)),
         **_odd_advantages(chosen.table, run.groups),
         **_logged_again(run, chosen.table),
-        "frac_cut_off": fmean([share for share in shares_cut_off(run).values() if 0.0 <= share <= 1.0] or [0.0])
+        frac_cut_off=fmean([share for share in shares_cut_off(run).values() if 0.0 <= share <= 1.0] or [0.0])
         if chosen.table.truncated is None
         else float(np.nanmean(chosen.table.truncated)),
-    }
+    )
+    return report
 
 
 _NOT_ROUNDING = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
 
 
-def _odd_advantages(groups: RewardTable, logged: Sequence[RolloutGroup]) -> dict[str, int]:
+def _odd_advantages(groups: RewardTable, logged: Sequence[RolloutGroup]) -> dict[str, Any]:
     """Groups whose logged advantages fall where the rewards rise, are all zero, or are not zero of equal rewards."""
     by_token = 0 if isinstance(logged, GroupsOfTable) else sum(map(_is_moved_by_token, logged))
     if groups.advantage is None:

@@ -488,10 +488,14 @@ GENERATION = LoggedPart(_generation_of_step, _generation)
 def _generation_numbers(
     step: int | None, rows: _Rows, logged: Mapping[int, float], resampling: Resampling
 ) -> results.GenerationNumbers:
+    seconds = Estimate.undefined_because(_NO_TIMES)
+    if rows.times:
+        _, prompts, times = zip(*rows.times, strict=True)
+        seconds = bootstrap_mean(times, prompts, share=False, resampling=resampling).within(0.0, np.inf)
     return results.GenerationNumbers(
         step=step,
         frac_truncated=_truncated(step, rows.ends, logged, resampling),
-        seconds=_seconds(rows.times, resampling),
+        seconds=seconds,
         slowest_over_mean=_slowest(rows.times),
     )
 
@@ -506,14 +510,6 @@ def _truncated(
     if step is not None and step in logged:
         return logged_estimate(logged[step]).within(0.0, 1.0)
     return Estimate.undefined_because(_NO_ENDS)
-
-
-def _seconds(times: Sequence[tuple[int, str, float]], resampling: Resampling) -> Estimate:
-    if not times:
-        return Estimate.undefined_because(_NO_TIMES)
-    prompts = [prompt for _, prompt, _ in times]
-    mean = bootstrap_mean([seconds for *_, seconds in times], prompts, share=False, resampling=resampling)
-    return mean.within(0.0, np.inf)
 
 
 def _slowest(times: Sequence[tuple[int, str, float]]) -> Estimate:
@@ -556,10 +552,6 @@ _HINTS = {
 }
 
 
-def _policy_of_step(step: int, groups: Sequence[RolloutGroup]) -> dict[str, Any]:
-    return {name: part.of_step(step, groups) for name, part in PARTS.items()}
-
-
 def _policy(steps: Mapping[int, dict[str, Any]], run: Run, resampling: Resampling) -> results.LoggedPolicy:
     parts = {
         name: part.result({step: of[name] for step, of in steps.items() if of[name] is not None}, run, resampling)
@@ -569,7 +561,7 @@ def _policy(steps: Mapping[int, dict[str, Any]], run: Run, resampling: Resamplin
     return results.LoggedPolicy(**parts, missing=missing)
 
 
-POLICY = LoggedPart(_policy_of_step, _policy)
+POLICY = LoggedPart(lambda step, groups: {name: part.of_step(step, groups) for name, part in PARTS.items()}, _policy)
 
 
 def absence_of(name: str, part: Any) -> tuple[str, str]:

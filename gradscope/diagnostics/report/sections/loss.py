@@ -180,7 +180,13 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
         columns.append(Column("KL part", kl.get, "share"))
     if logged := inputs.run.courses.by_step("kl"):
         columns.append(Column("logged kl", logged.get, "norm"))
-    leading, of_tokens = (_live(mean, unit), _kl(run, kl)), kl_findings(inputs.parts.kl)
+    sentence = f"None of the {unit} that the loss averages over is live: there is no gradient to dilute."
+    if mean:
+        sentence = (
+            f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
+            f"multiplied by {mean:.2f}."
+        )
+    leading, of_tokens = (sentence, _kl(run, kl)), kl_findings(inputs.parts.kl)
     caption = f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|"
     return ReportSection(
         name="dilution",
@@ -200,15 +206,6 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
             *tabulate(caption, columns, live, by_step=True),
             *(table for last in inputs.parts.kl[-1:] for table in _furthest_tokens(last)),
         ),
-    )
-
-
-def _live(mean: float, unit: str) -> str:
-    if not mean:
-        return f"None of the {unit} that the loss averages over is live: there is no gradient to dilute."
-    return (
-        f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
-        f"multiplied by {mean:.2f}."
     )
 
 
