@@ -149,14 +149,19 @@ def _longest_before(
     for number in range(step, 0, -1) if start is not None else ():
         if not run.groups_at(number):
             return Longest(length=longest, unlogged=number)
-        sequences = sequences_of(policy, run.groups_at(number), objective)
-        frames: Sequence[Any] = [sequence.frame for sequence in sequences if sequence.frame is not None]
-        prompts, completions = (frames[0].prompt_width, frames[0].completion_width) if frames else (0, 0)
+        prompts, completions = _widths(run, number, policy, objective)
         if number < step:
             longest = max(longest, prompts + completions)
         if (prompts if generates else prompts + completions) < (start or 0):
             break  # frequencies went back
     return Longest(length=longest)
+
+
+def _widths(run: Run, step: int, policy: MeasuredPolicy, objective: Objective) -> tuple[int, int]:
+    """The padded lengths of a step's prompts and completions, in its first process."""
+    sequences = sequences_of(policy, run.groups_at(step), objective)
+    frames: Sequence[Any] = [sequence.frame for sequence in sequences if sequence.frame is not None]
+    return (frames[0].prompt_width, frames[0].completion_width) if frames else (0, 0)
 
 
 _SWITCH_OFF = "Set attention dropout and jitter in the model's configuration to 0: disable_dropout leaves them on."
