@@ -18,29 +18,29 @@ from gradscope.diagnostics.compare.measure import with_verdicts
 from gradscope.diagnostics.compare.runs import drawdown
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.logged.measure import PARTS
-from gradscope.diagnostics.logged.tokens import logged_part
+from gradscope.diagnostics.logged.tokens import PARTS, logged_part
 from gradscope.diagnostics.passk.measure import compare_samples
 from gradscope.diagnostics.rank import formulations
 from gradscope.diagnostics.rank.heldout import measure_heldout
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows
-from gradscope.diagnostics.rank.tokens.parts import (
+from gradscope.diagnostics.rank.tokens import (
+    TokenChange,
     correction_effects,
     entropy_change,
+    logprob_change,
     token_kinds,
     token_kl,
     turn_shares,
     with_later,
 )
-from gradscope.diagnostics.rank.tokens.weighed import TokenChange, logprob_change
 from gradscope.diagnostics.rank.weight_updates import _state, module_shares, optimizer_steps
 from gradscope.diagnostics.spike.measure import _tensors_of, repeated_ngrams
 from gradscope.estimate import Estimate, estimate_names
 from gradscope.gradients.model.checkpoint import Checkpoint
 from gradscope.gradients.step.directions import MatrixSteps, TensorNorm
 from gradscope.gradients.step.heldout import HeldoutGram
-from gradscope.metrics.gram import geometry, weight_update
+from gradscope.metrics.gram import geometry, spectrum
 from gradscope.metrics.gram.alignment import expected_updates
 from gradscope.metrics.outcomes.passk import estimate_pass_table
 from gradscope.metrics.outcomes.reward_shares import frac_incoherent
@@ -50,14 +50,14 @@ from gradscope.results import degeneracy, rank
 from gradscope.results.logged import EntropyNumbers, GenerationNumbers, MismatchNumbers, StalenessNumbers
 from gradscope.results.norms import ReplayReport, SpikeReport
 from gradscope.results.passk import PassAtK, PassAtKComparison, PassAtKDifference
+from gradscope.results.rank import CorrectionEffect, GradientSparsity, LogprobChange, TokenKind, TokenKl, TurnShare
 from gradscope.results.report import RunReport
-from gradscope.results.tokens import CorrectionEffect, GradientSparsity, LogprobChange, TokenKind, TokenKl, TurnShare
 from tests.diagnostics.compare.test_measure import pair_of
 from tests.diagnostics.logged.made_up_tokens import both, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.made_up_runs import samples as samples_of
+from tests.diagnostics.rank.made_up_parts import made_up
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
-from tests.diagnostics.rank.tokens.made_up_parts import made_up
 
 DIFFERENCES = {"difference"}  # differences of two metrics of the catalogue are no metric of their own
 
@@ -197,9 +197,9 @@ def rank_values(seed: int) -> Iterator[Measured]:
         pulls = rng.choice([0.0, 1.0, -3.0], len(rewards))
         alike = np.outer(pulls, pulls)
         rows = replace(rows, gram=alike, policy_gram=np.outer(advantages, advantages) * alike)
-    for spectrum in (point for name in (LOGGED, "sign") for point in step_spectra(rows, name, None, by_group=False)[0]):
-        yield "noise_floor", spectrum.noise_floor, 0
-        yield from ((name, getattr(spectrum.ranks, name), spectrum.label.shape[0]) for name in estimates_of(rank.Ranks))
+    for of_rows in (point for name in (LOGGED, "sign") for point in step_spectra(rows, name, None, by_group=False)[0]):
+        yield "noise_floor", of_rows.noise_floor, 0
+        yield from ((name, getattr(of_rows.ranks, name), of_rows.label.shape[0]) for name in estimates_of(rank.Ranks))
     for point in step_spectra(rows, "reinforce", None, by_group=False)[1]:
         yield from ((name, getattr(point, name), size) for name in estimates_of(rank.RankCurvePoint))
         yield from ((f"nulls.{name}", null.effective_rank, size) for name, null in point.nulls.items())
@@ -275,11 +275,11 @@ def other_values(seed: int) -> Iterator[Measured]:
     before, change = rng.normal(size=(4, 5)), rng.normal(size=(4, 5)) * rng.choice([0.0, 1e-9, 1.0])
     yield (
         "principal_overlap",
-        weight_update.principal_overlap(weight_update.frame_of(before), change if seed % 2 else before)[0],
+        spectrum.principal_overlap(spectrum.frame_of(before), change if seed % 2 else before)[0],
         0,
     )
     path = np.cumsum(rng.normal(size=(4, 6)), axis=0)
-    yield "linear_growth", weight_update.linear_growth(path @ path.T, [1, 2, 3, 4]), 0
+    yield "linear_growth", spectrum.linear_growth(path @ path.T, [1, 2, 3, 4]), 0
     pairs = [pair_of(rng.choice([-0.1, 0.0, 0.3], int(rng.integers(2, 12))) + rng.normal(0, 0.01)) for _ in range(3)]
     for pair in with_verdicts([*pairs, pair_of([0.0] * 8)]):
         names = ("p_value", "p_holm", "sign_flip_p_value", "sign_flip_p_holm", "least_detectable")
@@ -352,9 +352,9 @@ def token_part_values(seed: int) -> Iterator[Measured]:
 def weight_values(seed: int) -> Iterator[Measured]:
     rng = np.random.default_rng(seed)
     before, change = rng.normal(size=(5, 4)), rng.normal(size=(5, 4)) * rng.choice([0.0, 1e-9, 0.1, 10.0])
-    frames = weight_update.frame_of(before), weight_update.frame_of(before + change)
-    yield "spectrum_drift", weight_update.spectrum_drift(*frames, float(np.linalg.norm(change))), 0
-    yield "principal_angle", weight_update.principal_angle(*frames), 0
+    frames = spectrum.frame_of(before), spectrum.frame_of(before + change)
+    yield "spectrum_drift", spectrum.spectrum_drift(*frames, float(np.linalg.norm(change))), 0
+    yield "principal_angle", spectrum.principal_angle(*frames), 0
     up, down = rng.normal(size=(5, 2)) * rng.choice([0.0, 1.0]), rng.normal(size=(2, 4))
     held = Checkpoint(num_updates=1, matrices={}, factors={"q": lambda: (down, up)})
     state = _state("q", held, up @ down, Estimate.exact(2.0))

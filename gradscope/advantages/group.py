@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import comb
 
-from gradscope.metrics.gram.reward_baselines import optimal_baselines
+from gradscope.metrics.gram.alignment import optimal_baselines
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.passk import pass_at_k
 

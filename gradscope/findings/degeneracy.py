@@ -119,7 +119,6 @@ def policy_finding(report: results.DegeneracyReport) -> str:
 
 
 def _tokens(plan: results.TargetPlan) -> list[str]:
-    """The tokens of a group, where they are known."""
     tokens = plan.tokens_per_group.value
     return [] if tokens is None else [f"{tokens:,.0f} tokens a group"]
 
@@ -206,7 +205,6 @@ def degeneracy_findings(
 
 
 def _broken(report: results.DegeneracyReport) -> Iterator[str]:
-    """Rewards and advantages that are no numbers, and advantages that are not of these rewards."""
     for broken, whose, then in (
         (report.source.broken_rewards, "reward", "an advantage of their groups is no number either"),
         (report.source.broken_advantages, "logged advantage", "a loss that counts them is no number either"),
@@ -286,7 +284,6 @@ def _faint(report: results.DegeneracyReport) -> str:
 
 
 def _filtered(report: results.DegeneracyReport, log: LoggedGroups) -> Iterator[str]:
-    """What a filter has hidden, or may have."""
     if log.resampled:
         yield _RESAMPLED
     behind, logged = report.behind_filter, report.frac_reward_zero_std.value

@@ -123,7 +123,6 @@ def _of_samples(table: PassAtKTable, *, is_told: bool) -> Iterator[str]:
 
 
 def _worth(comparison: PassAtKComparison) -> Iterator[str]:
-    """What a gain is worth in samples, and what the verifier may have made of it."""
     row = comparison.rows[0]
     times = f"times the samples of {comparison.second} for the same pass@{row.k}"
     if row.compression_factor.is_defined:

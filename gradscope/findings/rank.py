@@ -10,11 +10,11 @@ import numpy as np
 from gradscope.advantages.registry import LOGGED
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import logprob_findings
+from gradscope.metrics.gram.alignment import REFERENCE
 from gradscope.metrics.gram.geometry import meets_logged
-from gradscope.metrics.gram.reward_baselines import REFERENCE
 from gradscope.metrics.uncertainty.intervals import difference_of
 from gradscope.results import rank as results
-from gradscope.results.tokens import GradientSparsity
+from gradscope.results.rank import GradientSparsity
 from gradscope.say import counted, interval, non_finite_word, percent, with_interval
 
 _KINDS = {"rollout": "rollout rows", "token": "token rows", "all weights": "dL/dW, mean over weights,"}
@@ -52,7 +52,6 @@ def _preferred_points(curve: Sequence[results.RankCurvePoint]) -> list[results.R
 
 
 def _last_point(curve: Sequence[results.RankCurvePoint]) -> results.RankCurvePoint | None:
-    """The last step and largest group size that has a rank."""
     points = [point for point in _preferred_points(curve) if point.effective_rank.is_defined]
     return max(points, key=lambda point: (point.step, point.group_size), default=None)
 
@@ -93,7 +92,6 @@ def _by_size(curve: Sequence[results.RankCurvePoint]) -> Iterator[str]:
 
 
 def _change_by_advantages(difference: Estimate) -> str:
-    """Whether the rank differs from that of the scores alone."""
     change = with_interval(difference, "+.2f")
     if difference.side_of_zero:
         return f"the advantages change that by {change}"
@@ -154,7 +152,6 @@ def size_findings(changes: Sequence[results.SizeChange]) -> tuple[str, ...]:
 
 
 def _compared(comparisons: Sequence[results.RankComparison]) -> Iterator[str]:
-    """Which formulations have ranks that differ from that of the first."""
     apart = [c for c in comparisons if c.difference.side_of_zero != 0]
     alike = [c.second for c in comparisons if c.difference.value is not None and c not in apart]
     if apart:
@@ -171,7 +168,6 @@ def _compared(comparisons: Sequence[results.RankComparison]) -> Iterator[str]:
 
 
 def _dead_findings(curve: Sequence[results.RankCurvePoint]) -> Iterator[str]:
-    """Groups that have no gradient at all, and hence no rank."""
     points = [point for point in _preferred_points(curve) if point.advantage == LOGGED]
     dead, total = sum(point.num_dead for point in points), sum(point.num_groups for point in points)
     if dead:
@@ -199,7 +195,6 @@ def _norm_findings(steps: Sequence[results.StepGeometry]) -> Iterator[str]:
 
 
 def _of_matrices(spectra: Sequence[results.GradientSpectrum]) -> str:
-    """For rows = weight or group: the range of effective ranks."""
     ranked = [s for s in spectra if s.ranks.effective_rank.value is not None]
     if not ranked:
         return "Every gradient matrix is zero: no rank can be stated."

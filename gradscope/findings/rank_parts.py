@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.results import rank as results
+from gradscope.results.rank import CorrectionEffect, EntropyChange, LogprobChange, TokenKind, TokenKl, TurnShare
 from gradscope.results.source import RowKind
-from gradscope.results.tokens import CorrectionEffect, EntropyChange, LogprobChange, TokenKind, TokenKl, TurnShare
 from gradscope.say import percent, with_interval
 
 _SPACES: dict[RowKind, str] = {
@@ -209,7 +209,6 @@ def weight_update_findings(
 
 
 def _means(records: Iterable[object], *names: str) -> tuple[int, list[float]]:
-    """How many records have all of some numbers, and the mean of each over them."""
     rows = [[getattr(record, name).value for name in names] for record in records]
     defined = [row for row in rows if None not in row]
     return len(defined), [sum(column) / len(defined) for column in zip(*defined, strict=True)]

@@ -18,6 +18,7 @@ from gradscope.results.norms import LogprobDifference
 from gradscope.results.rank import (
     BaselineNoise,
     FormulationUpdate,
+    GradientSparsity,
     GradientSpectrum,
     HeldoutTransfer,
     Interference,
@@ -28,7 +29,6 @@ from gradscope.results.rank import (
     SizeChange,
     SpectrumLabel,
 )
-from gradscope.results.tokens import GradientSparsity
 from tests.render.examples import filled, rank_report, weight_report
 
 REPORT = rank_report()

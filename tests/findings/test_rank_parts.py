@@ -2,8 +2,7 @@ from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.findings import rank_parts
-from gradscope.results.rank import GradientAndUpdate, TokenRankPoint, WeightUpdate
-from gradscope.results.tokens import CorrectionEffect, TokenMethod
+from gradscope.results.rank import CorrectionEffect, GradientAndUpdate, TokenMethod, TokenRankPoint, WeightUpdate
 from tests.render import rank_examples
 from tests.render.examples import filled
 

@@ -4,7 +4,6 @@ from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.results import rank as results
-from gradscope.results import tokens
 from tests.render import examples
 from tests.results.reading import read_golden
 
@@ -57,33 +56,33 @@ def sparse_weight_report() -> results.RankReport:
     return replace(report, sparsity=tuple(sparsity(step, name) for step in (1, 41) for name in names))
 
 
-def sparsity(step: int, tensor: str) -> tokens.GradientSparsity:
+def sparsity(step: int, tensor: str) -> results.GradientSparsity:
     (of_tokens,) = (row for row in PARTS.sparsity if row.step == step)
     return replace(of_tokens, parts="entries", tensor=tensor, frac_seen=1.0)
 
 
-def token_kind(**kind: object) -> tokens.TokenKind:
+def token_kind(**kind: object) -> results.TokenKind:
     return replace(PARTS.token_kinds[0], **{"sign": None, "probability": None, "entropy": None, **kind})
 
 
-def correction(name: str) -> tokens.CorrectionEffect:
+def correction(name: str) -> results.CorrectionEffect:
     return next(row for row in PARTS.corrections if (row.correction, row.step) == (name, 41))
 
 
-def entropy_change(step: int) -> tokens.EntropyChange:
+def entropy_change(step: int) -> results.EntropyChange:
     return replace(PARTS.entropy_changes[0], step=step)
 
 
-def turn(number: int) -> tokens.TurnShare:
+def turn(number: int) -> results.TurnShare:
     return next(row for row in PARTS.turns if row.turn == number)
 
 
-def logprob_change(step: int) -> tokens.LogprobChange:
+def logprob_change(step: int) -> results.LogprobChange:
     """The first step has no interval."""
     return replace(PARTS.logprob_changes[step > 1], step=step, first=step - 1, last=step + 9)
 
 
-def kl(step: int) -> tokens.TokenKl:
+def kl(step: int) -> results.TokenKl:
     return replace(PARTS.token_kl[0], step=step)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import mul
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -98,7 +98,18 @@ def check_run(
     track, baseline = settings.track, None if settings.baseline is None else Path(settings.baseline)
     progress = reporter(progress)
     required = [parse_requirement(item) if isinstance(item, str) else item for item in settings.requirements]
-    before = _baseline(baseline, is_asked=bool(required), track=track, update=update_baseline, force=force)
+    if not bool(required) and not track:
+        hint = "Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
+        if baseline is not None:
+            hint = (
+                "Add --track frac_reward_zero_std, which is compared with the baseline, or a requirement (--require)."
+            )
+        raise UsageError("No requirement was given.", hint=hint)
+    if baseline is None and (update_baseline or track):
+        raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
+    if baseline is not None and update_baseline and process_index() == 0:
+        refuse_other(baseline, force=force)
+    before = None if baseline is None or update_baseline else read_baseline(baseline)
     asked = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
     run = read_run(path, read, rewards_only=all(map(needs_only_rewards, asked)), progress=progress, metrics_alone=True)
     values = MetricValues(
@@ -151,24 +162,6 @@ def check_run(
             name for name, metric in now.items() if update_baseline and metric.estimate.interval is None
         ),
     )
-
-
-def _baseline(
-    path: Path | None, *, is_asked: bool, track: Sequence[str], update: bool, force: bool
-) -> results.Baseline | None:
-    """The baseline that a run is compared with; None where there is none, or it is to be written."""
-    if not is_asked and not track:
-        hint = "Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
-        if path is not None:
-            hint = (
-                "Add --track frac_reward_zero_std, which is compared with the baseline, or a requirement (--require)."
-            )
-        raise UsageError("No requirement was given.", hint=hint)
-    if path is None and (update or track):
-        raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
-    if path is not None and update and process_index() == 0:
-        refuse_other(path, force=force)
-    return None if path is None or update else read_baseline(path)
 
 
 def _findings(run: Run, names: Sequence[str]) -> tuple[str, ...]:
@@ -224,7 +217,7 @@ def _verdict(requirement: results.Requirement, value: MetricValue, source: Sourc
         outcome=outcome,
         estimate=estimate,
         meaning=_meaning(requirement, value),
-        **_next_step(requirement, value, outcome, source)._asdict(),
+        **_next_step(requirement, value, outcome, source),
     )
 
 
@@ -245,14 +238,6 @@ def _meaning(requirement: results.Requirement, value: MetricValue) -> str:
     return text
 
 
-class _NextStep(NamedTuple):
-    """A next step, as the fields of :class:`Verdict` have it."""
-
-    next_step: str = ""
-    advice: str = ""
-    command: str = ""
-
-
 def _of(value: MetricValue | None) -> str:
     """What a value is of, without its metric and how it was had: ``step 12``, ``72 groups``."""
     if value is None or not value.estimate.is_defined:
@@ -263,19 +248,20 @@ def _of(value: MetricValue | None) -> str:
 
 def _next_step(
     requirement: results.Requirement, value: MetricValue, outcome: results.Outcome, source: Source
-) -> _NextStep:
+) -> dict[str, Any]:
+    """The next step, by fields of the verdict."""
     if outcome == "pass":
-        return _NextStep()
+        return {"next_step": ""}
     if outcome == "unknown" or value.is_not_finite:
-        return _NextStep(value.hint)
+        return {"next_step": value.hint}
     entry = CATALOG.get(catalog_name(split_metric(requirement.metric)[0]))
     if entry is None:
-        return _NextStep()
+        return {"next_step": ""}
     advice, command = value.advice, look_closer(entry, source.path)
     if source.kind == "metrics":
         name = "degeneracy" if entry.command == "degeneracy" else "spike"
         advice, command = "", f"gradscope {name} {shlex.quote(source.path)}"
-    return _NextStep(f"{advice} Look closer: {command}".strip(), advice, command)
+    return {"next_step": f"{advice} Look closer: {command}".strip(), "advice": advice, "command": command}
 
 
 _SCHEMA = "gradscope/baseline"
@@ -504,7 +490,7 @@ def _change_verdict(
         outcome=outcome,
         estimate=compared.after.estimate,
         meaning=_change_meaning(compared, p_value, num_tests),
-        **_change_advice(compared, outcome, path)._asdict(),
+        **_change_advice(compared, outcome, path),
         change=results.Change(
             baseline=old,
             change=compared.change,
@@ -561,27 +547,27 @@ def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) 
     return f"{text}."
 
 
-def _change_advice(compared: _Compared, outcome: results.Outcome, path: str) -> _NextStep:
+def _change_advice(compared: _Compared, outcome: results.Outcome, path: str) -> dict[str, Any]:
     if outcome == "pass":
-        return _NextStep()
+        return {"next_step": ""}
     metric, selector = split_metric(compared.name)
     entry = CATALOG.get(catalog_name(metric))
     if compared.before is _NOT_HELD:
-        return _NextStep("Write the baseline again from a good run: --update-baseline --force")
+        return {"next_step": "Write the baseline again from a good run: --update-baseline --force"}
     if outcome == "unknown" and compared.change.value is not None:
         # of a mean that has no interval the steps are too few
         asked = "last20%" if selector is None or selector.steps == "all" else f"{selector.steps}:mean"
         mean = f"{metric}@{'last10' if selector and selector.aggregate == 'mean' else asked}"
-        text = (
-            f"Compare a mean over ten steps or more, such as {mean}, and write the baseline again with it; or let the "
-            "change itself decide, with a margin: --decide-by value"
-        )
-        return _NextStep(text)
+        return {
+            "next_step": f"Compare a mean over ten steps or more, such as {mean}, and write the baseline again with "
+            "it; or let the change itself decide, with a margin: --decide-by value"
+        }
     if outcome == "unknown" or entry is None:
-        return _NextStep("Look at the trainer's own log of this metric, or at the requirement on it above.")
+        return {"next_step": "Look at the trainer's own log of this metric, or at the requirement on it above."}
     command = look_closer(entry, path)
     accept = (
         "Where the change is meant, accept it: --update-baseline --force. Where another seed changes as much, allow it "
         "a margin."
     )
-    return _NextStep(f"{compared.advice} Look closer: {command}. {accept}".strip(), compared.advice, command)
+    text = f"{compared.advice} Look closer: {command}. {accept}".strip()
+    return {"next_step": text, "advice": compared.advice, "command": command}

@@ -24,8 +24,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
 from gradscope.diagnostics.inputs.steps import usable_steps
-from gradscope.diagnostics.logged.measure import PARTS, absence_of
-from gradscope.diagnostics.logged.tokens import logged_part
+from gradscope.diagnostics.logged.tokens import PARTS, absence_of, logged_part
 from gradscope.diagnostics.passk import measure as passk
 from gradscope.diagnostics.spike.measure import courses_of, metrics_at, outstanding_step
 from gradscope.errors import GradscopeError, MissingDependencyError
@@ -39,7 +38,7 @@ from gradscope.metrics.sampler import TokenCell
 from gradscope.metrics.uncertainty.bootstrap import cluster_numbers, deviations_within, unit_sums
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
-from gradscope.results.tokens import CorrectionEffect, TokenKind
+from gradscope.results.rank import CorrectionEffect, TokenKind
 from gradscope.results.verdicts import BaselineMetric
 from gradscope.rollouts.groups import groups_of_steps
 from gradscope.rollouts.read_options import ReadOptions
@@ -309,7 +308,6 @@ class MetricValues(Struct, kw_only=True):
         return None
 
     def _of_log(self, entry: Metric) -> MetricValue:
-        """What the log alone says of its policy: only the part that the metric is of."""
         name = _part_of_log(entry.name)
         part = self.log_part(name)
         if part.overall is None:
@@ -403,7 +401,6 @@ def _span(steps: Sequence[int], asked: str = "") -> str:
 
 
 def _replayed(step: StepReplay, entry: Metric) -> float | None:
-    """A metric of `gradscope replay` at one step; None where it could not be judged."""
     if entry.path == entry.name:
         return {"match": 0.0, "mismatch": 1.0}.get(step.verdict)
     return step.relative_error.get(entry.path.rpartition(".")[2])
@@ -420,7 +417,6 @@ def _not_finite(name: str, values: Mapping[int, float]) -> MetricValue | None:
 
 
 def _advice(name: str, report: DegeneracyReport) -> str:
-    """Advice on a metric of groups, from the groups of the run; empty where there is none."""
     if name == "frac_reward_conflict" and report.reward_conflict is not None:
         return conflict_advice(report.reward_conflict)
     return dead_group_advice(report) if name in _OF_DEAD_GROUPS else ""

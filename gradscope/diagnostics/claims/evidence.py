@@ -20,8 +20,7 @@ from msgspec.structs import replace
 from gradscope.advantages.group import return_to_go
 from gradscope.diagnostics.check.metric_values import MetricValues, computed_once
 from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
-from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
+from gradscope.diagnostics.passk.measure import pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.diagnostics.rank.rows import RankRequest, StepRows
 from gradscope.errors import InputError
@@ -29,7 +28,6 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import WeightUpdate
 from gradscope.results.source import RowKind
@@ -37,8 +35,8 @@ from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import RolloutGroup, sizes_of
 
 if TYPE_CHECKING:
-    from gradscope.diagnostics.rank.collected import Collected
-    from gradscope.diagnostics.rank.tokens.weighed import TokenChange, WeighedTokens
+    from gradscope.diagnostics.rank.measure import Collected
+    from gradscope.diagnostics.rank.tokens import TokenChange, WeighedTokens
     from gradscope.gradients.tokens.sums import CountedTokens
 
 BY_SIDE: dict[int, ClaimVerdict] = {1: "supported", 0: "cannot_tell", -1: "contradicted"}
@@ -154,16 +152,6 @@ class ClaimOptions(Struct, frozen=True, kw_only=True):
     """The formulation under which ranks are measured, ``my.py:name`` for one of your own."""
 
 
-class AtHand(Struct, frozen=True, kw_only=True):
-    """Results of another command, for claims that must not cost another gradient."""
-
-    degeneracy: DegeneracyReport | None
-    """Groups without a gradient; None where there is none to be had, as :meth:`Evidence.degeneracy` then says."""
-    steps: tuple[MeasuredStep, ...]  # steps with the Gram matrices of their rollouts
-    held_out: PassAtKReport | None  # pass@k of held-out prompts, before and after; None where there are no such samples
-    tokens: Mapping[int, WeighedTokens] | None = None  # step -> its tokens; None where they were not looked at
-
-
 class Evidence(MetricValues, kw_only=True):
     """A run and the results computed so far: each metric by name, and what else claims need."""
 
@@ -172,20 +160,14 @@ class Evidence(MetricValues, kw_only=True):
     samples: tuple[str, ...] = ()  # files of held-out samples, before and after; empty: those of the run folder
     advantage: str = ADVANTAGE  # the formulation under which ranks are measured
     progress: ProgressCallback = no_progress  # called at each step
-    at_hand: AtHand | None = None
-    """Results of another command, to which claims are restricted; None: whatever a claim needs is computed."""
+    is_restricted: bool = False
+    """Whether claims must not cost another gradient, beyond the results of another command that the cache holds."""
 
     def leaves_out(self, needs: Needs | None) -> bool:
         """Whether claims that need something are left out: it is not at hand, and must not be computed for them."""
-        if self.at_hand is None or needs in (None, "rollout"):
+        if not self.is_restricted or needs in (None, "rollout"):
             return False
-        return needs != "weighed" or self.at_hand.tokens is None
-
-    def degeneracy(self) -> DegeneracyReport:
-        """Groups without a gradient, over the whole log."""
-        if self.at_hand is not None and self.at_hand.degeneracy is not None:
-            return self.at_hand.degeneracy
-        return super().degeneracy()
+        return needs != "weighed" or "weighed_tokens" not in self.cache
 
     def groups(self) -> GroupTable:
         """The groups as a table, whether their rewards are equal among it, and how many pass where that is known."""
@@ -215,22 +197,21 @@ class Evidence(MetricValues, kw_only=True):
         origin, groups = token_credit(self.run.groups_at(step))
         run = replace(self.run, groups=groups)
         request = replace(self.request("weight"), advantages=("logged", self.advantage), group_sizes=())
-        from gradscope.diagnostics.rank.collected import collect_kinds
+        from gradscope.diagnostics.rank.measure import collect_kinds
 
         collected = collect_kinds(run, [step], [request], self.engine, self.progress, most=MAX_TOKENS)
         return origin, _with_a_step(collected["weight"])
 
+    @computed_once
     def weighed_tokens(self) -> Mapping[int, WeighedTokens]:
         """Step -> its tokens, of each step with a gradient and a logged advantage of every token."""
-        if self.at_hand is not None and self.at_hand.tokens is not None:
-            return self.at_hand.tokens
         return self.gradients("token").weighed
 
     @computed_once
     def followed_tokens(self) -> Mapping[int, tuple[CountedTokens, TokenChange]]:
         """Step -> the same tokens, and what became of them by the next checkpoint; an ``InputError`` without any."""
         tokens = {step: weighed.tokens for step, weighed in self.weighed_tokens().items()}
-        from gradscope.diagnostics.rank.tokens.weighed import token_changes
+        from gradscope.diagnostics.rank.tokens import token_changes
 
         changes, missing = token_changes(self.run, tokens, self.engine)
         if not changes:
@@ -247,13 +228,17 @@ class Evidence(MetricValues, kw_only=True):
     @computed_once
     def held_out(self) -> PassAtKReport:
         """pass@k of held-out prompts, before and after; an ``InputError`` where there are not two files of samples."""
-        if self.at_hand is not None:
-            _check_two(0 if self.at_hand.held_out is None else len(self.at_hand.held_out.tables))
-            assert self.at_hand.held_out is not None, "it was just counted"
-            return self.at_hand.held_out
-        files = [file for path in (self.samples or (self.run.path,)) for file in sample_files(path)]
-        _check_two(len(files))
-        read: list[Samples] = [read_samples(file, success_threshold=self.success_threshold) for file in files]
+        report: PassAtKReport | None = self.cache.get("passk")
+        paths = () if self.is_restricted else self.samples or (self.run.path,)
+        files = [file for path in paths for file in sample_files(path)]
+        number = len(files) if report is None else len(report.tables)
+        if number < 2:
+            raise InputError("The run has no samples of held-out prompts before and after training.")
+        if number > 2:
+            raise InputError(f"Reach needs two files of samples, before and after, and there are {number}.")
+        if report is not None:
+            return report
+        read = [read_samples(file, success_threshold=self.success_threshold) for file in files]
         return pass_at_k_of_samples(read, resampling=self.resampling)
 
     def computed(self) -> Collected | None:
@@ -263,23 +248,11 @@ class Evidence(MetricValues, kw_only=True):
 
     @computed_once
     def kinds(self) -> Mapping[RowKind, Collected]:
-        """Every kind of matrix at each of the steps; of results at hand the rollouts' alone."""
-        from gradscope.diagnostics.rank.collected import Collected, collect_kinds, examine_step
+        """Every kind of matrix at each of the steps."""
+        from gradscope.diagnostics.rank.measure import collect_kinds
 
-        if self.at_hand is None:
-            every = list(map(self.request, _KINDS))
-            return collect_kinds(self.run, self.steps, every, self.engine, self.progress, most=MAX_TOKENS)
-        of_rollouts, request = Collected(source=self.run.source, kind="rollout"), self.request("rollout")
-        for measured in self.at_hand.steps:
-            examine_step(self.run, measured, request, of_rollouts)
-        return {"rollout": of_rollouts}
-
-
-def _check_two(number: int) -> None:
-    if number < 2:
-        raise InputError("The run has no samples of held-out prompts before and after training.")
-    if number > 2:
-        raise InputError(f"Reach needs two files of samples, before and after, and there are {number}.")
+        every = list(map(self.request, _KINDS))
+        return collect_kinds(self.run, self.steps, every, self.engine, self.progress, most=MAX_TOKENS)
 
 
 def _with_a_step(collected: Collected) -> Collected:

@@ -29,8 +29,8 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.say import number, percent, with_interval
 
 if TYPE_CHECKING:
-    from gradscope.diagnostics.rank.collected import Collected
     from gradscope.diagnostics.rank.formulations import BaselineGroup
+    from gradscope.diagnostics.rank.measure import Collected
 
 SPARSER = 0.02  # the least change of an index from 0 to 1 over training that is called growth
 SAME_DIRECTION = 0.9

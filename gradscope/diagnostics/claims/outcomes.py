@@ -191,7 +191,7 @@ def likely_are_rewarded(evidence: Evidence) -> Judgement:
     if not weighed:
         return cannot_tell(NO_TOKENS)
     tokens = [step.tokens for step in weighed.values()]
-    from gradscope.diagnostics.rank.tokens.parts import advantage_covariance
+    from gradscope.diagnostics.rank.tokens import advantage_covariance
 
     covariance = advantage_covariance(tokens)
     return Judgement(
@@ -208,7 +208,7 @@ def changes_as_predicted(evidence: Evidence) -> Judgement:
     # The change is that of the weights on disk, whatever optimizer made them.
     followed = evidence.followed_tokens()
     tokens, changes = zip(*followed.values(), strict=True)
-    from gradscope.diagnostics.rank.tokens.parts import advantage_covariance, mean_over_tokens
+    from gradscope.diagnostics.rank.tokens import advantage_covariance, mean_over_tokens
 
     covariance = advantage_covariance(tokens)
     change = mean_over_tokens(tokens, [of_step.entropies for of_step in changes])
@@ -255,7 +255,7 @@ def moves_with_advantage(evidence: Evidence) -> Judgement:
     """Whether training moved tokens of like probability apart the way their advantages ask."""
     followed = evidence.followed_tokens()
     steps, (tokens, changes) = tuple(followed), zip(*followed.values(), strict=True)
-    from gradscope.diagnostics.rank.tokens.weighed import matched_change
+    from gradscope.diagnostics.rank.tokens import matched_change
 
     matched = matched_change(tokens, changes)
     if matched.undefined is not None:

@@ -161,8 +161,18 @@ def compare_runs(
     if not num_common:  # what training did between their steps is in no test
         pairs = tuple(replace(pair, verdict="open") if pair.metric in _OF_THE_REWARD else pair for pair in pairs)
     names = dict(zip((run.path for run in runs), names_of([run.path for run in runs]), strict=True))
+    readers = sorted({run.log.format for run in runs if run.log is not None})
+    ours = ["gradscope"] if any(run.log is None for run in runs) else []
+    kind = f"runs ({', '.join([*ours, *readers])})" if readers else "finished runs of gradscope"
     comparison = Comparison(
-        source=_source(paths, runs),
+        source=Source(
+            path=as_named(", ".join(map(str, paths))),
+            format="gradscope",
+            recognized=f"{len(runs)} {kind}",
+            kind="metrics" if all(run.log is not None and run.log.kind == "metrics" for run in runs) else "rollouts",
+            files=tuple(file for run in runs for file in run.files),
+            num_rows=sum(len(run.reward) if run.log is None else run.log.num_rows for run in runs),
+        ),
         cells=tuple(
             _cell(cell, values[cell], metrics, [names[of_seed[seed].path] for seed in sorted(of_seed)])
             for cell, of_seed in cells.items()
@@ -242,7 +252,6 @@ def _values(
 
 
 def _prompts(*runs: compared_runs.ComparedRun) -> list[set[str]] | None:
-    """The prompts of each run; None where one has no rollouts."""
     tables = [run.rewards for run in runs if run.rewards is not None]
     return list(map(set, compared_runs.prompt_names(tables))) if len(tables) == len(runs) else None
 
@@ -309,7 +318,6 @@ def _cautions(
 
 
 def _budgets(runs: Sequence[compared_runs.ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
-    """Budgets that every run has samples for; without held-out samples in all of them, none."""
     if any(run.heldout is None for run in runs):
         return ()
     most = min(int(run.heldout.num_samples.min()) for run in runs if run.heldout is not None)
@@ -419,17 +427,3 @@ def _curves(cell: _Cell, runs: Sequence[compared_runs.ComparedRun]) -> Iterator[
             low=tuple(table.min(axis=0).tolist()),
             high=tuple(table.max(axis=0).tolist()),
         )
-
-
-def _source(paths: Sequence[str | Path], runs: Sequence[compared_runs.ComparedRun]) -> Source:
-    readers = sorted({run.log.format for run in runs if run.log is not None})
-    ours = ["gradscope"] if any(run.log is None for run in runs) else []
-    kind = f"runs ({', '.join([*ours, *readers])})" if readers else "finished runs of gradscope"
-    return Source(
-        path=as_named(", ".join(map(str, paths))),
-        format="gradscope",
-        recognized=f"{len(runs)} {kind}",
-        kind="metrics" if all(run.log is not None and run.log.kind == "metrics" for run in runs) else "rollouts",
-        files=tuple(file for run in runs for file in run.files),
-        num_rows=sum(len(run.reward) if run.log is None else run.log.num_rows for run in runs),
-    )

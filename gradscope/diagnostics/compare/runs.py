@@ -265,7 +265,6 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
 
 
 def _of_metrics(path: Path, run: Run) -> ComparedRun:
-    """A run of which only metrics were logged; it is compared in those alone."""
     names = [name for name in ("reward", "frac_reward_zero_std") if name in run.courses.columns]
     metrics = {step: logged for step, logged in run.metrics.items() if logged.keys() >= set(names)}
     series = {name: _series(metrics, name) for name in names}
@@ -458,7 +457,6 @@ def _reward_trend(run: ComparedRun) -> dict[str, CourseTrend]:
 
 
 def _means(run: ComparedRun) -> Means:
-    """The metrics of a run that are means over its compared steps."""
     if run.log is not None and run.log.kind == "metrics":
         series = {"train_reward": run.reward, "mean_frac_reward_zero_std": run.degenerate}
         steps = tuple(run.steps.tolist())

@@ -22,7 +22,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, Group
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, passes
-from gradscope.metrics.outcomes.own_rates import estimate_policy_gap
+from gradscope.metrics.outcomes.jensen_gap import estimate_policy_gap
 from gradscope.metrics.uncertainty import bootstrap
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results import degeneracy as results

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
+from operator import mul
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -23,19 +24,27 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.degeneracy import breakdowns, group_rewards
-from gradscope.diagnostics.degeneracy.as_logged import degeneracy_as_logged, measure_behind_filter
-from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
+from gradscope.diagnostics.degeneracy.group_rewards import (
+    DegeneracyOptions,
+    degeneracy_as_logged,
+    measure_behind_filter,
+)
 from gradscope.diagnostics.degeneracy.reward_functions import (
     judged_groups,
     measure_reward_functions,
     silent_functions,
 )
-from gradscope.diagnostics.logged.measure import shares_cut_off
+from gradscope.diagnostics.logged.tokens import shares_cut_off
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary
 from gradscope.metrics.outcomes import degeneracy as outcomes
-from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
+from gradscope.metrics.outcomes.degeneracy import (
+    NO_THRESHOLD,
+    dispersion_test,
+    estimate_rate_parts,
+    estimate_rate_variance,
+)
 from gradscope.metrics.outcomes.forecast import MAX_EXTRAPOLATION, PassRates, binomial_chances, fit_pass_rates
 from gradscope.metrics.outcomes.groups import (
     EQUAL_REWARDS,
@@ -45,7 +54,7 @@ from gradscope.metrics.outcomes.groups import (
     multiples_of_usual,
     passes,
 )
-from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
+from gradscope.metrics.outcomes.jensen_gap import BasePassRate, estimate_gap_parts, estimate_prediction
 from gradscope.progress import Progress, reporter
 from gradscope.results import degeneracy as results
 from gradscope.results.degeneracy import GroupSizeDegeneracy, PassRateDistribution, TargetPlan
@@ -105,32 +114,6 @@ def _smallest_size(
     return smallest if smallest.degeneracy.is_defined and ends(smallest) else None
 
 
-def _unreached(now: GroupSizeDegeneracy, target: float) -> TargetPlan:
-    reason = f"no group size up to {MAX_EXTRAPOLATION} times {now.group_size} is known to bring the share to {target:g}"
-    unknown = Estimate.undefined_because(reason, num_units=now.degeneracy.num_units)
-    return undefined_record(TargetPlan, unknown, plan="larger groups", group_size=None, method="forecast")
-
-
-def _resampled(now: GroupSizeDegeneracy, target: float) -> Estimate:
-    """Rollouts to sample for each group of a batch that holds no more than the target of degenerate ones."""
-    share = now.degeneracy
-
-    def drawn(share: float) -> float:
-        return now.group_size * max((1 - target) / (1 - share), 1.0)
-
-    if share.ends[1] >= 1.0:
-        return Estimate.exact(drawn(share.value or 0.0), num_units=share.num_units)
-    return share.map(drawn)
-
-
-def _times(number: Estimate, factor: Estimate) -> Estimate:
-    """A number times a factor whose error is negligible."""
-    times = factor.value
-    if number.value is None or times is None:
-        return number if number.value is None else factor
-    return number.map(lambda value: value * times)
-
-
 def _histogram(table: outcomes.GroupTable, rates: PassRates) -> tuple[results.RateBin, ...]:
     """Shares of groups by c/n: exactly 0, as many bins between as the smallest group has rates, exactly 1."""
     passing = np.zeros(len(table.size), dtype=np.int64) if table.num_passing is None else table.num_passing
@@ -164,7 +147,7 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
     def rates(self) -> PassRates | str:
         """The distribution of their pass rates, or why there is none."""
         if self.table.num_passing is None:
-            return outcomes.NO_THRESHOLD
+            return NO_THRESHOLD
         full = (self.table.num_passing == 0) | (self.table.num_passing == self.table.size)
         if np.any(full != self.table.dead):
             return "rewards within pass or fail differ, so passes do not tell which groups have equal rewards"
@@ -183,15 +166,14 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
     def at(self, group_size: int) -> GroupSizeDegeneracy:
         """One size: what was observed, what smaller draws estimate, or what is forecast."""
         if group_size == self.logged:
-            return GroupSizeDegeneracy(
-                group_size=group_size,
-                degeneracy=self.overall.frac_reward_zero_std,
-                iid_prediction=self.overall.iid_prediction,
-                jensen_gap=self.overall.jensen_gap,
-                method="observed",
-            )
+            logged = group_rewards.estimates_of(self.overall, GroupSizeDegeneracy)
+            share = self.overall.frac_reward_zero_std
+            return GroupSizeDegeneracy(group_size=group_size, degeneracy=share, **logged, method="observed")
         if np.any(self.table.size < group_size):
-            rates, prediction = self.rates, self._predicted(group_size)
+            rates, prediction = self.rates, Estimate.undefined_because(NO_THRESHOLD, num_units=len(self.table.size))
+            if self.table.num_passing is not None:
+                drawn = replace(self.table.draws, size=np.full(len(self.table.size), group_size))
+                prediction = estimate_prediction(drawn, self.overall.pass_rate, self.options.base_pass_rate)
             dead = Estimate.undefined_because(rates) if isinstance(rates, str) else rates.degeneracy(group_size)
             gap, predicted = dead if prediction.is_defined or not dead.is_defined else prediction, prediction.value
             return GroupSizeDegeneracy(
@@ -206,16 +188,8 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
             self.table, group_size, base_pass_rate=self.options.base_pass_rate, resampling=self.options.resampling
         )
         return GroupSizeDegeneracy(
-            group_size=group_size,
-            degeneracy=estimates.degeneracy,
-            iid_prediction=estimates.iid_prediction,
-            jensen_gap=estimates.jensen_gap,
-            method="unbiased",
+            group_size=group_size, **group_rewards.estimates_of(estimates, GroupSizeDegeneracy), method="unbiased"
         )
-
-    def doubled(self) -> GroupSizeDegeneracy | None:
-        """The forecast at twice the logged size; None where groups differ in size."""
-        return None if self.logged is None else self.at(2 * self.logged)
 
     def target(self, target: float, tokens_per_rollout: Estimate) -> results.TargetDegeneracy:
         """What it takes that at most a share of the groups is degenerate: as logged, by larger groups, by resampling.
@@ -226,12 +200,19 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
         now = self.at(int(sizes[np.argmax(counts)]))
         larger = _smallest_size(target, now, self.at)
         share, num_units = now.degeneracy.value or 0.0, now.degeneracy.num_units
+
+        def resampled(share: float) -> float:
+            """Rollouts for each group of a batch that holds no more than the target of degenerate ones."""
+            return now.group_size * max((1 - target) / (1 - share), 1.0)
+
         if share <= target:
             drawn = Estimate.exact(float(now.group_size), num_units=num_units)
         elif share >= 1.0:
             drawn = Estimate.undefined_because("no group is alive, so no number of groups would give one")
+        elif now.degeneracy.ends[1] >= 1.0:
+            drawn = Estimate.exact(resampled(share), num_units=num_units)
         else:
-            drawn = _resampled(now, target)
+            drawn = now.degeneracy.map(resampled)
         reached = now.degeneracy if share <= target else Estimate.exact(target, num_units=num_units)
 
         def plan(
@@ -240,35 +221,29 @@ class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
             degeneracy: Estimate,
             drawn: Estimate,
         ) -> TargetPlan:
+            times = tokens_per_rollout.value  # whose own error is negligible
+            tokens = drawn if times is None else drawn.map(partial(mul, times))
             return TargetPlan(
                 plan=name,
                 group_size=row.group_size,
                 degeneracy=degeneracy,
                 rollouts_per_group=drawn,
-                tokens_per_group=_times(drawn, tokens_per_rollout),
+                tokens_per_group=tokens_per_rollout if drawn.is_defined and times is None else tokens,
                 method=row.method,
             )
 
+        why = (
+            f"no group size up to {MAX_EXTRAPOLATION} times {now.group_size} is known to bring the share to {target:g}"
+        )
+        unknown = Estimate.undefined_because(why, num_units=num_units)
         plans = (
             plan("now", now, now.degeneracy, Estimate.exact(float(now.group_size))),
-            _unreached(now, target)
+            undefined_record(TargetPlan, unknown, plan="larger groups", group_size=None, method="forecast")
             if larger is None
             else plan("larger groups", larger, larger.degeneracy, Estimate.exact(float(larger.group_size))),
             plan("resampling", now, reached if drawn.is_defined else drawn, drawn),
         )
         return results.TargetDegeneracy(target=target, plans=plans)
-
-    def _predicted(self, group_size: int) -> Estimate:
-        if self.table.num_passing is None:
-            return Estimate.undefined_because(outcomes.NO_THRESHOLD, num_units=len(self.table.size))
-        drawn = Draws(
-            step=self.table.step,
-            prompt=self.table.prompt,
-            size=np.full(len(self.table.size), group_size),
-            equal=self.table.dead.astype(np.float64),
-            rate=self.table.num_passing / self.table.size,
-        )
-        return estimate_prediction(drawn, self.overall.pass_rate, self.options.base_pass_rate)
 
 
 def pass_rate_origin(base_pass_rate: BasePassRate | Literal["window"], num_groups: int) -> str:
@@ -345,6 +320,7 @@ def degeneracy_of_run(
         resampled=run.settings.get("sampling") == "dynamic",
         num_without_main=num_reaching - (0 if table.num_passing is None else int(table.num_passing.sum())),
     )
+    faint = faint_groups(spread := chosen.table.spread(chosen.values))
     report = results.DegeneracyReport(
         source=run.source,
         reward=name,
@@ -380,30 +356,26 @@ def degeneracy_of_run(
         frac_set_aside=run.source.frac_set_aside,
         quarantined=run.source.quarantined,
         summary=deferred(lambda: degeneracy_summary(report, logged)),
-        findings=deferred(lambda: degeneracy_findings(report, logged, sizes.doubled())),
+        findings=deferred(
+            lambda: degeneracy_findings(report, logged, sizes.at(2 * sizes.logged) if sizes.logged else None)
+        ),
         min_num_filtered=0.0 if table.num_passing is None else min_dead_groups(table.size, table.num_passing),
-        **_oddities(run, chosen),
-    )
-    return report
-
-
-def _oddities(run: Run, chosen: group_rewards.GroupRewards) -> dict[str, Any]:
-    """What is odd about the judged groups, by the report's fields that are for people alone."""
-    faint = faint_groups(spread := chosen.table.spread(chosen.values))
-    return {
-        "silent_functions": silent_functions(chosen.table.rewards) if len(chosen.levels) > 1 else (),
-        "num_faint": int(faint.sum()),
-        "faint_spread": float(spread[faint].max(initial=0.0)),
+        silent_functions=silent_functions(chosen.table.rewards) if len(chosen.levels) > 1 else (),
+        num_faint=int(faint.sum()),
+        faint_spread=float(spread[faint].max(initial=0.0)),
         **_odd_advantages(chosen.table, run.groups),
         **_logged_again(run, chosen.table),
-        "frac_cut_off": _frac_cut_off(run, chosen.table),
-    }
+        frac_cut_off=fmean([share for share in shares_cut_off(run).values() if 0.0 <= share <= 1.0] or [0.0])
+        if chosen.table.truncated is None
+        else float(np.nanmean(chosen.table.truncated)),
+    )
+    return report
 
 
 _NOT_ROUNDING = 0.05  # of the root mean square of all advantages: what rounding leaves of equal rewards is far below
 
 
-def _odd_advantages(groups: RewardTable, logged: Sequence[RolloutGroup]) -> dict[str, int]:
+def _odd_advantages(groups: RewardTable, logged: Sequence[RolloutGroup]) -> dict[str, Any]:
     """Groups whose logged advantages fall where the rewards rise, are all zero, or are not zero of equal rewards."""
     by_token = 0 if isinstance(logged, GroupsOfTable) else sum(map(_is_moved_by_token, logged))
     if groups.advantage is None:
@@ -448,12 +420,6 @@ _ON_A_LINE = 1 - 1e-6  # squared correlation of advantages with rewards, which o
 _OF_BASELINES = 1e-4  # how far baselines of one group may be apart: far above what rounding leaves
 
 
-def _frac_cut_off(run: Run, groups: RewardTable) -> float:
-    if groups.truncated is not None:
-        return float(np.nanmean(groups.truncated))
-    return fmean([share for share in shares_cut_off(run).values() if 0.0 <= share <= 1.0] or [0.0])
-
-
 def _logged_again(run: Run, groups: RewardTable) -> dict[str, Any]:
     """Steps with twice the usual rollouts and groups with a multiple of theirs, and a prompt that has most of them."""
     steps, sizes = rollouts_by_step(run.groups)  # those without a reward, too
@@ -482,35 +448,31 @@ _MUCH, _FAR_BEYOND = 0.2, 2.5  # share of the rollouts, and times the share of o
 def _predictions(
     table: outcomes.GroupTable, overall: outcomes.DegeneracyEstimates, options: group_rewards.DegeneracyOptions
 ) -> tuple[results.IidPrediction, ...]:
-    """The prediction from every available p, the chosen one first."""
     bases: list[BasePassRate] = [options.base_pass_rate, None]
     if np.ptp(table.step) > 0:
         bases.append("step")
-    rows = []
-    for base in dict.fromkeys(bases):
-        estimates = (
-            overall if base == options.base_pass_rate else replace(options, base_pass_rate=base).estimates([table])[0]
+    return tuple(
+        results.IidPrediction(
+            pass_rate_origin=pass_rate_origin(base, len(table.size)),
+            **group_rewards.estimates_of(estimates, results.IidPrediction),
         )
-        rows.append(
-            results.IidPrediction(
-                pass_rate_origin=pass_rate_origin(base, len(table.size)),
-                iid_prediction=estimates.iid_prediction,
-                jensen_gap=estimates.jensen_gap,
-            )
+        for base in dict.fromkeys(bases)
+        for estimates in (
+            [overall] if base == options.base_pass_rate else replace(options, base_pass_rate=base).estimates([table])
         )
-    return tuple(rows)
+    )
 
 
 def _gap_decomposition(
     table: outcomes.GroupTable, overall: outcomes.DegeneracyEstimates, options: group_rewards.DegeneracyOptions
 ) -> results.GapDecomposition:
-    between, over_time = outcomes.split_gap(table, overall.jensen_gap, base_pass_rate=options.base_pass_rate)
+    between, over_time = estimate_gap_parts(table.draws, overall.jensen_gap, options.base_pass_rate)
     return results.GapDecomposition(between_prompts=between, over_time=over_time)
 
 
 def _overdispersion(table: outcomes.GroupTable, options: group_rewards.DegeneracyOptions) -> results.Overdispersion:
     if table.num_passing is None:
-        unknown = Estimate.undefined_because(outcomes.NO_THRESHOLD, num_units=len(table.size))
+        unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=len(table.size))
         return undefined_record(results.Overdispersion, unknown, test="none")
     size, passing, resampling = table.size, table.num_passing, options.resampling
     parts = cache(lambda: estimate_rate_parts(table.step, table.prompt, size, passing, resampling=resampling))

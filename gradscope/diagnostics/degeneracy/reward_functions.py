@@ -122,7 +122,9 @@ def measure_reward_functions(
         RewardFunction(
             name=name,
             weight=None if weights is None else weights.get(name, 0.0),
-            frac_tied=_frac_tied(spreads[name], groups.prompt, resampling=resampling),
+            frac_tied=_unknown(f"it is missing in {missing} of {len(groups)} groups", groups)
+            if (missing := int(np.sum(np.isnan(spreads[name]))))
+            else _mean(spreads[name] <= EQUAL_REWARDS, groups, resampling),
             advantage_share=_share(name, weights, ratios["advantage", name], scaled),
             difference_share=_share(name, weights, ratios["difference", name]),
             correlation={
@@ -253,13 +255,6 @@ def _mean(flags: Flags, groups: RewardTable, resampling: Resampling) -> Estimate
 
 def _unknown(reason: str, groups: RewardTable) -> Estimate:
     return Estimate.undefined_because(reason, num_units=len(groups))
-
-
-def _frac_tied(spread: Array, prompts: NDArray[np.int64], *, resampling: Resampling) -> Estimate:
-    missing = int(np.sum(np.isnan(spread)))
-    if missing:
-        return Estimate.undefined_because(f"it is missing in {missing} of {len(spread)} groups", num_units=len(spread))
-    return bootstrap_mean((spread <= EQUAL_REWARDS).astype(np.float64), prompts, resampling=resampling)
 
 
 def _deviations(groups: RewardTable, values: Array) -> Array:

@@ -216,7 +216,8 @@ class Recomputer:
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, base: PreparedStep
     ) -> tuple[StepGram | StepNorm, Any] | None:
         """The same from a prepared step; None where TRL's output layer has to be tried."""
-        randomness = self._randomness(base)
+        is_drawn = is_random(base.policy, base.shortest, without_dropout=self._switched_off)
+        randomness = self._of_randomness() if is_drawn else None
         if randomness is not None and (self._run.trained_by_trl or self._logged(step) is None):
             raise randomness
         evaluated = [] if randomness is None else [_EVALUATED]
@@ -283,7 +284,6 @@ class Recomputer:
         return tuple(untested_arguments(prepared.plan, self._run.settings, measured.logprobs, within / _SAFELY))
 
     def _norm_alone(self, prepared: PreparedStep) -> StepNorm | None:
-        """The norm by one backward pass; None where more is needed."""
         has_advantages = all(advantages is not None for advantages in prepared.plan.advantages)
         if not (self.norms_alone and has_advantages and num_connected() == 1) or self._is_reduced:
             return None
@@ -296,11 +296,6 @@ class Recomputer:
             if norm is not None and is_finite and (logged is None or self._meets(prepared.step, norm, logged)):
                 return replace(measured, norm=norm)
         return None
-
-    def _randomness(self, prepared: PreparedStep) -> InputError | None:
-        """That the model draws random numbers in training; None where it does not."""
-        is_drawn = is_random(prepared.policy, prepared.shortest, without_dropout=self._switched_off)
-        return self._of_randomness() if is_drawn else None
 
     def _of_randomness(self) -> InputError:
         switched_off = self._switched_off
@@ -347,7 +342,6 @@ class Recomputer:
         return measure_step(prepared, engine=self._options.engine, verify=self._options.verify, progress=self.progress)
 
     def _unmet(self, step: int, gram: StepGram) -> float | None:
-        """The logged norm, where there is one and the Gram matrix has another."""
         logged, matrix = self._logged(step), gram.logged_gram
         if logged is None or not math.isfinite(logged) or matrix is None:
             return None
@@ -559,7 +553,6 @@ def _with_head(run: Run) -> Run:
 
 
 def _loaded_dtype(run: Run) -> FloatName | None:
-    """The dtype that the arguments ask for."""
     init_kwargs = run.settings.get("model_init_kwargs")
     if not isinstance(init_kwargs, Mapping):
         return None

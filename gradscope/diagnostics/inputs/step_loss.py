@@ -108,7 +108,6 @@ def _synced_before(run: Run, objective: Objective, sampled_at: int) -> list[rang
 
 
 def _reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Literal["base", "start"] | None:
-    """The KL reference of an adapter of which the checkpoints hold no copy."""
     if checkpoints_tell:
         return "base"
     if kl_at_start is None or not math.isfinite(kl_at_start):

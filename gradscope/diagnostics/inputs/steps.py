@@ -125,7 +125,6 @@ _WHY: Mapping[str, tuple[str, str]] = {
 
 
 def _without_ids(run: Run, rollouts: Sequence[Rollout]) -> Reason | None:
-    """Why the forward pass of a step's rollouts cannot be made, or None."""
     if not any(rollout.completion or rollout.completion_ids is not None for rollout in rollouts):
         return Reason("ids_missing", "the log has neither ids nor texts of the completions")
     why = _WHY.get(str(run.settings.get("trainer")))
@@ -342,7 +341,6 @@ def _measure(
 
 
 def _is_off(run: Run, measured: MeasuredStep) -> bool:
-    """Whether the norm of a step was recomputed and is not the logged one."""
     logged = run.metrics.get(measured.step, {}).get("grad_norm")
     if logged is None or (norm := measured.recomputed) is None or norm.norm is None:
         return False

@@ -1,4 +1,4 @@
-"""What logged tokens say of the policy: its entropy, its distance to the engine that sampled, and its age.
+"""What a log alone says of its policy: entropy, distance to the engine that sampled, age, how completions ended.
 
 Shapes: N tokens of a step.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -22,10 +22,10 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.results import logged as results
-from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.groups import Rollout, RolloutGroup, Status
 from gradscope.rollouts.readers.metrics_alone.naming import COMMON, CommonMetric, is_verdict
 from gradscope.rollouts.run import Run
-from gradscope.say import non_finite_word
+from gradscope.say import counted, non_finite_word
 
 _LARGEST = 1e100
 
@@ -105,22 +105,16 @@ def _course(run: Run, metric: CommonMetric) -> results.MetricCourse:
     )
 
 
-Result_co = TypeVar("Result_co", covariant=True)
-
-
-class LoggedPart(Protocol[Result_co]):
+class LoggedPart(NamedTuple):
     """How a part of :class:`LoggedPolicy` is made of what each step has for it."""
 
-    @staticmethod
-    def of_step(step: int, groups: Sequence[RolloutGroup]) -> Any:
-        """What the rollouts of a step have for it, without their tokens; None for nothing."""
-
-    @staticmethod
-    def result(steps: Mapping[int, Any], run: Run, resampling: Resampling) -> Result_co:
-        """The part, from what each step of the run has for it."""
+    of_step: Callable[
+        [int, Sequence[RolloutGroup]], Any
+    ]  # what a step has for it, without its tokens; None for nothing
+    result: Callable[[Mapping[int, Any], Run, Resampling], Any]  # the part, from what each step of the run has
 
 
-def logged_part(part: LoggedPart[Result_co], run: Run, resampling: Resampling) -> Result_co:
+def logged_part(part: LoggedPart, run: Run, resampling: Resampling) -> Any:
     """A part of a run, for which alone all its steps are read."""
     of_steps = {step: part.of_step(step, groups) for step, groups in run.by_step()}
     return part.result({step: of for step, of in of_steps.items() if of is not None}, run, resampling)
@@ -228,33 +222,30 @@ _GREATEST = 100.0  # the logarithm of any vocabulary is below
 _Row = tuple[float, int, str]  # sum and number of a sequence's entropies, or of its |log ratios|, and its prompt
 
 
-class EntropyPart:
-    """The entropies of sequences."""
+def _entropy_of_step(step: int, groups: Sequence[RolloutGroup]) -> list[_Row] | None:
+    rows = [
+        (float(values.sum()), len(values), group.prompt_id)
+        for group in groups
+        for rollout in group.rollouts
+        if rollout.entropies or rollout.earlier
+        for sequence in filter(_counts_in_loss, rollout.sequences)
+        if (values := _entropies(sequence)) is not None
+    ]
+    return rows or None
 
-    @staticmethod
-    def of_step(step: int, groups: Sequence[RolloutGroup]) -> list[_Row] | None:
-        """Those of a step."""
-        rows = [
-            (float(values.sum()), len(values), group.prompt_id)
-            for group in groups
-            for rollout in group.rollouts
-            if rollout.entropies or rollout.earlier
-            for sequence in filter(_counts_in_loss, rollout.sequences)
-            if (values := _entropies(sequence)) is not None
-        ]
-        return rows or None
 
-    @staticmethod
-    def result(steps: Mapping[int, list[_Row]], run: Run, resampling: Resampling) -> results.PolicyEntropy:
-        """The entropy of the tokens, else as the trainer logged it, else nothing."""
-        if not steps:
-            return _as_logged(run)
-        every = [row for step_rows in steps.values() for row in step_rows]
-        overall, *by_step = (
-            results.EntropyNumbers(step=step, mean=_mean_of(rows, resampling).within(0.0, _GREATEST))
-            for step, rows in ((None, every), *steps.items())
-        )
-        return results.PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
+def _entropy(steps: Mapping[int, list[_Row]], run: Run, resampling: Resampling) -> results.PolicyEntropy:
+    if not steps:
+        return _as_logged(run)
+    every = [row for step_rows in steps.values() for row in step_rows]
+    overall, *by_step = (
+        results.EntropyNumbers(step=step, mean=_mean_of(rows, resampling).within(0.0, _GREATEST))
+        for step, rows in ((None, every), *steps.items())
+    )
+    return results.PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
+
+
+ENTROPY = LoggedPart(_entropy_of_step, _entropy)
 
 
 def _entropies(rollout: Rollout) -> NDArray[np.float64] | None:
@@ -297,40 +288,37 @@ class _StepMismatch(Struct, frozen=True, kw_only=True):
     set_aside: Counter[str]
 
 
-class MismatchPart:
-    """Sums over sequences."""
-
-    @staticmethod
-    def of_step(step: int, groups: Sequence[RolloutGroup]) -> _StepMismatch:
-        """Those of a step."""
-        set_aside = Counter[str]()
-        tokens = _step_tokens(groups, set_aside)
-        if not len(tokens.lengths):
-            return _StepMismatch(sums=None, prompts=(), worst=[], set_aside=set_aside)
-        sums = sampler_metrics.sequence_sums(tokens.log_ratios, tokens.lengths, tokens.advantages)
-        return _StepMismatch(sums=sums, prompts=tokens.prompts, worst=_worst(step, tokens), set_aside=set_aside)
-
-    @staticmethod
-    def result(steps: Mapping[int, _StepMismatch], _: Run, resampling: Resampling) -> results.SamplerMismatch:
-        """The whole log, each step and the worst tokens."""
-        set_aside = dict(sum((of_step.set_aside for of_step in steps.values()), Counter[str]()))
-        of_steps = [(step, of_step.sums, of_step.prompts) for step, of_step in steps.items() if of_step.sums]
-        if not of_steps:
-            return results.SamplerMismatch(set_aside=set_aside)
-        joined = sampler_metrics.joined_sums([sums for _, sums, _ in of_steps])
-        prompts = [prompt for *_, of_step in of_steps for prompt in of_step]
-        worst = [token for of_step in steps.values() for token in of_step.worst if token.sampler != token.trainer]
-        worst.sort(key=lambda token: abs(token.trainer - token.sampler), reverse=True)
-        return results.SamplerMismatch(
-            overall=_numbers(None, joined, prompts, resampling),
-            by_step=tuple(_numbers(step, sums, of_step, resampling) for step, sums, of_step in of_steps),
-            worst=tuple(worst[:NUM_WORST]),
-            set_aside=set_aside,
-            is_identical=not joined.distance.any(),
-        )
+def _mismatch_of_step(step: int, groups: Sequence[RolloutGroup]) -> _StepMismatch:
+    set_aside = Counter[str]()
+    tokens = _step_tokens(groups, set_aside)
+    if not len(tokens.lengths):
+        return _StepMismatch(sums=None, prompts=(), worst=[], set_aside=set_aside)
+    sums = sampler_metrics.sequence_sums(tokens.log_ratios, tokens.lengths, tokens.advantages)
+    return _StepMismatch(sums=sums, prompts=tokens.prompts, worst=_worst(step, tokens), set_aside=set_aside)
 
 
-def _numbers(
+def _mismatch(steps: Mapping[int, _StepMismatch], _: Run, resampling: Resampling) -> results.SamplerMismatch:
+    set_aside = dict(sum((of_step.set_aside for of_step in steps.values()), Counter[str]()))
+    of_steps = [(step, of_step.sums, of_step.prompts) for step, of_step in steps.items() if of_step.sums]
+    if not of_steps:
+        return results.SamplerMismatch(set_aside=set_aside)
+    joined = sampler_metrics.joined_sums([sums for _, sums, _ in of_steps])
+    prompts = [prompt for *_, of_step in of_steps for prompt in of_step]
+    worst = [token for of_step in steps.values() for token in of_step.worst if token.sampler != token.trainer]
+    worst.sort(key=lambda token: abs(token.trainer - token.sampler), reverse=True)
+    return results.SamplerMismatch(
+        overall=_mismatch_numbers(None, joined, prompts, resampling),
+        by_step=tuple(_mismatch_numbers(step, sums, of_step, resampling) for step, sums, of_step in of_steps),
+        worst=tuple(worst[:NUM_WORST]),
+        set_aside=set_aside,
+        is_identical=not joined.distance.any(),
+    )
+
+
+MISMATCH = LoggedPart(_mismatch_of_step, _mismatch)
+
+
+def _mismatch_numbers(
     step: int | None, sums: sampler_metrics.SequenceSums, prompts: Sequence[str], resampling: Resampling
 ) -> results.MismatchNumbers:
     return results.MismatchNumbers(
@@ -342,7 +330,6 @@ def _numbers(
 
 
 def _worst(step: int, tokens: _StepTokens) -> list[results.TokenMismatch]:
-    """The tokens of a step on which both differ most, the largest difference first."""
     distance = np.abs(tokens.log_ratios)
     indices = _largest(distance, NUM_WORST)
     sequences = np.searchsorted(np.cumsum(tokens.lengths), indices, side="right")
@@ -381,59 +368,54 @@ class _StepAges(Struct, frozen=True, kw_only=True):
     gaps: list[tuple[int, _Row]]  # each with the step minus the version that sampled the first token
 
 
-class StalenessPart:
-    """How old the weights were that sampled."""
+def _staleness_of_step(step: int, groups: Sequence[RolloutGroup]) -> _StepAges | None:
+    rows = [
+        (step, group.prompt_id, rollout.policy_versions)
+        for group in groups
+        for rollout in group.rollouts
+        if rollout.policy_versions is not None and _counts_in_loss(rollout)
+    ]
+    if not rows:
+        return None
+    tokens = _step_tokens(groups, Counter())
+    distances = np.split(np.abs(tokens.log_ratios), np.cumsum(tokens.lengths)[:-1])
+    gaps = [
+        (step - rollout.policy_versions[0], (float(of_tokens.sum()), len(of_tokens), prompt))
+        for rollout, prompt, of_tokens in zip(tokens.rollouts, tokens.prompts, distances, strict=False)
+        if rollout.policy_versions is not None
+    ]
+    return _StepAges(rows=rows, gaps=gaps)
 
-    @staticmethod
-    def of_step(step: int, groups: Sequence[RolloutGroup]) -> _StepAges | None:
-        """Those of a step."""
-        rows = [
-            (step, group.prompt_id, rollout.policy_versions)
-            for group in groups
-            for rollout in group.rollouts
-            if rollout.policy_versions is not None and _counts_in_loss(rollout)
-        ]
-        if not rows:
-            return None
-        tokens = _step_tokens(groups, Counter())
-        distances = np.split(np.abs(tokens.log_ratios), np.cumsum(tokens.lengths)[:-1])
-        gaps = [
-            (step - rollout.policy_versions[0], (float(of_tokens.sum()), len(of_tokens), prompt))
-            for rollout, prompt, of_tokens in zip(tokens.rollouts, tokens.prompts, distances, strict=False)
-            if rollout.policy_versions is not None
-        ]
-        return _StepAges(rows=rows, gaps=gaps)
 
-    @staticmethod
-    def result(steps: Mapping[int, _StepAges], _: Run, resampling: Resampling) -> results.Staleness:
-        """The lags of the whole log and of each step, and what lags did to log-probabilities."""
-        rows = [row for of_step in steps.values() for row in of_step.rows]
-        gaps: dict[int, list[_Row]] = {}
-        for behind, gap in (gap for of_step in steps.values() for gap in of_step.gaps):
-            gaps.setdefault(behind, []).append(gap)
-        if not rows:
-            return results.Staleness()
-        origin = sampler_metrics.first_step([step for step, *_ in rows], [versions[1] for *_, versions in rows])
-        if origin is None:
-            return results.Staleness(contradiction=_FROM_THE_FUTURE)
-        numbers = Counter(_lag(row, origin) for row in rows)
-        return results.Staleness(
-            overall=_staleness_numbers(None, rows, origin, resampling),
-            by_step=tuple(
-                _staleness_numbers(step, of_step.rows, origin, resampling) for step, of_step in steps.items()
-            ),
-            by_lag=tuple(
-                results.LagShare(
-                    lag=lag,
-                    num_rollouts=numbers[lag],
-                    share=numbers[lag] / len(rows),
-                    logprob_gap=_mean_of(gaps[lag + origin], resampling)
-                    if lag + origin in gaps
-                    else Estimate.undefined_because(_NO_GAP),
-                )
-                for lag in sorted(numbers)
-            ),
-        )
+def _staleness(steps: Mapping[int, _StepAges], _: Run, resampling: Resampling) -> results.Staleness:
+    rows = [row for of_step in steps.values() for row in of_step.rows]
+    gaps: dict[int, list[_Row]] = {}
+    for behind, gap in (gap for of_step in steps.values() for gap in of_step.gaps):
+        gaps.setdefault(behind, []).append(gap)
+    if not rows:
+        return results.Staleness()
+    origin = sampler_metrics.first_step([step for step, *_ in rows], [versions[1] for *_, versions in rows])
+    if origin is None:
+        return results.Staleness(contradiction=_FROM_THE_FUTURE)
+    numbers = Counter(_lag(row, origin) for row in rows)
+    return results.Staleness(
+        overall=_staleness_numbers(None, rows, origin, resampling),
+        by_step=tuple(_staleness_numbers(step, of_step.rows, origin, resampling) for step, of_step in steps.items()),
+        by_lag=tuple(
+            results.LagShare(
+                lag=lag,
+                num_rollouts=numbers[lag],
+                share=numbers[lag] / len(rows),
+                logprob_gap=_mean_of(gaps[lag + origin], resampling)
+                if lag + origin in gaps
+                else Estimate.undefined_because(_NO_GAP),
+            )
+            for lag in sorted(numbers)
+        ),
+    )
+
+
+STALENESS = LoggedPart(_staleness_of_step, _staleness)
 
 
 def _lag(row: _TokenAge, origin: int) -> int:
@@ -451,3 +433,142 @@ def _staleness_numbers(
         frac_mixed=bootstrap_mean(mixed, prompts, resampling=resampling),
         **sampler_metrics.lag_estimates([_lag(row, origin) for row in rows], prompts, resampling=resampling),
     )
+
+
+ENDED: tuple[Status, ...] = ("completed", "truncated")  # how a completion ends that did not fail
+TRUNCATED = ("completions/clipped_ratio", "response_length/clip_ratio")
+"""What trainers call the share of completions that were cut off."""
+_LONGEST = 1e9  # thirty years in seconds: no time of a rollout
+_NO_ENDS = "the log does not say which completions were cut off"
+_NO_TIMES = "rollouts were not timed"
+_ONE_TIMED = "no step has two timed rollouts"
+
+
+def shares_cut_off(run: Run) -> Mapping[int, float]:
+    """Step -> share of completions that were cut off, as the trainer logged it."""
+    return (first_logged(run, TRUNCATED) or ("", {}))[1]
+
+
+class _Rows(Struct, frozen=True, kw_only=True):
+    """Rollouts whose end or time is known."""
+
+    ends: list[tuple[str, float]]  # the prompt, and 1 where the completion was cut off
+    times: list[tuple[int, str, float]]  # the step, the prompt, and the seconds
+
+
+def _generation_of_step(step: int, groups: Sequence[RolloutGroup]) -> _Rows:
+    rows = [(group.step, group.prompt_id, rollout) for group in groups for rollout in group.rollouts]
+    return _Rows(
+        ends=[(prompt, float(rollout.status == "truncated")) for _, prompt, rollout in rows if rollout.status in ENDED],
+        times=[
+            (at, prompt, rollout.seconds)
+            for at, prompt, rollout in rows
+            if rollout.seconds is not None and rollout.seconds < _LONGEST
+        ],
+    )
+
+
+def _generation(steps: Mapping[int, _Rows], run: Run, resampling: Resampling) -> results.Generation:
+    """The whole log and each step; of ends that are known nowhere what the trainer logged."""
+    logged = {} if any(rows.ends for rows in steps.values()) else shares_cut_off(run)
+    numbers = [_generation_numbers(step, rows, logged, resampling) for step, rows in steps.items()]
+    by_step = tuple(row for row in numbers if row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined)
+    if not by_step:
+        return results.Generation()
+    all_rows = _Rows(
+        ends=[end for rows in steps.values() for end in rows.ends],
+        times=[time for rows in steps.values() for time in rows.times],
+    )
+    return results.Generation(overall=_generation_numbers(None, all_rows, logged, resampling), by_step=by_step)
+
+
+GENERATION = LoggedPart(_generation_of_step, _generation)
+
+
+def _generation_numbers(
+    step: int | None, rows: _Rows, logged: Mapping[int, float], resampling: Resampling
+) -> results.GenerationNumbers:
+    seconds = Estimate.undefined_because(_NO_TIMES)
+    if rows.times:
+        _, prompts, times = zip(*rows.times, strict=True)
+        seconds = bootstrap_mean(times, prompts, share=False, resampling=resampling).within(0.0, np.inf)
+    return results.GenerationNumbers(
+        step=step,
+        frac_truncated=_truncated(step, rows.ends, logged, resampling),
+        seconds=seconds,
+        slowest_over_mean=_slowest(rows.times),
+    )
+
+
+def _truncated(
+    step: int | None, ends: Sequence[tuple[str, float]], logged: Mapping[int, float], resampling: Resampling
+) -> Estimate:
+    if ends:
+        return bootstrap_mean([cut for _, cut in ends], [prompt for prompt, _ in ends], resampling=resampling)
+    if step is None and logged:
+        return mean_as_logged(logged).within(0.0, 1.0)
+    if step is not None and step in logged:
+        return logged_estimate(logged[step]).within(0.0, 1.0)
+    return Estimate.undefined_because(_NO_ENDS)
+
+
+def _slowest(times: Sequence[tuple[int, str, float]]) -> Estimate:
+    """The mean over steps of slowest over mean; steps with one timed rollout, or none that took time, have none."""
+    if not times:
+        return Estimate.undefined_because(_NO_TIMES)
+    by_step: dict[int, list[float]] = {}
+    for step, _, seconds in times:
+        by_step.setdefault(step, []).append(seconds)
+    ratios = [
+        max(durations) / np.mean(durations)
+        for durations in by_step.values()
+        if len(durations) > 1 and max(durations) > 0
+    ]
+    if not ratios:
+        return Estimate.undefined_because(_ONE_TIMED)
+    return mean_of_steps(ratios).within(1.0, np.inf)
+
+
+PARTS: Mapping[str, LoggedPart] = {
+    "sampler": MISMATCH,
+    "entropy": ENTROPY,
+    "staleness": STALENESS,
+    "generation": GENERATION,
+}
+"""Part of :class:`LoggedPolicy` -> how it is made."""
+
+_MISSING = {
+    "sampler": "the log does not have the log-probabilities of both sampler and trainer",
+    "entropy": "the log has no entropy",
+    "staleness": "the log does not say which weights sampled a rollout",
+    "generation": "the log does not say how completions ended or how long they took",
+}
+_HINTS = {
+    "sampler": "NeMo-RL's training data have them, prime-rl's annotations and export of tokens, and patched runs of "
+    "verl and TRL.",
+    "entropy": "TRL and verl log it as a metric; prime-rl's annotations and export of tokens have it for each token.",
+    "staleness": "prime-rl's and AReaL's rollouts and the Tinker cookbook's summaries have the version of the weights.",
+    "generation": "Log how each completion ended, or its share as completions/clipped_ratio, and generation_seconds.",
+}
+
+
+def _policy(steps: Mapping[int, dict[str, Any]], run: Run, resampling: Resampling) -> results.LoggedPolicy:
+    parts = {
+        name: part.result({step: of[name] for step, of in steps.items() if of[name] is not None}, run, resampling)
+        for name, part in PARTS.items()
+    }
+    missing = {name: absence_of(name, part)[0] for name, part in parts.items() if part.overall is None}
+    return results.LoggedPolicy(**parts, missing=missing)
+
+
+POLICY = LoggedPart(lambda step, groups: {name: part.of_step(step, groups) for name, part in PARTS.items()}, _policy)
+
+
+def absence_of(name: str, part: Any) -> tuple[str, str]:
+    """Why a part has no numbers, without the period, and where it is logged, a sentence."""
+    if isinstance(part, results.Staleness) and part.contradiction:
+        return part.contradiction, "Count steps from 1, and versions in updates."
+    if isinstance(part, results.SamplerMismatch) and part.set_aside:
+        reason, number = max(part.set_aside.items(), key=lambda pair: pair[1])
+        return f"{_MISSING[name]} ({counted(number, 'row')}: {reason})", _HINTS[name]
+    return _MISSING[name], _HINTS[name]

@@ -529,7 +529,6 @@ def _without_verdicts(
     counted: NDArray[np.int64] | None = None,
     run: Run | None = None,
 ) -> results.PassAtKTable:
-    """The table of an evaluation without a verdict on which samples are correct."""
     unknown = Estimate.undefined_because(reason)
     sizes = (0,) if counted is None else counted
     return results.PassAtKTable(

@@ -18,8 +18,8 @@ from gradscope.advantages.registry import LOGGED, compute_step_advantages, formu
 from gradscope.diagnostics.rank.rows import WEIGHED, StepRows, SubGroup, advantages_of, by_size, sub_groups
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram import alignment, geometry, reward_baselines
-from gradscope.metrics.gram.interference import prompt_effects
+from gradscope.metrics.gram import alignment, geometry
+from gradscope.metrics.gram.alignment import prompt_effects
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
 from gradscope.results import rank as results
@@ -333,7 +333,7 @@ class BaselineGroup(Struct, frozen=True, kw_only=True):
         """The constant of least noise; None where every score vector is zero."""
         if not self.squared_norms.any():
             return None
-        return float(reward_baselines.optimal_baselines(self.rewards, self.squared_norms).item())
+        return float(alignment.optimal_baselines(self.rewards, self.squared_norms).item())
 
 
 def baseline_groups(rows: StepRows) -> list[BaselineGroup]:
@@ -345,9 +345,9 @@ def baseline_groups(rows: StepRows) -> list[BaselineGroup]:
     for positions in by_size(parts):
         index = np.stack([parts[position].index for position in positions])
         rewards = rows.rewards[index]
-        tables = reward_baselines.baselines(rewards, norms[index])
+        tables = alignment.baselines(rewards, norms[index])
         tables[_SHRINKAGE] = rewards - np.stack([shrunk[position] for position in positions])
-        moments = {name: reward_baselines.second_moment(rewards, norms[index], table) for name, table in tables.items()}
+        moments = {name: alignment.second_moment(rewards, norms[index], table) for name, table in tables.items()}
         groups += [
             BaselineGroup(
                 step=rows.step,
@@ -385,12 +385,8 @@ def _noise(groups: Sequence[BaselineGroup], *, step: int | None, group_id: str |
         num_groups=len(groups),
         pass_rate=float(np.mean([group.rewards.mean() for group in groups])),
         optimal_baseline=_optimal(groups),
-        reward_norm_correlation=reward_baselines.reward_norm_correlation(
-            np.stack([group.rewards for group in chosen]), norms
-        ),
-        relative_noise={
-            name: _relative(groups, name) for name in groups[0].moments if name != reward_baselines.REFERENCE
-        },
+        reward_norm_correlation=alignment.reward_norm_correlation(np.stack([group.rewards for group in chosen]), norms),
+        relative_noise={name: _relative(groups, name) for name in groups[0].moments if name != alignment.REFERENCE},
     )
 
 
@@ -406,7 +402,7 @@ def _optimal(groups: Sequence[BaselineGroup]) -> Estimate:
 
 def _relative(groups: Sequence[BaselineGroup], name: str) -> Estimate:
     """Sum of second moments over that of the reference; resampled by group, as a logarithm, because it is a ratio."""
-    moments = np.array([[group.moments[name], group.moments[reward_baselines.REFERENCE]] for group in groups])
+    moments = np.array([[group.moments[name], group.moments[alignment.REFERENCE]] for group in groups])
     total = moments.sum(axis=0)
     if total[1] <= 0.0:
         return Estimate.undefined_because(_NO_NOISE, num_units=len(groups))

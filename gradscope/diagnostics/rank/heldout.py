@@ -18,7 +18,7 @@ from gradscope.diagnostics.rank.formulations import group_index, influences_of, 
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
-from gradscope.metrics.gram.interference import HeldoutEffects, heldout_effects
+from gradscope.metrics.gram.alignment import HeldoutEffects, heldout_effects
 from gradscope.metrics.outcomes.groups import binary_threshold
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason

@@ -50,9 +50,8 @@ from gradscope.metrics.gram.spectrum import (
 )
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.metrics.uncertainty.intervals import jackknife
-from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, SpectrumLabel, TokenRankPoint
+from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, SpectrumLabel, TokenRankPoint, TokenRows
 from gradscope.results.source import RowKind
-from gradscope.results.tokens import TokenRows
 
 if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import TokenGram

@@ -20,8 +20,15 @@ from numpy.typing import ArrayLike, NDArray
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram import spectrum as gram_spectrum
 from gradscope.metrics.uncertainty import bootstrap
-from gradscope.results.rank import GradientSpectrum, NullRank, RankComparison, Ranks, SizeChange, SpectrumLabel
-from gradscope.results.tokens import TokenRows
+from gradscope.results.rank import (
+    GradientSpectrum,
+    NullRank,
+    RankComparison,
+    Ranks,
+    SizeChange,
+    SpectrumLabel,
+    TokenRows,
+)
 
 
 def spectrum_of(
@@ -181,7 +188,6 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
         }
 
     def _those(self, is_chosen: NDArray[np.bool_]) -> MeanRanks:
-        """Some of the matrices."""
         return replace(
             self,
             counts=self.counts[is_chosen],

@@ -24,16 +24,25 @@ from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_headline
 from gradscope.findings.rank_parts import adapter_findings, idle_adapter_findings, weight_update_findings
 from gradscope.gradients.engine_options import require_libraries
-from gradscope.metrics.gram import weight_update
 from gradscope.metrics.gram.geometry import cosines
 from gradscope.metrics.gram.spectrum import (
     ZERO_MATRIX,
     Array,
+    SingularFrame,
     effective_rank,
+    factor_alignment,
+    frame_of,
     gaussian_matrix_values,
+    linear_growth,
+    principal_angle,
+    principal_overlap,
+    random_walk_gram,
     rank_estimates,
     singular_values_from_gram,
+    spectrum_drift,
     stable_rank,
+    unrelated_factors,
+    unrelated_matrix,
 )
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results import rank as results
@@ -177,7 +186,7 @@ def optimizer_steps(step: int, matrices: Sequence[MatrixSteps]) -> list[results.
 def _state(name: str, checkpoint: Checkpoint, matrix: Array, size: Estimate) -> results.AdapterState:
     down, up = checkpoint.factors[name]()
     rank = len(down)
-    left, right = weight_update.unrelated_factors((up.shape[0], down.shape[1]), rank)
+    left, right = unrelated_factors((up.shape[0], down.shape[1]), rank)
     return results.AdapterState(
         tensor=name,
         num_updates=checkpoint.num_updates,
@@ -187,13 +196,13 @@ def _state(name: str, checkpoint: Checkpoint, matrix: Array, size: Estimate) -> 
         product_size=size.map(lambda norm: float(np.linalg.norm(matrix)) / norm),
         effective_rank=_rank_of(up, down),
         unrelated_rank=_rank_of(left, right),
-        alignment=weight_update.factor_alignment(up, down),
-        unrelated_alignment=weight_update.factor_alignment(left, right),
+        alignment=factor_alignment(up, down),
+        unrelated_alignment=factor_alignment(left, right),
     )
 
 
 def _rank_of(up: Array, down: Array) -> Estimate:
-    return effective_rank(weight_update.frame_of(up @ down).values[: len(down)])
+    return effective_rank(frame_of(up @ down).values[: len(down)])
 
 
 _NO_BASE = "the base model of the adapter is not on this disk; name it with --model"
@@ -260,9 +269,9 @@ def _changes(
     merged: Sequence[Array] | None = matrices
     if checkpoints[0].factors:  # the weights of an adapter are those of its base with the product added
         merged = None if initial is None else [initial + matrix for matrix in matrices]
-    frames = None if merged is None else [weight_update.frame_of(matrix) for matrix in merged]
+    frames = None if merged is None else [frame_of(matrix) for matrix in merged]
     is_base = initial is not None and merged is not None and np.array_equal(initial, merged[0])
-    base = None if initial is None else frames[0] if is_base and frames else weight_update.frame_of(initial)
+    base = None if initial is None else frames[0] if is_base and frames else frame_of(initial)
     for first, last in pairs:
         change = matrices[last] - matrices[first]
         values = np.asarray(np.linalg.svd(change, compute_uv=False), dtype=np.float64)
@@ -271,9 +280,9 @@ def _changes(
             rank = min(rank, sum(len(checkpoints[at].factors[name]()[0]) for at in (first, last) if matrices[at].any()))
         gaussian = gaussian_matrix_values(*shape)
         if rank < min(shape):
-            gaussian = weight_update.frame_of(weight_update.unrelated_matrix(shape, rank)).values[:rank]
+            gaussian = frame_of(unrelated_matrix(shape, rank)).values[:rank]
         none = Estimate.undefined_because(_NO_BASE)
-        overlap, null = (none, none) if base is None else weight_update.principal_overlap(base, change)
+        overlap, null = (none, none) if base is None else principal_overlap(base, change)
         yield results.WeightUpdate(
             tensor=name,
             first=checkpoints[first].num_updates,
@@ -292,7 +301,6 @@ def _changes(
 
 
 def _size(initial: Array | None) -> Estimate:
-    """Norm of the weights before training."""
     size = 0.0 if initial is None else float(np.linalg.norm(initial))
     return Estimate.exact(size) if size > 0 else Estimate.undefined_because(_NO_BASE)
 
@@ -301,40 +309,37 @@ def _turned(
     change: Array,
     rank: int,
     merged: Sequence[Array] | None,
-    frames: Sequence[weight_update.SingularFrame] | None,
+    frames: Sequence[SingularFrame] | None,
     pair: tuple[int, int],
 ) -> dict[str, Estimate]:
-    """The change of singular values and their directions, and that of an unrelated change of the same size."""
     from gradscope.gradients.model.checkpoint import changed_in_bfloat16
 
     if merged is None or frames is None:
         names = ("spectrum_drift", "spectrum_drift_null", "principal_angle", "principal_angle_null", "bfloat16_changed")
         return dict.fromkeys(names, Estimate.undefined_because(_NO_BASE))
     before, after, size = frames[pair[0]], frames[pair[1]], float(np.linalg.norm(change))
-    null = weight_update.frame_of(
-        merged[pair[0]] + size * weight_update.unrelated_matrix((change.shape[0], change.shape[1]), max(rank, 1))
-    )
+    null = frame_of(merged[pair[0]] + size * unrelated_matrix((change.shape[0], change.shape[1]), max(rank, 1)))
     return {
-        "spectrum_drift": weight_update.spectrum_drift(before, after, size),
-        "spectrum_drift_null": weight_update.spectrum_drift(before, null, size),
-        "principal_angle": weight_update.principal_angle(before, after),
-        "principal_angle_null": weight_update.principal_angle(before, null),
+        "spectrum_drift": spectrum_drift(before, after, size),
+        "spectrum_drift_null": spectrum_drift(before, null, size),
+        "principal_angle": principal_angle(before, after),
+        "principal_angle_null": principal_angle(before, null),
         "bfloat16_changed": Estimate.exact(changed_in_bfloat16(merged[pair[0]], merged[pair[1]])),
     }
 
 
 def _trajectory(name: str | None, gram: Array, times: tuple[int, ...]) -> results.UpdateTrajectory:
-    walk = weight_update.random_walk_gram(times)
+    walk = random_walk_gram(times)
     values, walked = singular_values_from_gram(gram), singular_values_from_gram(walk)
     return results.UpdateTrajectory(
         tensor=name,
         num_updates=times,
         effective_rank=effective_rank(values),
         top_energy=_top(values),
-        linear_growth=weight_update.linear_growth(gram, times),
+        linear_growth=linear_growth(gram, times),
         walk_effective_rank=effective_rank(walked),
         walk_top_energy=_top(walked),
-        walk_linear_growth=weight_update.linear_growth(walk, times),
+        walk_linear_growth=linear_growth(walk, times),
     )
 
 

@@ -41,7 +41,6 @@ class StepBatch(Struct, frozen=True):
 
 
 def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> StepBatch | Reason:
-    """The numbers of a step's groups, or why they are unknown."""
     scale = TRL_SCALES.get(str(settings.get("scale_rewards", "group")))
     aggregation = str(settings.get("multi_objective_aggregation", "sum_then_normalize"))
     if scale is None:
@@ -133,7 +132,6 @@ Formula = Callable[[Array], Array]  # from the rewards of a group, [G], to its a
 
 
 def _trainer_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> StepBatch:
-    """What a trainer makes of the rewards of a step, all of which are known."""
     rewards = [np.array(group.rewards, dtype=np.float64) for group in groups]
     name, formula = _FORMULAS[str(settings.get("trainer"))](settings)
     unknown = formula if isinstance(formula, Reason) else None
@@ -266,7 +264,6 @@ def batch_of_step(run: Run, measured: MeasuredStep) -> StepBatch | Reason:
 
 
 def _logged_at(run: Run, step: int, name: str, words: str) -> float | Reason:
-    """A number logged for the rollouts of one step alone, or why there is none."""
     if step in run.windows:
         return Reason("window", f"the trainer logged the mean of {run.windows[step]} steps")
     logged = run.metrics.get(step, {}).get(name)

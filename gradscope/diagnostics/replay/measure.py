@@ -122,7 +122,6 @@ def replay_texts(norm: StepNorm) -> Outcome:
 def _judge_reduced(
     run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, trained: TrainedNorms, logged: float, error: float
 ) -> Outcome:
-    """The verdict on a norm that can be reproduced only within a spread."""
     within, value = trained.told_within, trained.mean
     is_near = abs(value - logged) <= WELL_BEYOND * within * value
     if trained.num_ties and is_near:
@@ -182,7 +181,6 @@ def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> st
 
 
 def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str) -> Reason:
-    """Why a norm is another one, the most likely cause first."""
     if run.settings.origin is None:
         contradiction = (
             ", which the log contradicts, for it has a kl," if run.metrics.get(measured.step, {}).get("kl") else ""
@@ -256,7 +254,6 @@ _DRAWS = 200  # random orders of a step's rollouts
 
 
 def _defaults(run: Run) -> str:
-    """Whose defaults a loss has whose arguments are not known."""
     return f"{run.settings.get('trainer', 'TRL')}'s defaults"
 
 
@@ -493,7 +490,6 @@ def _settled(run: Run, step: StepReplay, off: Quantity, fits: Sequence[int]) -> 
 
 
 def _headline(first: ReplayVerdict, verdicts: Sequence[ReplayVerdict]) -> str:
-    """The verdict on a run with the number of steps behind it, then the other steps."""
     counts = {verdict: verdicts.count(verdict) for verdict in ("mismatch", "match", "cannot")}
     num_first = counts.pop(first)
     rest = "".join(f"; {number} {verdict}" for verdict, number in counts.items() if number)
@@ -545,7 +541,6 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
 
 
 def _common_cause(steps: Sequence[StepReplay], limit: float) -> Iterator[str]:
-    """What norms that are off at several steps have in common."""
     logged = np.array([step.logged[_NAME] for step in steps])
     own = np.array([step.recomputed[_NAME] for step in steps])
     if len(steps) < 2 or not (logged.all() and own.all()):

@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -28,23 +27,33 @@ from gradscope.diagnostics.inputs.steps import (
     usable_steps,
     with_damage,
 )
-from gradscope.diagnostics.logged.measure import PolicyPart
-from gradscope.diagnostics.logged.tokens import METRICS, first_logged
+from gradscope.diagnostics.logged.tokens import METRICS, POLICY, first_logged
 from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import replay_report, replay_step
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
-from gradscope.diagnostics.report.rollouts import read_groups
 from gradscope.diagnostics.report.sections import courses
-from gradscope.diagnostics.report.sections.agreement import agreement_as_logged, agreement_section, replay_section
-from gradscope.diagnostics.report.sections.claims import claims_section
-from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, TokenParts, Unavailable, missing_section
+from gradscope.diagnostics.report.sections.agreement import (
+    agreement_as_logged,
+    agreement_section,
+    claims_section,
+    replay_section,
+)
+from gradscope.diagnostics.report.sections.inputs import (
+    Lengths,
+    ReportInputs,
+    TokenParts,
+    Unavailable,
+    missing_section,
+    read_groups,
+)
 from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section
 from gradscope.diagnostics.report.sections.reward import reward_section
-from gradscope.diagnostics.report.sections.signal import rewards_section, signal_section
+from gradscope.diagnostics.report.sections.signal import coverage_section, rewards_section, signal_section
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions, missing_library
 from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, batch_norm, projection_shares
+from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
 from gradscope.results.logged import LoggedPolicy
@@ -73,14 +82,14 @@ _MIN_FORKED = 1 << 13  # rollouts of a log whose tokens several processes read, 
 _CHUNKS = 64  # parts of its steps, which say how far they are
 
 
-# The modules of these sections are not even loaded where their data are missing.
-def _optional_section(name: str, module: str, needs: str = "no_grams") -> Callable[[ReportInputs], ReportSection]:
+def _of_gradients(name: str) -> Callable[[ReportInputs], ReportSection]:
     def section(inputs: ReportInputs) -> ReportSection:
-        needed = getattr(inputs, needs)
-        if isinstance(needed, Unavailable) and not (needs == "no_grams" and inputs.grams):
-            return missing_section(name, needed)
-        sections = import_module(f"gradscope.diagnostics.report.sections.{module}")
-        made: ReportSection = getattr(sections, f"{name}_section")(inputs)
+        absent = inputs.tokens if name == "tokens" else inputs.no_grams
+        if isinstance(absent, Unavailable) and (name == "tokens" or not inputs.grams):
+            return missing_section(name, absent)
+        from gradscope.diagnostics.report.sections import gradient  # not even loaded where there is none
+
+        made: ReportSection = getattr(gradient, f"{name}_section")(inputs)
         return made
 
     return section
@@ -91,9 +100,9 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     replay_section,
-    _optional_section("rank", "gradient"),
-    _optional_section("contributions", "gradient"),
-    _optional_section("tokens", "tokens", "tokens"),
+    _of_gradients("rank"),
+    _of_gradients("contributions"),
+    _of_gradients("tokens"),
     courses.length_section,
     rewards_section,
     loss_scale_section,
@@ -101,8 +110,8 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     courses.staleness_section,
     courses.entropy_section,
     courses.generation_section,
-    _optional_section("coverage", "coverage", "passk"),
-    _optional_section("formulations", "gradient"),
+    coverage_section,
+    _of_gradients("formulations"),
     claims_section,
 )
 _NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
@@ -222,7 +231,6 @@ def _or_unavailable(make: Callable[[], Made]) -> Made | Unavailable:
 def _measured(
     run: Run, steps: Sequence[int], options: EngineOptions, progress: ProgressCallback
 ) -> tuple[tuple[MeasuredStep, ...], Unavailable]:
-    """The gradients of the chosen steps, and why there are none where there are none."""
     if run.steps and not any(run.weights_before(step) for step in steps) and (missing_library() or not steps):
         reason = missing_weights(run, run.steps[0])
         return (), Unavailable(reason=f"No gradient was recomputed: {reason}.", hint=reason.advice)
@@ -278,7 +286,7 @@ def _read_steps(
         of_steps = _ReadSteps()
         for number, groups in steps:
             step = recomputed.get(number) or _not_recomputed(run, number, groups, absent if not measured else None)
-            of_steps.policy[number] = PolicyPart.of_step(number, step.groups)
+            of_steps.policy[number] = POLICY.of_step(number, step.groups)
             if run.measured is None:
                 of_steps.lengths.add_step(step.groups)
             of_steps.replays.append(_or_unavailable(partial(replay_step, run, step, GRAD_NORM_TOLERANCE)))
@@ -302,7 +310,7 @@ def _read_steps(
     replayed = [replay for replay in all_read.replays if not isinstance(replay, Unavailable)]
     described = [step.recomputed.described for step in measured if step.recomputed]
     replay = _or_unavailable(lambda: replay_report(run, replayed, described)) if failed is None else failed
-    return replay, PolicyPart.result(all_read.policy, run), all_read.lengths
+    return replay, POLICY.result(all_read.policy, run, RESAMPLING), all_read.lengths
 
 
 def _not_recomputed(run: Run, step: int, groups: Sequence[RolloutGroup], absent: Unavailable | None) -> MeasuredStep:
@@ -357,8 +365,15 @@ def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptio
     """What the tokens of the steps with a gradient say of entropy, reference and turns, and what became of them."""
     # Two backward passes a step and one more a turn; two forward passes under later weights. Nothing where several
     # processes share the model.
-    from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kl, turn_shares, with_later
-    from gradscope.diagnostics.rank.tokens.weighed import logprob_change, token_changes, weigh_step
+    from gradscope.diagnostics.rank.tokens import (
+        entropy_change,
+        logprob_change,
+        token_changes,
+        token_kl,
+        turn_shares,
+        weigh_step,
+        with_later,
+    )
     from gradscope.gradients.processes import num_connected
 
     weighed, groups = {}, {}

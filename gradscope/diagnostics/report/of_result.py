@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.diagnostics.report.sections.agreement import replay_answer
-from gradscope.diagnostics.report.sections.claims import claims_answer
-from gradscope.diagnostics.report.sections.coverage import coverage_answer
+from gradscope.diagnostics.report.sections.agreement import claims_answer, replay_answer
 from gradscope.diagnostics.report.sections.gradient import directions_answer
-from gradscope.diagnostics.report.sections.signal import signal_answer
+from gradscope.diagnostics.report.sections.signal import coverage_answer, signal_answer
 from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.norms import ReplayReport, SpikeReport

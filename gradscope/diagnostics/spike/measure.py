@@ -265,7 +265,6 @@ def _live_gram(gram: StepGram | None) -> Array | None:
 
 
 def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, why_unknown: str) -> tuple[SpikeRollout, ...]:
-    """All rollouts of a step, those with the largest part of its gradient first."""
     matrix = _live_gram(gram)
     is_known = gram is not None and gram.logged_gram is not None
     none = Estimate.undefined_because("the gradient is zero" if is_known else why_unknown)
@@ -389,7 +388,6 @@ def measure_spike(
 def _measured(
     run: Run, step: int, tokens: int, engine: EngineOptions, progress: ProgressCallback
 ) -> inputs.MeasuredStep:
-    """The step's gradients, or why there is nothing to compute them from."""
     if step not in run.updates:
         why = NO_ROLLOUTS if run.source.kind == "metrics" else f"the log has no rollouts of step {step}"
         absent = Reason("rollouts_missing", why)

@@ -25,10 +25,10 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, logit
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.alignment import MIN_GROUPS
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.intervals import student_quantile
 
+MIN_GROUPS = 3  # fewer groups have no jackknife worth the name
 _TINY = 1e-200  # norms and squares below are zero: their ratios would leave floating point
 NO_LENGTH = "one of the two sums is zero, and has no direction"
 

@@ -196,5 +196,5 @@ def multiples_of_usual(sizes: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
     """Which sizes [N] exceed that of most, if all of these are multiples of it, else none; and that size."""
     levels, counts = np.unique(sizes, return_counts=True)
     usual = levels[counts.argmax()] if len(levels) else 1
-    aremultiples_of_usual = counts.max(initial=0) > len(sizes) / 2 and not np.any(sizes[sizes > usual] % usual)
-    return (sizes > usual) & aremultiples_of_usual, float(usual)
+    are_multiples = counts.max(initial=0) > len(sizes) / 2 and not np.any(sizes[sizes > usual] % usual)
+    return (sizes > usual) & are_multiples, float(usual)

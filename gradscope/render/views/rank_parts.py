@@ -24,14 +24,16 @@ from gradscope.render.views.view import (
 )
 from gradscope.render.words import FACTS, no_interval, plain
 from gradscope.results.rank import (
+    EntropyChange,
+    GradientSparsity,
     ModuleShare,
     OptimizerStep,
     TokenRankPoint,
+    TurnShare,
     UpdateTrajectory,
     WeightRankPoint,
     whole_changes,
 )
-from gradscope.results.tokens import EntropyChange, GradientSparsity, TurnShare
 from gradscope.say import evenly, percent
 
 _MAX_MATRICES = 30  # of a table with a row a matrix

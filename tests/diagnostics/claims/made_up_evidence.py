@@ -1,13 +1,13 @@
 """Evidence that was found already: what claims look at, given by hand."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import field
 
 from gradscope.diagnostics.claims.evidence import Evidence
-from gradscope.diagnostics.rank.collected import Collected
+from gradscope.diagnostics.rank.measure import Collected
 from gradscope.estimate import Estimate
 from gradscope.results.rank import RankReport
 from gradscope.rollouts.run import Run
@@ -23,21 +23,13 @@ class Answered(Evidence, kw_only=True):
     steps: tuple[int, ...] = ()
     results: Mapping[str, Any] = {}  # method -> what it returns; ``gradients`` by kind
 
+    def __post_init__(self) -> None:
+        self.cache |= self.results
+
     def gradients(self, kind: str) -> Collected:
         if "gradients" in self.results:
             return self.results["gradients"][kind]
         return Evidence.gradients(self, kind)
-
-
-def _answered(method: str) -> Callable[[Answered], Any]:
-    def answer(evidence: Answered) -> Any:
-        return evidence.results[method] if method in evidence.results else getattr(Evidence, method)(evidence)
-
-    return answer
-
-
-for _method in ("degeneracy", "credited", "weighed_tokens", "followed_tokens", "updates", "held_out"):
-    setattr(Answered, _method, _answered(_method))
 
 
 def collected_of(**parts: Any) -> Collected:

@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.claims import evidence as module
-from gradscope.diagnostics.rank import collected
-from gradscope.diagnostics.rank.tokens import weighed as tokens
+from gradscope.diagnostics.rank import measure, tokens
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.rollouts.groups import RolloutGroup
@@ -119,7 +118,7 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
             for request in requests
         }
 
-    monkeypatch.setattr(collected, "collect_kinds", collect)
+    monkeypatch.setattr(measure, "collect_kinds", collect)
     evidence = module.Evidence(run=run_of(group_of([0.0] * 9, step=2)), steps=(2,))
     assert evidence.computed() is None
     assert evidence.gradients("token") is not evidence.gradients("rollout")
@@ -130,7 +129,7 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
 
 def test_steps_without_a_gradient_give_their_first_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     skipped = collected_of(skipped={1: "the weights of step 1 are gone", 2: "so are those of step 2"})
-    monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: {"rollout": skipped})
+    monkeypatch.setattr(measure, "collect_kinds", lambda *_, **__: {"rollout": skipped})
     evidence = module.Evidence(run=two_steps(), steps=(1, 2))
     with pytest.raises(InputError, match="the weights of step 1 are gone"):
         evidence.gradients("rollout")
@@ -139,7 +138,7 @@ def test_steps_without_a_gradient_give_their_first_reason(monkeypatch: pytest.Mo
         "rollout": collected_of(steps=[SimpleNamespace(step=1)]),
         "weight": collected_of(skipped={1: "no group has a gradient"}),
     }
-    monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: kinds)
+    monkeypatch.setattr(measure, "collect_kinds", lambda *_, **__: kinds)
     monkeypatch.setattr(module, "token_credit", lambda groups: ("tokens", tuple(groups)))
     with pytest.raises(InputError, match="no group has a gradient"):
         module.Evidence(run=two_steps(), steps=(1,)).credited()
@@ -148,7 +147,7 @@ def test_steps_without_a_gradient_give_their_first_reason(monkeypatch: pytest.Mo
 def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     kinds = {"token": collected_of(steps=[SimpleNamespace(step=1)], weighed={1: SimpleNamespace(tokens="tokens")})}
-    monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: kinds)
+    monkeypatch.setattr(measure, "collect_kinds", lambda *_, **__: kinds)
     monkeypatch.setattr(tokens, "token_changes", lambda run, own, engine: (asked.append(own) or {1: "change"}, {}))
     evidence = module.Evidence(run=two_steps(), steps=(1,))
     assert evidence.followed_tokens() == evidence.followed_tokens() == {1: ("tokens", "change")}
@@ -157,12 +156,11 @@ def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pyt
         monkeypatch.setattr(tokens, "token_changes", lambda *_, missing=missing: ({}, missing))
         with pytest.raises(InputError, match=words):
             replace(evidence, cache={}).followed_tokens()
-    at_hand = module.AtHand(degeneracy=None, steps=(), held_out=None, tokens={1: "at hand"})
-    of_report = replace(evidence, at_hand=at_hand, cache={})
+    of_report = replace(evidence, is_restricted=True, cache={"weighed_tokens": {1: "at hand"}})
     assert of_report.weighed_tokens() == {1: "at hand"}
     left_out = [of_report.leaves_out(needs) for needs in (None, "rollout", "weighed", "token", "update")]
     assert left_out == [False, False, False, True, True]
-    assert replace(of_report, at_hand=replace(at_hand, tokens=None)).leaves_out("weighed")
+    assert replace(of_report, cache={}).leaves_out("weighed")
     assert not evidence.leaves_out("token")
 
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from gradscope.diagnostics.claims import gradients
 from gradscope.diagnostics.claims.evidence import ADVANTAGE, Judgement, in_range, on_side
-from gradscope.diagnostics.rank.collected import Collected
 from gradscope.diagnostics.rank.formulations import baseline_groups
+from gradscope.diagnostics.rank.measure import Collected
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.diagnostics.rank.spectrum import GroupRank
 from gradscope.diagnostics.rank.weight_groups import ALL_WEIGHTS

@@ -13,18 +13,18 @@ from gradscope.diagnostics.claims.evidence import Judgement
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
 from gradscope.diagnostics.passk.measure import compare_samples
-from gradscope.diagnostics.rank.tokens.weighed import KindEnergy, TokenChange, WeighedTokens
+from gradscope.diagnostics.rank.tokens import KindEnergy, TokenChange, WeighedTokens
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.part_sums import ratio_over_groups
-from gradscope.metrics.outcomes.degeneracy import split_gap
-from gradscope.metrics.outcomes.dispersion import estimate_rate_parts
+from gradscope.metrics.outcomes.degeneracy import estimate_rate_parts
+from gradscope.metrics.outcomes.jensen_gap import estimate_gap_parts
 from gradscope.metrics.sampler import UNDECIDED, UNLIKELY, TokenCell
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.rollouts.run import Run
 from tests.diagnostics.claims.made_up_evidence import Answered, between, collected_of
 from tests.diagnostics.made_up_runs import group_of, run_of, samples
-from tests.diagnostics.rank.tokens.made_up_parts import made_up
+from tests.diagnostics.rank.made_up_parts import made_up
 
 FEW = Resampling(num_resamples=300)
 RETURN, CURVE = outcomes.dead_groups_return, outcomes.all_fail_is_exponential
@@ -51,7 +51,7 @@ def numbers_of(run: Run) -> SimpleNamespace:
     """Of a report on degeneracy what claims look at, without the rest of it."""
     table = judged_groups(run)[1]
     overall = DegeneracyOptions(resampling=FEW).estimates([table])[0]
-    between_prompts, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=None)
+    between_prompts, over_time = estimate_gap_parts(table.draws, overall.jensen_gap, None)
     parts = SimpleNamespace(between_prompts=between_prompts, over_time=over_time)
     stays, of_visit = estimate_rate_parts(table.step, table.prompt, table.size, table.num_passing, resampling=FEW)
     returns = SimpleNamespace(between_prompts=stays, between_visits=of_visit)

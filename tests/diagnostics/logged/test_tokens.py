@@ -8,7 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.logged import tokens
+from gradscope.diagnostics.logged.tokens import GENERATION, PARTS, POLICY, TRUNCATED, absence_of, logged_part
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
+from gradscope.results.envelope import to_jsonable
+from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
 from gradscope.rollouts.groups import RolloutGroup, Tokens
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
@@ -151,7 +154,7 @@ FEW = Resampling(num_resamples=100)
 
 
 def test_tokens_weigh_the_same_with_a_mean_each_step_and_a_trend() -> None:
-    entropy = tokens.logged_part(tokens.EntropyPart, drifting_run(), FEW)
+    entropy = tokens.logged_part(tokens.ENTROPY, drifting_run(), FEW)
     assert entropy.origin == "tokens"
     assert [row.mean.value for row in entropy.by_step] == pytest.approx([0.1, 0.2, 0.3])
     assert entropy.overall.mean.value == pytest.approx(0.2)
@@ -159,7 +162,7 @@ def test_tokens_weigh_the_same_with_a_mean_each_step_and_a_trend() -> None:
     group = tokens_of(
         {"entropies": (1.0, 9.0, 2.0), "mask": (True, False, True)}, {"entropies": (6.0,)}, {"entropies": (5.0,) * 2}
     )
-    entropy = tokens.logged_part(tokens.EntropyPart, run_of(group), FEW)
+    entropy = tokens.logged_part(tokens.ENTROPY, run_of(group), FEW)
     assert entropy.overall.mean.value == pytest.approx((1 + 2 + 6 + 5 + 5) / 5)
 
 
@@ -172,16 +175,16 @@ def test_tokens_weigh_the_same_with_a_mean_each_step_and_a_trend() -> None:
     ids=["nan", "negative", "large", "none", "mask of another length"],
 )
 def test_a_rollout_with_numbers_that_are_no_entropy_does_not_count(fields: dict[str, Any]) -> None:
-    entropy = tokens.logged_part(tokens.EntropyPart, run_of(tokens_of(fields, {"entropies": (0.5, -1e-6, 1.0)})), FEW)
+    entropy = tokens.logged_part(tokens.ENTROPY, run_of(tokens_of(fields, {"entropies": (0.5, -1e-6, 1.0)})), FEW)
     assert entropy.overall.mean.value == pytest.approx(0.5)  # rounding below zero is zero
-    assert tokens.logged_part(tokens.EntropyPart, run_of(tokens_of(fields)), FEW).overall is None
+    assert tokens.logged_part(tokens.ENTROPY, run_of(tokens_of(fields)), FEW).overall is None
 
 
 @pytest.mark.parametrize("name", tokens.METRICS)
 def test_the_trainers_own_metric_stands_in(name: str) -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2, 3, 4)]
     metrics = {1: {name: 0.4}, 3: {name: 0.2}, 4: {"loss": 1.0}, 9: {name: 7.0}}
-    entropy = tokens.logged_part(tokens.EntropyPart, run_of(*groups, metrics=metrics), FEW)
+    entropy = tokens.logged_part(tokens.ENTROPY, run_of(*groups, metrics=metrics), FEW)
     assert entropy.origin == name
     assert [(row.step, row.mean.value) for row in entropy.by_step] == [(1, 0.4), (3, 0.2)]
     assert entropy.overall.mean.value == pytest.approx(0.3)
@@ -190,25 +193,25 @@ def test_the_trainers_own_metric_stands_in(name: str) -> None:
 def test_a_logged_entropy_may_be_no_number_and_its_mean_stays_one() -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2)]
     entropy = tokens.logged_part(
-        tokens.EntropyPart, run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW
+        tokens.ENTROPY, run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW
     )
     assert [row.mean.undefined for row in entropy.by_step] == [None, "the trainer logged NaN"]
     assert entropy.overall.mean.undefined == "the trainer logged NaN at step 2"
     groups = [group_of([1, 0], step=step) for step in range(1, 21)]
     metrics = {step: {"entropy": 0.5 * (step > 14)} for step in range(1, 21)}
-    entropy = tokens.logged_part(tokens.EntropyPart, run_of(*groups, metrics=metrics), FEW)
+    entropy = tokens.logged_part(tokens.ENTROPY, run_of(*groups, metrics=metrics), FEW)
     assert entropy.overall.mean.low == 0.0
 
 
 def test_each_step_and_the_log_are_measured_unless_values_were_copied() -> None:
-    mismatch = tokens.logged_part(tokens.MismatchPart, drifting_run(), FEW)
+    mismatch = tokens.logged_part(tokens.MISMATCH, drifting_run(), FEW)
     assert [row.step for row in mismatch.by_step] == [1, 2, 3]
     assert [row.logprob_gap.value for row in mismatch.by_step] == pytest.approx([0.01, 0.02, 0.03])
     assert mismatch.overall.logprob_gap.value == pytest.approx(0.02)
     assert (mismatch.overall.num_tokens, mismatch.overall.num_sequences, mismatch.overall.step) == (72, 36, None)
     assert mismatch.overall.sequence_ess.value == pytest.approx(1.0)
     assert not mismatch.is_identical
-    mismatch = tokens.logged_part(tokens.MismatchPart, run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), FEW)
+    mismatch = tokens.logged_part(tokens.MISMATCH, run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), FEW)
     assert mismatch.is_identical
     assert mismatch.worst == ()
 
@@ -221,15 +224,15 @@ def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
         sampler, trainer = (-rng.exponential(1.0, (4, 9)) for _ in range(2))
         groups.append(tokens_of(*map(both, sampler, trainer), step=step))
         every += [(abs(trainer[row, at] - sampler[row, at]), step, row, at) for row in range(4) for at in range(9)]
-    first = tokens.logged_part(tokens.MismatchPart, run_of(tokens_of(both([-1.0] * 30, [-2.0] * 30))), FEW).worst
+    first = tokens.logged_part(tokens.MISMATCH, run_of(tokens_of(both([-1.0] * 30, [-2.0] * 30))), FEW).worst
     assert [token.position for token in first] == list(range(tokens.NUM_WORST))
-    worst = tokens.logged_part(tokens.MismatchPart, run_of(*groups), FEW).worst
+    worst = tokens.logged_part(tokens.MISMATCH, run_of(*groups), FEW).worst
     assert [(token.step, token.row, token.position) for token in worst] == [
         (step, row, at) for _, step, row, at in sorted(every, reverse=True)[: tokens.NUM_WORST]
     ]
 
 
-@pytest.mark.parametrize("part", [tokens.EntropyPart, tokens.MismatchPart, tokens.StalenessPart])
+@pytest.mark.parametrize("part", [tokens.ENTROPY, tokens.MISMATCH, tokens.STALENESS])
 def test_a_log_without_any_has_no_numbers(part: Any) -> None:
     empty = tokens.logged_part(part, run_of(group_of([1, 0])), FEW)
     assert (empty.overall, empty.by_step, getattr(empty, "contradiction", "")) == (None, (), "")
@@ -237,7 +240,7 @@ def test_a_log_without_any_has_no_numbers(part: Any) -> None:
 
 def test_steps_without_data_are_left_out_and_rows_counted() -> None:
     run = run_of(group_of([1, 0], step=1), tokens_of(both([-1.0], [-1.1]), both([-1.0], [math.nan]), step=2))
-    mismatch = tokens.logged_part(tokens.MismatchPart, run, FEW)
+    mismatch = tokens.logged_part(tokens.MISMATCH, run, FEW)
     assert [row.step for row in mismatch.by_step] == [2]
     assert mismatch.set_aside == {
         "no log-probabilities of the sampler": 2,
@@ -247,7 +250,7 @@ def test_steps_without_data_are_left_out_and_rows_counted() -> None:
 
 @pytest.mark.parametrize(("log", "num_tokens", "gap"), [("nemo_rl", 9, 0.01), ("prime_rl_tokens", 4, 0.005)])
 def test_logs_of_trainers_that_keep_both(log: str, num_tokens: int, gap: float) -> None:
-    mismatch = tokens.logged_part(tokens.MismatchPart, read_run(LOGS / log), FEW)
+    mismatch = tokens.logged_part(tokens.MISMATCH, read_run(LOGS / log), FEW)
     assert mismatch.overall.num_tokens == num_tokens
     assert mismatch.overall.logprob_gap.value == pytest.approx(gap)
 
@@ -266,32 +269,102 @@ def stale_run() -> object:
 
 
 def test_lags_are_those_of_the_first_token_with_share_and_gap() -> None:
-    staleness = tokens.logged_part(tokens.StalenessPart, stale_run(), FEW)
+    staleness = tokens.logged_part(tokens.STALENESS, stale_run(), FEW)
     assert staleness.overall.num_rollouts == 5
     assert staleness.overall.mean_lag.value == pytest.approx((0 + 2 + 2 + 0 + 3) / 5)
     assert staleness.overall.max_lag.value == 3.0
     assert staleness.overall.frac_above_1.value == pytest.approx(3 / 5)
     assert staleness.overall.frac_mixed.value == pytest.approx(2 / 5)
     assert [(row.step, row.mean_lag.value) for row in staleness.by_step] == [(3, pytest.approx(4 / 3)), (4, 1.5)]
-    rows = tokens.logged_part(tokens.StalenessPart, stale_run(), FEW).by_lag
+    rows = tokens.logged_part(tokens.STALENESS, stale_run(), FEW).by_lag
     assert [(row.lag, row.num_rollouts, row.share) for row in rows] == [(0, 2, 0.4), (2, 2, 0.4), (3, 1, 0.2)]
     assert [row.logprob_gap.value for row in rows] == pytest.approx([0.0, 0.2, 0.3])
 
 
 def test_lags_without_log_probabilities_updates_or_a_past_say_so() -> None:
-    (row,) = tokens.logged_part(tokens.StalenessPart, run_of(tokens_of({"policy_versions": (0, 0)})), FEW).by_lag
+    (row,) = tokens.logged_part(tokens.STALENESS, run_of(tokens_of({"policy_versions": (0, 0)})), FEW).by_lag
     assert row.logprob_gap.undefined == "no rollout of this lag has log-probabilities of both sampler and trainer"
     unused = {"policy_versions": (0, 0), "mask": (False,)}
     staleness = tokens.logged_part(
-        tokens.StalenessPart, run_of(tokens_of(unused, {"policy_versions": (1, 1)}, step=2)), FEW
+        tokens.STALENESS, run_of(tokens_of(unused, {"policy_versions": (1, 1)}, step=2)), FEW
     )
     assert staleness.overall.num_rollouts == 1  # no update used the other
-    staleness = tokens.logged_part(tokens.StalenessPart, run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), FEW)
+    staleness = tokens.logged_part(tokens.STALENESS, run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), FEW)
     assert staleness.overall is None
     assert "newer than its steps" in staleness.contradiction
 
 
 @pytest.mark.parametrize(("log", "rollouts"), [("prime_rl", 2), ("tinker", 8)])
 def test_logs_that_name_the_weights(log: str, rollouts: int) -> None:
-    staleness = tokens.logged_part(tokens.StalenessPart, read_run(LOGS / log), FEW)
+    staleness = tokens.logged_part(tokens.STALENESS, read_run(LOGS / log), FEW)
     assert (staleness.overall.num_rollouts, staleness.overall.max_lag.value) == (rollouts, 0.0)
+
+
+def test_ends_and_times_are_those_of_rollouts_that_completed() -> None:
+    ends = logged_part(GENERATION, drifting_run(), FEW)
+    assert ends.overall.frac_truncated.value == 0.5
+    assert ends.overall.seconds.value == 1.5
+    assert ends.overall.slowest_over_mean.value == pytest.approx(2 / 1.5)
+    assert [row.step for row in ends.by_step] == [1, 2, 3]
+    ends = ("truncated", "completed", "completed", "completed", "error")
+    generation = logged_part(GENERATION, run_of(tokens_of(*({"status": end} for end in ends), {})), FEW)
+    assert generation.overall.frac_truncated.value == 0.25
+    assert generation.overall.seconds.undefined == "rollouts were not timed"
+    assert generation.overall.slowest_over_mean.undefined == "rollouts were not timed"
+
+
+@pytest.mark.parametrize("name", TRUNCATED)
+def test_the_trainers_share_stands_in(name: str) -> None:
+    groups = [group_of([1, 0], step=step) for step in (1, 2, 3)]
+    metrics = {1: {name: 0.5}, 2: {"loss": 1.0}, 3: {name: 0.25}}
+    ends = logged_part(GENERATION, run_of(*groups, metrics=metrics), FEW)
+    assert ends.overall.frac_truncated.value == pytest.approx(0.375)
+    assert [(row.step, row.frac_truncated.value) for row in ends.by_step] == [(1, 0.5), (3, 0.25)]
+
+
+def test_a_logged_nan_is_not_passed_over() -> None:
+    ends = logged_part(GENERATION, run_of(group_of([1, 0], step=1), metrics={1: {TRUNCATED[0]: math.nan}}), FEW)
+    assert ends.overall.frac_truncated.undefined == "the trainer logged NaN at step 1"
+    assert ends.by_step[0].frac_truncated.undefined == "the trainer logged NaN"
+
+
+def test_times_alone_leave_truncation_unknown() -> None:
+    ends = logged_part(GENERATION, run_of(tokens_of({"seconds": 2.0})), FEW)
+    assert ends.overall.frac_truncated.undefined == "the log does not say which completions were cut off"
+    assert ends.overall.seconds.value == 2.0
+    assert ends.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
+    zero = logged_part(GENERATION, run_of(tokens_of({"seconds": 0.0}, {"seconds": 0.0})), FEW)
+    assert zero.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
+    failed = run_of(tokens_of({"status": "error"}, {"seconds": 1e300}))
+    assert logged_part(GENERATION, failed, FEW).overall is None
+
+
+def test_every_part_of_a_log_that_has_them_all() -> None:
+    policy = logged_part(POLICY, drifting_run(), RESAMPLING)
+    assert set(LoggedPolicy.__struct_fields__) == {*PARTS, "missing"}
+    assert policy.missing == {}
+    for name in PARTS:
+        part = getattr(policy, name)
+        assert part.overall.step is None
+        assert [row.step for row in part.by_step] == [1, 2, 3]
+    assert to_jsonable(policy)["sampler"]["by_step"][0]["step"] == 1
+
+
+@pytest.mark.parametrize("name", sorted(PARTS))
+def test_a_missing_part_says_what_logs_it(name: str) -> None:
+    policy = logged_part(POLICY, run_of(group_of([1, 0])), RESAMPLING)
+    part = getattr(policy, name)
+    assert part.overall is None
+    reason, hint = absence_of(name, part)
+    assert policy.missing[name] == reason
+    assert reason.startswith("the log ")
+    assert not reason.endswith(".")
+    assert hint.endswith(".")
+
+
+def test_the_reason_is_the_commonest_or_a_contradiction() -> None:
+    reason, _ = absence_of("sampler", SamplerMismatch(set_aside={"one reason": 2, "another": 1200}))
+    assert reason.endswith("(1,200 rows: another)")
+    reason, hint = absence_of("staleness", Staleness(contradiction="steps are odd"))
+    assert reason == "steps are odd"
+    assert hint == "Count steps from 1, and versions in updates."

@@ -1,18 +1,39 @@
 """Ranks of runs: the step's Gram adds up to the logged norm, and every question comes from it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from safetensors.numpy import load_file
 
-from gradscope.diagnostics.rank.collected import examine_step
-from gradscope.diagnostics.rank.measure import measure_rank
+from gradscope.diagnostics.inputs.steps import MeasuredStep
+from gradscope.diagnostics.rank import measure as module
+from gradscope.diagnostics.rank.measure import examine_step, measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
-from gradscope.errors import InputError
+from gradscope.diagnostics.rank.rows import RankRequest
+from gradscope.diagnostics.rank.tokens import KINDS, weigh_step
+from gradscope.diagnostics.rank.weight_updates import GradientOfStep
+from gradscope.errors import InputError, UsageError
+from gradscope.gradients.engine_options import EngineOptions
+from gradscope.gradients.plan.objective import Objective
+from gradscope.gradients.step.directions import MatrixSteps, TensorNorm, WeightSpectrum
+from gradscope.gradients.step.heldout import HeldoutGram
+from gradscope.gradients.tokens.measure import measure_signals, measure_tokens
+from gradscope.metrics.gram.geometry import row_sparsity
+from gradscope.progress import no_progress
+from gradscope.reason import Reason
 from gradscope.results.rank import GradientSpectrum, RankReport
 from gradscope.rollouts.read_options import ReadOptions
+from tests.diagnostics.claims.made_up_evidence import collected_of
+from tests.diagnostics.made_up_runs import group_of as rewarded
+from tests.diagnostics.made_up_runs import run_of, two_steps, with_fields
+from tests.diagnostics.rank.made_up_parts import made_up
+from tests.diagnostics.rank.test_rollout_spectra import make_rows, tokens_of
+from tests.diagnostics.rank.test_rows import group_of, request
+from tests.gradients.models import DAPO, measured_step, policy_of, tiny_groups, tiny_model
 from tests.rollouts.readers.lines import write_lines
 from tests.trained import MakeRun
 
@@ -138,3 +159,181 @@ def test_update_rows_need_no_rollout_to_be_replayed(shared_data: Path) -> None:
     assert trajectory.num_updates == (5, 10, 15, 20)
     assert 0 < trajectory.linear_growth.value < 1
     assert "a random walk" in " ".join(updates.findings)
+
+
+def tokens_with(weights: list[float], norms: list[float], *, num_tokens: int | None = None):
+    """A group whose token rows have these norms before they are weighed."""
+    tokens = tokens_of("a", [0] * len(weights), num_tokens=num_tokens)
+    return replace(
+        tokens, gram=np.diag(np.square(norms)), table=replace(tokens.table, logged_weights=np.array(weights))
+    )
+
+
+def test_tokens_of_all_groups_are_measured_on_one_scale() -> None:
+    groups = [tokens_with([2.0, 0.0], [3.0, 1.0]), tokens_with([-1.0, 1.0], [0.05, 8.0])]
+    (row,) = module._token_sparsity(7, groups)
+    expected = row_sparsity([6.0, 0.0, 0.05, 8.0])
+    assert (row.step, row.parts, row.num_parts, row.frac_seen) == (7, "tokens", 4, 1.0)
+    assert (row.zero.value, row.small.value) == (0.25, 0.5)
+    assert (row.hoyer, row.gini) == (expected["hoyer"], expected["gini"])
+    (row,) = module._token_sparsity(7, [tokens_with([1.0, 1.0], [1.0, 1.0], num_tokens=8)])
+    assert (row.num_parts, row.frac_seen, row.gini.value) == (8, 0.25, 0.0)
+    assert module._token_sparsity(7, []) == []
+    assert module._token_sparsity(7, [tokens_of("a", [0, 0], logged=False)]) == []
+    (dead,) = module._token_sparsity(7, [tokens_with([0.0, 0.0], [1.0, 1.0])])
+    assert (dead.zero.value, dead.gini.undefined) == (1.0, "every row is zero")
+
+
+def test_each_weight_has_the_sparsity_of_its_entries() -> None:
+    sizes = {"even": [1.0] * 6, "single": [0.0, 0.0, 0.0, 0.0, 0.0, 5.0]}
+    spectra = [
+        WeightSpectrum(tensor=name, shape=(2, 3), singular_values=np.ones(2), entries=row_sparsity(values))
+        for name, values in sizes.items()
+    ]
+    even, single = module._weight_sparsity(3, spectra)
+    assert (even.parts, even.tensor, even.num_parts, even.gini.value) == ("entries", "even", 6, 0.0)
+    assert (single.zero.value, single.hoyer.value) == (pytest.approx(5 / 6), pytest.approx(1.0))
+
+
+def test_advantages_need_no_gradient() -> None:
+    collected, rows = (
+        collected_of(),
+        request(rows="advantage", advantages=("logged", "sign", "pass_at_4"), group_sizes=()),
+    )
+    groups = group_of({"completion_ids": (1, 2), "advantage": 1.0}, {"completion_ids": (1, 2), "advantage": -1.0})
+    done: list[float] = []
+    collected.progress = lambda at, total, label: done.append(at / total)
+    module.examine_advantages(3, groups, rows, collected)
+    assert done == [0, 1 / 3, 2 / 3]
+    assert [point.advantage for point in collected.report.curve] == ["logged", "sign"]
+    assert set(collected.refused) == {"pass_at_4"}
+    module.examine_advantages(4, group_of({"advantage": 1.0}), rows, collected)
+    assert "has no token ids" in collected.skipped[4].text
+
+
+def test_optimizer_steps_and_modules_are_collected_or_missing() -> None:
+    norms = (TensorNorm(tensor="lm_head.weight", num_entries=4, norm=2.0),)
+    values = (np.ones(2), np.ones(2), np.ones(2))
+    steps = (MatrixSteps(tensor="q", num_entries=4, products=np.eye(3), singular_values=values, num_moved=(1, 2, 3)),)
+    measured = MeasuredStep(step=4, groups=(), weights=None, gram=None, reason=None)
+
+    def collected(gradient: GradientOfStep | None) -> module.Collected:
+        into = collected_of()
+        asked = replace(measured, answer=(("rows",), gradient))
+        assert into.take_parts(run_of(rewarded([0.0, 1.0], step=4)), asked, "weight").answer == ("rows",)
+        return into
+
+    full = collected(GradientOfStep(norms=norms, steps=steps))
+    assert ([one.module for one in full.report.modules], len(full.report.optimizers)) == (["output head"], 6)
+    assert full.missing_parts == {}
+    in_parts = collected(GradientOfStep(norms=norms, steps=()))
+    assert in_parts.missing_parts.keys() == {"optimizers"}
+    assert "step 4: several processes share the model" in in_parts.missing_parts["optimizers"]
+    assert collected(None).missing_parts.keys() == {"optimizers", "modules"}
+    assert collected_of().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "weight") is measured
+    assert collected_of().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "rollout") is measured
+
+
+def test_a_reason_against_held_out_answers_is_reported_once() -> None:
+    rows, _ = make_rows([0.0, 1.0], ["a", "a"])
+    collected = collected_of(heldout_sentences={"Held-out answers: 2 of them.": None})
+    for step in (1, 2, 3):
+        collected.take_heldout(replace(rows, step=step), Reason("unusable", "all are trained on", "Give others."), [])
+    assert collected.missing_parts == {"heldout": "step 3: all are trained on. Give others"}
+    assert list(collected.heldout_notes()) == [
+        "Held-out answers: 2 of them.",
+        "No held-out numbers at steps 1:3: all are trained on. Give others.",
+    ]
+    rows, scores = make_rows([0.0, 1.0] * 4, [f"g{index // 2}" for index in range(8)])
+    products = HeldoutGram(cross=scores @ scores[:3].T, norms=np.ones(3), scales=np.ones(8), notes=("A note.",))
+    answered = collected_of()
+    answered.take_heldout(rows, products, ["dr_grpo", "sign"])
+    assert [row.advantage for row in answered.report.heldout] == ["dr_grpo", "sign"]
+    assert len(answered.report.heldout_influences) == 4
+    assert list(answered.heldout_notes()) == ["A note."]
+
+
+def test_the_gradient_of_the_kl_term_in_dead_groups_is_reported() -> None:
+    groups = [with_fields(group, advantage=0.0) for group in tiny_groups(2, 2)]
+    live = with_fields(groups[0], advantage=[1.0, 0.0])
+    model, reference = tiny_model("llama_untied_biases"), tiny_model("llama_untied_biases").requires_grad_(False)
+    reference.lm_head.weight.mul_(1.3)
+    kl = Objective(loss_type="grpo", beta=0.5)
+    gram = measured_step(policy_of(model, reference=reference), [live, groups[1]], kl, engine="stream")
+    (sentence,) = module._kl_of_dead_groups(gram)
+    block = gram.kl_gram[2:, 2:]
+    assert sentence.endswith(f"gives these a gradient of norm {np.sqrt(block.sum()):.3g}.")
+    assert "which is 0 in 1 of 2 groups" in sentence
+    without = measured_step(policy_of(model), [live, groups[1]], DAPO, engine="stream")
+    assert list(module._kl_of_dead_groups(without)) == []
+
+
+def test_kinds_are_answered_in_order_and_one_without_answer_spares_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(prepared: object, gram: object, *, progress: object) -> None:
+        raise UsageError("Rows of tokens are measured by one process.")
+
+    questions = (refuse, None, lambda prepared, gram, *, progress: (prepared, gram))
+    answer = module.several_answers("step", "gram", questions=questions)
+    assert isinstance(answer[0], UsageError)
+    assert answer[1:] == (None, ("step", "gram"))
+    examined = []
+    steps = [
+        MeasuredStep(step=1, groups=(), weights=None, gram=None, reason=None, answer=answer),
+        MeasuredStep(step=2, groups=(), weights=None, gram=None, reason="no weights of 2"),
+    ]
+    monkeypatch.setattr(module, "measure_steps", lambda *_, **__: iter(steps))
+    monkeypatch.setattr(module, "examine_step", _examining(examined, module.examine_step))
+    requests = [request(rows="token"), request(rows="rollout")]
+    by_kind = module.collect_kinds(two_steps(), [1, 2], requests, EngineOptions(), no_progress, most=8)
+    refused = Reason("unusable", "Rows of tokens are measured by one process")
+    assert by_kind["token"].skipped == {1: refused, 2: "no weights of 2"}
+    assert by_kind["rollout"].skipped == {2: "no weights of 2"}
+    assert examined == ["rollout"]
+
+
+def _examining(examined: list[str], examine: Callable[..., None]) -> Callable[..., None]:
+    """Record the kinds of which a step has an answer; leave the others to the function itself."""
+
+    def record(run: object, measured: MeasuredStep, asked: RankRequest, by_kind: module.Collected) -> None:
+        if measured.reason is None:
+            examined.append(asked.rows)
+        else:
+            examine(run, measured, asked, by_kind)
+
+    return record
+
+
+def test_each_kind_asks_for_what_it_needs() -> None:
+    assert module.row_question(request(rows="rollout"), 64) is None
+    assert module.row_question(request(rows="group"), 64) is None
+    drawn = {"most": 64, "num_buckets": None, "seed": 0}
+    for rows, sketch, function, asked in (
+        ("hidden", None, measure_signals, {"signal": "hidden", "most": 64, "seed": 0}),
+        ("logit", None, measure_signals, {"signal": "logit", "most": 64, "seed": 0}),
+        ("token", None, measure_tokens, drawn),
+        ("token", 256, measure_tokens, drawn | {"most": None, "num_buckets": 256}),
+    ):
+        question = module.row_question(request(rows=rows), 64, sketch)
+        assert (question.func, question.keywords) == (function, asked)
+    weights = request(rows="weight")  # of which some are drawn where every kind is asked for
+    assert module.row_question(weights, 64).keywords == {"request": weights}
+    assert module._question(weights, 64).keywords == {"request": weights, "most": module.MAX_WEIGHTS}
+
+
+def test_energies_of_token_kinds_are_collected_and_rows_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, examined = made_up(), []
+    answers = [(tuple(made.grams), made.weighed), (tuple(made.grams), None)]
+
+    def measured(run, steps, engine, progress, question):
+        (asked,) = question.keywords["questions"]
+        assert (asked.func, asked.keywords["more"]) == (module.rows_and_more, weigh_step)
+        assert asked.keywords["rows"].func is measure_tokens
+        for step, answer in zip(steps, answers, strict=True):
+            yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=None, answer=(answer,))
+
+    monkeypatch.setattr(module, "measure_steps", measured)
+    monkeypatch.setattr(module, "examine_step", lambda run, step, asked, by_kind: examined.append(step.answer))
+    by_kind = module.collect_kinds(two_steps(), (1, 2), [request(rows="token")], EngineOptions(), no_progress, most=64)
+    assert examined == [tuple(made.grams)] * 2
+    assert [(one.step, one.kind) for one in by_kind["token"].energies] == [(1, kind) for kind in KINDS]
+    assert by_kind["token"].weighed == {1: made.weighed}

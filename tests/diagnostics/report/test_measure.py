@@ -13,7 +13,7 @@ from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.inputs import recomputed
 from gradscope.diagnostics.inputs.steps import measure_steps
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples, samples_of_run
-from gradscope.diagnostics.rank.tokens import weighed
+from gradscope.diagnostics.rank import tokens as rank_tokens
 from gradscope.diagnostics.report import measure as report
 from gradscope.diagnostics.report.measure import ReportOptions, key_numbers, report_run, report_tokens
 from gradscope.diagnostics.report.sections.inputs import TokenParts
@@ -33,8 +33,8 @@ from gradscope.rollouts.readers.reduction import processes as reduction_processe
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.conftest import LOGS
 from tests.diagnostics.made_up_runs import group_of, run_of, samples_run
-from tests.diagnostics.rank.tokens.made_up_parts import made_up
-from tests.diagnostics.rank.tokens.test_weighed import ON_CPU, plain_outputs, run_on, tokens_of
+from tests.diagnostics.rank.made_up_parts import made_up
+from tests.diagnostics.rank.test_tokens import ON_CPU, plain_outputs, run_on, tokens_of
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
 from tests.render.examples import replay_report, run_report
 from tests.rollouts.readers.lines import write_lines
@@ -255,7 +255,7 @@ def test_all_tokens_of_a_step_are_those_of_plain_forward_passes(tmp_path: Path) 
 def test_only_the_last_step_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "_prepared", lambda run, step, options: step)
     monkeypatch.setattr(
-        weighed, "weigh_step", lambda prepared, gram: made_up(num_turns=2).weighed if gram.step else None
+        rank_tokens, "weigh_step", lambda prepared, gram: made_up(num_turns=2).weighed if gram.step else None
     )
     groups = tuple(group_of([0.0] * 3, prompt=f"p{number}") for number in range(4))
     live = [SimpleNamespace(step=n, gram=gram_of([[1.0]], ["a"], step=n), groups=groups) for n in (0, 1, 6)]

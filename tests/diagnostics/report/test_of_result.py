@@ -6,8 +6,7 @@ from msgspec.structs import replace
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.diagnostics.report.of_result import sections_of
-from gradscope.diagnostics.report.sections.coverage import coverage_section
-from gradscope.diagnostics.report.sections.signal import signal_section
+from gradscope.diagnostics.report.sections.signal import coverage_section, signal_section
 from gradscope.results.report import ReportSection
 from tests.diagnostics.made_up_runs import group_of, run_of, samples
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of

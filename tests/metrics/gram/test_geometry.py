@@ -230,7 +230,9 @@ norm_lists = st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=2, max_size=
 def test_gini_is_the_mean_absolute_difference(norms: list[float]) -> None:
     values = np.array(norms)
     differences = np.abs(values[:, None] - values[None, :]).sum()
-    assert geometry.gini(norms).value == pytest.approx(differences / (2 * len(norms) * values.sum()), abs=1e-9)
+    assert geometry.row_sparsity(norms)["gini"].value == pytest.approx(
+        differences / (2 * len(norms) * values.sum()), abs=1e-9
+    )
 
 
 @given(norm_lists.filter(any), st.sampled_from([2.0**-100, 2.0**100]))  # exact: thresholds are hit alike
@@ -242,31 +244,33 @@ def test_no_definition_depends_on_scale(norms: list[float], scale: float) -> Non
 @pytest.mark.parametrize("size", [2, 5, 64])
 def test_ends_of_the_scales(size: int) -> None:
     equal, single = np.ones(size), np.eye(size)[0]
-    assert (geometry.hoyer(equal).value, geometry.gini(equal).value) == (pytest.approx(0.0), pytest.approx(0.0))
-    assert (geometry.hoyer(single).value, geometry.gini(single).value) == (
+    assert (geometry.row_sparsity(equal)["hoyer"].value, geometry.row_sparsity(equal)["gini"].value) == (
+        pytest.approx(0.0),
+        pytest.approx(0.0),
+    )
+    assert (geometry.row_sparsity(single)["hoyer"].value, geometry.row_sparsity(single)["gini"].value) == (
         pytest.approx(1.0),
         pytest.approx((size - 1) / size),
     )
-    assert geometry.zero_rows(single).value == pytest.approx((size - 1) / size)
+    assert geometry.row_sparsity(single)["zero_rows"].value == pytest.approx((size - 1) / size)
 
 
 def test_small_rows_are_measured_against_the_largest() -> None:
-    assert geometry.small_rows([100.0, 1.0, 0.99, 0.0]).value == 0.5
+    assert geometry.row_sparsity([100.0, 1.0, 0.99, 0.0])["small_rows"].value == 0.5
 
 
 def test_what_has_no_largest_row_is_undefined() -> None:
-    assert geometry.zero_rows([0.0, 0.0]).value == 1.0
-    assert [
-        definition([0.0, 0.0]).undefined for definition in (geometry.small_rows, geometry.hoyer, geometry.gini)
-    ] == ["every row is zero"] * 3
-    assert geometry.hoyer([1.0]).undefined == "one row has nothing to be compared with"
-    assert geometry.zero_rows([]).undefined == "there are no rows"
+    assert geometry.row_sparsity([0.0, 0.0])["zero_rows"].value == 1.0
+    zero = geometry.row_sparsity([0.0, 0.0])
+    assert [zero[name].undefined for name in ("small_rows", "hoyer", "gini")] == ["every row is zero"] * 3
+    assert geometry.row_sparsity([1.0])["hoyer"].undefined == "one row has nothing to be compared with"
+    assert geometry.row_sparsity([])["zero_rows"].undefined == "there are no rows"
 
 
 @pytest.mark.parametrize("norms", [[-1.0], [np.nan], [[1.0]]])
 def test_what_is_no_norm_is_refused(norms: object) -> None:
     with pytest.raises(ValueError, match="row norms are finite, non-negative numbers in one dimension"):
-        geometry.zero_rows(np.asarray(norms))
+        geometry.row_sparsity(np.asarray(norms))["zero_rows"]
 
 
 def test_dead_groups_are_counted_whole() -> None:

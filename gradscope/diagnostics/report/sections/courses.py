@@ -7,15 +7,16 @@ Shapes: R rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import (
-    Ends,
+    Lengths,
     ReportInputs,
     RunLengths,
     along_line,
@@ -30,8 +31,8 @@ from gradscope.metrics.outcomes.reward_shares import correlation_within, within_
 from gradscope.metrics.uncertainty.levels import level_change
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
 from gradscope.results import logged as results
-from gradscope.results.report import Cell, ReportSection, ReportTable, Severity
-from gradscope.results.tokens import EntropyChange
+from gradscope.results.rank import EntropyChange
+from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, Severity
 from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.say import interval, number, percent, with_interval
 
@@ -73,14 +74,15 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
         severity="problem" if mean.value is None else "look" if moves else "fine",
         meaning=metric("entropy.mean").meaning,
         next_step=_ENTROPY_ADVICE[moves],
-        charts=lines_over(
-            [row.step or 0 for row in entropy.by_step],
-            "Entropy of the policy",
-            {"entropy": [row.mean.value for row in entropy.by_step]},
-            y_label="nats a token",
-        ),
+        charts=_by_step(entropy.by_step, "Entropy of the policy", {"entropy": "mean"}, y_label="nats a token"),
         tables=_predicted(inputs.parts.entropy),
     )
+
+
+def _by_step(rows: Sequence[Any], title: str, numbers: Mapping[str, str], **axes: Any) -> tuple[Chart, ...]:
+    """A line for each number, name -> field, of rows that have a step each."""
+    lines = {name: [getattr(row, field).value for row in rows] for name, field in numbers.items()}
+    return lines_over([row.step or 0 for row in rows], title, lines, **axes)
 
 
 _ENTROPY_ADVICE = {
@@ -147,14 +149,8 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
         severity="look" if (overall.mean_lag.value or 0.0) > _FRESH else "fine",
         meaning=metric("staleness.mean_lag").meaning,
         next_step=advice,
-        charts=lines_over(
-            [row.step or 0 for row in staleness.by_step],
-            "Updates behind",
-            {
-                "mean": [row.mean_lag.value for row in staleness.by_step],
-                "largest": [row.max_lag.value for row in staleness.by_step],
-            },
-            y_label="updates behind",
+        charts=_by_step(
+            staleness.by_step, "Updates behind", {"mean": "mean_lag", "largest": "max_lag"}, y_label="updates behind"
         ),
         tables=tabulate(caption, columns, staleness.by_lag),
     )
@@ -195,13 +191,7 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
                 ("Time to generate a completion", "seconds", "seconds", None),
             )
             if any(getattr(row, name).is_defined for row in generation.by_step)
-            for chart in lines_over(
-                [row.step or 0 for row in generation.by_step],
-                title,
-                {y_label: [getattr(row, name).value for row in generation.by_step]},
-                y_label=y_label,
-                y_range=y_range,
-            )
+            for chart in _by_step(generation.by_step, title, {y_label: name}, y_label=y_label, y_range=y_range)
         ),
     )
 
@@ -262,7 +252,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
             *[_correlation(correlation, direction, lengths.unit)] * bool(direction),
             *([late_sentence(f"The mean length in {lengths.unit}", change)] if change else []),
             *[_correlation(correlation, direction, lengths.unit)] * (not direction),
-            _truncation(inputs.lengths.ends),
+            _truncation(inputs.lengths),
             _mean(lengths),
         ),
         severity="look" if is_empty or change or direction else "fine" if correlation.is_defined else "unknown",
@@ -303,12 +293,12 @@ def _correlation(correlation: Estimate, direction: int, unit: str) -> str:
     return f"Within groups, length in {unit} and reward correlate at {correlation.value:+.2f}{conclusion}."
 
 
-def _truncation(ends: Ends) -> str:
-    if not ends.num_judged:
+def _truncation(lengths: Lengths) -> str:
+    if not lengths.num_judged:
         return "Which completions were cut off is not in the log."
-    mass = ends.frac_advantage
+    mass = lengths.frac_advantage_cut
     held = "" if mass is None else f"; they hold {percent(mass)} of the summed absolute advantages"
-    return f"{ends.num_cut:,} of {ends.num_judged:,} completions were cut off at the length limit{held}."
+    return f"{lengths.num_cut:,} of {lengths.num_judged:,} completions were cut off at the length limit{held}."
 
 
 def _mean(lengths: RunLengths) -> str:
@@ -319,7 +309,6 @@ def _mean(lengths: RunLengths) -> str:
 
 
 def _mean_by_step(of_step: NDArray[np.int64], apart: Array, weights: Array) -> list[float | None]:
-    """Mean of the lengths of each step by these weights; None where all weights are zero."""
     sums, totals = (np.bincount(of_step, values).tolist() for values in (apart * weights, weights))
     return [part / total if total > 0 else None for part, total in zip(sums, totals, strict=True)]
 

@@ -1,10 +1,14 @@
-"""What the sections of a report are made from: each thing is read or computed once, and shared."""
+"""What the sections of a report are made from, each thing read or computed once, and the rollouts that it shows.
+
+These are whole groups of a few steps, those that pull hardest first.
+"""
 
 from __future__ import annotations
 
 import shlex
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,22 +16,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.logged.measure import ENDED, absence_of
+from gradscope.diagnostics.logged.tokens import ENDED, absence_of
 from gradscope.estimate import Estimate
+from gradscope.metrics.gram.geometry import projection_shares
+from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.logged import LoggedPolicy
 from gradscope.results.norms import ReplayReport
 from gradscope.results.passk import PassAtKReport
-from gradscope.results.rank import RankCurvePoint
-from gradscope.results.report import ReportSection
-from gradscope.results.tokens import EntropyChange, LogprobChange, TokenKl, TurnShare
-from gradscope.rollouts.groups import UNKNOWN, RewardTable, Rollout, RolloutGroup
+from gradscope.results.rank import EntropyChange, LogprobChange, RankCurvePoint, TokenKl, TurnShare
+from gradscope.results.report import ReadGroup, ReadRollout, ReportSection
+from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, holds_rewards_alone
 from gradscope.rollouts.run import Run
 from gradscope.say import interval, number
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.passk.measure import Samples
-    from gradscope.diagnostics.rank.tokens.weighed import WeighedTokens
+    from gradscope.diagnostics.rank.tokens import WeighedTokens
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.measure import RolloutTokens
 
@@ -63,53 +68,26 @@ class RunLengths(Struct, frozen=True, kw_only=True):
     names: Sequence[str]
 
 
-class Ends:
-    """How many completions were cut off, and their part of the absolute advantages."""
-
-    def __init__(self) -> None:
-        self.num_judged = self.num_cut = 0
-        self._sizes, self._of_cut = array("d"), array("d")
-
-    def add(self, rollout: Rollout) -> None:
-        """Take in the next rollout."""
-        if rollout.status not in ENDED:
-            return
-        is_cut, has_advantage = rollout.status == "truncated", rollout.advantage is not None
-        self.num_judged += 1
-        self.num_cut += is_cut
-        if has_advantage:
-            self._sizes.append(abs(rollout.advantage or 0.0))
-        if is_cut:
-            self._of_cut.append(abs(rollout.advantage or 0.0))
-
-    def join(self, other: Ends) -> None:
-        """Take in those of further steps."""
-        self.num_judged += other.num_judged
-        self.num_cut += other.num_cut
-        self._sizes += other._sizes
-        self._of_cut += other._of_cut
-
-    @property
-    def frac_advantage(self) -> float | None:
-        """Their share of the summed absolute advantages; None where it is not known, or is nothing of nothing."""
-        total = sum(self._sizes)
-        return sum(self._of_cut) / total if self.num_cut and len(self._sizes) == self.num_judged and total else None
-
-
 class Lengths:
-    """How long each rollout is and what it is worth, of the groups whose rewards are all known."""
+    """How long each rollout is and what it is worth, of groups whose rewards are all known, and what was cut off."""
 
     def __init__(self) -> None:
         self._tables: list[RewardTable] = []
-        self.ends = Ends()
+        self.num_judged = self.num_cut = 0  # completions of which it is known whether they were cut off, and that were
+        self._sizes, self._of_cut = array("d"), array("d")  # absolute advantages
         self.num_texts = self.num_empty = self.num_repeats = 0
         """Completions with a text, those that are empty, and those whose text an earlier one of their group has."""
         self.num_torn = 0  # groups in which one text has several rewards
 
     def add_step(self, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""
-        for rollout in (rollout for group in groups for rollout in group.rollouts):
-            self.ends.add(rollout)
+        for rollout in (rollout for group in groups for rollout in group.rollouts if rollout.status in ENDED):
+            self.num_judged += 1
+            if rollout.advantage is not None:
+                self._sizes.append(abs(rollout.advantage))
+            if rollout.status == "truncated":
+                self.num_cut += 1
+                self._of_cut.append(abs(rollout.advantage or 0.0))
         self.add(RewardTable.of_groups(groups, with_completions=True))
 
     def add(self, table: RewardTable) -> None:
@@ -131,7 +109,16 @@ class Lengths:
         self.num_empty += other.num_empty
         self.num_repeats += other.num_repeats
         self.num_torn += other.num_torn
-        self.ends.join(other.ends)
+        self.num_judged += other.num_judged
+        self.num_cut += other.num_cut
+        self._sizes += other._sizes
+        self._of_cut += other._of_cut
+
+    @property
+    def frac_advantage_cut(self) -> float | None:
+        """The part of the absolute advantages that was cut off; None where not known, or nothing of nothing."""
+        total = sum(self._sizes)
+        return sum(self._of_cut) / total if self.num_cut and len(self._sizes) == self.num_judged and total else None
 
     def all_steps(self) -> RunLengths:
         """Those of all steps."""
@@ -250,3 +237,91 @@ def excerpt(text: str, limit: int = TEXT_LIMIT) -> str:
     """The beginning and end of a text: a completion's answer stands at its end."""
     half = limit // 2
     return text if len(text) <= limit else f"{text[:half]} […] {text[-half:]}"
+
+
+MAX_ROLLOUTS = 96
+"""Rollouts of a page, but for one group of each step, which is always whole: more are not read, and a page is small."""
+MAX_CHARACTERS = 120_000  # of all their texts, so that a page of long completions stays as small as one of short ones
+MIN_CHARACTERS = 400  # of one text, however many there are
+
+_Shares = Mapping[tuple[str, int], float]
+
+
+def read_groups(
+    run: Run, grams: Sequence[StepGram], threshold: float | None, main: str | None = None
+) -> tuple[ReadGroup, ...]:
+    """Groups of the recomputed steps, or where there are none of the first, the middle and the last."""
+    # Of each step one group of each kind, then those with the largest parts of its gradient (without gradients, the
+    # first ones), by step as logged. None where the log holds no texts.
+    if holds_rewards_alone(run.groups):
+        return ()
+    kind = partial(kind_of, threshold=threshold, main=main)
+    parts = {gram.step: _shares(gram) for gram in grams} or {
+        step: {} for step in sorted({run.steps[0], run.steps[len(run.steps) // 2], run.steps[-1]})
+    }
+    allowed = MAX_ROLLOUTS // max(len(parts), 1)
+    chosen = [
+        (group, shares)
+        for step, shares in parts.items()
+        for group in _chosen(run.groups_at(step), shares, kind, allowed)
+        if any(rollout.prompt or rollout.completion for rollout in group.rollouts)
+    ]
+    texts = sum(1 + group.size for group, _ in chosen)
+    limit = max(MIN_CHARACTERS, MAX_CHARACTERS // max(texts, 1))
+    return tuple(
+        ReadGroup(
+            step=group.step,
+            group_id=group.group_id,
+            kind=kind(group),
+            prompt=excerpt(group.rollouts[0].prompt, limit),
+            rollouts=tuple(
+                ReadRollout(
+                    sample=rollout.sample,
+                    reward=rollout.reward,
+                    advantage=rollout.advantage,
+                    share=shares.get((group.group_id, rollout.sample)),
+                    completion=excerpt(rollout.completion, limit),
+                )
+                for rollout in group.rollouts
+            ),
+        )
+        for group, shares in chosen
+    )
+
+
+def kind_of(group: RolloutGroup, threshold: float | None, main: str | None = None) -> str:
+    """What the rewards of a group are alike in; ``side reward`` where those of ``main`` are alike and others differ."""
+    rewards = [reward for reward in group.rewards if reward is not None]
+    if len(rewards) < group.size:
+        return "not known"
+    if not all_equal(rewards):
+        of_main = [reward for rollout in group.rollouts if (reward := rollout.rewards.get(main or "")) is not None]
+        return "side reward" if len(of_main) == group.size and all_equal(of_main) else "mixed"
+    if threshold is None or group.size < 2:
+        return "tied"
+    return "all pass" if rewards[0] >= threshold else "all fail"
+
+
+def _shares(gram: StepGram) -> _Shares:
+    matrix = gram.policy_gram
+    if matrix is None or matrix.sum() <= 0:
+        return {}
+    shares = projection_shares(matrix).tolist()
+    return dict(zip(zip(gram.group_ids, gram.samples, strict=True), shares, strict=True))
+
+
+def _chosen(
+    groups: Sequence[RolloutGroup], shares: _Shares, kind: Callable[[RolloutGroup], str], allowed: int
+) -> list[RolloutGroup]:
+    """At least one group, then as many as ``allowed`` rollouts leave room for; in the order of the log."""
+    largest = [max(abs(shares.get((group.group_id, r.sample), 0.0)) for r in group.rollouts) for group in groups]
+    order = sorted(range(len(groups)), key=lambda index: -largest[index])
+    first_of_kind: dict[str, int] = {}
+    for index in order:
+        first_of_kind.setdefault(kind(groups[index]), index)
+    chosen: list[int] = []
+    for index in dict.fromkeys((*first_of_kind.values(), *order)):
+        if not chosen or groups[index].size <= allowed:
+            chosen.append(index)
+            allowed -= groups[index].size
+    return [groups[index] for index in sorted(chosen)]

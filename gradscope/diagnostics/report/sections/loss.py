@@ -25,8 +25,8 @@ from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.findings.logged import CLIP_ADVICE, SPIKE_ADVICE, beyond_clip_sentence
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.render.views.view import Column, lines_over, tabulate
+from gradscope.results.rank import TokenKl
 from gradscope.results.report import ReportSection, ReportTable, Severity
-from gradscope.results.tokens import TokenKl
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.readers.metrics_alone.naming import COMMON
 from gradscope.rollouts.run import Run
@@ -180,7 +180,13 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
         columns.append(Column("KL part", kl.get, "share"))
     if logged := inputs.run.courses.by_step("kl"):
         columns.append(Column("logged kl", logged.get, "norm"))
-    leading, of_tokens = (_live(mean, unit), _kl(run, kl)), kl_findings(inputs.parts.kl)
+    sentence = f"None of the {unit} that the loss averages over is live: there is no gradient to dilute."
+    if mean:
+        sentence = (
+            f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
+            f"multiplied by {mean:.2f}."
+        )
+    leading, of_tokens = (sentence, _kl(run, kl)), kl_findings(inputs.parts.kl)
     caption = f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|"
     return ReportSection(
         name="dilution",
@@ -200,15 +206,6 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
             *tabulate(caption, columns, live, by_step=True),
             *(table for last in inputs.parts.kl[-1:] for table in _furthest_tokens(last)),
         ),
-    )
-
-
-def _live(mean: float, unit: str) -> str:
-    if not mean:
-        return f"None of the {unit} that the loss averages over is live: there is no gradient to dilute."
-    return (
-        f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
-        f"multiplied by {mean:.2f}."
     )
 
 
@@ -234,7 +231,6 @@ _LOGGED_KL = re.compile(r"(^|/)kl(_loss|_penalty|_avg)?$")  # TRL's, verl's, NeM
 
 
 def _furthest_tokens(last: TokenKl) -> tuple[ReportTable, ...]:
-    """The tokens of a step that are furthest from the reference."""
     columns = (
         Column("rollout", lambda token: f"{token.group_id} #{token.sample}"),
         Column("token", lambda token: token.position + 1, "count"),

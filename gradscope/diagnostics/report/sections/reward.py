@@ -221,7 +221,6 @@ def _verdicts(
     *,
     is_relative: bool,
 ) -> Iterator[_Verdict]:
-    """What asks for something, the most telling first."""
     main = "" if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy.prompts.reward
     has_others = main in table.rewards and not np.array_equal(table.rewards[main], table.reward)
     of_main = _reward_course(replace(table, reward=table.rewards[main]), fifths) if has_others else None

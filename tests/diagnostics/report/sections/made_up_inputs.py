@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradscope.diagnostics.logged.measure import PolicyPart
-from gradscope.diagnostics.logged.tokens import logged_part
+from gradscope.diagnostics.logged.tokens import POLICY, logged_part
 from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, TokenParts, Unavailable
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.rollouts.run import Run
@@ -19,7 +18,7 @@ def inputs_of(run: Run, *, grams: Sequence[Any] = (), **parts: Any) -> ReportInp
     """A report's inputs with nothing but these parts, and what the run's log says of its policy."""
     nothing = dict.fromkeys(("degeneracy", "replay", "no_grams", "tokens", "passk"), NOT_READ)
     empty = {"samples": (), "curve": (), "parts": TokenParts(), "options": {}}
-    read = {"logged": logged_part(PolicyPart, run, RESAMPLING), "lengths": lengths_of(run)}
+    read = {"logged": logged_part(POLICY, run, RESAMPLING), "lengths": lengths_of(run)}
     return ReportInputs(run=run, grams=tuple(grams), **{**nothing, **empty, **read, **parts})
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from gradscope.diagnostics.inputs.steps import EngineOptions, measure_steps
-from gradscope.diagnostics.logged.tokens import EntropyPart, MismatchPart, _counts_in_loss, logged_part
+from gradscope.diagnostics.logged.tokens import ENTROPY, MISMATCH, _counts_in_loss, logged_part
 from gradscope.errors import InputError
 from gradscope.gradients.plan.objective import several_sequences
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
@@ -229,11 +229,11 @@ def test_each_branch_is_a_sequence_of_one_rollout_with_what_it_sampled_itself() 
 
 def test_all_sequences_count_in_what_a_log_says_of_its_policy() -> None:
     run = read_run(LOG)
-    last = logged_part(MismatchPart, run, RESAMPLING).by_step[-1]
+    last = logged_part(MISMATCH, run, RESAMPLING).by_step[-1]
     assert (last.step, last.num_tokens, last.num_sequences) == (4, 9, 4)
-    worst = logged_part(MismatchPart, run, RESAMPLING).worst[:3]
+    worst = logged_part(MISMATCH, run, RESAMPLING).worst[:3]
     assert [(at.step, at.row, at.sequence, at.position) for at in worst] == [(4, 0, 1, 0), (4, 1, 0, 3), (4, 0, 0, 3)]
-    entropy = logged_part(EntropyPart, run, RESAMPLING).by_step[-1].mean.value
+    entropy = logged_part(ENTROPY, run, RESAMPLING).by_step[-1].mean.value
     assert entropy == pytest.approx((0.5 + 0.25 + 0.125 + 1.0 + 0.5 + 0.25 + 0.5 + 0.2 + 0.1) / 9)
     assert reward_table(run.groups).sums(reward_table(run.groups).num_tokens)[-1] == 11
 

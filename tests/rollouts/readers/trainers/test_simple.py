@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
-from gradscope.diagnostics.logged.tokens import StalenessPart, logged_part
+from gradscope.diagnostics.logged.tokens import STALENESS, logged_part
 from gradscope.errors import InputError
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.rollouts.read_options import ReadOptions
@@ -56,7 +56,7 @@ def test_samples_of_several_versions_are_said() -> None:
 def test_lags_are_from_the_first_token_to_the_last() -> None:
     run = read_run(LOG)
     assert {rollout.policy_versions for rollout in run.groups_at(10)[0].rollouts} == {(9, 10)}
-    (fresh, stale) = logged_part(StalenessPart, run, RESAMPLING).by_lag
+    (fresh, stale) = logged_part(STALENESS, run, RESAMPLING).by_lag
     assert (fresh.lag, fresh.num_rollouts, stale.lag, stale.num_rollouts) == (0, 4, 1, 2)
 
 

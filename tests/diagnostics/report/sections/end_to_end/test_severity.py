@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.report.metrics_alone import dead_severity
-from gradscope.diagnostics.report.sections import agreement, courses, coverage, loss
+from gradscope.diagnostics.report.sections import agreement, courses, loss, signal
 from gradscope.diagnostics.report.sections.courses import length_section
 from gradscope.diagnostics.report.sections.gradient import contributions_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section
@@ -90,9 +90,9 @@ UNREAD = inputs_of(run_of(group_of([1, 0])))
         (ended, [NONE, SURE(1.0), SURE(4.0)], "look"),
         (ended, [SURE(0.05), SURE(1.0), SURE(2.0)], "fine"),
         (ended, [SURE(0.05), NONE, NONE, 0.2], "look"),
-        (coverage._verdict, [None], "unknown"),
-        (coverage._verdict, [ending(between(-0.3, -0.2, -0.1))], "problem"),
-        (coverage._verdict, [ending(between(-0.3, -0.2, 0.1))], "unknown"),
+        (signal._verdict, [None], "unknown"),
+        (signal._verdict, [ending(between(-0.3, -0.2, -0.1))], "problem"),
+        (signal._verdict, [ending(between(-0.3, -0.2, 0.1))], "unknown"),
     ],
 )
 def test_numbers_decide(judge: Callable[..., Any], numbers: list[Any], severity: str) -> None:

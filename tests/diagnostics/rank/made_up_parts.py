@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gradscope.diagnostics.rank.tokens.weighed import ENTROPY, MAX_KL_TOKENS, WeighedTokens, turn_masks
+from gradscope.diagnostics.rank.tokens import ENTROPY, MAX_KL_TOKENS, WeighedTokens, turn_masks
 from gradscope.gradients.tokens.measure import TokenGram
 from gradscope.gradients.tokens.rows import TokenRow
 from gradscope.gradients.tokens.sums import CORRECTIONS, CountedTokens, corrected
