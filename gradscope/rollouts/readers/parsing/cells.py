@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from itertools import chain, repeat
@@ -502,8 +502,8 @@ def cut_conversation(value: Any) -> Conversation:
     return Conversation(prompt=prompt, messages=before or None, completion=completion)
 
 
-_ID_CELLS = b" 0123456789,"
-_CELLS = _ID_CELLS + b".-+eEnultrfas"
+ID_CELLS = b" 0123456789,"
+_CELLS = ID_CELLS + b".-+eEnultrfas"
 """The letters within a JSON list of whole numbers, and within one of numbers, booleans and null."""
 _OPEN, _CLOSE, _COMMA, _NEWLINE = b"[],\n"
 OF_NULL = -2
@@ -536,43 +536,36 @@ def flat_length(text: bytes, cells: bytes = _CELLS) -> int:
     return text.count(b",") + 1 if text.strip(b"[ ]") else 0
 
 
-def num_ids(text: bytes) -> int:
-    """How many ids a JSON text has that is a list of whole numbers from 0 on; -1 where it is anything else."""
-    return flat_length(text, _ID_CELLS)
-
-
 def flat_lengths(cells: Sequence[Any], depth: int = 1) -> Counts:
     """:func:`flat_length` of the JSON of each, or ``OF_NULL``, [R]; at ``depth`` 2 of the one list in each."""
-    return _lengths(cells, _NO_CELLS, flat_length, depth)
+    return _lengths(cells, _NO_CELLS, _CELLS, depth)
 
 
 def nums_ids(cells: Sequence[Any], depth: int = 1) -> Counts:
-    """:func:`num_ids` of the JSON of each, or ``OF_NULL``, [R], likewise."""
-    return _lengths(cells, _NO_ID_CELLS, num_ids, depth)
+    """The same of lists of ids, which are whole numbers from 0 on."""
+    return _lengths(cells, _NO_ID_CELLS, ID_CELLS, depth)
 
 
-def _lengths(cells: Sequence[Any], strange: bytes, length_of: Callable[[bytes], int], depth: int) -> Counts:
+def _lengths(cells: Sequence[Any], strange: bytes, plain: bytes, depth: int) -> Counts:
     """Lengths of JSON lists: where one look at all texts together says that they are such, only commas are counted."""
     texts = cells if {Raw}.issuperset(map(type, cells)) else jsons_of(cells)
-    joined = b"\n".join(texts)
-    letters = np.frombuffer(joined, np.uint8)
+    letters = np.frombuffer(joined := b"\n".join(texts), np.uint8)
     breaks = np.flatnonzero(letters == _NEWLINE)
     if len(breaks) >= max(len(texts), 1):  # some are laid out over several lines
-        return _lengths([Raw(bytes(text).replace(b"\n", b" ")) for text in texts], strange, length_of, depth)
+        return _lengths([Raw(bytes(text).replace(b"\n", b" ")) for text in texts], strange, plain, depth)
     starts, ends = np.append(0, breaks + 1)[: len(texts)], np.append(breaks, len(letters))[: len(texts)]
     are_lists = bool((ends - starts >= 2 * depth).all()) and all(
         (letters[starts + at] == _OPEN).all() and (letters[ends - 1 - at] == _CLOSE).all() for at in range(depth)
     )
     num_lists = count_of(letters, _OPEN) if are_lists else 0
-    if num_lists != depth * len(texts) or any(letter in joined for letter in strange):
-        counts = np.zeros(len(texts), dtype=np.int64)
-    else:
+    counts = np.zeros(len(texts), dtype=np.int64)
+    if num_lists == depth * len(texts) and not any(letter in joined for letter in strange):
         counts = np.add.reduceat(letters == _COMMA, starts, dtype=np.int32)
     lengths = counts + 1
     for at in np.flatnonzero(counts == 0).tolist():
         text = bytes(texts[at])
         is_nested = text[:depth] == b"[" * depth and text[-depth:] == b"]" * depth  # and not [[1], 2]
-        length = length_of(text[depth - 1 : len(text) + 1 - depth] if is_nested else b"")
+        length = flat_length(text[depth - 1 : len(text) + 1 - depth] if is_nested else b"", plain)
         lengths[at] = OF_NULL if text == b"null" else length
     return lengths
 

@@ -317,9 +317,8 @@ def names_of_runs(
 ) -> list[str]:
     """Names of rows by the JSON of their cells, made once a run of equal rows, which mostly stand side by side, [R]."""
     starts = np.flatnonzero(np.logical_or.reduce(list(map(arrays.run_starts, columns))))
-    firsts = list(
-        zip(*(parse.jsons_of([column[start] for start in starts.tolist()]) for column in columns), strict=True)
-    )
+    cells = ([column[start] for start in starts.tolist()] for column in columns)
+    firsts = list(zip(*map(parse.jsons_of, cells), strict=True))
     different = list(dict.fromkeys(firsts))
     names = dict(zip(different, names_of(different), strict=True))
     lengths = np.diff(starts, append=len(columns[0])).tolist()
@@ -381,12 +380,9 @@ def line_columns(
 
     def columns_of_rows(rows: Sequence[Any], path: Path) -> Columns:
         # Row by row, as memory lies: column by column takes two to three times as long.
-        columns = dict(zip(kinds, map(list, zip(*map(astuple, rows), strict=True)), strict=True))
-
-        def column(key: str | None) -> list[Any]:
-            return columns[key] if key in columns else [UNSET] * len(rows)
-
-        return to_columns(Cells(path, len(rows), kinds, column))
+        columns = dict[str | None, Any](zip(kinds, map(list, zip(*map(astuple, rows), strict=True)), strict=True))
+        absent = [UNSET] * len(rows)
+        return to_columns(Cells(path, len(rows), kinds, lambda key: columns.get(key, absent)))
 
     without_nan = tuple(name for name, key in names.items() if key in may_be_nan)
     return LineColumns(row=row, to_columns=columns_of_rows, looks_at_path=looks_at_path, may_be_nan=without_nan)
@@ -448,9 +444,8 @@ def records_in(
             lines.add(why, locations[row])
         flawed = {row for row, _ in columns.flaws}  # of which other prompts may be read
         held = {(row, group if row in flawed else None) for row, group in zip(row_of, columns.group, strict=True)}
-        quarantine.count_rollouts(
-            len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=len(held)
-        )
+        num_rollouts = len(row_of) if columns.count is None else int(columns.count.sum())
+        quarantine.count_rollouts(num_rollouts, num_lines=len(held))
         for at, record in _records(columns, [locations[row] for row in row_of], quarantine):
             yield first + row_of[at], record
             for sentence, calls in columns.noted.items():

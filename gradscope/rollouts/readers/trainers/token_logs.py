@@ -344,7 +344,7 @@ def _open_instruct_rows(
     prompts, responses, logprobs = map(rows.column, _TRACE_TOKENS)
 
     def id_of(text: bytes) -> str:  # empty where the JSON is no list of tokens
-        if parse.num_ids(text) >= 0:
+        if parse.flat_length(text, parse.ID_CELLS) >= 0:
             return parse.ids_digest(text)
         ids = parse.token_ids(json.loads(text))
         return "" if ids is None else parse.digest(ids)
