@@ -159,7 +159,10 @@ def compare_runs(
     if len(runs) == 2 and pairs:
         pairs = compared_runs.with_differences(pairs, *(run for of_seed in cells.values() for run in of_seed.values()))
     if not num_common:  # what training did between their steps is in no test
-        pairs = tuple(replace(pair, verdict="open") if pair.metric in _OF_THE_REWARD else pair for pair in pairs)
+        pairs = tuple(
+            replace(pair, verdict="open") if pair.within_runs or pair.metric in _OF_THE_REWARD else pair
+            for pair in pairs
+        )
     names = dict(zip((run.path for run in runs), names_of([run.path for run in runs]), strict=True))
     readers = sorted({run.log.format for run in runs if run.log is not None})
     ours = ["gradscope"] if any(run.log is None for run in runs) else []

@@ -319,6 +319,7 @@ def test_runs_without_a_common_step_are_not_judged(tmp_path: Path) -> None:
     """Steps 50 to 69 of a run that learns were "+0.355, which is beyond chance" beside its steps 1 to 40."""
     first = as_generic(tmp_path / "a.jsonl", rewards(0.2, 0, num_steps=12))
     later = as_generic(tmp_path / "b.jsonl", [(step + 100, *row) for step, *row in rewards(0.9, 1, num_steps=12)])
+    later.write_text(later.read_text().replace('"c"', '"longer"'))
     report = compare_runs(first, later)
     assert report.findings[0].startswith("a.jsonl and b.jsonl have no step in common (1 to 12 and 101 to 112), ")
     assert "beyond chance" not in sentences(report)
