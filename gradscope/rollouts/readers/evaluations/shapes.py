@@ -349,8 +349,10 @@ def objects_as_lists(rows: Sequence[Mapping[str, Any]], reward: str | None) -> S
         return rows
     samples = [row[listed[0]] for row in rows]
     keys = tuple(samples[0][0])
-    are_answered = not any(
-        map(frozenset(keys).isdisjoint, (roles.USUAL["reward"], (*roles.ANSWER_KEYS, *roles.TRIALS)))
+    texts = roles.first_present(rows[0], roles.TEXT_LISTS)  # of rows whose objects are rewards alone
+    are_answered = not set(keys).isdisjoint(roles.USUAL["reward"]) and (
+        not set(keys).isdisjoint((*roles.ANSWER_KEYS, *roles.TRIALS))
+        or all(type(cell := row.get(texts or "")) is list and len(cell) == len(row[listed[0]]) for row in rows)
     )
     are_of_one_prompt = {*rows[0], *_TELLS_APART}.isdisjoint(keys) and not any(map(roles.RIGHT_ANSWER.fullmatch, keys))
     are_alike = {tuple(of) if type(of) is dict else None for of in chain.from_iterable(samples)} == {keys}
