@@ -103,6 +103,8 @@ def format_number(value: float, style: Style) -> str:
 
     >>> format_number(0.4125, "share"), format_number(1.8e-5, "share"), format_number(-0.25, "gap")
     ('0.412', '1.8e-05', '-0.250')
+    >>> format_number(1485.874, "gap")
+    '+1,485.9'
     """
     if not math.isfinite(value):
         return non_finite_word(value)
@@ -113,6 +115,8 @@ def format_number(value: float, style: Style) -> str:
     sign = "+" if style == "gap" else ""
     if style == "rank":
         return f"{value:{sign}.2f}"
+    if abs(value) >= 100:  # a length in characters
+        return f"{value:{sign},.1f}"
     if 0 < abs(value) < 0.0005:
         return f"{value:{sign}.1e}"
     return f"{value:{sign}.3f}"
@@ -128,7 +132,9 @@ def format_estimate(
     if not interval or estimate.interval is None:
         return f"{text}{notes.number(f'no interval: {alone}')}" if interval and alone else text
     low, high = estimate.interval
-    if style in {"share", "gap"} and high - low >= 0.05:  # of shares two decimals, three where the interval is narrow
+    if (
+        style in {"share", "gap"} and high - low >= 0.05 and max(-low, high) < 100
+    ):  # two decimals, three of a narrow one
         sign = "+" if style == "gap" else ""
         return f"{text} [{low:{sign}.2f}, {high:{sign}.2f}]"
     return f"{text} [{format_number(low, style)}, {format_number(high, style)}]"
