@@ -30,7 +30,7 @@ def reduce_run(
         OutputExistsError: The same files were reduced into the folder before.
     """
     options = read or ReadOptions()
-    run = read_run(path, options, rewards_only=True, samples=True, progress=progress)
+    run = read_run(path, options, rewards_only=True, measured="samples", progress=progress)
     if not are_of_one(run.source.format, [Path(file) for file in run.source.files]):
         evaluations = evaluations_in(run.path, options)
         if len(evaluations) > 1:

@@ -230,7 +230,7 @@ def _read_run(folder: Path) -> ComparedRun:
 
 def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) -> ComparedRun:
     """A run of any other reader: its steps from its rollouts, its settings as far as they are logged."""
-    run = read_run(path, read, parts_answer=True, progress=progress, metrics_alone=True)
+    run = read_run(path, read, rewards_only=True, measured="completions", progress=progress, metrics_alone=True)
     if run.source.kind == "metrics":
         return _of_metrics(path, run)
     if run.source.format in _OF_ONE_POLICY:

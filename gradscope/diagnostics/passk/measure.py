@@ -78,10 +78,13 @@ def read_samples(path: str | Path, *, success_threshold: float | None = None) ->
     return samples_of_run(run, name=file.name, success_threshold=success_threshold)
 
 
+_read = partial(read_run, rewards_only=True, measured="completions")
+
+
 def _run_of(file: Path, threshold: float | None, read: ReadOptions, progress: ProgressCallback) -> Run:
     # Held-out samples of a run of ours say themselves which are correct; no threshold is needed.
     own = with_own_verdicts(file, read) if threshold is None else read
-    return read_run(file, own, rewards_only=True, progress=progress)
+    return _read(file, own, progress=progress)
 
 
 def with_own_verdicts(path: Path, read: ReadOptions) -> ReadOptions:
@@ -475,12 +478,12 @@ def _tables_of(
     """A table for each scorer of an evaluation; where it cannot be read, one whose numbers say why."""
     named, read = read.columns.reward, replace(read, reader=log.format)
     try:
-        run = read_run(log.path, read, rewards_only=True, progress=progress)
+        run = _read(log.path, read, progress=progress)
         scorers = (named,) if named else log.scorers or tuple(reward_table(run.groups).rewards) or (None,)
         for scorer in scorers:
             if scorer not in (None, named, *reward_table(run.groups).rewards):
                 columns = replace(read.columns, reward=scorer)
-                run = read_run(log.path, replace(read, columns=columns), rewards_only=True, progress=progress)
+                run = _read(log.path, replace(read, columns=columns), progress=progress)
             for policy in _policies_of(run):
                 of = replace(log, model=policy or log.model)
                 yield _evaluation_table(run, of, scorer, policy, ks, threshold=threshold, resampling=resampling)

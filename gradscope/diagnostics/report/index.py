@@ -99,7 +99,12 @@ def _read(
         try:
             read_progress, is_compared = part(progress, done, len(named), name), len(named) <= MAX_COMPARED
             run = read_run(
-                path, read, rewards_only=not is_compared, parts_answer=True, progress=read_progress, metrics_alone=True
+                path,
+                read,
+                rewards_only=True,
+                measured="completions" if is_compared else None,
+                progress=read_progress,
+                metrics_alone=True,
             )
             summary = _summary(run, name, success_threshold)
         except GradscopeError as error:

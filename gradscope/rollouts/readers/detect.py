@@ -24,7 +24,7 @@ from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
 from gradscope.rollouts.readers.metrics_alone.naming import bare
 from gradscope.rollouts.readers.parsing.quarantine import refuse_quarantined
-from gradscope.rollouts.readers.parsing.records import ReadRequest
+from gradscope.rollouts.readers.parsing.records import Measured, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from gradscope.rollouts.readers.refused import (
@@ -109,7 +109,7 @@ def read_run(
     so_far: ReadSoFar | None = None,
     metrics_alone: bool = False,
     parts_answer: bool = False,
-    samples: bool = False,
+    measured: Measured = None,
 ) -> Run:
     """Read a run, whatever wrote it.
 
@@ -122,7 +122,7 @@ def read_run(
         so_far: State of earlier readings of a log that is still being written; updated by this one.
         metrics_alone: Whether a log of metrics without rollouts is accepted; else it is an error.
         parts_answer: Whether parts of a log that was reduced to its rewards are accepted, as ``rewards_only`` does.
-        samples: Whether ``rewards_only`` keeps what distinguishes the rollouts of a group, for a part of a log.
+        measured: What ``rewards_only`` measures of rollouts, too.
 
     Returns:
         The run, with what was recognized, inferred, missing and set aside in ``source``; ``source.missing`` also names
@@ -137,7 +137,7 @@ def read_run(
         options=(options or ReadOptions()).for_run(path),
         rewards_only=rewards_only,
         parts_answer=rewards_only or parts_answer,
-        samples=samples,
+        measured=measured,
         progress=progress,
         so_far=so_far,
     )

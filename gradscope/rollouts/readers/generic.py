@@ -209,7 +209,7 @@ def read_flat(
         flat,
         steps=steps,
         held_out=() if with_held_out else flat.held_out,
-        measures_completions=not request.samples and "completion_ids" not in first.names,
+        measures_completions=request.measures_completions and "completion_ids" not in first.names,
     )
     log = column_log(files, flat, quarantine := WatchedLog(request.progress, files))
     kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})

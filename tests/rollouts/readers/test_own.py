@@ -47,7 +47,7 @@ def row(step: int, group: str, reward: float | None, sample: int, **further: Any
 
 def parts_of(inputs: Iterable[Path | str], folder: Path, options: ReadOptions | None = None) -> Path:
     for part_input in inputs:
-        write_part(read_run(part_input, options, rewards_only=True, samples=True), folder)
+        write_part(read_run(part_input, options, rewards_only=True, measured="samples"), folder)
     return folder
 
 

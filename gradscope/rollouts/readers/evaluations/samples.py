@@ -154,7 +154,7 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
         named=columns, step=step_key, benchmark=grouping.benchmark, level=level, rewards=rewards, end=end, steps=steps
     )
     files = expand(request.path)
-    in_full = not request.rewards_only and not any(map(is_columnar, files))  # whose texts are read back alone
+    in_full = request.measures_completions and not any(map(is_columnar, files))  # whose texts are read back alone
     to_columns = partial(_to_columns, columns=log_columns, apart=apart, in_full=in_full)
     alike = None if apart or steps else partial(table_alike, columns=log_columns)
     notes, quarantine = set[Note](), WatchedLog(request.progress, files)

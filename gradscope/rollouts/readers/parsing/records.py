@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import islice, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from msgspec import Struct, field
@@ -122,6 +122,10 @@ def leaves_in(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
             yield path, value
 
 
+Measured = Literal["samples", "completions"] | None
+"""Hashes of what distinguishes the rollouts of a group, for a part of a log; lengths and hashes of completions."""
+
+
 class ReadRequest(Struct, frozen=True, kw_only=True):
     """One call of ``read_run``."""
 
@@ -129,7 +133,7 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
     options: ReadOptions = field(default_factory=ReadOptions)
     rewards_only: bool = False
     """Whether the caller uses nothing but rewards: rollouts are then neither stored nor read back."""
-    samples: bool = False  # whether hashes of what distinguishes the rollouts of a group are kept
+    measured: Measured = None  # what is measured of rollouts beside their rewards, if these are read alone
     parts_answer: bool = False  # whether parts of a log, reduced to their rewards, are accepted
     progress: ProgressCallback = no_progress  # called during a long reading
     so_far: Any = None  # the ``ReadSoFar`` of earlier readings of a log that is still being written
@@ -152,6 +156,11 @@ class ReadRequest(Struct, frozen=True, kw_only=True):
             inferred=tuple(inferred),
             missing=tuple(missing),
         )
+
+    @property
+    def measures_completions(self) -> bool:
+        """Whether the texts of completions are read for their lengths and hashes."""
+        return not self.rewards_only or self.measured == "completions"
 
     @property
     def columns(self) -> ColumnNames:

@@ -270,7 +270,7 @@ def reduced_groups(log: ColumnLog, request: ReadRequest) -> GroupsOfTable | None
             request.so_far.forget()  # a later read has to see all rows again to come to the same judgement
         if table is None:
             return None
-        return GroupsOfTable(table if request.samples else replace(table, sample=None))
+        return GroupsOfTable(table if request.measured == "samples" else replace(table, sample=None))
     spans = StepSpans()
     table = log.validate(reduce_log(log, request.progress, spans=spans))
     if table is None:

@@ -89,7 +89,7 @@ def _read(request: ReadRequest) -> Run:
     files, errors = list[trl_files.StepFile](), list[InputError]()
     for path in paths:  # one after the other: threads wait for each other, and took longer on two cores
         try:
-            files.append(trl_files.read_step_file(path, state.reward_names, in_full=not request.rewards_only))
+            files.append(trl_files.read_step_file(path, state.reward_names, in_full=request.measures_completions))
         except InputError as error:  # a damaged one does not affect other steps
             errors.append(error)
             quarantine.add_unreadable(error)
@@ -335,7 +335,7 @@ def _read_swift(request: ReadRequest) -> Run:
                     lines.count_rollouts(-len(line.columns["step"]), num_lines=0)
                     continue
                 before = content
-                batch = _batch_of(line, weights, in_full=not request.rewards_only)
+                batch = _batch_of(line, weights, in_full=request.measures_completions)
                 batches.append(batch)
                 # Rows to which no function applies, or whose sum or advantage is not finite, stay in their groups.
                 for at in np.flatnonzero(~np.isfinite(batch.rewards + batch.advantages)).tolist():

@@ -384,7 +384,7 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
                 depend.add(location)
         return _rows(uids, rows)
 
-    lines = dump_columns(first, uids, has_tokens=has_tokens, in_full=not request.rewards_only)
+    lines = dump_columns(first, uids, has_tokens=has_tokens, in_full=request.measures_completions)
     if lines is None:
         return None
 
