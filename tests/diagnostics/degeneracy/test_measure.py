@@ -10,6 +10,7 @@ from gradscope.diagnostics.degeneracy.measure import Pace, degeneracy_of_run, fo
 from gradscope.errors import InputError, UsageError
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
+from gradscope.rollouts.readers.detect import read_run
 from tests.diagnostics.made_up_runs import (
     beta_run,
     findings_of,
@@ -174,7 +175,7 @@ def test_copies_and_rows_that_repeat_are_told_before_the_share(tmp_path: Path) -
     ):
         rows = [(step, str(at % num_texts)) for step in range(20) for at in range(8 + step % 2 * more)]
         lines = ({"step": step, "prompt": f"p{step % 4}", "completion": text, "reward": 1.0} for step, text in rows)
-        report = measure_degeneracy(write_lines(tmp_path / "log.jsonl", *lines))
+        report = degeneracy_of_run(read_run(write_lines(tmp_path / "log.jsonl", *lines)))
         assert (report.summary[0][: len(first)], dead_group_advice(report)[: len(advice)]) == (first, advice)
 
 
