@@ -26,8 +26,8 @@ def passk_findings(
     return (
         *(map(reach_finding, comparisons) if comparisons else reached),
         *(
-            f"{table.name}: {number:,} samples repeat a long text of their prompt to the letter. A sure policy may do so; "
-            "copies (a file joined twice, temperature 0) are no independent samples, which pass@k assumes."
+            f"{table.name}: {number:,} samples repeat a long text of their prompt to the letter. A sure policy may do "
+            "so; copies (a file joined twice, temperature 0) are no independent samples, which pass@k assumes."
             for table, number in zip(tables, num_copies, strict=False)
             if number
         ),
