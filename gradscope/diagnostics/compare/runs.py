@@ -105,7 +105,8 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
             values |= {name: of.estimate.value for name, of in _reward_trend(self).items()}
             values["reward_drawdown"] = drawdown(self.reward)
         if self.rewards is not None:
-            values |= {name: of.estimate.value for name, of in completion_lengths(self.rewards).items()}
+            for name, of in completion_lengths(self.rewards).items():
+                values[name] = of.mean if isinstance(of, GroupMean) else of.estimate.value
         values["mean_frac_reward_zero_std"] = float(self.degenerate.mean()) if len(self.degenerate) else None
         values["frac_incoherent"] = None if self.incoherence is None else self.incoherence.value
         values["kilotokens_per_step"] = self.kilotokens
@@ -390,6 +391,11 @@ class GroupMean(Struct, frozen=True):
     table: RewardTable  # the groups
     values: _Array  # of each group, [J]
     weights: _Array  # what each counts, [J]
+
+    @property
+    def mean(self) -> float:
+        """Its value, without the resampling that its interval takes."""
+        return float(np.average(self.values, weights=self.weights))
 
     @property
     def estimate(self) -> Estimate:
