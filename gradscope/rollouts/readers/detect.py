@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
+from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 
@@ -38,7 +39,7 @@ from gradscope.rollouts.readers.run_files import HELD_OUT
 from gradscope.rollouts.readers.trainers import prime_rl, simple, token_logs, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files
 from gradscope.rollouts.run import Run, StepMetrics
-from gradscope.say import non_finite_word
+from gradscope.say import counted, non_finite_word
 
 TRAINERS: tuple[Format | RowFormat, ...] = (
     own.FORMAT,
@@ -168,13 +169,8 @@ def read_run(
             weights = (replace(ref, is_base_given=ref.base == request.model) for ref in run.weights)
             run = replace(run, weights=tuple(weights))
         run = as_named_run(_naming_non_finite(run))
-    if name is None and reader is not own.FORMAT and reader in TRAINERS and request.path.is_dir():
-        later = TRAINERS[TRAINERS.index(reader) + 1 :]  # the earlier ones did not recognize the folder
-        further = [format.name for format in later if format.recognizes(request)]
-        left_out = (
-            f"Files of {' and '.join(further)} are in the folder, too, and are left out: read them with --reader."
-        )
-        run = run.with_missing(left_out) if further else run
+    if name is None and request.path.is_dir() and reader is not own.FORMAT:
+        run = run.with_missing(*_left_out(reader, request))
     run = run.with_missing(rollouts) if isinstance(rollouts, str) else run
     if rewards_only:
         trim_heap()  # merging leaves holes that the arrays of the statistics do not fit
@@ -182,6 +178,16 @@ def read_run(
         refuse_quarantined(run.source.quarantined)
     _require_sums(run)
     return run
+
+
+def _left_out(reader: Format | RowFormat, request: ReadRequest) -> Iterator[str]:
+    """A sentence for files and runs of a folder that are not read, as another reader was the first to recognize it."""
+    if reader in TRAINERS:
+        later = TRAINERS[TRAINERS.index(reader) + 1 :]  # the earlier ones did not recognize the folder
+        if further := [format.name for format in later if format.recognizes(request)]:
+            yield f"Files of {' and '.join(further)} are in the folder, too, and are left out: read them with --reader."
+    elif runs := _runs_below(request.path):
+        yield f"{counted(len(runs), 'run')} in the folder, too, left out; name one to read it: {runs[0]}"
 
 
 def _require_sums(run: Run) -> None:

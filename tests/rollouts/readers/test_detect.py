@@ -320,6 +320,16 @@ def test_files_of_another_trainer_are_named(tmp_path: Path, logs: tuple[str, str
     assert read_run(tmp_path, ReadOptions(reader=other)).source.format == other
 
 
+def test_runs_below_a_file_of_rollouts_are_named(tmp_path: Path) -> None:
+    write_lines(tmp_path / "best.jsonl", *({"step": 1, "prompt_id": "p", "reward": at % 2} for at in range(4)))
+    for name in ("a", "b"):
+        shutil.copytree(LOGS / "verl_legacy", tmp_path / name)
+    source = read_run(tmp_path).source
+    assert source.format == "generic"
+    assert f"2 runs in the folder, too, left out; name one to read it: {tmp_path / 'a'}" in source.missing
+    assert "left out" not in " ".join(read_run(tmp_path / "best.jsonl").source.missing)
+
+
 TRL = LOGS / "trl"
 
 
