@@ -236,7 +236,13 @@ def _entropy_of_step(step: int, groups: Sequence[RolloutGroup]) -> list[_Row] | 
 
 def _entropy(steps: Mapping[int, list[_Row]], run: Run, resampling: Resampling) -> results.PolicyEntropy:
     if not steps:
-        return _as_logged(run)
+        name, logged = first_logged(run, METRICS) or ("", {})
+        if not name:
+            return results.PolicyEntropy()
+        means = [results.EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
+        mean = mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf)
+        overall = results.EntropyNumbers(step=None, mean=mean)
+        return results.PolicyEntropy(overall=overall, by_step=tuple(means), trend=_trend(means), origin=name)
     every = [row for step_rows in steps.values() for row in step_rows]
     overall, *by_step = (
         results.EntropyNumbers(step=step, mean=_mean_of(rows, resampling).within(0.0, _GREATEST))
@@ -259,16 +265,6 @@ def _entropies(rollout: Rollout) -> NDArray[np.float64] | None:
 def _mean_of(rows: Sequence[_Row], resampling: Resampling) -> Estimate:
     sums, numbers, prompts = zip(*rows, strict=True)
     return sampler_metrics.token_mean(sums, numbers, prompts, resampling=resampling)
-
-
-def _as_logged(run: Run) -> results.PolicyEntropy:
-    match = first_logged(run, METRICS)
-    if match is None:
-        return results.PolicyEntropy()
-    name, logged = match
-    by_step = [results.EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
-    overall = results.EntropyNumbers(step=None, mean=mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf))
-    return results.PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin=name)
 
 
 def _trend(by_step: Sequence[results.EntropyNumbers]) -> Estimate:
