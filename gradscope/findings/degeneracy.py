@@ -411,25 +411,26 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return f"Rollouts of a group agree more than their prompt explains: {_SHARED}"
     if dead == 1 and (is_luck or min(hard, easy) > 0):  # there is no live group to resample, nor a prompt to choose
         return f"Rollouts of a group never differ, though groups do: {_SHARED}"
-    if is_luck and not report.frac_all_fail.is_defined:
-        return _LUCK
-    if hard > 2 * easy and is_luck:
-        return "Most fail, of prompts that pass in other groups: try more rollouts a group, or partial credit."
-    if hard > 2 * easy:
-        return "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group."
-    if easy > 2 * hard and is_luck:
-        return "Most pass, of prompts that fail in other groups: try more rollouts a group, or harder prompts."
-    if easy > 2 * hard:
-        return "Most of them pass throughout: try harder prompts, or drop solved ones."
-    if is_luck:
-        return _LUCK
-    return "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling dead groups."
+    most = "fail" if hard > 2 * easy else "pass" if easy > 2 * hard else "neither"
+    if is_luck and not report.frac_all_fail.is_defined:  # only of prompts it is known whether they pass
+        most = "neither"
+    return _OF_KIND[is_luck, most]
 
 
 _SHARED = (
     "look at what they share (equal completions, a cached or shared verdict, one seed, an environment that failed)."
 )
-_LUCK = "Most are of prompts that are live in other groups: try more rollouts a group, or resampling dead groups."
+_OF_KIND = {
+    (True, "fail"): "Most fail, of prompts that pass in other groups: try more rollouts a group, or partial credit.",
+    (True, "pass"): "Most pass, of prompts that fail in other groups: try more rollouts a group, or harder prompts.",
+    (True, "neither"): "Most are of prompts that are live in other groups: try more rollouts a group, or resampling "
+    "dead groups.",
+    (False, "fail"): "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group.",
+    (False, "pass"): "Most of them pass throughout: try harder prompts, or drop solved ones.",
+    (False, "neither"): "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling "
+    "dead groups.",
+}
+"""Whether most dead groups are of prompts that are live in others, and what most of them do -> what to try."""
 _MERGED = "two groups of a prompt at one step count as one where no id tells them apart. Log a group id."
 _COPIED = 0.5  # of the rollouts of dead groups: then copies are why most of them are dead
 _FEW = 0.05  # share of dead groups below which nothing is to be won

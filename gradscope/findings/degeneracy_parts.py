@@ -77,8 +77,16 @@ def reward_findings(report: results.DegeneracyReport) -> tuple[str, ...]:
     ]
     if len(rows) < 2:
         return tuple(rescuable)
-    ranked = sorted(rows, key=lambda row: row.frac_tied.value or 0.0)
-    sentences = [f"By reward function: {'; '.join(map(_of_function, ranked))}."]
+    words = []
+    for row in sorted(rows, key=lambda row: row.frac_tied.value or 0.0):
+        tied, makes = row.frac_tied.value, ""
+        for share, kind in ((row.difference_share, "reward differences"), (row.advantage_share, "advantage")):
+            if share.value is not None:
+                makes = f" and makes {signed_percent(share.value)} of the squared {kind}"
+        words.append(
+            f"'{row.name}' is {'missing in some' if tied is None else f'tied in {percent(tied)} of'} groups{makes}"
+        )
+    sentences = [f"By reward function: {'; '.join(words)}."]
     named = [row for row in rows if row.advantage_share.is_defined]
     if named:
         sentences.append(f"Shares of the squared advantage are of {report.advantages_of}.")
@@ -86,15 +94,6 @@ def reward_findings(report: results.DegeneracyReport) -> tuple[str, ...]:
     if alone and report.reward_conflict is None:
         sentences.append(f"Alone in telling rollouts of a group apart: {', '.join(alone)} groups.")
     return (*sentences, *rescuable)
-
-
-def _of_function(row: results.RewardFunction) -> str:
-    tied = row.frac_tied.value
-    text = f"'{row.name}' is {'missing in some' if tied is None else f'tied in {percent(tied)} of'} groups"
-    for share, kind in ((row.advantage_share, "advantage"), (row.difference_share, "reward differences")):
-        if share.value is not None:
-            return f"{text} and makes {signed_percent(share.value)} of the squared {kind}"
-    return text
 
 
 def signed_percent(share: float) -> str:

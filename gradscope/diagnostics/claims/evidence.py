@@ -163,12 +163,6 @@ class Evidence(MetricValues, kw_only=True):
     is_restricted: bool = False
     """Whether claims must not cost another gradient, beyond the results of another command that the cache holds."""
 
-    def leaves_out(self, needs: Needs | None) -> bool:
-        """Whether claims that need something are left out: it is not at hand, and must not be computed for them."""
-        if not self.is_restricted or needs in (None, "rollout"):
-            return False
-        return needs != "weighed" or "weighed_tokens" not in self.cache
-
     def groups(self) -> GroupTable:
         """The groups as a table, whether their rewards are equal among it, and how many pass where that is known."""
         return judged_groups(self.run, self.success_threshold)[1]

@@ -82,8 +82,9 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
     """Judge claims by evidence that may exist already; a claim that needs more than that gets no row."""
     rows = []
     for claim in claims:
-        if evidence.leaves_out(claim.needs):
-            continue
+        at_hand = (None, "rollout", *(["weighed"] if "weighed_tokens" in evidence.cache else []))
+        if evidence.is_restricted and claim.needs not in at_hand:
+            continue  # what it needs must not be computed for it
         try:
             can_be = claim.needs in (None, "update") or evidence.steps
             judged = claim.judge(evidence) if can_be else cannot_tell(as_named(evidence.no_gradients))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -86,13 +87,12 @@ def measure_reward_functions(
     undefined where the reward is no weighted sum of functions, or where the main one is not known.
     """
     groups = chosen.table.select(chosen.table.sums(np.isnan(chosen.table.reward)) == 0)
+    unknown = partial(Estimate.undefined_because, num_units=len(groups))
     if not len(groups) or not groups.rewards:
         reason = "the log has no reward per function"
         is_main = binary_threshold(groups.reward) is not None
         differs = _mean(groups.spread(groups.reward) > EQUAL_REWARDS, groups, resampling)
-        return MeasuredRewards(
-            frac_conflict=_unknown(reason, groups), frac_main_differs=differs if is_main else _unknown(reason, groups)
-        )
+        return MeasuredRewards(frac_conflict=unknown(reason), frac_main_differs=differs if is_main else unknown(reason))
     with_total, main = _with_total_reward(groups, reward)
     part = None if with_total is groups or reward else main
     groups, reward = with_total, main
@@ -107,8 +107,8 @@ def measure_reward_functions(
     measured = MeasuredRewards(
         main=main if main in apart and _are_several(weights) else None,
         part=part,
-        frac_conflict=_mean(decided, groups, resampling) if main in apart else _unknown(main, groups),
-        frac_main_differs=_mean(apart[main], groups, resampling) if main in apart else _unknown(main, groups),
+        frac_conflict=_mean(decided, groups, resampling) if main in apart else unknown(main),
+        frac_main_differs=_mean(apart[main], groups, resampling) if main in apart else unknown(main),
     )
     if len(names) < 2:
         return measured
@@ -122,7 +122,7 @@ def measure_reward_functions(
         RewardFunction(
             name=name,
             weight=None if weights is None else weights.get(name, 0.0),
-            frac_tied=_unknown(f"it is missing in {missing} of {len(groups)} groups", groups)
+            frac_tied=unknown(f"it is missing in {missing} of {len(groups)} groups")
             if (missing := int(np.sum(np.isnan(spreads[name]))))
             else _mean(spreads[name] <= EQUAL_REWARDS, groups, resampling),
             advantage_share=_share(name, weights, ratios["advantage", name], scaled),
@@ -251,10 +251,6 @@ def _is(groups: RewardTable, name: str) -> bool:
 
 def _mean(flags: Flags, groups: RewardTable, resampling: Resampling) -> Estimate:
     return bootstrap_mean(flags.astype(np.float64), groups.prompt, resampling=resampling)
-
-
-def _unknown(reason: str, groups: RewardTable) -> Estimate:
-    return Estimate.undefined_because(reason, num_units=len(groups))
 
 
 def _deviations(groups: RewardTable, values: Array) -> Array:

@@ -189,8 +189,8 @@ def advantage_rows(step: int, groups: Sequence[RolloutGroup]) -> StepRows:
     counted = [_counted(rollout) for rollout in rollouts]
     width = max(len(row) for row in counted)
     scores = np.stack([np.pad(row, (0, width - len(row))) for row in counted])
-    logged = [_logged_advantages(rollout, row) for rollout, row in zip(rollouts, counted, strict=True)]
-    logged_rows = [row for row in logged if row is not None]
+    own = (rollout.advantage if rollout.token_advantages is None else rollout.token_advantages for rollout in rollouts)
+    logged_rows = [np.asarray(of) * row for of, row in zip(own, counted, strict=True) if of is not None]
     gram = scores @ scores.T
     # of positions that the same rollouts reach one is enough, as long as all of them
     columns, counts = np.unique(scores, axis=1, return_counts=True)
@@ -228,12 +228,6 @@ def _counted(rollout: Rollout) -> Array:
             hint="Look at a matrix that a tokenizer can make: --rows rollout.",
         )
     return rollout.counted(length).astype(np.float64)
-
-
-def _logged_advantages(rollout: Rollout, counted: Array) -> Array | None:
-    if rollout.token_advantages is not None:
-        return np.array(rollout.token_advantages) * counted
-    return None if rollout.advantage is None else rollout.advantage * counted
 
 
 def write_gram(folder: Path, rows: StepRows) -> str:

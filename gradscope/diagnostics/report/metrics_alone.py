@@ -101,87 +101,77 @@ _ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then ch
 
 
 def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSection]:
-    norm = findings.course_named(courses, _NORM)
-    other_courses = [
-        course for course in courses if course.name not in (_DEAD, "frac_all_pass", "frac_all_fail", _CUT, _NORM)
-    ]
+    norm, cut = (findings.course_named(courses, name) for name in (_NORM, _CUT))
+    spikes = spike_sentences(run)
     if courses:
-        broken_courses = tuple(findings.broken_sentences(other_courses))
-        spikes = spike_sentences(run) if norm is None else ()
-        goes = findings.reward_goes(courses)
-        levels, reward = tuple(findings.level_sentences(courses, goes)), findings.reward_sentence(courses, goes)
-        titles = ", ".join(course.title.strip() for course in other_courses or courses)
-        lost = findings.lost_sentence(verdict_courses(run), goes)
-        gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
-        ratios = findings.course_named(courses, "clip_ratio/region_mean")
-        clipped = findings.beyond_clip_sentence(() if ratios is None else ratios.values)
-        odd = tuple(filter(None, (lost, gap, *broken_courses, clipped, *spikes)))
-        calm: Severity = "fine" if goes == "rises" else "unknown"
-        yield ReportSection(
-            name="courses",
-            question="How do reward, lengths, entropy and KL go?",
-            findings=tuple(dict.fromkeys(filter(None, (*odd, *levels, reward or f"Logged: {titles}.")))),
-            severity="problem" if broken_courses else "look" if odd or levels else calm,
-            next_step=_LOST if lost else _ADVICE_ON.get(goes, findings.CLIP_ADVICE if clipped else ""),
-            charts=tuple(
-                chart
-                for course in other_courses
-                for chart in _chart(f"{course.title}, as logged", [course], course.title)
-            ),
-            tables=tabulate(
-                "Each metric as the trainer logged it; a mean over steps has no interval here.",
-                (
-                    Column("metric", "name"),
-                    Column("steps", lambda course: len(course.steps), "count"),
-                    Column("mean over steps", "mean", "norm"),
-                    Column("first", lambda course: _drawn(course.values[0]), "norm"),
-                    Column("last", lambda course: _drawn(course.values[-1]), "norm"),
-                    Column("smallest", lambda course: _drawn(course.at(course.smallest_step)), "norm"),
-                    Column("largest", lambda course: _drawn(course.at(course.largest_step)), "norm"),
-                    Column("at step", "largest_step", "count"),
-                ),
-                courses,
-            ),
-        )
+        yield _course_section(courses, run, spikes if norm is None else ())
     if norm is not None:
-        broken = any(not math.isfinite(value) for value in norm.values)
-        spikes = spike_sentences(run)
-        largest = f"The largest gradient norm is {norm.at(norm.largest_step):.3g}, at step {norm.largest_step}."
-        is_short = len(norm.steps) <= MIN_NEIGHBORS
-        largest += " Fewer than nine steps do not tell whether one stands out." * is_short
-        yield ReportSection(
-            name="norm",
-            question="Which step stands out?",
-            findings=(*findings.broken_sentences([norm]), *spikes, largest),
-            severity="problem" if broken else "look" if spikes else "unknown" if is_short else "fine",
-            meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
-            next_step=findings.SPIKE_ADVICE if broken or spikes else "" if is_short else "Nothing to do.",
-            command=f"gradscope spike {shlex.quote(run.source.path)}",
-            charts=_chart("Gradient norm, as logged", [norm], "norm"),
-        )
+        yield _norm_section(norm, run, spikes)
     yield dead_section(courses, run.source)
-    cut = findings.course_named(courses, _CUT)
     if cut is not None:
-        sentence = findings.clipped_sentence(courses)
-        is_known = cut.mean.is_defined
-        few = f"Few completions were cut off at the length limit{findings.at_most(cut)}." if is_known else ""
-        yield ReportSection(
-            name="generation",
-            question="How many completions are cut off?",
-            findings=((sentence or few) if is_known else f"How many is not known: {cut.mean.undefined}.",),
-            severity="unknown" if not is_known else "look" if sentence else "fine",
-            meaning=metric("generation.frac_truncated").meaning,
-            next_step="Raise the length limit, or mask cut completions, and see whether the reward follows."
-            if sentence
-            else "Nothing to do.",
-            charts=_chart("Completions that were cut off", [cut], "share of completions"),
-        )
-    yield ReportSection(
-        name="rollouts",
-        question="What would rollouts add?",
-        missing=next(
-            (text for text in run.source.missing if text.startswith("Metrics alone")), "They were not logged."
+        yield _cut_section(cut, findings.clipped_sentence(courses))
+    why = next((text for text in run.source.missing if text.startswith("Metrics alone")), "They were not logged.")
+    yield ReportSection(name="rollouts", question="What would rollouts add?", missing=why)
+
+
+def _course_section(courses: Sequence[MetricCourse], run: Run, spikes: Sequence[str]) -> ReportSection:
+    """How all metrics go; charts are of those that have no section of their own."""
+    of_others = (_DEAD, "frac_all_pass", "frac_all_fail", _CUT, _NORM)
+    other_courses = [course for course in courses if course.name not in of_others]
+    broken_courses = tuple(findings.broken_sentences(other_courses))
+    goes = findings.reward_goes(courses)
+    levels, reward = tuple(findings.level_sentences(courses, goes)), findings.reward_sentence(courses, goes)
+    titles = ", ".join(course.title.strip() for course in other_courses or courses)
+    lost = findings.lost_sentence(verdict_courses(run), goes)
+    gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
+    ratios = findings.course_named(courses, "clip_ratio/region_mean")
+    clipped = findings.beyond_clip_sentence(() if ratios is None else ratios.values)
+    odd = tuple(filter(None, (lost, gap, *broken_courses, clipped, *spikes)))
+    calm: Severity = "fine" if goes == "rises" else "unknown"
+    return ReportSection(
+        name="courses",
+        question="How do reward, lengths, entropy and KL go?",
+        findings=tuple(dict.fromkeys(filter(None, (*odd, *levels, reward or f"Logged: {titles}.")))),
+        severity="problem" if broken_courses else "look" if odd or levels else calm,
+        next_step=_LOST if lost else _ADVICE_ON.get(goes, findings.CLIP_ADVICE if clipped else ""),
+        charts=tuple(
+            chart for course in other_courses for chart in _chart(f"{course.title}, as logged", [course], course.title)
         ),
+        tables=tabulate(
+            "Each metric as the trainer logged it; a mean over steps has no interval here.", _BY_METRIC, courses
+        ),
+    )
+
+
+def _norm_section(norm: MetricCourse, run: Run, spikes: Sequence[str]) -> ReportSection:
+    broken = any(not math.isfinite(value) for value in norm.values)
+    largest = f"The largest gradient norm is {norm.at(norm.largest_step):.3g}, at step {norm.largest_step}."
+    is_short = len(norm.steps) <= MIN_NEIGHBORS
+    largest += " Fewer than nine steps do not tell whether one stands out." * is_short
+    return ReportSection(
+        name="norm",
+        question="Which step stands out?",
+        findings=(*findings.broken_sentences([norm]), *spikes, largest),
+        severity="problem" if broken else "look" if spikes else "unknown" if is_short else "fine",
+        meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
+        next_step=findings.SPIKE_ADVICE if broken or spikes else "" if is_short else "Nothing to do.",
+        command=f"gradscope spike {shlex.quote(run.source.path)}",
+        charts=_chart("Gradient norm, as logged", [norm], "norm"),
+    )
+
+
+def _cut_section(cut: MetricCourse, sentence: str) -> ReportSection:
+    is_known = cut.mean.is_defined
+    few = f"Few completions were cut off at the length limit{findings.at_most(cut)}." if is_known else ""
+    advice = "Raise the length limit, or mask cut completions, and see whether the reward follows."
+    return ReportSection(
+        name="generation",
+        question="How many completions are cut off?",
+        findings=((sentence or few) if is_known else f"How many is not known: {cut.mean.undefined}.",),
+        severity="unknown" if not is_known else "look" if sentence else "fine",
+        meaning=metric("generation.frac_truncated").meaning,
+        next_step=advice if sentence else "Nothing to do.",
+        charts=_chart("Completions that were cut off", [cut], "share of completions"),
     )
 
 
@@ -202,3 +192,15 @@ def _drawn_values(course: MetricCourse) -> Sequence[float | None]:
 
 def _drawn(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+_BY_METRIC = (
+    Column("metric", "name"),
+    Column("steps", lambda course: len(course.steps), "count"),
+    Column("mean over steps", "mean", "norm"),
+    Column("first", lambda course: _drawn(course.values[0]), "norm"),
+    Column("last", lambda course: _drawn(course.values[-1]), "norm"),
+    Column("smallest", lambda course: _drawn(course.at(course.smallest_step)), "norm"),
+    Column("largest", lambda course: _drawn(course.at(course.largest_step)), "norm"),
+    Column("at step", "largest_step", "count"),
+)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
@@ -37,7 +36,7 @@ from gradscope.results.norms import SpikeMetric, SpikeRemoval, SpikeReport, Spik
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Counts, Run
+from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges, counted, steps_beside
 
 LOSSES = ("loss", "pg_loss", "policy_loss")
@@ -70,24 +69,20 @@ def courses_of(run: Run, *, named: int | None = None) -> Courses:
     courses: dict[str, StepValues] = {}
     for names in _NAMES:
         chosen = next((name for last in names for name in run.courses.columns if name.rpartition("/")[2] == last), None)
-        if chosen is not None:
-            steps, values = run.courses.course(chosen)
-            has_gradient = (values != 0) & ~_are_dead(run, steps, values)
-            counts = has_gradient | (steps == named) if names == _NAMES[0] else slice(None)
-            courses[chosen] = StepValues(steps[counts], values[counts])
+        if chosen is None:
+            continue
+        steps, values = run.courses.course(chosen)
+        if names == _NAMES[0]:
+            # of dead steps a norm below the median of live ones, where these are enough, is of the KL or of rounding:
+            # beside it that of any gradient stands out
+            with_share, shares = run.courses.course(_DEAD)
+            are_dead = np.isin(steps, with_share[shares >= 1])
+            live = values[~are_dead & np.isfinite(values)]
+            usual = np.median(live) if len(live) > MIN_NEIGHBORS else -math.inf
+            counts = ((values != 0) & ~(are_dead & (values < usual))) | (steps == named)
+            steps, values = steps[counts], values[counts]
+        courses[chosen] = StepValues(steps, values)
     return courses
-
-
-def _are_dead(run: Run, steps: Counts, norms: Array) -> NDArray[np.bool_]:
-    """Which steps have no live group, as logged, and a norm below the median of live steps, where these are enough.
-
-    Such a norm is of the KL or of rounding: beside it that of any gradient stands out.
-    """
-    with_share, shares = run.courses.course(_DEAD)
-    are_dead = np.isin(steps, with_share[shares >= 1])
-    live = norms[~are_dead & np.isfinite(norms)]
-    usual = np.median(live) if len(live) > MIN_NEIGHBORS else -math.inf
-    return np.asarray(are_dead & (norms < usual))
 
 
 def outstanding_step(courses: Courses) -> tuple[int, int]:
@@ -100,9 +95,12 @@ def outstanding_step(courses: Courses) -> tuple[int, int]:
         InputError: No course has nine steps.
     """
     searched: Courses = {name: course for name, course in courses.items() if name.rpartition("/")[2] not in LOSSES}
-    furthest = _furthest(searched)
-    if not furthest:  # a loss jumps without an update that went wrong
-        searched, furthest = courses, _furthest(courses)
+    steps = {name: most_deviating(course) for name, course in courses.items()}
+    furthest = {name: step for name, step in steps.items() if step is not None}
+    if not furthest.keys().isdisjoint(searched):  # a loss jumps without an update that went wrong
+        furthest = {name: step for name, step in furthest.items() if name in searched}
+    else:
+        searched = courses
     num_searched = sum(map(len, searched.values()))
     broken = [step for course in courses.values() for step in StepValues.of(course).not_finite()]
     if broken:
@@ -116,11 +114,6 @@ def outstanding_step(courses: Courses) -> tuple[int, int]:
         "No step can be singled out: fewer than nine steps of the log have a gradient norm, a KL or a loss.",
         hint="Name the step with --step, or put the trainer's metrics beside its rollouts.",
     )
-
-
-def _furthest(courses: Courses) -> dict[str, int]:
-    steps = {name: most_deviating(course) for name, course in courses.items()}
-    return {name: step for name, step in steps.items() if step is not None}
 
 
 def metrics_at(courses: Courses, step: int, *, num_chosen_from: int = 1) -> tuple[SpikeMetric, ...]:

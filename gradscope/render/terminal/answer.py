@@ -75,7 +75,7 @@ class Answer(Struct, frozen=True, kw_only=True):
                 why = f": {self.absent[name]}" if name in self.absent else ""
                 missing = cell(f"There is no table of {name} in this result{why}.")
                 parts += (part for block in shown[name] or [missing] for part in (Text(), block))
-        parts += footnotes(notes)
+        parts += [Text(), *map(cell, lines)] if (lines := notes.lines()) else []
         if left:
             parts += [Text(), *_further_tables(left)]
         return Group(*parts)
@@ -96,9 +96,3 @@ def offers_more(printed: Group) -> bool:
     """Whether an answer ends in the line that names further tables."""
     last = printed.renderables[-1]
     return isinstance(last, Text) and last.plain.startswith(_OFFER)
-
-
-def footnotes(notes: Footnotes) -> Blocks:
-    """The footnotes of the tables above, behind an empty line; nothing where there are none."""
-    if notes.lines():
-        yield from (Text(), *map(cell, notes.lines()))

@@ -158,10 +158,6 @@ def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pyt
             replace(evidence, cache={}).followed_tokens()
     of_report = replace(evidence, is_restricted=True, cache={"weighed_tokens": {1: "at hand"}})
     assert of_report.weighed_tokens() == {1: "at hand"}
-    left_out = [of_report.leaves_out(needs) for needs in (None, "rollout", "weighed", "token", "update")]
-    assert left_out == [False, False, False, True, True]
-    assert replace(of_report, cache={}).leaves_out("weighed")
-    assert not evidence.leaves_out("token")
 
 
 def test_groups_and_their_degeneracy_are_those_of_the_log() -> None:

@@ -229,3 +229,12 @@ def test_claims_on_dead_groups_are_open_where_a_filter_has_dropped_them() -> Non
     run = run_of(*(group_of(rewards, step=n // 20, prompt=str(n % 20)) for n, rewards in enumerate(passing)))
     of_dead = [row.why for row in claims_of(Evidence(run=run, steps=())).claims if row.name.startswith("dead_groups.")]
     assert set(of_dead) == {"A filter has probably dropped dead groups before they were logged."}
+
+
+def test_what_must_not_be_computed_for_claims_leaves_them_out() -> None:
+    needs = (None, "rollout", "weighed", "token", "update")
+    claims = [replace(says("supported"), name=str(need), needs=need) for need in needs]
+    evidence = Evidence(run=two_steps(), steps=(1,), is_restricted=True, cache={"weighed_tokens": {1: "at hand"}})
+    assert [row.name for row in claims_of(evidence, claims).claims] == ["None", "rollout", "weighed"]
+    assert [row.name for row in claims_of(replace(evidence, cache={}), claims).claims] == ["None", "rollout"]
+    assert len(claims_of(replace(evidence, is_restricted=False), claims).claims) == len(needs)

@@ -380,6 +380,16 @@ _KINDS = {
 _QUARTERS = ("most certain quarter", "second", "third", "most uncertain quarter")
 
 
+_TURNS = (
+    Column("step", "step", "count"),
+    Column("turn", turn_words),
+    Column("rollouts", "num_rollouts", "count"),
+    Column("share of the tokens", "frac_tokens", "share"),
+    Column("share of the gradient", "gradient_share", "gap"),
+    Column("cosine", "cosine", "gap"),
+)
+
+
 def tokens_section(inputs: ReportInputs) -> ReportSection:
     """The largest rollouts' text, shaded by the norm of each token's gradient, and where in it the norms are."""
     rollouts = inputs.tokens
@@ -432,14 +442,7 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
             *tabulate(
                 "Each turn, a stretch of sampled tokens; share of the gradient = "
                 f"{metric('turns.gradient_share').formula}",
-                (
-                    Column("step", "step", "count"),
-                    Column("turn", turn_words),
-                    Column("rollouts", "num_rollouts", "count"),
-                    Column("share of the tokens", "frac_tokens", "share"),
-                    Column("share of the gradient", "gradient_share", "gap"),
-                    Column("cosine", "cosine", "gap"),
-                ),
+                _TURNS,
                 inputs.parts.turns,
             ),
             *_largest(rollouts),

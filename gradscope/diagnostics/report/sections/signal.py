@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 import numpy as np
 from msgspec.structs import replace
@@ -29,7 +30,7 @@ from gradscope.render.views.degeneracy import ENVIRONMENTS, REWARDS, prompts_vie
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate, view_table
 from gradscope.results.degeneracy import DegeneracyReport, RewardFunction, StepDegeneracy
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
-from gradscope.results.report import Chart, ColumnStyle, ReportSection, ReportTable, Series, SeriesKind, Severity
+from gradscope.results.report import Chart, ReportSection, Series, SeriesKind, Severity
 from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.say import counted, percent, points
 
@@ -111,15 +112,11 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         *("iid_prediction", "jensen_gap"),
     )
     is_wrong = report.contradicts_rewards or bool(report.source.broken_rewards or report.source.broken_advantages)
-    is_unusual = (
-        report.has_other_baseline
-        or report.looks_filtered
-        or report.num_faint + report.num_pooled + report.frac_of_one_prompt > 0
-        or bool(
-            degeneracy.copies_sentence(report)
-            or report.doubled_steps
-            or dead_environments(report)
-            or degeneracy.sudden_sentence(report)
+    is_unusual = any(
+        (
+            *(report.has_other_baseline, report.looks_filtered, report.doubled_steps, dead_environments(report)),
+            *(report.num_faint, report.num_pooled, report.frac_of_one_prompt),
+            *(degeneracy.copies_sentence(report), degeneracy.sudden_sentence(report)),
         )
     )
     origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
@@ -206,6 +203,11 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         rewards = table.rewards[name]
         logged = table.mean_by_step(table.sums(np.nan_to_num(rewards)), table.sums(~np.isnan(rewards)))
         means[name] = [None if math.isnan(mean) else mean for mean in logged.values()]
+    correlations = [
+        (first.name, second.name, first.correlation[second.name])
+        for first, second in combinations(functions, 2)
+        if second.name in first.correlation
+    ]
     return ReportSection(
         name="rewards",
         findings=(*shares, *sentences) if report.is_in_conflict else (*sentences, *shares),
@@ -214,7 +216,14 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         next_step=odd[0][1] if odd and not report.is_in_conflict else _next_step(report, functions),
         command=inputs.command("degeneracy", "--show", "rewards"),
         charts=lines_over(steps, "Mean of each reward function", means, y_label="mean reward"),
-        tables=(*view_table(REWARDS, report, _FORMULA), *_correlations(functions)),
+        tables=(
+            *view_table(REWARDS, report, _FORMULA),
+            *table_of_cells(
+                f"Correlation within groups = {metric('by_reward.correlation').formula}",
+                [("reward function", "text"), ("and", "text"), ("correlation", "gap")],
+                correlations,
+            ),
+        ),
     )
 
 
@@ -254,19 +263,6 @@ def _next_step(report: DegeneracyReport, functions: list[RewardFunction]) -> str
     if report.frac_reward_conflict.undefined and len(functions) > 1:
         return f"Whether side rewards decide groups is undefined: {report.frac_reward_conflict.undefined}."
     return "If one makes more of the gradient than it should, change its weight (reward_weights in TRL)."
-
-
-def _correlations(functions: list[RewardFunction]) -> tuple[ReportTable, ...]:
-    names = [function.name for function in functions]
-    rows = [
-        (function.name, other, function.correlation[other])
-        for at, function in enumerate(functions)
-        for other in names[at + 1 :]
-        if other in function.correlation
-    ]
-    caption = f"Correlation within groups = {metric('by_reward.correlation').formula}"
-    columns: list[tuple[str, ColumnStyle]] = [("reward function", "text"), ("and", "text"), ("correlation", "gap")]
-    return table_of_cells(caption, columns, rows)
 
 
 MAX_PROBLEMS = 25  # problems listed by name; the finding counts all of them

@@ -365,7 +365,7 @@ def expand(path: Path) -> tuple[Path, ...]:
         return (path,)
     if path.is_dir():
         with os.scandir(path) as entries:  # unlike Path.iterdir, without a stat for each file
-            named = [(path / entry.name, entry) for entry in entries if _suffix_in(entry.name)]
+            named = [(path / entry.name, entry) for entry in entries if suffix_of(entry.name)]
         named = [(file, entry) for file, entry in named if when_copied(file.name) != "awaited"]
         # an entry that links to itself raises where a path is no file
         files = [file for file, entry in named if entry.is_file(follow_symlinks=False) or file.is_file()]
@@ -404,19 +404,15 @@ def _unpacked(file: Path) -> Path:
     return file.with_suffix("") if file.suffix in COMPRESSED else file
 
 
-def suffix_of(path: Path) -> str | None:
+def suffix_of(path: Path | str) -> str | None:
     """The suffix of a file of rows: one of ``SUFFIXES``, also before one of ``COMPRESSED``; None for other files."""
-    return _suffix_in(path.name)
+    return next(filter(_unpacked(Path(path)).name.endswith, SUFFIXES), None)
 
 
 def stem_of(path: Path) -> str:
     """A file's name without that suffix, and with all other dots: ``Qwen2.5`` of ``Qwen2.5.jsonl.gz``."""
     suffix = suffix_of(path)
     return path.stem if suffix is None else path.name[: path.name.rindex(suffix)]
-
-
-def _suffix_in(name: str) -> str | None:
-    return next(filter(_unpacked(Path(name)).name.endswith, SUFFIXES), None)
 
 
 def is_untyped(path: Path) -> bool:
@@ -488,15 +484,12 @@ def table_rows(document: Mapping[str, Any]) -> list[Any] | None:
     [{'step': 3, 'reward': 1.0}]
     """
     names, rows = document.get("columns"), document.get("data")
-    if not isinstance(names, list) or not isinstance(rows, list) or not all(isinstance(name, str) for name in names):
-        return _rows_of_columns(document)
-    return [
-        dict(zip(names, row, strict=True)) if isinstance(row, list) and len(row) == len(names) else row for row in rows
-    ]
-
-
-def _rows_of_columns(document: Mapping[str, Any]) -> list[Any] | None:
-    """The rows of columns, some of text and some of numbers, each an object with the same numbers of rows as keys."""
+    if isinstance(names, list) and isinstance(rows, list) and all(isinstance(name, str) for name in names):
+        size = len(names)
+        return [
+            dict(zip(names, row, strict=True)) if isinstance(row, list) and len(row) == size else row for row in rows
+        ]
+    # else columns, some of text and some of numbers, each an object with the same numbers of rows as keys
     columns = [of for of in document.values() if isinstance(of, dict)]
     kinds = [set(map(type, of.values())) for of in columns]
     are_of_both = {str} in kinds and any(kind <= {int, float, bool} for kind in kinds)

@@ -118,15 +118,7 @@ def _read(request: ReadRequest) -> Run:
         )
 
     groups = GroupsOfTable(table) if request.rewards_only else GroupsOnDisk(table, at)
-    damaged_weights: dict[int, str] = {}
-
-    def base_of(adapter: Path) -> str | None:
-        return request.model or find_base(adapter, run)
-
-    weights = with_initial(find_checkpoints(run, base_of, damaged_weights), request.initial, base_of)
-    bases = dict.fromkeys(ref.base for ref in weights if ref.base is not None)
-    model = None if request.model is None else Path(request.model)
-    trained = (ref.path for ref in weights if ref.num_updates > 0)  # the trainer saves its tokenizer with each
+    of_weights = _saved_weights(request, run)
     where = "tables on W&B" if paths[0].suffix == ".json" else "output_dir"
     read_files = (*paths, *state_files, request.run_config, request.completion_ids)
     source = Source(
@@ -136,7 +128,11 @@ def _read(request: ReadRequest) -> Run:
         files=tuple(str(path) for path in read_files if path is not None),
         num_rows=num_used(groups),
         inferred=(*functions.inferred, *cut, *_left_out(training, evaluation)),
-        missing=(*functions.missing, *filter(None, (several,)), *_missing(state, settings.origin, table, weights)),
+        missing=(
+            *functions.missing,
+            *filter(None, (several,)),
+            *_missing(state, settings.origin, table, of_weights["weights"]),
+        ),
         quarantined=quarantine.result(),
     )
     return Run(
@@ -146,13 +142,26 @@ def _read(request: ReadRequest) -> Run:
         metrics=state.metrics,
         unread_metrics=several,
         settings=settings,
-        weights=weights,
-        damaged_weights=damaged_weights,
-        tokenizer=find_tokenizer(*trained, run, request.initial, *map(Path, bases), model),
+        **of_weights,
         notes=trl_files.step_notes(training, evaluation, state, settings),
         windows=trl_files.windows(training, state),
         repeats=repeats(training, settings),
     )
+
+
+def _saved_weights(request: ReadRequest, run: Path) -> dict[str, Any]:
+    """The fields of a run that its checkpoints and the weights of ``--initial`` make."""
+    damaged: dict[int, str] = {}
+
+    def base_of(adapter: Path) -> str | None:
+        return request.model or find_base(adapter, run)
+
+    weights = with_initial(find_checkpoints(run, base_of, damaged), request.initial, base_of)
+    bases = dict.fromkeys(Path(ref.base) for ref in weights if ref.base is not None)
+    model = None if request.model is None else Path(request.model)
+    trained = (ref.path for ref in weights if ref.num_updates > 0)  # the trainer saves its tokenizer with each
+    tokenizer = find_tokenizer(*trained, run, request.initial, *bases, model)
+    return {"weights": weights, "damaged_weights": damaged, "tokenizer": tokenizer}
 
 
 def _logged(run: Path, quarantine: QuarantineLog) -> tuple[trl_files.TrlState, Sequence[Path | None], str]:
@@ -254,11 +263,6 @@ def _missing(
         yield "The weights before the first update are not in the folder: give them with --initial, as to `rank`."
 
 
-def trl_version(run: Path) -> str | None:
-    """TRL's version in a run's model card, or in that of a checkpoint; None where none has it."""
-    return _named(_VERSION, run)
-
-
 def _named(pattern: re.Pattern[str], run: Path) -> str | None:
     for card in (run / "README.md", *sorted(run.glob("checkpoint-*/README.md"))):
         match = pattern.search(card.read_text(encoding="utf-8", errors="replace")) if card.is_file() else None
@@ -277,7 +281,7 @@ def trainer_of(run: Path) -> str | None:
 
 def with_card(settings: TrainerSettings, run: Path) -> TrainerSettings:
     """The settings with version and trainer of the model card, unless they have them."""
-    card = {VERSION: trl_version(run), TRAINER: trainer_of(run)}
+    card = {VERSION: _named(_VERSION, run), TRAINER: trainer_of(run)}
     new = {name: value for name, value in card.items() if value is not None and name not in settings.values}
     return replace(settings, values={**settings.values, **new}) if new else settings
 

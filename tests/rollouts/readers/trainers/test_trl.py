@@ -15,7 +15,7 @@ from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.cells import digest
-from gradscope.rollouts.readers.trainers.trl import NO_REWARD, SHARED_NAME, trainer_of, trl_version, with_card
+from gradscope.rollouts.readers.trainers.trl import NO_REWARD, SHARED_NAME, trainer_of, with_card
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.conftest import LOGS
 from tests.rollouts.build import adapter_folder, model_folder
@@ -230,14 +230,14 @@ CARD = "# A model\n\n### Framework versions\n\n- TRL: {}\n- Transformers: 5.23.0
 
 
 def test_the_card_of_the_run_comes_before_those_of_its_checkpoints(tmp_path: Path) -> None:
-    assert trl_version(tmp_path) is None
+    assert with_card(TrainerSettings(), tmp_path).get("trl_version") is None
     (tmp_path / "checkpoint-2").mkdir()
     (tmp_path / "checkpoint-2" / "README.md").write_text(CARD.format("1.9.0"))
-    assert trl_version(tmp_path) == "1.9.0"
+    assert with_card(TrainerSettings(), tmp_path).get("trl_version") == "1.9.0"
     (tmp_path / "README.md").write_text("It was trained with TRL: see there.\n")
-    assert trl_version(tmp_path) == "1.9.0"
+    assert with_card(TrainerSettings(), tmp_path).get("trl_version") == "1.9.0"
     (tmp_path / "README.md").write_text(CARD.format("1.16.0"))
-    assert trl_version(tmp_path) == "1.16.0"
+    assert with_card(TrainerSettings(), tmp_path).get("trl_version") == "1.16.0"
 
 
 def test_what_was_given_comes_before_the_card(tmp_path: Path) -> None:
