@@ -425,9 +425,24 @@ def spike_headline(step: int, metrics: Sequence[SpikeMetric], *, was_named: bool
         reason = metrics[0].typical.undefined if metrics else "no gradient norm, KL or loss was logged at it"
         return f"It is unknown whether step {step} stands out: {reason}."
     text = _described(compared[0], was_named=was_named)
+    if may_stand_out(compared[0]):
+        return f"Step {step} may stand out: {text}, with a tail as heavy as that of the run's other steps."
     if was_named:
         return f"Step {step} does not stand out: {text}."
     return f"No step stands out. The furthest is step {step}: {text}."
+
+
+def may_stand_out(metric: SpikeMetric) -> bool:
+    """Whether a number is ten times its neighbors' or more, and further from them than normal steps ever are.
+
+    Where such a step is no more than a heavy tail of the run's own might make, the run alone cannot tell.
+    """
+    value, typical, deviation = (of.value or 0.0 for of in (metric.value, metric.typical, metric.deviation))
+    return value >= _TEN_TIMES * typical > 0 and deviation >= _SIX_DEVIATIONS
+
+
+_TEN_TIMES = 10.0
+_SIX_DEVIATIONS = 6.0  # standard deviations: of 1,000 log-normal steps the furthest is 5 off in one run of twenty
 
 
 def _described(metric: SpikeMetric, *, was_named: bool) -> str:

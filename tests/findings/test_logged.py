@@ -325,6 +325,17 @@ def test_nothing_is_made_of_a_step_that_is_as_the_others() -> None:
     assert not any("A few rollouts" in sentence for sentence in findings_of(calm))
 
 
+@pytest.mark.parametrize(("value", "deviation", "may_be"), [(33.0, 10.2, True), (33.0, 5.0, False), (5.0, 10.2, False)])
+def test_many_times_the_level_is_not_called_calm(value: float, deviation: float, may_be: bool) -> None:
+    """A norm of 33 times its neighbors was "No step stands out", below the bound of a heavy tail."""
+    exact = Estimate.exact
+    within = {"deviation": exact(deviation), "by_chance": exact(12.3), "is_unusual": False}
+    metric = replace(spike_report().metrics[0], value=exact(value), typical=exact(1.0, num_units=50), **within)
+    report = replace(spike_report(), metrics=(metric,), grad_norm=exact(value))
+    for named in (report, replace(report, was_named=True)):
+        assert findings_of(named)[0].startswith("Step 37 may stand out: ") == may_be
+
+
 def test_what_cannot_be_told_has_its_reason() -> None:
     report = replace(spike_report(), removals=(), tensors=(), rollouts=())
     none = Estimate.undefined_because("3 other steps have the number, and a spread needs 8")

@@ -145,7 +145,10 @@ def _course_section(courses: Sequence[MetricCourse], run: Run, spikes: Sequence[
 
 def _norm_section(norm: MetricCourse, run: Run, spikes: Sequence[str]) -> ReportSection:
     broken = any(not math.isfinite(value) for value in norm.values)
-    largest = f"The largest gradient norm is {norm.at(norm.largest_step):.3g}, at step {norm.largest_step}."
+    largest = f"The largest gradient norm is {norm.at(norm.largest_step):.3g}, at step {norm.largest_step}"
+    middle = float(np.median(norm.values))
+    is_ratio = middle > 0 and not (broken or spikes)
+    largest += f", {norm.at(norm.largest_step) / middle:.3g} times the median." if is_ratio else "."
     is_short = len(norm.steps) <= MIN_NEIGHBORS
     largest += " Fewer than nine steps do not tell whether one stands out." * is_short
     return ReportSection(

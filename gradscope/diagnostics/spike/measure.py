@@ -18,7 +18,7 @@ from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import jump_sentence, late_sentence, spike_findings, spike_headline
+from gradscope.findings.logged import jump_sentence, late_sentence, may_stand_out, spike_findings, spike_headline
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
@@ -135,7 +135,8 @@ def spike_sentences(run: Run) -> tuple[str, ...]:
     except InputError:
         return rises
     metrics = metrics_at(courses, step, num_chosen_from=num_searched)
-    stands_out = any(metric.is_unusual for metric in metrics) and all(metric.value.is_defined for metric in metrics)
+    is_far = any(metric.is_unusual for metric in metrics) or any(map(may_stand_out, metrics[:1]))
+    stands_out = is_far and all(metric.value.is_defined for metric in metrics)
     return (*rises, *([spike_headline(step, metrics, was_named=False)] * stands_out))
 
 

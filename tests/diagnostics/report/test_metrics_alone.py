@@ -97,7 +97,8 @@ def test_without_the_share_the_page_says_how_to_name_it() -> None:
         "Few completions were cut off at the length limit (at most 5.0 %, at step 2).",
     )
     assert sections["norm"].findings == (
-        "The largest gradient norm is 1.5, at step 2. Fewer than nine steps do not tell whether one stands out.",
+        "The largest gradient norm is 1.5, at step 2, 1.2 times the median. "
+        "Fewer than nine steps do not tell whether one stands out.",
     )
     assert sections["courses"].findings == ("Logged: KL.",)
     assert sections_of(metrics_alone(frac_reward_zero_std=(0.5,)))["courses"].findings == ("Logged: no gradient.",)

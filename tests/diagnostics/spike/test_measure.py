@@ -342,6 +342,17 @@ def test_another_number_makes_no_step_stand_out_that_was_searched_for(monkeypatc
     assert measure_spike("run", step=9).findings[0].startswith("Step 9 stands out: reward 0.1")
 
 
+def test_33_times_the_level_beyond_a_heavy_tail_is_said_on_page_and_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    norms = (32, 25, 18, 35, 28, 21, 50, 20, 24, 58, 28, 34, 932, 24, 28, 36, 34, 54, 22, 26, 82, 21)
+    metrics = {step: {"kl": 1.0 + step % 7 / 10} for step in range(1, 51)}
+    run = run_with(
+        monkeypatch, metrics | {at + 1: metrics[at + 1] | {"grad_norm": norm} for at, norm in enumerate(norms)}
+    )
+    (headline,) = module.spike_sentences(run)
+    assert headline.startswith("Step 13 may stand out: grad_norm 932, 33.3 times the 28 of the 21 steps around it, ")
+    assert measure_spike("run").findings[0] == headline
+
+
 def test_a_step_may_be_named_and_one_without_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     run_with(monkeypatch, QUIET)
     report = measure_spike("run", step=4)
