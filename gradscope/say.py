@@ -115,10 +115,12 @@ def non_finite_word(value: float) -> str:
 def percent(share: float) -> str:
     """A share in per cent with one decimal; one that is not zero never reads as zero.
 
-    >>> percent(0.4906), percent(0.0001), percent(0.0)
-    ('49.1 %', '<0.1 %', '0.0 %')
+    >>> percent(0.4906), percent(0.0001), percent(0.0), percent(-0.0001)
+    ('49.1 %', '<0.1 %', '0.0 %', '>-0.1 %')
     """
-    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
+    if 0 < abs(share) < 0.0005:
+        return "<0.1 %" if share > 0 else ">-0.1 %"
+    return f"{100 * share:.1f} %"
 
 
 def points(difference: float) -> str:

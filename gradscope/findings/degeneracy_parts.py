@@ -82,7 +82,7 @@ def reward_findings(report: results.DegeneracyReport) -> tuple[str, ...]:
         tied, makes = row.frac_tied.value, ""
         for share, kind in ((row.difference_share, "reward differences"), (row.advantage_share, "advantage")):
             if share.value is not None:
-                makes = f" and makes {signed_percent(share.value)} of the squared {kind}"
+                makes = f" and makes {percent(share.value)} of the squared {kind}"
         words.append(
             f"'{row.name}' is {'missing in some' if tied is None else f'tied in {percent(tied)} of'} groups{makes}"
         )
@@ -94,11 +94,6 @@ def reward_findings(report: results.DegeneracyReport) -> tuple[str, ...]:
     if alone and report.reward_conflict is None:
         sentences.append(f"Alone in telling rollouts of a group apart: {', '.join(alone)} groups.")
     return (*sentences, *rescuable)
-
-
-def signed_percent(share: float) -> str:
-    """A share that may be negative, in per cent."""
-    return f"-{percent(-share)}" if share < 0 else percent(share)
 
 
 def silent_sentence(names: Sequence[str]) -> str:
@@ -123,8 +118,8 @@ def balance_sentence(report: results.DegeneracyReport) -> str:
     most, least = (of(shares, key=lambda name: shares[name].ends) for of in (max, min))
     if share_of_main.ends[1] < _MOST < shares[most].ends[0]:
         return (
-            f"'{most}' makes {with_interval(shares[most], signed_percent)} {of_what}, and '{main.name}' "
-            f"{signed_percent(share_of_main.value or 0.0)}: that is what is learned."
+            f"'{most}' makes {with_interval(shares[most], percent)} {of_what}, and '{main.name}' "
+            f"{percent(share_of_main.value or 0.0)}: that is what is learned."
         )
     correlation = main.correlation.get(least)
     if shares[least].ends[1] < -_MOST and correlation is not None and correlation.is_defined:

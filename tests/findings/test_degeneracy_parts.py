@@ -7,7 +7,6 @@ from gradscope.findings.degeneracy_parts import (
     conflict_findings,
     conflicts_of_runs,
     reward_findings,
-    signed_percent,
     silent_sentence,
 )
 from gradscope.results import degeneracy as results
@@ -35,7 +34,6 @@ def test_reward_functions_are_ranked_by_what_they_tie() -> None:
     raw = tuple(replace(one, advantage_share=NOTHING) for one in REPORT.by_reward)
     assert "makes 18.0 % of the squared reward differences; " in reward_findings(replace(REPORT, by_reward=raw))[0]
     assert reward_findings(replace(REPORT, by_reward=())) == ()
-    assert (signed_percent(-0.25), signed_percent(0.25)) == ("-25.0 %", "25.0 %")
 
 
 def test_a_conflict_says_who_decides_and_what_to_do() -> None:

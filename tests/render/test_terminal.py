@@ -11,6 +11,7 @@ from gradscope.render.terminal.answer import Answer
 from gradscope.render.terminal.explain import essential_metrics, metric_answer
 from gradscope.render.terminal.names import TABLES
 from gradscope.render.words import IN_THE_FILES, STYLES, Footnotes, Tone
+from gradscope.results.report import ReportSection
 from tests.render import examples
 from tests.render.examples import run_report
 from tests.render.printing import printed
@@ -380,6 +381,11 @@ def test_a_report_says_what_each_answer_asks_for_the_numbers_on_top_and_what_is_
         run_report(), sections=tuple(section for section in run_report().sections if section.missing is not None)
     )
     assert printed(render_table(nothing)).startswith("Of 1 questions this log answers 0. The page says what to log.")
+    unknown = ReportSection(name="claims", findings=("Cannot tell.",))
+    no_groups = replace(nothing, sections=(ReportSection(name="signal", missing="No group has two rollouts."), unknown))
+    text = " ".join(printed(render_table(no_groups)).split())
+    assert text.startswith("Of 2 questions this log answers 1 (1 undecided). No group has two rollouts. ")
+    assert "unknown Cannot tell." in text
 
 
 def test_a_logged_nan_is_shown_as_such() -> None:

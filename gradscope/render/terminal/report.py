@@ -39,17 +39,23 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     )
     summary = f"Of {len(report.sections)} questions this log answers {len(answered)}{f' ({kinds})' if kinds else ''}."
     asks = [section.next_step for section in answered[:1] if section.severity in ("problem", "look")]
+    leads = answered[:1]
+    if leads and leads[0].severity == "unknown":  # of a log that decides nothing, why it has no groups says most
+        leads = [*(section for section in report.sections if section.name == "signal" and section.missing), *leads][:1]
     verdict = f"{summary} The page says what to log."
-    if answered:
-        verdict = " ".join(filter(None, (answered[0].headline, *asks, summary)))
-    fine = [section.name for section in answered[1:] if section.severity == "fine"]
+    if leads and leads[0].missing:
+        verdict = f"{summary} {leads[0].missing}"
+    elif leads:
+        verdict = " ".join(filter(None, (leads[0].headline, *asks, summary)))
+    further = [section for section in answered if section not in leads]
+    fine = [section.name for section in further if section.severity == "fine"]
     missing = [section.name for section in report.sections if section.missing is not None]
     defined = [number for number in report.strip if number.value.is_defined]
     return Answer(
         command="report",
         headline=(
             verdict,
-            *(_item(section.severity, section.headline) for section in answered[1:] if section.severity != "fine"),
+            *(_item(section.severity, section.headline) for section in further if section.severity != "fine"),
             *([_item("fine", ", ".join(fine))] if fine else []),
             *([_item("unknown", f"{', '.join(missing)}: the page says what to log", "absent")] if missing else []),
         ),
