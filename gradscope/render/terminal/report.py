@@ -40,7 +40,8 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     summary = f"Of {len(report.sections)} questions this log answers {len(answered)}{f' ({kinds})' if kinds else ''}."
     asks = [section.next_step for section in answered[:1] if section.severity in ("problem", "look")]
     leads = answered[:1]
-    if leads and leads[0].severity == "unknown":  # of a log that decides nothing, why it has no groups says most
+    is_open = report.source.kind == "rollouts" and leads and leads[0].severity == "unknown"
+    if is_open:  # of rollouts that decide nothing, why they are no groups says most
         leads = [*(section for section in report.sections if section.name == "signal" and section.missing), *leads][:1]
     verdict = f"{summary} The page says what to log."
     if leads and leads[0].missing:
