@@ -75,6 +75,12 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return self.interval or (self.value, self.value)
 
     @property
+    def effect_over_interval(self) -> float:
+        """How many times half its interval a difference is: what chance explains least is the greatest."""
+        low, high = self.ends
+        return abs(low + high) / max(high - low, 1e-300)
+
+    @property
     def side_of_zero(self) -> Literal[-1, 0, 1]:
         """The side of zero on which the interval lies; 0 where it holds zero, or where there is none.
 

@@ -408,6 +408,7 @@ UNTRIED = {
     *(f"by_reward.{name}" for name in ("frac_tied", "advantage_share", "difference_share", "correlation")),
     *("frac_replay_mismatch", "frac_zero_std_sampled", "mean_frac_reward_zero_std", "kilotokens_per_step"),
     *(name for name in CATALOG if name.startswith("completion_")),
+    *("mean_clipped_ratio", "mean_entropy", "mean_kl", "mean_grad_norm"),
     *("replay_grad_norm_error", "replay_advantage_error", "update_size", "top_energy", "bfloat16_changed"),
     *("critical_batch_size", "pass_rates.goodness_of_fit"),
     *(f"starvation.{name}" for name in ("frac_tokens", "tokens_per_rollout", "frac_generation_time")),

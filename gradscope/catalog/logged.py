@@ -239,6 +239,22 @@ COMPARE_METRICS: dict[str, Metric] = {
             ("_trend", "trend of ", "as reward_trend, of the mean {} of each step's completions"),
         )
     },
+    **{
+        f"mean_{name}": _compare_metric(
+            title=f"{title} over the run",
+            formula=f"mean over steps of {name} as the trainer logged it",
+            meaning="Whether one run differs from another in it, where both logged it at every step.",
+            range=ends,
+            moved_by="What the trainer's own number moves by.",
+            source="The trainer's log, averaged.",
+        )
+        for name, title, ends in (
+            ("clipped_ratio", "completions cut off", "[0, 1]"),
+            ("entropy", "entropy", "[0, inf)"),
+            ("kl", "KL", "(-inf, inf)"),
+            ("grad_norm", "gradient norm", "[0, inf)"),
+        )
+    },
     "frac_incoherent": _lower_compared(
         title="rewarded, but incoherent",
         formula="(rollouts with a reward of at least 0.5 and a wrong or missing step) / (rollouts with such a reward)",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy_parts import conflicts_of_runs
 from gradscope.results.compare import ComparedPair, Comparison
 from gradscope.say import chance, counted, points, with_interval
@@ -17,6 +16,10 @@ _UNITS: dict[str, tuple[str, str | Callable[[float], str], str]] = {
     "train_reward": ("mean reward", "+.3f", ""),
     "reward_trend": ("trend of the mean reward", "+.3f", ""),
     "mean_frac_reward_zero_std": ("groups without a gradient", points, " points"),
+    "mean_clipped_ratio": ("completions cut off", points, " points"),
+    "mean_entropy": ("entropy", "+.3f", ""),
+    "mean_kl": ("KL", "+.3g", ""),
+    "mean_grad_norm": ("gradient norm", "+.3g", ""),
     **{
         f"completion_{unit}{trend}": (f"{title}length of completions", "+,.1f", f" {unit}")
         for unit in ("tokens", "characters")
@@ -24,6 +27,7 @@ _UNITS: dict[str, tuple[str, str | Callable[[float], str], str]] = {
     },
 }
 """Metric of two runs -> its title, how its difference is written, and its unit."""
+_OF_UPDATES = ("mean_entropy", "mean_kl", "mean_grad_norm")  # which differ between models whatever they learn
 
 
 def compare_findings(comparison: Comparison) -> tuple[str, ...]:
@@ -53,7 +57,7 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
         looked_at = ", ".join(_UNITS.get(pair.metric, (pair.metric,))[0] for pair in pairs)
         yield f"No difference between {first} and {second} is beyond chance ({len(pairs)} looked at: {looked_at})."
         return
-    sure.sort(key=lambda entry: -effect_over_interval(entry[1]))
+    sure.sort(key=lambda entry: (entry[0].metric in _OF_UPDATES, -entry[1].effect_over_interval))
     entries = [(_UNITS.get(pair.metric, (pair.metric, "+.3f", "")), difference) for pair, difference in sure]
     surest, *further = [f"{title} {with_interval(of, form)}{unit}" for (title, form, unit), of in entries]
     is_of_others = comparison.num_shared_prompts == 0
@@ -74,12 +78,6 @@ def shared_prompts(num_shared: int, num_all: int, where: str) -> str:
     """How many prompts runs have in common, and what follows where they have none."""
     caution = "" if num_shared else ": a difference may be that of the prompts"
     return f"{num_shared:,} of {num_all:,} prompts are in {where}{caution}."
-
-
-def effect_over_interval(difference: Estimate) -> float:
-    """How many times half its interval a difference is: what chance explains least is the greatest."""
-    low, high = difference.ends
-    return abs(low + high) / max(high - low, 1e-300)
 
 
 def _claims(comparison: Comparison) -> Iterator[str]:

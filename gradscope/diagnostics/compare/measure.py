@@ -20,6 +20,7 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.catalog.lookup import range_of
 from gradscope.copies import as_named
 from gradscope.diagnostics.compare import runs as compared_runs
+from gradscope.diagnostics.compare.means import prompt_names
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError
@@ -229,10 +230,11 @@ def _values(
     measured: Mapping[Path, dict[str, float]],
 ) -> dict[_Cell, dict[int, dict[str, float]]]:
     """The metrics of each cell's seeds that tell these runs apart, with those of gradients."""
-    in_tokens = all(run.rewards is not None and run.rewards.tokens is not None for run in runs)
+    in_tokens = all(run.rewards is None or run.rewards.tokens is not None for run in runs)
     is_told = {
         # one more test would weaken those of many runs; of two it tells a rise from a fall of the same mean
         "reward_trend": len(runs) == 2,
+        **dict.fromkeys(compared_runs.LOGGED, len(runs) == 2),
         **{
             f"completion_{unit}{trend}": len(runs) == 2 and in_tokens == (unit == "tokens")
             for unit in ("tokens", "characters")
@@ -256,7 +258,7 @@ def _values(
 
 def _prompts(*runs: compared_runs.ComparedRun) -> list[set[str]] | None:
     tables = [run.rewards for run in runs if run.rewards is not None]
-    return list(map(set, compared_runs.prompt_names(tables))) if len(tables) == len(runs) else None
+    return list(map(set, prompt_names(tables))) if len(tables) == len(runs) else None
 
 
 def _cells(runs: Sequence[compared_runs.ComparedRun]) -> dict[_Cell, dict[int, compared_runs.ComparedRun]]:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,25 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.copies import as_named
+from gradscope.diagnostics.compare.means import (
+    CourseMean,
+    CourseTrend,
+    GroupMean,
+    Means,
+    Number,
+    changes,
+    completion_lengths,
+    dead_over_steps,
+    reward_over_steps,
+    trend_of,
+)
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.passk.measure import Samples, read_samples
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.outcomes.reward_shares import frac_incoherent
-from gradscope.metrics.uncertainty.bootstrap import (
-    bootstrap_difference,
-    bootstrap_shares,
-    bootstrap_statistics,
-    cluster_sums,
-)
-from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
-from gradscope.metrics.uncertainty.steps import mean_difference, mean_of_steps, trend, widened_by_steps
+from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.compare import UNKNOWN, ComparedPair
 from gradscope.results.degeneracy import SideRewards
@@ -72,6 +76,8 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
     steps: NDArray[np.int64]  # its steps, ascending, [S]
     reward: NDArray[np.float64]  # mean reward of each step, [S]; empty where metrics alone do not have it
     degenerate: NDArray[np.float64]  # share of degenerate groups of each step, [S]; may be empty, too
+    logged: Mapping[str, NDArray[np.float64]] = {}
+    """Metric -> what the trainer logged of it at each step, [S]; only such as it logged at all of them."""
     incoherence: Estimate | None = None
     """Share of the rewarded rollouts whose reasoning has a wrong step; None where the run did not count them."""
     heldout: Samples | None = None  # samples of the held-out prompts after training; None where there are none
@@ -107,6 +113,7 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
         if self.rewards is not None:
             for name, of in completion_lengths(self.rewards).items():
                 values[name] = of.mean if isinstance(of, GroupMean) else of.estimate.value
+        values |= {name: of.estimate.value for name, of in _logged_means(self).items()}
         values["mean_frac_reward_zero_std"] = float(self.degenerate.mean()) if len(self.degenerate) else None
         values["frac_incoherent"] = None if self.incoherence is None else self.incoherence.value
         values["kilotokens_per_step"] = self.kilotokens
@@ -183,6 +190,7 @@ def on_common_steps(runs: Sequence[ComparedRun]) -> tuple[tuple[ComparedRun, ...
             steps=common,
             reward=run.reward[is_common] if len(run.reward) else run.reward,
             degenerate=run.degenerate[is_common] if len(run.degenerate) else run.degenerate,
+            logged={name: values[is_common] for name, values in run.logged.items()},
             rewards=None if table is None else table.select(np.isin(table.step, common)),
         )
 
@@ -258,6 +266,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
         steps=steps,
         reward=np.bincount(of_group, weights=table.sums(table.reward)) / np.bincount(of_group, weights=table.size),
         degenerate=np.bincount(of_group, weights=table.is_dead) / num_judged if num_judged.all() else np.zeros(0),
+        logged=_logged(run, steps),
         group_size=sizes[0] if len(sizes) == 1 else None,
         log=run.source,
         rewards=table,
@@ -269,16 +278,38 @@ def _of_metrics(path: Path, run: Run) -> ComparedRun:
     names = [name for name in ("reward", "frac_reward_zero_std") if name in run.courses.columns]
     metrics = {step: logged for step, logged in run.metrics.items() if logged.keys() >= set(names)}
     series = {name: _series(metrics, name) for name in names}
+    steps = np.array(sorted(metrics), dtype=np.int64)
     return ComparedRun(
         path=path,
         advantage=UNKNOWN,
         seed=0,
         settings={},
-        steps=np.array(sorted(metrics), dtype=np.int64),
+        steps=steps,
         reward=series.get("reward", np.zeros(0)),
         degenerate=series.get("frac_reward_zero_std", np.zeros(0)),
+        logged=_logged(run, steps),
         log=run.source,
     )
+
+
+LOGGED = {
+    "completion_tokens": "completions/mean_length",
+    "mean_clipped_ratio": "completions/clipped_ratio",
+    "mean_entropy": "entropy",
+    "mean_kl": "kl",
+    "mean_grad_norm": "grad_norm",
+}
+"""Metric of a comparison -> the trainer's own number of each step that it is the mean of."""
+
+
+def _logged(run: Run, steps: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+    of_steps: dict[str, NDArray[np.float64]] = {}
+    for metric, name in LOGGED.items():
+        with_number, values = run.courses.course(name)
+        is_compared = np.isin(with_number, steps)
+        if is_compared.sum() == len(steps) and np.isfinite(values[is_compared]).all():
+            of_steps[metric] = values[is_compared]
+    return of_steps
 
 
 def _read_heldout(folder: Path, manifest: run_folder.RunManifest) -> Samples | None:
@@ -309,34 +340,6 @@ def with_side_rewards(run: ComparedRun) -> ComparedRun:
         return replace(run, sides=side_rewards(read_run(run.path, rewards_only=True), ""))
     except GradscopeError:
         return run
-
-
-_MARKS = re.compile(r"<\|[^|<>]*\|>")
-_LAST_TURN = re.compile(r"(?:.*\n)?\s*user\n+(.+?)\n+assistant\s*", re.DOTALL)
-_MOSTLY_SHARED = 0.8
-"""Share of the prompts of both from which they are resampled together: with fewer a resample may leave a run none."""
-
-_Array = NDArray[np.float64]
-
-
-def prompt_names(tables: Sequence[RewardTable]) -> list[list[str]]:
-    """A list a run of what its prompts are called, so that a prompt has one name whichever reader read it."""
-    # The question in their texts, without a chat template's marks, where all runs have texts and any of these is in
-    # all; else the ids.
-    ids = [list(table.prompts) for table in tables]
-    if any(table.prompt_texts is None for table in tables):
-        return ids
-    texts = [
-        [_question(text) or name for name, text in zip(table.prompts, table.prompt_texts or (), strict=True)]
-        for table in tables
-    ]
-    return texts if set.intersection(*map(set, texts)) else ids
-
-
-def _question(text: str) -> str:
-    plain = _MARKS.sub("\n", text)
-    match = _LAST_TURN.fullmatch(plain)
-    return (match[1] if match else plain).strip()
 
 
 def with_differences(
@@ -385,81 +388,19 @@ def unlike_levels(first: RewardTable, second: RewardTable) -> str:
     return f"Their rewards go from {ends}, so mean rewards are in two units."
 
 
-class GroupMean(Struct, frozen=True):
-    """A weighted mean over groups; those of one prompt are resampled together."""
-
-    table: RewardTable  # the groups
-    values: _Array  # of each group, [J]
-    weights: _Array  # what each counts, [J]
-
-    @property
-    def mean(self) -> float:
-        """Its value, without the resampling that its interval takes."""
-        return float(np.average(self.values, weights=self.weights))
-
-    @property
-    def estimate(self) -> Estimate:
-        """Within the range that the values suggest."""
-        least, greatest = float(self.values.min()), float(self.values.max())
-        low, high = (0.0, 1.0) if least >= 0.0 and greatest <= 1.0 else (least, greatest)
-        return self.within(low, (high - low) or 1.0)
-
-    def within(self, low: float, reach: float) -> Estimate:
-        """That of values that lie so far above ``low`` at most."""
-        shares = np.clip((self.values - low) / reach, 0.0, 1.0)
-        units = cluster_sums(np.column_stack([self.weights * shares, self.weights]), self.table.prompt)
-        ((share,),) = bootstrap_shares([units])
-        return share.map(lambda part: low + reach * part)
-
-
-class CourseMean(Struct, frozen=True):
-    """A mean over steps of what a trainer logged at each."""
-
-    steps: tuple[int, ...]  # those that are compared, [S]
-    values: _Array  # of each, [S]
-
-    @property
-    def estimate(self) -> Estimate:
-        """Within the range that the values suggest."""
-        return self.join(self.values).within(*self.ends)
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Between what it lies, as far as the values suggest it."""
-        return 0.0 if self.values.min() >= 0.0 else -math.inf, 1.0 if self.values.max() <= 1.0 else math.inf
-
-    def join(self, values: _Array) -> Estimate:
-        """That of some values of these steps, with an interval that allows for the correlation of steps."""
-        return mean_of_steps(values)
-
-
-class CourseTrend(CourseMean, frozen=True):
-    """How much a number of each step rises along its line, first to last: two runs of one mean may go opposite ways."""
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The most that it may fall or rise: of shares 1."""
-        reach = 1.0 if self.values.min() >= 0.0 and self.values.max() <= 1.0 else math.inf
-        return -reach, reach
-
-    def join(self, values: _Array) -> Estimate:
-        """That of some values of these steps, with an interval that allows for drifts; undefined below three."""
-        return trend(self.steps, values)
-
-
-Number = GroupMean | CourseMean
-Means = Mapping[str, Number]
-"""Metric -> its mean, over groups or over logged steps, or its trend; of one run, with all prompts of its log."""
-
-
-def _trend_of(name: str, steps: Iterable[int], values: _Array) -> dict[str, CourseTrend]:
-    """By its metric; empty where there are too few steps for a line."""
-    of_steps = CourseTrend(tuple(steps), values)
-    return {f"{name}_trend": of_steps} if len(values) and of_steps.estimate.is_defined else {}
-
-
 def _reward_trend(run: ComparedRun) -> dict[str, CourseTrend]:
-    return _trend_of("reward", run.steps[: len(run.reward)].tolist(), run.reward)
+    return trend_of("reward", run.steps[: len(run.reward)].tolist(), run.reward)
+
+
+def _logged_means(run: ComparedRun) -> dict[str, Number]:
+    """Of what the trainer logged; of completions' lengths where no rollouts have them, with their trend."""
+    steps = tuple(run.steps.tolist())
+    means: dict[str, Number] = {name: CourseMean(steps, values) for name, values in run.logged.items()}
+    if run.rewards is not None:
+        means.pop("completion_tokens", None)
+    elif "completion_tokens" in means:
+        means |= trend_of("completion_tokens", steps, run.logged["completion_tokens"])
+    return means
 
 
 def _means(run: ComparedRun) -> Means:
@@ -467,7 +408,7 @@ def _means(run: ComparedRun) -> Means:
         series = {"train_reward": run.reward, "mean_frac_reward_zero_std": run.degenerate}
         steps = tuple(run.steps.tolist())
         means = {name: CourseMean(steps, values) for name, values in series.items() if len(values)}
-        return means | _reward_trend(run)
+        return means | _reward_trend(run) | _logged_means(run)
     table = run.rewards
     if table is None:
         try:
@@ -483,98 +424,5 @@ def _means(run: ComparedRun) -> Means:
         if set(judged.step.tolist()) == set(table.step.tolist())
         else {}
     )
-    return {"train_reward": reward_over_steps(table)} | _reward_trend(run) | shares | completion_lengths(table)
-
-
-def completion_lengths(table: RewardTable) -> dict[str, Number]:
-    """Means and trends of the lengths of completions, by the metric in each unit that all of them have."""
-    numbers: dict[str, Number] = {}
-    for unit, lengths in (("tokens", table.num_tokens), ("characters", table.num_characters)):
-        if lengths is not None and lengths.min() >= 0 < lengths.max():
-            name, sums = f"completion_{unit}", table.sums(lengths)
-            by_step = table.mean_by_step(sums, table.size)
-            numbers[name] = mean_over_steps(table, sums, table.size)
-            numbers |= _trend_of(name, by_step, np.array(list(by_step.values())))
-    return numbers
-
-
-def reward_change(first: RewardTable, second: RewardTable) -> Estimate:
-    """How much higher the mean reward of some groups of a log is than that of others, over prompts."""
-    tables = [replace(table, prompt_texts=None) for table in (first, second)]
-    (change,) = changes(*({"": reward_over_steps(table)} for table in tables)).values()
-    return change
-
-
-def reward_over_steps(table: RewardTable) -> GroupMean:
-    """The mean reward by :func:`mean_over_steps`."""
-    return mean_over_steps(table, table.sums(table.reward), table.size)
-
-
-def dead_over_steps(table: RewardTable) -> GroupMean:
-    """The share of groups without a gradient by :func:`mean_over_steps`."""
-    return mean_over_steps(table, table.is_dead, np.ones(len(table)))
-
-
-def mean_over_steps(table: RewardTable, sums: NDArray[Any], counts: NDArray[Any]) -> GroupMean:
-    """A mean over steps of each step's mean over what is counted, from sums and counts of the groups, [J] each.
-
-    Every step counts alike, however many groups it has: so do the steps of metrics alone, which say no more than that.
-    """
-    of_group = np.unique(table.step, return_inverse=True)[1]
-    return GroupMean(table, sums / counts, counts / np.bincount(of_group, weights=counts)[of_group])
-
-
-def changes(first: Means, second: Means) -> dict[str, Estimate]:
-    """Second minus first of what two runs both have; prompts that nearly all are of both are resampled together."""
-    tables = [[mean.table for mean in means.values() if isinstance(mean, GroupMean)] for means in (first, second)]
-    names = prompt_names([of_run[0] for of_run in tables]) if all(tables) else []
-    number = {name: n for n, name in enumerate(dict.fromkeys(chain.from_iterable(names)))}
-    prompts = [np.array([number[name] for name in of_run], dtype=np.int64) for of_run in names]
-    return {name: _change(first[name], second[name], prompts) for name in first.keys() & second.keys()}
-
-
-def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]]) -> Estimate:
-    """Of one metric; ``prompts`` number the prompts of each log, one that both have alike."""
-    if isinstance(first, CourseMean) and isinstance(second, CourseMean) and first.steps == second.steps:
-        step_by_step = second.values - first.values  # what both do over their course is no noise
-        (low, high), (other_low, other_high) = first.ends, second.ends
-        return first.join(step_by_step).within(other_low - high, other_high - low)
-    if not isinstance(first, GroupMean) or not isinstance(second, GroupMean):
-        return difference_of(first.estimate, second.estimate)
-    num_prompts = 1 + max(int(of_run.max()) for of_run in prompts)
-    units = np.zeros((num_prompts, 4))  # [P, 4]: weighed values and weights of the first, and of the second
-    for side, (mean, of_run) in enumerate(zip((first, second), prompts, strict=True)):
-        prompt_index = of_run[mean.table.prompt]
-        units[:, 2 * side] = np.bincount(prompt_index, weights=mean.weights * mean.values, minlength=num_prompts)
-        units[:, 2 * side + 1] = np.bincount(prompt_index, weights=mean.weights, minlength=num_prompts)
-    low = float(min(first.values.min(), second.values.min()))
-    reach = float(max(first.values.max(), second.values.max())) - low
-    by_prompts = _by_prompts(first, second, units, low, reach)
-    pooled = (units[:, 0] + units[:, 2]) / np.maximum(units[:, 1] + units[:, 3], 1e-300)
-    of_steps = [
-        mean.table.mean_by_step(mean.weights * (mean.values - pooled[of_run[mean.table.prompt]]), mean.weights)
-        for mean, of_run in zip((first, second), prompts, strict=True)
-    ]
-    if of_steps[0].keys() != of_steps[1].keys():
-        return by_prompts  # parts of one run: what the policy did between them is no chance
-    return widened_by_steps(by_prompts, mean_difference(*of_steps), reach=reach)
-
-
-def _by_prompts(first: GroupMean, second: GroupMean, units: _Array, low: float, reach: float) -> Estimate:
-    """The difference of two means of values from ``low`` to so far above it.
-
-    Of each prompt its weighed values and weights in both, [P, 4], are resampled.
-    """
-    units = units[(units[:, 1] > 0) | (units[:, 3] > 0)]
-    if np.mean((units[:, 1] > 0) & (units[:, 3] > 0)) >= _MOSTLY_SHARED:
-        is_paired = len(units) == len(first.values) == len(second.values) and np.ptp(units[:, [1, 3]]) == 0
-        if is_paired and 0 <= low <= low + reach <= 1:
-            return bootstrap_difference(units[:, 0] / units[:, 1], units[:, 2] / units[:, 3])
-        (difference,) = bootstrap_statistics(_difference_of_ratios, units, within=(-reach, reach))
-        if difference.interval is not None or not difference.value:
-            return difference  # else every prompt has changed by as much
-    return difference_of(*(mean.within(low, reach or 1.0) for mean in (first, second)))
-
-
-def _difference_of_ratios(sums: _Array) -> _Array:
-    return sums[..., 2:3] / np.maximum(sums[..., 3:4], 1e-300) - sums[..., :1] / np.maximum(sums[..., 1:2], 1e-300)
+    of_rollouts = {"train_reward": reward_over_steps(table)} | _reward_trend(run) | shares | completion_lengths(table)
+    return of_rollouts | _logged_means(run)

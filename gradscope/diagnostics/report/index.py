@@ -17,7 +17,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from gradscope.copies import as_named
-from gradscope.diagnostics.compare import runs as compared_runs
+from gradscope.diagnostics.compare import means as means_of_runs
+from gradscope.diagnostics.compare.runs import unlike_levels
 from gradscope.diagnostics.degeneracy.group_rewards import NoGroupError
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
@@ -25,7 +26,7 @@ from gradscope.diagnostics.logged.tokens import metric_courses
 from gradscope.diagnostics.spike.measure import courses_of, level_changes
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.compare import effect_over_interval, shared_prompts
+from gradscope.findings.compare import shared_prompts
 from gradscope.findings.degeneracy_parts import conflicts_of_runs
 from gradscope.findings.logged import broken_sentences, late_sentence, level_sentences
 from gradscope.metrics.uncertainty.intervals import bonferroni
@@ -231,9 +232,9 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
         )
     first, *rest = [(name, _numbers(run, steps)) for name, run in runs.items()]
     tables = {name: run.judged_rewards for name, run in runs.items()}
-    unlike = {name: compared_runs.unlike_levels(tables[first[0]], table) for name, table in tables.items()}
+    unlike = {name: unlike_levels(tables[first[0]], table) for name, table in tables.items()}
     rows: list[_Row] = []
-    differences = {other: compared_runs.changes(first[1], numbers) for other, numbers in rest}
+    differences = {other: means_of_runs.changes(first[1], numbers) for other, numbers in rest}
     for title in [title for title in first[1] if all(title in numbers for _, numbers in rest)]:
         for other, numbers in rest:
             difference = differences[other][title]
@@ -271,32 +272,32 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     )
 
 
-def _numbers(run: Run, steps: Sequence[int]) -> compared_runs.Means:
+def _numbers(run: Run, steps: Sequence[int]) -> means_of_runs.Means:
     """What a run is compared by, over these steps: title -> mean or trend, as far as they are logged."""
     table = run.judged_rewards
     table = table.select(table.is_complete & np.isin(table.step, list(steps)))
     means = mean_rewards(run)
     rewards = {step: means[step] for step in steps if step in means}
-    numbers: dict[str, compared_runs.Number] = {}
+    numbers: dict[str, means_of_runs.Number] = {}
     if len(table):
-        numbers[_REWARD] = compared_runs.reward_over_steps(table)
+        numbers[_REWARD] = means_of_runs.reward_over_steps(table)
         if len(steps) >= 4 * MIN_STEPS:  # of fewer nothing tells how far a policy wanders
             last = table.select(table.step >= steps[-(len(steps) // 4)])
             if len(last):
-                numbers["mean reward, last quarter"] = compared_runs.reward_over_steps(last)
+                numbers["mean reward, last quarter"] = means_of_runs.reward_over_steps(last)
         judged = table.select(table.size > 1)
         if len(judged):
-            numbers[_DEAD] = compared_runs.dead_over_steps(judged)
-        for metric, of_lengths in compared_runs.completion_lengths(table).items():
+            numbers[_DEAD] = means_of_runs.dead_over_steps(judged)
+        for metric, of_lengths in means_of_runs.completion_lengths(table).items():
             _, unit, *trend = metric.split("_")
             numbers[", ".join((f"{unit} of a completion", *trend))] = of_lengths
     for metric, title in (_LOGGED if run.groups else _ALONE | _LOGGED).items():
         course = _finite(run, metric)
         chosen = tuple(step for step in steps if step in course)
         if chosen:
-            numbers[title] = compared_runs.CourseMean(chosen, np.array([course[step] for step in chosen]))
+            numbers[title] = means_of_runs.CourseMean(chosen, np.array([course[step] for step in chosen]))
     if len(rewards) >= 3:
-        numbers[_TREND] = compared_runs.CourseTrend(tuple(rewards), np.array(list(rewards.values())))
+        numbers[_TREND] = means_of_runs.CourseTrend(tuple(rewards), np.array(list(rewards.values())))
     return numbers
 
 
@@ -316,7 +317,7 @@ def _sentences(first: str, other_runs: Sequence[str], rows: Sequence[_Row], sure
     for other in other_runs:
         of_run = [row for row in sure if row.run == other]
         if len(other_runs) == 1:  # of two runs the surest alone, in its one unit
-            of_run.sort(key=lambda row: -effect_over_interval(row.difference))
+            of_run.sort(key=lambda row: -row.difference.effect_over_interval)
         sentences = [f"{row.title} {_formatted(row.difference, row.title, signed=True)}" for row in of_run]
         if not sentences:
             alike.append(other)
@@ -341,7 +342,7 @@ def _cautions(runs: Sequence[Run], steps: Sequence[int]) -> Iterator[str]:
     sizes = [", ".join(map(str, sizes_of(run.groups))) for run in runs]
     if len(set(sizes)) > 1:
         yield f"Groups differ in size ({'; '.join(sizes)}), and larger ones are less often without a gradient."
-    prompts = list(map(set, compared_runs.prompt_names([run.judged_rewards for run in runs])))
+    prompts = list(map(set, means_of_runs.prompt_names([run.judged_rewards for run in runs])))
     yield shared_prompts(len(set.intersection(*prompts)), len(set.union(*prompts)), "all of them")
 
 

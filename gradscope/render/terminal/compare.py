@@ -64,7 +64,11 @@ def _answer(comparison: Comparison) -> Blocks:
         few = not _has_several(comparison)
         pairs = sorted(
             comparison.pairs,
-            key=lambda pair: (_ORDER.index(pair.verdict), 1.0 if pair.p_value is None else pair.p_value),
+            key=lambda pair: (
+                _ORDER.index(pair.verdict),
+                1.0 if pair.p_value is None else pair.p_value,
+                -pair.within_runs.effect_over_interval if pair.within_runs and pair.within_runs.interval else 0.0,
+            ),
         )
         unknown = [pair for pair in pairs if few and pair.within_runs is None and pair.difference.value is None]
         pairs = [pair for pair in pairs if pair not in unknown]

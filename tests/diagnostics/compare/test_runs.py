@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.compare import measure
+from gradscope.diagnostics.compare.means import prompt_names
 from gradscope.diagnostics.compare.measure import _cell_name, compare_runs
-from gradscope.diagnostics.compare.runs import _with_run_names, prompt_names, read_runs
+from gradscope.diagnostics.compare.runs import _with_run_names, read_runs
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.compare import compare_table
@@ -368,6 +369,27 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
             write_lines(tmp_path / f"{name}.jsonl", *rows)
         rising = compare_runs(tmp_path / "c.jsonl", tmp_path / "d.jsonl").findings[0]
         assert rising.startswith("d.jsonl beside c.jsonl: trend of the mean reward +0.1") == is_told
+
+
+def test_other_numbers_that_both_trainers_logged_are_compared(tmp_path: Path) -> None:
+    """Runs of which 40 and 70 % of completions were cut off were "No difference", for rewards alone were compared."""
+    rng, logs = np.random.default_rng(0), []
+    for name, cut, steps in (("a", 0.4, 40), ("b", 0.7, 40), ("c", 0.4, 39)):
+        rows = [
+            {"step": step, "reward": rng.normal(), "completions/clipped_ratio": cut + 0.05 * rng.normal()}
+            | {"completions/mean_length": 200 * cut + rng.normal()}
+            | ({"kl": 0.1} if step <= steps else {})
+            for step in range(1, 41)
+        ]
+        logs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
+    report = compare_runs(*logs[:2])
+    assert report.findings[0].startswith("b.jsonl beside a.jsonl: length of completions +59.4")
+    assert report.findings[1].startswith("Beyond it, too: completions cut off +")
+    assert differences(report)["mean_clipped_ratio"] == pytest.approx(0.3, abs=0.05)
+    assert "completion_tokens" in printed(compare_table(report)).split("verdict")[1].split("train_reward")[0]
+    assert "mean_kl" in report.metrics
+    assert "mean_kl" not in differences(compare_runs(logs[0], logs[2]))  # which one has at 39 of 40 steps
+    assert not {"completion_tokens", "mean_kl"} & set(compare_runs(*logs).metrics)
 
 
 @pytest.mark.parametrize("unit", ["characters", "tokens"])

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.compare.runs import reward_change
+from gradscope.diagnostics.compare.means import reward_change
 from gradscope.diagnostics.degeneracy.breakdowns import environments_of
 from gradscope.diagnostics.logged.tokens import verdict_courses
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section

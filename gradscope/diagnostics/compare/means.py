@@ -1,0 +1,225 @@
+"""Means of a run's rewards, dead groups and lengths, their trends, and how far they differ between two runs.
+
+Shapes: J groups, S steps, P prompts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.bootstrap import (
+    bootstrap_difference,
+    bootstrap_shares,
+    bootstrap_statistics,
+    cluster_sums,
+)
+from gradscope.metrics.uncertainty.intervals import difference_of
+from gradscope.metrics.uncertainty.steps import mean_difference, mean_of_steps, trend, widened_by_steps
+from gradscope.rollouts.groups import RewardTable
+
+_MOSTLY_SHARED = 0.8
+"""Share of the prompts of both from which they are resampled together: with fewer a resample may leave a run none."""
+
+
+_Array = NDArray[np.float64]
+
+
+class GroupMean(Struct, frozen=True):
+    """A weighted mean over groups; those of one prompt are resampled together."""
+
+    table: RewardTable  # the groups
+    values: _Array  # of each group, [J]
+    weights: _Array  # what each counts, [J]
+
+    @property
+    def mean(self) -> float:
+        """Its value, without the resampling that its interval takes."""
+        return float(np.average(self.values, weights=self.weights))
+
+    @property
+    def estimate(self) -> Estimate:
+        """Within the range that the values suggest."""
+        least, greatest = float(self.values.min()), float(self.values.max())
+        low, high = (0.0, 1.0) if least >= 0.0 and greatest <= 1.0 else (least, greatest)
+        return self.within(low, (high - low) or 1.0)
+
+    def within(self, low: float, reach: float) -> Estimate:
+        """That of values that lie so far above ``low`` at most."""
+        shares = np.clip((self.values - low) / reach, 0.0, 1.0)
+        units = cluster_sums(np.column_stack([self.weights * shares, self.weights]), self.table.prompt)
+        ((share,),) = bootstrap_shares([units])
+        return share.map(lambda part: low + reach * part)
+
+
+class CourseMean(Struct, frozen=True):
+    """A mean over steps of what a trainer logged at each."""
+
+    steps: tuple[int, ...]  # those that are compared, [S]
+    values: _Array  # of each, [S]
+
+    @property
+    def estimate(self) -> Estimate:
+        """Within the range that the values suggest."""
+        return self.join(self.values).within(*self.ends)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Between what it lies, as far as the values suggest it."""
+        return 0.0 if self.values.min() >= 0.0 else -math.inf, 1.0 if self.values.max() <= 1.0 else math.inf
+
+    def join(self, values: _Array) -> Estimate:
+        """That of some values of these steps, with an interval that allows for the correlation of steps."""
+        return mean_of_steps(values)
+
+
+class CourseTrend(CourseMean, frozen=True):
+    """How much a number of each step rises along its line, first to last: two runs of one mean may go opposite ways."""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The most that it may fall or rise: of shares 1."""
+        reach = 1.0 if self.values.min() >= 0.0 and self.values.max() <= 1.0 else math.inf
+        return -reach, reach
+
+    def join(self, values: _Array) -> Estimate:
+        """That of some values of these steps, with an interval that allows for drifts; undefined below three."""
+        return trend(self.steps, values)
+
+
+Number = GroupMean | CourseMean
+Means = Mapping[str, Number]
+"""Metric -> its mean, over groups or over logged steps, or its trend; of one run, with all prompts of its log."""
+
+
+def trend_of(name: str, steps: Iterable[int], values: _Array) -> dict[str, CourseTrend]:
+    """By its metric; empty where there are too few steps for a line."""
+    of_steps = CourseTrend(tuple(steps), values)
+    return {f"{name}_trend": of_steps} if len(values) and of_steps.estimate.is_defined else {}
+
+
+def completion_lengths(table: RewardTable) -> dict[str, Number]:
+    """Means and trends of the lengths of completions, by the metric in each unit that all of them have."""
+    numbers: dict[str, Number] = {}
+    for unit, lengths in (("tokens", table.num_tokens), ("characters", table.num_characters)):
+        if lengths is not None and lengths.min() >= 0 < lengths.max():
+            name, sums = f"completion_{unit}", table.sums(lengths)
+            by_step = table.mean_by_step(sums, table.size)
+            numbers[name] = mean_over_steps(table, sums, table.size)
+            numbers |= trend_of(name, by_step, np.array(list(by_step.values())))
+    return numbers
+
+
+def reward_change(first: RewardTable, second: RewardTable) -> Estimate:
+    """How much higher the mean reward of some groups of a log is than that of others, over prompts."""
+    tables = [replace(table, prompt_texts=None) for table in (first, second)]
+    (change,) = changes(*({"": reward_over_steps(table)} for table in tables)).values()
+    return change
+
+
+def reward_over_steps(table: RewardTable) -> GroupMean:
+    """The mean reward by :func:`mean_over_steps`."""
+    return mean_over_steps(table, table.sums(table.reward), table.size)
+
+
+def dead_over_steps(table: RewardTable) -> GroupMean:
+    """The share of groups without a gradient by :func:`mean_over_steps`."""
+    return mean_over_steps(table, table.is_dead, np.ones(len(table)))
+
+
+def mean_over_steps(table: RewardTable, sums: NDArray[Any], counts: NDArray[Any]) -> GroupMean:
+    """A mean over steps of each step's mean over what is counted, from sums and counts of the groups, [J] each.
+
+    Every step counts alike, however many groups it has: so do the steps of metrics alone, which say no more than that.
+    """
+    of_group = np.unique(table.step, return_inverse=True)[1]
+    return GroupMean(table, sums / counts, counts / np.bincount(of_group, weights=counts)[of_group])
+
+
+def changes(first: Means, second: Means) -> dict[str, Estimate]:
+    """Second minus first of what two runs both have; prompts that nearly all are of both are resampled together."""
+    tables = [[mean.table for mean in means.values() if isinstance(mean, GroupMean)] for means in (first, second)]
+    names = prompt_names([of_run[0] for of_run in tables]) if all(tables) else []
+    number = {name: n for n, name in enumerate(dict.fromkeys(chain.from_iterable(names)))}
+    prompts = [np.array([number[name] for name in of_run], dtype=np.int64) for of_run in names]
+    return {name: _change(first[name], second[name], prompts) for name in first.keys() & second.keys()}
+
+
+def _change(first: Number, second: Number, prompts: Sequence[NDArray[np.int64]]) -> Estimate:
+    """Of one metric; ``prompts`` number the prompts of each log, one that both have alike."""
+    if isinstance(first, CourseMean) and isinstance(second, CourseMean) and first.steps == second.steps:
+        step_by_step = second.values - first.values  # what both do over their course is no noise
+        (low, high), (other_low, other_high) = first.ends, second.ends
+        return first.join(step_by_step).within(other_low - high, other_high - low)
+    if not isinstance(first, GroupMean) or not isinstance(second, GroupMean):
+        return difference_of(first.estimate, second.estimate)
+    num_prompts = 1 + max(int(of_run.max()) for of_run in prompts)
+    units = np.zeros((num_prompts, 4))  # [P, 4]: weighed values and weights of the first, and of the second
+    for side, (mean, of_run) in enumerate(zip((first, second), prompts, strict=True)):
+        prompt_index = of_run[mean.table.prompt]
+        units[:, 2 * side] = np.bincount(prompt_index, weights=mean.weights * mean.values, minlength=num_prompts)
+        units[:, 2 * side + 1] = np.bincount(prompt_index, weights=mean.weights, minlength=num_prompts)
+    low = float(min(first.values.min(), second.values.min()))
+    reach = float(max(first.values.max(), second.values.max())) - low
+    by_prompts = _by_prompts(first, second, units, low, reach)
+    pooled = (units[:, 0] + units[:, 2]) / np.maximum(units[:, 1] + units[:, 3], 1e-300)
+    of_steps = [
+        mean.table.mean_by_step(mean.weights * (mean.values - pooled[of_run[mean.table.prompt]]), mean.weights)
+        for mean, of_run in zip((first, second), prompts, strict=True)
+    ]
+    if of_steps[0].keys() != of_steps[1].keys():
+        return by_prompts  # parts of one run: what the policy did between them is no chance
+    return widened_by_steps(by_prompts, mean_difference(*of_steps), reach=reach)
+
+
+def _by_prompts(first: GroupMean, second: GroupMean, units: _Array, low: float, reach: float) -> Estimate:
+    """The difference of two means of values from ``low`` to so far above it.
+
+    Of each prompt its weighed values and weights in both, [P, 4], are resampled.
+    """
+    units = units[(units[:, 1] > 0) | (units[:, 3] > 0)]
+    if np.mean((units[:, 1] > 0) & (units[:, 3] > 0)) >= _MOSTLY_SHARED:
+        is_paired = len(units) == len(first.values) == len(second.values) and np.ptp(units[:, [1, 3]]) == 0
+        if is_paired and 0 <= low <= low + reach <= 1:
+            return bootstrap_difference(units[:, 0] / units[:, 1], units[:, 2] / units[:, 3])
+        (difference,) = bootstrap_statistics(_difference_of_ratios, units, within=(-reach, reach))
+        if difference.interval is not None or not difference.value:
+            return difference  # else every prompt has changed by as much
+    return difference_of(*(mean.within(low, reach or 1.0) for mean in (first, second)))
+
+
+def _difference_of_ratios(sums: _Array) -> _Array:
+    return sums[..., 2:3] / np.maximum(sums[..., 3:4], 1e-300) - sums[..., :1] / np.maximum(sums[..., 1:2], 1e-300)
+
+
+_MARKS = re.compile(r"<\|[^|<>]*\|>")
+_LAST_TURN = re.compile(r"(?:.*\n)?\s*user\n+(.+?)\n+assistant\s*", re.DOTALL)
+
+
+def prompt_names(tables: Sequence[RewardTable]) -> list[list[str]]:
+    """A list a run of what its prompts are called, so that a prompt has one name whichever reader read it."""
+    # The question in their texts, without a chat template's marks, where all runs have texts and any of these is in
+    # all; else the ids.
+    ids = [list(table.prompts) for table in tables]
+    if any(table.prompt_texts is None for table in tables):
+        return ids
+    texts = [
+        [_question(text) or name for name, text in zip(table.prompts, table.prompt_texts or (), strict=True)]
+        for table in tables
+    ]
+    return texts if set.intersection(*map(set, texts)) else ids
+
+
+def _question(text: str) -> str:
+    plain = _MARKS.sub("\n", text)
+    match = _LAST_TURN.fullmatch(plain)
+    return (match[1] if match else plain).strip()

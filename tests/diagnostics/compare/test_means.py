@@ -1,0 +1,36 @@
+import numpy as np
+import pytest
+
+from gradscope.diagnostics.compare.means import CourseMean, CourseTrend, changes, dead_over_steps, reward_over_steps
+from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.readers.detect import read_run
+from tests.conftest import LOGS
+
+STEPS = tuple(range(1, 41))
+
+
+def test_every_step_counts_alike_in_the_mean_of_groups() -> None:
+    table = reward_table(read_run(LOGS / "generic.csv", rewards_only=True).groups)
+    sums, steps = table.sums(table.reward), np.unique(table.step)
+    of_steps = [sums[table.step == step].sum() / table.size[table.step == step].sum() for step in steps]
+    mean = reward_over_steps(table)
+    assert mean.mean == pytest.approx(np.mean(of_steps))
+    assert mean.estimate.value == pytest.approx(mean.mean)
+    assert dead_over_steps(table).estimate.ends[1] <= 1.0
+
+
+def test_courses_of_the_same_steps_are_compared_step_by_step() -> None:
+    rising = np.linspace(0.0, 5.0, 40)
+    noise = np.random.default_rng(0).normal(size=40) * 0.01
+    before, after = CourseMean(STEPS, rising), CourseMean(STEPS, rising + 0.1 + noise)
+    same_steps = changes({"kl": before}, {"kl": after})["kl"]
+    assert same_steps.value == pytest.approx(0.1, abs=0.01)
+    assert same_steps.side_of_zero == 1
+    other_steps = changes({"kl": before}, {"kl": CourseMean(tuple(range(2, 42)), after.values)})["kl"]
+    assert other_steps.side_of_zero == 0  # what both do over their course is noise there
+
+
+def test_of_shares_a_trend_is_at_most_one() -> None:
+    assert CourseTrend(STEPS, np.linspace(0.0, 1.0, 40)).ends == (-1.0, 1.0)
+    assert CourseTrend(STEPS, np.linspace(0.0, 2.0, 40)).estimate.value == pytest.approx(2.0)
+    assert CourseTrend((1, 2), np.array([0.0, 1.0])).estimate.undefined
