@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from gradscope.results.passk import PassAtKComparison, PassAtKTable
@@ -14,13 +15,14 @@ def passk_findings(
     comparisons: Sequence[PassAtKComparison],
     num_missing: Sequence[int],
     num_copies: Sequence[int] = (),
+    until_passed: Sequence[tuple[float, float] | None] = (),
 ) -> tuple[str, ...]:
     """The sentences of a report, the verdict first: who is ahead, or what the file reaches.
 
     Then which samples are copies or not counted, what the gain is worth in samples, what is forecast, and each reach.
     Comparisons are of the first file with each other one.
     """
-    reached = [_reach(table) for table in tables]
+    reached = [_reach(table, shares) for table, shares in zip_longest(tables, until_passed)]
     has_several = len({table.source.path for table in tables}) > 1
     are_numbered = has_several and any(table.source.is_numbered for table in tables)
     return (
@@ -97,7 +99,14 @@ def reach_finding(comparison: PassAtKComparison) -> str:
     return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {verdict}."
 
 
-def _reach(table: PassAtKTable) -> str:
+def _reach(table: PassAtKTable, until_passed: tuple[float, float] | None) -> str:
+    if until_passed is not None:
+        first, ever = until_passed
+        return (
+            f"{table.name}: attempts at a prompt end once one passes: {first:.3f} of "
+            f"{counted(table.num_prompts, 'prompt')} pass at the first, {ever:.3f} within {table.num_samples[1]}. "
+            "pass@k takes them for independent samples, and counts passes too often."
+        )
     defined = [row for row in table.rows if row.pass_at_k.value is not None]
     if not defined:
         return f"{table.name}: no budget asked for is within the {table.num_samples[0]} samples of every prompt."

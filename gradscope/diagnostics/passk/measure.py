@@ -33,6 +33,7 @@ from gradscope.metrics.outcomes.passk import (
     estimate_pass_table,
     least_sharpening,
     pass_at_k,
+    shares_until_passed,
     why_k_too_large,
 )
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference, bootstrap_means, unit_sums
@@ -62,6 +63,7 @@ class Samples(Struct, frozen=True, kw_only=True):
     num_correct: NDArray[np.int64]  # c, [P]
     num_missing: int  # samples without a verdict; they are not counted in n
     num_copies: int = 0  # samples of a long text that another of their prompt has; 0 where few are, or have no text
+    until_passed: tuple[float, float] | None = None  # prompts that pass at once, and at all, where attempts end so
 
 
 def sample_files(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
@@ -150,6 +152,7 @@ def samples_of_run(
         num_correct=counts[:, 0],
         num_missing=int(np.sum(is_own & ~is_known)),
         num_copies=num_copies if num_copies > _FEW * len(reward) else 0,
+        until_passed=shares_until_passed(prompt, passing),
     )
 
 
@@ -454,7 +457,11 @@ def pass_at_k_of_samples(
         comparison=comparisons[0] if comparisons else None,
         further_comparisons=tuple(comparisons[1:]),
         findings=passk_findings(
-            tables, comparisons, [policy.num_missing for policy in samples], [policy.num_copies for policy in samples]
+            tables,
+            comparisons,
+            num_missing=[policy.num_missing for policy in samples],
+            num_copies=[policy.num_copies for policy in samples],
+            until_passed=[policy.until_passed for policy in samples],
         ),
     )
 

@@ -208,3 +208,29 @@ def _zero_of(curve: Array, budgets: Array) -> float:
         return 0.0
     part = -curve[after - 1] / (curve[after] - curve[after - 1])
     return float(budgets[after - 1] + part * (budgets[after] - budgets[after - 1]))
+
+
+_FEWEST = 5  # prompts with several attempts, and prompts with fewer than others have, that do not end so by chance
+
+
+def shares_until_passed(prompt: NDArray[np.int64], passing: NDArray[np.float64]) -> tuple[float, float] | None:
+    """The shares of prompts that pass at the first attempt, and at any, where attempts at each end once one passes.
+
+    Args:
+        prompt: The prompt of each attempt, [N], in the order of attempts.
+        passing: 1 where it passes, else 0, [N].
+
+    Returns:
+        None where some prompt has attempts after one that passed, or has fewer than others though none did, or where
+        too few prompts have several or fewer.
+
+    >>> shares_until_passed(np.repeat(np.arange(15), [3] * 5 + [2] * 5 + [1] * 5), np.array([0.0] * 20 + [1.0] * 10))
+    >>> shares_until_passed(np.repeat(np.arange(15), [2] * 5 + [1] * 10), np.array([0.0] * 10 + [1.0] * 10))
+    (0.6666666666666666, 0.6666666666666666)
+    """
+    _, of, num = np.unique(prompt, return_inverse=True, return_counts=True)
+    starts, in_order = np.cumsum(num) - num, passing[np.argsort(of, kind="stable")]
+    first, last, is_short = in_order[starts], in_order[starts + num - 1], num < num.max()
+    ends_so = np.array_equal(np.bincount(of, passing), last) and bool(np.all(last[is_short]))
+    is_shown = min(np.sum(is_short), np.sum(num > 1)) >= _FEWEST
+    return (float(first.mean()), float(last.mean())) if ends_so and is_shown else None

@@ -181,9 +181,10 @@ def _shortened(name: str, width: int) -> str:
 def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
     """A row a file at the smallest and the largest budget, with the others' lead over the first."""
     low, high = (report.tables[0].rows[index].k for index in (0, -1))
+    smallest = Column(f"k = {low}", lambda row: row[0].rows[0].pass_at_k, "share", "")
     columns = [
         Column("file", itemgetter(2), limit=_NAME),
-        Column(f"k = {low}", lambda row: row[0].rows[0].pass_at_k, "share", ""),
+        *([smallest] if low < high else []),
         Column(f"k = {high}", lambda row: row[0].rows[-1].pass_at_k, "share", ""),
         Column(f"ahead of the first\nat k = {high}", itemgetter(1), "gap", ""),
     ]
@@ -197,15 +198,19 @@ def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
 
 
 def _facts(tables: Sequence[results.PassAtKTable]) -> list[str]:
-    """How many prompts and samples each file has, in one line where all have as many."""
-    sizes = []
+    """How many prompts and samples each file has, in one line of those that have as many."""
+    names: dict[str, list[str]] = {}
     for table in tables:
         fewest, most = table.num_samples
         samples = str(fewest) if fewest == most else f"{fewest} to {most}"
-        sizes.append(f"{counted(table.num_prompts, 'prompt')}, {samples} sample{'s' * (most > 1)} each")
-    if len(set(sizes)) == 1:
-        return sizes[:1]
-    return [f"{table.name}: {size}" for table, size in zip(tables, sizes, strict=True)]
+        size = f"{counted(table.num_prompts, 'prompt')}, {samples} sample{'s' * (most > 1)} each"
+        names.setdefault(size, []).append(table.name)
+    if len(names) == 1:
+        return list(names)
+    if len(tables) <= _MAX_FILES:
+        return [f"{', '.join(of)}: {size}" for size, of in names.items()]
+    shown = {size: f"{', '.join(of[:2])}{f' and {len(of) - 2} more' * (len(of) > 2)}" for size, of in names.items()}
+    return [f"{size}: {of}" for size, of in shown.items()]
 
 
 def _budgets(
