@@ -179,17 +179,19 @@ def _shortened(name: str, width: int) -> str:
 
 
 def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
-    """A row a file at the smallest and the largest budget, with the others' lead over the first."""
-    low, high = (report.tables[0].rows[index].k for index in (0, -1))
+    """A row a file at the smallest and the largest budget within all, with the others' lead over the first."""
+    budgets = range(len(report.tables[0].rows))
+    last = max((at for at in budgets if all(of.rows[at].pass_at_k.is_defined for of in report.tables)), default=-1)
+    low, high = (report.tables[0].rows[at].k for at in (0, last))
     smallest = Column(f"k = {low}", lambda row: row[0].rows[0].pass_at_k, "share", "")
     columns = [
         Column("file", itemgetter(2), limit=_NAME),
         *([smallest] if low < high else []),
-        Column(f"k = {high}", lambda row: row[0].rows[-1].pass_at_k, "share", ""),
+        Column(f"k = {high}", lambda row: row[0].rows[last].pass_at_k, "share", ""),
         Column(f"ahead of the first\nat k = {high}", itemgetter(1), "gap", ""),
     ]
     compared = (of for of in (report.comparison, *report.further_comparisons) if of is not None)
-    leads = {of.second: of.rows[-1].difference for of in compared}
+    leads = {of.second: row.difference for of in compared for row in of.rows if row.k == high}
     names = [table.name for table in report.tables]
     if len({plain(name, limit=_NAME) for name in names}) < len(names):
         names = _apart(names, _NAME)

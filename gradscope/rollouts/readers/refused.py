@@ -51,7 +51,7 @@ _PROMPT_WORD = re.compile(
     re.IGNORECASE,
 )
 _VERDICT_WORD = re.compile(
-    r"exact|match|right|valid|verified|proved|won|(?<!correct_)label|\bpass$|_ok$", re.IGNORECASE
+    r"exact|match|right|valid|verified|proved|won|(?<!correct_)label|\bpass$|\bok$|_ok$", re.IGNORECASE
 )
 _PREDICTION = re.compile(r"(^|_)(pred|prediction|predicted|extracted|executed|output|response)(_|$)", re.IGNORECASE)
 _OUTCOME_WORD = re.compile(rf"{_REWARD_WORD.pattern}|status|result|outcome", re.IGNORECASE)

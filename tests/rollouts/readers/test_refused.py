@@ -264,6 +264,7 @@ def test_a_refused_pickle_says_what_helps(
         ({"task_id": 1, "variants": [{"name": "a", "score": 0.5}]}, "--reward-column variants.score."),
         ({"prompt": "p", "format reward": 1.0, "graded": "no"}, "--reward-column 'format reward'."),
         ({"id": "a", "exact_answer": True, "target": "31"}, "--reward-column exact_answer."),
+        ({"prompt": "p", "ok": True, "boxed": "4"}, "--reward-column ok."),
         ({"prompt": "p", "human_label": 1.0}, "--reward-column human_label."),
         ({"prompt": "p", "base_correct": "True", "correction_step": "2"}, "--reward-column base_correct."),
         ({"prompt": "p", "payload": {"reward_info": {"reward": 1}}}, "--reward-column payload.reward_info.reward."),

@@ -33,6 +33,11 @@ _NUM_ASKED = 200  # rows in which questions are looked for
 _PART = re.compile(rf"(?:.*[-_.])?(?:{samples.CHUNK}|rs[-_.]?[0-9]+)|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
 _TOLD_APART = re.compile(r"[0-9a-f]{8,}|[0-9]+")  # what in names of files is of a trial: a hash, a time, a number
+_NO_MODEL = re.compile(
+    r"(\w+_)?(results?|outputs?|summar(y|ies)|data|evals?|evaluations?|raw|logs?|samples|predictions|runs|checkpoints)",
+    re.I,
+)
+"""Names of folders that are none of a model."""
 _OF_MATH = re.compile(r"(train|test|dev|val\w*)_.+_seed-?\d+_t[\d.]+_s-?\d+_e-?\d+")
 """Names of files of math-evaluation-harness, also of Qwen2.5-Math: the folder around one is called as the task."""
 _FORMATS: tuple[Format | RowFormat, ...] = (
@@ -155,7 +160,7 @@ def _pooled(logs: Sequence[EvaluationLog], files: Path) -> EvaluationLog | None:
     return replace(logs[0], path=files, task=folder.name, model=model, prompt="")
 
 
-def _folders(path: Path, depth: int = 5) -> Iterator[Path]:  # lighteval writes details/<owner>/<model>/<date>/
+def _folders(path: Path, depth: int = 8) -> Iterator[Path]:  # a model's own path may be part, as for Qwen2.5-Math
     yield path
     below = path.iterdir() if depth and not path.resolve().name.endswith(inspect_ai.SHARDS) else ()
     for folder in sorted((entry for entry in below if entry.is_dir()), key=natural):
@@ -250,6 +255,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
     if any(row.get(name) == above.name for row in rows for name in ("category", *roles.BENCHMARKS)):
         above = above.parent  # of a folder for each category
     about = _document(location.parent / "metadata.json")  # of verifiers, beside ``results.jsonl``
+    above = above.parent if _NO_MODEL.fullmatch(above.name) else above
     named = next(iter(models)) if len(models) == 1 else ""
     environment = text_of(about.get("env_id")) or text_of(about.get("env")) if stem == "results" else ""
     return log(

@@ -205,9 +205,9 @@ def test_the_command_that_reads_one_of_several_trials_works_when_pasted(tmp_path
     assert read_run(named).source.num_rows == 2
 
 
-def test_evaluations_are_searched_for_five_folders_deep(tmp_path: Path) -> None:
-    for below in ("1/2/3/4/5", "1/2/3/4/x/6"):
+def test_evaluations_are_searched_for_eight_folders_deep(tmp_path: Path) -> None:
+    for below in ("1/2/3/4/5/6/7/8", "1/2/3/4/5/6/7/x/9"):
         (tmp_path / below).mkdir(parents=True)
         write_lines(tmp_path / below / "math.jsonl", *SAMPLES)
     (log,) = evaluations_in(tmp_path, ReadOptions())
-    assert log.path == tmp_path / "1/2/3/4/5/math.jsonl"
+    assert log.path == tmp_path / "1/2/3/4/5/6/7/8/math.jsonl"
