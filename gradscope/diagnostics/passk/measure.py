@@ -48,7 +48,7 @@ from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, ask_otherwise, evaluations_in
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
-from gradscope.say import percent, with_interval
+from gradscope.say import names_apart, percent, with_interval
 
 _WHEN: tuple[Literal["before", "after"], ...] = ("before", "after")
 
@@ -423,15 +423,14 @@ def measure_pass_at_k(
         for name, run in runs
         for policy in _policies_of(run)
     ]
-    # two files of one name in two folders: tables then show their paths
-    names = [policy.name for policy in samples]
+    names = names_apart([policy.name for policy in samples], [policy.source.path for policy in samples])
     twice = [
         f"{second.name} is {first.name}, byte for byte: no sample of it is a new one."
         for first, second in combinations(dict.fromkeys(files), 2)
         if first.is_file() and second.is_file() and cmp(first, second, shallow=False)
     ]
     report = pass_at_k_of_samples(
-        [replace(policy, name=policy.source.path) if names.count(policy.name) > 1 else policy for policy in samples],
+        [replace(policy, name=name) for policy, name in zip(samples, names, strict=True)],
         ks=ks,
         resampling=resampling,
     )

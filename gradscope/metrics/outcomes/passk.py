@@ -224,7 +224,6 @@ def shares_until_passed(prompt: NDArray[np.int64], passing: NDArray[np.float64])
         None where some prompt has attempts after one that passed, or has fewer than others though none did, or where
         too few prompts have several or fewer.
 
-    >>> shares_until_passed(np.repeat(np.arange(15), [3] * 5 + [2] * 5 + [1] * 5), np.array([0.0] * 20 + [1.0] * 10))
     >>> shares_until_passed(np.repeat(np.arange(15), [2] * 5 + [1] * 10), np.array([0.0] * 10 + [1.0] * 10))
     (0.6666666666666666, 0.6666666666666666)
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from operator import itemgetter
 
 from rich.console import Group
@@ -16,7 +15,7 @@ from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.views.view import Column, digits
 from gradscope.render.words import IN_THE_FILES, Footnotes, cell, format_estimate, format_number, plain
 from gradscope.results import passk as results
-from gradscope.say import counted, evenly
+from gradscope.say import counted, evenly, num_shared
 
 _WIDTH = 82  # letters of a row, with the two behind its last column
 _MIN_NAME = 6
@@ -161,17 +160,12 @@ def _apart(names: Sequence[str], width: int) -> list[str]:
     """Names in so much room each, around what tells them apart where long ones begin and end alike."""
     names = [plain(name) for name in names]
     if len({_shortened(name, width) for name in names}) < len(set(names)):
-        start = _num_shared(names)
-        end = _num_shared([name[:start:-1] for name in names])
+        start = num_shared(names)
+        end = num_shared([name[:start:-1] for name in names])
         room = max(width - 2 - max(len(name) - start - end for name in names), 0)
         start, end = max(start - (room + 1) // 2, 0), max(end - room // 2, 0)
         names = [f"{'…' * (start > 0)}{name[start : len(name) - end]}{'…' * (end > 0)}" for name in names]
     return [_shortened(name, width) for name in names]
-
-
-def _num_shared(names: Sequence[str]) -> int:
-    """Letters that all begin with."""
-    return sum(takewhile(bool, (len(set(letters)) == 1 for letters in zip(*names, strict=False))))
 
 
 def _shortened(name: str, width: int) -> str:

@@ -458,6 +458,13 @@ def test_files_that_ask_otherwise_under_the_same_ids_say_so(tmp_path: Path, key:
     assert caution not in " ".join(passk.measure_pass_at_k(first, same).findings)
 
 
+def test_policies_of_one_name_in_two_files_are_named_by_their_files(tmp_path: Path) -> None:
+    rows = [{"task_id": task, "model": model, "passed": task == "z"} for model in "ab" for task in "xyz"]
+    files = [write_lines(tmp_path / name, *rows) for name in ("first.jsonl", "second.jsonl")]
+    report = passk.measure_pass_at_k(*files)
+    assert [table.name for table in report.tables] == [f"{at}.jsonl/{of}" for at in ("first", "second") for of in "ab"]
+
+
 def test_policies_of_a_file_that_were_asked_something_else_are_not_compared(tmp_path: Path) -> None:
     asked = {"a": "xyz", "b": "uvw", "c": "zw", "d": "x", "e": "yz", "f": "u", "g": "z"}
     rows = [{"task_id": task, "model": m, "passed": task == "z"} for m, tasks in asked.items() for task in tasks]

@@ -24,7 +24,6 @@ def test_the_most_telling_usual_name_has_the_role() -> None:
 
 def test_a_verdict_goes_before_an_accuracy_which_may_be_a_running_one() -> None:
     assert resolve_columns(["acc", "is_solved"], ColumnNames()).reward == "is_solved"
-    assert resolve_columns(["accuracy", "is_success"], ColumnNames()).reward == "is_success"
 
 
 def test_a_given_name_wins_and_must_be_there() -> None:

@@ -335,10 +335,9 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
             {"question": "p", "generated_prediction": "4", "answer": "A"},
             "grade 'generated_prediction' against 'answer'",
         ),
-        ({"task_id": "a", "completion": "pass"}, ""),
-        ({"task_id": "a", "completion": "def f(): ..."}, "run the evaluation on 'completion'"),
-        ({"task_id": "a", "completion": "def f(): ...", "status": "Passed"}, ""),
-        ({"task_id": "a", "completion": "def f(): ...", "tokens": 7}, ""),
+        ({"task_id": "a", "completion": "f()"}, "run the evaluation on 'completion'"),
+        ({"task_id": "a", "completion": "f()", "status": "Passed"}, ""),
+        ({"task_id": "a", "completion": "f()", "tokens": 7}, ""),
     ],
 )
 def test_responses_that_nobody_graded_are_to_be_graded(tmp_path: Path, row: dict[str, Any], instead: str) -> None:

@@ -223,9 +223,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
                 task=(tasks or [stem])[0].partition("/")[0], model=model, scorers=("base", None), scalar="base + plus"
             )
         case harnesses.LM_EVAL.name:
-            task, _, when = location.stem.removeprefix("samples_").rpartition("_")
-            name = _document(above / f"results_{when}.json").get("model_name")
-            model = name if isinstance(name, str) and name else above.name.replace("__", "/")
+            task, when, model = _of_lm_eval(location)
             rows = peek(file)
             filters = dict.fromkeys(text_of(row.get("filter")) for row in rows)
             metrics = dict.fromkeys(text_of(name) for row in rows for name in list_of(row.get("metrics")))
@@ -255,7 +253,11 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
     if any(row.get(name) == above.name for row in rows for name in ("category", *roles.BENCHMARKS)):
         above = above.parent  # of a folder for each category
     about = _document(location.parent / "metadata.json")  # of verifiers, beside ``results.jsonl``
-    above = above.parent if _NO_MODEL.fullmatch(above.name) else above
+    if "filtered_resps" in roles.columns_in(rows):  # as lm-eval once wrote them, without the name of the filter
+        task, _, model = _of_lm_eval(location)
+        return log(task=task or stem, model=model, scorers=(None,))
+    around = (above, *above.parents)[:3]
+    above = next((folder for folder in around if not _NO_MODEL.fullmatch(folder.name)), above)
     named = next(iter(models)) if len(models) == 1 else ""
     environment = text_of(about.get("env_id")) or text_of(about.get("env")) if stem == "results" else ""
     return log(
@@ -265,6 +267,13 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
         prompt="" if file.is_dir() or len(rows) != 1 else _prompt_of_sample(rows[0]),
         has_policy=any(models),
     )
+
+
+def _of_lm_eval(file: Path) -> tuple[str, str, str]:
+    """The task, the time and the model of a file of lm-eval's samples."""
+    task, _, when = file.stem.removeprefix("samples_").rpartition("_")
+    model = _document(file.parent / f"results_{when}.json").get("model_name")
+    return task, when, model if isinstance(model, str) and model else file.parent.name.replace("__", "/")
 
 
 def ask_otherwise(first: Path, second: Path, prompts: Collection[str]) -> bool:

@@ -97,6 +97,22 @@ def test_a_file_beside_results_names_their_environment_and_model(tmp_path: Path)
     assert [(log.task, log.model) for log in logs] == [("results", "broken"), ("math", "gpt"), ("math", "o/q")]
 
 
+@pytest.mark.parametrize("below", ["gpt/results", "gpt/eval_results/raw", "gpt", "results/gpt"])
+def test_a_folder_of_results_is_no_model(tmp_path: Path, below: str) -> None:
+    write_lines(tmp_path / below / "math.jsonl", *SAMPLES)
+    assert [(log.task, log.model) for log in evaluations_in(tmp_path, ReadOptions())] == [("math", "gpt")]
+
+
+def test_samples_that_lm_eval_wrote_before_it_named_filters_are_of_their_task_and_model(tmp_path: Path) -> None:
+    row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "filtered_resps": ["4"], "doc_hash": "a", "exact_match": 1.0}
+    when = "2025-03-13T18-38-33.359963"
+    write_lines(tmp_path / "o__qwen" / f"samples_mgsm_direct_en_{when}.jsonl", row)
+    write_lines(tmp_path / "named" / f"samples_mgsm_direct_en_{when}.jsonl", row)
+    write_lines(tmp_path / "named" / f"results_{when}.json", {"model_name": "o/named"})
+    logs = evaluations_in(tmp_path, ReadOptions())
+    assert [(log.task, log.model) for log in logs] == [("mgsm_direct_en", "o/named"), ("mgsm_direct_en", "o/qwen")]
+
+
 @pytest.mark.parametrize("key", ["category", "subject", "benchmark"])
 def test_folders_called_as_what_their_logs_name_are_no_models(tmp_path: Path, key: str) -> None:
     """As reasoning-gym writes a file for each of its data sets, in folders of their categories."""

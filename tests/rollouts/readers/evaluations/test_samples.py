@@ -548,6 +548,17 @@ def test_verdicts_under_the_ids_of_prompts_may_be_those_of_several_runs(tmp_path
     assert (table.reward[:12].sum(), table.reward[12:].sum()) == (8, 4)
 
 
+def test_totals_name_the_list_that_may_hold_the_samples(tmp_path: Path) -> None:
+    rows = [{"i": at, "got": str(at), "correct": at < 3} for at in range(4)]
+    path = write_rows(tmp_path / "gsm8k.json", {"suite": "gsm8k", "n": 4, "correct": 3, "samples": rows})
+    hint = refusal(path, "holds one pair of counts")
+    assert (
+        hint == "If the rows of 'samples' are samples: --reward-column correct --prompt-column NAME, one of 'i', 'got'."
+    )
+    run = read_run(path, ReadOptions(columns=ColumnNames(reward="correct", prompt="i")))
+    assert [group.rewards for group in run.groups] == [(1,), (1,), (1,), (0,)]
+
+
 def test_ids_of_what_was_resolved_alone_do_not_say_of_how_many(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "results.json", {"no_generation": [], "no_logs": [], "resolved": ["a-1", "b-2"]})
     assert "SWE-bench's report" in refusal(path, "lists 'resolved' and not all that were asked")
