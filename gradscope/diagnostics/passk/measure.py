@@ -152,7 +152,7 @@ def samples_of_run(
         num_correct=counts[:, 0],
         num_missing=int(np.sum(is_own & ~is_known)),
         num_copies=num_copies if num_copies > _FEW * len(reward) else 0,
-        until_passed=shares_until_passed(prompt, passing),
+        until_passed=shares_until_passed(counts[:, 1], counts[:, 0]),
     )
 
 

@@ -210,26 +210,21 @@ def _zero_of(curve: Array, budgets: Array) -> float:
     return float(budgets[after - 1] + part * (budgets[after] - budgets[after - 1]))
 
 
-_FEWEST = 5  # prompts with several attempts, and prompts with fewer than others have, that do not end so by chance
+_FEWEST = 5  # prompts with several attempts, and prompts with fewer than others have, that are not so by chance
 
 
-def shares_until_passed(prompt: NDArray[np.int64], passing: NDArray[np.float64]) -> tuple[float, float] | None:
+def shares_until_passed(num_samples: NDArray[np.int64], num_correct: NDArray[np.int64]) -> tuple[float, float] | None:
     """The shares of prompts that pass at the first attempt, and at any, where attempts at each end once one passes.
 
-    Args:
-        prompt: The prompt of each attempt, [N], in the order of attempts.
-        passing: 1 where it passes, else 0, [N].
-
     Returns:
-        None where some prompt has attempts after one that passed, or has fewer than others though none did, or where
-        too few prompts have several or fewer.
+        None where some prompt passes twice, or has fewer attempts than others though none passes, or where too few
+        prompts have several or fewer.
 
-    >>> shares_until_passed(np.repeat(np.arange(15), [2] * 5 + [1] * 10), np.array([0.0] * 10 + [1.0] * 10))
-    (0.6666666666666666, 0.6666666666666666)
+    >>> shares_until_passed(np.array([1] * 6 + [2] * 3 + [3] * 3), np.array([1] * 9 + [0] * 3))
+    (0.5, 0.75)
     """
-    _, of, num = np.unique(prompt, return_inverse=True, return_counts=True)
-    starts, in_order = np.cumsum(num) - num, passing[np.argsort(of, kind="stable")]
-    first, last, is_short = in_order[starts], in_order[starts + num - 1], num < num.max()
-    ends_so = np.array_equal(np.bincount(of, passing), last) and bool(np.all(last[is_short]))
-    is_shown = min(np.sum(is_short), np.sum(num > 1)) >= _FEWEST
-    return (float(first.mean()), float(last.mean())) if ends_so and is_shown else None
+    is_short = num_samples < num_samples.max()
+    is_shown = min(np.sum(is_short), np.sum(num_samples > 1)) >= _FEWEST
+    if not is_shown or num_correct.max() > 1 or not num_correct[is_short].all():
+        return None
+    return float(np.mean(num_samples == 1)), float(num_correct.mean())

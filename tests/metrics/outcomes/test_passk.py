@@ -165,6 +165,5 @@ def test_prompts_solved_anew_refute_every_plausible_sharpening() -> None:
     ],
 )
 def test_attempts_that_end_once_one_passes(passing: list[str], shares: tuple[float, float] | None) -> None:
-    prompt = np.repeat(np.arange(len(passing)), list(map(len, passing)))
-    of_each = np.array([float(letter) for letter in "".join(passing)])
-    assert passk.shares_until_passed(prompt, of_each) == (shares and pytest.approx(shares))
+    num_samples, num_correct = (np.array(list(map(count, passing))) for count in (len, lambda of: of.count("1")))
+    assert passk.shares_until_passed(num_samples, num_correct) == (shares and pytest.approx(shares))
