@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gradscope.results.passk import PassAtKComparison, PassAtKTable
+from gradscope.results.source import FIRST_ONLY
 from gradscope.say import counted, with_interval
 
 
@@ -15,18 +15,18 @@ def passk_findings(
     comparisons: Sequence[PassAtKComparison],
     num_missing: Sequence[int],
     num_copies: Sequence[int] = (),
-    until_passed: Sequence[tuple[float, float] | None] = (),
 ) -> tuple[str, ...]:
     """The sentences of a report, the verdict first: who is ahead, or what the file reaches.
 
     Then which samples are copies or not counted, what the gain is worth in samples, what is forecast, and each reach.
     Comparisons are of the first file with each other one.
     """
-    reached = [_reach(table, shares) for table, shares in zip_longest(tables, until_passed)]
+    reached = [_reach(table) for table in tables]
     has_several = len({table.source.path for table in tables}) > 1
     are_numbered = has_several and any(table.source.is_numbered for table in tables)
     return (
         *(map(reach_finding, comparisons) if comparisons else reached),
+        *_first_only(tables),
         *(
             f"{table.name}: {number:,} samples repeat a long text of their prompt to the letter. A sure policy may do "
             "so; copies (a file joined twice, temperature 0) are no independent samples, which pass@k assumes."
@@ -68,8 +68,13 @@ def evaluation_findings(tables: Sequence[PassAtKTable]) -> tuple[str, ...]:
     return (
         f"{len(logs)} evaluations: {', '.join(counts)}, none of them pooled.{short}",
         *(f"{Path(path).name}: the evaluation {how}." for path, how in unfinished),
+        *_first_only(tables),
         *(f"{Path(path).name}: {table.rows[0].pass_at_k.undefined}." for path, table in broken),
     )
+
+
+def _first_only(tables: Iterable[PassAtKTable]) -> Iterator[str]:
+    return (f"{table.name}: {FIRST_ONLY}" for table in tables if FIRST_ONLY in table.source.missing)
 
 
 _OPEN = "undecided whether it solves more or needs fewer samples"
@@ -99,14 +104,7 @@ def reach_finding(comparison: PassAtKComparison) -> str:
     return f"{pair}: {alone}{comparison.evidence}{turn}. Verdict: {verdict}."
 
 
-def _reach(table: PassAtKTable, until_passed: tuple[float, float] | None) -> str:
-    if until_passed is not None:
-        first, ever = until_passed
-        return (
-            f"{table.name}: attempts at a prompt end once one passes: {first:.3f} of "
-            f"{counted(table.num_prompts, 'prompt')} pass at the first, {ever:.3f} within {table.num_samples[1]}. "
-            "pass@k takes them for independent samples, and counts passes too often."
-        )
+def _reach(table: PassAtKTable) -> str:
     defined = [row for row in table.rows if row.pass_at_k.value is not None]
     if not defined:
         return f"{table.name}: no budget asked for is within the {table.num_samples[0]} samples of every prompt."

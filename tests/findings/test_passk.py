@@ -23,14 +23,6 @@ def test_a_file_reaches_from_its_smallest_to_its_largest_budget() -> None:
     )
 
 
-def test_attempts_that_end_at_a_pass_are_no_independent_samples() -> None:
-    reach, *_ = passk_findings([TABLE], [], [0], until_passed=[(0.25, 0.5)])
-    assert reach == (
-        "before.jsonl: attempts at a prompt end once one passes: 0.250 of 64 prompts pass at the first, 0.500 within "
-        "16. pass@k takes them for independent samples, and counts passes too often."
-    )
-
-
 def test_a_forecast_says_from_how_many_samples_where_prompts_have_unlike_numbers() -> None:
     *_, forecast = passk_findings([replace(TABLE, num_samples=(1, 19))], [], [0])
     assert "is forecast at 0.810 [0.730, 0.890] from 1 to 19 samples a prompt; the value" in forecast

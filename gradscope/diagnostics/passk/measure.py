@@ -31,16 +31,16 @@ from gradscope.metrics.outcomes.passk import (
     Counts,
     compression_factors,
     estimate_pass_table,
+    first_attempts,
     least_sharpening,
     pass_at_k,
-    shares_until_passed,
     why_k_too_large,
 )
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference, bootstrap_means, unit_sums
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.results import passk as results
-from gradscope.results.source import Source
+from gradscope.results.source import FIRST_ONLY, Source
 from gradscope.rollouts.fetch import fetched
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
@@ -63,7 +63,6 @@ class Samples(Struct, frozen=True, kw_only=True):
     num_correct: NDArray[np.int64]  # c, [P]
     num_missing: int  # samples without a verdict; they are not counted in n
     num_copies: int = 0  # samples of a long text that another of their prompt has; 0 where few are, or have no text
-    until_passed: tuple[float, float] | None = None  # prompts that pass at once, and at all, where attempts end so
 
 
 def sample_files(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
@@ -143,16 +142,17 @@ def samples_of_run(
     is_long = table.num_characters is not None and table.num_characters >= _LONG
     num_copies = int(np.sum(table.repeats[0] & is_known & is_long))
     passing = passes(reward, threshold).astype(np.float64)
-    counts = unit_sums([passing], prompt, len(reward)).astype(np.int64)
+    counts, source = unit_sums([passing], prompt, len(reward)).astype(np.int64), run.source
+    if (first := first_attempts(counts[:, 1], counts[:, 0])) is not None:
+        counts, source = np.column_stack([first, np.ones_like(first)]), run.with_missing(FIRST_ONLY).source
     return Samples(
         name=name,
-        source=run.source,
+        source=source,
         prompts=tuple(table.prompts[at] for at in dict.fromkeys(prompt.tolist())),
         num_samples=counts[:, 1],
         num_correct=counts[:, 0],
         num_missing=int(np.sum(is_own & ~is_known)),
         num_copies=num_copies if num_copies > _FEW * len(reward) else 0,
-        until_passed=shares_until_passed(counts[:, 1], counts[:, 0]),
     )
 
 
@@ -456,11 +456,7 @@ def pass_at_k_of_samples(
         comparison=comparisons[0] if comparisons else None,
         further_comparisons=tuple(comparisons[1:]),
         findings=passk_findings(
-            tables,
-            comparisons,
-            num_missing=[policy.num_missing for policy in samples],
-            num_copies=[policy.num_copies for policy in samples],
-            until_passed=[policy.until_passed for policy in samples],
+            tables, comparisons, [policy.num_missing for policy in samples], [policy.num_copies for policy in samples]
         ),
     )
 

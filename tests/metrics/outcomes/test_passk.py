@@ -154,9 +154,9 @@ def test_prompts_solved_anew_refute_every_plausible_sharpening() -> None:
 
 
 @pytest.mark.parametrize(
-    ("passing", "shares"),
+    ("passing", "num_first"),
     [
-        (["1"] * 6 + ["01"] * 2 + ["000"] * 4, (0.5, 8 / 12)),
+        (["1"] * 6 + ["01"] * 2 + ["000"] * 4, 6),
         (["1"] * 6 + ["01"] * 2 + ["000"] * 4 + ["011"], None),  # one was tried again though it had passed
         (["1"] * 6 + ["0"] + ["01"] * 2 + ["000"] * 4, None),  # one was given up
         (["1"] * 4 + ["01"] * 9, None),  # too few to tell
@@ -164,6 +164,7 @@ def test_prompts_solved_anew_refute_every_plausible_sharpening() -> None:
         (["01", "00"] * 9, None),
     ],
 )
-def test_attempts_that_end_once_one_passes(passing: list[str], shares: tuple[float, float] | None) -> None:
+def test_attempts_that_end_once_one_passes(passing: list[str], num_first: int | None) -> None:
     num_samples, num_correct = (np.array(list(map(count, passing))) for count in (len, lambda of: of.count("1")))
-    assert passk.shares_until_passed(num_samples, num_correct) == (shares and pytest.approx(shares))
+    first = passk.first_attempts(num_samples, num_correct)
+    assert (None if first is None else first.sum()) == num_first
