@@ -493,7 +493,7 @@ def _tables_of(
         if read.strict:
             raise
         source = Source(path=str(log.path), format=log.format or "", recognized="not read", files=(str(log.path),))
-        yield _without_verdicts(error.message.rstrip("."), log, named, None, source=source)
+        yield _without_verdicts(error.message.rstrip(".").removeprefix(f"{log.path} "), log, named, None, source=source)
 
 
 def _evaluation_table(

@@ -15,7 +15,7 @@ from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.views.view import Column, digits
 from gradscope.render.words import IN_THE_FILES, Footnotes, cell, format_estimate, format_number, plain
 from gradscope.results import passk as results
-from gradscope.say import counted, evenly, num_shared
+from gradscope.say import counted, evenly, names_apart, num_shared
 
 _WIDTH = 82  # letters of a row, with the two behind its last column
 _MIN_NAME = 6
@@ -113,13 +113,12 @@ def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> 
     widths = [max(len(row[index]) for row in rows) for index in range(len(titles))]
     filled = [index for index, width in enumerate(widths) if width]
     named = {name: [getattr(one, name) for _, one in about] for name in ("task", "model", "scorer")}
-    if _num_distinct(named) < len(about):
-        paths = [table.source.path for table, _ in about]
-        is_alike = len({path.rpartition("/")[2] for path in paths}) == 1  # then their folders tell them apart
-        named["file"] = [path.rpartition("/")[0] if is_alike else path for path in paths]
-    named = {name: texts for name, texts in named.items() if len(set(texts)) > 1}
     # owners of models and tasks come before a slash, filters and versions at the end
     named = {name: [plain(text.rpartition("/")[2]) for text in texts] for name, texts in named.items()}
+    if _num_distinct(named) < len(about):
+        paths = [table.source.path for table, _ in about]
+        named["file"] = names_apart([path.rpartition("/")[2] for path in paths], paths)
+    named = {name: texts for name, texts in named.items() if len(set(texts)) > 1}
     room = _WIDTH - sum(widths[at] + 2 for at in filled)
     for name in reversed(list(named)):
         rest = {column: texts for column, texts in named.items() if column != name}
