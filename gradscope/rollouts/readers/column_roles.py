@@ -56,12 +56,12 @@ RIGHT_ANSWER = re.compile(
 
 REWARD_LISTS = (
     *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
-    *("verdicts", "graded_list", "correct_list", "accs"),  # of LiveCodeBench, as two text lists below, and of others
+    *("verdicts", "graded_list", "correct_list", "accs"),  # of LiveCodeBench and others
     *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards", "correctness_math_verify"),
 )
 TEXT_LISTS = (
     *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
-    "content",
+    *("content", "ys"),
     *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
     *("rollouts", "rollout_texts", "all_responses", "extracted", "extracted_answers", "predicted_answers"),
 )

@@ -338,6 +338,7 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
         ({"task_id": "a", "completion": "f()"}, "run the evaluation on 'completion'"),
         ({"task_id": "a", "completion": "f()", "status": "Passed"}, ""),
         ({"task_id": "a", "completion": "f()", "tokens": 7}, ""),
+        ({"idx": 1, "ys": ["a", "b"], "infos": [{"r": 1}, {"r": 0}]}, ""),
     ],
 )
 def test_responses_that_nobody_graded_are_to_be_graded(tmp_path: Path, row: dict[str, Any], instead: str) -> None:

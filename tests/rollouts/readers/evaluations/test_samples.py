@@ -157,6 +157,7 @@ def test_numbers_of_samples_are_rewards_by_name_or_as_parts_of_the_reward(tmp_pa
     [
         ({"task_id": 0, "n": 3, "c": 1, "passed": [1, 0, 0]}, (1.0, 0.0, 0.0)),
         ({"task_id": 0, "scores": [0.5, None], "responses": ["a", "b"]}, (0.5, None)),
+        ({"idx": 7, "ys": ["x", "y"], "accs": [True, False], "usage_so_far": {"cost": 0.1}}, (1.0, 0.0)),
         ({"question_id": "7", "code_list": ["x", "y"], "graded_list": [True, False], "pass@1": 0.5}, (1.0, 0.0)),
         ({"task_id": 0, "completions": [{"text": "a", "score": 1.0}, {"text": "b", "score": 0.0}]}, (1.0, 0.0)),
         ({"problem": "p", "correct": 1, "rollout_rewards": [0.0, 1.0], "rollout_texts": ["a", "b"]}, (0.0, 1.0)),
