@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby, takewhile
+from pathlib import PurePath
 from typing import TypeVar
 
 from gradscope.estimate import Estimate
@@ -167,3 +168,26 @@ def without_numbers(sentence: str) -> str:
     True
     """
     return re.sub(r"\d[\d.e+%-]*", "0", sentence).replace("0 updates", "0 update")
+
+
+def names_apart(names: Sequence[str], paths: Sequence[str]) -> list[str]:
+    """Names of what came from paths, those that recur with the folders, or files, in which their paths differ.
+
+    >>> names_apart(["a.jsonl", "a.jsonl", "b.jsonl"], ["run/gpt/out/a.jsonl", "run/claude/out/a.jsonl", "b.jsonl"])
+    ['gpt', 'claude', 'b.jsonl']
+    >>> names_apart(["gpt", "gpt"], ["first.jsonl", "second.jsonl"])
+    ['first.jsonl/gpt', 'second.jsonl/gpt']
+    """
+    parts = [PurePath(path).parts for name, path in zip(names, paths, strict=True) if names.count(name) > 1]
+    start, end = num_shared(parts), num_shared([of[::-1] for of in parts])
+    own = [PurePath(path).parts for path in paths]
+    rests = ["/".join(of[start : len(of) - end]) or path for of, path in zip(own, paths, strict=True)]
+    return [
+        name if names.count(name) == 1 else rest if name == of[-1] else f"{rest}/{name}"
+        for name, rest, of in zip(names, rests, own, strict=True)
+    ]
+
+
+def num_shared(lists: Iterable[Sequence[str]]) -> int:
+    """How many elements all begin with."""
+    return sum(takewhile(bool, (len(set(of)) == 1 for of in zip(*lists, strict=False))))

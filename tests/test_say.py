@@ -3,7 +3,7 @@ import math
 import pytest
 
 from gradscope.estimate import Estimate
-from gradscope.say import amount, evenly, interval, number, percent, points, with_interval
+from gradscope.say import amount, evenly, interval, names_apart, number, percent, points, with_interval
 
 SHARE = Estimate(value=0.25, low=0.0004, high=0.5)
 
@@ -49,3 +49,10 @@ def test_a_number_that_is_not_finite_is_said_in_words() -> None:
 def test_many_items_are_chosen_evenly_with_their_ends(number: int, chosen: int) -> None:
     rows = evenly(range(number), 12)
     assert (len(rows), rows[0], rows[-1]) == (chosen, 0, number - 1)
+
+
+def test_names_that_recur_have_what_tells_their_paths_apart() -> None:
+    assert names_apart(["r"] * 3 + ["q"], ["t/1/r", "t/2/r", "t/2/b/r", "q"]) == ["1", "2", "2/b", "q"]
+    assert names_apart(["r"] * 2, ["t/r", "t/r"]) == ["t/r", "t/r"]
+    assert names_apart(["r"] * 2, ["r", "old/r"]) == ["r", "old"]
+    assert names_apart(["gpt", "base"] * 2, ["a", "a", "b", "b"]) == ["a/gpt", "a/base", "b/gpt", "b/base"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gradscope.results.passk import PassAtKComparison, PassAtKTable
+from gradscope.results.source import FIRST_ONLY
 from gradscope.say import counted, with_interval
 
 
@@ -25,6 +26,7 @@ def passk_findings(
     are_numbered = has_several and any(table.source.is_numbered for table in tables)
     return (
         *(map(reach_finding, comparisons) if comparisons else reached),
+        *_first_only(tables),
         *(
             f"{table.name}: {number:,} samples repeat a long text of their prompt to the letter. A sure policy may do "
             "so; copies (a file joined twice, temperature 0) are no independent samples, which pass@k assumes."
@@ -66,8 +68,13 @@ def evaluation_findings(tables: Sequence[PassAtKTable]) -> tuple[str, ...]:
     return (
         f"{len(logs)} evaluations: {', '.join(counts)}, none of them pooled.{short}",
         *(f"{Path(path).name}: the evaluation {how}." for path, how in unfinished),
+        *_first_only(tables),
         *(f"{Path(path).name}: {table.rows[0].pass_at_k.undefined}." for path, table in broken),
     )
+
+
+def _first_only(tables: Iterable[PassAtKTable]) -> Iterator[str]:
+    return (f"{table.name}: {FIRST_ONLY}" for table in tables if FIRST_ONLY in table.source.missing)
 
 
 _OPEN = "undecided whether it solves more or needs fewer samples"

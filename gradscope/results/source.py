@@ -106,6 +106,7 @@ def set_aside_together(parts: Sequence[Quarantine]) -> Quarantine:
 
 
 BY_NUMBER = "their numbers"  # how prompts are told apart that nothing names: those of lines, in lists, or as keys
+FIRST_ONLY = "Attempts at a prompt end once one passes: only the first of each counts."
 
 
 class Source(Struct, frozen=True, kw_only=True):

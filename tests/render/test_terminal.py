@@ -173,6 +173,11 @@ def test_of_many_files_each_has_a_row() -> None:
     more = replace(more, further_comparisons=(report.comparison, report.comparison))
     rows = [line.split() for line in printed(render_table(more)).splitlines() if "-0.030" in line]
     assert len(rows) == 3
+    heading = next(line for line in printed(render_table(more)).splitlines() if line.startswith("file"))
+    assert heading.split() == ["file", "k", "=", "1", "k", "=", "16", "at", "k", "=", "16"]  # 64 exceeds all samples
+    lone = [replace(table, rows=table.rows[:1]) for table in more.tables]
+    of_one = printed(render_table(replace(more, tables=tuple(lone), further_comparisons=())))
+    assert "file k = 1 at k = 1" in " ".join(of_one.split())
     three = replace(more, tables=more.tables[:3], further_comparisons=(report.comparison,))
     assert "difference" not in printed(render_table(three))
 

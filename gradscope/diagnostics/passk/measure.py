@@ -31,6 +31,7 @@ from gradscope.metrics.outcomes.passk import (
     Counts,
     compression_factors,
     estimate_pass_table,
+    first_attempts,
     least_sharpening,
     pass_at_k,
     why_k_too_large,
@@ -39,7 +40,7 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference, bootst
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.results import passk as results
-from gradscope.results.source import Source
+from gradscope.results.source import FIRST_ONLY, Source
 from gradscope.rollouts.fetch import fetched
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
@@ -47,7 +48,7 @@ from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, ask_otherwise, evaluations_in
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
-from gradscope.say import percent, with_interval
+from gradscope.say import names_apart, percent, with_interval
 
 _WHEN: tuple[Literal["before", "after"], ...] = ("before", "after")
 
@@ -141,10 +142,12 @@ def samples_of_run(
     is_long = table.num_characters is not None and table.num_characters >= _LONG
     num_copies = int(np.sum(table.repeats[0] & is_known & is_long))
     passing = passes(reward, threshold).astype(np.float64)
-    counts = unit_sums([passing], prompt, len(reward)).astype(np.int64)
+    counts, source = unit_sums([passing], prompt, len(reward)).astype(np.int64), run.source
+    if (first := first_attempts(counts[:, 1], counts[:, 0])) is not None:
+        counts, source = np.column_stack([first, np.ones_like(first)]), run.with_missing(FIRST_ONLY).source
     return Samples(
         name=name,
-        source=run.source,
+        source=source,
         prompts=tuple(table.prompts[at] for at in dict.fromkeys(prompt.tolist())),
         num_samples=counts[:, 1],
         num_correct=counts[:, 0],
@@ -420,15 +423,14 @@ def measure_pass_at_k(
         for name, run in runs
         for policy in _policies_of(run)
     ]
-    # two files of one name in two folders: tables then show their paths
-    names = [policy.name for policy in samples]
+    names = names_apart([policy.name for policy in samples], [policy.source.path for policy in samples])
     twice = [
         f"{second.name} is {first.name}, byte for byte: no sample of it is a new one."
         for first, second in combinations(dict.fromkeys(files), 2)
         if first.is_file() and second.is_file() and cmp(first, second, shallow=False)
     ]
     report = pass_at_k_of_samples(
-        [replace(policy, name=policy.source.path) if names.count(policy.name) > 1 else policy for policy in samples],
+        [replace(policy, name=name) for policy, name in zip(samples, names, strict=True)],
         ks=ks,
         resampling=resampling,
     )
@@ -491,7 +493,7 @@ def _tables_of(
         if read.strict:
             raise
         source = Source(path=str(log.path), format=log.format or "", recognized="not read", files=(str(log.path),))
-        yield _without_verdicts(error.message.rstrip("."), log, named, None, source=source)
+        yield _without_verdicts(error.message.rstrip(".").removeprefix(f"{log.path} "), log, named, None, source=source)
 
 
 def _evaluation_table(

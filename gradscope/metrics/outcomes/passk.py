@@ -208,3 +208,23 @@ def _zero_of(curve: Array, budgets: Array) -> float:
         return 0.0
     part = -curve[after - 1] / (curve[after] - curve[after - 1])
     return float(budgets[after - 1] + part * (budgets[after] - budgets[after - 1]))
+
+
+_FEWEST = 5  # prompts with several attempts, and prompts with fewer than others have, that are not so by chance
+
+
+def first_attempts(num_samples: NDArray[np.int64], num_correct: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Whether each prompt passes at its first attempt, 0 or 1, [P], where attempts at each end once one passes.
+
+    Returns:
+        None where some prompt passes twice, or has fewer attempts than others though none passes, or where too few
+        prompts have several or fewer.
+
+    >>> first_attempts(np.array([1] * 3 + [2] * 3 + [3] * 2), np.array([1] * 6 + [0] * 2)).tolist()
+    [1, 1, 1, 0, 0, 0, 0, 0]
+    """
+    is_short = num_samples < num_samples.max()
+    is_shown = min(np.sum(is_short), np.sum(num_samples > 1)) >= _FEWEST
+    if not is_shown or num_correct.max() > 1 or not num_correct[is_short].all():
+        return None
+    return np.equal(num_samples, 1).astype(np.int64)

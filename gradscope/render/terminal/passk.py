@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from operator import itemgetter
 
 from rich.console import Group
@@ -16,7 +15,7 @@ from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.views.view import Column, digits
 from gradscope.render.words import IN_THE_FILES, Footnotes, cell, format_estimate, format_number, plain
 from gradscope.results import passk as results
-from gradscope.say import counted, evenly
+from gradscope.say import counted, evenly, names_apart, num_shared
 
 _WIDTH = 82  # letters of a row, with the two behind its last column
 _MIN_NAME = 6
@@ -114,13 +113,12 @@ def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> 
     widths = [max(len(row[index]) for row in rows) for index in range(len(titles))]
     filled = [index for index, width in enumerate(widths) if width]
     named = {name: [getattr(one, name) for _, one in about] for name in ("task", "model", "scorer")}
-    if _num_distinct(named) < len(about):
-        paths = [table.source.path for table, _ in about]
-        is_alike = len({path.rpartition("/")[2] for path in paths}) == 1  # then their folders tell them apart
-        named["file"] = [path.rpartition("/")[0] if is_alike else path for path in paths]
-    named = {name: texts for name, texts in named.items() if len(set(texts)) > 1}
     # owners of models and tasks come before a slash, filters and versions at the end
     named = {name: [plain(text.rpartition("/")[2]) for text in texts] for name, texts in named.items()}
+    if _num_distinct(named) < len(about):
+        paths = [table.source.path for table, _ in about]
+        named["file"] = names_apart([path.rpartition("/")[2] for path in paths], paths)
+    named = {name: texts for name, texts in named.items() if len(set(texts)) > 1}
     room = _WIDTH - sum(widths[at] + 2 for at in filled)
     for name in reversed(list(named)):
         rest = {column: texts for column, texts in named.items() if column != name}
@@ -161,17 +159,12 @@ def _apart(names: Sequence[str], width: int) -> list[str]:
     """Names in so much room each, around what tells them apart where long ones begin and end alike."""
     names = [plain(name) for name in names]
     if len({_shortened(name, width) for name in names}) < len(set(names)):
-        start = _num_shared(names)
-        end = _num_shared([name[:start:-1] for name in names])
+        start = num_shared(names)
+        end = num_shared([name[:start:-1] for name in names])
         room = max(width - 2 - max(len(name) - start - end for name in names), 0)
         start, end = max(start - (room + 1) // 2, 0), max(end - room // 2, 0)
         names = [f"{'…' * (start > 0)}{name[start : len(name) - end]}{'…' * (end > 0)}" for name in names]
     return [_shortened(name, width) for name in names]
-
-
-def _num_shared(names: Sequence[str]) -> int:
-    """Letters that all begin with."""
-    return sum(takewhile(bool, (len(set(letters)) == 1 for letters in zip(*names, strict=False))))
 
 
 def _shortened(name: str, width: int) -> str:
@@ -179,16 +172,19 @@ def _shortened(name: str, width: int) -> str:
 
 
 def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
-    """A row a file at the smallest and the largest budget, with the others' lead over the first."""
-    low, high = (report.tables[0].rows[index].k for index in (0, -1))
+    """A row a file at the smallest and the largest budget within all, with the others' lead over the first."""
+    budgets = range(len(report.tables[0].rows))
+    last = max((at for at in budgets if all(of.rows[at].pass_at_k.is_defined for of in report.tables)), default=-1)
+    low, high = (report.tables[0].rows[at].k for at in (0, last))
+    smallest = Column(f"k = {low}", lambda row: row[0].rows[0].pass_at_k, "share", "")
     columns = [
         Column("file", itemgetter(2), limit=_NAME),
-        Column(f"k = {low}", lambda row: row[0].rows[0].pass_at_k, "share", ""),
-        Column(f"k = {high}", lambda row: row[0].rows[-1].pass_at_k, "share", ""),
+        *([smallest] if low < high else []),
+        Column(f"k = {high}", lambda row: row[0].rows[last].pass_at_k, "share", ""),
         Column(f"ahead of the first\nat k = {high}", itemgetter(1), "gap", ""),
     ]
     compared = (of for of in (report.comparison, *report.further_comparisons) if of is not None)
-    leads = {of.second: of.rows[-1].difference for of in compared}
+    leads = {of.second: row.difference for of in compared for row in of.rows if row.k == high}
     names = [table.name for table in report.tables]
     if len({plain(name, limit=_NAME) for name in names}) < len(names):
         names = _apart(names, _NAME)
@@ -197,15 +193,19 @@ def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
 
 
 def _facts(tables: Sequence[results.PassAtKTable]) -> list[str]:
-    """How many prompts and samples each file has, in one line where all have as many."""
-    sizes = []
+    """How many prompts and samples each file has, in one line of those that have as many."""
+    names: dict[str, list[str]] = {}
     for table in tables:
         fewest, most = table.num_samples
         samples = str(fewest) if fewest == most else f"{fewest} to {most}"
-        sizes.append(f"{counted(table.num_prompts, 'prompt')}, {samples} sample{'s' * (most > 1)} each")
-    if len(set(sizes)) == 1:
-        return sizes[:1]
-    return [f"{table.name}: {size}" for table, size in zip(tables, sizes, strict=True)]
+        size = f"{counted(table.num_prompts, 'prompt')}, {samples} sample{'s' * (most > 1)} each"
+        names.setdefault(size, []).append(table.name)
+    if len(names) == 1:
+        return list(names)
+    if len(tables) <= _MAX_FILES:
+        return [f"{', '.join(of)}: {size}" for size, of in names.items()]
+    shown = {size: f"{', '.join(of[:2])}{f' and {len(of) - 2} more' * (len(of) > 2)}" for size, of in names.items()}
+    return [f"{size}: {of}" for size, of in shown.items()]
 
 
 def _budgets(

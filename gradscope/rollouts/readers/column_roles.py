@@ -34,8 +34,8 @@ USUAL: dict[str, tuple[str, ...]] = {
     "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
     "reward": (
         *("reward", "score", "total_reward", "reward_total", "final_reward", "episode_return"),
-        *("passed", "correct", "is_correct", "success", "acc", "accuracy", "resolved", "is_resolved"),
-        *("solved", "exact_match", "em", "symbolic_correct"),
+        *(of + name for name in ("passed", "correct", "success", "resolved", "solved") for of in ("", "is_")),
+        *("acc", "accuracy", "exact_match", "em", "symbolic_correct"),
     ),
     "step": STEP_NAMES,
     "group": ("group_id", "uid", "group", "group_index", "group_idx"),
@@ -50,18 +50,18 @@ PROMPT_NUMBER = re.compile(r"(problem|puzzle|task|question|example|case|item|sce
 """Further names of a prompt's id, which may as well number the rows: they count where nothing else tells prompts."""
 
 RIGHT_ANSWER = re.compile(
-    r"ground_?truth.*|correct_answer|(gt|gold|expected|reference|target)(_(answer|label|letter|output|text))?", re.I
+    r"ground_?truth.*|correct_answer|(gt|gold|expected|ref|reference|target)(_(answer|label|letter|output|text))?", re.I
 )
 """Names of what all samples of a prompt share, and prompts of one text, as games that all begin alike, do not."""
 
 REWARD_LISTS = (
     *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
-    *("verdicts", "graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
+    *("verdicts", "graded_list", "correct_list", "accs"),  # of LiveCodeBench and others
     *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards", "correctness_math_verify"),
 )
 TEXT_LISTS = (
     *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
-    "content",
+    *("content", "ys"),
     *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
     *("rollouts", "rollout_texts", "all_responses", "extracted", "extracted_answers", "predicted_answers"),
 )
@@ -202,7 +202,7 @@ def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
     return tuple(
         name
         for name in present
-        if name == main
+        if (name == main != "")
         or name in usual
         or name.startswith(("reward/", "rewards/", "reward.", "rewards."))
         or (name.startswith("reward_") and "." not in name)  # no entry of reward_info
@@ -250,9 +250,10 @@ def as_number(cell: Any) -> float:
     return math.nan if isinstance(value, str) else value
 
 
-_PASSED = ("pass", "passed", "success", "correct", "right", "accepted", "solved", "resolved", "yes", "c")
+_PASSED = ("pass", "passed", "success", "successful", "correct", "right", "accepted", "solved", "resolved", "yes", "c")
 _FAILED = (
     *("fail", "failed", "failure", "incorrect", "wrong", "wrong answer", "rejected", "unsolved", "unresolved", "no"),
+    "unsuccessful",
     *("error", "timeout", "timed out", "timed_out", "i"),
 )
 VERDICTS = dict.fromkeys(_PASSED, 1.0) | dict.fromkeys(_FAILED, 0.0)

@@ -38,16 +38,22 @@ _LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; 
 """The switches that make the usual trainers log rollouts."""
 _MAX_FILES_BELOW = 10_000  # files that are looked at for the sake of an error
 _REWARD_WORD = re.compile(
-    r"(?<!chosen_)(?<!rejected_)reward|score|correct(?!_(answer|label|letter|option|choice|index|idx))|success|passed|grade"
+    r"(?<!chosen_)(?<!rejected_)reward|score|correct(?!ion|_(answer|label|letter|option|choice|index|idx))|success|passed|grade"
     r"|accura|rating|solved|verdict|quality",
     re.IGNORECASE,
 )
 
-_NO_REWARD = re.compile(r"(^|[._])(id|idx|index)$|complexity|difficulty|threshold|confidence", re.IGNORECASE)
-_PROMPT_WORD = re.compile(
-    r"question|problem|prompt|query|instruction|(^|_)(task|puzzle|instance)(_|$)|(^|_)(id|idx|index)$", re.IGNORECASE
+_NO_REWARD = re.compile(
+    r"(^|[._])(id|idx|index)$|complexity|difficulty|threshold|confidence|delta|ground_?truth", re.IGNORECASE
 )
-_VERDICT_WORD = re.compile(r"exact|match|right|valid|verified|proved|won|\bpass$|_ok$", re.IGNORECASE)
+_PROMPT_WORD = re.compile(
+    r"question|problem|prompt|query|instruction|(^|_)(task|puzzle|instance)(_|$)|(^|_)(id|idx|index)$|^(name|i)$",
+    re.IGNORECASE,
+)
+_VERDICT_WORD = re.compile(
+    r"exact|match|right|valid|verified|proved|won|(?<!correct_)label|\bpass$|\bok$|_ok$", re.IGNORECASE
+)
+_PREDICTION = re.compile(r"(^|_)(pred|prediction|predicted|extracted|executed|output|response)(_|$)", re.IGNORECASE)
 _OUTCOME_WORD = re.compile(rf"{_REWARD_WORD.pattern}|status|result|outcome", re.IGNORECASE)
 
 
@@ -139,11 +145,14 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
             hint="Give a file with a verdict for each: SWE-bench's report of the run, or the folder of */report.json.",
         )
     if reward is not None:
-        of_group = "name what rollouts of a group share: --group-column or --prompt-column"
-        without = "" if _like_prompts(rows) else " Where no column does, write the prompt, or its id, into each row."
+        like = [shlex.quote(name) for name in _like_prompts(rows) if name != reward] or ["NAME"]
+        without = "" if like != ["NAME"] else " Where no column does, write the prompt, or its id, into each row."
+        of_group = f"name what rollouts of a group share: --prompt-column {like[0]}"
         hint = f"The reward is taken to be {reward!r}; {of_group}.{without}"
     elif candidates:
         hint = _reward_hint(rows, candidates, list_name)
+    else:
+        hint = _ungraded(rows) or hint
     looked = f"Looked for what a trainer writes, and for {'; '.join(looks_for)}."
     raise InputError(f"{request.path} is not a log that gradscope knows. {seen} {looked}", hint=hint)
 
@@ -222,6 +231,25 @@ def _reward_hint(rows: Sequence[Mapping[str, Any]], candidates: Sequence[str], l
     return f"Name the number that the trainer used, as in --reward-column {named}{alternatives}."
 
 
+def _ungraded(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What to do with responses that nobody graded: predictions beside right answers, or texts without a number."""
+    columns = {name: [row.get(name) for row in rows] for name in column_roles.columns_in(rows)}
+    gold = next(filter(column_roles.RIGHT_ANSWER.fullmatch, columns), "answer" if "answer" in columns else None)
+    predicted = next(
+        filter(_PREDICTION.search, columns), "answer" if gold != "answer" and "answer" in columns else None
+    )
+    if gold is not None and predicted is not None:
+        return f"No column is a verdict: grade {predicted!r} against {gold!r}, and write it into each row as 'correct'."
+    numbers = [name for name, cells in columns.items() if not _PROMPT_WORD.search(name) and any(map(is_number, cells))]
+    text = column_roles.first_present(columns, (*column_roles.ANSWER_KEYS, *column_roles.TEXT_LISTS))
+    may_be_graded = any(
+        column_roles.are_words(cells) or any(map(is_list_of_objects, cells)) for cells in columns.values()
+    )
+    if text is None or numbers or may_be_graded:
+        return ""
+    return f"No column is a verdict: run the evaluation on {text!r}, and write its outcome into each row as 'correct'."
+
+
 def _like_prompts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Columns that may tell prompts apart, by a word in their names: texts before ids."""
     columns = {name: [row.get(name) for row in rows] for name in column_roles.columns_in(rows)}
@@ -241,10 +269,16 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             listed = cell[0].items() if is_list_of_objects(cell) and not column_roles.OFFERED.match(name) else ()
             for inner, value in ((name, cell), *((f"{name}.{key}", value) for key, value in listed)):
                 columns.setdefault(inner, []).append(value)
-    filled = {name: [cell for cell in cells if cell is not None] for name, cells in columns.items()}
-    columns = {name: cells for name, cells in filled.items() if cells and not _NO_REWARD.search(name)}
+    filled = {name: [cell for cell in cells if cell not in (None, "")] for name, cells in columns.items()}
+    columns = {
+        name: list(map(column_roles.as_number, cells))
+        if column_roles.are_numbers_in_text(cells)
+        else cells  # as of CSV
+        for name, cells in filled.items()
+        if cells and not _NO_REWARD.search(name)
+    }
     numbers = [name for name, cells in columns.items() if _REWARD_WORD.search(name) and all(map(is_number, cells))]
-    verdicts = [name for name, cells in columns.items() if all(isinstance(cell, bool) for cell in cells)]
+    verdicts = [name for name, cells in columns.items() if all(is_number(cell) and cell in (0, 1) for cell in cells)]
     verdicts = [name for name in verdicts if _REWARD_WORD.search(name) or _VERDICT_WORD.search(name)]
     in_words = [name for name, cells in columns.items() if column_roles.are_words(cells) and len(set(cells)) > 1]
     return numbers or verdicts or list(filter(_OUTCOME_WORD.search, in_words))

@@ -151,3 +151,20 @@ def test_prompts_solved_anew_refute_every_plausible_sharpening() -> None:
     assert passk.least_sharpening(second, first, resampling=FEW) is None
     single = (np.ones(300, dtype=np.int64), (second[1] > 25).astype(np.int64))
     assert passk.least_sharpening(first, single, resampling=FEW) > 1
+
+
+@pytest.mark.parametrize(
+    ("passing", "num_first"),
+    [
+        (["1"] * 6 + ["01"] * 2 + ["000"] * 4, 6),
+        (["1"] * 6 + ["01"] * 2 + ["000"] * 4 + ["011"], None),  # one was tried again though it had passed
+        (["1"] * 6 + ["0"] + ["01"] * 2 + ["000"] * 4, None),  # one was given up
+        (["1"] * 4 + ["01"] * 9, None),  # too few to tell
+        (["1"] * 9 + ["01"] * 4, None),
+        (["01", "00"] * 9, None),
+    ],
+)
+def test_attempts_that_end_once_one_passes(passing: list[str], num_first: int | None) -> None:
+    num_samples, num_correct = (np.array(list(map(count, passing))) for count in (len, lambda of: of.count("1")))
+    first = passk.first_attempts(num_samples, num_correct)
+    assert (None if first is None else first.sum()) == num_first

@@ -22,6 +22,10 @@ def test_the_most_telling_usual_name_has_the_role() -> None:
     assert columns == ColumnNames(prompt="input", reward="reward", step="iteration", group="group_id")
 
 
+def test_a_verdict_goes_before_an_accuracy_which_may_be_a_running_one() -> None:
+    assert resolve_columns(["acc", "is_solved"], ColumnNames()).reward == "is_solved"
+
+
 def test_a_given_name_wins_and_must_be_there() -> None:
     assert resolve_columns(["reward", "grade"], ColumnNames(reward="grade")).reward == "grade"
     with pytest.raises(UsageError, match="There is no column 'mark' to take as prompt id") as caught:

@@ -13,7 +13,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from tests.conftest import LOGS
-from tests.rollouts.readers.lines import refusal, write_lines
+from tests.rollouts.readers.lines import refusal, write_lines, write_rows
 
 
 def touched(*files: Path) -> None:
@@ -85,8 +85,9 @@ def test_a_document_of_bytes_or_nested_too_deep_has_no_rows(tmp_path: Path, data
     [
         ('{"step": 1, "prompt": "p", "scores": {"total": 1, "format": 0}}', "--reward-column scores.total"),
         ('{"text": "a", "reward": 1, "scores": {"total": 1}}', "taken to be 'reward'; name what rollouts of a group"),
-        ('{"text": "a", "reward": 1}', "--prompt-column. Where no column does, write the prompt"),
-        ('{"completion": {"text": "a"}, "reward": 1}', "--prompt-column. Where no column does, write the prompt"),
+        ('{"text": "a", "reward": 1}', "--prompt-column NAME. Where no column does, write the prompt"),
+        ('{"completion": {"text": "a"}, "reward": 1}', "--prompt-column NAME. Where no column does, write the prompt"),
+        ('{"name": "a", "is_success": true}\n{"name": "b", "is_success": false}', "--prompt-column name."),
         ('{"text": "a", "kl": 1}', "--group-column or --prompt-column and --step-column"),
     ],
 )
@@ -263,6 +264,9 @@ def test_a_refused_pickle_says_what_helps(
         ({"task_id": 1, "variants": [{"name": "a", "score": 0.5}]}, "--reward-column variants.score."),
         ({"prompt": "p", "format reward": 1.0, "graded": "no"}, "--reward-column 'format reward'."),
         ({"id": "a", "exact_answer": True, "target": "31"}, "--reward-column exact_answer."),
+        ({"prompt": "p", "ok": True, "boxed": "4"}, "--reward-column ok."),
+        ({"prompt": "p", "human_label": 1.0}, "--reward-column human_label."),
+        ({"prompt": "p", "base_correct": "True", "correction_step": "2"}, "--reward-column base_correct."),
         ({"prompt": "p", "payload": {"reward_info": {"reward": 1}}}, "--reward-column payload.reward_info.reward."),
         ({"task_id": 1, "result": {"report": {"resolved": True}}}, "--reward-column result.report.resolved."),
         (
@@ -319,3 +323,30 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
     path = write_lines(tmp_path / "log.jsonl", *[{"prompt": "p"} | cells] * 4)
     hint = refusal(path, "is not a log that gradscope knows")
     assert hint.startswith("Name the columns with --reward-column, --group-column")
+
+
+@pytest.mark.parametrize(
+    ("row", "instead"),
+    [
+        ({"input": "p", "prediction": "4", "target": "5"}, "grade 'prediction' against 'target'"),
+        ({"idx": 1, "question": "p", "pred": ["4"], "gt": "5"}, "grade 'pred' against 'gt'"),
+        ({"query": "p", "answer": "4", "ref_answer": "5", "cost": 0.1}, "grade 'answer' against 'ref_answer'"),
+        (
+            {"question": "p", "generated_prediction": "4", "answer": "A"},
+            "grade 'generated_prediction' against 'answer'",
+        ),
+        ({"task_id": "a", "completion": "f()"}, "run the evaluation on 'completion'"),
+        ({"task_id": "a", "completion": "f()", "status": "Passed"}, ""),
+        ({"task_id": "a", "completion": "f()", "tokens": 7}, ""),
+        ({"idx": 1, "ys": ["a", "b"], "infos": [{"r": 1}, {"r": 0}]}, ""),
+    ],
+)
+def test_responses_that_nobody_graded_are_to_be_graded(tmp_path: Path, row: dict[str, Any], instead: str) -> None:
+    hint = refusal(write_lines(tmp_path / "log.jsonl", *[row] * 4), "is not a log that gradscope knows")
+    assert hint.startswith(f"No column is a verdict: {instead}" if instead else "Name the columns with --reward-column")
+
+
+def test_the_numbers_of_rows_in_a_table_are_no_reward(tmp_path: Path) -> None:
+    rows = [{"": at, "query": f"p{at // 3}", "answer": "4", "ref_answer": "5"} for at in range(9)]
+    for path in (write_rows(tmp_path / "a.csv", rows), write_lines(tmp_path / "a.jsonl", *rows)):
+        refusal(path, "is not a log that gradscope knows")

@@ -33,6 +33,11 @@ _NUM_ASKED = 200  # rows in which questions are looked for
 _PART = re.compile(rf"(?:.*[-_.])?(?:{samples.CHUNK}|rs[-_.]?[0-9]+)|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
 _TOLD_APART = re.compile(r"[0-9a-f]{8,}|[0-9]+")  # what in names of files is of a trial: a hash, a time, a number
+_NO_MODEL = re.compile(
+    r"(\w+_)?(results?|outputs?|summar(y|ies)|data|evals?|evaluations?|raw|logs?|samples|predictions|runs|checkpoints)",
+    re.I,
+)
+"""Names of folders that are none of a model."""
 _OF_MATH = re.compile(r"(train|test|dev|val\w*)_.+_seed-?\d+_t[\d.]+_s-?\d+_e-?\d+")
 """Names of files of math-evaluation-harness, also of Qwen2.5-Math: the folder around one is called as the task."""
 _FORMATS: tuple[Format | RowFormat, ...] = (
@@ -155,7 +160,7 @@ def _pooled(logs: Sequence[EvaluationLog], files: Path) -> EvaluationLog | None:
     return replace(logs[0], path=files, task=folder.name, model=model, prompt="")
 
 
-def _folders(path: Path, depth: int = 5) -> Iterator[Path]:  # lighteval writes details/<owner>/<model>/<date>/
+def _folders(path: Path, depth: int = 8) -> Iterator[Path]:  # a model's own path may be part, as for Qwen2.5-Math
     yield path
     below = path.iterdir() if depth and not path.resolve().name.endswith(inspect_ai.SHARDS) else ()
     for folder in sorted((entry for entry in below if entry.is_dir()), key=natural):
@@ -218,9 +223,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
                 task=(tasks or [stem])[0].partition("/")[0], model=model, scorers=("base", None), scalar="base + plus"
             )
         case harnesses.LM_EVAL.name:
-            task, _, when = location.stem.removeprefix("samples_").rpartition("_")
-            name = _document(above / f"results_{when}.json").get("model_name")
-            model = name if isinstance(name, str) and name else above.name.replace("__", "/")
+            task, when, model = _of_lm_eval(location)
             rows = peek(file)
             filters = dict.fromkeys(text_of(row.get("filter")) for row in rows)
             metrics = dict.fromkeys(text_of(name) for row in rows for name in list_of(row.get("metrics")))
@@ -250,6 +253,11 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
     if any(row.get(name) == above.name for row in rows for name in ("category", *roles.BENCHMARKS)):
         above = above.parent  # of a folder for each category
     about = _document(location.parent / "metadata.json")  # of verifiers, beside ``results.jsonl``
+    if "filtered_resps" in roles.columns_in(rows):  # as lm-eval once wrote them, without the name of the filter
+        task, _, model = _of_lm_eval(location)
+        return log(task=task or stem, model=model, scorers=(None,))
+    around = (above, *above.parents)[:3]
+    above = next((folder for folder in around if not _NO_MODEL.fullmatch(folder.name)), above)
     named = next(iter(models)) if len(models) == 1 else ""
     environment = text_of(about.get("env_id")) or text_of(about.get("env")) if stem == "results" else ""
     return log(
@@ -259,6 +267,13 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
         prompt="" if file.is_dir() or len(rows) != 1 else _prompt_of_sample(rows[0]),
         has_policy=any(models),
     )
+
+
+def _of_lm_eval(file: Path) -> tuple[str, str, str]:
+    """The task, the time and the model of a file of lm-eval's samples."""
+    task, _, when = file.stem.removeprefix("samples_").rpartition("_")
+    model = _document(file.parent / f"results_{when}.json").get("model_name")
+    return task, when, model if isinstance(model, str) and model else file.parent.name.replace("__", "/")
 
 
 def ask_otherwise(first: Path, second: Path, prompts: Collection[str]) -> bool:

@@ -55,6 +55,7 @@ from gradscope.rollouts.readers.parsing.records import (
     assemble_groups,
     end_column,
     has_more_rows,
+    list_names,
     peek,
 )
 from gradscope.rollouts.readers.parsing.tables import expand, is_columnar, read_rows, stem_of
@@ -267,11 +268,19 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[PromptPart]) -> N
     if num_pairs > 1 and are_few and not (are_uneven or are_whole or are_sums):
         return
     pairs = f"{num_pairs} pairs of counts" if num_pairs > 1 else "one pair of counts"
+    hint = (
+        "Give the file with a row for each sample or prompt; if each pair is of one prompt, say so: --n-column N "
+        "--c-column C"
+    )
+    lists = ((name, cell[0]) for part, _ in counts for name, cell in part.items() if parse.is_list_of_objects(cell))
+    for name, row in lists:
+        if reward := roles.first_present(row, roles.USUAL["reward"]):
+            which = f"NAME, one of {list_names(of for of in row if of != reward)}"
+            hint = f"If the rows of {name!r} are samples: --reward-column {reward} --prompt-column {which}."
     raise InputError(
         f"{path} holds {pairs} and names no prompt: these are totals of evaluations, and pass@k needs the samples of "
         "each prompt.",
-        hint="Give the file with a row for each sample or prompt; if each pair is of one prompt, say so: --n-column N "
-        "--c-column C",
+        hint=hint,
     )
 
 

@@ -42,6 +42,7 @@ _ID_OF_PROMPT = re.compile(
 )
 """Keys with a single truth value each that are ids of prompts, as SWE-bench Pro's, and no switches or tests of one."""
 NUMBERS = frozenset({bool, int, float})
+_ENDS = ("resolved", "unresolved", "completed", "empty_patch", "error")  # of instances that SWE-bench evaluated
 ROW_IDS = (*roles.USUAL["prompt_id"], "id", "idx")
 NAMES = (*ROW_IDS, *roles.USUAL["prompt"])
 _TELLS_APART = frozenset((*PROMPTS, *roles.USUAL["step"], "user"))
@@ -119,13 +120,15 @@ def prompt_rows(
     rights = of_counts.num_correct or ""
     counts = node.get(rights) if isinstance(node, dict) else None
     is_by_prompt = isinstance(node, dict) and _are_prompts(node)
+    around_it = parse.mapping_of(above[-1]).values() if len(keys) == 1 else ()
+    are_runs = len(around_it) > 1 and all(isinstance(cell, dict) for cell in around_it)
     samples = samples_of(node, columns) if isinstance(node, dict) and not is_by_prompt else None
     if isinstance(counts, list):  # a count a prompt, of as many samples each
         rows = ({**node, rights: count} for count in counts)
         yield from (((*keys, str(at)), {}, from_counts(row, of_counts) or _NO_TOTAL) for at, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
-    elif isinstance(node, dict) and (by_key := _verdicts_by_key(node, is_whole=not keys)):
+    elif isinstance(node, dict) and (by_key := _verdicts_by_key(node, is_whole=not keys or are_runs)):
         yield from (((*keys, str(key)), *part) for key, part in by_key.items())
     elif isinstance(node, dict) and (
         (policy := {key: node[key] for key in roles.POLICIES if key in node})
@@ -213,9 +216,12 @@ def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tu
     # tests of one response, but for what SWE-bench calls resolved.
     submitted, resolved = (node.get(f"{name}_ids") for name in ("submitted", "resolved"))
     if isinstance(submitted, list) and isinstance(resolved, list) and submitted:  # SWE-bench's report lists ids
-        ids, rights = dict.fromkeys(map(parse.text_of, submitted)), set(map(parse.text_of, resolved))
-        rest = len(parse.list_of(node.get("incomplete_ids")))
-        shape = "ids in SWE-bench's report" + (f", without {rest} that were not submitted" if rest else "")
+        lists = {name: set(map(parse.text_of, parse.list_of(node.get(f"{name}_ids")))) for name in _ENDS}
+        ids, rights = dict.fromkeys(map(parse.text_of, submitted)), lists["resolved"]
+        if lists["completed"]:  # others were not asked for, as of a run with --instance_ids
+            ids = dict.fromkeys(of for of in ids if any(of in ended for ended in lists.values()))
+        rest = len(parse.list_of(node.get("incomplete_ids"))) + len(submitted) - len(ids)
+        shape = "ids in SWE-bench's report" + (f", without {rest} that were not run" if rest else "")
         return {of: ({"instance_id": of}, PromptSamples(shape=shape, rewards=(of in rights,))) for of in ids}
     cells = list(node.values())
     are_texts = _ask(node)
@@ -225,7 +231,8 @@ def _verdicts_by_key(node: Mapping[str, Any], *, is_whole: bool) -> dict[str, tu
         are_rewards = are_texts or all({0, 1}.issuperset(cell) for cell in cells)
         rows = {key: {"prompt": key} if are_texts else {} for key in node if are_rewards}
         return {key: (row, PromptSamples(shape="lists", rewards=node[key])) for key, row in rows.items()}
-    if is_whole and all(isinstance(cell, bool) for cell in cells) and all(map(_ID_OF_PROMPT.match, node)):
+    are_verdicts = all(isinstance(cell, int) and cell in (0, 1) for cell in cells)
+    if is_whole and are_verdicts and all(map(_ID_OF_PROMPT.match, node)):
         return {key: ({}, PromptSamples(shape="verdicts", rewards=(cell,))) for key, cell in node.items()}
     if not all(isinstance(cell, dict) and any(key in cell for key in ("resolved", *_PREDICTIONS)) for cell in cells):
         return {}

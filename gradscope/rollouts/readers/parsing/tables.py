@@ -249,8 +249,8 @@ class CsvRows:
         while (line := self._cells()) is not None:
             number, cells, _ = line
             if not isinstance(cells, str):
-                unnamed = [at for at, name in enumerate(cells) if not name][1:]  # as spreadsheets end their lines
-                self.header = tuple(f"column {at + 1}" if at in unnamed else name for at, name in enumerate(cells))
+                # pandas numbers rows in an unnamed column, spreadsheets end lines with several
+                self.header = tuple(name or f"column {at}" for at, name in enumerate(cells, start=1))
                 break
             self.before_header.append((number, cells))
         self.twice = first_duplicate(self.header)  # a name that two columns share

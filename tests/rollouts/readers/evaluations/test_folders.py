@@ -97,6 +97,22 @@ def test_a_file_beside_results_names_their_environment_and_model(tmp_path: Path)
     assert [(log.task, log.model) for log in logs] == [("results", "broken"), ("math", "gpt"), ("math", "o/q")]
 
 
+@pytest.mark.parametrize("below", ["gpt/results", "gpt/eval_results/raw", "gpt", "results/gpt"])
+def test_a_folder_of_results_is_no_model(tmp_path: Path, below: str) -> None:
+    write_lines(tmp_path / below / "math.jsonl", *SAMPLES)
+    assert [(log.task, log.model) for log in evaluations_in(tmp_path, ReadOptions())] == [("math", "gpt")]
+
+
+def test_samples_that_lm_eval_wrote_before_it_named_filters_are_of_their_task_and_model(tmp_path: Path) -> None:
+    row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "filtered_resps": ["4"], "doc_hash": "a", "exact_match": 1.0}
+    when = "2025-03-13T18-38-33.359963"
+    write_lines(tmp_path / "o__qwen" / f"samples_mgsm_direct_en_{when}.jsonl", row)
+    write_lines(tmp_path / "named" / f"samples_mgsm_direct_en_{when}.jsonl", row)
+    write_lines(tmp_path / "named" / f"results_{when}.json", {"model_name": "o/named"})
+    logs = evaluations_in(tmp_path, ReadOptions())
+    assert [(log.task, log.model) for log in logs] == [("mgsm_direct_en", "o/named"), ("mgsm_direct_en", "o/qwen")]
+
+
 @pytest.mark.parametrize("key", ["category", "subject", "benchmark"])
 def test_folders_called_as_what_their_logs_name_are_no_models(tmp_path: Path, key: str) -> None:
     """As reasoning-gym writes a file for each of its data sets, in folders of their categories."""
@@ -205,9 +221,9 @@ def test_the_command_that_reads_one_of_several_trials_works_when_pasted(tmp_path
     assert read_run(named).source.num_rows == 2
 
 
-def test_evaluations_are_searched_for_five_folders_deep(tmp_path: Path) -> None:
-    for below in ("1/2/3/4/5", "1/2/3/4/x/6"):
+def test_evaluations_are_searched_for_eight_folders_deep(tmp_path: Path) -> None:
+    for below in ("1/2/3/4/5/6/7/8", "1/2/3/4/5/6/7/x/9"):
         (tmp_path / below).mkdir(parents=True)
         write_lines(tmp_path / below / "math.jsonl", *SAMPLES)
     (log,) = evaluations_in(tmp_path, ReadOptions())
-    assert log.path == tmp_path / "1/2/3/4/5/math.jsonl"
+    assert log.path == tmp_path / "1/2/3/4/5/6/7/8/math.jsonl"

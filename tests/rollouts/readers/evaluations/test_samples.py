@@ -157,6 +157,7 @@ def test_numbers_of_samples_are_rewards_by_name_or_as_parts_of_the_reward(tmp_pa
     [
         ({"task_id": 0, "n": 3, "c": 1, "passed": [1, 0, 0]}, (1.0, 0.0, 0.0)),
         ({"task_id": 0, "scores": [0.5, None], "responses": ["a", "b"]}, (0.5, None)),
+        ({"idx": 7, "ys": ["x", "y"], "accs": [True, False], "usage_so_far": {"cost": 0.1}}, (1.0, 0.0)),
         ({"question_id": "7", "code_list": ["x", "y"], "graded_list": [True, False], "pass@1": 0.5}, (1.0, 0.0)),
         ({"task_id": 0, "completions": [{"text": "a", "score": 1.0}, {"text": "b", "score": 0.0}]}, (1.0, 0.0)),
         ({"problem": "p", "correct": 1, "rollout_rewards": [0.0, 1.0], "rollout_texts": ["a", "b"]}, (0.0, 1.0)),
@@ -537,6 +538,28 @@ def test_truth_values_under_ids_of_prompts_are_verdicts(
             read_run(path)
 
 
+@pytest.mark.parametrize("name", ["astropy__astropy-{}", "Mbpp/{}"])
+def test_verdicts_under_the_ids_of_prompts_may_be_those_of_several_runs(tmp_path: Path, name: str) -> None:
+    runs = {f"run{run}": {name.format(at): int(at % 3 > run) for at in range(12)} for run in range(2)}
+    table = reward_table(read(tmp_path, runs).groups)
+    assert (table.policies, table.policy is not None and table.policy.tolist()) == (
+        ("run0", "run1"),
+        [0] * 12 + [1] * 12,
+    )
+    assert (table.reward[:12].sum(), table.reward[12:].sum()) == (8, 4)
+
+
+def test_totals_name_the_list_that_may_hold_the_samples(tmp_path: Path) -> None:
+    rows = [{"i": at, "got": str(at), "correct": at < 3} for at in range(4)]
+    path = write_rows(tmp_path / "gsm8k.json", {"suite": "gsm8k", "n": 4, "correct": 3, "samples": rows})
+    hint = refusal(path, "holds one pair of counts")
+    assert (
+        hint == "If the rows of 'samples' are samples: --reward-column correct --prompt-column NAME, one of 'i', 'got'."
+    )
+    run = read_run(path, ReadOptions(columns=ColumnNames(reward="correct", prompt="i")))
+    assert [group.rewards for group in run.groups] == [(1,), (1,), (1,), (0,)]
+
+
 def test_ids_of_what_was_resolved_alone_do_not_say_of_how_many(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "results.json", {"no_generation": [], "no_logs": [], "resolved": ["a-1", "b-2"]})
     assert "SWE-bench's report" in refusal(path, "lists 'resolved' and not all that were asked")
@@ -558,7 +581,10 @@ def test_a_report_of_swe_bench_lists_ids_and_one_of_terminal_bench_trials(tmp_pa
     ids = {"submitted_ids": ["a", "b", "c"], "resolved_ids": ["b"], "error_ids": ["c"], "incomplete_ids": missing}
     run = read(tmp_path, {"total_instances": 4, "resolved_instances": 1, **ids, "schema_version": 2})
     assert [(group.prompt_id, group.rewards) for group in run.groups] == [("a", (0,)), ("b", (1,)), ("c", (0,))]
-    assert ("without 1 that were not submitted" in run.source.recognized) is bool(missing)
+    assert ("without 1 that were not run" in run.source.recognized) is bool(missing)
+    run = read(tmp_path, {**ids, "completed_ids": ["b"]})  # "a" was submitted, and not asked for
+    assert [(group.prompt_id, group.rewards) for group in run.groups] == [("b", (1,)), ("c", (0,))]
+    assert f"without {1 + len(missing)} that were not run" in run.source.recognized
     verdicts: dict[str, bool | None] = {"t.1-of-2": False, "t.2-of-2": True, "u.1-of-2": None}
     trials = [{"trial_name": name, "task_id": name[0], "is_resolved": of} for name, of in verdicts.items()]
     run = read(tmp_path, {"results": trials, "pass_at_k": {}, "n_resolved": 1, "resolved_ids": ["t"], "accuracy": 0.5})
