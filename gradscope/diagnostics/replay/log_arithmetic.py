@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -22,7 +22,7 @@ from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import FLOAT32_DIGITS, VERSION_HINT, Run, TrainerSettings, TrlVersion, written_digits
 from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
-from gradscope.say import non_finite_word
+from gradscope.say import counted, non_finite_word
 
 Array = NDArray[np.float64]
 
@@ -481,3 +481,13 @@ def _formulated(name: str, groups: Sequence[RolloutGroup], settings: TrainerSett
 def further_steps(run: Run) -> int:
     """How many steps have a norm that no rollouts of the log belong to."""
     return len({*run.courses.course("grad_norm")[0].tolist()} - {*run.updates, *run.notes})
+
+
+def without_rollouts(run: Run) -> Iterator[str]:
+    """That a script logged further norms."""
+    if run.source.format == "generic" and (further := further_steps(run)):
+        again = "; if their updates used a batch again, num_iterations says so"
+        yield (
+            f"The log has a grad_norm at {counted(further, 'further step')} without rollouts"
+            f"{again * (run.settings.updates_per_batch == 1)}."
+        )

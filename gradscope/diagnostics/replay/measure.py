@@ -37,6 +37,7 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     replay_rewards,
     replay_zero_std,
     without_advantages,
+    without_rollouts,
 )
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import LOGPROB_BOUND, logprob_findings
@@ -409,20 +410,9 @@ def replay_report(
         if any(quantity.reason == "weights_unreadable" for quantity in step.quantities)
     }
     judged = [verdict for verdict in verdicts if verdict in ("match", "mismatch")]
-    beyond = [
-        step.step
-        for step in steps
-        if step.told_within is not None
-        and step.relative_error.get(_NAME, 0.0) > step.told_within
-        # and not because of how the norm was rounded for the log
-        and any(of.name == _NAME and of.reason == "precision" and of.advice != LOG_DIGITS for of in step.quantities)
-    ]
+    beyond = [step.step for step in steps if _is_beyond(step)]
     overall: ReplayVerdict = next((worst for worst in _WORST_FIRST if worst in verdicts), "cannot")
     tested = any(step.verdict_on("advantage") != "cannot" for step in steps if step.verdict_on(_NAME) == "match")
-    further = further_steps(run) if run.source.format == "generic" else 0
-    norms_alone = f"The log has a grad_norm at {counted(further, 'further step')} without rollouts."
-    if run.settings.updates_per_batch == 1:
-        norms_alone = f"{norms_alone[:-1]}; if their updates used a batch again, num_iterations says so."
     undefined = "" if judged else "no step could be recomputed and judged"
     if overall == "match" and len(beyond) >= max(2, verdicts.count("match")):
         overall, undefined = "cannot", "no fewer norms lie beyond their spread than match"
@@ -438,10 +428,17 @@ def replay_report(
         engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
         findings=(
             *_findings(steps, beyond, run.settings.get("max_grad_norm") or 0.0),
-            *([norms_alone] if further else []),
+            *without_rollouts(run),
             *_untested(run, [step for step in steps if step.verdict_on(_NAME) == "match"]),
         ),
     )
+
+
+def _is_beyond(step: StepReplay) -> bool:
+    """Whether a norm lies beyond its spread, and not because of how it was rounded for the log."""
+    if step.told_within is None or step.relative_error.get(_NAME, 0.0) <= step.told_within:
+        return False
+    return any(of.name == _NAME and of.reason == "precision" and of.advice != LOG_DIGITS for of in step.quantities)
 
 
 def _untested(run: Run, matched: Sequence[StepReplay]) -> Iterator[str]:
