@@ -16,10 +16,8 @@ _TITLES = {"reward": "mean reward", "frac_reward_zero_std": "degenerate groups"}
 _OVER_SEEDS = "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
 _MAX_CURVES = len(style.SERIES)
 _MAX_PAIRS = 12  # pairs of one metric that a reader can take in
-_COST = "kilotokens_per_step"
-"""Not a share of anything: on the axis that all panels have in common it would leave no room for the others."""
 _ROW = 0.25  # inches of one pair
-_GAP = 0.5  # inches between the panels of two metrics
+_GAP = 0.62  # inches between the panels of two metrics
 
 
 def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
@@ -80,35 +78,43 @@ def _label(cell: ComparedCell) -> str:
 
 
 def _forest(comparison: Comparison) -> Figure:
-    names = [name for name in comparison.metrics if name != _COST]
-    shown = {name: [pair for pair in comparison.pairs if pair.metric == name] for name in names}
+    """A panel a metric with an axis of its own, for metrics are in several units."""
+    shown = {name: [pair for pair in comparison.pairs if pair.metric == name] for name in comparison.metrics}
     rows = min(_MAX_PAIRS, max(len(pairs) for pairs in shown.values()))
     more = max(len(pairs) for pairs in shown.values()) - rows
     tested = [pair for pairs in shown.values() for pair in pairs]
-    labels = [_line(pair, comparison) for pairs in shown.values() for pair in pairs]
+    lines = {_line(pair, comparison) for pair in tested}
+    what = f"{lines.pop()}, " if len(lines) == 1 else "Second minus first, "
+    labels = {
+        name: [_line(pair, comparison) for pair in pairs[:rows]] if lines else [] for name, pairs in shown.items()
+    }
     height = len(shown) * (rows * _ROW + _GAP) + 1.2
     figure, panels = style.new_figure(
         f"Decided: {sum(pair.verdict in ('decides', 'differ') for pair in tested)} of {len(tested)} differences",
-        "Second minus first, with Student's 95 % interval over seeds, or that within two runs; filled: decided by sign "
-        "flips, or beyond chance, corrected for all" + (f"; {more} more pairs in the tables" if more else ""),
+        f"{what}with Student's 95 % interval over seeds, or that within two runs; filled: decided by sign flips, or "
+        "beyond chance, corrected for all" + (f"; {more} more pairs in the tables" if more else ""),
         height=height,
-        right=style.label_room(labels),
-        panels=style.Panels(heights=[1] * len(shown), gap=_GAP / (rows * _ROW), titles=list(map(metric_title, shown))),
+        right=style.label_room([label for of_metric in labels.values() for label in of_metric]),
+        panels=style.Panels(
+            heights=[1] * len(shown),
+            gap=_GAP / (rows * _ROW),
+            titles=list(map(metric_title, shown)),
+            share_x=False,
+        ),
     )
-    for axes, pairs in zip(panels, shown.values(), strict=True):
+    for axes, (name, pairs) in zip(panels, shown.items(), strict=True):
         axes.axvline(0, color=style.MUTED, linewidth=0.8)
         for row, pair in enumerate(pairs[:rows]):
             _whisker(axes, row, pair)
-        style.list_rows(
-            axes, [_line(pair, comparison) for pair in pairs[:rows]] + [""] * (rows - len(pairs)), right=True
-        )
+        style.list_rows(axes, labels[name] + [""] * (rows - len(labels[name])), right=True)
     panels[-1].set_xlabel("difference")
     return figure
 
 
 def _line(pair: ComparedPair, comparison: Comparison) -> str:
     """A pair's label on one line: the difference, and after a comma what both have in common."""
-    return ", ".join(style.name_of(part, limit=35) for part in pair_label(pair, comparison).split("\n  at "))
+    parts = pair_label(pair, comparison).split("\n  at ")
+    return ", ".join(style.name_of(" ".join(part.split()), limit=60) for part in parts)
 
 
 def _whisker(axes: Axes, row: int, pair: ComparedPair) -> None:

@@ -9,12 +9,28 @@ from tests.render.examples import comparison
 from tests.rollouts.readers.lines import write_lines
 
 
-def test_what_a_step_costs_has_another_unit_than_the_forest() -> None:
+def test_each_metric_of_the_forest_has_an_axis_of_its_own() -> None:
+    """Beside lengths in tokens differences of rewards were points at zero."""
     report = comparison()
-    cost = [replace(pair, metric="kilotokens_per_step") for pair in report.pairs if pair.metric == "pass@1"]
-    both = replace(report, metrics=(*report.metrics, "kilotokens_per_step"), pairs=(*report.pairs, *cost))
-    titles = [axes.get_title(loc="left") for axes in draw_figures(both)["compare_forest"].axes]
-    assert titles == ["pass@1", "mean train reward"]
+    costs = [
+        replace(pair, metric="kilotokens_per_step", difference=pair.difference.map(lambda share: 1000 * share))
+        for pair in report.pairs
+        if pair.metric == "pass@1"
+    ]
+    both = replace(report, metrics=(*report.metrics, "kilotokens_per_step"), pairs=(*report.pairs, *costs))
+    panels = draw_figures(both)["compare_forest"].axes
+    assert [axes.get_title(loc="left") for axes in panels] == ["pass@1", "mean train reward", "1000 tokens a step"]
+    assert panels[2].get_xlim()[1] > 100 * panels[0].get_xlim()[1]
+
+
+def test_a_single_pair_is_named_once_in_the_subtitle() -> None:
+    report = comparison()
+    first, second = report.pairs[0].first, report.pairs[0].second
+    alone = replace(report, pairs=tuple(of for of in report.pairs if (of.first, of.second) == (first, second)))
+    figure = draw_figures(alone)["compare_forest"]
+    words = [text.get_text() for text in figure.findobj(Text)]
+    assert sum(" - " in text for text in words) == 1
+    assert not any("x0a" in text for text in words)
 
 
 def write_metrics(path: Path, name: str, course: list[float]) -> Path:
