@@ -84,7 +84,8 @@ def _are_dead(run: Run, steps: Counts, norms: Array) -> NDArray[np.bool_]:
     Such a norm is of the KL or of rounding: beside it that of any gradient stands out.
     """
     with_share, shares = run.courses.course(_DEAD)
-    are_dead = np.isin(steps, with_share[shares >= 1])
+    with_spread, spreads = run.courses.course("reward_std")
+    are_dead = np.isin(steps, [*with_share[shares >= 1], *with_spread[spreads == 0]])
     live = norms[~are_dead & np.isfinite(norms)]
     usual = np.median(live) if len(live) > MIN_NEIGHBORS else -math.inf
     return np.asarray(are_dead & (norms < usual))

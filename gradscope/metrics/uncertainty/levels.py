@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -112,7 +113,9 @@ def jump(values: Mapping[int, float], *, factor: float) -> Jump | None:
 
     The medians of the five steps before and after, or of a twentieth of a long course, differ by the factor but for a
     sixth of it, by more than chance makes of as many, and a line through these steps leaves half of it to one step, in
-    logarithms, which tells it from a ramp, as of a KL that grows from nothing. None with fewer than ten steps.
+    logarithms, which tells it from a ramp, as of a KL that grows from nothing. The ranks of up to 25 steps on either
+    side are apart beyond chance, too: where a course takes turns between two levels, medians jump. None with fewer than
+    ten steps.
 
     >>> jump({step: 1.0 if step < 8 else 5.0 for step in range(40)}, factor=3.0)
     Jump(before=1.0, after=5.0, end=5.0, step=8, num_median=5)
@@ -144,6 +147,7 @@ def _largest(steps: NDArray[np.int64], numbers: Array, scaled: Array, least: flo
         rises_enough = (rises >= least) & (at_once >= share * rises) & (rises > 0)
         if size < longest:
             rises_enough &= (first < longest) | (first > number - longest)
+        rises_enough[rises_enough] = [_is_above(scaled, at) for at in first[rises_enough]]
         if not rises_enough.any():
             continue
         at = int(np.argmax(np.where(rises_enough, rises + at_once, -math.inf)))
@@ -159,6 +163,30 @@ def _largest(steps: NDArray[np.int64], numbers: Array, scaled: Array, least: flo
 def _rises(scaled: Array, size: int) -> Array:
     medians = np.median(sliding_window_view(scaled, size), axis=1)
     return np.asarray(medians[size:] - medians[:-size])
+
+
+@lru_cache(maxsize=1 << 6)
+def _share_above(num_before: int, num_after: int) -> Array:
+    """Chance that so many or more pairs of a later and an earlier number rise, of exchangeable ones, [pairs + 1].
+
+    That of Mann and Whitney, whose counts are the coefficients of a Gaussian binomial.
+    """
+    counts = np.zeros(num_before * num_after + 1)
+    counts[0] = 1.0
+    for power in range(1, num_after + 1):
+        counts[num_before + power :] -= counts[: max(len(counts) - num_before - power, 0)].copy()
+        for start in range(power):
+            counts[start::power] = np.cumsum(counts[start::power])
+    return np.asarray(np.cumsum(counts[::-1])[::-1] / counts.sum())
+
+
+def _is_above(scaled: Array, at: int) -> bool:
+    """Whether the next five or 25 numbers are above the 25 before, beyond chance among all."""
+    before = scaled[max(at - _MOST_MEDIAN, 0) : at]
+    return any(
+        _share_above(len(before), len(after))[int(np.count_nonzero(after[:, None] > before))] < LEVEL / len(scaled)
+        for after in (scaled[at : at + _LEAST_LATE], scaled[at : at + _MOST_MEDIAN])
+    )
 
 
 def _beside_line(size: int) -> Array:

@@ -518,7 +518,7 @@ def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequenc
     yield from _tables(file, [(number, table) for number, table in enumerate(find(text), start=1)])
 
 
-def _tables(file: Path, tables: Sequence[tuple[int, published.Table]]) -> Rows:
+def _tables(file: Path, tables: Sequence[tuple[int, published.Table]]) -> Iterator[MetricRow]:
     """The tables whose header names a step; where there are several, each is a run, named by its number."""
     rows = [
         (table_number, of_table) for table_number, table in tables if (of_table := list(published.rows_of_table(table)))
@@ -529,7 +529,7 @@ def _tables(file: Path, tables: Sequence[tuple[int, published.Table]]) -> Rows:
 
 
 def _notebook(file: Path, quarantine: MetricsLog) -> Rows:
-    """The tables in a notebook's outputs; where there are none, the trainer's printed output."""
+    """The tables in a notebook's outputs, and what the trainer printed, where no table has a reward and that has."""
     data = document_bytes(file)
     try:
         outputs = list(published.outputs_of_notebook(parse_json(data or b"")))
@@ -538,9 +538,14 @@ def _notebook(file: Path, quarantine: MetricsLog) -> Rows:
     pages = [
         (cell, table) for cell, kind, text in outputs if kind == "text/html" for table in published.tables_of_page(text)
     ]
+    tables = list(_tables(file, pages))
     printed = [(f"{file}:{cell}", text) for cell, kind, text in outputs if kind == "text/plain"]
-    lines = ((location, line) for location, text in printed for line in text.splitlines())
-    yield from list(_tables(file, pages)) or _printed(lines, quarantine)
+    has_reward = any("reward" in key for _, row, *_ in tables for key in row)
+    if not tables or (not has_reward and any("reward" in text for _, text in printed)):
+        lines = ((location, line) for location, text in printed for line in text.splitlines())
+        yield from _printed(lines, quarantine)
+        tables = [(location, row, run or "table") for location, row, run in tables]
+    yield from tables
 
 
 def _mlflow(file: Path, quarantine: MetricsLog) -> Rows:

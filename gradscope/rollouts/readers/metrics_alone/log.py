@@ -459,15 +459,19 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
         raise UsageError(f"{path} has no run {wanted!r}.", hint=f"It has {listed}.")
     if wanted is None and len(names) > 1:
         columns = [run.metrics().columns for run in runs]
-        have_reward = [reward in keys if reward else "reward" in naming_of(keys, {}).parts for keys in columns]
-        with_reward = list(compress(runs, have_reward))
-        if len(with_reward) == 1:  # the others are trainings of another kind, as the fine-tuning before it
-            only = with_reward[0]
-            sentence = f"Of {len(runs)} runs only {only.name!r} has a reward; --metric-run takes another."
-            return replace(only, sentences=(*only.sentences, sentence))
+        found = [naming_of(keys, {}).parts for keys in columns]
+        have = [reward in keys if reward else "reward" in parts for keys, parts in zip(columns, found, strict=True)]
+        have_spread = [has and "reward_std" in parts for has, parts in zip(have, found, strict=True)]
+        # the others are trainings of another kind, as the fine-tuning before it, or lines of the script beside it
+        for chosen, what in ((have, "a reward"), (have_spread, "a reward and its spread")):
+            if sum(chosen) == 1:
+                only = next(compress(runs, chosen))
+                sentence = f"Of {len(runs)} runs only {only.name!r} has {what}; --metric-run takes another."
+                return replace(only, sentences=(*only.sentences, sentence))
+        longest = max(list(compress(runs, have)) or runs, key=lambda run: run.num_rows)
         raise InputError(
             f"{path} holds {len(names)} runs: {listed}.",
-            hint=f"Choose one: --metric-run {shlex.quote(max(runs, key=lambda run: run.num_rows).name)}",
+            hint=f"Choose one: --metric-run {shlex.quote(longest.name)}",
         )
     return runs[0] if wanted is None else names[wanted]
 

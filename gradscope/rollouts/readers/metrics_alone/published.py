@@ -176,10 +176,10 @@ class PrintedLines:
     below it, AReaL ``Train step N/M done.`` and a box ``│ name │ value │`` below it, others ``step=N name=value``,
     ``N/M | name=value``, OpenRLHF's and other bars of progress ``N/M [..., name=value]``, ``Iter N | name value``,
     ``Epoch [E/F], Step [N/M], name: value``, ``Step N: mean reward 0.5, loss 0.1``, or columns below a line of names
-    with ``step``, as pandas prints them; ``Episode N`` numbers an episode,
-    which may count as a step. The dictionaries of TRL and its relatives do not name their step: it is that in the line
-    before them, else the count of the progress bar before, where each has one. A line of a mean reward alone is of the
-    step in the line after it where the first such line comes before any step.
+    with ``step``, as pandas prints them; ``Episode N`` numbers an episode, which may count as a step. The dictionaries
+    of TRL and its relatives do not name their step: it is that in the line before them, where most have one, else the
+    count of the progress bar before, where each has one. A line of a mean reward alone is of the step in the line after
+    it where the first such line comes before any step.
     """
 
     def __init__(self) -> None:
@@ -191,6 +191,7 @@ class PrintedLines:
         self._running: set[str] = set()  # the totals of other bars
         self._bar = 0
         self._position = 0
+        self._num_below = 0  # dictionaries that took the step of the line before
         self._above: int | None = None
         self._columns: list[str] = []  # of the table that is being read
         self._before: Values = {}  # the metrics of the line before, if it names its step
@@ -242,7 +243,8 @@ class PrintedLines:
         first = _STEP_FIRST.search(text, 0, text.index("{"))
         if first is not None:  # as in W&B's warning of an entry that it drops
             return {**values, "step": int(first["step"])}
-        if before:
+        if before and self._position <= 1 + self._num_below:  # a line between them may be of every tenth step
+            self._num_below += 1
             return {"step": before["step"], **{key: values[key] for key in values if key not in before}}
         self._position += 1
         self.unnumbered.append((location, values, self._bar, self._position))

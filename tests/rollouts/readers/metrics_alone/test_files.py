@@ -220,6 +220,18 @@ def test_a_dictionary_has_the_step_of_the_line_before(tmp_path: Path) -> None:
     assert (entry.reason, entry.num_rows) == ("the dictionary has no step, which other lines name", 2)
 
 
+def test_a_line_after_every_tenth_dictionary_is_not_the_next_ones_step(tmp_path: Path) -> None:
+    """Of 458 dictionaries of a run 20 were another run, and the rest had steps that were off by as many."""
+    dictionaries = [f"{{'loss': {at}.0, 'reward': 0.5, 'reward_std': 0.1}}\n" for at in range(1, 31)]
+    text = "".join(line + f"[Step {at}] ok, reward=0.5\n" * (at % 10 == 0) for at, line in enumerate(dictionaries, 1))
+    rows = cells_in(write(tmp_path / "x.log", text))
+    assert (
+        [row["step"] for row in rows if "loss" in row]
+        == [row["loss"] for row in rows if "loss" in row]
+        == [*range(1, 31)]
+    )
+
+
 def test_positions_of_dictionaries_are_no_steps_of_other_lines(tmp_path: Path) -> None:
     text = "{'loss': 0.5, 'reward': 1, 'kl': 0.1}\n" * 2 + "step 2 last_reward=1\n" * 3
     file = opened(write(tmp_path / "x.log", text))

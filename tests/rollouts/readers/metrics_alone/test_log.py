@@ -233,8 +233,11 @@ def test_of_several_runs_the_only_one_with_a_reward_counts(tmp_path: Path) -> No
     assert run.metrics[2]["reward"] == 0.5
     assert "Of 2 runs only '2' has a reward; --metric-run takes another." in run.source.inferred
     assert "reward" not in read(tmp_path / "metrics.jsonl", metric_run="1").metrics[2]
-    with pytest.raises(InputError, match="holds 3 runs"):
-        read(series(tmp_path, *tuned, *trained, {"step": 1, "mean_reward": 0.0}))
+    with pytest.raises(InputError, match="holds 3 runs") as refused:
+        read(series(tmp_path, *tuned, *tuned, *trained, {"step": 1, "mean_reward": 0.0}))
+    assert "--metric-run 2" in (refused.value.hint or "")
+    run = read(series(tmp_path, *trained, *({**row, "mean_reward": 0.9, "reward_std": 0.1} for row in trained)))
+    assert "Of 2 runs only '2' has a reward and its spread; --metric-run takes another." in run.source.inferred
 
 
 def test_a_reward_that_is_named_tells_the_run_that_has_it(tmp_path: Path) -> None:

@@ -178,6 +178,18 @@ def test_a_saved_chart_of_any_name_is_named(tmp_path: Path) -> None:
     assert [row.frac_reward_zero_std.value for row in report.by_step] == list(DEAD)
 
 
+def test_a_printed_reward_counts_beside_a_table_of_losses(tmp_path: Path) -> None:
+    """A notebook with the table of its fine-tuning had no reward, though GRPO's 300 dictionaries were printed below."""
+    losses = "<table><tr><th>Step</th><th>Training Loss</th></tr><tr><td>1</td><td>2.5</td></tr></table>"
+    printed = {"output_type": "stream", "text": PRINTED.replace("{", "{'reward': 0.5, ")}
+    for outputs in ((shown(losses), printed), (shown(losses), shown(losses), printed)):
+        (tmp_path / "x.ipynb").write_text(notebook(*outputs))
+        report = measure_degeneracy(tmp_path / "x.ipynb")
+        assert [row.frac_reward_zero_std.value for row in report.by_step] == list(DEAD)
+    (tmp_path / "x.ipynb").write_text(notebook(shown(PAGE.replace("Training Loss", "Reward")), printed))
+    assert len(measure_degeneracy(tmp_path / "x.ipynb").by_step) == len(DEAD)
+
+
 def test_several_tables_are_several_runs(tmp_path: Path) -> None:
     (tmp_path / "x.ipynb").write_text(notebook(shown(PAGE), shown(PAGE.replace(">0.1<", ">0.2<"))))
     with pytest.raises(InputError, match="holds 2 runs: 'table 2/1'"):
