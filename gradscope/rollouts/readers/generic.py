@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -196,12 +197,15 @@ def read_flat(
 ) -> Run:
     """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
     first = _FirstRows.of(request.path, layout, request.columns)
-    names = _known_columns(request, first)
-    names = names if with_steps else replace(names, step=None)
+    known = _known_columns(request, first)
+    names = known if with_steps else replace(known, step=None)
     steps = steps_of_files(request.path, names) if with_steps else {}
     distinct = _without_recurring_ids(request, first, names, steps)
     is_evaluation = not (distinct.step or distinct.group or steps)
     grouping = _grouping(request, first, distinct, is_evaluation=is_evaluation)
+    is_numbered = bool(steps or layout or known.step or set(roles.TRIALS).intersection(first.names))
+    if not (is_numbered or roles.key_of(request.columns)):
+        _refuse_several_steps(request.path, first, grouping)
     total, terms = _terms(first.rows, grouping.names, first.names)
     files = expand(request.path)
     flat = _flat_columns(first, grouping, terms, is_evaluation=is_evaluation, are_untyped=is_untyped(files[0]))
@@ -406,21 +410,28 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
     rows = [(file, row) for file in files for row in records.peek(file, num_rows=records.NUM_SEARCHED)]
     ids = [parse.text_of(row.get(names.group or "")) for _, row in rows]
     numbers = [steps.get(file, row.get(names.step or "")) for file, row in rows]
-    if names.prompt is None and (names.step or steps):
-        return False
-    if names.prompt is None:
-        stretches = [(group, len(list(rows_of_group))) for group, rows_of_group in groupby(ids)]
-        order = list(dict.fromkeys(ids))
-        in_turn = all(group == order[at % len(order)] for at, (group, _) in enumerate(stretches))
-        if in_turn and len(stretches) >= 2 * len(order) > 2 and min(size for _, size in stretches[:-1]) > 1:
-            raise InputError(
-                f"{path} has the same ids in {names.group!r} again and again: groups of several steps would be one.",
-                hint=f"Name the step, --step-column NAME; if an id is one group, say so: --group-column {names.group}.",
-            )
-        return False
-    if names.prompt.endswith(parse.CONVERSATION):  # with its answer
+    if names.prompt is None or names.prompt.endswith(parse.CONVERSATION):  # with its answer
         return False
     return roles.are_labels(numbers, ids, [parse.prompt_text_id(row.get(names.prompt)) for _, row in rows])
+
+
+def _refuse_several_steps(path: Path, first: _FirstRows, grouping: roles.Grouping) -> None:
+    """Refuse rows without a step of groups that return, with as many rows each time."""
+    key = roles.key_of(grouping.names) or ""
+    text_of = parse.prompt_text_id if key == grouping.names.prompt else parse.text_of
+    apart = (*grouping.settings, *roles.POLICIES)
+    settings = [[row.get(name) for name in apart] for row in first.many_with_entries]
+    ids = [(*map(str, of), text_of(row.get(key))) for of, row in zip(settings, first.many_with_entries, strict=True)]
+    stretches = [(group, len(list(rows_of_group))) for group, rows_of_group in groupby(ids)]
+    num_groups, size = len(set(ids)), math.gcd(*(size for _, size in stretches[:-1]))
+    if size > 1 < num_groups and 2 * len(stretches) >= 3 * num_groups:
+        program = shlex.quote(f". + {{group: ((input_line_number - 1) / {size} | floor)}}")
+        as_rows = f"number groups of {size} rows: jq -c {program} {shlex.quote(str(path))} > rows.jsonl"
+        raise InputError(
+            f"{path} has the same ids in {key!r} again and again: groups of several steps would be one.",
+            hint=f"Name the step, --step-column NAME{f', or {as_rows}' if suffix_of(path) == '.jsonl' else ''}; if an "
+            f"id is one group, say so: --group-column {key}.",
+        )
 
 
 _OF_MANY = frozenset(("acc", "accuracy", "exact_match", "em"))  # rewards that are also names of shares

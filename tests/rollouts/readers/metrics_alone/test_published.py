@@ -101,6 +101,10 @@ FILES: dict[str, tuple[str, str]] = {
     "step under a name": ("x.jsonl", each(f'{{"system/step": STEP, "{NAME}": DEAD}}\n')),
     "names and values": ("x.log", each(f"INFO: step=STEP reward=0.5 {NAME}=DEAD\n")),
     "names and values between bars": ("x.log", each(f"Iter   STEP | reward 0.5 ± 0.30 | {NAME} DEAD (of 8) | 1.5s\n")),
+    "colored boxes": (
+        "x.log",
+        each(f"\x1b[3m  Step STEP  \x1b[0m\n│\x1b[1m {NAME} \x1b[0m│\x1b[32m DEAD{' ' * 20}\x1b[0m│\n"),
+    ),
     "a step of so many, and bars": ("x.log", each(f"step STEP/3 | loss 0.1 | {NAME} DEAD | lr 1e-6\n")),
     "a step of so many, and spaces": ("x.log", each(f"[Step STEP/3] reward 0.5 {NAME} DEAD\nloading 3/9 | mb 5\n")),
     "a table that pandas printed": (
