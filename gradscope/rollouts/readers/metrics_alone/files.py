@@ -539,13 +539,19 @@ def _notebook(file: Path, quarantine: MetricsLog) -> Rows:
         (cell, table) for cell, kind, text in outputs if kind == "text/html" for table in published.tables_of_page(text)
     ]
     tables = list(_tables(file, pages))
-    printed = [(f"{file}:{cell}", text) for cell, kind, text in outputs if kind == "text/plain"]
-    has_reward = any("reward" in key for _, row, *_ in tables for key in row)
-    if not tables or (not has_reward and any("reward" in text for _, text in printed)):
-        lines = ((location, line) for location, text in printed for line in text.splitlines())
-        yield from _printed(lines, quarantine)
-        tables = [(location, row, run or "table") for location, row, run in tables]
+    texts = [(f"{file}:{cell}", text) for cell, kind, text in outputs if kind == "text/plain"]
+    if not tables or (not _have_rewards(tables) and any("reward" in text for _, text in texts)):
+        printed = list(
+            _printed(((location, line) for location, text in texts for line in text.splitlines()), quarantine)
+        )
+        if not tables or _have_rewards(printed):
+            yield from printed
+            tables = [(location, row, run or "table") for location, row, run in tables]
     yield from tables
+
+
+def _have_rewards(rows: Iterable[MetricRow | Row | Piece]) -> bool:
+    return any("reward" in key for row in rows if not isinstance(row, Piece) for key in row[1])
 
 
 def _mlflow(file: Path, quarantine: MetricsLog) -> Rows:

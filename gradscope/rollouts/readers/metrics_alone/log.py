@@ -232,11 +232,14 @@ def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]
         files = [path] if path.is_file() else map(Path, sorted(glob.glob(str(path))))
         yield from ((file,) for file in files if file.is_file() and _names_in(file, options))
         return
-    for folder in (path, *sorted(inner for inner in path.iterdir() if inner.is_dir())):
-        groups = list(_in_folder(folder, options))
-        yield from groups
-        if groups and folder == path:
-            return
+    groups = list(_in_folder(path, options))
+    yield from groups
+    holds_several = [len(_first_look(files[0], options)[2]) > 1 for files in groups]
+    if groups and holds_several != [True]:
+        return
+    below = [of_run for inner in sorted(path.iterdir()) if inner.is_dir() for of_run in _in_folder(inner, options)]
+    if not groups or len(below) > 1:  # beside a console of all runs those of each
+        yield from below
 
 
 def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:

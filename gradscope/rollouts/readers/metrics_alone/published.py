@@ -239,17 +239,17 @@ class PrintedLines:
         if "}" not in text or len(values) < 2:
             return CUT_DICTIONARY
         if _ENDED in values:
-            self._position = 0
+            self._position = self._num_below = 0
             return None
         if not before and all(map(_REWARD.search, values)):  # those of one response
             return None
         first = _STEP_FIRST.search(text, 0, text.index("{"))
         if first is not None:  # as in W&B's warning of an entry that it drops
             return {**values, "step": int(first["step"])}
-        if before and self._position <= 1 + self._num_below:  # a line between them may be of every tenth step
+        self._position += 1
+        if before and self._position <= 2 + self._num_below:  # a line between them may be of every tenth step
             self._num_below += 1
             return {"step": before["step"], **{key: values[key] for key in values if key not in before}}
-        self._position += 1
         self.unnumbered.append((location, values, self._bar, self._position))
         return None
 

@@ -240,6 +240,18 @@ def test_of_several_runs_the_only_one_with_a_reward_counts(tmp_path: Path) -> No
     assert "Of 2 runs only '2' has a reward and its spread; --metric-run takes another." in run.source.inferred
 
 
+def test_beside_a_log_of_several_runs_the_folders_below_are_those_of_each(tmp_path: Path) -> None:
+    rows = [{"step": at, "reward": at / 4} for at in (1, 2)]
+    write_lines(tmp_path / "all.jsonl", *rows, *({**row, "reward": 0.1} for row in rows))
+    write_lines(tmp_path / "a" / "metrics.jsonl", *rows)
+    with pytest.raises(InputError, match="holds 2 runs"):
+        read(tmp_path)
+    write_lines(tmp_path / "b" / "metrics.jsonl", *rows)
+    with pytest.raises(InputError, match=r"holds metrics in 3 places: .*all.jsonl, .*a/metrics.jsonl, ") as refused:
+        read(tmp_path)
+    assert "side by side: gradscope report" in (refused.value.hint or "")
+
+
 def test_a_reward_that_is_named_tells_the_run_that_has_it(tmp_path: Path) -> None:
     tuned = [{"step": at, "loss": 1.0} for at in (1, 2)]
     own = [{"step": at, "loss": 2.0, "return": at / 4} for at in (1, 2)]

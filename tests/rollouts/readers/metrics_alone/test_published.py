@@ -190,8 +190,10 @@ def test_a_printed_reward_counts_beside_a_table_of_losses(tmp_path: Path) -> Non
         (tmp_path / "x.ipynb").write_text(notebook(*outputs))
         report = measure_degeneracy(tmp_path / "x.ipynb")
         assert [row.frac_reward_zero_std.value for row in report.by_step] == list(DEAD)
-    (tmp_path / "x.ipynb").write_text(notebook(shown(PAGE.replace("Training Loss", "Reward")), printed))
-    assert len(measure_degeneracy(tmp_path / "x.ipynb").by_step) == len(DEAD)
+    fine_tuned = {"output_type": "stream", "text": "reward functions\n{'loss': 2.0, 'kl': 0.1}\n"}
+    for outputs, num in (((shown(PAGE), printed), len(DEAD)), ((shown(losses), fine_tuned), 0)):
+        (tmp_path / "x.ipynb").write_text(notebook(*outputs))
+        assert len(measure_degeneracy(tmp_path / "x.ipynb").by_step) == num
 
 
 def test_several_tables_are_several_runs(tmp_path: Path) -> None:
