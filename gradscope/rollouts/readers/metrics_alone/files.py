@@ -508,9 +508,22 @@ def _printed(lines: Iterable[published.Text], quarantine: MetricsLog) -> Rows:
         quarantine.row_read()  # no sign that the file was cut off
         return
     run = "dictionaries" if num_lines and not is_counted else ""
+    every = 0 if is_counted else _every(counts[1:])
     for location, values, bar, position in dictionaries:
-        step = bar if is_counted else position
-        yield location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)}, run
+        step = every * position or (bar if is_counted else position)
+        yield location, {"step": step, **values, STEP_IS_POSITION: float(not (is_counted or every))}, run
+
+
+def _every(counts: Sequence[tuple[int, int]]) -> int:
+    """Steps from a dictionary to the next, where they were written behind bars of as many at once; 0 where they differ.
+
+    A buffer that is full is written before the dictionary that no longer fits, whose bar is there already.
+    """
+    last, num = counts[-1] if counts else (0, 1)
+    ends = [count for count, after in pairwise(counts) if count[0] != after[0]]
+    every = last // num
+    is_even = last - every * num < every and all(0 <= bar - every * position < 2 * every for bar, position in ends)
+    return every if is_even else 0
 
 
 def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequence[published.Table]]) -> Rows:

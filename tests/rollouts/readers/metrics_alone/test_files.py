@@ -200,6 +200,29 @@ def test_dictionaries_on_a_console(tmp_path: Path, text: str, rows: list[tuple[i
     assert {row[STEP_IS_POSITION] for row in printed} == {float("/" not in text or "3/3" in text)}
 
 
+@pytest.mark.parametrize(
+    ("bars", "steps"),
+    [
+        ({6: 70, 12: 130, 13: 135}, range(10, 131, 10)),  # a dictionary that no longer fits is written with the next
+        ({13: 130}, range(10, 131, 10)),
+        ({6: 70, 12: 90, 13: 135}, range(1, 14)),  # as of an evaluation
+        ({13: 200}, range(15, 196, 15)),
+        ({13: 5}, range(1, 14)),
+    ],
+)
+def test_dictionaries_that_were_written_at_once_have_even_steps(
+    tmp_path: Path, bars: dict[int, int], steps: range
+) -> None:
+    """Where standard output is a file it has several behind bars of as many: step 70 was the 1,400th of a trainer."""
+    pieces = [f"{bar}/999 [0:01\r" if bar else "" for bar in (bars.get(at, 0) for at in range(14))]
+    waiting, text = "", ""
+    for at in range(1, 14):
+        waiting += f"{{'loss': {at}.0, 'reward': 1}}\n"
+        if pieces[at]:
+            text, waiting = text + pieces[at] + waiting, ""
+    assert [row["step"] for row in cells_in(write(tmp_path / "x.log", text))] == [*steps]
+
+
 def test_a_bar_of_progress_that_is_drawn_over_itself_has_a_row_a_step(tmp_path: Path) -> None:
     text = "\r".join(f"train: {step}/9 [00:01<00:05, 1.2s/it, rm={step}.5, kl=0.1]" for step in (1, 2, 2, 3))
     rows = cells_in(write(tmp_path / "x.log", text))
