@@ -396,10 +396,8 @@ def test_groups_that_return_without_a_step_are_not_one(key: str, backwards: bool
         read_run(path)
     assert "number groups of 2 rows: jq -c" in (refused.value.hint or "")
     assert reward_table(read_run(path, ReadOptions(columns=ColumnNames(group=key))).groups).size.tolist() == [4] * 9
-    for apart in ({"model": "b"}, {"trial": 1}, {"step": 2}):
-        (name,) = apart
-        later = [row | (apart if at >= 18 else {name: "a" if name == "model" else 0}) for at, row in enumerate(rows)]
-        read_run(write(tmp_path / "apart.jsonl", *later))
+    for name, names in {"model": "ab", "trial": (1, 2), "step": (1, 2)}.items():
+        read_run(write(tmp_path / "apart.jsonl", *(row | {name: names[at >= 18]} for at, row in enumerate(rows))))
 
 
 @pytest.mark.parametrize(

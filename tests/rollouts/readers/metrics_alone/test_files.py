@@ -1,5 +1,6 @@
 import gzip
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -210,16 +211,10 @@ def test_dictionaries_on_a_console(tmp_path: Path, text: str, rows: list[tuple[i
         ({13: 5}, range(1, 14)),
     ],
 )
-def test_dictionaries_that_were_written_at_once_have_even_steps(
-    tmp_path: Path, bars: dict[int, int], steps: range
-) -> None:
+def test_dictionaries_written_at_once_have_even_steps(tmp_path: Path, bars: dict[int, int], steps: range) -> None:
     """Where standard output is a file it has several behind bars of as many: step 70 was the 1,400th of a trainer."""
-    pieces = [f"{bar}/999 [0:01\r" if bar else "" for bar in (bars.get(at, 0) for at in range(14))]
-    waiting, text = "", ""
-    for at in range(1, 14):
-        waiting += f"{{'loss': {at}.0, 'reward': 1}}\n"
-        if pieces[at]:
-            text, waiting = text + pieces[at] + waiting, ""
+    lines = [f"{{'loss': {at}.0, 'reward': 1}}\n" for at in range(13)]
+    text = "".join(f"{bars[end]}/999 [0:01\r{''.join(lines[start:end])}" for start, end in pairwise([0, *bars]))
     assert [row["step"] for row in cells_in(write(tmp_path / "x.log", text))] == [*steps]
 
 
@@ -245,14 +240,9 @@ def test_a_dictionary_has_the_step_of_the_line_before(tmp_path: Path) -> None:
 
 def test_a_line_after_every_tenth_dictionary_is_not_the_next_ones_step(tmp_path: Path) -> None:
     """Of 458 dictionaries of a run 20 were another run, and the rest had steps that were off by as many."""
-    dictionaries = [f"{{'loss': {at}.0, 'reward': 0.5, 'reward_std': 0.1}}\n" for at in range(1, 31)]
-    text = "".join(line + f"[Step {at}] ok, reward=0.5\n" * (at % 10 == 0) for at, line in enumerate(dictionaries, 1))
-    rows = cells_in(write(tmp_path / "x.log", text))
-    assert (
-        [row["step"] for row in rows if "loss" in row]
-        == [row["loss"] for row in rows if "loss" in row]
-        == [*range(1, 31)]
-    )
+    lines = [f"{{'loss': {at}.0, 'reward': 0.5}}\n" + f"[Step {at}] lr=0.1\n" * (at % 10 == 0) for at in range(1, 31)]
+    rows = cells_in(write(tmp_path / "x.log", "".join(lines)))
+    assert [row["step"] - row["loss"] for row in rows if "loss" in row] == [0.0] * 30
 
 
 def test_positions_of_dictionaries_are_no_steps_of_other_lines(tmp_path: Path) -> None:
