@@ -10,7 +10,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import lru_cache, partial
-from itertools import chain, compress, product
+from itertools import chain, compress, islice, product
 from pathlib import Path
 
 import numpy as np
@@ -234,12 +234,13 @@ def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]
         return
     groups = list(_in_folder(path, options))
     yield from groups
-    holds_several = [len(_first_look(files[0], options)[2]) > 1 for files in groups]
-    if groups and holds_several != [True]:
+    logs = _first_look(groups[0][0], options)[2] if len(groups) == 1 else []
+    is_chosen = options.metric_run is not None or any(sum(have) == 1 for have in _with_reward(logs))
+    if groups and (len(logs) < 2 or is_chosen):
         return
-    below = [of_run for inner in sorted(path.iterdir()) if inner.is_dir() for of_run in _in_folder(inner, options)]
-    if not groups or len(below) > 1:  # beside a console of all runs those of each
-        yield from below
+    below = (of_run for inner in sorted(path.iterdir()) if inner.is_dir() for of_run in _in_folder(inner, options))
+    several = list(islice(below, 2)) if groups else []  # beside a console of all runs those of each
+    yield from chain(several if len(several) > 1 else (), below)
 
 
 def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
@@ -449,6 +450,13 @@ def _rises(tables: Iterable[MetricTable], key: str) -> bool:
     return all((np.diff(steps, prepend=-1) > 0).all() for steps in with_key)
 
 
+def _with_reward(logs: Sequence[StepMetrics], reward: str | None = None) -> tuple[list[bool], list[bool]]:
+    """Which runs have a reward, whose key may be named, and which its spread as well."""
+    found = [naming_of(log.columns, {}).parts for log in logs]
+    have = [reward in log.columns if reward else "reward" in parts for log, parts in zip(logs, found, strict=True)]
+    return have, [has and "reward_std" in parts for has, parts in zip(have, found, strict=True)]
+
+
 def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str | None) -> OneRun:
     """The requested run, the only one, or the only one with a reward, whose key the user may have named."""
     if not runs:
@@ -461,12 +469,9 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
     if wanted is not None and wanted not in names:
         raise UsageError(f"{path} has no run {wanted!r}.", hint=f"It has {listed}.")
     if wanted is None and len(names) > 1:
-        columns = [run.metrics().columns for run in runs]
-        found = [naming_of(keys, {}).parts for keys in columns]
-        have = [reward in keys if reward else "reward" in parts for keys, parts in zip(columns, found, strict=True)]
-        have_spread = [has and "reward_std" in parts for has, parts in zip(have, found, strict=True)]
+        with_reward = have, _ = _with_reward([run.metrics() for run in runs], reward)
         # the others are trainings of another kind, as the fine-tuning before it, or lines of the script beside it
-        for chosen, what in ((have, "a reward"), (have_spread, "a reward and its spread")):
+        for chosen, what in zip(with_reward, ("a reward", "a reward and its spread"), strict=True):
             if sum(chosen) == 1:
                 only = next(compress(runs, chosen))
                 sentence = f"Of {len(runs)} runs only {only.name!r} has {what}; --metric-run takes another."

@@ -250,6 +250,9 @@ def test_beside_a_log_of_several_runs_the_folders_below_are_those_of_each(tmp_pa
     with pytest.raises(InputError, match=r"holds metrics in 3 places: .*all.jsonl, .*a/metrics.jsonl, ") as refused:
         read(tmp_path)
     assert "side by side: gradscope report" in (refused.value.hint or "")
+    assert read(tmp_path, metric_run="2").metrics[2]["reward"] == 0.1
+    write_lines(tmp_path / "all.jsonl", *({"step": at, "loss": 1.0} for at in (1, 2)), *rows)
+    assert read(tmp_path).metrics[2]["reward"] == 0.5
 
 
 def test_a_reward_that_is_named_tells_the_run_that_has_it(tmp_path: Path) -> None:
