@@ -197,13 +197,13 @@ def read_flat(
 ) -> Run:
     """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
     first = _FirstRows.of(request.path, layout, request.columns)
-    known = _known_columns(request, first)
-    names = known if with_steps else replace(known, step=None)
+    by_role = _known_columns(request, first)
+    names = by_role if with_steps else replace(by_role, step=None)
     steps = steps_of_files(request.path, names) if with_steps else {}
     distinct = _without_recurring_ids(request, first, names, steps)
     is_evaluation = not (distinct.step or distinct.group or steps)
     grouping = _grouping(request, first, distinct, is_evaluation=is_evaluation)
-    is_numbered = bool(steps or layout or known.step or set(roles.TRIALS).intersection(first.names))
+    is_numbered = bool(steps or layout or by_role.step or set(roles.TRIALS).intersection(first.names))
     if not (is_numbered or roles.key_of(request.columns)):
         _refuse_several_steps(request.path, first, grouping)
     total, terms = _terms(first.rows, grouping.names, first.names)
@@ -416,20 +416,24 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
 
 
 def _refuse_several_steps(path: Path, first: _FirstRows, grouping: roles.Grouping) -> None:
-    """Refuse rows without a step of groups that return, with as many rows each time."""
+    """Refuse rows without a step of groups that return with as many rows each time, but for whole rounds of prompts."""
     key = roles.key_of(grouping.names) or ""
     text_of = parse.prompt_text_id if key == grouping.names.prompt else parse.text_of
     apart = (*grouping.settings, *roles.POLICIES)
     settings = [[row.get(name) for name in apart] for row in first.many_with_entries]
     ids = [(*map(str, of), text_of(row.get(key))) for of, row in zip(settings, first.many_with_entries, strict=True)]
     stretches = [(group, len(list(rows_of_group))) for group, rows_of_group in groupby(ids)]
-    num_groups, size = len(set(ids)), math.gcd(*(size for _, size in stretches[:-1]))
-    if size > 1 < num_groups and 2 * len(stretches) >= 3 * num_groups:
+    order, sizes = list(dict.fromkeys(ids)), [size for _, size in stretches[:-1]]
+    in_turn = all(group == order[at % len(order)] for at, (group, _) in enumerate(stretches))
+    are_rounds = in_turn and (first.are_followed or len(stretches) % len(order) == 0)  # as of an evaluation
+    is_group = key == grouping.names.group and in_turn and min(sizes, default=1) > 1
+    size = math.gcd(*sizes)
+    if 2 * len(stretches) >= 3 * len(order) > 3 and (is_group or (size > 1 and not are_rounds)):
         program = shlex.quote(f". + {{group: ((input_line_number - 1) / {size} | floor)}}")
-        as_rows = f"number groups of {size} rows: jq -c {program} {shlex.quote(str(path))} > rows.jsonl"
+        as_rows = f", or number groups of {size} rows: jq -c {program} {shlex.quote(str(path))} > rows.jsonl"
         raise InputError(
             f"{path} has the same ids in {key!r} again and again: groups of several steps would be one.",
-            hint=f"Name the step, --step-column NAME{f', or {as_rows}' if suffix_of(path) == '.jsonl' else ''}; if an "
+            hint=f"Name the step, --step-column NAME{as_rows if suffix_of(path) == '.jsonl' and size > 1 else ''}; if an "
             f"id is one group, say so: --group-column {key}.",
         )
 

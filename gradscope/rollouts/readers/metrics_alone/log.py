@@ -452,9 +452,9 @@ def _rises(tables: Iterable[MetricTable], key: str) -> bool:
 
 def _with_reward(logs: Sequence[StepMetrics], reward: str | None = None) -> tuple[list[bool], list[bool]]:
     """Which runs have a reward, whose key may be named, and which its spread as well."""
-    found = [naming_of(log.columns, {}).parts for log in logs]
-    have = [reward in log.columns if reward else "reward" in parts for log, parts in zip(logs, found, strict=True)]
-    return have, [has and "reward_std" in parts for has, parts in zip(have, found, strict=True)]
+    parts = [naming_of(log.columns, {}).parts for log in logs]
+    have = [reward in log.columns if reward else "reward" in names for log, names in zip(logs, parts, strict=True)]
+    return have, [has and "reward_std" in names for has, names in zip(have, parts, strict=True)]
 
 
 def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str | None) -> OneRun:
@@ -471,10 +471,10 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
     if wanted is None and len(names) > 1:
         with_reward = have, _ = _with_reward([run.metrics() for run in runs], reward)
         # the others are trainings of another kind, as the fine-tuning before it, or lines of the script beside it
-        for chosen, what in zip(with_reward, ("a reward", "a reward and its spread"), strict=True):
+        for chosen, feature in zip(with_reward, ("a reward", "a reward and its spread"), strict=True):
             if sum(chosen) == 1:
                 only = next(compress(runs, chosen))
-                sentence = f"Of {len(runs)} runs only {only.name!r} has {what}; --metric-run takes another."
+                sentence = f"Of {len(runs)} runs only {only.name!r} has {feature}; --metric-run takes another."
                 return replace(only, sentences=(*only.sentences, sentence))
         longest = max(list(compress(runs, have)) or runs, key=lambda run: run.num_rows)
         raise InputError(
