@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -165,28 +164,14 @@ def _rises(scaled: Array, size: int) -> Array:
     return np.asarray(medians[size:] - medians[:-size])
 
 
-@lru_cache(maxsize=1 << 6)
-def _share_above(num_before: int, num_after: int) -> Array:
-    """Chance that so many or more pairs of a later and an earlier number rise, of exchangeable ones, [pairs + 1].
-
-    That of Mann and Whitney, whose counts are the coefficients of a Gaussian binomial.
-    """
-    counts = np.zeros(num_before * num_after + 1)
-    counts[0] = 1.0
-    for power in range(1, num_after + 1):
-        counts[num_before + power :] -= counts[: max(len(counts) - num_before - power, 0)].copy()
-        for start in range(power):
-            counts[start::power] = np.cumsum(counts[start::power])
-    return np.asarray(np.cumsum(counts[::-1])[::-1] / counts.sum())
-
-
 def _is_above(scaled: Array, at: int) -> bool:
-    """Whether the next five or 25 numbers are above the 25 before, beyond chance among all."""
+    """Whether the next five or 25 numbers rank above the 25 before, beyond chance among all."""
+    from scipy.stats import mannwhitneyu  # whose import takes as long as a log, and few courses have a rise
+
     before = scaled[max(at - _MOST_MEDIAN, 0) : at]
-    return any(
-        _share_above(len(before), len(after))[int(np.count_nonzero(after[:, None] > before))] < LEVEL / len(scaled)
-        for after in (scaled[at : at + _LEAST_LATE], scaled[at : at + _MOST_MEDIAN])
-    )
+    afters = (scaled[at : at + num] for num in (_LEAST_LATE, _MOST_MEDIAN))
+    tests = (mannwhitneyu(after, before, alternative="greater", method="exact") for after in afters)
+    return any(test.pvalue < LEVEL / len(scaled) for test in tests)
 
 
 def _beside_line(size: int) -> Array:

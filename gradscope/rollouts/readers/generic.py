@@ -431,7 +431,7 @@ def _refuse_several_steps(path: Path, first: _FirstRows, grouping: roles.Groupin
     if 2 * len(stretches) >= 3 * len(order) > 3 and (is_group or (size > 1 and not are_rounds)):
         program = shlex.quote(f". + {{group: ((input_line_number - 1) / {size} | floor)}}")
         as_rows = f", or number groups of {size} rows: jq -c {program} {shlex.quote(str(path))} > rows.jsonl"
-        as_rows = as_rows if suffix_of(path) == ".jsonl" and size > 1 else ""
+        as_rows = as_rows if path.suffix == ".jsonl" and size > 1 else ""
         raise InputError(
             f"{path} has the same ids in {key!r} again and again: groups of several steps would be one.",
             hint=f"Name the step, --step-column NAME{as_rows}; if an id is one group, say so: --group-column {key}.",
