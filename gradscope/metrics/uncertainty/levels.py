@@ -146,10 +146,13 @@ def _largest(steps: NDArray[np.int64], numbers: Array, scaled: Array, least: flo
         rises_enough = (rises >= least) & (at_once >= share * rises) & (rises > 0)
         if size < longest:
             rises_enough &= (first < longest) | (first > number - longest)
-        rises_enough[rises_enough] = [_is_above(scaled, at) for at in first[rises_enough]]
-        if not rises_enough.any():
+        while rises_enough.any():
+            at = int(np.argmax(np.where(rises_enough, rises + at_once, -math.inf)))
+            if _is_above(scaled, int(first[at])):
+                break
+            rises_enough[max(at - size, 0) : at + size] = False
+        else:
             continue
-        at = int(np.argmax(np.where(rises_enough, rises + at_once, -math.inf)))
         without = scaled - np.where(np.arange(number) < first[at], 0.0, rises[at])
         spread = TO_SIGMA * float(np.median(np.abs(_rises(without, size))))
         if rises[at] > spread * float(stdtrit(max(number / _STEPS_A_DEGREE, 1.0), 1 - LEVEL / number)):
