@@ -69,20 +69,25 @@ def courses_of(run: Run, *, named: int | None = None) -> Courses:
     courses: dict[str, StepValues] = {}
     for names in _NAMES:
         chosen = next((name for last in names for name in run.courses.columns if name.rpartition("/")[2] == last), None)
-        if chosen is None:
-            continue
-        steps, values = run.courses.course(chosen)
-        if names == _NAMES[0]:
-            # of dead steps a norm below the median of live ones, where these are enough, is of the KL or of rounding:
-            # beside it that of any gradient stands out
-            with_share, shares = run.courses.course(_DEAD)
-            are_dead = np.isin(steps, with_share[shares >= 1])
-            live = values[~are_dead & np.isfinite(values)]
-            usual = np.median(live) if len(live) > MIN_NEIGHBORS else -math.inf
-            counts = ((values != 0) & ~(are_dead & (values < usual))) | (steps == named)
-            steps, values = steps[counts], values[counts]
-        courses[chosen] = StepValues(steps, values)
+        if chosen is not None:
+            steps, values = run.courses.course(chosen)
+            has_gradient = (values != 0) & ~_are_dead(run, steps, values)
+            counts = has_gradient | (steps == named) if names == _NAMES[0] else slice(None)
+            courses[chosen] = StepValues(steps[counts], values[counts])
     return courses
+
+
+def _are_dead(run: Run, steps: Counts, norms: Array) -> NDArray[np.bool_]:
+    """Which steps have no live group, as logged, and a norm below the median of live steps, where these are enough.
+
+    Such a norm is of the KL or of rounding: beside it that of any gradient stands out.
+    """
+    with_share, shares = run.courses.course(_DEAD)
+    with_spread, spreads = run.courses.course("reward_std")
+    are_dead = np.isin(steps, [*with_share[shares >= 1], *with_spread[spreads == 0]])
+    live = norms[~are_dead & np.isfinite(norms)]
+    usual = np.median(live) if len(live) > MIN_NEIGHBORS else -math.inf
+    return np.asarray(are_dead & (norms < usual))
 
 
 def outstanding_step(courses: Courses) -> tuple[int, int]:

@@ -112,7 +112,9 @@ def jump(values: Mapping[int, float], *, factor: float) -> Jump | None:
 
     The medians of the five steps before and after, or of a twentieth of a long course, differ by the factor but for a
     sixth of it, by more than chance makes of as many, and a line through these steps leaves half of it to one step, in
-    logarithms, which tells it from a ramp, as of a KL that grows from nothing. None with fewer than ten steps.
+    logarithms, which tells it from a ramp, as of a KL that grows from nothing. The ranks of up to 25 steps on either
+    side are apart beyond chance, too: where a course takes turns between two levels, medians jump. None with fewer than
+    ten steps.
 
     >>> jump({step: 1.0 if step < 8 else 5.0 for step in range(40)}, factor=3.0)
     Jump(before=1.0, after=5.0, end=5.0, step=8, num_median=5)
@@ -144,9 +146,13 @@ def _largest(steps: NDArray[np.int64], numbers: Array, scaled: Array, least: flo
         rises_enough = (rises >= least) & (at_once >= share * rises) & (rises > 0)
         if size < longest:
             rises_enough &= (first < longest) | (first > number - longest)
-        if not rises_enough.any():
+        while rises_enough.any():
+            at = int(np.argmax(np.where(rises_enough, rises + at_once, -math.inf)))
+            if _is_above(scaled, int(first[at])):
+                break
+            rises_enough[max(at - size, 0) : at + size] = False
+        else:
             continue
-        at = int(np.argmax(np.where(rises_enough, rises + at_once, -math.inf)))
         without = scaled - np.where(np.arange(number) < first[at], 0.0, rises[at])
         spread = TO_SIGMA * float(np.median(np.abs(_rises(without, size))))
         if rises[at] > spread * float(stdtrit(max(number / _STEPS_A_DEGREE, 1.0), 1 - LEVEL / number)):
@@ -159,6 +165,16 @@ def _largest(steps: NDArray[np.int64], numbers: Array, scaled: Array, least: flo
 def _rises(scaled: Array, size: int) -> Array:
     medians = np.median(sliding_window_view(scaled, size), axis=1)
     return np.asarray(medians[size:] - medians[:-size])
+
+
+def _is_above(scaled: Array, at: int) -> bool:
+    """Whether the next five or 25 numbers rank above the 25 before, beyond chance among all."""
+    from scipy.stats import mannwhitneyu  # whose import takes as long as a log, and few courses have a rise
+
+    before = scaled[max(at - _MOST_MEDIAN, 0) : at]
+    afters = (scaled[at : at + num] for num in (_LEAST_LATE, _MOST_MEDIAN))
+    tests = (mannwhitneyu(after, before, alternative="greater", method="exact") for after in afters)
+    return any(test.pvalue < LEVEL / len(scaled) for test in tests)
 
 
 def _beside_line(size: int) -> Array:

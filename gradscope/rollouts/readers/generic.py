@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -196,12 +197,15 @@ def read_flat(
 ) -> Run:
     """Read rows that are rollouts, or have them within; without steps, all rows of a prompt are one group."""
     first = _FirstRows.of(request.path, layout, request.columns)
-    names = _known_columns(request, first)
-    names = names if with_steps else replace(names, step=None)
+    by_role = _known_columns(request, first)
+    names = by_role if with_steps else replace(by_role, step=None)
     steps = steps_of_files(request.path, names) if with_steps else {}
     distinct = _without_recurring_ids(request, first, names, steps)
     is_evaluation = not (distinct.step or distinct.group or steps)
     grouping = _grouping(request, first, distinct, is_evaluation=is_evaluation)
+    is_numbered = bool(steps or layout or by_role.step or set(roles.TRIALS).intersection(first.names))
+    if not (is_numbered or roles.key_of(request.columns)):
+        _refuse_several_steps(request.path, first, grouping)
     total, terms = _terms(first.rows, grouping.names, first.names)
     files = expand(request.path)
     flat = _flat_columns(first, grouping, terms, is_evaluation=is_evaluation, are_untyped=is_untyped(files[0]))
@@ -406,21 +410,32 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
     rows = [(file, row) for file in files for row in records.peek(file, num_rows=records.NUM_SEARCHED)]
     ids = [parse.text_of(row.get(names.group or "")) for _, row in rows]
     numbers = [steps.get(file, row.get(names.step or "")) for file, row in rows]
-    if names.prompt is None and (names.step or steps):
-        return False
-    if names.prompt is None:
-        stretches = [(group, len(list(rows_of_group))) for group, rows_of_group in groupby(ids)]
-        order = list(dict.fromkeys(ids))
-        in_turn = all(group == order[at % len(order)] for at, (group, _) in enumerate(stretches))
-        if in_turn and len(stretches) >= 2 * len(order) > 2 and min(size for _, size in stretches[:-1]) > 1:
-            raise InputError(
-                f"{path} has the same ids in {names.group!r} again and again: groups of several steps would be one.",
-                hint=f"Name the step, --step-column NAME; if an id is one group, say so: --group-column {names.group}.",
-            )
-        return False
-    if names.prompt.endswith(parse.CONVERSATION):  # with its answer
+    if names.prompt is None or names.prompt.endswith(parse.CONVERSATION):  # with its answer
         return False
     return roles.are_labels(numbers, ids, [parse.prompt_text_id(row.get(names.prompt)) for _, row in rows])
+
+
+def _refuse_several_steps(path: Path, first: _FirstRows, grouping: roles.Grouping) -> None:
+    """Refuse rows without a step of groups that return with as many rows each time, but for whole rounds of prompts."""
+    key = roles.key_of(grouping.names) or ""
+    text_of = parse.prompt_text_id if key == grouping.names.prompt else parse.text_of
+    apart = (*grouping.settings, *roles.POLICIES)
+    settings = [[row.get(name) for name in apart] for row in first.many_with_entries]
+    ids = [(*map(str, of), text_of(row.get(key))) for of, row in zip(settings, first.many_with_entries, strict=True)]
+    stretches = [(group, len(list(rows_of_group))) for group, rows_of_group in groupby(ids)]
+    order, sizes = list(dict.fromkeys(ids)), [size for _, size in stretches[:-1]]
+    in_turn = all(group == order[at % len(order)] for at, (group, _) in enumerate(stretches))
+    are_rounds = in_turn and (first.are_followed or len(stretches) % len(order) == 0)  # as of an evaluation
+    is_group = key == grouping.names.group and in_turn and min(sizes, default=1) > 1
+    size = math.gcd(*sizes)
+    if 2 * len(stretches) >= 3 * len(order) > 3 and (is_group or (size > 1 and not are_rounds)):
+        program = shlex.quote(f". + {{group: ((input_line_number - 1) / {size} | floor)}}")
+        as_rows = f", or number groups of {size} rows: jq -c {program} {shlex.quote(str(path))} > rows.jsonl"
+        as_rows = as_rows if path.suffix == ".jsonl" and size > 1 else ""
+        raise InputError(
+            f"{path} has the same ids in {key!r} again and again: groups of several steps would be one.",
+            hint=f"Name the step, --step-column NAME{as_rows}; if an id is one group, say so: --group-column {key}.",
+        )
 
 
 _OF_MANY = frozenset(("acc", "accuracy", "exact_match", "em"))  # rewards that are also names of shares

@@ -288,12 +288,15 @@ def test_a_loss_that_explodes_alone_is_told(late: float, is_told: bool) -> None:
     [(12, 1e-6, None), (8, 1e-6, 0), (12, 90.0, 19), (0, 1e-6, None)],
     ids=["the norms of dead steps are left out", "too few are live", "the KL explodes", "none is live"],
 )
-def test_beside_dead_steps_a_live_one_is_no_spike(num_live: int, of_the_kl: float, step: int | None) -> None:
+@pytest.mark.parametrize(("name", "live", "dead"), [("frac_reward_zero_std", 0.5, 1.0), ("reward_std", 0.3, 0.0)])
+def test_beside_dead_steps_a_live_one_is_no_spike(
+    num_live: int, of_the_kl: float, step: int | None, name: str, live: float, dead: float
+) -> None:
     """A log of 300 steps, 85 without a live group, had "step 11 stands out: 3.09e+04 times" and 24 more such steps."""
     metrics = {
-        at: {"grad_norm": 1 + 0.1 * (at % 4), "frac_reward_zero_std": 0.5}
+        at: {"grad_norm": 1 + 0.1 * (at % 4), name: live}
         if at < num_live
-        else {"grad_norm": (1e-6 if at < 19 else of_the_kl) * (1 + 0.1 * (at % 3)), "frac_reward_zero_std": 1.0}
+        else {"grad_norm": (1e-6 if at < 19 else of_the_kl) * (1 + 0.1 * (at % 3)), name: dead}
         for at in range(20)
     }
     sentences = module.spike_sentences(run_of(metrics=metrics))

@@ -91,6 +91,14 @@ def test_a_jump_by_three_is_seen_in_noise(num_steps: int) -> None:
     assert sum(jump(dict(enumerate(course.tolist())), factor=3.0) is not None for course in jumps) >= 50
 
 
+@pytest.mark.parametrize(("share_low", "low"), [(0.2, 0.05), (0.3, 0.1), (0.45, 0.02)])
+def test_medians_of_a_course_with_two_levels_in_turns_are_no_jump(share_low: float, low: float) -> None:
+    """As of norms where every third step has no live group, of which half the courses were said to jump."""
+    rng = np.random.default_rng(0)
+    courses = np.exp(0.6 * rng.normal(size=(60, 200))) * np.where(rng.random((60, 200)) < share_low, low, 1.0)
+    assert sum(jump(dict(enumerate(course.tolist())), factor=3.0) is not None for course in courses) <= 3
+
+
 def test_a_drop_needs_finite_numbers_and_lasts() -> None:
     assert drop(dict.fromkeys(range(30), math.nan), share=0.3) is None
     falls = dict(enumerate([*[1.0, 1.1] * 10, math.nan, *[-1.0, -1.1] * 5]))

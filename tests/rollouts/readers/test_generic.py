@@ -385,6 +385,22 @@ def test_ids_that_recur_without_a_step_are_no_groups(tmp_path: Path) -> None:
     assert len(read_run(write(tmp_path / "c.jsonl", *turns)).groups) == 3
 
 
+@pytest.mark.parametrize("key", ["task_id", "prompt", "group_id"])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_groups_that_return_without_a_step_are_not_one(key: str, backwards: bool, tmp_path: Path) -> None:
+    """Of 152 groups of two 60 were read, and 1.7 % had no gradient where 20.4 % had none."""
+    order = [*range(9), *(range(9)[::-1] if backwards else range(6))]
+    rows = [{key: f"t{at}", "reward": float(at % 3 == 0)} for at in order for _ in range(2)]
+    path = write(tmp_path / "log.jsonl", *rows)
+    with pytest.raises(InputError, match="again and again") as refused:
+        read_run(path)
+    assert "number groups of 2 rows: jq -c" in (refused.value.hint or "")
+    sizes = reward_table(read_run(path, ReadOptions(columns=ColumnNames(group=key))).groups).size.tolist()
+    assert sizes == ([4] * 9 if backwards else [4] * 6 + [2] * 3)
+    for name, names in {"model": "ab", "trial": (1, 2), "step": (1, 2)}.items():
+        read_run(write(tmp_path / "apart.jsonl", *(row | {name: names[at >= 18]} for at, row in enumerate(rows))))
+
+
 @pytest.mark.parametrize(
     ("group", "prompt_id", "size"),
     [

@@ -508,9 +508,22 @@ def _printed(lines: Iterable[published.Text], quarantine: MetricsLog) -> Rows:
         quarantine.row_read()  # no sign that the file was cut off
         return
     run = "dictionaries" if num_lines and not is_counted else ""
+    every = 0 if is_counted else _every(counts[1:])
     for location, values, bar, position in dictionaries:
-        step = bar if is_counted else position
-        yield location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)}, run
+        step = every * position or (bar if is_counted else position)
+        yield location, {"step": step, **values, STEP_IS_POSITION: float(not (is_counted or every))}, run
+
+
+def _every(counts: Sequence[tuple[int, int]]) -> int:
+    """Steps from a dictionary to the next, where they were written behind bars of as many at once; 0 where they differ.
+
+    A buffer that is full is written before the dictionary that no longer fits, whose bar is there already.
+    """
+    last, num = counts[-1] if counts else (0, 1)
+    ends = [count for count, after in pairwise(counts) if count[0] != after[0]]
+    every = last // num
+    is_even = last - every * num < every and all(0 <= bar - every * position < 2 * every for bar, position in ends)
+    return every if is_even else 0
 
 
 def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequence[published.Table]]) -> Rows:
@@ -518,7 +531,7 @@ def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequenc
     yield from _tables(file, [(number, table) for number, table in enumerate(find(text), start=1)])
 
 
-def _tables(file: Path, tables: Sequence[tuple[int, published.Table]]) -> Rows:
+def _tables(file: Path, tables: Sequence[tuple[int, published.Table]]) -> Iterator[MetricRow]:
     """The tables whose header names a step; where there are several, each is a run, named by its number."""
     rows = [
         (table_number, of_table) for table_number, table in tables if (of_table := list(published.rows_of_table(table)))
@@ -529,7 +542,7 @@ def _tables(file: Path, tables: Sequence[tuple[int, published.Table]]) -> Rows:
 
 
 def _notebook(file: Path, quarantine: MetricsLog) -> Rows:
-    """The tables in a notebook's outputs; where there are none, the trainer's printed output."""
+    """The tables in a notebook's outputs, and what the trainer printed, where no table has a reward and that has."""
     data = document_bytes(file)
     try:
         outputs = list(published.outputs_of_notebook(parse_json(data or b"")))
@@ -538,9 +551,20 @@ def _notebook(file: Path, quarantine: MetricsLog) -> Rows:
     pages = [
         (cell, table) for cell, kind, text in outputs if kind == "text/html" for table in published.tables_of_page(text)
     ]
-    printed = [(f"{file}:{cell}", text) for cell, kind, text in outputs if kind == "text/plain"]
-    lines = ((location, line) for location, text in printed for line in text.splitlines())
-    yield from list(_tables(file, pages)) or _printed(lines, quarantine)
+    tables = list(_tables(file, pages))
+    texts = [(f"{file}:{cell}", text) for cell, kind, text in outputs if kind == "text/plain"]
+    if not tables or (not _have_rewards(tables) and any("reward" in text for _, text in texts)):
+        printed = list(
+            _printed(((location, line) for location, text in texts for line in text.splitlines()), quarantine)
+        )
+        if not tables or _have_rewards(printed):
+            yield from printed
+            tables = [(location, row, run or "table") for location, row, run in tables]
+    yield from tables
+
+
+def _have_rewards(rows: Iterable[MetricRow | Row | Piece]) -> bool:
+    return any("reward" in key for row in rows if not isinstance(row, Piece) for key in row[1])
 
 
 def _mlflow(file: Path, quarantine: MetricsLog) -> Rows:

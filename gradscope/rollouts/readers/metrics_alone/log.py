@@ -10,7 +10,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import lru_cache, partial
-from itertools import chain, compress, product
+from itertools import chain, compress, islice, product
 from pathlib import Path
 
 import numpy as np
@@ -232,11 +232,15 @@ def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]
         files = [path] if path.is_file() else map(Path, sorted(glob.glob(str(path))))
         yield from ((file,) for file in files if file.is_file() and _names_in(file, options))
         return
-    for folder in (path, *sorted(inner for inner in path.iterdir() if inner.is_dir())):
-        groups = list(_in_folder(folder, options))
-        yield from groups
-        if groups and folder == path:
-            return
+    groups = list(_in_folder(path, options))
+    yield from groups
+    logs = _first_look(groups[0][0], options)[2] if len(groups) == 1 else []
+    is_chosen = options.metric_run is not None or any(sum(have) == 1 for have in _with_reward(logs))
+    if groups and (len(logs) < 2 or is_chosen):
+        return
+    below = (of_run for inner in sorted(path.iterdir()) if inner.is_dir() for of_run in _in_folder(inner, options))
+    several = list(islice(below, 2)) if groups else []  # beside a console of all runs those of each
+    yield from chain(several if len(several) > 1 else (), below)
 
 
 def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
@@ -446,6 +450,13 @@ def _rises(tables: Iterable[MetricTable], key: str) -> bool:
     return all((np.diff(steps, prepend=-1) > 0).all() for steps in with_key)
 
 
+def _with_reward(logs: Sequence[StepMetrics], reward: str | None = None) -> tuple[list[bool], list[bool]]:
+    """Which runs have a reward, whose key may be named, and which its spread as well."""
+    parts = [naming_of(log.columns, {}).parts for log in logs]
+    have = [reward in log.columns if reward else "reward" in names for log, names in zip(logs, parts, strict=True)]
+    return have, [has and "reward_std" in names for has, names in zip(have, parts, strict=True)]
+
+
 def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str | None) -> OneRun:
     """The requested run, the only one, or the only one with a reward, whose key the user may have named."""
     if not runs:
@@ -458,16 +469,17 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
     if wanted is not None and wanted not in names:
         raise UsageError(f"{path} has no run {wanted!r}.", hint=f"It has {listed}.")
     if wanted is None and len(names) > 1:
-        columns = [run.metrics().columns for run in runs]
-        have_reward = [reward in keys if reward else "reward" in naming_of(keys, {}).parts for keys in columns]
-        with_reward = list(compress(runs, have_reward))
-        if len(with_reward) == 1:  # the others are trainings of another kind, as the fine-tuning before it
-            only = with_reward[0]
-            sentence = f"Of {len(runs)} runs only {only.name!r} has a reward; --metric-run takes another."
-            return replace(only, sentences=(*only.sentences, sentence))
+        with_reward = have, _ = _with_reward([run.metrics() for run in runs], reward)
+        # the others are trainings of another kind, as the fine-tuning before it, or lines of the script beside it
+        for chosen, feature in zip(with_reward, ("a reward", "a reward and its spread"), strict=True):
+            if sum(chosen) == 1:
+                only = next(compress(runs, chosen))
+                sentence = f"Of {len(runs)} runs only {only.name!r} has {feature}; --metric-run takes another."
+                return replace(only, sentences=(*only.sentences, sentence))
+        longest = max(list(compress(runs, have)) or runs, key=lambda run: run.num_rows)
         raise InputError(
             f"{path} holds {len(names)} runs: {listed}.",
-            hint=f"Choose one: --metric-run {shlex.quote(max(runs, key=lambda run: run.num_rows).name)}",
+            hint=f"Choose one: --metric-run {shlex.quote(longest.name)}",
         )
     return runs[0] if wanted is None else names[wanted]
 

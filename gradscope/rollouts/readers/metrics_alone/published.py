@@ -52,10 +52,10 @@ _WORDED = re.compile(
 )
 _BETWEEN = frozenset(" \t,;:|-.")  # what may stand between such names and numbers
 _BOXED = re.compile(
-    rf"│ (?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,200}}│\s{{1,9}}(?P<value>{_NUMBER})\s{{1,9}}(?=│)", re.IGNORECASE
+    rf"│ (?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,200}}│\s{{1,99}}(?P<value>{_NUMBER})\s{{1,99}}(?=│)", re.IGNORECASE
 )
 _STEP_ABOVE = re.compile(
-    r"(?:^\W*\b|\btrain )step (?P<step>[0-9]{1,15})/[0-9]{1,15}\b(?:\W*| done\..*)$", re.IGNORECASE
+    r"(?:^\W*\b|\btrain )step (?P<step>[0-9]{1,15})(?:/[0-9]{1,15})?\b(?:\W*| done\..*)$", re.IGNORECASE
 )
 _APART = r"\b(?:epoch|eval\w*|val\w*|test\w*)\b"
 _STEP_OF_ALL = re.compile(
@@ -94,6 +94,7 @@ _DASHED_REST = re.compile(
     rf"(?=.*:|[0-9.])(?!.*\bstep:)(?:- ?)?(?:[^\s:]*:)?{_OF_DASHED}(?: - [^\s:]+:{_OF_DASHED})*(?: -(?: [^\s:]*:?)?)?"
 )
 _NARROWEST = 40  # columns of a terminal
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _OF_RAY = re.compile(r"^(?:\s|\x1b\[[0-9;]*m|\([^()]{1,80} pid=[^()]{1,80}\))+")  # what Ray puts before a line
 _NUMBERS = msgspec.json.Decoder(dict[str, float], strict=False)
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
@@ -173,13 +174,14 @@ class PrintedLines:
 
     verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value``, prime-rl
     ``Step N | Name: value``, slime ``rollout N: {...}``, NeMo-RL a heading ``Step N/M`` with lines ``• Name: value``
-    below it, AReaL ``Train step N/M done.`` and a box ``│ name │ value │`` below it, others ``step=N name=value``,
-    ``N/M | name=value``, OpenRLHF's and other bars of progress ``N/M [..., name=value]``, ``Iter N | name value``,
-    ``Epoch [E/F], Step [N/M], name: value``, ``Step N: mean reward 0.5, loss 0.1``, or columns below a line of names
-    with ``step``, as pandas prints them; ``Episode N`` numbers an episode,
-    which may count as a step. The dictionaries of TRL and its relatives do not name their step: it is that in the line
-    before them, else the count of the progress bar before, where each has one. A line of a mean reward alone is of the
-    step in the line after it where the first such line comes before any step.
+    below it, AReaL ``Train step N/M done.`` and a box ``│ name │ value │`` below it, the Tinker cookbook such a box
+    below ``Step N``, others ``step=N name=value``, ``N/M | name=value``, OpenRLHF's and other bars of progress
+    ``N/M [..., name=value]``, ``Iter N | name value``, ``Epoch [E/F], Step [N/M], name: value``,
+    ``Step N: mean reward 0.5, loss 0.1``, or columns below a line of names
+    with ``step``, as pandas prints them; ``Episode N`` numbers an episode, which may count as a step. The dictionaries
+    of TRL and its relatives do not name their step: it is that in the line before them, where most have one, else the
+    count of the progress bar before, where each has one. A line of a mean reward alone is of the step in the line after
+    it where the first such line comes before any step.
     """
 
     def __init__(self) -> None:
@@ -191,6 +193,7 @@ class PrintedLines:
         self._running: set[str] = set()  # the totals of other bars
         self._bar = 0
         self._position = 0
+        self._num_below = 0  # dictionaries that took the step of the line before
         self._above: int | None = None
         self._columns: list[str] = []  # of the table that is being read
         self._before: Values = {}  # the metrics of the line before, if it names its step
@@ -207,6 +210,7 @@ class PrintedLines:
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]) if " [" in line else ():
             self._bar = int(bar["done"])
         text = line[-_LONGEST_LINE:]
+        text = _COLOR.sub("", text) if "\x1b" in text else text
         lowered = text.lower() if "reward" in text else ""  # for a search that takes longer
         if ("done" in lowered or "terminated" in lowered) and _OF_EPISODE.search(text):
             return None  # a step of an environment, and not of training
@@ -235,16 +239,17 @@ class PrintedLines:
         if "}" not in text or len(values) < 2:
             return CUT_DICTIONARY
         if _ENDED in values:
-            self._position = 0
+            self._position = self._num_below = 0
             return None
         if not before and all(map(_REWARD.search, values)):  # those of one response
             return None
         first = _STEP_FIRST.search(text, 0, text.index("{"))
         if first is not None:  # as in W&B's warning of an entry that it drops
             return {**values, "step": int(first["step"])}
-        if before:
-            return {"step": before["step"], **{key: values[key] for key in values if key not in before}}
         self._position += 1
+        if before and self._position <= 2 + self._num_below:  # a line between them may be of every tenth step
+            self._num_below += 1
+            return {"step": before["step"], **{key: values[key] for key in values if key not in before}}
         self.unnumbered.append((location, values, self._bar, self._position))
         return None
 

@@ -1,5 +1,6 @@
 import gzip
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,23 @@ def test_dictionaries_on_a_console(tmp_path: Path, text: str, rows: list[tuple[i
     assert {row[STEP_IS_POSITION] for row in printed} == {float("/" not in text or "3/3" in text)}
 
 
+@pytest.mark.parametrize(
+    ("bars", "steps"),
+    [
+        ({6: 70, 12: 130, 13: 135}, range(10, 131, 10)),  # a dictionary that no longer fits is written with the next
+        ({13: 130}, range(10, 131, 10)),
+        ({6: 70, 12: 90, 13: 135}, range(1, 14)),  # as of an evaluation
+        ({13: 200}, range(15, 196, 15)),
+        ({13: 5}, range(1, 14)),
+    ],
+)
+def test_dictionaries_written_at_once_have_even_steps(tmp_path: Path, bars: dict[int, int], steps: range) -> None:
+    """Where standard output is a file it has several behind bars of as many: step 70 was the 1,400th of a trainer."""
+    lines = [f"{{'loss': {at}.0, 'reward': 1}}\n" for at in range(13)]
+    text = "".join(f"{bars[end]}/999 [0:01\r{''.join(lines[start:end])}" for start, end in pairwise([0, *bars]))
+    assert [row["step"] for row in cells_in(write(tmp_path / "x.log", text))] == [*steps]
+
+
 def test_a_bar_of_progress_that_is_drawn_over_itself_has_a_row_a_step(tmp_path: Path) -> None:
     text = "\r".join(f"train: {step}/9 [00:01<00:05, 1.2s/it, rm={step}.5, kl=0.1]" for step in (1, 2, 2, 3))
     rows = cells_in(write(tmp_path / "x.log", text))
@@ -218,6 +236,13 @@ def test_a_dictionary_has_the_step_of_the_line_before(tmp_path: Path) -> None:
     ]
     (entry,) = aside.result().reasons
     assert (entry.reason, entry.num_rows) == ("the dictionary has no step, which other lines name", 2)
+
+
+def test_a_line_after_every_tenth_dictionary_is_not_the_next_ones_step(tmp_path: Path) -> None:
+    """Of 458 dictionaries of a run 20 were another run, and the rest had steps that were off by as many."""
+    lines = [f"{{'loss': {at}.0, 'reward': 0.5}}\n" + f"[Step {at}] lr=0.1\n" * (at % 10 == 0) for at in range(1, 31)]
+    rows = cells_in(write(tmp_path / "x.log", "".join(lines)))
+    assert [row["step"] - row["loss"] for row in rows if "loss" in row] == [0.0] * 30
 
 
 def test_positions_of_dictionaries_are_no_steps_of_other_lines(tmp_path: Path) -> None:

@@ -233,8 +233,26 @@ def test_of_several_runs_the_only_one_with_a_reward_counts(tmp_path: Path) -> No
     assert run.metrics[2]["reward"] == 0.5
     assert "Of 2 runs only '2' has a reward; --metric-run takes another." in run.source.inferred
     assert "reward" not in read(tmp_path / "metrics.jsonl", metric_run="1").metrics[2]
-    with pytest.raises(InputError, match="holds 3 runs"):
-        read(series(tmp_path, *tuned, *trained, {"step": 1, "mean_reward": 0.0}))
+    with pytest.raises(InputError, match="holds 3 runs") as refused:
+        read(series(tmp_path, *tuned, *tuned, *trained, {"step": 1, "mean_reward": 0.0}))
+    assert "--metric-run 2" in (refused.value.hint or "")
+    run = read(series(tmp_path, *trained, *({**row, "mean_reward": 0.9, "reward_std": 0.1} for row in trained)))
+    assert "Of 2 runs only '2' has a reward and its spread; --metric-run takes another." in run.source.inferred
+
+
+def test_beside_a_log_of_several_runs_the_folders_below_are_those_of_each(tmp_path: Path) -> None:
+    rows = [{"step": at, "reward": at / 4} for at in (1, 2)]
+    write_lines(tmp_path / "all.jsonl", *rows, *({**row, "reward": 0.1} for row in rows))
+    write_lines(tmp_path / "a" / "metrics.jsonl", *rows)
+    with pytest.raises(InputError, match="holds 2 runs"):
+        read(tmp_path)
+    write_lines(tmp_path / "b" / "metrics.jsonl", *rows)
+    with pytest.raises(InputError, match=r"holds metrics in 3 places: .*all.jsonl, .*a/metrics.jsonl, ") as refused:
+        read(tmp_path)
+    assert "side by side: gradscope report" in (refused.value.hint or "")
+    assert read(tmp_path, metric_run="2").metrics[2]["reward"] == 0.1
+    write_lines(tmp_path / "all.jsonl", *({"step": at, "loss": 1.0} for at in (1, 2)), *rows)
+    assert read(tmp_path).metrics[2]["reward"] == 0.5
 
 
 def test_a_reward_that_is_named_tells_the_run_that_has_it(tmp_path: Path) -> None:

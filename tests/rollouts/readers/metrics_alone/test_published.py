@@ -101,6 +101,10 @@ FILES: dict[str, tuple[str, str]] = {
     "step under a name": ("x.jsonl", each(f'{{"system/step": STEP, "{NAME}": DEAD}}\n')),
     "names and values": ("x.log", each(f"INFO: step=STEP reward=0.5 {NAME}=DEAD\n")),
     "names and values between bars": ("x.log", each(f"Iter   STEP | reward 0.5 ± 0.30 | {NAME} DEAD (of 8) | 1.5s\n")),
+    "colored boxes": (
+        "x.log",
+        each(f"\x1b[3m  Step STEP  \x1b[0m\n│\x1b[1m {NAME} \x1b[0m│\x1b[32m DEAD{' ' * 20}\x1b[0m│\n"),
+    ),
     "a step of so many, and bars": ("x.log", each(f"step STEP/3 | loss 0.1 | {NAME} DEAD | lr 1e-6\n")),
     "a step of so many, and spaces": ("x.log", each(f"[Step STEP/3] reward 0.5 {NAME} DEAD\nloading 3/9 | mb 5\n")),
     "a table that pandas printed": (
@@ -176,6 +180,20 @@ def test_a_saved_chart_of_any_name_is_named(tmp_path: Path) -> None:
     file.write_text("Wall time,Step,Value\n" + "".join(f"1.7e9,{step},{dead}\n" for step, dead in STEPS))
     report = measure_degeneracy(file, read=ReadOptions(metric_columns=["frac_reward_zero_std=mine"]))
     assert [row.frac_reward_zero_std.value for row in report.by_step] == list(DEAD)
+
+
+def test_a_printed_reward_counts_beside_a_table_of_losses(tmp_path: Path) -> None:
+    """A notebook with the table of its fine-tuning had no reward, though GRPO's 300 dictionaries were printed below."""
+    losses = "<table><tr><th>Step</th><th>Training Loss</th></tr><tr><td>1</td><td>2.5</td></tr></table>"
+    printed = {"output_type": "stream", "text": PRINTED.replace("{", "{'reward': 0.5, ")}
+    for outputs in ((shown(losses), printed), (shown(losses), shown(losses), printed)):
+        (tmp_path / "x.ipynb").write_text(notebook(*outputs))
+        report = measure_degeneracy(tmp_path / "x.ipynb")
+        assert [row.frac_reward_zero_std.value for row in report.by_step] == list(DEAD)
+    fine_tuned = {"output_type": "stream", "text": "reward functions\n{'loss': 2.0, 'kl': 0.1}\n"}
+    for outputs, num in (((shown(PAGE), printed), len(DEAD)), ((shown(losses), fine_tuned), 0)):
+        (tmp_path / "x.ipynb").write_text(notebook(*outputs))
+        assert len(measure_degeneracy(tmp_path / "x.ipynb").by_step) == num
 
 
 def test_several_tables_are_several_runs(tmp_path: Path) -> None:
