@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from math import isfinite
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
@@ -48,6 +48,18 @@ def examples_in(examples: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def page_of(function: Callable[..., None], examples: Sequence[str], common: Sequence[str]) -> type[TyperCommand]:
+    """The class of a command with these examples and these options on its first page."""
+    numbers = set()  # parameters that typer itself converts to a number: not where an option has a parser
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        metadata = getattr(hint, "__metadata__", ())
+        kind = get_args(hint)[0] if metadata else hint
+        if {int, float} & {kind, *get_args(kind)} and not any(getattr(item, "parser", None) for item in metadata):
+            numbers.add(name)
+    shown = {"examples": tuple(examples), "common": tuple(common), "numbers": frozenset(numbers)}
+    return type("Command", (_Command,), shown)
+
+
 class PlainSwitches:
     """A switch has no value, so its help names no type of one."""
 
@@ -65,14 +77,19 @@ class PlainSwitches:
         return params
 
 
-def _in_one_grammar(parameter: Any, process: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+def _in_one_grammar(parameter: Any) -> Callable[[Any, Any], Any]:
     """Typer's processing of a number, with our grammar: its own takes ``1_0`` and NaN."""
-    try:
-        if isinstance(value, str) and not isfinite(number_from(value)):
-            raise ValueError(f"{value!r} is not a finite number")
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}.", ctx=ctx, param=parameter) from error
-    return process(ctx, value)
+    process = parameter.process_value
+
+    def processed(ctx: Any, value: Any) -> Any:
+        try:
+            if isinstance(value, str) and not isfinite(number_from(value)):
+                raise ValueError(f"{value!r} is not a finite number")
+        except ValueError as error:
+            raise typer.BadParameter(f"{error}.", ctx=ctx, param=parameter) from error
+        return process(ctx, value)
+
+    return processed
 
 
 class _Command(PlainSwitches, TyperCommand):
@@ -84,8 +101,7 @@ class _Command(PlainSwitches, TyperCommand):
         super().__init__(*args, **options)
         for parameter in self.params:
             if parameter.name in self.numbers:
-                own = partial(_in_one_grammar, parameter, parameter.process_value)
-                parameter.process_value = own  # type: ignore[method-assign]
+                parameter.process_value = _in_one_grammar(parameter)  # type: ignore[assignment]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Notes which page is asked for, before the help option prints it, and the typed words."""
@@ -215,16 +231,9 @@ def _made(name: str) -> Any:
     alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     first, *more = (" ".join(paragraph.split()) for paragraph in words)
     shown = examples_in(module.EXAMPLES).replace("[", r"\[")
-    numbers = set()  # parameters that typer itself converts to a number: not where an option has a parser
-    for parameter, hint in get_type_hints(function, include_extras=True).items():
-        metadata = getattr(hint, "__metadata__", ())
-        kind = get_args(hint)[0] if metadata else hint
-        if {int, float} & {kind, *get_args(kind)} and not any(getattr(item, "parser", None) for item in metadata):
-            numbers.add(parameter)
-    of_page = {"examples": tuple(module.EXAMPLES), "common": tuple(module.COMMON), "numbers": frozenset(numbers)}
     alone.command(
         name,
-        cls=type("Command", (_Command,), of_page),
+        cls=page_of(function, module.EXAMPLES, module.COMMON),
         help="\n\n".join([first, f"[bold]Examples[/bold]\n{shown}", *more]),
         context_settings={"help_option_names": HELP_NAMES},
     )(function)

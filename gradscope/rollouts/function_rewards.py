@@ -86,17 +86,10 @@ def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float
     rows = np.flatnonzero(~np.isnan(reward)) if columns else np.arange(0)
     if len(rows):
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(np.int64))]
-    chosen_columns: dict[str, Array] = {}  # that can be squared, are not 0 throughout, and are no multiple of another
-    for name, values in ((name, np.nan_to_num(values[rows])) for name, values in columns.items()):
-        largest = np.abs(values).max(initial=0)
-        if _SMALLEST < largest < _LARGEST:
-            along = ((float(values @ of) / float(of @ of), of) for of in chosen_columns.values())
-            if not any(np.abs(values - factor * of).max() <= _TOLERANCE * largest for factor, of in along):
-                chosen_columns[name] = values
-    names = list(chosen_columns)[:_MAX_COLUMNS]
+    names = _different({name: np.nan_to_num(values[rows]) for name, values in columns.items()})[:_MAX_COLUMNS]
     if not names or len(rows) < _ROWS_A_TERM:
         return None
-    table = np.column_stack([chosen_columns[name] for name in names])
+    table = np.column_stack([np.nan_to_num(columns[name][rows]) for name in names])
     for size in range(1, min(_MAX_TERMS, len(names), len(rows) // _ROWS_A_TERM) + 1):
         exact = [
             {names[at]: weight for at, weight in zip(chosen, weights, strict=True)}
@@ -114,6 +107,22 @@ def _outnumber_weights(terms: Array, reward: Array) -> bool:
     different = np.unique(terms, axis=0)
     is_verdict = len(np.unique(reward)) < 3 and terms.shape[1] > 1
     return len(different) - bool(is_verdict and not different.any(axis=1).all()) > int(terms.shape[1])
+
+
+def _different(columns: Mapping[str, Array]) -> list[str]:
+    """Columns that can be squared, are not 0 throughout, and are no multiple of an earlier one."""
+    names: list[str] = []
+    for name, values in columns.items():
+        if _SMALLEST < np.abs(values).max(initial=0) < _LARGEST and not any(
+            _is_multiple(values, columns[other]) for other in names
+        ):
+            names.append(name)
+    return names
+
+
+def _is_multiple(first: Array, second: Array) -> bool:
+    along = float(first @ second) / float(second @ second)
+    return bool(np.abs(first - along * second).max() <= _TOLERANCE * np.abs(first).max())
 
 
 def _solutions(table: Array, reward: Array, size: int) -> Iterator[tuple[list[int], Sequence[float]]]:

@@ -349,6 +349,10 @@ class Run(Struct, frozen=True, kw_only=True, dict=True):
         is_scored = ~np.isnan(table.reward)
         return table.with_rows(is_scored | np.repeat(table.sums(is_scored) < 2, table.size))
 
+    def is_means(self, step: int) -> bool:
+        """Whether the metrics of a step are not of its rollouts alone."""
+        return step in self.notes or step in self.windows
+
     def weights_before(self, step: int) -> WeightsRef | None:
         """The weights, after ``step - 1`` updates, that the update of ``step`` started from; None where not on disk."""
         return next((weights for weights in self.weights if weights.num_updates == step - 1), None)

@@ -116,21 +116,10 @@ def report(
                     engine=replace(engine, notice=result.notice),
                     progress=progress,
                 )
-        from gradscope.render.html.page import render_index, render_page
-        from gradscope.results.report import RunIndex
-
-        if isinstance(result_of_runs, RunIndex):
-            text = render_index(result_of_runs)
-            closer = [run.command for run in result_of_runs.runs]
-        else:
-            text = render_page(result_of_runs)
-            answered = [section for section in result_of_runs.by_severity if section.missing is None]
-            closer = [section.command for section in answered if section.command]
-        if process_index() == 0:
-            atomic_write(page.path, text, force=out.force)
+        _write_page(result_of_runs, page.path, force=out.force)
         if folder is not None:
             _write_figures(result_of_runs, folder)
-        result.deliver(result_of_runs, then=[shlex.split(command)[1:] for command in closer[:1]])
+        result.deliver(result_of_runs, then=_closer(result_of_runs))
     if not out.quiet:
         say(f"wrote {page.path}" if page.figures is None else f"wrote {page.path} and the charts in {page.figures}")
     if page.open_page and process_index() == 0:
@@ -177,3 +166,24 @@ def _write_figures(result: RunReport | RunIndex, folder: Path) -> None:
 
     for stem, figure in draw_figures(result).items():
         save_figure(figure, folder / stem)
+
+
+def _closer(result: RunReport | RunIndex) -> list[list[str]]:
+    """The words behind ``gradscope`` of a command that looks closer: at the first answer by urgency, or run."""
+    from gradscope.results.report import RunIndex
+
+    if isinstance(result, RunIndex):
+        commands = [run.command for run in result.runs]
+    else:
+        commands = [section.command for section in result.by_severity if section.command and section.missing is None]
+    return [shlex.split(command)[1:] for command in commands[:1]]
+
+
+def _write_page(result: RunReport | RunIndex, path: Path, *, force: bool) -> None:
+    """Written completely or not at all. Of several processes the main one writes it."""
+    from gradscope.render.html.page import render_index, render_page
+    from gradscope.results.report import RunIndex
+
+    if process_index() == 0:
+        page = render_index(result) if isinstance(result, RunIndex) else render_page(result)
+        atomic_write(path, page, force=force)

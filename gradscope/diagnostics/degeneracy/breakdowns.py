@@ -198,14 +198,7 @@ def measure_cost(
     rollouts = _share_lost(size, table, resampling=resampling)
     tokens, seconds = (_totals(chosen, amounts) for amounts in (chosen.table.num_tokens, chosen.table.seconds))
     unknown = Estimate.undefined_because(NO_TOKENS, num_units=rollouts.num_units)
-    num_steps, share = len(np.unique(table.step)), zero_std.value or 0.0
-    if share >= 1.0:
-        none = "no group is alive, so no number of groups would give one"
-        factor = Estimate.undefined_because(none, num_units=zero_std.num_units)
-    elif zero_std.ends[1] >= 1.0:
-        factor = Estimate.exact(1.0 / (1.0 - share), num_units=zero_std.num_units)
-    else:
-        factor = zero_std.map(lambda dead: 1.0 / (1.0 - dead))
+    num_steps = len(np.unique(table.step))
     return results.SignalCost(
         frac_rollouts=rollouts,
         frac_tokens=unknown if tokens is None else _share_lost(tokens, table, resampling=resampling),
@@ -218,7 +211,7 @@ def measure_cost(
         batch_size=Estimate.exact(float(size.sum() / num_steps), num_units=num_steps),
         effective_batch_size=Estimate.exact(float(size[~table.dead].sum() / num_steps), num_units=num_steps),
         dilution=rollouts.map(lambda lost: 1.0 - lost),
-        resampling_factor=factor,
+        resampling_factor=_resampling_factor(zero_std),
     )
 
 
@@ -234,6 +227,17 @@ def _share_lost(amount: Array, table: GroupTable, *, resampling: Resampling) -> 
     """The part of an amount per group that lies in degenerate groups, a share over prompts that weigh unlike."""
     units = bootstrap.sums_of_columns([amount * table.dead, amount], table.prompt, len(amount))
     return bootstrap.bootstrap_shares([units[units[:, 1] > 0]], resampling=resampling)[0][0]
+
+
+def _resampling_factor(zero_std: Estimate) -> Estimate:
+    value = zero_std.value or 0.0
+    if value >= 1.0:
+        return Estimate.undefined_because(
+            "no group is alive, so no number of groups would give one", num_units=zero_std.num_units
+        )
+    if zero_std.ends[1] >= 1.0:
+        return Estimate.exact(1.0 / (1.0 - value), num_units=zero_std.num_units)
+    return zero_std.map(lambda share: 1.0 / (1.0 - share))
 
 
 _FEW_KINDS = 64  # kinds of groups up to which they are counted prompt by prompt

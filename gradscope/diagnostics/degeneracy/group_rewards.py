@@ -158,22 +158,26 @@ def group_table(chosen: GroupRewards, threshold: float | None, main: str | None 
     passing = None if threshold is None else passes(chosen.values, threshold)
     if passing is not None and main is not None:
         passing &= passes(groups.rewards[main], 1.0)
-    if len(chosen.levels) == 2 and np.ptp(chosen.levels) > EQUAL_REWARDS:
-        high = groups.sums(chosen.values == chosen.levels[1])
-        counts = np.column_stack([groups.size - high, high])
-    else:
-        counted = [(indices, level_counts(rewards)) for indices, rewards in groups.by_size(chosen.values)]
-        counts = np.zeros((len(groups), max(of_size.shape[1] for _, of_size in counted)), dtype=np.int64)
-        for indices, of_size in counted:
-            counts[indices, : of_size.shape[1]] = of_size
     return GroupTable(
         step=groups.step,
         prompt=groups.prompt,
         size=groups.size,
         dead=groups.spread(chosen.values) <= EQUAL_REWARDS,
         num_passing=None if passing is None else groups.sums(passing),
-        level_counts=counts,
+        level_counts=_level_counts(chosen),
     )
+
+
+def _level_counts(chosen: GroupRewards) -> NDArray[np.int64]:
+    levels = chosen.levels
+    if len(levels) == 2 and np.ptp(levels) > EQUAL_REWARDS:
+        high = chosen.table.sums(chosen.values == levels[1])
+        return np.column_stack([chosen.table.size - high, high])
+    counted = [(indices, level_counts(rewards)) for indices, rewards in chosen.table.by_size(chosen.values)]
+    counts = np.zeros((len(chosen.table), max(size_counts.shape[1] for _, size_counts in counted)), dtype=np.int64)
+    for indices, size_counts in counted:
+        counts[indices, : size_counts.shape[1]] = size_counts
+    return counts
 
 
 def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> DegeneracyCourse:
@@ -253,8 +257,7 @@ def _estimates(
 
 def _logged(run: Run, step: int, last: int, reward: str | None) -> float | None:
     """The trainer's own share; one reward function's is another number, and so is a share of other rollouts."""
-    are_means = step in run.notes or step in run.windows or run.settings.count_dead_batches
-    comparable = reward is None and step == last and not are_means
+    comparable = reward is None and step == last and not run.is_means(step) and not run.settings.count_dead_batches
     return run.metrics.get(step, {}).get("frac_reward_zero_std") if comparable else None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -236,13 +236,7 @@ def _entropy_of_step(step: int, groups: Sequence[RolloutGroup]) -> list[_Row] | 
 
 def _entropy(steps: Mapping[int, list[_Row]], run: Run, resampling: Resampling) -> results.PolicyEntropy:
     if not steps:
-        name, logged = first_logged(run, METRICS) or ("", {})
-        if not name:
-            return results.PolicyEntropy()
-        means = [results.EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
-        mean = mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf)
-        overall = results.EntropyNumbers(step=None, mean=mean)
-        return results.PolicyEntropy(overall=overall, by_step=tuple(means), trend=_trend(means), origin=name)
+        return _as_logged(run)
     every = [row for step_rows in steps.values() for row in step_rows]
     overall, *by_step = (
         results.EntropyNumbers(step=step, mean=_mean_of(rows, resampling).within(0.0, _GREATEST))
@@ -265,6 +259,16 @@ def _entropies(rollout: Rollout) -> NDArray[np.float64] | None:
 def _mean_of(rows: Sequence[_Row], resampling: Resampling) -> Estimate:
     sums, numbers, prompts = zip(*rows, strict=True)
     return sampler_metrics.token_mean(sums, numbers, prompts, resampling=resampling)
+
+
+def _as_logged(run: Run) -> results.PolicyEntropy:
+    match = first_logged(run, METRICS)
+    if match is None:
+        return results.PolicyEntropy()
+    name, logged = match
+    by_step = [results.EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
+    overall = results.EntropyNumbers(step=None, mean=mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf))
+    return results.PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin=name)
 
 
 def _trend(by_step: Sequence[results.EntropyNumbers]) -> Estimate:
@@ -484,29 +488,45 @@ GENERATION = LoggedPart(_generation_of_step, _generation)
 def _generation_numbers(
     step: int | None, rows: _Rows, logged: Mapping[int, float], resampling: Resampling
 ) -> results.GenerationNumbers:
-    truncated, seconds = Estimate.undefined_because(_NO_ENDS), Estimate.undefined_because(_NO_TIMES)
-    if rows.ends:
-        prompts, ends = zip(*rows.ends, strict=True)
-        truncated = bootstrap_mean(ends, prompts, resampling=resampling)
-    elif step is None and logged:
-        truncated = mean_as_logged(logged).within(0.0, 1.0)
-    elif step is not None and step in logged:
-        truncated = logged_estimate(logged[step]).within(0.0, 1.0)
+    seconds = Estimate.undefined_because(_NO_TIMES)
     if rows.times:
         _, prompts, times = zip(*rows.times, strict=True)
         seconds = bootstrap_mean(times, prompts, share=False, resampling=resampling).within(0.0, np.inf)
-    by_step = defaultdict[int, list[float]](list)
-    for at, _, duration in rows.times:
-        by_step[at].append(duration)
-    # a step with one timed rollout, or where none took time, has no ratio
-    ratios = [max(own) / np.mean(own) for own in by_step.values() if len(own) > 1 and max(own) > 0]
-    slowest = Estimate.undefined_because(_ONE_TIMED if rows.times else _NO_TIMES)
     return results.GenerationNumbers(
         step=step,
-        frac_truncated=truncated,
+        frac_truncated=_truncated(step, rows.ends, logged, resampling),
         seconds=seconds,
-        slowest_over_mean=mean_of_steps(ratios).within(1.0, np.inf) if ratios else slowest,
+        slowest_over_mean=_slowest(rows.times),
     )
+
+
+def _truncated(
+    step: int | None, ends: Sequence[tuple[str, float]], logged: Mapping[int, float], resampling: Resampling
+) -> Estimate:
+    if ends:
+        return bootstrap_mean([cut for _, cut in ends], [prompt for prompt, _ in ends], resampling=resampling)
+    if step is None and logged:
+        return mean_as_logged(logged).within(0.0, 1.0)
+    if step is not None and step in logged:
+        return logged_estimate(logged[step]).within(0.0, 1.0)
+    return Estimate.undefined_because(_NO_ENDS)
+
+
+def _slowest(times: Sequence[tuple[int, str, float]]) -> Estimate:
+    """The mean over steps of slowest over mean; steps with one timed rollout, or none that took time, have none."""
+    if not times:
+        return Estimate.undefined_because(_NO_TIMES)
+    by_step: dict[int, list[float]] = {}
+    for step, _, seconds in times:
+        by_step.setdefault(step, []).append(seconds)
+    ratios = [
+        max(durations) / np.mean(durations)
+        for durations in by_step.values()
+        if len(durations) > 1 and max(durations) > 0
+    ]
+    if not ratios:
+        return Estimate.undefined_because(_ONE_TIMED)
+    return mean_of_steps(ratios).within(1.0, np.inf)
 
 
 PARTS: Mapping[str, LoggedPart] = {

@@ -82,14 +82,17 @@ _MIN_FORKED = 1 << 13  # rollouts of a log whose tokens several processes read, 
 _CHUNKS = 64  # parts of its steps, which say how far they are
 
 
-def _gradient_section(name: str, inputs: ReportInputs) -> ReportSection:
-    absent = inputs.tokens if name == "tokens" else inputs.no_grams
-    if isinstance(absent, Unavailable) and (name == "tokens" or not inputs.grams):
-        return missing_section(name, absent)
-    from gradscope.diagnostics.report.sections import gradient  # not even loaded where there is none
+def _of_gradients(name: str) -> Callable[[ReportInputs], ReportSection]:
+    def section(inputs: ReportInputs) -> ReportSection:
+        absent = inputs.tokens if name == "tokens" else inputs.no_grams
+        if isinstance(absent, Unavailable) and (name == "tokens" or not inputs.grams):
+            return missing_section(name, absent)
+        from gradscope.diagnostics.report.sections import gradient  # not even loaded where there is none
 
-    made: ReportSection = getattr(gradient, f"{name}_section")(inputs)
-    return made
+        made: ReportSection = getattr(gradient, f"{name}_section")(inputs)
+        return made
+
+    return section
 
 
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
@@ -97,9 +100,9 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     replay_section,
-    partial(_gradient_section, "rank"),
-    partial(_gradient_section, "contributions"),
-    partial(_gradient_section, "tokens"),
+    _of_gradients("rank"),
+    _of_gradients("contributions"),
+    _of_gradients("tokens"),
     courses.length_section,
     rewards_section,
     loss_scale_section,
@@ -108,7 +111,7 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     courses.entropy_section,
     courses.generation_section,
     coverage_section,
-    partial(_gradient_section, "formulations"),
+    _of_gradients("formulations"),
     claims_section,
 )
 _NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
@@ -157,9 +160,8 @@ def report_run(
     read, engine, options = read or ReadOptions(), engine or EngineOptions(), options or ReportOptions()
     success_threshold = options.success_threshold
     run = read_run(path, read, progress=progress, metrics_alone=True, parts_answer=True)
-    name = "/".join(as_named(str(run.path.resolve())).split(os.sep)[-2:]).lstrip("/")
     if run.source.kind == "metrics":
-        return report_of_metrics(run, name, agreement_as_logged(run))
+        return report_of_metrics(run, _name(run), agreement_as_logged(run))
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
     measured, absent = _NOT_ASKED
     most_tokens = MAX_TOKENS if options.tokens is None else options.tokens
@@ -198,10 +200,10 @@ def report_run(
     reasons = {step.step: step.reason for step in measured if step.reason}
     return RunReport(
         source=with_damage(run, reasons, chosen if gradients else ()),
-        name=name,
+        name=_name(run),
         sections=tuple(section(inputs) for section in _SECTIONS),
         recomputed=tuple(gram.step for gram in grams),
-        strip=tuple(number(inputs) for number in KEY_NUMBERS),
+        strip=key_numbers(inputs),
         rollouts=read_groups(
             run,
             grams,
@@ -210,6 +212,10 @@ def report_run(
         ),
         logged=inputs.logged,
     )
+
+
+def _name(run: Run) -> str:
+    return "/".join(as_named(str(run.path.resolve())).split(os.sep)[-2:]).lstrip("/")
 
 
 def _or_unavailable(make: Callable[[], Made]) -> Made | Unavailable:
@@ -275,19 +281,11 @@ def _read_steps(
 ) -> tuple[ReplayReport | Unavailable, LoggedPolicy, Lengths]:
     """What is asked of every rollout: those of a large log are read once, a step at a time, and never all held."""
     recomputed, num_steps, all_read = {step.step: step for step in measured}, len(run.steps), _ReadSteps()
-    not_recomputed = Reason("unusable", absent.reason.rstrip("."), absent.hint)
-    if measured:
-        not_recomputed = Reason("not_asked", "its gradient was not recomputed for this page")
 
     def read(steps: Iterable[tuple[int, Sequence[RolloutGroup]]]) -> _ReadSteps:
         of_steps = _ReadSteps()
         for number, groups in steps:
-            step = recomputed.get(number)
-            if step is None:  # what is arithmetic is replayed all the same
-                weights, reason = run.weights_before(number), not_recomputed
-                if weights is None:
-                    reason = missing_weights(run, number)
-                step = MeasuredStep(step=number, groups=tuple(groups), weights=weights, gram=None, reason=reason)
+            step = recomputed.get(number) or _not_recomputed(run, number, groups, absent if not measured else None)
             of_steps.policy[number] = POLICY.of_step(number, step.groups)
             if run.measured is None:
                 of_steps.lengths.add_step(step.groups)
@@ -313,6 +311,16 @@ def _read_steps(
     described = [step.recomputed.described for step in measured if step.recomputed]
     replay = _or_unavailable(lambda: replay_report(run, replayed, described)) if failed is None else failed
     return replay, POLICY.result(all_read.policy, run, RESAMPLING), all_read.lengths
+
+
+def _not_recomputed(run: Run, step: int, groups: Sequence[RolloutGroup], absent: Unavailable | None) -> MeasuredStep:
+    """A step whose gradient was not recomputed: what is arithmetic is replayed all the same."""
+    weights, reason = run.weights_before(step), Reason("not_asked", "its gradient was not recomputed for this page")
+    if weights is None:
+        reason = missing_weights(run, step)
+    elif absent is not None:
+        reason = Reason("unusable", absent.reason.rstrip("."), absent.hint)
+    return MeasuredStep(step=step, groups=tuple(groups), weights=weights, gram=None, reason=reason)
 
 
 def _samples(
@@ -409,10 +417,19 @@ def _prepared(run: Run, measured: MeasuredStep, options: EngineOptions) -> Prepa
     return prepared if measured.gram.assumption is None else under(prepared, measured.gram.assumption)
 
 
+def key_numbers(inputs: ReportInputs) -> tuple[KeyNumber, ...]:
+    """The five numbers in the order of the page; one that cannot be computed is undefined, with the reason."""
+    return (_dead(inputs), _rank(inputs), _norm(inputs), _mismatch(inputs), _pass_at_k(inputs))
+
+
+def _unknown(reason: str) -> Estimate:
+    return Estimate.undefined_because(reason.rstrip("."))
+
+
 def _dead(inputs: ReportInputs) -> KeyNumber:
     report, number = inputs.degeneracy, partial(KeyNumber, name="signal", style="share")
     if isinstance(report, Unavailable):
-        return number(title="groups without a gradient", value=Estimate.undefined_because(report.reason.rstrip(".")))
+        return number(title="groups without a gradient", value=_unknown(report.reason))
     if report.is_in_conflict:
         dead = report.frac_reward_zero_std.value or 0.0
         return number(
@@ -434,7 +451,7 @@ def _rank(inputs: ReportInputs) -> KeyNumber:
     points = [point for point in inputs.curve if point.effective_rank.is_defined]
     if not points:
         reason = "no recomputed group has a gradient" if inputs.grams else "no gradient was recomputed"
-        return number(value=Estimate.undefined_because(reason))
+        return number(value=_unknown(reason))
     last = points[-1]
     course = [point for point in points if point.group_size == last.group_size]
     return number(
@@ -449,16 +466,15 @@ def _norm(inputs: ReportInputs) -> KeyNumber:
     report = inputs.replay
     number = partial(KeyNumber, name="replay", title="gradient norm, error of the replay", style="norm")
     if isinstance(report, Unavailable):
-        return number(value=Estimate.undefined_because(report.reason.rstrip(".")))
+        return number(value=_unknown(report.reason))
     errors = [step.relative_error["grad_norm"] for step in report.steps if "grad_norm" in step.relative_error]
     finite = [error for error in errors if math.isfinite(error)]
     matched = sum(step.verdict_on("grad_norm") == "match" for step in report.steps)
     logged = {step.step: step.logged.get("grad_norm") for step in report.steps}
     if all(norm is None for norm in logged.values()):
         logged = {}
-    nothing = Estimate.undefined_because("no gradient was compared")
     return number(
-        value=Estimate.exact(max(finite), num_units=len(finite)) if finite else nothing,
+        value=Estimate.exact(max(finite), num_units=len(finite)) if finite else _unknown("no gradient was compared"),
         note=f"{matched} of {len(errors)} norms match; course: as logged" if errors else "",
         places=tuple(logged),
         course=tuple(logged.values()),
@@ -469,7 +485,7 @@ def _mismatch(inputs: ReportInputs) -> KeyNumber:
     sampler = inputs.logged.sampler
     number = partial(KeyNumber, name="agreement", title="sampler against trainer", style="norm")
     if sampler.overall is None:
-        return number(value=Estimate.undefined_because("the log does not hold the log-probabilities of both"))
+        return number(value=_unknown("the log does not hold the log-probabilities of both"))
     return number(
         value=sampler.overall.logprob_gap,
         note="mean |difference of log p| of a token",
@@ -489,7 +505,7 @@ def _pass_at_k(inputs: ReportInputs) -> KeyNumber:
         return number(value=rows[0].pass_at_k, then=rows[-1].pass_at_k, note=note)
     if isinstance(inputs.degeneracy, Unavailable) or inputs.degeneracy.success_threshold is None:
         reason = inputs.passk.reason if isinstance(inputs.passk, Unavailable) else "no k has as many samples"
-        return number(value=Estimate.undefined_because(reason.rstrip(".")))
+        return number(value=_unknown(reason))
     # each group is of one prompt at one step, and steps are other policies: this is no pass@k, which has one
     report = inputs.degeneracy
     return KeyNumber(
@@ -502,7 +518,3 @@ def _pass_at_k(inputs: ReportInputs) -> KeyNumber:
         places=tuple(report.course.step),
         course=tuple(report.course.pass_rate),
     )
-
-
-KEY_NUMBERS: tuple[Callable[[ReportInputs], KeyNumber], ...] = (_dead, _rank, _norm, _mismatch, _pass_at_k)
-"""In the order of the page; one that cannot be computed is undefined, with the reason."""

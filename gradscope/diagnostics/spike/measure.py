@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
@@ -36,7 +37,7 @@ from gradscope.results.norms import SpikeMetric, SpikeRemoval, SpikeReport, Spik
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.run import Counts, Run
 from gradscope.say import as_ranges, counted, steps_beside
 
 LOSSES = ("loss", "pg_loss", "policy_loss")
@@ -100,12 +101,9 @@ def outstanding_step(courses: Courses) -> tuple[int, int]:
         InputError: No course has nine steps.
     """
     searched: Courses = {name: course for name, course in courses.items() if name.rpartition("/")[2] not in LOSSES}
-    steps = {name: most_deviating(course) for name, course in courses.items()}
-    furthest = {name: step for name, step in steps.items() if step is not None}
-    if not furthest.keys().isdisjoint(searched):  # a loss jumps without an update that went wrong
-        furthest = {name: step for name, step in furthest.items() if name in searched}
-    else:
-        searched = courses
+    furthest = _furthest(searched)
+    if not furthest:  # a loss jumps without an update that went wrong
+        searched, furthest = courses, _furthest(courses)
     num_searched = sum(map(len, searched.values()))
     broken = [step for course in courses.values() for step in StepValues.of(course).not_finite()]
     if broken:
@@ -119,6 +117,11 @@ def outstanding_step(courses: Courses) -> tuple[int, int]:
         "No step can be singled out: fewer than nine steps of the log have a gradient norm, a KL or a loss.",
         hint="Name the step with --step, or put the trainer's metrics beside its rollouts.",
     )
+
+
+def _furthest(courses: Courses) -> dict[str, int]:
+    steps = {name: most_deviating(course) for name, course in courses.items()}
+    return {name: step for name, step in steps.items() if step is not None}
 
 
 def metrics_at(courses: Courses, step: int, *, num_chosen_from: int = 1) -> tuple[SpikeMetric, ...]:

@@ -111,12 +111,16 @@ def estimate_degeneracies(
 
 def _likeness(table: GroupTable) -> tuple[object, ...]:
     """A key that tables with the same estimates share: prompts and steps count by their order alone."""
-    ranks = []
-    for values in (table.prompt.tolist(), table.step.tolist()) if len(table.size) > 1 else ():
-        rank = {value: at for at, value in enumerate(sorted(set(values)))}
-        ranks.append(tuple(map(rank.__getitem__, values)))
+    ranks = tuple(_ranks(column.tolist()) for column in (table.prompt, table.step))
     passing = None if table.num_passing is None else table.num_passing.tobytes()
     return *ranks, table.size.tobytes(), table.dead.tobytes(), passing
+
+
+def _ranks(values: list[object]) -> tuple[int, ...]:
+    if len(values) == 1:
+        return (0,)
+    rank = {value: at for at, value in enumerate(sorted(set(values)))}  # type: ignore[type-var]
+    return tuple(rank[value] for value in values)
 
 
 def share_columns(table: GroupTable) -> Iterator[NDArray[Any]]:

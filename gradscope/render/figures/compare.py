@@ -84,14 +84,14 @@ def _forest(comparison: Comparison) -> Figure:
     more = max(len(pairs) for pairs in shown.values()) - rows
     tested = [pair for pairs in shown.values() for pair in pairs]
     lines = {_line(pair, comparison) for pair in tested}
-    what = f"{lines.pop()}, " if len(lines) == 1 else "Second minus first, "
+    subject = f"{lines.pop()}, " if len(lines) == 1 else "Second minus first, "
     labels = {
         name: [_line(pair, comparison) for pair in pairs[:rows]] if lines else [] for name, pairs in shown.items()
     }
     height = len(shown) * (rows * _ROW + _GAP) + 1.2
     figure, panels = style.new_figure(
         f"Decided: {sum(pair.verdict in ('decides', 'differ') for pair in tested)} of {len(tested)} differences",
-        f"{what}with Student's 95 % interval over seeds, or that within two runs; filled: decided by sign flips, or "
+        f"{subject}with Student's 95 % interval over seeds, or that within two runs; filled: decided by sign flips, or "
         "beyond chance, corrected for all" + (f"; {more} more pairs in the tables" if more else ""),
         height=height,
         right=style.label_room([label for of_metric in labels.values() for label in of_metric]),

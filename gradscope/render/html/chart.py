@@ -237,18 +237,12 @@ def drawing_of(chart: Chart, *, small: bool = False) -> Drawing:
         end=canvas.width - canvas.right,
     )
     up = Scale(low=bottom, high=top, start=canvas.height - canvas.bottom, end=canvas.top)
-    # the positions themselves where they are few and far apart, else round integers
-    across_ticks = [float(step) for step in chart.places[: _FEW + 1]]
-    gaps = [after - before for before, after in pairwise(map(across, across_ticks))]
-    label = canvas.letter * (1 + max(len(f"{step:g}") for step in across_ticks))
-    if len(across_ticks) > _FEW or min(gaps, default=label) < label:
-        across_ticks = [tick for tick in ticks(across.low, across.high, most=canvas.most_ticks) if tick == int(tick)]
     return Drawing(
         canvas=canvas,
         windows=windows,
         across=across,
         up=up,
-        across_ticks=across_ticks,
+        across_ticks=_step_ticks(chart, across, canvas),
         up_ticks=up_ticks,
         drawn=tuple((_layers if chart.kind == "stack" else _lines)(chart, windows, across, up)),
         not_finite=tuple(  # marks at the edge: above, or below for -infinity
@@ -270,6 +264,16 @@ def kind_of_series(series: Series, index: int, chart: Chart) -> str:
         return series.kind or f"b{index % 3}"
     style = f"s{index % _NUM_STYLES}"
     return style if series.kind is None else f"{style} {series.kind}"
+
+
+def _step_ticks(chart: Chart, across: Scale, canvas: Canvas) -> list[float]:
+    """The positions themselves where they are few and far apart, else round integers."""
+    steps = [float(step) for step in chart.places[: _FEW + 1]]
+    gaps = [after - before for before, after in pairwise(map(across, steps))]
+    label = canvas.letter * (1 + max(len(f"{step:g}") for step in steps))
+    if len(steps) <= _FEW and min(gaps, default=label) >= label:
+        return steps
+    return [value for value in ticks(across.low, across.high, most=canvas.most_ticks) if value == int(value)]
 
 
 def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Iterator[DrawnSeries]:

@@ -15,7 +15,7 @@ from gradscope.diagnostics.inputs.steps import measure_steps
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples, samples_of_run
 from gradscope.diagnostics.rank import tokens as rank_tokens
 from gradscope.diagnostics.report import measure as report
-from gradscope.diagnostics.report.measure import KEY_NUMBERS, ReportOptions, report_run, report_tokens
+from gradscope.diagnostics.report.measure import ReportOptions, key_numbers, report_run, report_tokens
 from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -282,7 +282,7 @@ STRIP_RUN = run_of(
 
 
 def numbers(**parts: Any) -> list[KeyNumber]:
-    return [number(inputs_of(STRIP_RUN, **parts)) for number in KEY_NUMBERS]
+    return list(key_numbers(inputs_of(STRIP_RUN, **parts)))
 
 
 def test_shares_come_of_the_training_groups_or_before_them_of_held_out_samples() -> None:

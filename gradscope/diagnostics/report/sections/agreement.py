@@ -279,14 +279,6 @@ def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
     names = ("reward", "advantage", "frac_reward_zero_std", "grad_norm")
     steps = [step.step for step in report.steps]
     norms = {name: [getattr(step, name).get("grad_norm") for step in report.steps] for name in _KINDS}
-    next_step = "Nothing to do: weights, tokens and loss are the trainer's own, so the gradient sections stand on them."
-    if report.verdict != "match" or any(step.verdict == "cannot" for step in report.steps):
-        # what the causes ask for, those of mismatches first
-        wanted = "mismatch" if report.verdict == "mismatch" else "cannot"
-        quantities = (quantity for step in report.steps for quantity in step.quantities)
-        causes = [quantity.cause for quantity in quantities if quantity.verdict == wanted and quantity.cause]
-        remedies = [remedy for words, remedy in _REMEDIES.items() if any(words in cause for cause in causes)]
-        next_step = f"{'; '.join(remedies)}." if remedies else "Read the cause of the first such step below."
     return ReportSection(
         name="replay",
         findings=(" ".join(report.findings),)
@@ -294,7 +286,7 @@ def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
         else (f"Replay: {report.headline}.", *report.findings),
         severity=_SEVERITIES[report.verdict],
         meaning=metric("replay_grad_norm_error").meaning,
-        next_step=next_step[:1].upper() + next_step[1:],
+        next_step=_replay_next(report),
         command="" if report.verdict == "cannot" else command,
         charts=()
         if all(norm is None for norm in norms["logged"])
@@ -315,6 +307,18 @@ def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
             *_causes(report),
         ),
     )
+
+
+def _replay_next(report: ReplayReport) -> str:
+    """What the causes of this run's verdict ask for, those of mismatches first."""
+    if report.verdict == "match" and all(step.verdict != "cannot" for step in report.steps):
+        return "Nothing to do: weights, tokens and loss are the trainer's own, so the gradient sections stand on them."
+    wanted = "mismatch" if report.verdict == "mismatch" else "cannot"
+    quantities = (quantity for step in report.steps for quantity in step.quantities)
+    causes = [quantity.cause for quantity in quantities if quantity.verdict == wanted and quantity.cause]
+    remedies = [remedy for words, remedy in _REMEDIES.items() if any(words in cause for cause in causes)]
+    advice = f"{'; '.join(remedies)}." if remedies else "Read the cause of the first such step below."
+    return f"{advice[:1].upper()}{advice[1:]}"
 
 
 def _causes(report: ReplayReport) -> tuple[ReportTable, ...]:

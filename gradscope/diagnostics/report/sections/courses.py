@@ -233,10 +233,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     change = level_change(dict(zip(steps, mean_lengths.tolist(), strict=True)))
     direction = correlation.side_of_zero * (correlation.is_defined and min(map(abs, correlation.ends)) >= _SMALL)
     apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
-    weighed: dict[str, list[float | None]] = {}
-    for name, weights in (("reward above", np.clip(rewards, 0, None)), ("reward below", np.clip(-rewards, 0, None))):
-        sums, totals = (np.bincount(of_step, values).tolist() for values in (apart * weights, weights))
-        weighed[name] = [part / total if total > 0 else None for part, total in zip(sums, totals, strict=True)]
+    weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
     num_texts, num_empty = inputs.lengths.num_texts, inputs.lengths.num_empty
     frac_empty = num_empty / (num_texts + num_empty) if num_texts else 0.0
     is_empty = frac_empty > _FEW_EMPTY
@@ -264,7 +261,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         charts=lines_over(
             steps,
             f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
-            weighed,
+            {name: _mean_by_step(of_step, apart, part) for name, part in weights.items()},
             y_label=f"{lengths.unit} beside the group's mean",
         ),
         tables=_quarters(lengths, inputs),
@@ -309,6 +306,11 @@ def _mean(lengths: RunLengths) -> str:
     first, *last = [float(np.mean(lengths.values[lengths.steps == step])) for step in steps]
     ends = f" at step {steps[0]} and {last[0]:.1f} at step {steps[1]}" if last else ""
     return f"Completions have {first:.1f} {lengths.unit} on average{ends}."
+
+
+def _mean_by_step(of_step: NDArray[np.int64], apart: Array, weights: Array) -> list[float | None]:
+    sums, totals = (np.bincount(of_step, values).tolist() for values in (apart * weights, weights))
+    return [part / total if total > 0 else None for part, total in zip(sums, totals, strict=True)]
 
 
 def _quarters(lengths: RunLengths, inputs: ReportInputs) -> tuple[ReportTable, ...]:
