@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from gradscope.findings.degeneracy_parts import conflicts_of_runs
 from gradscope.results.compare import ComparedPair, Comparison
 from gradscope.say import chance, counted, points, with_interval
+
+if TYPE_CHECKING:
+    from gradscope.metrics.uncertainty.levels import Jump  # behind it lies scipy
 
 _SCOPE = (
     "Seeds vary prompts, their order and sampling. One task and one model: this says nothing about others, nor about "
@@ -50,12 +54,16 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
     pairs = [pair for pair in comparison.pairs if pair.within_runs is not None]
     if not pairs:
         return
+    if comparison.parting:
+        yield comparison.parting
     names = {cell.name: ", ".join(cell.runs) for cell in comparison.cells}
     first, second = names[pairs[0].first], names[pairs[0].second]
     sure = [(pair, pair.within_runs) for pair in pairs if pair.within_runs and pair.verdict == "differ"]
     if not sure:
         looked_at = ", ".join(_UNITS.get(pair.metric, (pair.metric,))[0] for pair in pairs)
-        yield f"No difference between {first} and {second} is beyond chance ({len(pairs)} looked at: {looked_at})."
+        start = f"No difference between {first} and {second} is"
+        start = "Of means and trends over all steps none is" if comparison.parting else start
+        yield f"{start} beyond chance ({len(pairs)} looked at: {looked_at})."
         return
     sure.sort(key=lambda entry: (entry[0].metric in _OF_UPDATES, -entry[1].effect_over_interval))
     entries = [(_UNITS.get(pair.metric, (pair.metric, "+.3f", "")), difference) for pair, difference in sure]
@@ -65,6 +73,13 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
     yield f"{second} beside {first}: {surest}, which is {beyond}{', but may be that of other prompts' * is_of_others}."
     if further:
         yield f"Beyond it, too: {'; '.join(further)}."
+
+
+def parting_sentence(first: str, second: str, moved: Jump) -> str:
+    """Where the mean rewards of two runs part, and how far; ``moved`` is that of their differences."""
+    goes = f"from {moved.before:+.3g} to {moved.after:+.3g} and ends at {moved.end:+.3g}"
+    which = f"{second} parts from {first} at step {moved.step}: its mean reward beside the other's"
+    return f"{which} goes {goes} (medians of {moved.num_median} steps)."
 
 
 def _is_of_prompts(comparison: Comparison) -> bool:

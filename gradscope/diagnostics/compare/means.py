@@ -24,6 +24,7 @@ from gradscope.metrics.uncertainty.bootstrap import (
     cluster_sums,
 )
 from gradscope.metrics.uncertainty.intervals import difference_of
+from gradscope.metrics.uncertainty.levels import Jump, drop
 from gradscope.metrics.uncertainty.steps import mean_difference, mean_of_steps, trend, widened_by_steps
 from gradscope.rollouts.groups import RewardTable
 
@@ -203,6 +204,27 @@ def _difference_of_ratios(sums: _Array) -> _Array:
 
 _MARKS = re.compile(r"<\|[^|<>]*\|>")
 _LAST_TURN = re.compile(r"(?:.*\n)?\s*user\n+(.+?)\n+assistant\s*", re.DOTALL)
+
+
+_MOST_WANDER = 40  # steps below which policies that only wander part in up to a tenth of pairs
+_HALF_OF_RANGE = 0.5
+
+
+def parting(first: Mapping[int, float], second: Mapping[int, float]) -> Jump | None:
+    """Where second minus first moves by half its range within a few steps, and stays.
+
+    The interval of a mean over all steps allows for drifts as slow as the run, and what happens once looks like one.
+
+    Returns:
+        Differences before, after and at the end; None with fewer than forty common steps, or where nothing is beyond
+        chance.
+    """
+    steps = sorted(first.keys() & second.keys())
+    for side in (1.0, -1.0) if len(steps) >= _MOST_WANDER else ():
+        moved = drop({step: side * (second[step] - first[step]) for step in steps}, share=_HALF_OF_RANGE)
+        if moved is not None:
+            return replace(moved, before=side * moved.before, after=side * moved.after, end=side * moved.end)
+    return None
 
 
 def prompt_names(tables: Sequence[RewardTable]) -> list[list[str]]:

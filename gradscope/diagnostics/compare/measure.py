@@ -20,12 +20,12 @@ from gradscope.advantages.registry import LOGGED
 from gradscope.catalog.lookup import range_of
 from gradscope.copies import as_named
 from gradscope.diagnostics.compare import runs as compared_runs
-from gradscope.diagnostics.compare.means import prompt_names
+from gradscope.diagnostics.compare.means import parting, prompt_names
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.compare import compare_findings, shared_prompts
+from gradscope.findings.compare import compare_findings, parting_sentence, shared_prompts
 from gradscope.metrics.uncertainty import paired
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.results.compare import UNKNOWN, ComparedCell, ComparedCurve, ComparedPair, CompareVerdict, Comparison
@@ -197,8 +197,15 @@ def compare_runs(
             comparison,
             num_shared_prompts=None if prompts is None else len(set.intersection(*prompts)),
             cautions=(*comparison.cautions, *_cautions(*runs, num_common, prompts)),
+            parting=_parting(*runs, names),
         )
     return replace(comparison, findings=compare_findings(comparison))
+
+
+def _parting(first: compared_runs.ComparedRun, second: compared_runs.ComparedRun, names: Mapping[Path, str]) -> str:
+    rewards = [dict(zip(run.steps.tolist(), run.reward.tolist(), strict=False)) for run in (first, second)]
+    moved = None if compared_runs.unlike_rewards(first, second) else parting(*rewards)
+    return "" if moved is None else parting_sentence(names[first.path], names[second.path], moved)
 
 
 def _comparable_runs(

@@ -26,7 +26,7 @@ from gradscope.diagnostics.logged.tokens import metric_courses
 from gradscope.diagnostics.spike.measure import courses_of, level_changes
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.compare import shared_prompts
+from gradscope.findings.compare import parting_sentence, shared_prompts
 from gradscope.findings.degeneracy_parts import conflicts_of_runs
 from gradscope.findings.logged import broken_sentences, late_sentence, level_sentences
 from gradscope.metrics.uncertainty.intervals import bonferroni
@@ -241,6 +241,9 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
             if title.startswith(_REWARD) and unlike[other]:
                 difference = replace(difference, low=None, high=None)
             rows.append(_Row(title, other, first[1][title].estimate, numbers[title].estimate, difference))
+    rewards = {name: mean_rewards(run) for name, run in runs.items()}
+    moves = {name: means_of_runs.parting(rewards[first[0]], rewards[name]) for name, _ in rest if not unlike[name]}
+    partings = [parting_sentence(first[0], name, moved) for name, moved in moves.items() if moved is not None]
     same_steps = {name: replace(run, groups=groups_of_steps(run.groups, steps)) for name, run in runs.items()}
     sides = [side for name, run in same_steps.items() if (side := side_rewards(run, name)) is not None]
     sure = [row for row in rows if bonferroni(row.difference, len(rows)).side_of_zero]
@@ -253,9 +256,14 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     return ReportSection(
         name=name,
         question=question,
-        severity="problem" if broken else "look" if sure or moved or any(side.conflict for side in sides) else "fine",
+        severity="problem"
+        if broken
+        else "look"
+        if sure or partings or moved or any(side.conflict for side in sides)
+        else "fine",
         findings=(
             *broken,
+            *partings,
             *_sentences(first[0], [other for other, _ in rest], rows, sure),
             *moved,
             *conflicts_of_runs(sides),

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.compare.means import CourseMean, CourseTrend, changes, dead_over_steps, reward_over_steps
+from gradscope.diagnostics.compare.means import (
+    CourseMean,
+    CourseTrend,
+    changes,
+    dead_over_steps,
+    parting,
+    reward_over_steps,
+)
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import LOGS
@@ -34,3 +41,29 @@ def test_of_shares_a_trend_is_at_most_one() -> None:
     assert CourseTrend(STEPS, np.linspace(0.0, 1.0, 40)).ends == (-1.0, 1.0)
     assert CourseTrend(STEPS, np.linspace(0.0, 2.0, 40)).estimate.value == pytest.approx(2.0)
     assert CourseTrend((1, 2), np.array([0.0, 1.0])).estimate.undefined
+
+
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_runs_part_where_one_collapses(side: float) -> None:
+    rng = np.random.default_rng(1)
+    first = {step: 0.9 + 0.05 * rng.normal() for step in range(1, 61)}
+    second = {step: (0.9 if step < 20 else 0.1) + 0.05 * rng.normal() for step in range(1, 61)}
+    moved = parting(first, second) if side < 0 else parting(second, first)
+    assert moved is not None
+    assert moved.step == 20
+    assert (moved.before, moved.after, moved.end) == pytest.approx((0.0, side * 0.8, side * 0.8), abs=0.1)
+    few = {step: value for step, value in second.items() if step < 40}
+    assert parting(first, few) is None
+
+
+def test_runs_that_wander_seldom_part() -> None:
+    rng, num = np.random.default_rng(0), 0
+    for _ in range(40):
+        courses = []
+        for _ in range(2):
+            values = rng.normal(size=100)
+            for at in range(1, 100):  # correlated by 0.9
+                values[at] = 0.9 * values[at - 1] + 0.436 * values[at]
+            courses.append(dict(enumerate(values.tolist())))
+        num += parting(*courses) is not None
+    assert num <= 5  # 5 % of 200

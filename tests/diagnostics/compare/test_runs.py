@@ -11,6 +11,7 @@ from gradscope.diagnostics.compare import measure
 from gradscope.diagnostics.compare.means import prompt_names
 from gradscope.diagnostics.compare.measure import _cell_name, compare_runs
 from gradscope.diagnostics.compare.runs import _with_run_names, read_runs
+from gradscope.diagnostics.report.index import report_runs
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.compare import compare_table
@@ -369,6 +370,19 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
             write_lines(tmp_path / f"{name}.jsonl", *rows)
         rising = compare_runs(tmp_path / "c.jsonl", tmp_path / "d.jsonl").findings[0]
         assert rising.startswith("d.jsonl beside c.jsonl: trend of the mean reward +0.1") == is_told
+
+
+def test_a_run_that_collapses_parts_from_one_that_does_not(tmp_path: Path) -> None:
+    """Rewards of .9 against .9 and then 0 were "No difference is beyond chance": a drift may be as slow as the run."""
+    rng, logs = np.random.default_rng(0), []
+    for name, end in (("a", 0.9), ("b", 0.0)):
+        rows = [{"step": s, "reward": (0.9 if s < 15 else end) + 0.07 * rng.normal()} for s in range(1, 41)]
+        logs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
+    first, second, *_ = compare_runs(*logs).findings
+    assert first.startswith("b.jsonl parts from a.jsonl at step 15: its mean reward beside the other's goes from ")
+    assert first.endswith("(medians of 5 steps).")
+    assert second.startswith("Of means and trends over all steps none is beyond chance (2 looked at: mean reward, ")
+    assert report_runs(logs).sections[0].findings[0] == first
 
 
 def test_other_numbers_that_both_trainers_logged_are_compared(tmp_path: Path) -> None:
