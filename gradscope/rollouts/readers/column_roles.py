@@ -202,7 +202,7 @@ def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:
     return tuple(
         name
         for name in present
-        if (name == main != "")
+        if (main and name == main)
         or name in usual
         or name.startswith(("reward/", "rewards/", "reward.", "rewards."))
         or (name.startswith("reward_") and "." not in name)  # no entry of reward_info
