@@ -198,7 +198,7 @@ def pages() -> dict[str, str]:
     return {
         path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
         for path in files
-        if path.suffix in (".md", ".csv")
+        if path.suffix in (".md", ".csv") and path.stem != "published_files"  # which names the files of others
     }
 
 
