@@ -276,6 +276,8 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
 
 def _of_metrics(path: Path, run: Run) -> ComparedRun:
     names = [name for name in ("reward", "frac_reward_zero_std") if name in run.courses.columns]
+    at_once = {step for step, logged in run.metrics.items() if logged.keys() >= set(names)}
+    names = names if at_once else names[:1]  # logged at steps of their own, as by two callbacks
     metrics = {step: logged for step, logged in run.metrics.items() if logged.keys() >= set(names)}
     series = {name: _series(metrics, name) for name in names}
     steps = np.array(sorted(metrics), dtype=np.int64)

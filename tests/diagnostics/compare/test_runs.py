@@ -404,6 +404,9 @@ def test_other_numbers_that_both_trainers_logged_are_compared(tmp_path: Path) ->
     assert "mean_kl" in report.metrics
     assert "mean_kl" not in differences(compare_runs(logs[0], logs[2]))  # which one has at 39 of 40 steps
     assert not {"completion_tokens", "mean_kl"} & set(compare_runs(*logs).metrics)
+    names = ("reward", "frac_reward_zero_std")  # of which no step has both
+    apart = write_lines(tmp_path / "d.jsonl", *({"step": s, names[s % 2]: 0.5, "kl": 0.1} for s in range(1, 41)))
+    assert compare_runs(logs[0], apart).num_common_steps == 20
 
 
 @pytest.mark.parametrize("unit", ["characters", "tokens"])
