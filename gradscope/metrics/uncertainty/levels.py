@@ -172,9 +172,17 @@ def _is_above(scaled: Array, at: int) -> bool:
     from scipy.stats import mannwhitneyu  # whose import takes as long as a log, and few courses have a rise
 
     before = scaled[max(at - _MOST_MEDIAN, 0) : at]
-    afters = (scaled[at : at + num] for num in (_LEAST_LATE, _MOST_MEDIAN))
-    tests = (mannwhitneyu(after, before, alternative="greater", method="exact") for after in afters)
-    return any(test.pvalue < LEVEL / len(scaled) for test in tests)
+    for after in (scaled[at : at + num] for num in (_LEAST_LATE, _MOST_MEDIAN)):
+        pairs = len(before) * len(after)
+        excess = np.sum(np.sign(after[:, None] - before)) / 2  # of the pairs that rise over half of all
+        if excess < _LEAST_SCORE * math.sqrt(pairs * (len(before) + len(after) + 1) / 12):
+            continue  # the exact test takes a thousand times as long
+        if mannwhitneyu(after, before, alternative="greater", method="exact").pvalue < LEVEL / len(scaled):
+            return True
+    return False
+
+
+_LEAST_SCORE = 2.5  # standard deviations of the rank sum: five steps above five are 2.6 off, and chance in 1 of 252
 
 
 def _beside_line(size: int) -> Array:
