@@ -31,7 +31,6 @@ from gradscope.rollouts.groups import RewardTable
 _MOSTLY_SHARED = 0.8
 """Share of the prompts of both from which they are resampled together: with fewer a resample may leave a run none."""
 
-
 _Array = NDArray[np.float64]
 
 
@@ -202,10 +201,6 @@ def _difference_of_ratios(sums: _Array) -> _Array:
     return sums[..., 2:3] / np.maximum(sums[..., 3:4], 1e-300) - sums[..., :1] / np.maximum(sums[..., 1:2], 1e-300)
 
 
-_MARKS = re.compile(r"<\|[^|<>]*\|>")
-_LAST_TURN = re.compile(r"(?:.*\n)?\s*user\n+(.+?)\n+assistant\s*", re.DOTALL)
-
-
 _MOST_WANDER = 40  # steps below which policies that only wander part in up to a tenth of pairs
 _HALF_OF_RANGE = 0.5
 
@@ -225,6 +220,10 @@ def parting(first: Mapping[int, float], second: Mapping[int, float]) -> Jump | N
         if moved is not None:
             return replace(moved, before=side * moved.before, after=side * moved.after, end=side * moved.end)
     return None
+
+
+_MARKS = re.compile(r"<\|[^|<>]*\|>")
+_LAST_TURN = re.compile(r"(?:.*\n)?\s*user\n+(.+?)\n+assistant\s*", re.DOTALL)
 
 
 def prompt_names(tables: Sequence[RewardTable]) -> list[list[str]]:

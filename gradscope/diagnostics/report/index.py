@@ -253,14 +253,11 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
         for name, run in runs.items()
         for text in (*level_changes(courses_of(run)), *level_sentences(metric_courses(run), "is"))
     ]
+    differs = sure or partings or moved or any(side.conflict for side in sides)
     return ReportSection(
         name=name,
         question=question,
-        severity="problem"
-        if broken
-        else "look"
-        if sure or partings or moved or any(side.conflict for side in sides)
-        else "fine",
+        severity="problem" if broken else "look" if differs else "fine",
         findings=(
             *broken,
             *partings,

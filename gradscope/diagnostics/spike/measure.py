@@ -72,9 +72,10 @@ def courses_of(run: Run, *, named: int | None = None) -> Courses:
         chosen = next((name for last in names for name in run.courses.columns if name.rpartition("/")[2] == last), None)
         if chosen is not None:
             steps, values = run.courses.course(chosen)
-            has_gradient = (values != 0) & ~_are_dead(run, steps, values)
-            counts = has_gradient | (steps == named) if names == _NAMES[0] else slice(None)
-            courses[chosen] = StepValues(steps[counts], values[counts])
+            if names == _NAMES[0]:
+                counts = ((values != 0) & ~_are_dead(run, steps, values)) | (steps == named)
+                steps, values = steps[counts], values[counts]
+            courses[chosen] = StepValues(steps, values)
     return courses
 
 
@@ -85,7 +86,7 @@ def _are_dead(run: Run, steps: Counts, norms: Array) -> NDArray[np.bool_]:
     """
     with_share, shares = run.courses.course(_DEAD)
     with_spread, spreads = run.courses.course("reward_std")
-    are_dead = np.isin(steps, [*with_share[shares >= 1], *with_spread[spreads == 0]])
+    are_dead = np.isin(steps, np.concatenate([with_share[shares >= 1], with_spread[spreads == 0]]))
     live = norms[~are_dead & np.isfinite(norms)]
     usual = np.median(live) if len(live) > MIN_NEIGHBORS else -math.inf
     return np.asarray(are_dead & (norms < usual))

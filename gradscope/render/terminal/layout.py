@@ -38,14 +38,16 @@ def sparkline(values: Sequence[float | None], *, low: float, high: float, width:
         edges = [len(values) * edge // width for edge in range(width + 1)]
         runs = [[v for v in values[start:stop] if v is not None] for start, stop in pairwise(edges)]
         values = [sum(run) / len(run) if run else None for run in runs]
-    bars = []
-    for value in values:
-        if value is None or not math.isfinite(value):
-            bars.append(_MISSING if value is None else _NOT_FINITE)
-        else:
-            share = (value - low) / (high - low) if high > low else 0.0
-            bars.append(_BARS[min(len(_BARS) - 1, max(0, int(share * len(_BARS))))])
-    return "".join(bars)
+    return "".join(_bar(value, low, high) for value in values)
+
+
+def _bar(value: float | None, low: float, high: float) -> str:
+    if value is None:
+        return _MISSING
+    if not math.isfinite(value):
+        return _NOT_FINITE
+    share = (value - low) / (high - low) if high > low else 0.0
+    return _BARS[min(len(_BARS) - 1, max(0, int(share * len(_BARS))))]
 
 
 class _Bars(view.Course, frozen=True):

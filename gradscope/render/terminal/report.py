@@ -39,16 +39,15 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     )
     summary = f"Of {len(report.sections)} questions this log answers {len(answered)}{f' ({kinds})' if kinds else ''}."
     asks = [section.next_step for section in answered[:1] if section.severity in ("problem", "look")]
-    leads = answered[:1]
-    is_open = report.source.kind == "rollouts" and leads and leads[0].severity == "unknown"
-    if is_open:  # of rollouts that decide nothing, why they are no groups says most
-        leads = [*(section for section in report.sections if section.name == "signal" and section.missing), *leads][:1]
-    verdict = f"{summary} The page says what to log."
-    if leads and leads[0].missing:
-        verdict = f"{summary} {leads[0].missing}"
-    elif leads:
-        verdict = " ".join(filter(None, (leads[0].headline, *asks, summary)))
-    further = [section for section in answered if section not in leads]
+    decides_nothing = report.source.kind == "rollouts" and all(section.severity == "unknown" for section in answered)
+    no_groups = next((section.missing for section in report.sections if section.name == "signal"), None)
+    further = answered[1:]
+    if not answered:
+        verdict = f"{summary} The page says what to log."
+    elif decides_nothing and no_groups:  # why rollouts are no groups says most
+        verdict, further = f"{summary} {no_groups}", answered
+    else:
+        verdict = " ".join(filter(None, (answered[0].headline, *asks, summary)))
     fine = [section.name for section in further if section.severity == "fine"]
     missing = [section.name for section in report.sections if section.missing is not None]
     defined = [number for number in report.strip if number.value.is_defined]

@@ -180,13 +180,16 @@ def read_run(
     return run
 
 
+_MOST_FOLDERS = 50  # in which runs are looked for beside a file that is read: each format looks into every one
+
+
 def _left_out(reader: Format | RowFormat, request: ReadRequest) -> Iterator[str]:
     """A sentence for files and runs of a folder that are not read, as another reader was the first to recognize it."""
     if reader in TRAINERS:
         later = TRAINERS[TRAINERS.index(reader) + 1 :]  # the earlier ones did not recognize the folder
         if further := [format.name for format in later if format.recognizes(request)]:
             yield f"Files of {' and '.join(further)} are in the folder, too, and are left out: read them with --reader."
-    elif runs := _runs_below(request.path):
+    elif len(_folders(request.path)) <= _MOST_FOLDERS and (runs := _runs_below(request.path)):
         yield f"{counted(len(runs), 'run')} in the folder, too, left out; name one to read it: {runs[0]}"
 
 

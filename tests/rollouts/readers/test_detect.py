@@ -328,6 +328,9 @@ def test_runs_below_a_file_of_rollouts_are_named(tmp_path: Path) -> None:
     assert source.format == "generic"
     assert f"2 runs in the folder, too, left out; name one to read it: {tmp_path / 'a'}" in source.missing
     assert "left out" not in " ".join(read_run(tmp_path / "best.jsonl").source.missing)
+    for number in range(50):  # each of which every format would look into
+        (tmp_path / f"step_{number}").mkdir()
+    assert "left out" not in " ".join(read_run(tmp_path).source.missing)
 
 
 TRL = LOGS / "trl"
