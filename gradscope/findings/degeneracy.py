@@ -388,6 +388,8 @@ def dead_group_advice(report: results.DegeneracyReport) -> str:
         return of_cut
     if dying < 0 < failing:
         return "Fewer groups are dead than at first, but more of them fail: judge by the last steps."
+    if min(failing, passing) > max(failing, passing) / 2:
+        return "Rollouts of a group have come to agree, passing and failing alike: look at the entropy and temperature."
     if failing > max(passing, 0):
         return f"More groups fail than at first: look at what changed{at} before making the prompts easier."
     if passing > 0 and (report.group_size or report.usual_size):
@@ -450,20 +452,26 @@ def _ends(report: results.DegeneracyReport) -> _Ends | None:
         name: (fmean(share or 0.0 for share in values[:size]), fmean(share or 0.0 for share in values[-size:]))
         for name, values in shares.items()
     }
-    num_groups = report.num_groups * size / len(course.step)
-    first, last = (
-        Estimate(value=share, low=low, high=high)
-        for share in ends["frac_reward_zero_std"]
-        for low, high in [wilson_interval(share, num_groups)]
-    )
+    first, last = (_of_a_fifth(report, share) for share in ends["frac_reward_zero_std"])
     change = difference_of(first, last)
     return ends if change.side_of_zero and abs(change.value or 0.0) >= _MUCH else None
 
 
-def share_at_end(report: results.DegeneracyReport) -> float | None:
+def _of_a_fifth(report: results.DegeneracyReport, share: float) -> Estimate:
+    num_steps = len(report.course.step)
+    low, high = wilson_interval(share, report.num_groups * (num_steps // 5) / num_steps)
+    return Estimate(value=share, low=low, high=high)
+
+
+def share_at_end(report: results.DegeneracyReport) -> Estimate | None:
     """The share of dead groups in the last fifth of steps, where it surely is another one than at first; else None."""
     ends = _ends(report)
-    return None if ends is None else ends["frac_reward_zero_std"][1]
+    return None if ends is None else _of_a_fifth(report, ends["frac_reward_zero_std"][1])
+
+
+def last_fifth(report: results.DegeneracyReport) -> str:
+    """The last fifth of the steps by their names."""
+    return f"steps {report.course.step[-(len(report.course.step) // 5)]} to {report.course.last_step[-1]}"
 
 
 def moved_sentence(report: results.DegeneracyReport) -> str:
@@ -471,16 +479,15 @@ def moved_sentence(report: results.DegeneracyReport) -> str:
     ends = _ends(report)
     if ends is None:
         return ""
-    (first, last), size = ends["frac_reward_zero_std"], len(report.course.step) // 5
-    rows = f"steps {report.course.step[-size]} to {report.course.last_step[-1]}"
+    first, last = ends["frac_reward_zero_std"]
     of_sizes = (
         ""
         if report.group_size or report.usual_size
         else "; groups differ in size, and smaller ones are dead more often by chance"
     )
     return (
-        f"Their share goes from {percent(first)} of the first fifth of steps to {percent(last)} of the last ({rows})"
-        f"{of_sizes}."
+        f"Their share goes from {percent(first)} of the first fifth of steps to {percent(last)} of the last "
+        f"({last_fifth(report)}){of_sizes}."
     )
 
 
@@ -497,9 +504,18 @@ def _sudden(report: results.DegeneracyReport) -> list[int]:
     return sudden
 
 
+def ends_dead(report: results.DegeneracyReport) -> bool:
+    """Whether no group has had a gradient since some step, the last two or more, and most had one before."""
+    steps = _sudden(report)
+    return len(steps) > 1 and steps == list(report.course.step[-len(steps) :])
+
+
 def sudden_sentence(report: results.DegeneracyReport) -> str:
     """That all groups die at once at some steps; empty where they do not."""
     steps = _sudden(report)
+    if ends_dead(report):
+        text = f"No group has had a gradient since step {steps[0]}, for {len(steps):,} steps"
+        return f"{text}; before, most had one."
     return f"No group had a gradient at {named_steps(steps)}, before which most had one." if steps else ""
 
 

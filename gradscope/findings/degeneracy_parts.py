@@ -132,15 +132,15 @@ _MOST = 0.5  # more than all else together
 
 
 def dead_environments(report: results.DegeneracyReport) -> list[results.EnvironmentDegeneracy]:
-    """Those of which surely most groups are dead, where that is not so of most environments; those that fail first."""
+    """Those of which surely most groups are dead, where that is not so of all environments; those that fail first."""
     rows = report.by_environment
     dead = [row for row in rows if bonferroni(row.frac_reward_zero_std, len(rows)).ends[0] > _MOST]
     dead.sort(key=lambda row: ((row.pass_rate.value or 0.0) > _MOST, -(row.frac_reward_zero_std.value or 0.0)))
-    return dead if 2 * len(dead) <= len(rows) else []
+    return dead if len(dead) < len(rows) else []
 
 
 def environment_sentence(report: results.DegeneracyReport) -> str:
-    """In which environment most groups are dead; empty where there is none, or where most are such."""
+    """In which environment most groups are dead; empty where there is none, or where all are such."""
     dead = dead_environments(report)
     if not dead:
         return ""

@@ -356,8 +356,11 @@ def test_a_jump_of_all_kinds_is_no_matter_of_prompts_nor_is_a_harder_curriculum(
     shares = [0.1] * 30 + [1.0] * 20
     for part in (0.0, 1 / 3):  # a verifier that passes everything, a sampler that went greedy
         text = shown(course_of(shares, [share * part for share in shares]))
-        assert "No group had a gradient at steps 31:50, before" in text
+        assert "No group has had a gradient since step 31, for 20 steps; before, most had one." in text
         assert "Look at what changed at step 31 (verifier, sampler, data) before the prompts." in text
+    alike = [0.02 + 0.02 * step for step in range(40)]
+    text = shown(course_of(alike, [share / 2 for share in alike]))
+    assert "Rollouts of a group have come to agree, passing and failing alike: look at the entropy" in text
     once = course_of([0.02] * 20 + [1.0] + [0.02] * 99, [0.0] * 120)
     assert "Look at what changed at step 21" in shown(replace(once, frac_reward_zero_std=Estimate.exact(0.03)))
     harder = course_of([0.6] * 25 + [0.2] * 25, [0.0] * 25 + [0.2] * 25)

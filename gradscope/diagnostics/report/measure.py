@@ -51,6 +51,7 @@ from gradscope.diagnostics.report.sections.reward import reward_section
 from gradscope.diagnostics.report.sections.signal import coverage_section, rewards_section, signal_section
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
+from gradscope.findings.degeneracy import last_fifth, share_at_end
 from gradscope.gradients.engine_options import EngineOptions, missing_library
 from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, batch_norm, projection_shares
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
@@ -437,10 +438,13 @@ def _dead(inputs: ReportInputs) -> KeyNumber:
             value=report.frac_reward_conflict,
             note=f"of {report.num_groups:,} groups; {100 * dead:.1f} % have equal rewards",
         )
+    late = share_at_end(report)
+    title = "groups of equal rewards" if report.has_other_baseline else "groups without a gradient"
     return number(
-        title="groups of equal rewards" if report.has_other_baseline else "groups without a gradient",
+        title=title if late is None else f"{title} → at the end",
         value=report.frac_reward_zero_std,
-        note=f"of {report.num_groups:,} groups",
+        then=late,
+        note=f"of {report.num_groups:,} groups{'' if late is None else f'; at {last_fifth(report)}'}",
         places=tuple(report.course.step),
         course=tuple(report.course.frac_reward_zero_std),
     )

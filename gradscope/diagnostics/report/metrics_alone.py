@@ -58,13 +58,14 @@ _HALF = 0.5  # a share of dead groups that is surely above this costs more rollo
 _MANY = 0.25  # from a quarter on, resampling dead groups costs at least a third more rollouts, which is worth a look
 
 
-def dead_severity(dead: Estimate, at_end: float | None = None) -> Severity:
+def dead_severity(dead: Estimate, at_end: Estimate | None = None) -> Severity:
     """How much a share of dead groups asks for; ``at_end`` is that of the last steps, where it is another one."""
     if dead.value is None:
         return "unknown"
-    if dead.ends[0] > _HALF:
+    shares = [dead] if at_end is None else [dead, at_end]
+    if max(share.ends[0] for share in shares) > _HALF:
         return "problem"
-    return "look" if max(dead.value, at_end or 0.0) >= _MANY else "fine"
+    return "look" if max(share.value or 0.0 for share in shares) >= _MANY else "fine"
 
 
 def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSection:
@@ -78,13 +79,14 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
             return ReportSection(name="signal", missing=f"{sentence} {hint}")
         severity: Severity = "problem" if share > _HALF else "look"
         return ReportSection(name="signal", findings=(sentence,), severity=severity, next_step=_dead_advice(courses))
+    late = findings.late_share(course)
     kinds = [
         kind for key in ("frac_all_pass", "frac_all_fail") if (kind := findings.course_named(courses, key)) is not None
     ]
     return ReportSection(
         name="signal",
         findings=(sentence,),
-        severity=dead_severity(course.mean, findings.late_share(course)),
+        severity=dead_severity(course.mean, None if late is None else Estimate.exact(late)),
         meaning=metric(_DEAD).meaning,
         next_step="Nothing to do." if course.mean.value == 0 else _dead_advice(courses),
         command=f"gradscope degeneracy {shlex.quote(source.path)}",

@@ -185,18 +185,19 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     means = table.sums(table.reward) / table.size
     is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
     course = replace(course, is_flat=course.is_flat and not course.falls and not is_relative)
-    verdicts = list(_verdicts(inputs, table, fifths, course, is_relative=is_relative))
+    by_step = table.mean_reward_by_step()
+    drop = drop_clause([*by_step], [*by_step.values()]) if course.falls else ""
+    verdicts = list(_verdicts(inputs, table, fifths, course, is_relative=is_relative, drops=bool(drop)))
     severity: Severity = verdicts[0].severity if verdicts else "fine" if course.goes == "rises" else "unknown"
     relative = f"The mean reward of every group is {means[0]:.3g}: it is no measure of progress."
     levels = [f"{level} at steps {part[0]} to {part[-1]}" for level, part in zip(course.levels, fifths, strict=True)]
-    by_step = table.mean_reward_by_step()
     return ReportSection(
         name="reward",
         findings=(
             *(verdict.sentence for verdict in verdicts if verdict.sentence),
             *([relative] if is_relative else []),
             f"The mean reward {course.goes}{':' * (course.goes != 'is')} {', '.join(levels)}{course.of_other_prompts}"
-            f"{drop_clause([*by_step], [*by_step.values()]) * bool(course.falls and not course.of_other_prompts)}.",
+            f"{drop}.",
             *map(_change, ("first", "middle one"), course.changes),
         ),
         severity=severity,
@@ -220,6 +221,7 @@ def _verdicts(
     course: _RewardCourse,
     *,
     is_relative: bool,
+    drops: bool,
 ) -> Iterator[_Verdict]:
     main = "" if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy.prompts.reward
     has_others = main in table.rewards and not np.array_equal(table.rewards[main], table.reward)
@@ -237,9 +239,10 @@ def _verdicts(
     named = np.array(environments_of(table.prompts))
     for name in np.unique(named).tolist():
         part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
-        if part is not None and part.surely_falls:
+        if part is not None and (part.surely_falls or (part.falls and not course.falls)):
             advice = FALLEN_ADVICE if course.falls else f"Look at the verifier and the prompts of '{name}' first."
-            yield _Verdict(f"In '{name}' the mean reward falls: {' to '.join(part.levels)}.", advice)
+            text = f"In '{name}' the mean reward falls: {' to '.join(part.levels)}{part.of_other_prompts}."
+            yield _Verdict(text, advice)
     if course.hidden:
         yield _Verdict(course.hidden, FALLEN_ADVICE)
     if not (course.falls or is_lost or is_relative) and (some_fall := _falling_prompts(table)):
@@ -263,7 +266,8 @@ def _verdicts(
         yield _Verdict(gap, "Look for the rollouts of these steps before judging by the others.")
     if course.falls or course.is_flat:
         advice = FALLEN_ADVICE if course.falls else FLAT_ADVICE
-        yield _Verdict("", _PERHAPS_HARDER if course.of_other_prompts else advice)
+        of_others = _DROPPED if drops else _PERHAPS_HARDER
+        yield _Verdict("", of_others if course.of_other_prompts else advice)
 
 
 _MOST, _FAR = (0.01, 0.99), 100.0  # shares of the rollouts, and ranges between: a rare success beside a bonus is nearer
@@ -272,6 +276,7 @@ _HACKED = "Read completions of late steps that score high: another reward pays f
 _FORGOTTEN = "Sample the prompts that fall more often, or learn more slowly: what others gain seems to cost them."
 _UNDECIDED = "Nothing to do yet: whether it rises or falls, these rollouts do not say."
 _DIPPED = "Look at what changed before it fell (learning rate, KL, length, data), for it may fall again."
+_DROPPED = "Look at what changed there (verifier, data, learning rate), and sample some of the first prompts again."
 _PERHAPS_HARDER = (
     "Too few prompts return: sample some of the first ones again to tell what the policy does from harder prompts."
 )

@@ -55,8 +55,9 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     if isinstance(report, Unavailable):
         return missing_section("signal", report)
     answer = signal_answer(report, inputs.command("degeneracy"))
-    repeats, are_torn = tuple(_repeats(inputs.lengths, report)), inputs.lengths.num_torn > _OFTEN * report.num_groups
-    repeats = repeats[::-1] if are_torn else repeats
+    # what scores are made of matters less than that there is no gradient
+    are_torn = inputs.lengths.num_torn > _OFTEN * report.num_groups and answer.severity != "problem"
+    repeats = tuple(_repeats(inputs.lengths, report))[:: -1 if are_torn else 1]
     severity = max(answer.severity, "look" if repeats else "fine", key=_ORDER.index)
     first, *rest = answer.findings
     are_many = are_torn or inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts
@@ -111,7 +112,12 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
         *("iid_prediction", "jensen_gap"),
     )
-    is_wrong = report.contradicts_rewards or bool(report.source.broken_rewards or report.source.broken_advantages)
+    is_wrong = any(
+        (
+            *(report.contradicts_rewards, report.source.broken_rewards, report.source.broken_advantages),
+            degeneracy.ends_dead(report),
+        )
+    )
     is_unusual = any(
         (
             *(report.has_other_baseline, report.looks_filtered, report.doubled_steps, dead_environments(report)),

@@ -238,7 +238,7 @@ def test_a_share_that_moves_is_said_with_its_mean() -> None:
     section = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
     assert section.headline.startswith("18 of 90 groups (20.0 %")
     assert section.headline.endswith("from 0.0 % of the first fifth of steps to 100.0 % of the last (steps 8 to 9).")
-    assert section.severity == "look"
+    assert section.severity == "problem"  # at its end
 
 
 RUN = run_of(group_of([1, 0]))
