@@ -116,13 +116,18 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
     course = course_named(courses, "completions/clipped_ratio")
     if course is None or (mean := course.mean.value) is None:
         return ""
-    late = max([mean, *(share for share, _ in _fifths(course)[-1:] if share >= RISEN * mean)])
-    if late <= _HIGH:
+    if (late := clipped_share(course)) <= _HIGH:
         return ""
     if min(course.values) >= 1.0:
         return f"Every completion was cut off at the length limit, at each of {len(course.steps):,} logged steps."
     ends = f", {percent(late)} in the last fifth of steps" if late > mean else ""
     return f"{percent(mean)} of completions were cut off at the length limit{ends}{at_most(course)}."
+
+
+def clipped_share(course: MetricCourse) -> float:
+    """Its mean, or that of the last fifth of steps where it rises; 0 where it is no share."""
+    mean = course.mean.value or 0.0
+    return max([mean, *(share for share, _ in _fifths(course)[-1:] if mean and share >= RISEN * mean)])
 
 
 def at_most(course: MetricCourse) -> str:
@@ -145,13 +150,17 @@ def cut_off_advice(share: float | None) -> str:
 
 
 def beyond_clip_sentence(shares: Iterable[float]) -> str:
-    """That most tokens gave no gradient, as their ratio was beyond the clip; empty where fewer were."""
-    mean = fmean([share for share in shares if 0.0 <= share <= 1.0] or [0.0])
-    return f"The ratio of {percent(mean)} of tokens was beyond the clip: they gave no gradient." if mean > _MOST else ""
+    """That most tokens gave no gradient, as their ratio was beyond the clip, or did so late; empty where fewer were."""
+    usable = [share for share in shares if 0.0 <= share <= 1.0] or [0.0]
+    mean, late = fmean(usable), fmean(usable[-(len(usable) // 5) :])
+    if max(mean, late) <= _MOST:
+        return ""
+    ends = f", {percent(late)} in the last fifth of steps" if late >= RISEN * mean else ""
+    return f"The ratio of {percent(mean)} of tokens was beyond the clip{ends}: they gave no gradient."
 
 
 CLIP_ADVICE = "Take fewer updates from a batch (num_iterations in TRL), or a smaller learning rate."
-Direction = Literal["falls", "hardly rises", "rises", "is"]
+Direction = Literal["falls", "hardly rises", "stalls", "rises", "is"]
 
 
 def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = None) -> Iterator[str]:
@@ -174,7 +183,7 @@ def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = No
         if far.mean.is_defined and (outlier := _outlier(far)):
             yield outlier
     goes = goes or reward_goes(courses)
-    if goes in ("falls", "hardly rises"):
+    if goes in ("falls", "hardly rises", "stalls"):
         yield reward_sentence(courses, goes)
     for name in ("entropy", "completions/mean_length", *(() if dead else ("reward_std",))):
         course = course_named(courses, name)
@@ -188,7 +197,7 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
     """Where the mean reward goes; "is" where that cannot be told, or it falls by little.
 
     It hardly rises where any rise is surely small beside the logged spread of rewards, though there is room for one: of
-    rewards up to 1, half a deviation.
+    rewards up to 1, half a deviation. It stalls where that is so from the middle fifth on.
     """
     course, spread = course_named(courses, "reward"), course_named(courses, "reward_std")
     if course is not None and _falls(course):
@@ -200,11 +209,17 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
     from gradscope.metrics.uncertainty.steps import trend  # behind it lies scipy
 
     small = SMALL_CHANGE * ((spread and spread.mean.value) or 0.0)
-    change, room = trend(course.steps, course.values), 1.0 - fifths[0][0]
+    change = trend(course.steps, course.values)
     if change.side_of_zero < 0:
         return "falls" if (change.value or 0.0) <= -small else "is"
-    if change.ends[1] < small and (max(course.values) > 1.0 or room > 2.5 * small):
+    # of rewards up to 1
+    has_room = [max(course.values) > 1.0 or 1.0 - level > 2.5 * small for level, _ in fifths]
+    if change.ends[1] < small and has_room[0]:
         return "hardly rises"
+    at = (len(course.steps) - len(course.steps) // 5) // 2
+    later = trend(course.steps[at:], course.values[at:])
+    if later.ends[1] < small and (later.value or 0.0) > -small and has_room[1]:
+        return "stalls"
     if change.side_of_zero > 0:
         return "rises"
     # a trend leaves curves that level off open
@@ -280,7 +295,7 @@ def lost_sentence(verdicts: Sequence[MetricCourse], reward_goes: str = "is") -> 
         return ""
     more = f"; likewise {', '.join(course.name for course in lost[1:3])}" if lost[1:] else ""
     more += f" and {len(lost) - 3} more" if lost[3:] else ""
-    apart = f" while the mean reward {reward_goes}" if reward_goes in ("rises", "hardly rises") else ""
+    apart = f" while the mean reward {reward_goes}" if reward_goes in ("rises", "hardly rises", "stalls") else ""
     return f"{lost[0].name} falls{apart}: {_in_parts(lost[0])}{more}."
 
 

@@ -181,12 +181,15 @@ class RunReport(Shown, Struct, frozen=True, kw_only=True):
     def by_severity(self) -> tuple[ReportSection, ...]:
         """The sections by urgency: problems first, unanswered ones last, else in their own order.
 
-        Of the undecided ones pass@k comes first: it is a number, and the others say that they have none.
+        Of the undecided ones pass@k comes first: it is a number, and the others say that they have none. Where the
+        reward goes comes before what is fine, though it may be undecided: it is what a run is for.
         """
 
         def rank(section: ReportSection) -> tuple[bool, int, bool]:
             is_first = section.severity == "unknown" and section.name == "coverage"
-            return section.missing is not None, SEVERITIES.index(section.severity), not is_first
+            is_reward = section.severity == "unknown" and section.name in ("reward", "courses")
+            urgency = SEVERITIES.index("fine" if is_reward else section.severity)
+            return section.missing is not None, urgency, not (is_first or is_reward)
 
         return tuple(sorted(self.sections, key=rank))
 

@@ -184,11 +184,16 @@ def test_completions_that_were_cut_off(values: tuple[float, ...], sentence: str)
         ((5.0, 5.01), 0.4, "hardly rises"),
         ((0.5, 0.5), 0.4, "is"),
         ((0.6, 0.3), 0.4, "falls"),
+        ((0.3, 0.6, 0.6, 0.6), 0.4, "stalls"),
+        ((0.3, 0.5, 0.6, 0.65), 0.4, "rises"),
+        ((0.3, 0.9, 0.9, 0.9), 0.4, "rises"),  # solved
+        ((0.4, 0.6, 0.6, 0.52), 0.2, "falls"),
     ],
 )
-def test_where_a_logged_reward_goes(levels: tuple[float, float], spread: float | None, goes: str) -> None:
+def test_where_a_logged_reward_goes(levels: tuple[float, ...], spread: float | None, goes: str) -> None:
     noise = np.random.default_rng(0).normal(scale=1e-3 * (levels[0] != levels[1]), size=100)
-    courses = [course("reward", *(np.linspace(*levels, 100) + noise).tolist())]
+    values = np.interp(np.linspace(0.0, len(levels) - 1.0, 100), range(len(levels)), levels) + noise
+    courses = [course("reward", *values.tolist())]
     courses += [] if spread is None else [course("reward_std", *[spread] * 100)]
     assert logged.reward_goes(courses) == goes
     if levels[0] != levels[1]:

@@ -23,7 +23,7 @@ from gradscope.say import counted
 
 _DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_norm"
 _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
-_ADVICE_ON = {"falls": findings.FALLEN_ADVICE, "hardly rises": findings.FLAT_ADVICE}
+_ADVICE_ON = dict.fromkeys(("hardly rises", "stalls"), findings.FLAT_ADVICE) | {"falls": findings.FALLEN_ADVICE}
 _LOST = "Read completions of late steps that score high, and compare with a checkpoint before the fall."
 
 
@@ -130,12 +130,13 @@ def _course_section(courses: Sequence[MetricCourse], run: Run, spikes: Sequence[
     clipped = findings.beyond_clip_sentence(() if ratios is None else ratios.values)
     odd = tuple(filter(None, (lost, gap, *broken_courses, clipped, *spikes)))
     calm: Severity = "fine" if goes == "rises" else "unknown"
+    advice = findings.CLIP_ADVICE if clipped else _ADVICE_ON.get(goes, findings.SPIKE_ADVICE if broken_courses else "")
     return ReportSection(
         name="courses",
         question="How do reward, lengths, entropy and KL go?",
         findings=tuple(dict.fromkeys(filter(None, (*odd, *levels, reward or f"Logged: {titles}.")))),
         severity="problem" if broken_courses else "look" if odd or levels else calm,
-        next_step=_LOST if lost else _ADVICE_ON.get(goes, findings.CLIP_ADVICE if clipped else ""),
+        next_step=_LOST if lost else advice,
         charts=tuple(
             chart for course in other_courses for chart in _chart(f"{course.title}, as logged", [course], course.title)
         ),
@@ -169,11 +170,12 @@ def _cut_section(cut: MetricCourse, sentence: str) -> ReportSection:
     is_known = cut.mean.is_defined
     few = f"Few completions were cut off at the length limit{findings.at_most(cut)}." if is_known else ""
     advice = "Raise the length limit, or mask cut completions, and see whether the reward follows."
+    severity: Severity = "problem" if findings.clipped_share(cut) > _HALF else "look" if sentence else "fine"
     return ReportSection(
         name="generation",
         question="How many completions are cut off?",
         findings=((sentence or few) if is_known else f"How many is not known: {cut.mean.undefined}.",),
-        severity="unknown" if not is_known else "look" if sentence else "fine",
+        severity=severity if is_known else "unknown",
         meaning=metric("generation.frac_truncated").meaning,
         next_step=advice if sentence else "Nothing to do.",
         charts=_chart("Completions that were cut off", [cut], "share of completions"),

@@ -37,7 +37,7 @@ def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
     )
     report, sections = report_of_metrics(run, "a run"), sections_of(run)
     assert list(sections) == ["courses", "norm", "signal", "generation", "rollouts"]
-    assert [one.severity for one in sections.values()] == ["unknown", "look", "problem", "look", "unknown"]
+    assert [one.severity for one in sections.values()] == ["unknown", "look", "problem", "problem", "unknown"]
     assert sections["rollouts"].missing == "Metrics alone: log rollouts."
     assert sections["norm"].findings[0].startswith("Step 13 stands out: grad_norm 9, 81.8 times the 0.11 of the 11")
     assert sections["norm"].findings[1] == "The largest gradient norm is 9, at step 13."
@@ -49,24 +49,32 @@ def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
     assert (report.recomputed, report.rollouts, report.name) == ((), (), "a run")
 
 
-@pytest.mark.parametrize(("share", "is_told"), [(0.7, True), (0.3, False)])
-def test_tokens_beyond_the_clip_are_told_where_they_are_most(share: float, is_told: bool) -> None:
-    section = sections_of(metrics_alone(clip_ratio__region_mean=(share, share), entropy=(1.0, 1.0)))["courses"]
-    told = "The ratio of 70.0 % of tokens was beyond the clip: they gave no gradient." in section.findings
-    assert (told, section.severity == "look", "num_iterations" in section.next_step) == (is_told,) * 3
+@pytest.mark.parametrize(
+    ("shares", "of_tokens"),
+    [
+        ((0.7, 0.7), "70.0 % of tokens was beyond the clip"),
+        ((0.0,) * 16 + (0.9,) * 4, "18.0 % of tokens was beyond the clip, 90.0 % in the last fifth of steps"),
+        ((0.3, 0.3), ""),
+    ],
+)
+def test_tokens_beyond_the_clip_are_told_where_they_are_most(shares: tuple[float, ...], of_tokens: str) -> None:
+    section = sections_of(metrics_alone(clip_ratio__region_mean=shares, entropy=(1.0, 1.0)))["courses"]
+    told = f"The ratio of {of_tokens}: they gave no gradient." in section.findings
+    assert (told, section.severity == "look", "num_iterations" in section.next_step) == (bool(of_tokens),) * 3
 
 
 @pytest.mark.parametrize(
-    ("share", "severity", "next_step"),
+    ("shares", "severity", "next_step"),
     [
-        (0.0, "fine", "Nothing to do."),
-        (0.3, "look", "Log rollouts"),
-        (0.9, "problem", "Log rollouts"),
-        (math.nan, "unknown", "Log"),
+        ((0.0, 0.0), "fine", "Nothing to do."),
+        ((0.3, 0.3), "look", "Log rollouts"),
+        ((0.9, 0.9), "problem", "Log rollouts"),
+        ((0.1,) * 16 + (0.9,) * 4, "problem", "Log rollouts"),
+        ((math.nan,) * 2, "unknown", "Log"),
     ],
 )
-def test_how_urgent_dead_groups_are(share: float, severity: str, next_step: str) -> None:
-    section = sections_of(metrics_alone(frac_reward_zero_std=(share, share)))["signal"]
+def test_how_urgent_dead_groups_are(shares: tuple[float, ...], severity: str, next_step: str) -> None:
+    section = sections_of(metrics_alone(frac_reward_zero_std=shares))["signal"]
     assert section.severity == severity
     assert section.next_step.startswith(next_step)
 
@@ -75,6 +83,7 @@ def test_how_urgent_dead_groups_are(share: float, severity: str, next_step: str)
 def test_the_length_limit_comes_before_the_prompts(cut: float, next_step: str) -> None:
     run = metrics_alone(frac_reward_zero_std=(0.9, 0.9), completions__clipped_ratio=(cut, cut))
     assert sections_of(run)["signal"].next_step.startswith(next_step)
+    assert sections_of(run)["generation"].severity == ("problem" if cut > 0.5 else "look")
 
 
 def test_numbers_that_are_not_finite_are_reported_and_drawn_as_gaps() -> None:
@@ -86,6 +95,7 @@ def test_numbers_that_are_not_finite_are_reported_and_drawn_as_gaps() -> None:
     assert sections["norm"].charts[0].series[0].values == (0.1, None)
     assert sections["generation"].findings == ("How many is not known: the trainer logged NaN at step 1.",)
     assert sections["courses"].findings[0] == "kl is Infinity at step 2."
+    assert sections["courses"].next_step.startswith("Look at what changed there")
 
 
 def test_without_the_share_the_page_says_how_to_name_it() -> None:

@@ -156,6 +156,7 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
+_MOST = 0.5  # truncated completions from which on the limit decides most of it
 _MANY = 0.1  # truncated completions from which on the limit decides much of the reward
 _SLOW = 3.0  # times the mean that the slowest rollout of a step takes before waiting for it is most of the step
 
@@ -172,8 +173,8 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
     at_end = late if late >= RISEN * fmean(shares or [0.0]) else 0.0  # where the mean of all steps hides that it rises
     severity: Severity = "fine" if overall.frac_truncated.is_defined or overall.seconds.is_defined else "unknown"
     advice = "Nothing to do."
-    if max(overall.frac_truncated.value or 0.0, at_end) > _MANY:
-        severity = "look"
+    if (share := max(overall.frac_truncated.value or 0.0, at_end)) > _MANY:
+        severity = "problem" if share > _MOST else "look"
         advice = "Raise the length limit, or mask truncated completions, and see whether the reward follows."
     elif (overall.slowest_over_mean.value or 0.0) > _SLOW:
         severity = "look" if severity == "fine" else severity

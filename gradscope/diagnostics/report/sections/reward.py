@@ -43,6 +43,7 @@ class _RewardCourse(Struct, frozen=True):
     falls: list[int]  # these numbers of prompts, of falls alone; 0 where it is unknown whether these prompts fall
     hidden: str  # that prompts that return fall, though the mean does not; empty where they do not
     is_flat: bool  # whether any rise, also on prompts that return, is surely small, though there is room for one
+    stalls: bool  # whether that is so of the last fifth beside the middle one
 
     @property
     def surely_falls(self) -> bool:
@@ -54,7 +55,9 @@ class _RewardCourse(Struct, frozen=True):
         """Where it goes from the first fifth to the last, in a word."""
         if self.falls:
             return "falls"
-        return "rises" if self.changes[0][0].side_of_zero > 0 else "hardly rises" if self.is_flat else "is"
+        if self.is_flat:
+            return "hardly rises"
+        return "stalls" if self.stalls else "rises" if self.changes[0][0].side_of_zero > 0 else "is"
 
     @property
     def of_other_prompts(self) -> str:
@@ -81,10 +84,15 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
         # what returning prompts surely do not do is not the policy's, but that of others in their place
         and not (same.is_defined and same.ends[0] > -small)
     ]
-    rises = [rise for change, same, _ in changes for rise in (change, *[same] * same.is_defined)]
-    ends = [np.inf if rise.num_units < _MIN_SHARED_PROMPTS else rise.ends[1] for rise in rises]
-    # of 0 and 1, a pass rate below 0.8
-    has_room = table.reward.max() - levels[0] > _MEDIUM_CHANGE * float(np.std(table.reward))
+    are_small = [
+        all(
+            rise.num_units >= _MIN_SHARED_PROMPTS and rise.ends[1] < small
+            for rise in (change, *[same] * same.is_defined)
+        )
+        # of 0 and 1, a pass rate below 0.8
+        and table.reward.max() - level > _MEDIUM_CHANGE * float(np.std(table.reward))
+        for level, (change, same, _) in zip(levels, changes, strict=False)
+    ]
     hidden = [
         f"Easier prompts hide a fall: on {shared} that return the mean reward changes by {with_interval(same, '+.3g')}."
         for change, same, shared in changes
@@ -94,8 +102,9 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
         and not falls
         and (change.value or 0.0) > (same.value or 0.0) + small
     ]
-    is_flat = bool(max(ends) < small and has_room)
-    return _RewardCourse([f"{level:.3g}" for level in levels], changes, falls, "".join(hidden[:1]), is_flat)
+    stalls = bool(are_small[1] and (changes[1][0].value or 0.0) > -small)
+    levels_of = [f"{level:.3g}" for level in levels]
+    return _RewardCourse(levels_of, changes, falls, "".join(hidden[:1]), all(are_small), stalls)
 
 
 def _on_shared(first: RewardTable, second: RewardTable) -> tuple[Estimate, int]:
@@ -184,7 +193,8 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         return missing_section("reward", f"A course needs {_MIN_STEPS_FOR_FIFTHS} steps, there are {len(steps)}.")
     means = table.sums(table.reward) / table.size
     is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
-    course = replace(course, is_flat=course.is_flat and not course.falls and not is_relative)
+    is_open = not (course.falls or is_relative)
+    course = replace(course, is_flat=course.is_flat and is_open, stalls=course.stalls and is_open)
     by_step = table.mean_reward_by_step()
     drop = drop_clause([*by_step], [*by_step.values()]) if course.falls else ""
     verdicts = list(_verdicts(inputs, table, fifths, course, is_relative=is_relative, drops=bool(drop)))
@@ -233,8 +243,8 @@ def _verdicts(
         yield _Verdict(text, _HACKED, "look" if course.falls else "problem")
     elif not course.falls and (lost := lost_sentence(verdict_courses(inputs.run))):
         yield _Verdict(lost, _HACKED)
-    if of_main is not None and not is_lost and of_main.is_flat and course.goes == "rises":
-        text = f"'{main}' hardly rises while the mean reward rises: {' to '.join(of_main.levels)}."
+    if of_main is not None and not is_lost and of_main.is_flat and course.goes in ("rises", "stalls"):
+        text = f"'{main}' hardly rises while the mean reward {course.goes}: {' to '.join(of_main.levels)}."
         yield _Verdict(text, FLAT_ADVICE)
     named = np.array(environments_of(table.prompts))
     for name in np.unique(named).tolist():
@@ -264,7 +274,7 @@ def _verdicts(
         )
     if not course.falls and (gap := gap_sentence(np.unique(table.step).tolist())):
         yield _Verdict(gap, "Look for the rollouts of these steps before judging by the others.")
-    if course.falls or course.is_flat:
+    if course.falls or course.is_flat or course.stalls:
         advice = FALLEN_ADVICE if course.falls else FLAT_ADVICE
         of_others = _DROPPED if drops else _PERHAPS_HARDER
         yield _Verdict("", of_others if course.of_other_prompts else advice)

@@ -32,6 +32,7 @@ def rates(*levels: float, other: bool = False) -> ReportSection:
         ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "look"),  # a late drop
         ((0.3, 0.5, 0.7, 0.5, 0.3), "falls:", "look"),  # up and down: nothing against the first steps
         ((0.4, 0.4, 0.4, 0.4, 0.38), "hardly rises:", "look"),  # the fall is too small to matter
+        ((0.2, 0.4, 0.6, 0.6, 0.6), "stalls:", "look"),
         ((0.9, 0.9, 0.9, 0.9, 0.9), "is", "unknown"),  # no room to rise
     ],
 )
