@@ -57,16 +57,17 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     answer = signal_answer(report, inputs.command("degeneracy"))
     # what scores are made of matters less than that there is no gradient
     are_torn = inputs.lengths.num_torn > _OFTEN * report.num_groups and answer.severity != "problem"
-    repeats = tuple(_repeats(inputs.lengths, report))[:: -1 if are_torn else 1]
-    severity = max(answer.severity, "look" if repeats else "fine", key=_ORDER.index)
+    remarks = tuple(_repeats(inputs.lengths, report))[:: -1 if are_torn else 1]
+    remarks += tuple(_left_out(len(inputs.run.judged_rewards), report.num_groups))
+    severity = max(answer.severity, "look" if remarks else "fine", key=_ORDER.index)
     first, *rest = answer.findings
     are_many = are_torn or inputs.lengths.num_repeats > _HALF * inputs.lengths.num_texts
     lead = answer.severity == "fine" or (
         are_many and not report.source.broken_rewards and not report.source.broken_advantages
     )
-    about_texts = [sentence for sentence, _ in repeats]
-    ordered = (*about_texts, first) if lead else (first, *about_texts)
-    next_step = repeats[0][1] if lead and repeats else answer.next_step
+    sentences = [sentence for sentence, _ in remarks]
+    ordered = (*sentences, first) if lead else (first, *sentences)
+    next_step = remarks[0][1] if lead and remarks else answer.next_step
     return replace(answer, findings=(*ordered, *rest), severity=severity, next_step=next_step)
 
 
@@ -86,6 +87,14 @@ def _repeats(read: Lengths, report: DegeneracyReport) -> Iterator[tuple[str, str
             f"In {counted(read.num_torn, 'group')} one and the same completion has several rewards: the reward depends "
             "on something else than the text.",
             "Score one completion twice, and see what differs.",
+        )
+
+
+def _left_out(num_logged: int, num_groups: int) -> Iterator[tuple[str, str]]:
+    if (number := num_logged - num_groups) >= _OFTEN * num_logged and number:
+        yield (
+            f"{number:,} of {num_logged:,} groups lack a reward or have a single rollout: the others alone are judged.",
+            "See why they have none, or what the trainer made of them.",
         )
 
 

@@ -228,6 +228,15 @@ def test_few_groups_that_side_rewards_decide_ask_for_nothing() -> None:
     assert (severity(4), severity(5)) == ("fine", "look")
 
 
+def test_groups_that_are_left_out_are_said_where_they_are_many() -> None:
+    """Of half the groups no reward was logged, and all was fine."""
+    groups = [group_of([1, 0, 1 if n % 2 else None], prompt=f"p{n}") for n in range(20)]
+    for run, lead in ((run_of(*groups), "10 of 20 groups lack a reward"), (run_of(*groups[1::2]), "0 of 10 groups (")):
+        section = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
+        assert section.headline.startswith(lead)
+        assert section.severity == ("look" if lead.startswith("10") else "fine")
+
+
 def test_a_share_that_moves_is_said_with_its_mean() -> None:
     groups = [
         group_of([1, 1] if step >= 8 else [1, 0], step=step, prompt=f"p{step}{n}")
