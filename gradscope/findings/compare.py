@@ -60,9 +60,10 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
     first, second = names[pairs[0].first], names[pairs[0].second]
     sure = [(pair, pair.within_runs) for pair in pairs if pair.within_runs and pair.verdict == "differ"]
     if not sure:
+        yield from comparison.levels_left
         looked_at = ", ".join(_UNITS.get(pair.metric, (pair.metric,))[0] for pair in pairs)
         start = f"No difference between {first} and {second} is"
-        start = "Of means and trends over all steps none is" if comparison.parting else start
+        start = "Of means and trends over all steps none is" if comparison.parting or comparison.levels_left else start
         yield f"{start} beyond chance ({len(pairs)} looked at: {looked_at})."
         return
     sure.sort(key=lambda entry: (entry[0].metric in _OF_UPDATES, -entry[1].effect_over_interval))
@@ -73,6 +74,7 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
     yield f"{second} beside {first}: {surest}, which is {beyond}{', but may be that of other prompts' * is_of_others}."
     if further:
         yield f"Beyond it, too: {'; '.join(further)}."
+    yield from comparison.levels_left
 
 
 def parting_sentence(first: str, second: str, moved: Jump) -> str:

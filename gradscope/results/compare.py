@@ -88,6 +88,7 @@ class Comparison(Shown, Struct, frozen=True, kw_only=True):
     left_out: Mapping[str, str] = {}  # folder of a run -> why it is not compared
     num_shared_prompts: int | None = None  # prompts that two logs have in common; None where they are not compared
     num_common_steps: int  # steps that all runs have, at which they are compared; 0: as wholes, and nothing is judged
+    levels_left: tuple[str, ...] = ()  # what has left its level for good in one of two runs alone, a sentence each
     parting: str = ""  # where the mean rewards of two runs part for good, in a sentence; empty where they do not
     has_seeds_in_names: bool = False  # whether the runs' names say which seeds are pairs, as their logs do not
     cautions: tuple[str, ...] = ()  # other differences, or possible differences, of the runs than the compared one

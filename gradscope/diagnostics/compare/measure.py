@@ -198,6 +198,7 @@ def compare_runs(
             num_shared_prompts=None if prompts is None else len(set.intersection(*prompts)),
             cautions=(*comparison.cautions, *_cautions(*runs, num_common, prompts)),
             parting=_parting(*runs, names),
+            levels_left=tuple(_levels_left(*runs, names)),
         )
     return replace(comparison, findings=compare_findings(comparison))
 
@@ -206,6 +207,17 @@ def _parting(first: compared_runs.ComparedRun, second: compared_runs.ComparedRun
     rewards = [dict(zip(run.steps.tolist(), run.reward.tolist(), strict=False)) for run in (first, second)]
     moved = None if compared_runs.unlike_rewards(first, second) else parting(*rewards)
     return "" if moved is None else parting_sentence(names[first.path], names[second.path], moved)
+
+
+def _levels_left(
+    first: compared_runs.ComparedRun, second: compared_runs.ComparedRun, names: Mapping[Path, str]
+) -> Iterator[str]:
+    """What has left its level in one run, the second before the first, and not that way in the other."""
+    for run, other in ((second, first), (first, second)):
+        of_other = {sentence.partition(" from ")[0] for sentence in other.levels_left}
+        for sentence in run.levels_left:
+            if sentence.partition(" from ")[0] not in of_other:
+                yield f"{names[run.path]}: {sentence}"
 
 
 def _comparable_runs(

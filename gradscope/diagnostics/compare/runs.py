@@ -32,6 +32,7 @@ from gradscope.diagnostics.compare.means import (
 )
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.passk.measure import Samples, read_samples
+from gradscope.diagnostics.spike.measure import levels_left
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k
@@ -78,6 +79,7 @@ class ComparedRun(Struct, frozen=True, kw_only=True):
     degenerate: NDArray[np.float64]  # share of degenerate groups of each step, [S]; may be empty, too
     logged: Mapping[str, NDArray[np.float64]] = {}
     """Metric -> what the trainer logged of it at each step, [S]; only such as it logged at all of them."""
+    levels_left: tuple[str, ...] = ()  # sentences on what has left its level for good
     incoherence: Estimate | None = None
     """Share of the rewarded rollouts whose reasoning has a wrong step; None where the run did not count them."""
     heldout: Samples | None = None  # samples of the held-out prompts after training; None where there are none
@@ -267,6 +269,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
         reward=np.bincount(of_group, weights=table.sums(table.reward)) / np.bincount(of_group, weights=table.size),
         degenerate=np.bincount(of_group, weights=table.is_dead) / num_judged if num_judged.all() else np.zeros(0),
         logged=_logged(run, steps),
+        levels_left=levels_left(run),
         group_size=sizes[0] if len(sizes) == 1 else None,
         log=run.source,
         rewards=table,
@@ -290,6 +293,7 @@ def _of_metrics(path: Path, run: Run) -> ComparedRun:
         reward=series.get("reward", np.zeros(0)),
         degenerate=series.get("frac_reward_zero_std", np.zeros(0)),
         logged=_logged(run, steps),
+        levels_left=levels_left(run),
         log=run.source,
     )
 

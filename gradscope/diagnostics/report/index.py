@@ -23,12 +23,12 @@ from gradscope.diagnostics.degeneracy.group_rewards import NoGroupError
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.logged.tokens import metric_courses
-from gradscope.diagnostics.spike.measure import courses_of, level_changes
+from gradscope.diagnostics.spike.measure import levels_left
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import parting_sentence, shared_prompts
 from gradscope.findings.degeneracy_parts import conflicts_of_runs
-from gradscope.findings.logged import broken_sentences, late_sentence, level_sentences
+from gradscope.findings.logged import broken_sentences, late_sentence
 from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.metrics.uncertainty.levels import late_change
 from gradscope.metrics.uncertainty.steps import MIN_STEPS, trend
@@ -248,11 +248,7 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
     sides = [side for name, run in same_steps.items() if (side := side_rewards(run, name)) is not None]
     sure = [row for row in rows if bonferroni(row.difference, len(rows)).side_of_zero]
     broken = [f"{name}: {text}" for name, run in runs.items() for text in broken_sentences(metric_courses(run))]
-    moved = [
-        f"{name}: {text}"  # of what has left its level for good a mean over steps says little
-        for name, run in runs.items()
-        for text in (*level_changes(courses_of(run)), *level_sentences(metric_courses(run), "is"))
-    ]
+    moved = [f"{name}: {text}" for name, run in runs.items() for text in levels_left(run)]
     differs = sure or partings or moved or any(side.conflict for side in sides)
     return ReportSection(
         name=name,

@@ -16,10 +16,17 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.inputs import steps as inputs
-from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
+from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, metric_courses
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import jump_sentence, late_sentence, may_stand_out, spike_findings, spike_headline
+from gradscope.findings.logged import (
+    jump_sentence,
+    late_sentence,
+    level_sentences,
+    may_stand_out,
+    spike_findings,
+    spike_headline,
+)
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
@@ -209,6 +216,11 @@ def level_changes(courses: Courses) -> Iterator[str]:
             continue
         if change.side > 0 or (names == _NAMES[0] and change.before >= _FALL * change.late):
             yield late_sentence(f"{name}, by its size," if names == LOSSES else name, change)
+
+
+def levels_left(run: Run) -> tuple[str, ...]:
+    """A sentence for each number of a run that has left its level for good: of that a mean over steps says little."""
+    return (*level_changes(courses_of(run)), *level_sentences(metric_courses(run), "is"))
 
 
 def metric_at(name: str, course: Mapping[int, float], step: int, *, num_chosen_from: int) -> SpikeMetric:
