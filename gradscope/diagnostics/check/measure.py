@@ -10,7 +10,7 @@ import hashlib
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import mul
 from pathlib import Path
@@ -23,7 +23,13 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.entry import Direction
 from gradscope.catalog.lookup import CATALOG, catalog_name, near_names, search
-from gradscope.diagnostics.check.metric_values import MetricValue, MetricValues, look_closer, needs_only_rewards
+from gradscope.diagnostics.check.metric_values import (
+    MetricValue,
+    MetricValues,
+    is_of_each_step,
+    look_closer,
+    needs_only_rewards,
+)
 from gradscope.diagnostics.check.requirements import (
     COMPARE,
     SELECTOR_HINT,
@@ -157,7 +163,7 @@ def check_run(
         source=run.source,
         verdicts=tuple(verdicts),
         outcome="fail" if "fail" in outcomes else "unknown" if "unknown" in outcomes else "pass",
-        findings=_findings(run, names),
+        findings=(*_findings(run, names), *_not_at_the_end(verdicts, values)),
         without_interval=tuple(
             name for name, metric in now.items() if update_baseline and metric.estimate.interval is None
         ),
@@ -170,6 +176,22 @@ def _findings(run: Run, names: Sequence[str]) -> tuple[str, ...]:
         return ()
     sides = side_rewards(run, run.source.path)
     return () if sides is None else conflict_findings(sides.conflict)
+
+
+def _not_at_the_end(verdicts: Sequence[results.Verdict], values: MetricValues) -> Iterator[str]:
+    """Which requirements hold of all groups of a run, and not of those of its last fifth, which surely differ."""
+    for verdict in verdicts:
+        overall = verdict.estimate.value
+        if verdict.outcome != "pass" or verdict.change is not None or not is_of_each_step(verdict.metric):
+            continue
+        late = values.value(f"{verdict.metric}@last20%").estimate
+        if late.value is None or overall is None or late.ends[0] <= overall <= late.ends[1]:
+            continue
+        if not COMPARE[verdict.op](late.value, verdict.limit):
+            yield (
+                f"{verdict.metric} {verdict.op} {verdict.limit:g} holds of all steps and not of the last fifth: "
+                f"{with_interval(late, '.4g')}. Require {verdict.metric}@last20%, too."
+            )
 
 
 def _check_name(text: str, values: MetricValues) -> None:

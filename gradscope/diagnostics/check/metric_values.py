@@ -428,6 +428,11 @@ def _part_of_groups(name: str) -> str:
     return entry.path.partition(".")[0] if entry is not None and entry.command == "degeneracy" else ""
 
 
+def is_of_each_step(name: str) -> bool:
+    """Whether a metric of all groups, without a selector, is one of the groups of some steps as well."""
+    return _part_of_groups(catalog_name(name)) in _OF_EACH_STEP
+
+
 def _part_of_log(name: str) -> str:
     """The part of what a log says of its policy that holds a metric; empty for any other metric."""
     entry = CATALOG.get(name)

@@ -174,6 +174,24 @@ def metric(value: float, half: float = 0.1, prompts: dict[str, float] | None = N
     return BaselineMetric(estimate=estimate, prompts=prompts or {})
 
 
+def test_a_limit_that_holds_of_the_mean_and_not_of_the_end_is_said(tmp_path: Path) -> None:
+    """A run whose groups were all dead from step 17 on passed a limit of one half, and nothing was said."""
+    for is_dead_at_end in (True, False):
+        rows = [
+            {"step": step, "prompt": f"{step}/{n}", "reward": float(is_dead or k)}
+            for step in range(20)
+            for n in range(12)
+            for is_dead in [step >= 16 if is_dead_at_end else n < 3]
+            for k in range(2)
+        ]
+        log = write_lines(tmp_path / f"{is_dead_at_end}.jsonl", *rows)
+        report = check_run(log, requirements=["frac_reward_zero_std <= 0.5", "pass_rate >= 0.1"])
+        assert report.outcome == "pass"
+        assert [text.partition(":")[0] for text in report.findings] == is_dead_at_end * [
+            "frac_reward_zero_std <= 0.5 holds of all steps and not of the last fifth"
+        ]
+
+
 def test_a_baseline_is_read_as_written_but_for_too_many_prompts(tmp_path: Path) -> None:
     many = {f"{number:012x}": 0.5 for number in range(MAX_PROMPTS + 1)}
     by_step = BaselineMetric(estimate=Estimate.exact(1.0), course={3: 0.5, 12: 1.5}, deviations={3: -0.5})
