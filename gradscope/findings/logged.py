@@ -360,13 +360,14 @@ def metric_findings(
     courses: Sequence[MetricCourse], spikes: Sequence[str] = (), verdicts: Sequence[MetricCourse] = ()
 ) -> tuple[str, ...]:
     """All sentences, the verdict first, then what is wrong, with those on ``spikes`` and on what judges answers."""
-    goes = reward_goes(courses)
+    goes, ratios = reward_goes(courses), course_named(courses, "clip_ratio/region_mean")
     sentences = (
         dead_sentence(courses),
         *broken_sentences(courses),
         lost_sentence(verdicts, goes),
         gap_sentence(max((course.steps for course in courses), key=len, default=())),
         clipped_sentence(courses),
+        beyond_clip_sentence(ratios.values if ratios else ()),
         *spikes,
         *level_sentences(courses, goes),
         reward_sentence(courses, goes),

@@ -94,8 +94,10 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
             if isinstance(error, MissingDependencyError) and not evidence.no_gradients:
                 raise
             judged = cannot_tell(error.message.rstrip("."))
-        own = {name: getattr(claim, name) for name in ("name", "source", "claim", "metric", "settle", "ours")}
-        rows.append(ClaimRow(**own, **asdict(judged)))
+        own = {name: getattr(claim, name) for name in ("name", "source", "claim", "metric", "settle")}
+        ends, null = judged.estimate.interval, judged.null.value
+        by_margin = ends is not None and null is not None and ends[0] <= null <= ends[1]  # which is ours
+        rows.append(ClaimRow(**own, **asdict(judged), ours=claim.ours or by_margin))
     collected = evidence.computed()
     words = Counter(row.words for row in rows)
     contradicted, not_shown = words["contradicted"], words[NOT_SHOWN]

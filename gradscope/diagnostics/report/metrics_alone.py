@@ -127,7 +127,7 @@ def _course_section(courses: Sequence[MetricCourse], run: Run, spikes: Sequence[
     lost = findings.lost_sentence(verdict_courses(run), goes)
     gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
     ratios = findings.course_named(courses, "clip_ratio/region_mean")
-    clipped = findings.beyond_clip_sentence(() if ratios is None else ratios.values)
+    clipped = findings.beyond_clip_sentence(ratios.values if ratios else ())
     odd = tuple(filter(None, (lost, gap, *broken_courses, clipped, *spikes)))
     calm: Severity = "fine" if goes == "rises" else "unknown"
     advice = findings.CLIP_ADVICE if clipped else _ADVICE_ON.get(goes, findings.SPIKE_ADVICE if broken_courses else "")

@@ -110,6 +110,13 @@ def test_findings_count_verdicts_and_warn_of_several_tests() -> None:
     assert len(claims_of(Answered(), [says("cannot_tell")]).findings) == 1
 
 
+@pytest.mark.parametrize(("high", "ours"), [(0.04, True), (-0.01, False)])
+def test_a_claim_that_only_a_margin_of_ours_contradicts_refutes_no_source(high: float, ours: bool) -> None:
+    estimate = Estimate(value=-0.03, low=-0.1, high=high, num_units=9)
+    judged = Judgement(estimate=estimate, verdict="contradicted", why="It was seen.")
+    assert claims_of(Answered(), [claim(lambda evidence: judged)]).claims[0].ours == ours
+
+
 def test_recomputed_steps_and_the_engine_are_reported() -> None:
     evidence = Evidence(run=two_steps(), steps=(1, 2))
     assert (claims_of(evidence, ()).steps, claims_of(evidence, ()).engine) == ((), {})
