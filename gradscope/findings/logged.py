@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from gradscope.say import amount, counted, non_finite_word, number, percent
+from gradscope.say import amount, counted, non_finite_word, number, percent, with_interval
 
 if TYPE_CHECKING:  # what only names a type is not loaded with every log
     from gradscope.metrics.uncertainty.levels import Jump, LateChange
@@ -212,13 +212,13 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
     change = trend(course.steps, course.values)
     if change.side_of_zero < 0:
         return "falls" if (change.value or 0.0) <= -small else "is"
-    # of rewards up to 1
-    has_room = [max(course.values) > 1.0 or 1.0 - level > 2.5 * small for level, _ in fifths]
-    if change.ends[1] < small and has_room[0]:
+    if change.ends[1] < small and _has_room(course, fifths[0][0], small):
         return "hardly rises"
-    at = (len(course.steps) - len(course.steps) // 5) // 2
+    at, pace = (len(course.steps) - len(course.steps) // 5) // 2, fifths[1][0] - fifths[0][0]
     later = trend(course.steps[at:], course.values[at:])
-    if later.ends[1] < small and (later.value or 0.0) > -small and has_room[1]:
+    # at the pace of the first half a line from the middle fifth on would rise by 1.5 times that
+    stalls = later.ends[1] < max(small, pace / 2) and (later.value or 0.0) > -max(small, pace / 4)
+    if stalls and _has_room(course, fifths[1][0], max(small, pace / 5)):
         return "stalls"
     if change.side_of_zero > 0:
         return "rises"
@@ -226,6 +226,11 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
     size, rise = len(course.steps) // 5, fifths[-1][0] - fifths[0][0]
     is_long = len(course.steps) >= _LEAST_STEPS
     return "rises" if is_long and _is_beyond_noise(course.values, rise, size, _A_RISE) else "is"
+
+
+def _has_room(course: MetricCourse, level: float, small: float) -> bool:
+    """Whether a reward of up to 1 can rise from a level by more than a small change; that of others is not known."""
+    return max(course.values) > 1.0 or 1.0 - level > 2.5 * small
 
 
 SMALL_CHANGE = 0.2
@@ -314,8 +319,14 @@ def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = No
         ends = f"{first:z.3g} at step {course.steps[0]} and {last:z.3g} at step {course.steps[-1]}"
         return f"The mean reward was {ends}{_TOO_SHORT}."
     goes = goes or reward_goes(courses)
-    is_open = goes == "is" and len(course.steps) < _LEAST_STEPS
-    return f"The mean reward {'was' if goes == 'is' else f'{goes}:'} {parts}{_TOO_SHORT * is_open}."
+    if goes != "is":
+        return f"The mean reward {goes}: {parts}."
+    if len(course.steps) < _LEAST_STEPS:
+        return f"The mean reward was {parts}{_TOO_SHORT}."
+    from gradscope.metrics.uncertainty.steps import trend  # behind it lies scipy
+
+    change = with_interval(trend(course.steps, course.values), "+.3g")
+    return f"The mean reward was {parts}: along its line it changes by {change}, which leaves open where it goes."
 
 
 def gap_sentence(steps: Sequence[int]) -> str:

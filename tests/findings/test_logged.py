@@ -1,4 +1,5 @@
 import math
+import re
 
 import numpy as np
 import pytest
@@ -185,6 +186,8 @@ def test_completions_that_were_cut_off(values: tuple[float, ...], sentence: str)
         ((0.5, 0.5), 0.4, "is"),
         ((0.6, 0.3), 0.4, "falls"),
         ((0.3, 0.6, 0.6, 0.6), 0.4, "stalls"),
+        ((0.3, 0.6, 0.6, 0.6), None, "stalls"),
+        ((0.3, 0.98, 0.98, 0.98), None, "rises"),  # solved
         ((0.3, 0.5, 0.6, 0.65), 0.4, "rises"),
         ((0.3, 0.9, 0.9, 0.9), 0.4, "rises"),  # solved
         ((0.4, 0.6, 0.6, 0.52), 0.2, "falls"),
@@ -199,6 +202,13 @@ def test_where_a_logged_reward_goes(levels: tuple[float, ...], spread: float | N
     if levels[0] != levels[1]:
         assert logged.reward_sentence(courses).startswith(f"The mean reward {goes}: ")
     assert any("The mean reward hardly" in of for of in logged.level_sentences(courses)) == (goes == "hardly rises")
+
+
+def test_a_reward_that_is_left_open_has_its_interval() -> None:
+    noise = np.random.default_rng(0).normal(scale=0.05, size=100)
+    sentence = logged.reward_sentence([course("reward", *(0.3 + noise).tolist())])
+    interval = re.search(r": along its line it changes by \S+ \[-0.0\d+, \+0.0\d+\], which leaves open", sentence)
+    assert interval is not None, sentence
 
 
 def test_a_reward_that_levels_off_rises_and_one_that_wanders_does_not() -> None:
