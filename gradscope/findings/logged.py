@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gradscope.say import amount, counted, non_finite_word, number, percent, with_interval
@@ -71,7 +72,43 @@ def dead_sentence(courses: Sequence[MetricCourse]) -> str:
     more = f"; at {all_dead:,} of them every group" if all_dead else ""
     if (last := late_share(course)) is not None:
         more += f", from {percent(_fifths(course)[0][0])} in the first fifth of them to {percent(last)} in the last"
-    return f"{percent(course.mean.value)} of a step's groups gave no gradient, by the trainer's log of {steps}{more}."
+    text = f"{percent(course.mean.value)} of a step's groups gave no gradient, by the trainer's log of {steps}{more}."
+    if (kind := kind_of_dead(courses)) is None:
+        return text
+    if kind.is_logged:
+        return f"{text} {percent(kind.least_share)} of groups all {kind.name}."
+    return f"{text} If rewards are 0 and 1, {percent(kind.least_share)} or more of groups all {kind.name}."
+
+
+class DeadKind(Struct, frozen=True):
+    """What most groups without a gradient do."""
+
+    name: Literal["pass", "fail"]
+    least_share: float  # of all groups
+    is_logged: bool  # else from the mean reward, if rewards are 0 and 1
+
+
+def kind_of_dead(courses: Sequence[MetricCourse]) -> DeadKind | None:
+    """The kind that more than half of the dead groups are of; None where there is none, or that is not known.
+
+    Where kinds are not logged the mean reward bounds them: no more groups can all pass than rollouts pass.
+    """
+    dead, reward = (course_named(courses, name) for name in ("frac_reward_zero_std", "reward"))
+    passing, failing = (course_named(courses, name) for name in ("frac_all_pass", "frac_all_fail"))
+    if dead is None or dead.mean.value is None:
+        return None
+    if is_logged := passing is not None and failing is not None:
+        shares = (passing.mean.value or 0.0, failing.mean.value or 0.0)
+    elif reward is None or reward.steps != dead.steps or not 0.0 <= min(reward.values) <= max(reward.values) <= 1.0:
+        return None
+    else:
+        both = list(zip(dead.values, reward.values, strict=True))
+        shares = (
+            fmean(max(0.0, share - (1.0 - rate)) for share, rate in both),
+            fmean(max(0.0, share - rate) for share, rate in both),
+        )
+    name: Literal["pass", "fail"] = "pass" if shares[0] > shares[1] else "fail"
+    return DeadKind(name, max(shares), is_logged) if max(shares) > dead.mean.value / 2 else None
 
 
 def dead_steps(courses: Sequence[MetricCourse]) -> tuple[float, str]:

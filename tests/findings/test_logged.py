@@ -128,6 +128,26 @@ def test_dead_groups(values: tuple[float, ...], sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("courses", "end"),
+    [
+        ({"reward": (0.9, 0.9)}, " If rewards are 0 and 1, 70.0 % or more of groups all pass."),
+        ({"reward": (0.2, 0.0)}, " If rewards are 0 and 1, 70.0 % or more of groups all fail."),
+        ({"reward": (0.5, 0.5)}, " logged steps."),
+        ({"reward": (0.9, 1.1)}, " logged steps."),
+        ({"reward": (0.9,)}, " logged steps."),
+        (
+            {"reward": (0.5, 0.5), "frac_all_pass": (0.7, 0.7), "frac_all_fail": (0.1, 0.1)},
+            " 70.0 % of groups all pass.",
+        ),
+    ],
+)
+def test_what_dead_groups_do_follows_from_the_mean_reward(courses: dict[str, tuple[float, ...]], end: str) -> None:
+    """At a share of dead groups d and a pass rate m, d - (1 - m) or more all pass, and d - m or more all fail."""
+    of = [course("frac_reward_zero_std", 0.8, 0.8), *(course(name, *values) for name, values in courses.items())]
+    assert logged.dead_sentence(of).endswith(end)
+
+
+@pytest.mark.parametrize(
     ("courses", "share", "start"),
     [
         (

@@ -96,9 +96,15 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
 
 def _dead_advice(courses: Sequence[MetricCourse]) -> str:
     cut = findings.course_named(courses, _CUT)
-    return findings.cut_off_advice(None if cut is None else cut.mean.value) or _ADVICE
+    kind = findings.kind_of_dead(courses)
+    of_kind = _ADVICE if kind is None else _ADVICE_ON_KIND[kind.name]
+    return findings.cut_off_advice(None if cut is None else cut.mean.value) or of_kind
 
 
+_ADVICE_ON_KIND = {
+    "pass": "Try harder prompts, or drop solved ones.",
+    "fail": "Try easier prompts, partial credit, or more rollouts a group.",
+}
 _ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then choose prompts, or enlarge the groups."
 
 

@@ -79,6 +79,12 @@ def test_how_urgent_dead_groups_are(shares: tuple[float, ...], severity: str, ne
     assert section.next_step.startswith(next_step)
 
 
+@pytest.mark.parametrize(("rate", "next_step"), [(0.95, "Try harder prompts"), (0.05, "Try easier prompts")])
+def test_what_to_try_follows_from_what_dead_groups_do(rate: float, next_step: str) -> None:
+    run = metrics_alone(frac_reward_zero_std=(0.9, 0.9), reward=(rate, rate))
+    assert sections_of(run)["signal"].next_step.startswith(next_step)
+
+
 @pytest.mark.parametrize(("cut", "next_step"), [(0.9, "90.0 % of completions were cut off"), (0.5, "Log rollouts")])
 def test_the_length_limit_comes_before_the_prompts(cut: float, next_step: str) -> None:
     run = metrics_alone(frac_reward_zero_std=(0.9, 0.9), completions__clipped_ratio=(cut, cut))
