@@ -198,30 +198,35 @@ def beyond_clip_sentence(shares: Iterable[float]) -> str:
 
 CLIP_ADVICE = "Take fewer updates from a batch (num_iterations in TRL), or a smaller learning rate."
 Direction = Literal["falls", "hardly rises", "stalls", "rises", "is"]
+NO_RISE: tuple[Direction, ...] = ("falls", "hardly rises", "stalls")
 
 
-def level_sentences(courses: Sequence[MetricCourse], goes: Direction | None = None) -> Iterator[str]:
-    """Which numbers end on another level than they had; ``goes`` is :func:`reward_goes`, where it is known."""
-    from gradscope.metrics.uncertainty.levels import collapse, level_change  # behind it lies scipy
-
+def reward_level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
+    """That the mean reward never moves, or no more, or is at one step of another order."""
     reward, dead = course_named(courses, "reward"), course_named(courses, "frac_reward_zero_std")
-    if reward is not None and _is_flat(reward):
+    if reward is None:
+        return
+    if _is_flat(reward):
         is_equal = dead_steps(courses)[0] == 1.0 if dead is None else min(dead.values) >= 1.0
         why = "" if is_equal else "is rounded, relative to its group, or "
         logged = f"The mean reward is logged as {amount(reward.values[0])} at all {len(reward.steps):,} steps"
         yield f"{logged}: it {why}tells no answers apart."
-    elif reward is not None:
+    else:
         last, number = reward.values[-1], len(reward.values)
         size = next((at for at, value in enumerate(reversed(reward.values)) if value != last), number)
         if size >= max(_GAP, number // 5):
             stays = f"from step {reward.steps[-size]} to the last, {reward.steps[-1]}"
             yield f"The mean reward stays at {amount(last)} {stays}."
-    for far in filter(None, (reward, course_named(courses, "loss"))):
-        if far.mean.is_defined and (outlier := _outlier(far)):
-            yield outlier
-    goes = goes or reward_goes(courses)
-    if goes in ("falls", "hardly rises", "stalls"):
-        yield reward_sentence(courses, goes)
+    yield from _outlier(reward)
+
+
+def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
+    """Which other numbers end on another level than they had, or are at one step of another order."""
+    from gradscope.metrics.uncertainty.levels import collapse, level_change  # behind it lies scipy
+
+    loss, dead = course_named(courses, "loss"), course_named(courses, "frac_reward_zero_std")
+    if loss is not None:
+        yield from _outlier(loss)
     for name in ("entropy", "completions/mean_length", *(() if dead else ("reward_std",))):
         course = course_named(courses, name)
         values = {} if course is None else dict(zip(course.steps, course.values, strict=True))
@@ -362,7 +367,8 @@ def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = No
         return f"The mean reward was {parts}{_TOO_SHORT}."
     from gradscope.metrics.uncertainty.steps import trend  # behind it lies scipy
 
-    change = with_interval(trend(course.steps, course.values), "+.3g")
+    reach = 1.0 if 0.0 <= min(course.values) <= max(course.values) <= 1.0 else math.inf
+    change = with_interval(trend(course.steps, course.values).within(-reach, reach), "+.3g")
     return f"The mean reward was {parts}: along its line it changes by {change}, which leaves open where it goes."
 
 
@@ -381,17 +387,18 @@ _GAP = 10  # times the usual distance of steps
 _FAR = 3.0  # times the range of all other steps, what no heavy tail of a mean over a batch reaches
 
 
-def _outlier(course: MetricCourse) -> str:
-    """The step after the first whose number is of another order than those of all others; empty without any."""
-    lowest, *between, highest = sorted(course.values) if len(course.values) > _GAP else (0.0, 0.0)
-    below, above = (between[0] - lowest, highest - between[-1]) if between else (0.0, 0.0)
-    if not between or not _FAR * (between[-1] - between[0]) < max(below, above) < math.inf or between[0] == between[-1]:
-        return ""
+def _outlier(course: MetricCourse) -> Iterator[str]:
+    """The step after the first whose number is of another order than those of all others."""
+    if not course.mean.is_defined or len(course.values) <= _GAP:
+        return
+    lowest, *between, highest = sorted(course.values)
+    below, above = between[0] - lowest, highest - between[-1]
+    if not _FAR * (between[-1] - between[0]) < max(below, above) < math.inf or between[0] == between[-1]:
+        return
     step = course.largest_step if above > below else course.smallest_step
-    if step == course.steps[0]:  # learning begins there
-        return ""
-    far = f"{course.at(step):.4g} at step {step}, far from its median of {median(between):.3g}"
-    return f"The {course.title.strip()} is {far}."
+    if step != course.steps[0]:  # learning begins there
+        far = f"{course.at(step):.4g} at step {step}, far from its median of {median(between):.3g}"
+        yield f"The {course.title.strip()} is {far}."
 
 
 def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
@@ -409,6 +416,7 @@ def metric_findings(
 ) -> tuple[str, ...]:
     """All sentences, the verdict first, then what is wrong, with those on ``spikes`` and on what judges answers."""
     goes, ratios = reward_goes(courses), course_named(courses, "clip_ratio/region_mean")
+    reward = reward_sentence(courses, goes)
     sentences = (
         dead_sentence(courses),
         *broken_sentences(courses),
@@ -417,8 +425,10 @@ def metric_findings(
         clipped_sentence(courses),
         beyond_clip_sentence(ratios.values if ratios else ()),
         *spikes,
-        *level_sentences(courses, goes),
-        reward_sentence(courses, goes),
+        *reward_level_sentences(courses),
+        *([reward] if goes in NO_RISE else []),
+        *level_sentences(courses),
+        reward,
     )
     return tuple(dict.fromkeys(filter(None, sentences)))
 

@@ -187,7 +187,7 @@ class RunReport(Shown, Struct, frozen=True, kw_only=True):
 
         def rank(section: ReportSection) -> tuple[bool, int, bool]:
             is_first = section.severity == "unknown" and section.name == "coverage"
-            is_reward = section.severity == "unknown" and section.name in ("reward", "courses")
+            is_reward = section.severity == "unknown" and section.name == "reward"
             urgency = SEVERITIES.index("fine" if is_reward else section.severity)
             return section.missing is not None, urgency, not (is_first or is_reward)
 

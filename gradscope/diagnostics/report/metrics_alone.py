@@ -22,6 +22,8 @@ from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
 _DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_norm"
+_SECTIONS = {_DEAD: "signal", _CUT: "generation", _NORM: "norm", "reward": "reward"}
+_LEVELS = frozenset(("entropy", "completions/mean_length", "kl", "loss"))  # whose level is watched
 _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
 _ADVICE_ON = dict.fromkeys(("hardly rises", "stalls"), findings.FLAT_ADVICE) | {"falls": findings.FALLEN_ADVICE}
 _LOST = "Read completions of late steps that score high, and compare with a checkpoint before the fall."
@@ -41,7 +43,7 @@ def report_of_metrics(run: Run, name: str, agreement: ReportSection | None = Non
         recomputed=(),
         strip=tuple(
             KeyNumber(
-                name={_DEAD: "signal", _CUT: "generation", _NORM: "norm"}.get(course.name, "courses"),
+                name=_SECTIONS.get(course.name, "courses"),
                 title=course.title.strip(),
                 value=course.mean,
                 style=course.style,
@@ -111,6 +113,8 @@ _ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then ch
 def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSection]:
     norm, cut = (findings.course_named(courses, name) for name in (_NORM, _CUT))
     spikes = spike_sentences(run)
+    if (reward := _reward_section(courses, run)) is not None:
+        yield reward
     if courses:
         yield _course_section(courses, run, spikes if norm is None else ())
     if norm is not None:
@@ -122,27 +126,44 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
     yield ReportSection(name="rollouts", question="What would rollouts add?", missing=why)
 
 
+def _reward_section(courses: Sequence[MetricCourse], run: Run) -> ReportSection | None:
+    """Where the mean reward goes, and what else says how good answers are; None where neither was logged."""
+    course, goes = findings.course_named(courses, "reward"), findings.reward_goes(courses)
+    lost = findings.lost_sentence(verdict_courses(run), goes)
+    if course is None:
+        if not lost:
+            return None
+        return ReportSection(name="reward", findings=(lost,), severity="look", next_step=_LOST)
+    broken, levels = tuple(findings.broken_sentences([course])), tuple(findings.reward_level_sentences(courses))
+    sentences = [lost, *broken, *levels, findings.reward_sentence(courses, goes)]
+    is_odd = bool(lost or levels) or goes in findings.NO_RISE
+    calm: Severity = "fine" if goes == "rises" else "unknown"
+    return ReportSection(
+        name="reward",
+        findings=tuple(filter(None, sentences)) or ("One logged step does not tell.",),
+        severity="problem" if broken else "look" if is_odd else calm,
+        next_step=_LOST if lost else findings.SPIKE_ADVICE if broken else _ADVICE_ON.get(goes, ""),
+        charts=_chart(f"{course.title}, as logged", [course], course.title),
+    )
+
+
 def _course_section(courses: Sequence[MetricCourse], run: Run, spikes: Sequence[str]) -> ReportSection:
     """How all metrics go; charts are of those that have no section of their own."""
-    of_others = (_DEAD, "frac_all_pass", "frac_all_fail", _CUT, _NORM)
+    of_others = (_DEAD, "frac_all_pass", "frac_all_fail", _CUT, _NORM, "reward")
     other_courses = [course for course in courses if course.name not in of_others]
-    broken_courses = tuple(findings.broken_sentences(other_courses))
-    goes = findings.reward_goes(courses)
-    levels, reward = tuple(findings.level_sentences(courses, goes)), findings.reward_sentence(courses, goes)
+    broken, levels = tuple(findings.broken_sentences(other_courses)), tuple(findings.level_sentences(courses))
     titles = ", ".join(course.title.strip() for course in other_courses or courses)
-    lost = findings.lost_sentence(verdict_courses(run), goes)
     gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
     ratios = findings.course_named(courses, "clip_ratio/region_mean")
     clipped = findings.beyond_clip_sentence(ratios.values if ratios else ())
-    odd = tuple(filter(None, (lost, gap, *broken_courses, clipped, *spikes)))
-    calm: Severity = "fine" if goes == "rises" else "unknown"
-    advice = findings.CLIP_ADVICE if clipped else _ADVICE_ON.get(goes, findings.SPIKE_ADVICE if broken_courses else "")
+    odd = (*broken, *filter(None, (gap, clipped)), *spikes, *levels)
+    calm: Severity = "unknown" if _LEVELS.isdisjoint(course.name for course in other_courses) else "fine"
     return ReportSection(
         name="courses",
-        question="How do reward, lengths, entropy and KL go?",
-        findings=tuple(dict.fromkeys(filter(None, (*odd, *levels, reward or f"Logged: {titles}.")))),
-        severity="problem" if broken_courses else "look" if odd or levels else calm,
-        next_step=_LOST if lost else advice,
+        question="How do lengths, entropy and KL go?",
+        findings=odd or (f"Logged: {titles}.",),
+        severity="problem" if broken else "look" if odd else calm,
+        next_step=findings.CLIP_ADVICE if clipped else findings.SPIKE_ADVICE if odd else "",
         charts=tuple(
             chart for course in other_courses for chart in _chart(f"{course.title}, as logged", [course], course.title)
         ),

@@ -24,6 +24,7 @@ from gradscope.findings.logged import (
     late_sentence,
     level_sentences,
     may_stand_out,
+    reward_level_sentences,
     spike_findings,
     spike_headline,
 )
@@ -220,7 +221,8 @@ def level_changes(courses: Courses) -> Iterator[str]:
 
 def levels_left(run: Run) -> tuple[str, ...]:
     """A sentence for each number of a run that has left its level for good: of that a mean over steps says little."""
-    return (*level_changes(courses_of(run)), *level_sentences(metric_courses(run), "is"))
+    logged = metric_courses(run)
+    return (*level_changes(courses_of(run)), *reward_level_sentences(logged), *level_sentences(logged))
 
 
 def metric_at(name: str, course: Mapping[int, float], step: int, *, num_chosen_from: int) -> SpikeMetric:

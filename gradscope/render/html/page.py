@@ -140,7 +140,7 @@ _LABELS = {
     "agreement": "sampler and trainer",
     "claims": "papers' claims",
     "contributions": "shares of rollouts",
-    "courses": "reward, lengths, entropy, KL",
+    "courses": "lengths, entropy, KL",
     "coverage": "pass@k",
     "dilution": "KL and dilution",
     "formulations": "other advantages",

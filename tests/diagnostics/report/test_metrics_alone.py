@@ -36,8 +36,8 @@ def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
         frac_reward_zero_std=(1.0, 0.9), completions__clipped_ratio=(1.0, 1.0), grad_norm=NORMS, reward=(0.1, 0.2)
     )
     report, sections = report_of_metrics(run, "a run"), sections_of(run)
-    assert list(sections) == ["courses", "norm", "signal", "generation", "rollouts"]
-    assert [one.severity for one in sections.values()] == ["unknown", "look", "problem", "problem", "unknown"]
+    assert list(sections) == ["reward", "courses", "norm", "signal", "generation", "rollouts"]
+    assert [one.severity for one in sections.values()] == ["unknown"] * 2 + ["look", "problem", "problem", "unknown"]
     assert sections["rollouts"].missing == "Metrics alone: log rollouts."
     assert sections["norm"].findings[0].startswith("Step 13 stands out: grad_norm 9, 81.8 times the 0.11 of the 11")
     assert sections["norm"].findings[1] == "The largest gradient norm is 9, at step 13."
@@ -130,11 +130,17 @@ def test_steps_without_a_spread_of_rewards_are_steps_without_a_gradient() -> Non
 
 def test_a_score_that_falls_while_the_reward_rises_asks_for_a_look() -> None:
     rising = tuple(0.01 * step for step in range(30))
-    section = sections_of(metrics_alone(reward=rising, rewards__accuracy__mean=rising[::-1]))["courses"]
+    section = sections_of(metrics_alone(reward=rising, rewards__accuracy__mean=rising[::-1]))["reward"]
     assert section.findings[0].startswith(
         "rewards/accuracy/mean falls while the mean reward rises: 0.265 at steps 1 to 6, "
     )
     assert (section.severity, section.next_step[:26]) == ("look", "Read completions of late s")
+    alone = sections_of(metrics_alone(rewards__accuracy__mean=rising[::-1], kl=rising))["reward"]
+    assert alone.findings[0].startswith("rewards/accuracy/mean falls: ")
+    (once,) = sections_of(metrics_alone(reward=(0.5,)))["reward"].findings
+    assert once == "One logged step does not tell."
+    broken = sections_of(metrics_alone(reward=(0.5, math.nan)))["reward"]
+    assert (broken.severity, broken.next_step[:12]) == ("problem", "Look at what")
 
 
 @pytest.mark.parametrize("jump", [3, 7, 11])
@@ -166,6 +172,6 @@ def test_sampler_and_trainer_that_drift_apart_are_a_problem_in_metrics_alone() -
 
 def test_a_share_of_correct_answers_that_is_the_reward_is_told_once() -> None:
     falling = tuple(1 - 0.02 * step for step in range(30))
-    section = sections_of(metrics_alone(reward=falling, rewards__correct__mean=falling))["courses"]
+    section = sections_of(metrics_alone(reward=falling, rewards__correct__mean=falling))["reward"]
     assert section.headline.startswith("The mean reward falls: ")
     assert not any("correct" in finding for finding in section.findings)
