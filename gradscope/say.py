@@ -53,6 +53,15 @@ def number(value: float, form: Form) -> str:
     return format(value, form) if isinstance(form, str) else form(value)
 
 
+def listed(words: Sequence[str]) -> str:
+    """Words in a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
 def named_steps(steps: Sequence[int]) -> str:
     """Ascending steps in a sentence.
 

@@ -23,7 +23,8 @@ from gradscope.say import counted
 
 _DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_norm"
 _SECTIONS = {_DEAD: "signal", _CUT: "generation", _NORM: "norm", "reward": "reward"}
-_LEVELS = frozenset(("entropy", "completions/mean_length", "kl", "loss"))  # whose level is watched
+_LEVELS = ("entropy", "completions/mean_length", "kl", "loss")  # whose level is watched
+_CALM: tuple[Severity, Severity] = ("unknown", "fine")
 _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
 _ADVICE_ON = dict.fromkeys(("hardly rises", "stalls"), findings.FLAT_ADVICE) | {"falls": findings.FALLEN_ADVICE}
 _LOST = "Read completions of late steps that score high, and compare with a checkpoint before the fall."
@@ -115,8 +116,9 @@ def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSecti
     spikes = spike_sentences(run)
     if (reward := _reward_section(courses, run)) is not None:
         yield reward
-    if courses:
-        yield _course_section(courses, run, spikes if norm is None else ())
+    of_others = ("frac_all_pass", "frac_all_fail", *_SECTIONS)
+    if other_courses := [course for course in courses if course.name not in of_others]:
+        yield _course_section(courses, other_courses, spikes if norm is None else ())
     if norm is not None:
         yield _norm_section(norm, run, spikes)
     yield dead_section(courses, run.source)
@@ -135,29 +137,29 @@ def _reward_section(courses: Sequence[MetricCourse], run: Run) -> ReportSection 
             return None
         return ReportSection(name="reward", findings=(lost,), severity="look", next_step=_LOST)
     broken, levels = tuple(findings.broken_sentences([course])), tuple(findings.reward_level_sentences(courses))
-    sentences = [lost, *broken, *levels, findings.reward_sentence(courses, goes)]
-    is_odd = bool(lost or levels) or goes in findings.NO_RISE
-    calm: Severity = "fine" if goes == "rises" else "unknown"
+    odd = [*filter(None, (lost, findings.gap_sentence(course.steps))), *broken, *levels]
+    sentence, calm = findings.reward_sentence(courses, goes), _CALM[goes == "rises"]
     return ReportSection(
         name="reward",
-        findings=tuple(filter(None, sentences)) or ("One logged step does not tell.",),
-        severity="problem" if broken else "look" if is_odd else calm,
+        findings=(*odd, *filter(None, [sentence])) or ("One logged step does not tell.",),
+        severity="problem" if broken else "look" if odd or goes in findings.NO_RISE else calm,
         next_step=_LOST if lost else findings.SPIKE_ADVICE if broken else _ADVICE_ON.get(goes, ""),
         charts=_chart(f"{course.title}, as logged", [course], course.title),
     )
 
 
-def _course_section(courses: Sequence[MetricCourse], run: Run, spikes: Sequence[str]) -> ReportSection:
-    """How all metrics go; charts are of those that have no section of their own."""
-    of_others = (_DEAD, "frac_all_pass", "frac_all_fail", _CUT, _NORM, "reward")
-    other_courses = [course for course in courses if course.name not in of_others]
+def _course_section(
+    courses: Sequence[MetricCourse], other_courses: Sequence[MetricCourse], spikes: Sequence[str]
+) -> ReportSection:
+    """How those metrics go that have no section of their own, and a table of all."""
     broken, levels = tuple(findings.broken_sentences(other_courses)), tuple(findings.level_sentences(courses))
-    titles = ", ".join(course.title.strip() for course in other_courses or courses)
-    gap = findings.gap_sentence(max((course.steps for course in courses), key=len))
+    titles = ", ".join(course.title.strip() for course in other_courses)
+    has_reward = findings.course_named(courses, "reward") is not None
+    gap = "" if has_reward else findings.gap_sentence(max((course.steps for course in courses), key=len))
     ratios = findings.course_named(courses, "clip_ratio/region_mean")
     clipped = findings.beyond_clip_sentence(ratios.values if ratios else ())
     odd = (*broken, *filter(None, (gap, clipped)), *spikes, *levels)
-    calm: Severity = "unknown" if _LEVELS.isdisjoint(course.name for course in other_courses) else "fine"
+    calm = _CALM[any(course.name in _LEVELS for course in other_courses)]
     return ReportSection(
         name="courses",
         question="How do lengths, entropy and KL go?",

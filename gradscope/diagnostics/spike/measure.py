@@ -19,15 +19,8 @@ from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, metric_courses
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import (
-    jump_sentence,
-    late_sentence,
-    level_sentences,
-    may_stand_out,
-    reward_level_sentences,
-    spike_findings,
-    spike_headline,
-)
+from gradscope.findings.logged import jump_sentence, late_sentence, level_sentences, reward_level_sentences
+from gradscope.findings.spike import may_stand_out, spike_findings, spike_headline
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
