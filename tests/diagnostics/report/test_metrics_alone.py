@@ -166,12 +166,29 @@ def test_a_share_of_dead_groups_is_judged_as_with_rollouts_and_at_its_end() -> N
     assert severity(*[0.6] * 20) == "problem"
 
 
-def test_sampler_and_trainer_that_drift_apart_are_a_problem_in_metrics_alone() -> None:
-    name = "sampling__sampling_logp_difference__mean"
-    near, far = (sections_of(metrics_alone(**{name: [0.002] * 19 + [last]})) for last in (0.002, 0.3))
-    assert (near["agreement"].severity, far["agreement"].severity) == ("fine", "problem")
-    assert far["agreement"].headline.endswith("sampling/sampling_logp_difference/mean = 0.3.")
-    assert "agreement" not in sections_of(metrics_alone(reward=[0.5] * 20))
+@pytest.mark.parametrize(
+    ("name", "near", "far", "problem"),
+    [
+        ("sampling/sampling_logp_difference/mean", 0.002, 0.02, 0.3),
+        ("training/rollout_probs_diff_mean", 0.003, 0.02, 0.136),  # verl
+        ("policy/rollout_train_logprobs_abs_diff_mean", 0.01, 0.0145, 1.33),  # SkyRL
+        ("train/train_rollout_logprob_abs_diff", 0.005, 0.025, 0.1),  # slime
+        ("debug/vllm_vs_local_logprob_diff_mean", 0.006, 0.03, 0.3),  # open-instruct
+        ("mismatch_kl/all/mean", 0.001, 0.02, 0.5),  # prime-rl
+        ("optim/kl_sample_train_v1", -0.003, -0.02, 0.35),  # Tinker
+        ("train/token_mult_prob_error", 1.011, 1.08, 1.2),  # NeMo-RL
+    ],
+)
+def test_sampler_and_trainer_that_drift_apart_are_a_problem_in_metrics_alone(
+    name: str, near: float, far: float, problem: float
+) -> None:
+    key = name.replace("/", "__")
+    for level, severity in ((near, "fine"), (far, "look"), (problem, "problem")):
+        section = sections_of(metrics_alone(**{key: (near,) * 16 + (level,) * 4}))["agreement"]
+        assert section.findings == (f"The trainer logged on average at steps 17 to 20: {name} = {level:.4g}.",)
+        assert section.severity == severity
+    assert "agreement" not in sections_of(metrics_alone(**{key: (0.0,) * 20}))  # verl's where it is not known
+    assert "agreement" not in sections_of(metrics_alone(reward=(0.5,) * 20))
 
 
 def test_a_share_of_correct_answers_that_is_the_reward_is_told_once() -> None:

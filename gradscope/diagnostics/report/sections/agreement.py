@@ -10,8 +10,10 @@ states are left to `gradscope claims`.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from operator import methodcaller
+from statistics import fmean
 
 import numpy as np
 from msgspec.structs import replace
@@ -36,6 +38,7 @@ from gradscope.rollouts.run import Run
 from gradscope.say import counted, number, percent, with_interval, without_numbers
 
 LARGE_GAP = 0.01  # a mean gap of a hundredth is what bfloat16 kernels of two engines differ by; float32 gives 1e-6
+FAR_GAP = 0.05  # mixtures of experts in bfloat16 stay below this; stale weights or another temperature do not
 WRONG_SIDE = (
     "Find out which side is off: the sampler's weights may be stale, its precision or kernels other, or the "
     "temperature applied on one side only. Until then, correct with importance sampling."
@@ -147,7 +150,8 @@ def _verdict(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[Sever
             "Tokens agree and sequences do not: correct token by token, or mask sequences, for weights of whole "
             "sequences rest on few of them."
         )
-    return ("unknown" if gap is None else "problem" if gap > LARGE_GAP else "fine"), _advice(gap or 0.0)
+    severity = "unknown" if gap is None else _severity(gap)
+    return severity, _ADVICE_ON_GAP["fine" if gap is None else severity]
 
 
 def agreement_section(inputs: ReportInputs) -> ReportSection:
@@ -210,45 +214,77 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
             f"by {means[worst]:.2g} a token at most (mean of step {worst}).",
             *corrected,
         ),
-        severity="problem" if means[worst] > LARGE_GAP else "fine",
+        severity=_severity(means[worst]),
         meaning=metric("logprob_gap").meaning,
-        next_step=_advice(means[worst]),
+        next_step=_ADVICE_ON_GAP[_severity(means[worst])],
         command=inputs.command("rank", "--step", str(worst)),
         tables=tabulate(caption, columns, gaps),
     )
 
 
-def _advice(gap: float | None) -> str:
-    if gap is None:
-        return "Log the mean difference as well: the largest of a step says little about the others."
-    if gap <= LARGE_GAP:
-        return "Nothing to do: the sampler's policy is the one that was updated."
-    return WRONG_SIDE
+_ADVICE_ON_GAP: dict[Severity, str] = {
+    "unknown": "Log the mean difference as well: the largest of a step says little about the others.",
+    "fine": "Nothing to do: the sampler's policy is the one that was updated.",
+    "look": WRONG_SIDE,
+    "problem": WRONG_SIDE,
+}
+_LOGGED_GAPS = (
+    (
+        r"(sampling_logp_difference/mean|vllm_vs_local_logprob_diff_mean|logprobs?_abs_diff(_mean)?|"
+        r"rollout_probs_diff_mean)$",  # a probability differs by no more than its logarithm
+        *(LARGE_GAP, FAR_GAP),
+    ),
+    (r"(mismatch_kl(/\w+)?/mean|mismatch_kl|rollout_corr/kl|gen_kl_error|reverse_kl|kl_sample_train_v\d)$", 0.01, 0.1),
+    (r"token_mult_prob_error$", 1.05, 1.1),  # the mean of exp(|difference of log p|)
+)
+"""What trainers log of their sampler's policy against their own: the name's end, and from where on it is large and far.
+
+The bounds of the last two are those of NeMo-RL's own tests; prime-rl, verl and Tinker log the KL of the second.
+"""
 
 
 def agreement_as_logged(run: Run) -> ReportSection | None:
-    """What the trainer's own metrics say, TRL's above all; None where it logged none."""
-    names = sorted(name for name in run.courses.columns if "sampling_logp" in name)
-    courses = {name: run.courses.by_step(name) for name in names}
+    """What the trainer's own metrics say of the last fifth of steps; None where it logged none."""
+    bounds = {
+        name: (large, far)
+        for name in sorted(run.courses.columns)
+        for ending, large, far in _LOGGED_GAPS
+        if re.search(ending, name)
+    }
+    courses = {name: run.courses.by_step(name) for name in run.courses.columns if name in bounds or _MORE in name}
+    courses = {name: course for name, course in sorted(courses.items()) if any(course.values())}  # verl's 0: unknown
     steps = sorted(set().union(*courses.values()) & set(run.steps or run.every_step))
     if not steps:
         return None
-    last = {name: course[steps[-1]] for name, course in courses.items() if steps[-1] in course}
-    mean = max((value for name, value in last.items() if name.endswith("mean")), default=None)
-    shown = ", ".join(f"{name} = {number(value, '.4g')}" for name, value in last.items())
+    late = steps[-max(len(steps) // 5, 1) :]
+    means = {
+        name: fmean(values) for name, course in courses.items() if (values := [course[s] for s in late if s in course])
+    }
+    kinds: list[Severity] = [_severity(abs(means[name]), *bounds[name]) for name in means.keys() & bounds.keys()]
+    severity: Severity = max(kinds, key=("fine", "look", "problem").index, default="unknown")
+    shown = ", ".join(f"{name} = {number(mean, '.4g')}" for name, mean in means.items())
+    where = f"at step {late[0]}" if len(late) == 1 else f"on average at steps {late[0]} to {late[-1]}"
     return ReportSection(
         name="agreement",
-        findings=(f"The trainer logged at step {steps[-1]}: {shown}.",),
-        severity="unknown" if mean is None else "fine" if mean <= LARGE_GAP else "problem",
+        findings=(f"The trainer logged {where}: {shown}.",),
+        severity=severity,
         meaning=metric("logprob_gap").meaning,
-        next_step=_advice(mean),
+        next_step=_ADVICE_ON_GAP[severity],
         charts=lines_over(
             steps,
-            "As the trainer logged it",
-            {name: [courses[name].get(step) for step in steps] for name in names[:4]},
+            "Sampler against trainer, as logged",
+            {name: [course.get(step) for step in steps] for name, course in [*courses.items()][:4]},
             y_label="nats a token",
         ),
     )
+
+
+_MORE = "sampling_logp"  # TRL's largest difference beside the mean
+
+
+def _severity(gap: float, large: float = LARGE_GAP, far: float = FAR_GAP) -> Severity:
+    """How much a mean difference asks for; NaN is far."""
+    return "fine" if gap <= large else "look" if gap <= far else "problem"
 
 
 _SEVERITIES: dict[str, Severity] = {"mismatch": "problem", "match": "fine", "cannot": "unknown"}
