@@ -17,7 +17,6 @@ from gradscope.rollouts import fetch
 from gradscope.rollouts.fetch import awaited_note, bring_weights, fetched, in_bytes, log_extent, mirrored
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from tests.conftest import LOGS
-from tests.rollouts.readers.lines import refusal
 
 ROW = b'{"reward": 1}\n'
 
@@ -420,10 +419,9 @@ def test_errors_name_the_url(memory: Any, cache: Path, files: dict[str, bytes], 
     assert str(cache) not in f"{caught.value} {caught.value.message} {caught.value.hint}"
 
 
-def test_a_run_further_down_is_named_by_its_url(memory: Any) -> None:
+def test_the_only_run_further_down_is_read_and_named_by_its_url(memory: Any) -> None:
     put(memory, "trl/", "/logs/trl")
-    hint = refusal("memory://logs", "memory://logs is not a run itself, but memory://logs/trl is")
-    assert hint == "Name it: memory://logs/trl"
+    assert read_run("memory://logs").source.path == "memory://logs/trl"
 
 
 def test_runs_below_a_url_are_listed(memory: Any) -> None:

@@ -31,6 +31,7 @@ from gradscope.diagnostics.compare.means import (
     trend_of,
 )
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
+from gradscope.diagnostics.logged.tokens import common_metrics
 from gradscope.diagnostics.passk.measure import Samples, read_samples
 from gradscope.diagnostics.spike.measure import levels_left
 from gradscope.errors import GradscopeError, InputError
@@ -310,8 +311,9 @@ LOGGED = {
 
 def _logged(run: Run, steps: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
     of_steps: dict[str, NDArray[np.float64]] = {}
+    courses = common_metrics(run)
     for metric, name in LOGGED.items():
-        with_number, values = run.courses.course(name)
+        with_number, values = courses.course(name)
         is_compared = np.isin(with_number, steps)
         if is_compared.sum() == len(steps) and np.isfinite(values[is_compared]).all():
             of_steps[metric] = values[is_compared]

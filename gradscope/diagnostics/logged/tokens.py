@@ -23,8 +23,8 @@ from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.results import logged as results
 from gradscope.rollouts.groups import Rollout, RolloutGroup, Status
-from gradscope.rollouts.readers.metrics_alone.naming import COMMON, CommonMetric, is_verdict
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.readers.metrics_alone.naming import COMMON, CommonMetric, is_verdict, naming_of
+from gradscope.rollouts.run import Run, StepMetrics
 from gradscope.say import counted, non_finite_word
 
 _LARGEST = 1e100
@@ -74,25 +74,36 @@ def _first_undefined(values: Mapping[int, float], *, is_share: bool = True) -> E
 NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts is undefined
 
 
+def common_metrics(run: Run) -> StepMetrics:
+    """What a run's trainer logged, also under its common names, as that of metrics alone is."""
+    if run.source.kind == "metrics" or not len(run.courses):
+        return run.courses
+    naming, _ = naming_of(run.courses.columns, {}).held_against(run.courses)
+    return naming.apply(run.courses)
+
+
 def metric_courses(run: Run) -> tuple[results.MetricCourse, ...]:
     """The common metrics of a run, in the order of reading; those that no step has are left out."""
-    return tuple(_course(run, metric) for metric in COMMON if len(run.courses.course(metric.name)[0]))
+    courses = common_metrics(run)
+    return tuple(_course(courses, metric) for metric in COMMON if len(courses.course(metric.name)[0]))
 
 
 def verdict_courses(run: Run) -> tuple[results.MetricCourse, ...]:
     """What else says how good answers are, by its trainer's name: held-out evaluations, shares of correct answers."""
     reward = run.courses.by_step("reward")
     names = [name for name in run.courses.columns if is_verdict(name) and run.courses.by_step(name) != reward]
-    return tuple(_course(run, CommonMetric(name=name, title=name, style="norm", keys=(name,))) for name in names)
+    return tuple(
+        _course(run.courses, CommonMetric(name=name, title=name, style="norm", keys=(name,))) for name in names
+    )
 
 
-def _course(run: Run, metric: CommonMetric) -> results.MetricCourse:
-    steps, values = run.courses.course(metric.name)
+def _course(courses: StepMetrics, metric: CommonMetric) -> results.MetricCourse:
+    steps, values = courses.course(metric.name)
     is_finite = np.isfinite(values)
     chosen = is_finite if is_finite.any() else ~is_finite
     unusable = np.flatnonzero(~(np.abs(values) < _LARGEST))[:1]
     first = dict(zip(steps[unusable].tolist(), values[unusable].tolist(), strict=True))
-    broken = _first_undefined(first, is_share=metric.name not in run.courses.not_shares)
+    broken = _first_undefined(first, is_share=metric.name not in courses.not_shares)
     return results.MetricCourse(
         name=metric.name,
         title=metric.title,

@@ -257,8 +257,9 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
         findings=(
             *broken,
             *partings,
+            *(() if sure else moved),
             *_sentences(first[0], [other for other, _ in rest], rows, sure),
-            *moved,
+            *(moved if sure else ()),
             *conflicts_of_runs(sides),
             *filter(None, dict.fromkeys(unlike.values())),
             *_cautions(tuple(runs.values()), steps),

@@ -19,7 +19,14 @@ from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, metric_courses
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import jump_sentence, late_sentence, level_sentences, reward_level_sentences
+from gradscope.findings.logged import (
+    beyond_clip_sentence,
+    course_named,
+    jump_sentence,
+    late_sentence,
+    level_sentences,
+    reward_level_sentences,
+)
 from gradscope.findings.spike import may_stand_out, spike_findings, spike_headline
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
@@ -215,7 +222,13 @@ def level_changes(courses: Courses) -> Iterator[str]:
 def levels_left(run: Run) -> tuple[str, ...]:
     """A sentence for each number of a run that has left its level for good: of that a mean over steps says little."""
     logged = metric_courses(run)
-    return (*level_changes(courses_of(run)), *reward_level_sentences(logged), *level_sentences(logged))
+    ratios = course_named(logged, "clip_ratio/region_mean")
+    return (
+        *level_changes(courses_of(run)),
+        *reward_level_sentences(logged),
+        *level_sentences(logged),
+        *filter(None, [beyond_clip_sentence(ratios.values if ratios else ())]),
+    )
 
 
 def metric_at(name: str, course: Mapping[int, float], step: int, *, num_chosen_from: int) -> SpikeMetric:

@@ -144,7 +144,10 @@ def read_run(
     )
     _require_input(request.path)
     name = request.options.reader
-    reader = _recognize(request) if name is None else METRICS if name == METRICS.name else format_named(name)
+    if name is None:
+        reader, request = _recognize(request)
+    else:
+        reader = METRICS if name == METRICS.name else format_named(name)
     of_script = name is None and reader in (METRICS, generic.FORMAT)
     rollouts = _rollouts_of_script(request, beside_metrics=reader is METRICS) if of_script else None
     if isinstance(rollouts, Path):
@@ -272,18 +275,22 @@ def _has_state(path: Path) -> bool:
     return (path / "trainer_state.json").is_file() and is_checkpoint(path)
 
 
-def _recognize(request: ReadRequest) -> Format | RowFormat:
+def _recognize(request: ReadRequest) -> tuple[Format | RowFormat, ReadRequest]:
+    """The reader, and the request: that of the only run below a folder which is none itself."""
     if _has_state(request.path) and not completion_files(request.path.resolve().parent) and METRICS.recognizes(request):
-        return METRICS
+        return METRICS, request
     refuse_checkpoint(request.path)
     recognized = next((reader for reader in FORMATS if reader.recognizes(request)), None)
     if recognized is trl.FORMAT and not completion_files(request.path) and METRICS.recognizes(request):
-        return METRICS
+        return METRICS, request
     if recognized is not None:
-        return recognized
-    if METRICS.recognizes(request) and not _runs_below(request.path):
-        return METRICS
-    refuse_folder_of_runs(request.path, _runs_below(request.path))
+        return recognized, request
+    runs = _runs_below(request.path)
+    if METRICS.recognizes(request) and not runs:
+        return METRICS, request
+    if len(runs) == 1:
+        return _recognize(replace(request, path=runs[0]))
+    refuse_folder_of_runs(request.path, runs)
     metrics_log.refuse_metrics(request.path, request.options)
     refuse_unknown(request.path)
     refuse_several(request.path, None, request.options)

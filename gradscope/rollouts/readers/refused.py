@@ -80,9 +80,7 @@ def refuse_checkpoint(path: Path) -> None:
 
 
 def refuse_folder_of_runs(path: Path, runs: Sequence[Path]) -> None:
-    """Refuse a folder that holds runs, where there are any, with the commands that read them."""
-    if len(runs) == 1:
-        raise InputError(f"{path} is not a run itself, but {runs[0]} is.", hint=f"Name it: {runs[0]}")
+    """Refuse a folder that holds several runs, where there are any, with the commands that read them."""
     if runs:
         names = [str(run.relative_to(path)) for run in runs]
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""

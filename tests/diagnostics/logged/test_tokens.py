@@ -47,6 +47,8 @@ def test_a_course_has_the_steps_that_logged_it_and_a_mean_of_numbers() -> None:
     (broken,) = tokens.metric_courses(run_of(metrics={1: {"kl": 0.5}, 2: {"kl": math.nan}, 3: {"kl": 0.25}}))
     assert broken.mean.undefined == "the trainer logged NaN at step 2"
     assert (broken.largest_step, broken.smallest_step) == (1, 3)
+    (of_verl,) = tokens.metric_courses(run_of(group_of([1, 0]), metrics={1: {"actor/entropy": 0.5}}))
+    assert (of_verl.name, of_verl.mean.value) == ("entropy", 0.5)
     (none,) = tokens.metric_courses(run_of(metrics={1: {"kl": math.inf}}))
     assert (none.largest_step, none.mean.undefined) == (1, "the trainer logged Infinity at step 1")
 

@@ -199,11 +199,6 @@ def test_a_folder_of_runs_lists_them_with_commands(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_two_folders_down_is_named(tmp_path: Path) -> None:
-    shutil.copytree(TRL, tmp_path / "a" / "run")
-    assert refusal(tmp_path, r"is not a run itself, but .*run is") == f"Name it: {tmp_path / 'a' / 'run'}"
-
-
 @pytest.mark.parametrize("name", ["notes.txt", "train.log", "README"])
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_text_is_no_log(tmp_path: Path, name: str, encoding: str) -> None:
