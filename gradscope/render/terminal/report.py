@@ -19,6 +19,7 @@ from gradscope.say import evenly
 
 _WIDTH, _INDEX_WIDTH = 24, 12
 _LONGEST, _TITLE = 78, 38
+_NUMBERS = ("reward", "coverage")  # sections that have numbers where they are undecided; others say why they have none
 _KINDS: Mapping[Severity, str] = {
     "problem": "with a problem",
     "look": "to look at",
@@ -48,15 +49,25 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
         verdict, further = f"{summary} {no_groups}", answered
     else:
         verdict = " ".join(filter(None, (answered[0].headline, *asks, summary)))
-    fine = [section.name for section in further if section.severity == "fine"]
+    in_words = [
+        section
+        for section in further
+        if section.severity in ("problem", "look")
+        or (section.severity == "unknown" and (decides_nothing or section.name in _NUMBERS))
+    ]
+    fine, unknown = (
+        [section.name for section in further if section.severity == severity and section not in in_words]
+        for severity in ("fine", "unknown")
+    )
     missing = [section.name for section in report.sections if section.missing is not None]
     defined = [number for number in report.strip if number.value.is_defined]
     return Answer(
         command="report",
         headline=(
             verdict,
-            *(_item(section.severity, section.headline) for section in further if section.severity != "fine"),
+            *(_item(section.severity, section.headline) for section in in_words),
             *([_item("fine", ", ".join(fine))] if fine else []),
+            *([_item("unknown", ", ".join(unknown))] if unknown else []),
             *([_item("unknown", f"{', '.join(missing)}: the page says what to log", "absent")] if missing else []),
         ),
         table=[_key_numbers(defined)] if defined else [],
