@@ -150,7 +150,7 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
     elif candidates:
         hint = _reward_hint(rows, candidates, list_name)
     else:
-        hint = _ungraded(rows) or hint
+        hint = _ungraded(rows) or _shares_in_lists(rows) or hint
     looked = f"Looked for what a trainer writes, and for {'; '.join(looks_for)}."
     raise InputError(f"{request.path} is not a log that gradscope knows. {seen} {looked}", hint=hint)
 
@@ -246,6 +246,18 @@ def _ungraded(rows: Sequence[Mapping[str, Any]]) -> str:
     if text is None or numbers or may_be_graded:
         return ""
     return f"No column is a verdict: run the evaluation on {text!r}, and write its outcome into each row as 'correct'."
+
+
+def _shares_in_lists(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Which numbers of objects in lists lie between 0 and 1, as rewards under a name of their own do."""
+    cells: dict[str, list[Any]] = {}
+    lists = [entry for row in rows for cell in row.values() if is_list_of_objects(cell) for entry in cell]
+    for name, cell in (pair for entry in lists for pair in entry.items()):
+        cells.setdefault(name, []).append(cell)
+    names = [name for name, of in cells.items() if all(is_number(cell) and 0 <= cell <= 1 for cell in of)]
+    if not names:
+        return ""
+    return f"Name the reward, where it is one of {list_names(names)}: --reward-column {shlex.quote(names[-1])}"
 
 
 def _like_prompts(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -199,6 +199,15 @@ def test_a_folder_of_runs_lists_them_with_commands(tmp_path: Path) -> None:
     )
 
 
+def test_numbers_of_lists_that_may_be_the_reward_are_named_and_do(tmp_path: Path) -> None:
+    """As in the logs of Tree of Thoughts."""
+    rows = [{"idx": n, "ys": ["a", "b"], "infos": [{"cost": 7, "r": n % 2}, {"cost": 9, "r": 1}]} for n in range(4)]
+    log = write_lines(tmp_path / "logs.jsonl", *rows)
+    hint = refusal(log, "Its columns are 'idx', 'ys', 'infos'")
+    assert hint == "Name the reward, where it is one of 'r': --reward-column r"
+    assert read_run(log, ReadOptions(columns=ColumnNames(reward="r"))).source.num_rows == 8
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "train.log", "README"])
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_text_is_no_log(tmp_path: Path, name: str, encoding: str) -> None:
@@ -333,7 +342,7 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
         ({"task_id": "a", "completion": "f()"}, "run the evaluation on 'completion'"),
         ({"task_id": "a", "completion": "f()", "status": "Passed"}, ""),
         ({"task_id": "a", "completion": "f()", "tokens": 7}, ""),
-        ({"idx": 1, "ys": ["a", "b"], "infos": [{"r": 1}, {"r": 0}]}, ""),
+        ({"idx": 1, "ys": ["a", "b"], "infos": [{"cost": 7}, {"cost": 9}]}, ""),
     ],
 )
 def test_responses_that_nobody_graded_are_to_be_graded(tmp_path: Path, row: dict[str, Any], instead: str) -> None:
