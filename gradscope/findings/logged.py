@@ -74,9 +74,9 @@ def dead_sentence(courses: Sequence[MetricCourse]) -> str:
     text = f"{percent(course.mean.value)} of a step's groups gave no gradient, by the trainer's log of {steps}{more}."
     if (kind := kind_of_dead(courses)) is None:
         return text
-    if kind.is_logged:
-        return f"{text} {percent(kind.least_share)} of groups all {kind.name}."
-    return f"{text} If rewards are 0 and 1, {percent(kind.least_share)} or more of groups all {kind.name}."
+    basis = "" if kind.is_logged else "If rewards are 0 and 1, "
+    or_more = "" if kind.is_logged or kind.least_share >= course.mean.value - _SAME else " or more"
+    return f"{text} {basis}{percent(kind.least_share)}{or_more} of groups all {kind.name}."
 
 
 class DeadKind(Struct, frozen=True):

@@ -136,6 +136,7 @@ def test_dead_groups(values: tuple[float, ...], sentence: str) -> None:
     [
         ({"reward": (0.9, 0.9)}, " If rewards are 0 and 1, 70.0 % or more of groups all pass."),
         ({"reward": (0.2, 0.0)}, " If rewards are 0 and 1, 70.0 % or more of groups all fail."),
+        ({"reward": (1.0, 1.0)}, " If rewards are 0 and 1, 80.0 % of groups all pass."),
         ({"reward": (0.5, 0.5)}, " logged steps."),
         ({"reward": (0.9, 1.1)}, " logged steps."),
         ({"reward": (0.9,)}, " logged steps."),
