@@ -22,7 +22,7 @@ from gradscope.diagnostics.compare.runs import unlike_levels
 from gradscope.diagnostics.degeneracy.group_rewards import NoGroupError
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
-from gradscope.diagnostics.logged.tokens import metric_courses
+from gradscope.diagnostics.logged.tokens import common_metrics, metric_courses
 from gradscope.diagnostics.spike.measure import levels_left
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
@@ -40,7 +40,7 @@ from gradscope.rollouts.fetch import fetched, names_of
 from gradscope.rollouts.groups import groups_of_steps, sizes_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run
+from gradscope.rollouts.run import Run, StepMetrics
 from gradscope.say import counted, number, percent, points, with_interval
 
 
@@ -293,8 +293,9 @@ def _numbers(run: Run, steps: Sequence[int]) -> means_of_runs.Means:
         for metric, of_lengths in means_of_runs.completion_lengths(table).items():
             _, unit, *trend = metric.split("_")
             numbers[", ".join((f"{unit} of a completion", *trend))] = of_lengths
+    logged = common_metrics(run)
     for metric, title in (_LOGGED if run.groups else _ALONE | _LOGGED).items():
-        course = _finite(run, metric)
+        course = _finite(logged, metric)
         chosen = tuple(step for step in steps if step in course)
         if chosen:
             numbers[title] = means_of_runs.CourseMean(chosen, np.array([course[step] for step in chosen]))
@@ -378,12 +379,12 @@ def _formatted(estimate: Estimate, title: str, *, signed: bool = False) -> str:
 
 def _courses(runs: Mapping[str, Run]) -> ReportSection:
     """Reward, dead groups and what the trainers logged, each run a line."""
-    rewards = [mean_rewards(run) for run in runs.values()]
+    rewards, logged = [mean_rewards(run) for run in runs.values()], [common_metrics(run) for run in runs.values()]
     drawn: list[tuple[str, str, list[dict[int, float]], tuple[float, float] | None]] = [
         ("Mean reward", "reward", rewards, None),
         ("Groups without a gradient", "share of groups", [_dead_shares(run) for run in runs.values()], (0.0, 1.0)),
         *(
-            (f"{title[0].upper()}{title[1:]}", metric, [run.courses.by_step(metric) for run in runs.values()], None)
+            (f"{title[0].upper()}{title[1:]}", metric, [courses.by_step(metric) for courses in logged], None)
             for metric, title in _LOGGED.items()
         ),
     ]
@@ -428,20 +429,20 @@ def _overlaid(
 
 def mean_rewards(run: Run) -> dict[int, float]:
     """Step -> mean of the rewards of its whole groups, or as logged where rollouts are not."""
-    return run.judged_rewards.mean_reward_by_step() if run.groups else _finite(run, "reward")
+    return run.judged_rewards.mean_reward_by_step() if run.groups else _finite(run.courses, "reward")
 
 
 def _dead_shares(run: Run) -> dict[int, float]:
     """Step -> share of its groups of several rollouts that are dead, or as logged where there are no rollouts."""
     if not run.groups:
-        return _finite(run, "frac_reward_zero_std")
+        return _finite(run.courses, "frac_reward_zero_std")
     table = run.judged_rewards
     table = table.select(table.is_complete & (table.size > 1))
     return table.mean_by_step(table.is_dead, np.ones(len(table)))
 
 
-def _finite(run: Run, metric: str) -> dict[int, float]:
-    return {step: value for step, value in run.courses.by_step(metric).items() if math.isfinite(value)}
+def _finite(courses: StepMetrics, metric: str) -> dict[int, float]:
+    return {step: value for step, value in courses.by_step(metric).items() if math.isfinite(value)}
 
 
 def _settings(runs: Mapping[str, Run]) -> ReportSection:

@@ -258,8 +258,8 @@ def test_what_leaves_its_level_in_one_run_is_named_where_means_do_not_differ_bey
         for rise in (1, 100)
     )
     section, *_ = sections_of(calm, wild)
-    assert section.findings[0].startswith("B beside A: none of ")
-    assert section.findings[1].startswith("B: kl jumps at step ")
+    assert section.findings[0].startswith("B: kl jumps at step ")
+    assert section.findings[1].startswith("B beside A: none of ")
     assert section.severity == "look"
 
 
