@@ -178,7 +178,7 @@ _KINDS = {
     "reward": ({"reward"}, {"rewards"}, {"mean", "r"}, {"avg", "r"}),
     "reward_std": ({"reward", "std"}, {"rewards", "std"}),
     "completions/mean_length": tuple({of, size} for of in ("completion", "response") for size in ("length", "len")),
-    "grad_norm": ({"grad", "norm"}, {"gradient", "norm"}, {"grad"}),
+    "grad_norm": ({"grad", "norm"}, {"gradient", "norm"}, {"grad"}, {"gradnorm"}),
     "entropy": ({"entropy"}, {"entropy", "per", "token"}),
     "kl": ({"kl"}, {"kl", "loss"}, {"kl", "div"}, {"kl", "divergence"}, {"approx", "kl"}, {"kl", "penalty"}),
     "clip_ratio/region_mean": ({"clip", "ratio"}, {"clip", "frac"}, {"clip", "fraction"}, {"clipfrac"}),

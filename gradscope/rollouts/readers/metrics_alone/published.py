@@ -35,13 +35,13 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _STEP_FIRST = re.compile(
-    r"(?<!\()\b(?:(?:global_|training_)?step|iter(?:ation)?|update)(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b"
+    r"(?<!\()\b(?:(?:global_|training_)?step|iter(?:ation)?|update)(?:\s?[:=]\s{0,9}|\s{1,9})(?P<step>[0-9]{1,15})\b"
     r"(?!\s?/|\.[0-9]*[1-9e])",
     re.IGNORECASE,
 )
 _PIPED = re.compile(
     r"\|\s{0,9}(?P<key>[a-z_][\w/@.-]{0,200}(?: [a-z][\w/]{0,40}){0,2})\s{1,9}"
-    rf"(?P<value>{_NUMBER})(?=\s?[|±(]|$)",
+    rf"(?P<value>{_NUMBER})(?=\s{{0,9}}[|±(]|$)",
     re.IGNORECASE,
 )
 _SPACED = re.compile(rf"\b(?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,9}}(?P<value>{_NUMBER})(?=[\s,;|]|$)", re.IGNORECASE)
@@ -81,7 +81,15 @@ _SKIPPED = re.compile(r"\bskip(?:ped|ping)? (?=(?:\w{1,40}[ _])?(?:reward|score)
 _MEAN_REWARD = re.compile(
     rf"^\W*(?P<key>(?:mean|average|avg)[ _]rewards?)\s?[:=]\s{{0,2}}(?P<value>{_NUMBER})\s*$", re.IGNORECASE
 )
-_EPISODE_FIRST = re.compile(r"^\W*episode[\s:=#]{1,9}(?P<number>[0-9]{1,15})\b", re.IGNORECASE)
+_EPISODE_FIRST = re.compile(
+    r"^\W*(?P<name>episode|epoch|round)[\s:=#\[]{1,9}(?P<number>[0-9]{1,15})\b(?!\.)", re.IGNORECASE
+)
+_OF_GROUPS = re.compile(
+    r"\b(?P<key>(?:[\w/-]{0,80}(?:dead|degenerate|zero)[\w/-]{0,80})(?: groups?)?)\s?[:=]?\s{0,2}"
+    r"(?P<part>[0-9]{1,9})\s?/\s?(?P<whole>[0-9]{1,9})\b(?![./])",
+    re.IGNORECASE,
+)
+"""So many groups of a step's without a gradient."""
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _AFTER_BAR = re.compile(
@@ -278,8 +286,10 @@ class PrintedLines:
             return {**_named(text[of_all.start("gap") :]), "step": int(of_all["step"])}
         elif self._above is not None and ("•" in text or "│" in text) and (values := _named(text)):
             return {**values, "step": self._above}
-        elif "episode" in lowered and (begun := _EPISODE_FIRST.match(text)) and (values := _named(text[begun.end() :])):
-            return {**values, "episode": int(begun["number"])}
+        elif (begun := _EPISODE_FIRST.match(text)) is not None and (values := _named(text[begun.end() :])):
+            name = begun["name"].lower()
+            if name == "episode" or any(map(_REWARD.search, values)):  # epochs of any training have a loss
+                return {**values, name: int(begun["number"])}
         return self._row(text.rstrip("\\ ").split()) if len(text) < _LONGEST_ROW else {}
 
     def _row(self, cells: list[str]) -> Values:
@@ -335,6 +345,11 @@ def _named(text: str) -> Values:
             listed = [number_or_text(of) for of in re.split(r"[\s,']+", cell[1:-1]) if of] if cell[0] == "[" else []
             are_all = listed and all(isinstance(number, float) for number in listed)
             named[key] = sum(map(float, listed)) / len(listed) if are_all else number_or_text(cell)
+        for counts in _OF_GROUPS.finditer(text, 0, _LONGEST_ROW) if "/" in text else ():
+            key = "_".join(re.split(r"\W+", counts["key"].lower()))
+            named[f"frac_{key}{'' if 'group' in key else '_groups'}"] = int(counts["part"]) / max(
+                int(counts["whole"]), 1
+            )
     return {} if all(key.endswith("step") for key in named) else named
 
 
