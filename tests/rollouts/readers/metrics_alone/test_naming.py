@@ -28,7 +28,15 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"batch/filtered_prompts": 8.0, "batch/total_prompts": 24.0}, "frac_reward_zero_std", 0.25),
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_reward_zero_std", 0.75),
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_all_fail", 0.5),
-        ({"train/baseline_reward/pct_mixed": 0.25}, "frac_reward_zero_std", 0.75),
+        ({"train/baseline_reward/pct_mixed": 25.0}, "frac_reward_zero_std", None),  # of rollouts, each left out
+        (
+            {"train/agg/all/agent/solved_none": 0.5, "train/agg/all/agent/solved_all": 0.25},
+            "frac_reward_zero_std",
+            0.75,
+        ),
+        ({"train/agg/effective/agent/reward/mean": 0.5, "train/agg/all/agent/reward/mean": 0.25}, "reward", 0.5),
+        ({"train/agg/effective/a/reward/mean": 0.5, "train/agg/effective/b/reward/mean": 0.25}, "reward", None),
+        ({"env/reward": 0.5, "rollout/rewards": 0.25}, "reward", 0.25),
         ({"val/stop_rate": 0.75}, "completions/clipped_ratio", 0.25),
         ({"batch/solve_none": 8.0, "batch/solve_all": 2.0, "batch/solve_partial": 30.0}, "frac_reward_zero_std", 0.25),
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25, "batch/solve_partial": 0.25}, "frac_all_fail", 0.5),

@@ -119,6 +119,15 @@ FILES: dict[str, tuple[str, str]] = {
         "x.log",
         each('12:00 INFO saved {\'step\': STEP}\n12:00 metrics={"env/step": STEP, "groups/rate_dropped": DEAD}\n'),
     ),
+    "an outline below a step": ("x.log", each("Step STEP\ngroups:\n  rate_dropped: DEAD\ntiming_s:\n  step: 1.5\n\n")),
+    "a dictionary that begins on the line after its step": (
+        "x.log",
+        each(
+            "(a pid=1) 10:00 | INFO | Step STEP: \n(a pid=1) {'generate/avg_num_tokens': '99.2',\n"
+            "(a pid=1)  'groups/rate_dropped': 'DEAD',\n(a pid=1)  'trainer/global_step': STEP}\n"
+            "(a pid=1) {'eval/all/avg_score': '0.9'}\n"
+        ),
+    ),
     "boxes": (
         "x.log",
         each(
