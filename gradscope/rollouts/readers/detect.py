@@ -74,6 +74,7 @@ FORMATS: tuple[Format | RowFormat, ...] = (
     inspect_ai.FORMAT,
     prime_rl.VERIFIERS,
     harnesses.SKYRL,
+    harnesses.NEMO_RL,
     harnesses.HARBOR,
     harnesses.PROMPTFOO,
     harnesses.HELM,

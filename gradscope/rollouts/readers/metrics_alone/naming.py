@@ -31,7 +31,7 @@ class Derived(Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...]  # the keys that it is computed from, all of which a step must have
     formula: str  # the formula as text, with the keys
     make: Callable[..., Floats]  # computes it from the values of the keys in order; NaN where undefined
-    is_guess: bool = False  # a share of counts under names of somebody's own, which a number above 1 refutes
+    is_guess: bool = False  # a share of counts that may be of something else, which a number beyond [0, 1] refutes
 
 
 class CommonMetric(Struct, frozen=True, kw_only=True):
@@ -86,7 +86,8 @@ COMMON: tuple[CommonMetric, ...] = (
         "bench/zero_variance_drop_rate frac_zero_std zvf groups/rate_dropped",
         *(_one_minus(_as_logged(key)) for key in ("env/all/by_group/frac_mixed", "by_group/frac_mixed")),
         _one_minus(_as_logged("non_degenerate_samples_frac")),
-        _one_minus(_percent("dynamic_filtering_pass_rate")),
+        # OpenRLHF 0.11 divides samples that passed by prompts, so that it may be several hundred per cent.
+        _one_minus(replace(_percent("dynamic_filtering_pass_rate"), is_guess=True)),
         _one_minus(_share_of("batch/solve_partial", "batch/solve_all", "batch/solve_none")),
         _one_minus(_over("num_groups_trainable", "num_groups_submitted")),
         _one_minus(_over("data/step_num_groups_trainable", "data/step_num_groups_submitted")),
@@ -228,10 +229,11 @@ class Naming(Struct, frozen=True):
     def held_against(self, metrics: StepMetrics) -> tuple[Naming, tuple[str, ...]]:
         """Without the guesses that a log's numbers refute, and a sentence on each of these."""
         guesses = {name: _made(part, metrics).values for name, part in self.parts.items() if part.is_guess}
-        refuted = {name: values for name, values in guesses.items() if (values > 1 + _ROUNDING).any()}
+        beyond = {name: values[np.abs(values - 0.5) > 0.5 + _ROUNDING] for name, values in guesses.items()}
+        refuted = {name: values[np.abs(values).argmax()] for name, values in beyond.items() if len(values)}
         sentences = (
-            f"{self.parts[name].formula} is up to {np.nanmax(values):.3g}, as no share of groups is: it is not {name}."
-            for name, values in refuted.items()
+            f"{self.parts[name].formula} is {value:.3g} at a step, as no share of groups is: it is not {name}."
+            for name, value in refuted.items()
         )
         return Naming({name: part for name, part in self.parts.items() if name not in refuted}), tuple(sentences)
 

@@ -430,8 +430,11 @@ _KEYS = ("rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "ag
 _TEXTS = ("token_ids", "generation_logprobs", "advantages")
 
 
-def _nemo_rl_rows(rows: Cells) -> Columns:
-    step = parse.number_in_name(_STEP, rows.path)
+def _nemo_rl_rows(cells: Cells) -> Columns:
+    step = parse.number_in_name(_STEP, cells.path)
+    # Where every reward of a step is written first, there are more rows than rollouts that a filter left.
+    trained = [at for at, of_row in enumerate(cells.column("filtered_rewards")) if of_row != []]
+    rows = cells.chosen(trained)
     filtered = rows.column("filtered_rewards")
     pairs = zip(rows.column("rewards"), filtered, strict=True)
     rewards = _only_items([before if after is UNSET else after for before, after in pairs])
@@ -475,6 +478,7 @@ def _nemo_rl_rows(rows: Cells) -> Columns:
         return {"completion": "".join(texts_of(at)[-1:]), "tokens": tokens}
 
     return Columns(
+        row=np.array(trained, dtype=np.int64),
         step=np.full(len(rows), -1 if step is None else step),
         no_step="the file's name has no step",
         group=groups,
