@@ -88,13 +88,7 @@ _STEP_FILE = re.compile(r"^([0-9]+)\.parquet$")
 
 def _art_rows(rows: Cells) -> Columns:
     step = parse.number_in_name(_STEP_FILE, rows.path)
-    metrics = list[Any]()  # which ART writes as JSON
-    for cell in rows.cells("metrics"):
-        try:
-            metrics.append(parse_json(cell))
-        except (AttributeError, TypeError, ValueError):
-            metrics.append(None)
-
+    metrics = list(map(_object_in, rows.cells("metrics")))  # which ART writes as JSON
     return Columns(
         step=np.full(len(rows), -1 if step is None else step),
         no_step="the file's name is no step",
@@ -202,6 +196,7 @@ RLINF = RowFormat(
 )
 
 
+_ROLL_FILES = ("rollout_dump_data.step_*.jsonl",)
 _OF_A_BATCH = ("global_step", "responses", "scores")
 _NO_BATCH = "global_step, responses and scores are not lists of one length"
 _BY_ID = IfNoted("Rollouts of one id and prompt at one step are a group.")
@@ -242,11 +237,57 @@ def _roll_rows(lines: Cells) -> Columns:
     )
 
 
+_OF_AGENTS = ("global_step", "trajectory_data", "messages")
+_OF_GROUP = ("tag", "group_id", "episode_id", "seed")  # in ``env_info``: what ROLL makes the id of a group of
+
+
+def _roll_episodes(lines: Cells) -> Columns:
+    """The episodes of lines whose lists have JSON for each, of the agentic pipeline."""
+    sizes = [len(parse.list_of(cell)) for cell in lines.column("trajectory_data")]
+    rows = lines.elements(sizes)
+    episodes, conversations = (list(map(_object_in, rows.cells(key))) for key in _OF_AGENTS[1:])
+    infos = [parse.mapping_of(parse.mapping_of(episode).get("env_info")) for episode in episodes]
+    scores = [parse.mapping_of(parse.mapping_of(episode).get("reward_info")) for episode in episodes]
+    rewards = [of.get("episode_reward", parse.ABSENT) for of in scores]
+    parts = list(map(parse.cut_conversation, conversations))
+    return Columns(
+        row=np.repeat(np.arange(len(sizes)), sizes),
+        flaws=[(at, "trajectory_data is no list of episodes") for at, size in enumerate(sizes) if not size],
+        step=rows.steps("global_step"),
+        group=["/".join(parse.text_of(info.get(key)) for key in _OF_GROUP) if info else "" for info in infos],
+        no_group="trajectory_data has no env_info",
+        prompts=lambda chosen: [parse.digest(parts[at].prompt) for at in chosen],
+        texts=lambda chosen: [parts[at].prompt for at in chosen],
+        numbers={"reward": numbers_of(rewards)},
+        no_reward=lambda at: str(parse.parse_reward(rewards[at])),
+        details=lambda at: {"completion": parts[at].completion, "messages": parts[at].messages},
+    )
+
+
+def _object_in(cell: Any) -> Any:
+    """What JSON holds; None where a cell is none."""
+    with suppress(AttributeError, TypeError, ValueError):
+        return parse_json(cell)
+    return None
+
+
+ROLL_AGENTIC = RowFormat(
+    name="roll-agentic",
+    looks_for="rollout_dump_data.step_*.jsonl with trajectory_data (ROLL's agentic pipeline)",
+    title="ROLL episodes",
+    patterns=_ROLL_FILES,
+    recognizes_file=has_keys("trajectory_data"),
+    columns=lambda reading: reading.log(to_columns=_roll_episodes, keys=_OF_AGENTS, lines_hold_many=True),
+    inferred=("Episodes of one tag, group, episode number and seed at one step are a group.",),
+    missing=("An evaluation writes to the same file as the training of its step, which replaces it.", TEXT_ONLY),
+)
+
+
 ROLL = RowFormat(
     name="roll",
     looks_for="rollout_dump_data.step_*.jsonl with a list a column (ROLL)",
     title="ROLL rollouts",
-    patterns=("rollout_dump_data.step_*.jsonl",),
+    patterns=_ROLL_FILES,
     recognizes_file=Path.is_file,  # the name is ROLL's alone, and with a damaged first line no other reader knows it
     columns=lambda reading: reading.log(
         to_columns=_roll_rows, keys=(*_OF_A_BATCH, "id", "domain", "prompt", "messages"), lines_hold_many=True

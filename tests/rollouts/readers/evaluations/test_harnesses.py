@@ -13,6 +13,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS, REPOSITORY
 from tests.rollouts.readers.lines import refusal, rewards_of, set_aside, write_lines, write_rows
+from tests.rollouts.readers.reduced import assert_reduced_alike
 
 DUMP = REPOSITORY / "fixtures/logs/skyrl_eval"
 EVAL = REPOSITORY / "fixtures/logs/verifiers_eval/gsm8k--qwen3--single-turn--5f2c"
@@ -138,6 +139,22 @@ def test_scores_of_tokens_are_summed(below: str) -> None:
     assert [group.rewards for group in run.groups] == [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)]
     assert "count as their sum" in run.source.inferred[1]
     assert run.source.quarantined.num_rows == 0
+
+
+def test_nemo_rls_validation_is_grouped_by_what_comes_before_the_answer(tmp_path: Path) -> None:
+    def row(prompt: str, answer: str, reward: Any, index: int) -> dict[str, Any]:
+        talk = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+        return {"content": [talk], "rewards": [reward], "idx": index}
+
+    asked = [("2+2?", "4", 1.0), ("2+2?", "5", 0.0), ("3+3?", "6", 1.0), ("3+3?", "6", None)]
+    rows = [row(*of, index) for index, of in enumerate(asked)]
+    path = write_lines(tmp_path / "val_data_step20.jsonl", *rows, {**rows[0], "content": []})
+    run = read_run(path)
+    assert (run.source.format, run.steps) == ("nemo-rl-val", (20,))
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, None)]
+    assert run.groups[0].rollouts[1].completion == "5"
+    assert set_aside(run) == {"the reward is null": 1, "content is no conversation that begins with a prompt": 1}
+    assert_reduced_alike(path)
 
 
 def test_skyrls_steps_may_stand_in_names_of_files(tmp_path: Path) -> None:

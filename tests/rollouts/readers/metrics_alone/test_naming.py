@@ -119,7 +119,11 @@ def test_a_share_that_is_none_counts_as_nan() -> None:
             "1.5",
             {"frac_reward_zero_std"},
         ),
-        ({"dynamic_filtering_pass_rate": (80, 240)}, "-1.4", {DEAD}),  # of 4 samples a prompt, a fifth of the prompts pass
+        (
+            {"dynamic_filtering_pass_rate": (80, 240)},
+            "-1.4",
+            {DEAD},
+        ),  # of 4 samples a prompt, a fifth of the prompts pass
         ({"groups_skipped": (1, 3), "groups_total": (2, 2)}, "", set()),  # a trainer's own: which steps are odd is said
     ],
 )
@@ -131,7 +135,9 @@ def test_a_share_of_counts_that_is_none_at_any_step_is_no_guess(
     left, sentences = guessed.held_against(metrics)
     assert guessed.parts.keys() - left.parts.keys() == lost
     formulas = [guessed.parts[name].formula for name in sorted(lost)]
-    assert list(sentences) == [f"{of} is {most} at a step, as no share of groups is: it is not {DEAD}." for of in formulas]
+    assert list(sentences) == [
+        f"{of} is {most} at a step, as no share of groups is: it is not {DEAD}." for of in formulas
+    ]
 
 
 def test_each_key_of_the_table_gives_its_own_name() -> None:

@@ -198,6 +198,27 @@ def test_a_line_is_a_step_of_several_groups() -> None:
     assert [group.rewards for group in single.groups] == [(1.0, 1.0), (0.0, 1.0)]
 
 
+def of_agent(group: int, reward: Any) -> str:
+    about = {"tag": "swe", "group_id": group, "episode_id": 2, "seed": 7, "env_id": 9}
+    return json.dumps({"env_info": about, "reward_info": {"episode_reward": reward, "step_rewards": [0.0]}})
+
+
+def test_episodes_of_rolls_agents_are_grouped_by_their_environments(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "mend it"}, {"role": "assistant", "content": "done"}]
+    data = [of_agent(0, 1.0), of_agent(0, 0.0), of_agent(1, 0.5), of_agent(1, None), "{}", "no JSON"]
+    row = {"global_step": [3] * 6, "trajectory_data": data, "messages": [json.dumps(talk)] * 6, "exp_name": ["e"] * 6}
+    run = read(tmp_path, row, {**row, "trajectory_data": None})
+    assert (run.source.format, run.steps) == ("roll-agentic", (3,))
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.5, None)]
+    assert (run.groups[0].rollouts[0].prompt, run.groups[0].rollouts[0].completion) == ("mend it", "done")
+    assert set_aside(run) == {
+        "the reward is null": 1,
+        "trajectory_data has no env_info": 2,
+        "trajectory_data is no list of episodes": 1,
+    }
+    assert_reduced_alike(tmp_path)
+
+
 def test_prompts_of_one_id_stay_apart_and_rows_without_ids_go_by_their_prompts(tmp_path: Path) -> None:
     assert [group.size for group in read(tmp_path, line(id=["a"] * 4)).groups] == [2, 2]
     run = read(tmp_path, line(id=["a", None, "b", "b"]))
