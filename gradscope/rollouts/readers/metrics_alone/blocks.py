@@ -1,7 +1,7 @@
 """Metrics that a console shows as a block of lines, which become one line ``step:N - name:value``, as verl writes it.
 
-EasyR1 prints ``Step N`` and an outline in YAML below it, RLinf a box with a section for each prefix of names, and
-open-instruct a box with a prefix before ``name: value | name: value``.
+EasyR1 prints ``Step N`` and an outline in YAML below it, torchforge ``METRICS STEP N`` with indented lines, RLinf a box
+with a section for each prefix of names, and open-instruct a box with a prefix before ``name: value | name: value``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gradscope.rollouts.readers.metrics_alone.published import NUMBER, Text
 
 _BEFORE = re.compile(r"^(?:\x1b\[[0-9;]*m)*\([^()]{1,80} pid=[^()]{1,80}\)(?:\x1b\[[0-9;]*m)* ?|\x1b\[[0-9;]*m")
 """What Ray puts before a line, but for the indentation behind it, and colors."""
-_HEADING = re.compile(r"Step (?P<step>[0-9]{1,15})")
+_HEADING = re.compile(r"(?:Step|.{0,1000} - METRICS STEP) (?P<step>[0-9]{1,15})(?: ===)?")
 _OUTLINED = re.compile(
     rf"(?P<indent> {{0,40}})(?P<key>[\w@./-]{{1,200}}):(?: (?P<value>{NUMBER}|-?\.(?:inf|nan)))?", re.IGNORECASE
 )
@@ -22,6 +22,7 @@ _SECTION = re.compile(r"├─+ (?P<title>[\w/ ]{1,80}) ─+┤")
 _STEP_IN_BOX = re.compile(r"│ Global Step:\s{1,15}(?P<step>[0-9]{1,15})/")
 _CELL = re.compile(rf"│(?P<key>[^\s│=]{{1,80}})=(?P<value>{NUMBER})\s{{0,80}}(?=│)", re.IGNORECASE)
 _ROW = re.compile(r"│ {2}(?P<title>\S*)\s{1,80}(?P<cells>\S.*?)\s*│")
+_BEGIN = ("Step ", "METRICS STEP", " Metric")  # one of which is in the first line of each block
 _LONGEST = 1000  # lines of a block
 
 
@@ -30,7 +31,7 @@ def blocks_joined(lines: Iterable[Text]) -> Iterator[Text]:
     held: list[Text] = []
     is_box = False
     for location, line in lines:
-        plain = _BEFORE.sub("", line).rstrip() if held or "Step " in line or " Metric" in line else ""
+        plain = _BEFORE.sub("", line).rstrip() if held or any(word in line for word in _BEGIN) else ""
         if held:
             is_inside = plain[:1] in ("│", "├") if is_box else _OUTLINED.fullmatch(plain) is not None
             if is_inside and len(held) < _LONGEST:

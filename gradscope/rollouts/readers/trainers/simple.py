@@ -297,6 +297,51 @@ ROLL = RowFormat(
 )
 
 
+_XTUNER_STEP = re.compile(r"^train_rollout_([0-9]+)\.jsonl")
+_XTUNER_KEYS = ("group_id", "rollout_id", "reward", "reward_payload", "finish_reason")
+
+
+def _xtuner_rows(lines: Cells) -> Columns:
+    step = parse.number_in_name(_XTUNER_STEP, lines.path)
+    sampled = [
+        at for at, cell in enumerate(lines.column("group_id")) if cell is not UNSET
+    ]  # and not the first, of totals
+    rows = lines.chosen(sampled)
+    return Columns(
+        row=np.array(sampled, dtype=np.int64),
+        step=np.full(len(rows), -1 if step is None else step),
+        no_step="the file's name has no step",
+        group=rows.names("group_id"),
+        no_group="group_id is missing",
+        prompts=lambda chosen: [parse.digest(cell) for cell in rows.cells("prompt", chosen)],
+        texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
+        numbers={
+            **rewards_of(rows.column("reward_payload")),
+            "reward": rows.numbers("reward"),
+            "truncated": rows.truncated("finish_reason"),
+        },
+        no_reward=partial(rows.no_reward, "reward"),
+        samples=[name or None for name in texts_in(rows.names("rollout_id"))],
+        details=lambda at: {
+            "completion": parse.text_of(rows.cell("response", at)),
+            "messages": parse.parse_messages(rows.cell("prompt", at)),
+        },
+    )
+
+
+XTUNER = RowFormat(
+    name="xtuner",
+    looks_for="train_rollout_*.jsonl with rollout_id, group_id and reward_payload (XTuner)",
+    title="XTuner trajectories",
+    patterns=("train_rollout/train_rollout_*.jsonl", "train_rollout_*.jsonl"),
+    recognizes_file=has_keys("rollout_id", "group_id", "reward_payload"),
+    columns=lambda reading: reading.log(
+        to_columns=_xtuner_rows, keys=_XTUNER_KEYS, raw=("prompt",), looks_at_path=True
+    ),
+    missing=(filter_caveat("XTuner's filters of groups drop those that are not valid for training"), TEXT_ONLY),
+)
+
+
 _ITERATION = re.compile(r"^iteration_([0-9]+)$")
 
 

@@ -17,6 +17,13 @@ timing_s:
 """
 """What EasyR1 prints, whose names are cut at each /."""
 
+FORGE = """\
+12:00 INFO === [global_reduce] - METRICS STEP 7 ===
+  reward/evaluate_response/avg_total_reward: 0.25
+  rl_trainer/grad_norm: 0.5
+==============================
+"""
+
 BOX = """\
 ╭──────────────────────────────────────────────────────────╮
 ├────────────────────── Metric Table ──────────────────────┤
@@ -55,6 +62,7 @@ def joined(text: str) -> list[tuple[str, str]]:
                 **{"critic/rewards/max": float("inf"), "critic/rewards/mean": 0.25},
             },
         ),
+        (FORGE, {"reward/evaluate_response/avg_total_reward": 0.25, "rl_trainer/grad_norm": 0.5}),
         (BOX, {"rollout/rewards": 0.25, "training/actor/actor/grad_norm": 0.5, "training/actor/actor/lr": 1e-6}),
         (
             PANEL,
@@ -64,7 +72,7 @@ def joined(text: str) -> list[tuple[str, str]]:
             },
         ),
     ],
-    ids=["outline", "box", "panel"],
+    ids=["outline", "indented", "box", "panel"],
 )
 def test_a_block_of_metrics_is_a_line(block: str, metrics: dict[str, float], ray: str) -> None:
     """Twice, with other lines before, between and behind the blocks."""
