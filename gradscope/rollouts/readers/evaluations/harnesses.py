@@ -1,6 +1,6 @@
 """Harnesses: EvalPlus, lm-eval, lighteval, SkyRL's, NeMo-RL's, Harbor, SWE-bench, promptfoo, HELM, aider, MultiPL-E.
 
-A group is a document or task of one evaluation, at step 0; of SkyRL and NeMo-RL at the step in the name.
+A group is a document or task of one evaluation, at step 0; of SkyRL at the step in the folder's name.
 """
 
 from __future__ import annotations
@@ -327,39 +327,6 @@ SKYRL = RowFormat(
 )
 
 
-_VALIDATION_STEP = re.compile(r"^val_data_step([0-9]+)\.jsonl")
-
-
-def _nemo_rl_rows(rows: Cells) -> Columns:
-    """Those of rows that are batches of one, so that each value is a list of length 1."""
-    step = parse.number_in_name(_VALIDATION_STEP, rows.path)
-    contents, rewards = ([next(iter(parse.list_of(cell)), None) for cell in rows.cells(key)] for key in _OF_NEMO_RL)
-    conversations = list(map(parse.cut_conversation, contents))
-    return Columns(
-        step=np.full(len(rows), step or 0, dtype=np.int64),
-        group=[of.prompt and parse.digest(of.prompt) for of in conversations],
-        no_group="content is no conversation that begins with a prompt",
-        texts=lambda chosen: [conversations[at].prompt for at in chosen],
-        numbers={"reward": numbers_of(rewards)},
-        no_reward=lambda at: str(parse.parse_reward(rewards[at])),
-        details=lambda at: {"completion": conversations[at].completion, "messages": conversations[at].messages},
-    )
-
-
-_OF_NEMO_RL = ("content", "rewards")
-NEMO_RL = RowFormat(
-    name="nemo-rl-val",
-    looks_for="val_data_step*.jsonl with content and rewards (NeMo-RL)",
-    title="NeMo-RL validation",
-    patterns=("val_data_step*.jsonl",),
-    recognizes_file=has_keys(*_OF_NEMO_RL),
-    columns=lambda reading: reading.log(to_columns=_nemo_rl_rows, keys=_OF_NEMO_RL, looks_at_path=True),
-    inferred=("Responses to one prompt are a group; equal prompts merge.",),
-    missing=(TEXT_ONLY,),
-    is_one_file=True,
-)
-
-
 _FAILED = IfNoted("Trials that ended in an error, without a verdict, count as failed, as in Harbor's mean.")
 
 
@@ -496,6 +463,29 @@ PROMPTFOO = RowFormat(
     rows_of=_promptfoo_samples,
     columns=lambda reading: reading.log(to_columns=partial(_rows_of_tests, if_error=_NO_ANSWER)),
     inferred=(_BY_TEST, _NO_ANSWER),
+)
+
+
+def _nemo_rl_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    """Those of rows that are batches of one, so that each value is a list of length 1."""
+    for location, row in read_rows(file, quarantine):
+        talk, reward = (next(iter(parse.list_of(row.get(key))), None) for key in ("content", "rewards"))
+        parts = parse.cut_conversation(talk)
+        test = parts.prompt and parse.digest(parts.prompt)
+        yield location, {"test": test, "prompt": parts.prompt, "completion": parts.completion, "success": reward}
+
+
+NEMO_RL = RowFormat(
+    name="nemo-rl-val",
+    looks_for="val_data_step*.jsonl with content and rewards (NeMo-RL)",
+    title="NeMo-RL validation",
+    patterns=("val_data_step*.jsonl",),
+    is_one_file=True,
+    recognizes_file=has_keys("content", "rewards"),
+    rows_of=_nemo_rl_samples,
+    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
+    inferred=("Responses to one prompt are a group; equal prompts merge.",),
+    missing=(TEXT_ONLY,),
 )
 
 

@@ -25,7 +25,7 @@ from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_met
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, filter_caveat
 from gradscope.rollouts.readers.parsing.records import status_in
-from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.parsing.tables import Row, read_rows
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
@@ -237,52 +237,6 @@ def _roll_rows(lines: Cells) -> Columns:
     )
 
 
-_OF_AGENTS = ("global_step", "trajectory_data", "messages")
-_OF_GROUP = ("tag", "group_id", "episode_id", "seed")  # in ``env_info``: what ROLL makes the id of a group of
-
-
-def _roll_episodes(lines: Cells) -> Columns:
-    """The episodes of lines whose lists have JSON for each, of the agentic pipeline."""
-    sizes = [len(parse.list_of(cell)) for cell in lines.column("trajectory_data")]
-    rows = lines.elements(sizes)
-    episodes, conversations = (list(map(_object_in, rows.cells(key))) for key in _OF_AGENTS[1:])
-    infos = [parse.mapping_of(parse.mapping_of(episode).get("env_info")) for episode in episodes]
-    scores = [parse.mapping_of(parse.mapping_of(episode).get("reward_info")) for episode in episodes]
-    rewards = [of.get("episode_reward", parse.ABSENT) for of in scores]
-    parts = list(map(parse.cut_conversation, conversations))
-    return Columns(
-        row=np.repeat(np.arange(len(sizes)), sizes),
-        flaws=[(at, "trajectory_data is no list of episodes") for at, size in enumerate(sizes) if not size],
-        step=rows.steps("global_step"),
-        group=["/".join(parse.text_of(info.get(key)) for key in _OF_GROUP) if info else "" for info in infos],
-        no_group="trajectory_data has no env_info",
-        prompts=lambda chosen: [parse.digest(parts[at].prompt) for at in chosen],
-        texts=lambda chosen: [parts[at].prompt for at in chosen],
-        numbers={"reward": numbers_of(rewards)},
-        no_reward=lambda at: str(parse.parse_reward(rewards[at])),
-        details=lambda at: {"completion": parts[at].completion, "messages": parts[at].messages},
-    )
-
-
-def _object_in(cell: Any) -> Any:
-    """What JSON holds; None where a cell is none."""
-    with suppress(AttributeError, TypeError, ValueError):
-        return parse_json(cell)
-    return None
-
-
-ROLL_AGENTIC = RowFormat(
-    name="roll-agentic",
-    looks_for="rollout_dump_data.step_*.jsonl with trajectory_data (ROLL's agentic pipeline)",
-    title="ROLL episodes",
-    patterns=_ROLL_FILES,
-    recognizes_file=has_keys("trajectory_data"),
-    columns=lambda reading: reading.log(to_columns=_roll_episodes, keys=_OF_AGENTS, lines_hold_many=True),
-    inferred=("Episodes of one tag, group, episode number and seed at one step are a group.",),
-    missing=("An evaluation writes to the same file as the training of its step, which replaces it.", TEXT_ONLY),
-)
-
-
 ROLL = RowFormat(
     name="roll",
     looks_for="rollout_dump_data.step_*.jsonl with a list a column (ROLL)",
@@ -298,21 +252,21 @@ ROLL = RowFormat(
 
 
 _XTUNER_STEP = re.compile(r"^train_rollout_([0-9]+)\.jsonl")
-_XTUNER_KEYS = ("group_id", "rollout_id", "reward", "reward_payload", "finish_reason")
 
 
-def _xtuner_rows(lines: Cells) -> Columns:
-    step = parse.number_in_name(_XTUNER_STEP, lines.path)
-    sampled = [
-        at for at, cell in enumerate(lines.column("group_id")) if cell is not UNSET
-    ]  # and not the first, of totals
-    rows = lines.chosen(sampled)
+def _xtuner_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    step = parse.number_in_name(_XTUNER_STEP, file)
+    for location, cells in read_rows(file, quarantine):
+        if "group_id" in cells:  # and not the first row, of totals
+            yield location, {"step": step, **cells}
+
+
+def _sampled_rows(rows: Cells) -> Columns:
+    """Rows of which ``rows_of`` made ``step``, ``group_id``, ``prompt``, ``response`` and ``reward``."""
     return Columns(
-        row=np.array(sampled, dtype=np.int64),
-        step=np.full(len(rows), -1 if step is None else step),
-        no_step="the file's name has no step",
+        step=rows.steps("step"),
         group=rows.names("group_id"),
-        no_group="group_id is missing",
+        no_group="the group is not named",
         prompts=lambda chosen: [parse.digest(cell) for cell in rows.cells("prompt", chosen)],
         texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
         numbers={
@@ -335,11 +289,51 @@ XTUNER = RowFormat(
     title="XTuner trajectories",
     patterns=("train_rollout/train_rollout_*.jsonl", "train_rollout_*.jsonl"),
     recognizes_file=has_keys("rollout_id", "group_id", "reward_payload"),
-    columns=lambda reading: reading.log(
-        to_columns=_xtuner_rows, keys=_XTUNER_KEYS, raw=("prompt",), looks_at_path=True
-    ),
+    rows_of=_xtuner_samples,
+    columns=lambda reading: reading.log(to_columns=_sampled_rows),
     missing=(filter_caveat("XTuner's filters of groups drop those that are not valid for training"), TEXT_ONLY),
 )
+
+
+def _roll_episodes(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    """The episodes of lines whose lists have JSON for each."""
+    for location, line in read_rows(file, quarantine):
+        for step, *of_episode in zip(*map(parse.list_of, map(line.get, _OF_AGENTS)), strict=False):
+            data, talk = map(_object_in, of_episode)
+            about, rewards = (parse.mapping_of(parse.mapping_of(data).get(key)) for key in ("env_info", "reward_info"))
+            parts = parse.cut_conversation(talk)
+            yield (
+                location,
+                {
+                    "step": step,
+                    "group_id": "/".join(parse.text_of(about.get(key)) for key in _OF_GROUP) if about else None,
+                    "prompt": list(parts.messages or ()),
+                    "response": parts.completion,
+                    "reward": rewards.get("episode_reward"),
+                },
+            )
+
+
+_OF_AGENTS = ("global_step", "trajectory_data", "messages")
+_OF_GROUP = ("tag", "group_id", "episode_id", "seed")  # of which ROLL makes the id of a group
+ROLL_AGENTIC = RowFormat(
+    name="roll-agentic",
+    looks_for="rollout_dump_data.step_*.jsonl with trajectory_data (ROLL's agentic pipeline)",
+    title="ROLL episodes",
+    patterns=_ROLL_FILES,
+    recognizes_file=has_keys("trajectory_data"),
+    rows_of=_roll_episodes,
+    columns=lambda reading: reading.log(to_columns=_sampled_rows),
+    inferred=("Episodes of one tag, group, episode number and seed at one step are a group.",),
+    missing=("An evaluation writes to the same file as the training of its step, which replaces it.", TEXT_ONLY),
+)
+
+
+def _object_in(cell: Any) -> Any:
+    """What JSON holds; None where a cell is none."""
+    with suppress(AttributeError, TypeError, ValueError):
+        return parse_json(cell)
+    return None
 
 
 _ITERATION = re.compile(r"^iteration_([0-9]+)$")

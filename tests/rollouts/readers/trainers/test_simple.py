@@ -207,15 +207,31 @@ def test_episodes_of_rolls_agents_are_grouped_by_their_environments(tmp_path: Pa
     talk = [{"role": "user", "content": "mend it"}, {"role": "assistant", "content": "done"}]
     data = [of_agent(0, 1.0), of_agent(0, 0.0), of_agent(1, 0.5), of_agent(1, None), "{}", "no JSON"]
     row = {"global_step": [3] * 6, "trajectory_data": data, "messages": [json.dumps(talk)] * 6, "exp_name": ["e"] * 6}
-    run = read(tmp_path, row, {**row, "trajectory_data": None})
+    run = read(tmp_path, row)
     assert (run.source.format, run.steps) == ("roll-agentic", (3,))
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.5, None)]
     assert (run.groups[0].rollouts[0].prompt, run.groups[0].rollouts[0].completion) == ("mend it", "done")
     assert set_aside(run) == {
         "the reward is null": 1,
-        "trajectory_data has no env_info": 2,
-        "trajectory_data is no list of episodes": 1,
+        "the group is not named": 2,
     }
+    assert_reduced_alike(tmp_path)
+
+
+def test_xtuners_rows_are_read_but_for_the_totals_before_them(tmp_path: Path) -> None:
+    def sampled(group: int, number: int, reward: float | None) -> dict[str, Any]:
+        ids = {"rollout_id": number, "group_id": group, "prompt": [{"role": "user", "content": f"{group}?"}]}
+        scores = {"reward": reward, "reward_payload": {"score": reward, "format": 1.0}}
+        return {**ids, **scores, "response": "4", "finish_reason": "length" if number else "stop"}
+
+    rows = [sampled(7, 0, 1.0), sampled(7, 1, 0.0), sampled(8, 2, 0.5), sampled(8, 3, None)]
+    write_lines(tmp_path / "train_rollout/train_rollout_3.jsonl", {"reward_mean": 0.5, "total_len": 4}, *rows)
+    write_lines(tmp_path / "eval_rollout/eval_rollout_3.jsonl", {"reward_mean": 0.5, "total_len": 4}, *rows[:2])
+    run = read_run(tmp_path)
+    assert (run.source.format, run.steps, set_aside(run)) == ("xtuner", (3,), {"the reward is null": 1})
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.5, None)]
+    rollout = run.groups[0].rollouts[1]
+    assert (rollout.rewards, rollout.completion, rollout.status) == ({"score": 0.0, "format": 1.0}, "4", "truncated")
     assert_reduced_alike(tmp_path)
 
 
