@@ -49,9 +49,9 @@ def blocks_joined(lines: Iterable[Text]) -> Iterator[Text]:
 
 def _joined(block: list[Text]) -> list[Text]:
     """The line of a block; the block itself, where it has no metrics."""
-    first, *others = (line for _, line in block) if block else ("",)
+    first, *below = (line for _, line in block) if block else ("",)
     heading = _HEADING.fullmatch(first)
-    step, metrics = (heading["step"], _in_outline(others)) if heading else _in_box(others)
+    step, metrics = (heading["step"], _in_outline(below)) if heading else _in_box(below)
     if not step or not metrics:
         return block
     return [(block[0][0], " - ".join([f"step:{step}", *(f"{name}:{value}" for name, value in metrics.items())]))]
@@ -80,7 +80,7 @@ def _in_box(lines: Sequence[str]) -> tuple[str, dict[str, str]]:
         elif row := _ROW.fullmatch(line):
             title = row["title"] or title
             rows[title] = f"{rows.get(title, '')} {row['cells']}"
-    for title, row in rows.items():
-        cells = (cell.strip().partition(": ") for cell in row.split("|"))
+    for title, text in rows.items():
+        cells = (cell.strip().partition(": ") for cell in text.split("|"))
         metrics |= {name if title == "other" else f"{title}/{name}": value for name, _, value in cells if value}
     return step or metrics.get("training_step", ""), metrics
