@@ -82,7 +82,7 @@ _MEAN_REWARD = re.compile(
     rf"^\W*(?P<key>(?:mean|average|avg)[ _]rewards?)\s?[:=]\s{{0,2}}(?P<value>{NUMBER})\s*$", re.IGNORECASE
 )
 _EPISODE_FIRST = re.compile(r"^\W*episode[\s:=#]{1,9}(?P<number>[0-9]{1,15})\b", re.IGNORECASE)
-_DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
+_DICTIONARY = re.compile(r"\b(?P<of>rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _AFTER_BAR = re.compile(
     r"\b(?P<step>[0-9]{1,12})/(?P<total>[0-9]{1,12}) \[[^\[\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\[\]]{1,2000})\]"
@@ -198,6 +198,7 @@ class PrintedLines:
         self._position = 0
         self._num_below = 0  # dictionaries that took the step of the line before
         self._above: int | None = None
+        self._next_update = 0  # of slime, which counts rollouts and, where each serves several, updates
         self._columns: list[str] = []  # of the table that is being read
         self._before: Values = {}  # the metrics of the line before, if it names its step
         self._ahead: Values = {}  # the mean reward that the line before has alone, if such a line came before any step
@@ -227,7 +228,12 @@ class PrintedLines:
             if is_marked:
                 return self._dictionary(location, text, values, before)
         if dictionary is not None:
-            self._before = {**_in_dictionary(text[dictionary.start() :]), "step": int(dictionary["step"])}
+            step = int(dictionary["step"])
+            if dictionary["of"] == "step":
+                self._next_update = step + 1
+            elif dictionary["of"] in ("rollout", "perf"):
+                step = max(step, self._next_update)
+            self._before = {**_in_dictionary(text[dictionary.start() :]), "step": step}
         else:
             self._before = self._line(location, text)
         if self._before:

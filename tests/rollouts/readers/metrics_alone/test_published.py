@@ -71,6 +71,20 @@ def test_a_line_of_verl_may_be_broken(width: int, after: str) -> None:
     assert PrintedLines().read(*joined[0]) == metrics | {"step": 7} == PrintedLines().read(*joined[2])
 
 
+@pytest.mark.parametrize("updates", [1, 2, 4])
+def test_a_rollout_of_slimes_is_of_the_first_of_its_updates(updates: int) -> None:
+    printed, rows = PrintedLines(), list[Any]()
+    for rollout in range(3):
+        lines = [f"perf {rollout}: {{'rollout/truncated': 0.5}}", f"rollout {rollout}: {{'rollout/raw_reward': 0.5}}"]
+        lines += [f"step {rollout * updates + at}: {{'train/grad_norm': 1.5}}" for at in range(updates)]
+        rows += [printed.read("log:1", line) for line in [*lines, f"eval {rollout}: {{'eval/aime': 0.5}}"]]
+    steps = {name: [row["step"] for row in rows if name in row] for name in ("rollout/raw_reward", "train/grad_norm")}
+    assert steps == {
+        "rollout/raw_reward": [0, updates, 2 * updates],
+        "train/grad_norm": list(range(3 * updates)),
+    }
+
+
 def notebook(*outputs: dict[str, Any]) -> str:
     cells = [{"cell_type": "markdown", "source": "# x"}, {"cell_type": "code", "outputs": [*outputs, "none", {}]}]
     return json.dumps({"cells": cells, "nbformat": 4})
