@@ -199,6 +199,7 @@ class PrintedLines:
         self._num_below = 0  # dictionaries that took the step of the line before
         self._above: int | None = None
         self._next_update = 0  # of slime, which counts rollouts and, where each serves several, updates
+        self._rollouts: dict[str, int] = {}  # the last one of each kind of its lines
         self._columns: list[str] = []  # of the table that is being read
         self._before: Values = {}  # the metrics of the line before, if it names its step
         self._ahead: Values = {}  # the mean reward that the line before has alone, if such a line came before any step
@@ -228,10 +229,12 @@ class PrintedLines:
             if is_marked:
                 return self._dictionary(location, text, values, before)
         if dictionary is not None:
-            step = int(dictionary["step"])
-            if dictionary["of"] == "step":
+            of, step = dictionary["of"], int(dictionary["step"])
+            if of == "step":
                 self._next_update = step + 1
-            elif dictionary["of"] in ("rollout", "perf"):
+            elif of != "eval":
+                self._next_update *= step > self._rollouts.get(of, -1)  # a resumed run goes back
+                self._rollouts[of] = step
                 step = max(step, self._next_update)
             self._before = {**_in_dictionary(text[dictionary.start() :]), "step": step}
         else:

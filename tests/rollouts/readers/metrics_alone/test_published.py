@@ -74,15 +74,14 @@ def test_a_line_of_verl_may_be_broken(width: int, after: str) -> None:
 @pytest.mark.parametrize("updates", [1, 2, 4])
 def test_a_rollout_of_slimes_is_of_the_first_of_its_updates(updates: int) -> None:
     printed, rows = PrintedLines(), list[Any]()
-    for rollout in range(3):
+    for rollout in (*range(3), *([1, 2] if updates == 1 else [])):  # a run that was resumed
         lines = [f"perf {rollout}: {{'rollout/truncated': 0.5}}", f"rollout {rollout}: {{'rollout/raw_reward': 0.5}}"]
         lines += [f"step {rollout * updates + at}: {{'train/grad_norm': 1.5}}" for at in range(updates)]
         rows += [printed.read("log:1", line) for line in [*lines, f"eval {rollout}: {{'eval/aime': 0.5}}"]]
     steps = {name: [row["step"] for row in rows if name in row] for name in ("rollout/raw_reward", "train/grad_norm")}
-    assert steps == {
-        "rollout/raw_reward": [0, updates, 2 * updates],
-        "train/grad_norm": list(range(3 * updates)),
-    }
+    resumed = [1, 2] if updates == 1 else []
+    assert steps["rollout/raw_reward"] == [0, updates, 2 * updates, *resumed]
+    assert steps["train/grad_norm"] == [*range(3 * updates), *resumed]
 
 
 def notebook(*outputs: dict[str, Any]) -> str:
