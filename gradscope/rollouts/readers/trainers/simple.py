@@ -169,17 +169,11 @@ RAGEN = RowFormat(
 )
 
 
-def _rlinf_rows(cells: Cells) -> Columns:
-    rows = cells.with_entries(("data.prompt", "data.accepted", "data.completion"))
-    return Columns(
-        step=np.zeros(len(rows), dtype=np.int64),
-        group=rows.prompt_ids("data.prompt"),
-        no_group="data.prompt is missing",
-        texts=lambda chosen: list(map(parse.text_of, rows.cells("data.prompt", chosen))),
-        numbers={"reward": rows.numbers("data.accepted")},
-        no_reward=partial(rows.no_reward, "data.accepted"),
-        details=lambda at: {"completion": parse.text_of(rows.cell("data.completion", at))},
-    )
+def _rlinf_feedback(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, row in read_rows(file, quarantine):
+        prompt, response, reward = map(parse.mapping_of(row.get("data")).get, ("prompt", "completion", "accepted"))
+        group = parse.prompt_text_id(prompt) if prompt else None
+        yield location, {"step": 0, "group_id": group, "prompt": prompt, "response": response, "reward": reward}
 
 
 RLINF = RowFormat(
@@ -190,7 +184,8 @@ RLINF = RowFormat(
     recognizes_file=has_row(
         lambda row: parse.mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}
     ),
-    columns=lambda reading: reading.log(to_columns=_rlinf_rows, keys=("data",)),
+    rows_of=_rlinf_feedback,
+    columns=lambda reading: reading.log(to_columns=_sampled_rows),
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )

@@ -117,7 +117,7 @@ def test_older_details_of_lighteval_have_a_row_for_each_set_of_metrics(tmp_path:
 def test_lighteval_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     rows = [{"doc": {"id": name}, "model_response": {"text": ["a"]}, "metric": {"acc": 1.0}} for name in ("1", None)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
-    assert set_aside(read_run(tmp_path)) == {"doc.id is missing": 1}
+    assert set_aside(read_run(tmp_path)) == {"the test has no name": 1}
     texts = [{**row, "metric": {"acc": "high"}} for row in rows]
     pq.write_table(pa.Table.from_pylist(texts), tmp_path / "details_a.parquet")
     with pytest.raises(InputError, match="has no metric that is a number"):
@@ -322,7 +322,7 @@ def test_a_job_of_harbor_has_a_folder_a_trial(tmp_path: Path) -> None:
     }
     assert run.source.inferred[1].startswith("Trials that ended in an error")
     assert {group.prompt_id for group in run.groups} == {"chess", "go"}
-    assert set_aside(run) == {"task_name is missing": 1, "verifier_result has no reward": 1}
+    assert set_aside(run) == {"the test has no name": 1, "the reward is missing": 1}
 
 
 def swe_bench_report(folder: Path, instance: str, **report: Any) -> None:
@@ -442,5 +442,5 @@ def test_a_problem_of_multipl_e_has_a_program_a_sample(tmp_path: Path) -> None:
         problem = {"name": f"HumanEval_{at}", "language": "lua", "results": results}
         (tmp_path / f"HumanEval_{at}.results.json.gz").write_bytes(gzip.compress(json.dumps(problem).encode()))
     run = read_run(tmp_path)
-    rewards = {"/lua/HumanEval_0": (1.0, 0.0, 0.0), "/lua/HumanEval_1": (0.0, 1.0)}
+    rewards = {"lua/HumanEval_0": (1.0, 0.0, 0.0), "lua/HumanEval_1": (0.0, 1.0)}
     assert (run.source.format, rewards_of(run)) == ("multipl-e", rewards)

@@ -171,7 +171,7 @@ def test_feedback_that_cannot_be_used_is_set_aside(tmp_path: Path) -> None:
     row = json.loads(next(RLINF_LOG.iterdir()).read_text().splitlines()[0])
     rows = [{**row, "data": {**row["data"], **cells}} for cells in ({}, {"prompt": None}, {"accepted": "yes"})]
     assert set_aside(read_run(write_lines(tmp_path / "training_data_1.jsonl", *rows))) == {
-        "data.prompt is missing": 1,
+        "the group is not named": 1,
         "the reward is text": 1,
     }
 
