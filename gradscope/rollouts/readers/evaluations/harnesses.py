@@ -198,6 +198,7 @@ _DETAILS, _OLDER_DETAILS = {"doc", "model_response", "metric"}, {"full_prompt", 
 
 def _lighteval_details(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The documents of a file; older ones have no id, and a row a set of metrics."""
+    metric: Any  # score -> its value
     for location, cells in read_rows(file, quarantine):
         if "full_prompt" in cells:
             metric, query = parse.numbers_in(cells.get("metrics")), cells["full_prompt"]
