@@ -439,11 +439,14 @@ PROMPTFOO = RowFormat(
 )
 
 
+def _only(row: Mapping[str, Any], key: str) -> Any:
+    """The value in a row of NeMo-RL's, which is a batch of one, so that each cell is a list of length 1."""
+    return next(iter(parse.list_of(row.get(key))), None)
+
+
 def _nemo_rl_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """Those of rows that are batches of one, so that each value is a list of length 1."""
     for location, row in read_rows(file, quarantine):
-        talk, reward = (next(iter(parse.list_of(row.get(key))), None) for key in ("content", "rewards"))
-        parts = parse.cut_conversation(talk)
+        parts, reward = parse.cut_conversation(_only(row, "content")), _only(row, "rewards")
         test = parts.prompt and parse.digest(parts.prompt)
         yield location, {"test": test, "prompt": parts.prompt, "completion": parts.completion, "success": reward}
 
@@ -454,7 +457,7 @@ NEMO_RL = RowFormat(
     title="NeMo-RL validation",
     patterns=("val_data_step*.jsonl",),
     is_one_file=True,
-    recognizes_file=has_keys("content", "rewards"),
+    recognizes_file=has_row(lambda row: "rewards" in row and parse.is_list_of_objects(_only(row, "content"))),
     rows_of=_nemo_rl_samples,
     columns=lambda reading: reading.log(to_columns=_rows_of_tests),
     inferred=("Responses to one prompt are a group; equal prompts merge.",),
