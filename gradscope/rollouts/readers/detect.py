@@ -57,7 +57,6 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     simple.AREAL,
     simple.ROLL_AGENTIC,
     simple.ROLL,
-    simple.XTUNER,
     simple.RLLM,
     simple.ART,
     simple.TINKER,

@@ -246,16 +246,6 @@ ROLL = RowFormat(
 )
 
 
-_XTUNER_STEP = re.compile(r"^train_rollout_([0-9]+)\.jsonl")
-
-
-def _xtuner_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    step = parse.number_in_name(_XTUNER_STEP, file)
-    for location, cells in read_rows(file, quarantine):
-        if "group_id" in cells:  # and not the first row, of totals
-            yield location, {"step": step, **cells}
-
-
 def _sampled_rows(rows: Cells) -> Columns:
     """Rows of which ``rows_of`` made ``step``, ``group_id``, ``prompt``, ``response`` and ``reward``."""
     return Columns(
@@ -264,30 +254,13 @@ def _sampled_rows(rows: Cells) -> Columns:
         no_group="the group is not named",
         prompts=lambda chosen: [parse.digest(cell) for cell in rows.cells("prompt", chosen)],
         texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
-        numbers={
-            **rewards_of(rows.column("reward_payload")),
-            "reward": rows.numbers("reward"),
-            "truncated": rows.truncated("finish_reason"),
-        },
+        numbers={"reward": rows.numbers("reward")},
         no_reward=partial(rows.no_reward, "reward"),
-        samples=[name or None for name in texts_in(rows.names("rollout_id"))],
         details=lambda at: {
             "completion": parse.text_of(rows.cell("response", at)),
             "messages": parse.parse_messages(rows.cell("prompt", at)),
         },
     )
-
-
-XTUNER = RowFormat(
-    name="xtuner",
-    looks_for="train_rollout_*.jsonl with rollout_id, group_id and reward_payload (XTuner)",
-    title="XTuner trajectories",
-    patterns=("train_rollout/train_rollout_*.jsonl", "train_rollout_*.jsonl"),
-    recognizes_file=has_keys("rollout_id", "group_id", "reward_payload"),
-    rows_of=_xtuner_samples,
-    columns=lambda reading: reading.log(to_columns=_sampled_rows),
-    missing=(filter_caveat("XTuner's filters of groups drop those that are not valid for training"), TEXT_ONLY),
-)
 
 
 def _roll_episodes(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:

@@ -218,23 +218,6 @@ def test_episodes_of_rolls_agents_are_grouped_by_their_environments(tmp_path: Pa
     assert_reduced_alike(tmp_path)
 
 
-def test_xtuners_rows_are_read_but_for_the_totals_before_them(tmp_path: Path) -> None:
-    def sampled(group: int, number: int, reward: float | None) -> dict[str, Any]:
-        ids = {"rollout_id": number, "group_id": group, "prompt": [{"role": "user", "content": f"{group}?"}]}
-        scores = {"reward": reward, "reward_payload": {"score": reward, "format": 1.0}}
-        return {**ids, **scores, "response": "4", "finish_reason": "length" if number else "stop"}
-
-    rows = [sampled(7, 0, 1.0), sampled(7, 1, 0.0), sampled(8, 2, 0.5), sampled(8, 3, None)]
-    write_lines(tmp_path / "train_rollout/train_rollout_3.jsonl", {"reward_mean": 0.5, "total_len": 4}, *rows)
-    write_lines(tmp_path / "eval_rollout/eval_rollout_3.jsonl", {"reward_mean": 0.5, "total_len": 4}, *rows[:2])
-    run = read_run(tmp_path)
-    assert (run.source.format, run.steps, set_aside(run)) == ("xtuner", (3,), {"the reward is null": 1})
-    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.5, None)]
-    rollout = run.groups[0].rollouts[1]
-    assert (rollout.rewards, rollout.completion, rollout.status) == ({"score": 0.0, "format": 1.0}, "4", "truncated")
-    assert_reduced_alike(tmp_path)
-
-
 def test_prompts_of_one_id_stay_apart_and_rows_without_ids_go_by_their_prompts(tmp_path: Path) -> None:
     assert [group.size for group in read(tmp_path, line(id=["a"] * 4)).groups] == [2, 2]
     run = read(tmp_path, line(id=["a", None, "b", "b"]))
