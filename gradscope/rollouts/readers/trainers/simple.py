@@ -270,16 +270,14 @@ def _roll_episodes(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
             data, talk = map(_object_in, of_episode)
             about, rewards = (parse.mapping_of(parse.mapping_of(data).get(key)) for key in ("env_info", "reward_info"))
             parts = parse.cut_conversation(talk)
-            yield (
-                location,
-                {
-                    "step": step,
-                    "group_id": "/".join(parse.text_of(about.get(key)) for key in _OF_GROUP) if about else None,
-                    "prompt": list(parts.messages or ()),
-                    "response": parts.completion,
-                    "reward": rewards.get("episode_reward"),
-                },
-            )
+            sample = {
+                "step": step,
+                "group_id": "/".join(parse.text_of(about.get(key)) for key in _OF_GROUP) if about else None,
+                "prompt": list(parts.messages or ()),
+                "response": parts.completion,
+                "reward": rewards.get("episode_reward"),
+            }
+            yield location, sample
 
 
 _OF_AGENTS = ("global_step", "trajectory_data", "messages")
