@@ -206,6 +206,9 @@ def test_a_folder_of_runs_lists_them_with_commands(tmp_path: Path) -> None:
 def test_a_run_two_folders_down_is_named(tmp_path: Path) -> None:
     shutil.copytree(TRL, tmp_path / "a" / "run")
     assert refusal(tmp_path, r"is not a run itself, but .*run is") == f"Name it: {tmp_path / 'a' / 'run'}"
+    for name in ("validation", "val_generations"):  # which verl writes as its rollouts, but into another folder
+        shutil.copytree(tmp_path / "a" / "run", tmp_path / "a" / name)
+    assert refusal(tmp_path / "a", r"is not a run itself, but .*run is") == f"Name it: {tmp_path / 'a' / 'run'}"
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "train.log", "README"])
