@@ -39,7 +39,7 @@ def _samples_in(file: Path, quarantine: QuarantineLog) -> list[Row]:
     quarantine.count_read(file.stat().st_size, len(samples))
     step = {"rollout_id": document.get("rollout_id")}
     return [
-        (f"{file}:{number}", {**sample, "cut_from": sample.get("rollout_id"), **step})
+        (f"{file}:{number}", {**sample, "cut_from": parse.whole_number(sample.get("rollout_id")), **step})
         for number, sample in enumerate(samples, start=1)
     ]
 
@@ -51,7 +51,8 @@ def training_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """
     rollouts: dict[Any, dict[str, list[Row]]] = {}
     for location, sample in _samples_in(file, quarantine):
-        origin = (location,) if sample["cut_from"] is None else (sample["cut_from"], sample.get("group_index"))
+        group = parse.whole_number(sample.get("group_index"))
+        origin = (location,) if sample["cut_from"] is None else (sample["cut_from"], group)
         rollouts.setdefault(origin, {}).setdefault(parse.digest(sample.get("reward")), []).append((location, sample))
     for parts in rollouts.values():
         for *earlier, (location, sample) in parts.values():

@@ -26,7 +26,7 @@ def test_a_rollout_that_was_cut_into_samples_counts_once(tmp_path: Path) -> None
 
 def test_samples_of_one_rollout_with_rewards_of_their_own_all_count(tmp_path: Path) -> None:
     """As those of several agents: the mean over what slime's own rewards within a group are centred on."""
-    samples = [cut(0, 1.0, 5, 9, 2), cut(0, 0.5, 5, 9, 3), cut(1, 0.0, 5, 9, 4)]
+    samples = [cut(0, 1.0, 5, 9, 2), cut(0, 0.5, 5, 9, 3), {**cut(1, 0.0, 5, 9, 4), "rollout_id": [[]]}]
     run = read_run(archive(tmp_path / "rollout_data/3.pt", {"rollout_id": 3, "samples": samples}))
     assert (rewards_of(run), set_aside(run)) == ({"3:0": (1.0, 0.5, 0.0)}, {})
 
