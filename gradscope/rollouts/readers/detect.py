@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Iterator
 from operator import itemgetter
@@ -55,6 +56,7 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     token_logs.MILES,
     token_logs.RELAX,
     simple.AREAL,
+    simple.ROLL_AGENTIC,
     simple.ROLL,
     simple.RLLM,
     simple.ART,
@@ -74,6 +76,8 @@ FORMATS: tuple[Format | RowFormat, ...] = (
     inspect_ai.FORMAT,
     prime_rl.VERIFIERS,
     harnesses.SKYRL,
+    harnesses.NEMO_RL,
+    token_logs.SLIME_EVALUATION,
     harnesses.HARBOR,
     harnesses.PROMPTFOO,
     harnesses.HELM,
@@ -183,6 +187,8 @@ def read_run(
     return run
 
 
+_OF_VALIDATION = re.compile(r"(val|valid|validation|eval)([-_]\w+)?", re.IGNORECASE)
+"""Folders of a run's validation beside its rollouts, as users of verl name them: no run of their own."""
 _MOST_FOLDERS = 50  # in which runs are looked for beside a file that is read: each format looks into every one
 
 
@@ -342,9 +348,10 @@ def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tu
 
 
 def _runs_below(path: Path) -> tuple[Path, ...]:
+    folders = [of for of in _folders(path) if not _OF_VALIDATION.fullmatch(of.name)] or _folders(path)
     return tuple(
         run
-        for folder in _folders(path)
+        for folder in folders
         for run in ([folder] if _is_run(folder) else [inner for inner in _folders(folder) if _is_run(inner)])
     )
 

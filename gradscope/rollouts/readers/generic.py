@@ -34,7 +34,7 @@ from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
 _STEP_IN_NAME = re.compile(
-    r"(?P<before>.*?)(?:step|steps|iter|iteration|update)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?"
+    r"(?P<before>.*?)(?:steps?|iter|iteration|update|train_rollouts?)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?"
     r"|(?:(?:rollout|completion|generation|sample|batch|epoch)s?[-_.=]?)?(?P<bare>[0-9]+)",
     re.IGNORECASE,
 )

@@ -118,7 +118,7 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
         candidates = _like_rewards([dict(leaves_in(row)) for row in rows])
     columns = [name for name in entries if "." not in name or name in scores]  # others are many
     files = request.path.rglob("*.*") if not columns and request.path.is_dir() else ()
-    of_rows = (file for file in islice(files, _MAX_FILES_BELOW) if suffix_of(file) and file.is_file())
+    of_rows = (of for of in islice(files, _MAX_FILES_BELOW) if (suffix_of(of) or of.match(_EVENTS)) and of.is_file())
     if below := sorted({file.parent for file in of_rows} - {request.path}):
         more_folders = f" and {counted(len(below) - 1, 'more folder')}" if len(below) > 1 else ""
         named = f"such files are in {below[0]}{more_folders}"

@@ -335,7 +335,8 @@ def test_runs_below_a_file_of_rollouts_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("below", ["rollouts", "a/run"])
 def test_the_only_run_below_a_folder_is_read(below: str, tmp_path: Path) -> None:
-    shutil.copytree(LOGS / "verl_legacy", tmp_path / below)
+    for name in (below, "validation", "val_generations"):  # which verl writes as its rollouts
+        shutil.copytree(LOGS / "verl_legacy", tmp_path / name)
     write_lines(tmp_path / "metrics.jsonl", {"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.5})
     source = read_run(tmp_path).source
     assert (source.format, source.path) == ("verl", str(tmp_path / below))

@@ -159,6 +159,7 @@ def test_a_scripts_log_may_have_any_name_that_a_log_has(tmp_path: Path, rollouts
     [
         *((pattern, (), 6) for pattern in ("rollouts_step{}.jsonl", "global_step_{}.json", "{}.jsonl")),
         ("iter-{}_rank0.jsonl", ("group_id",), 6),
+        ("train_rollout_{}.jsonl", (), 6),  # XTuner's
         ("{}.jsonl", ("prompt",), 6),
         ("shard{}.jsonl", (), 6),  # no step, but the prompts tell groups apart
         ("test_step_{}.jsonl", (), None),

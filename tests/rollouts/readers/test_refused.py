@@ -32,6 +32,10 @@ def touched(*files: Path) -> None:
             lambda path: path.write_text('{"a": 1}\n'),
             r"is not a log that gradscope knows. Its columns are 'a'\. Looked for",
         ),
+        (  # where verl and NeMo-RL write them
+            lambda path: touched(path / "project" / "run" / "events.out.tfevents.1.host"),
+            "has no rows itself: such files are in .*project/run.",
+        ),
         (
             lambda path: touched(path / "a" / "1.jsonl", path / "b" / "1.csv"),
             "has no rows itself: such files are in .*a and 1 more folder.",

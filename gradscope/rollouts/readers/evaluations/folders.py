@@ -47,6 +47,7 @@ _FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.LIGHTEVAL,
     prime_rl.VERIFIERS,
     harnesses.SKYRL,
+    harnesses.NEMO_RL,
     harnesses.PROMPTFOO,
     harnesses.HELM,
     samples.FORMAT,

@@ -1,4 +1,4 @@
-"""Harnesses: EvalPlus, lm-eval, lighteval, SkyRL's, Harbor, SWE-bench, promptfoo, HELM, aider, MultiPL-E.
+"""Harnesses: EvalPlus, lm-eval, lighteval, SkyRL's, NeMo-RL's, Harbor, SWE-bench, promptfoo, HELM, aider, MultiPL-E.
 
 A group is a document or task of one evaluation, at step 0; of SkyRL at the step in the folder's name.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import REWARD, RewardTable, numbered_policies
@@ -196,40 +197,28 @@ _DETAILS, _OLDER_DETAILS = {"doc", "model_response", "metric"}, {"full_prompt", 
 
 
 def _lighteval_details(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The documents of a file as lighteval writes them now; older ones have no id, and a row a set of metrics."""
+    """The documents of a file; older ones have no id, and a row a set of metrics."""
+    metric: Any  # score -> its value
     for location, cells in read_rows(file, quarantine):
         if "full_prompt" in cells:
             metric, query = parse.numbers_in(cells.get("metrics")), cells["full_prompt"]
-            document = {"id": parse.digest(query, *metric), "query": query}
-            cells = {"doc": document, "model_response": {"text": cells.get("predictions")}, "metric": metric}
-        yield location, cells
+            test, responses = parse.digest(query, *metric), parse.list_of(cells.get("predictions"))
+        else:
+            metric, document = cells.get("metric"), parse.mapping_of(cells.get("doc"))
+            name, query = parse.text_of(document.get("id")), document.get("query")
+            test = name and f"{parse.text_of(document.get('task_name'))}/{name}"
+            responses = parse.list_of(parse.mapping_of(cells.get("model_response")).get("text"))
+        sample = {"test": test, "prompt": parse.text_of(query), "responses": responses, "success": metric}
+        yield location, {**sample, "completion": next(iter(responses), None), "scores": metric}
 
 
 def _lighteval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
-    metrics = (name for _, cells in rows for name in parse.numbers_in(cells.get("metric")))
+    metrics = (name for _, cells in rows for name in parse.numbers_in(cells["success"]))
     metric = chosen_name(metrics, reading.request, "metric", "no metric that is a number")
-    responses = (parse.list_of(parse.mapping_of(cells.get("model_response")).get("text")) for _, cells in rows)
-    most = max(map(len, responses), default=1)
+    most = max((len(cells["responses"]) for _, cells in rows), default=1)
     reading.inferred.append(f"The score is {metric}.")
     reading.missing.append(_one_score(most, "lighteval logs one value a document and metric", "the responses"))
-    return {"metric": metric}
-
-
-def _lighteval_rows(cells: Cells, *, metric: str) -> Columns:
-    rows = cells.with_entries(("doc.id", "doc.task_name", "doc.query", "model_response.text"))
-    scores = list(map(parse.mapping_of, rows.cells("metric")))
-    names = zip(texts_in(rows.names("doc.task_name")), texts_in(rows.names("doc.id")), strict=True)
-    return Columns(
-        step=np.zeros(len(rows), dtype=np.int64),
-        group=[name and f"{task}/{name}" for task, name in names],
-        no_group="doc.id is missing",
-        texts=lambda chosen: list(map(parse.text_of, rows.cells("doc.query", chosen))),
-        numbers={**rewards_of(scores), "reward": numbers_of([of_row.get(metric) for of_row in scores])},
-        no_reward=lambda at: str(parse.parse_reward(scores[at].get(metric, parse.ABSENT))),
-        details=lambda at: {
-            "completion": parse.text_of(next(iter(parse.list_of(rows.cell("model_response.text", at))), None))
-        },
-    )
+    return {"score": metric}
 
 
 LIGHTEVAL = RowFormat(
@@ -240,8 +229,8 @@ LIGHTEVAL = RowFormat(
     recognizes_file=has_row(lambda row: row.keys() >= _DETAILS or row.keys() >= _OLDER_DETAILS),
     rows_of=_lighteval_details,
     survey=_lighteval_survey,
-    columns=lambda reading, metric=None: (
-        None if metric is None else reading.log(to_columns=partial(_lighteval_rows, metric=metric))
+    columns=lambda reading, score=None: (
+        None if score is None else reading.log(to_columns=partial(_rows_with_scores, score=score))
     ),
     takes=frozenset({"reward_column"}),
 )
@@ -337,28 +326,20 @@ def harbor_policy(agent_info: Any) -> str:
     return "/".join(filter(None, map(parse.text_of, names)))
 
 
-def _harbor_rows(trials: Cells) -> Columns:
-    scores = [parse.mapping_of(parse.mapping_of(cell).get("rewards")) for cell in trials.cells("verifier_result")]
-    main = ["reward" if "reward" in of or len(of) != 1 else next(iter(of)) for of in scores]
-    has_failed = [
-        not of and error is not None for of, error in zip(scores, trials.cells("exception_info"), strict=True)
-    ]
-    rewards = [0.0 if has else of.get(name) for has, of, name in zip(has_failed, scores, main, strict=True)]
-    policies = list(map(harbor_policy, trials.cells("agent_info")))
-    names, policy = numbered_policies(policies)
-    tasks = texts_in(trials.names("task_name"))
-    return Columns(
-        step=np.zeros(len(trials), dtype=np.int64),
-        group=[task and f"{policy}/{task}" for policy, task in zip(policies, tasks, strict=True)],
-        no_group="task_name is missing",
-        prompts=lambda chosen: [tasks[at] for at in chosen],
-        numbers={**rewards_of([of if len(of) > 1 else None for of in scores]), "reward": numbers_of(rewards), **policy},
-        policies=names,
-        no_reward=lambda _: "verifier_result has no reward",
-        samples=texts_in(trials.names("trial_name")),
-        noted={_FAILED: np.array(has_failed)},
-        details=lambda _: {"completion": ""},  # which another file of the trial's has
-    )
+def _harbor_trials(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, trial in read_rows(file, quarantine):
+        scores = parse.mapping_of(parse.mapping_of(trial.get("verifier_result")).get("rewards"))
+        main = "reward" if "reward" in scores or len(scores) != 1 else next(iter(scores))
+        has_failed = not scores and trial.get("exception_info") is not None
+        sample = {
+            "test": trial.get("task_name"),
+            "provider": harbor_policy(trial.get("agent_info")),
+            "success": 0.0 if has_failed else scores.get(main, parse.ABSENT),
+            "scores": scores if len(scores) > 1 else None,
+            "error": has_failed,
+            "sample": trial.get("trial_name"),
+        }
+        yield location, sample
 
 
 HARBOR = RowFormat(
@@ -367,9 +348,8 @@ HARBOR = RowFormat(
     title="Harbor trials",
     patterns=("*/result.json",),
     recognizes_file=has_keys("task_name", "verifier_result"),
-    columns=lambda reading: reading.log(
-        to_columns=_harbor_rows, keys=("task_name", "trial_name", "verifier_result", "agent_info", "exception_info")
-    ),
+    rows_of=_harbor_trials,
+    columns=lambda reading: reading.log(to_columns=partial(_rows_of_tests, if_error=_FAILED)),
     inferred=("Trials of one task by one agent and model are the samples of a prompt.", _FAILED),
 )
 
@@ -377,7 +357,7 @@ HARBOR = RowFormat(
 def _swe_bench_reports(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for _, document in read_rows(file, quarantine):
         for instance, report in document.items():
-            yield f"{file}:{instance}", {"instance": instance, **parse.mapping_of(report)}
+            yield f"{file}:{instance}", {"test": instance, "success": parse.mapping_of(report).get("resolved")}
 
 
 SWE_BENCH = RowFormat(
@@ -389,15 +369,7 @@ SWE_BENCH = RowFormat(
         lambda row: any(parse.mapping_of(of).keys() >= {"patch_exists", "resolved"} for of in row.values())
     ),
     rows_of=_swe_bench_reports,
-    columns=lambda reading: reading.log(
-        to_columns=lambda reports: Columns(
-            step=np.zeros(len(reports), dtype=np.int64),
-            group=reports.names("instance"),
-            numbers={"reward": reports.numbers("resolved")},
-            no_reward=partial(reports.no_reward, "resolved"),
-            details=lambda _: {"completion": ""},  # which patch.diff has
-        )
-    ),
+    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
     missing=(
         "Instances without a report.json (an empty patch, an error of the harness) are not counted here; the run's own "
         "report (MODEL.RUN.json) counts them as not resolved.",
@@ -441,13 +413,14 @@ def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:
     tests = texts_in(results.names("test"))
     return Columns(
         step=np.zeros(len(results), dtype=np.int64),
-        group=[test and f"{provider}/{test}" for provider, test in zip(providers, tests, strict=True)],
+        group=["/".join(filter(None, (test and of, test))) for of, test in zip(providers, tests, strict=True)],
         no_group="the test has no name",
         prompts=lambda chosen: [tests[at] for at in chosen],
         texts=lambda chosen: results.cells("prompt", chosen),
         numbers={**rewards_of(results.cells("scores")), "reward": results.numbers("success"), **policy},
         policies=policies,
         no_reward=partial(results.no_reward, "success"),
+        samples=[name or None for name in texts_in(results.names("sample"))],
         noted={if_error: np.array(results.cells("error"))} if if_error else {},
         details=lambda at: {"completion": parse.text_of(results.cell("completion", at))},
     )
@@ -463,6 +436,32 @@ PROMPTFOO = RowFormat(
     rows_of=_promptfoo_samples,
     columns=lambda reading: reading.log(to_columns=partial(_rows_of_tests, if_error=_NO_ANSWER)),
     inferred=(_BY_TEST, _NO_ANSWER),
+)
+
+
+def _only(row: Mapping[str, Any], key: str) -> Any:
+    """The value in a row of NeMo-RL's, which is a batch of one, so that each cell is a list of length 1."""
+    return next(iter(parse.list_of(row.get(key))), None)
+
+
+def _nemo_rl_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, row in read_rows(file, quarantine):
+        parts, reward = parse.cut_conversation(_only(row, "content")), _only(row, "rewards")
+        test = parts.prompt and parse.digest(parts.prompt)
+        yield location, {"test": test, "prompt": parts.prompt, "completion": parts.completion, "success": reward}
+
+
+NEMO_RL = RowFormat(
+    name="nemo-rl-val",
+    looks_for="val_data_step*.jsonl with content and rewards (NeMo-RL)",
+    title="NeMo-RL validation",
+    patterns=("val_data_step*.jsonl",),
+    is_one_file=True,
+    recognizes_file=has_row(lambda row: "rewards" in row and parse.is_list_of_objects(_only(row, "content"))),
+    rows_of=_nemo_rl_samples,
+    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
+    inferred=("Responses to one prompt are a group; equal prompts merge.",),
+    missing=(TEXT_ONLY,),
 )
 
 
@@ -493,8 +492,10 @@ def _helm_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
     return {"score": score}
 
 
-def _helm_rows(rows: Cells, *, score: str) -> Columns:
-    return _rows_of_tests(rows.changed("success", lambda cells: [parse.mapping_of(of).get(score) for of in cells]))
+def _rows_with_scores(rows: Cells, *, score: str) -> Columns:
+    return _rows_of_tests(
+        rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
+    )
 
 
 HELM = RowFormat(
@@ -506,7 +507,7 @@ HELM = RowFormat(
     rows_of=_helm_instances,
     survey=_helm_survey,
     columns=lambda reading, score=None: (
-        None if score is None else reading.log(to_columns=partial(_helm_rows, score=score))
+        None if score is None else reading.log(to_columns=partial(_rows_with_scores, score=score))
     ),
     inferred=("Trials of an instance, with other examples in its prompt, are its samples; perturbed, it is another.",),
     takes=frozenset({"reward_column"}),

@@ -36,6 +36,7 @@ from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
 from gradscope.rollouts.listing import COMPRESSED, when_copied
 from gradscope.rollouts.readers.column_roles import USUAL
 from gradscope.rollouts.readers.metrics_alone import published
+from gradscope.rollouts.readers.metrics_alone.blocks import blocks_joined
 from gradscope.rollouts.readers.metrics_alone.runs import (
     STEP_IS_POSITION,
     Column,
@@ -482,7 +483,7 @@ def _printed(lines: Iterable[published.Text], quarantine: MetricsLog) -> Rows:
     # nothing else was read, and are set aside otherwise.
     printed = published.PrintedLines()
     num_lines = widest = 0
-    for location, line in published.lines_joined(published.dashes_joined(lines)):
+    for location, line in blocks_joined(published.lines_joined(published.dashes_joined(lines))):
         values = printed.read(location, line)
         if isinstance(values, str):
             quarantine.add(values, location)

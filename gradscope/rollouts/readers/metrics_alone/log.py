@@ -486,10 +486,16 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
 
 _SWITCHES: tuple[tuple[str, str], ...] = (
     ("env/all/", "the Tinker cookbook writes them as iteration_*/train_rollout_summaries.jsonl: name that folder"),
+    ("reward/overall", "EasyR1 logs none: write a row each in its reward function, with step, prompt and reward"),
+    ("actor_train/ system/batch_", "with ROLL, set rollout_dump_dir to an absolute path"),
     ("critic/score/mean response_length/clip_ratio", "with verl, set trainer.rollout_data_dir"),
+    ("ppo_actor/", "with AReaL, set rollout.dump_to_file=true"),
     ("rollout/raw_reward", "with slime, --save-debug-rollout-data writes them"),
     ("rewards/train/score actor/train/", "with Tunix, AsyncTrajectoryLogger writes them: name its folder"),
-    ("batch/solve_none reward/all", "prime-rl writes them as rollouts/step_*/train/*/traces.jsonl: name that folder"),
+    (
+        "batch/solve_none reward/all agg/",
+        "prime-rl writes them as rollouts/step_*/train/*/traces.jsonl: name that folder",
+    ),
     ("batch/total_prompts val/stop", "with open-instruct, --save_traces and --rollouts_save_path write them"),
     ("baseline_reward/pct_mixed", "NeMo-RL writes them as train_data_step*.jsonl in its log folder: name that folder"),
     ("frac_reward_zero completions/", "with TRL, log_completions=True, with ms-swift --log_completions true"),

@@ -31,7 +31,7 @@ class Derived(Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...]  # the keys that it is computed from, all of which a step must have
     formula: str  # the formula as text, with the keys
     make: Callable[..., Floats]  # computes it from the values of the keys in order; NaN where undefined
-    is_guess: bool = False  # a share of counts under names of somebody's own, which a number above 1 refutes
+    is_guess: bool = False  # a share of counts that may be of something else, which a number beyond [0, 1] refutes
 
 
 class CommonMetric(Struct, frozen=True, kw_only=True):
@@ -85,8 +85,9 @@ COMMON: tuple[CommonMetric, ...] = (
         "share",
         "bench/zero_variance_drop_rate frac_zero_std zvf groups/rate_dropped",
         *(_one_minus(_as_logged(key)) for key in ("env/all/by_group/frac_mixed", "by_group/frac_mixed")),
-        *map(_one_minus, map(_as_logged, ("baseline_reward/pct_mixed", "non_degenerate_samples_frac"))),
-        _one_minus(_percent("dynamic_filtering_pass_rate")),
+        _one_minus(_as_logged("non_degenerate_samples_frac")),
+        # OpenRLHF 0.11 divides samples that passed by prompts, so that it may be several hundred per cent.
+        _one_minus(replace(_percent("dynamic_filtering_pass_rate"), is_guess=True)),
         _one_minus(_share_of("batch/solve_partial", "batch/solve_all", "batch/solve_none")),
         _one_minus(_over("num_groups_trainable", "num_groups_submitted")),
         _one_minus(_over("data/step_num_groups_trainable", "data/step_num_groups_submitted")),
@@ -97,7 +98,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "frac_all_pass",
         "  all pass",
         "share",
-        "env/all/by_group/frac_all_good by_group/frac_all_good baseline_reward/pct_1 solve_all/all",
+        "env/all/by_group/frac_all_good by_group/frac_all_good solve_all/all train/agg/all/solved_all",
         _share_of("batch/solve_all", "batch/solve_none", "batch/solve_partial"),
         *map(_as_logged, ("batch/solve_all", "solve_all")),
     ),
@@ -105,7 +106,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "frac_all_fail",
         "  all fail",
         "share",
-        "env/all/by_group/frac_all_bad by_group/frac_all_bad baseline_reward/pct_0 solve_none/all",
+        "env/all/by_group/frac_all_bad by_group/frac_all_bad solve_none/all train/agg/all/solved_none",
         _share_of("batch/solve_none", "batch/solve_all", "batch/solve_partial"),
         *map(_as_logged, ("batch/solve_none", "solve_none")),
     ),
@@ -113,10 +114,11 @@ COMMON: tuple[CommonMetric, ...] = (
         "reward",
         "mean reward",
         "norm",
-        "critic/score/mean critic/rewards/mean env/all/reward/total env/all/reward/mean reward/all/mean reward/mean "
-        "rewards/train/score/mean rewards/score/mean rollout/raw_reward rollout/reward scores mean_reward reward_mean "
-        "avg_reward objective/scores reward/evaluate_response/avg_total_reward "
-        "objective/verifiable_reward ppo_actor/task_reward/avg loss/avg_final_rewards rm",
+        "critic/score/mean critic/rewards/mean env/all/reward/total env/all/reward/mean reward/all/mean "
+        "reward/mean rewards/train/score/mean rewards/score/mean ppo_actor/task_reward/avg rollout/raw_reward "
+        "rollout/reward scores mean_reward reward_mean avg_reward objective/scores "
+        "reward/evaluate_response/avg_total_reward objective/verifiable_reward loss/avg_final_rewards rm "
+        "train/agg/effective/reward/mean rollout/rewards",
     ),
     _common(
         "reward_std", "reward spread", "norm", "reward/std critic/score/std reward_std_dev rollout/in_group_reward_std"
@@ -126,7 +128,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "cut off",
         "share",
         "response_length/clip_ratio rollout/truncated_ratio rollout/truncated is_truncated/all/mean is_truncated/mean "
-        "truncation_rate",
+        "truncation_rate train/agg/effective/is_truncated/mean",
         _one_minus(_as_logged("val/stop_rate")),
     ),
     _common(
@@ -137,7 +139,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "rollout/response_lengths "
         "val/sequence_lengths seq_len/all/mean seq_len/mean env/all/ac_tokens_per_turn response_length "
         "mean_gen_tokens_per_sample completion_len/all/mean mean_generation_length seq_length generate/avg_num_tokens "
-        "ppo_actor/seq_len/avg tokens/response_length/mean glen",
+        "ppo_actor/seq_len/avg tokens/response_length/mean glen train/agg/effective/num_output_tokens/mean",
     ),
     _common("grad_norm", "gradient norm", "norm", "actor/grad_norm optim/grad_norm policy/grad_norm gnorm total_norm"),
     _common(
@@ -206,6 +208,8 @@ _NO_SCORES = {
     *("std", "min", "max", "len", "length", "lengths", "loss", "kl", "time", "token", "tokens", "truncated", "zero")
 }
 
+_OF_AGENT = re.compile(r"(train/agg/(?:all|effective)/)(?P<agent>[^/]+)/(?=reward/|solved_|is_truncated/)")
+"""What prime-rl writes before the metrics of an agent, in all environments together; of several none is the run's."""
 _PREFIX = "train/"
 MEAN_REWARDS = {"mean_reward", "reward_mean", "avg_reward"}  # names that no reward of one rollout has
 _ROUNDING = 1e-6  # tolerance for a sum of shares above 1
@@ -225,10 +229,11 @@ class Naming(Struct, frozen=True):
     def held_against(self, metrics: StepMetrics) -> tuple[Naming, tuple[str, ...]]:
         """Without the guesses that a log's numbers refute, and a sentence on each of these."""
         guesses = {name: _made(part, metrics).values for name, part in self.parts.items() if part.is_guess}
-        refuted = {name: values for name, values in guesses.items() if (values > 1 + _ROUNDING).any()}
+        beyond = {name: values[np.abs(values - 0.5) > 0.5 + _ROUNDING] for name, values in guesses.items()}
+        refuted = {name: values[np.abs(values).argmax()] for name, values in beyond.items() if len(values)}
         sentences = (
-            f"{self.parts[name].formula} is up to {np.nanmax(values):.3g}, as no share of groups is: it is not {name}."
-            for name, values in refuted.items()
+            f"{self.parts[name].formula} is {value:.3g} at a step, as no share of groups is: it is not {name}."
+            for name, value in refuted.items()
         )
         return Naming({name: part for name, part in self.parts.items() if name not in refuted}), tuple(sentences)
 
@@ -265,7 +270,9 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
         for key, of in words.items()
         if _OF_GROUPS.search(key) or any(kind < of - _PREFIXES <= kind | _COUNT for kind in _GROUPS[_DEAD])
     }
-    written = {plain_name(key): key for key in logged} | {key: key for key in logged}
+    agents = {match["agent"] for match in map(_OF_AGENT.match, logged) if match}
+    written = {_OF_AGENT.sub(r"\1", key): key for key in logged} if len(agents) == 1 else {}
+    written |= {plain_name(key): key for key in logged} | {key: key for key in logged}
     plain = set(map(bare, written))
     if "reward_std" not in plain and not plain.isdisjoint(MEAN_REWARDS):  # `reward` may be that of one response
         written = {name: key for name, key in written.items() if bare(name) != "reward"}

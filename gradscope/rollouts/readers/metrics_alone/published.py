@@ -23,15 +23,15 @@ Text = tuple[str, str]  # location and text of a line
 Table = list[list[str]]  # rows of cells, the head first
 Values = dict[str, Any]  # numbers and texts of a line by name
 
-_NUMBER = r"[+-]?(?:nan|inf(?:inity)?|[0-9.][0-9.]*(?:e[+-]?[0-9]+)?)"
+NUMBER = r"[+-]?(?:nan|inf(?:inity)?|[0-9.][0-9.]*(?:e[+-]?[0-9]+)?)"
 _PAIR = re.compile(
-    rf"""['"](?P<key>[^'"]{{1,200}})['"]\s*:\s*(?:np\.\w+\()?['"]?(?P<value>{_NUMBER})['"]?\)?(?=\s*[,}}])""",
+    rf"""['"](?P<key>[^'"]{{1,200}})['"]\s*:\s*(?:np\.\w+\()?['"]?(?P<value>{NUMBER})['"]?\)?(?=\s*[,}}])""",
     re.IGNORECASE,
 )
 _LIST = r"\[[0-9.,e+\s'-]{1,4096}\]"
 _NAMED = re.compile(
     r"(?:^|(?<=[\s|,;•]))(?P<key>[a-z_][\w/@.-]{0,200}(?: [a-z(][\w/)]{0,40}){0,3}?)\s?[:=]\s{0,2}"
-    rf"(?:(?:np\.\w+|array|tensor)\()?(?P<value>{_NUMBER}|{_LIST})\)?(?=[\s,;|]|$)",
+    rf"(?:(?:np\.\w+|array|tensor)\()?(?P<value>{NUMBER}|{_LIST})\)?(?=[\s,;|]|$)",
     re.IGNORECASE,
 )
 _STEP_FIRST = re.compile(
@@ -41,25 +41,25 @@ _STEP_FIRST = re.compile(
 )
 _PIPED = re.compile(
     r"\|\s{0,9}(?P<key>[a-z_][\w/@.-]{0,200}(?: [a-z][\w/]{0,40}){0,2})\s{1,9}"
-    rf"(?P<value>{_NUMBER})(?=\s{{0,9}}[|±(]|$)",
+    rf"(?P<value>{NUMBER})(?=\s{{0,9}}[|±(]|$)",
     re.IGNORECASE,
 )
-_SPACED = re.compile(rf"\b(?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,9}}(?P<value>{_NUMBER})(?=[\s,;|]|$)", re.IGNORECASE)
+_SPACED = re.compile(rf"\b(?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,9}}(?P<value>{NUMBER})(?=[\s,;|]|$)", re.IGNORECASE)
 _WORDED = re.compile(
-    rf"(?:^|(?<=[,;|\]:]))\s{{0,9}}(?P<key>[a-z_][\w/@.-]{{0,80}}(?: [a-z][\w/]{{0,40}}){{0,3}})\s(?P<value>{_NUMBER})"
+    rf"(?:^|(?<=[,;|\]:]))\s{{0,9}}(?P<key>[a-z_][\w/@.-]{{0,80}}(?: [a-z][\w/]{{0,40}}){{0,3}})\s(?P<value>{NUMBER})"
     r"(?= ?[a-z%/]{0,9}\s{0,9}(?:[,;|]|$))",
     re.IGNORECASE,
 )
 _BETWEEN = frozenset(" \t,;:|-.")  # what may stand between such names and numbers
 _BOXED = re.compile(
-    rf"│ (?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,200}}│\s{{1,99}}(?P<value>{_NUMBER})\s{{1,99}}(?=│)", re.IGNORECASE
+    rf"│ (?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,200}}│\s{{1,99}}(?P<value>{NUMBER})\s{{1,99}}(?=│)", re.IGNORECASE
 )
 _STEP_ABOVE = re.compile(
     r"(?:^\W*\b|\btrain )step (?P<step>[0-9]{1,15})(?:/[0-9]{1,15})?\b(?:\W*| done\..*)$", re.IGNORECASE
 )
 _APART = r"\b(?:epoch|eval\w*|val\w*|test\w*)\b"
 _STEP_OF_ALL = re.compile(
-    rf"^(?!.*{_APART}(?![\w/@.-]{{0,200}}(?: [a-z(][\w/)]{{0,40}}){{0,3}}?(?:\s?[:=]\s{{0,2}}|\s){_NUMBER}(?![0-9/])))"
+    rf"^(?!.*{_APART}(?![\w/@.-]{{0,200}}(?: [a-z(][\w/)]{{0,40}}){{0,3}}?(?:\s?[:=]\s{{0,2}}|\s){NUMBER}(?![0-9/])))"
     rf"(?P<before>(?:(?!{_APART})[^/]){{0,100}}?\b)(?P<step>[0-9]{{1,15}})/[0-9]{{1,15}}\b\]?(?P<gap>\s?[|:,-]?\s+)",
     re.IGNORECASE,
 )
@@ -79,7 +79,7 @@ _THOUSANDS = re.compile(
 _SKIPPED = re.compile(r"\bskip(?:ped|ping)? (?=(?:\w{1,40}[ _])?(?:reward|score)s?[\s:=])", re.IGNORECASE)
 """What says that a step had no update, before its reward."""
 _MEAN_REWARD = re.compile(
-    rf"^\W*(?P<key>(?:mean|average|avg)[ _]rewards?)\s?[:=]\s{{0,2}}(?P<value>{_NUMBER})\s*$", re.IGNORECASE
+    rf"^\W*(?P<key>(?:mean|average|avg)[ _]rewards?)\s?[:=]\s{{0,2}}(?P<value>{NUMBER})\s*$", re.IGNORECASE
 )
 _EPISODE_FIRST = re.compile(
     r"^\W*(?P<name>episode|epoch|round)[\s:=#\[]{1,9}(?P<number>[0-9]{1,15})\b(?!\.)", re.IGNORECASE
@@ -90,7 +90,7 @@ _OF_GROUPS = re.compile(
     re.IGNORECASE,
 )
 """So many groups of a step's without a gradient."""
-_DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
+_DICTIONARY = re.compile(r"\b(?P<of>rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _AFTER_BAR = re.compile(
     r"\b(?P<step>[0-9]{1,12})/(?P<total>[0-9]{1,12}) \[[^\[\]=]{1,60}(?:it/s|s/it), ?(?P<rest>[^\[\]]{1,2000})\]"
@@ -104,6 +104,9 @@ _DASHED_REST = re.compile(
 _NARROWEST = 40  # columns of a terminal
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _OF_RAY = re.compile(r"^(?:\s|\x1b\[[0-9;]*m|\([^()]{1,80} pid=[^()]{1,80}\))+")  # what Ray puts before a line
+_OPENS = re.compile(
+    rf"{_OF_RAY.pattern[:-1]}*\{{\s*(?:['\"][\w/@. -]{{1,200}}['\"]:|$)"
+)  # a dictionary, and nothing before it
 _NUMBERS = msgspec.json.Decoder(dict[str, float], strict=False)
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
 _OF_EPISODE = re.compile(r"""\b(?:done|terminated)['"]?\s?[:=]\s?(?:true|false)\b""", re.IGNORECASE)
@@ -114,7 +117,7 @@ _MARKS = (
     *('"loss":', '"reward":', f'"{_ENDED}":'),
 )
 _LONGEST_LINE, _LONGEST_ROW = 1 << 20, 1 << 12
-_MAX_PARTS = 64  # lines of one dictionary
+_MAX_PARTS = 1000  # lines of one dictionary
 _REWARD = re.compile(r"(^|[_/])(reward|score)s?$")
 _REWARD_OR_LOSS = re.compile(r"(^|[_/])(reward|return|loss|kl)(_mean|s)?$")
 CUT_DICTIONARY = "the dictionary of metrics is cut off"
@@ -151,7 +154,7 @@ def lines_joined(lines: Iterable[Text]) -> Iterator[Text]:
             location, line, held = held[0][0], "".join(part for _, part in held), []
         yield from held
         held = []
-        if "{" in line and "}" not in line and (line.strip() == "{" or any(mark in line for mark in _MARKS)):
+        if "{" in line and "}" not in line and (_OPENS.match(line) or any(mark in line for mark in _MARKS)):
             held = [(location, line)]
         else:
             yield location, line
@@ -203,6 +206,8 @@ class PrintedLines:
         self._position = 0
         self._num_below = 0  # dictionaries that took the step of the line before
         self._above: int | None = None
+        self._next_update = 0  # of slime, which counts rollouts and, where each serves several, updates
+        self._rollouts: dict[str, int] = {}  # the last one of each kind of its lines
         self._columns: list[str] = []  # of the table that is being read
         self._before: Values = {}  # the metrics of the line before, if it names its step
         self._ahead: Values = {}  # the mean reward that the line before has alone, if such a line came before any step
@@ -232,7 +237,14 @@ class PrintedLines:
             if is_marked:
                 return self._dictionary(location, text, values, before)
         if dictionary is not None:
-            self._before = {**_in_dictionary(text[dictionary.start() :]), "step": int(dictionary["step"])}
+            of, step = dictionary["of"], int(dictionary["step"])
+            if of == "step":
+                self._next_update = step + 1
+            elif of != "eval":
+                self._next_update *= step > self._rollouts.get(of, -1)  # a resumed run goes back
+                self._rollouts[of] = step
+                step = max(step, self._next_update)
+            self._before = {**_in_dictionary(text[dictionary.start() :]), "step": step}
         else:
             self._before = self._line(location, text)
         if self._before:

@@ -25,7 +25,7 @@ from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_met
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, filter_caveat
 from gradscope.rollouts.readers.parsing.records import status_in
-from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.parsing.tables import Row, read_rows
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
@@ -88,13 +88,7 @@ _STEP_FILE = re.compile(r"^([0-9]+)\.parquet$")
 
 def _art_rows(rows: Cells) -> Columns:
     step = parse.number_in_name(_STEP_FILE, rows.path)
-    metrics = list[Any]()  # which ART writes as JSON
-    for cell in rows.cells("metrics"):
-        try:
-            metrics.append(parse_json(cell))
-        except (AttributeError, TypeError, ValueError):
-            metrics.append(None)
-
+    metrics = list(map(_object_in, rows.cells("metrics")))  # which ART writes as JSON
     return Columns(
         step=np.full(len(rows), -1 if step is None else step),
         no_step="the file's name is no step",
@@ -175,17 +169,11 @@ RAGEN = RowFormat(
 )
 
 
-def _rlinf_rows(cells: Cells) -> Columns:
-    rows = cells.with_entries(("data.prompt", "data.accepted", "data.completion"))
-    return Columns(
-        step=np.zeros(len(rows), dtype=np.int64),
-        group=rows.prompt_ids("data.prompt"),
-        no_group="data.prompt is missing",
-        texts=lambda chosen: list(map(parse.text_of, rows.cells("data.prompt", chosen))),
-        numbers={"reward": rows.numbers("data.accepted")},
-        no_reward=partial(rows.no_reward, "data.accepted"),
-        details=lambda at: {"completion": parse.text_of(rows.cell("data.completion", at))},
-    )
+def _rlinf_feedback(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, row in read_rows(file, quarantine):
+        prompt, response, reward = map(parse.mapping_of(row.get("data")).get, ("prompt", "completion", "accepted"))
+        group = parse.prompt_text_id(prompt) if prompt else None
+        yield location, {"step": 0, "group_id": group, "prompt": prompt, "response": response, "reward": reward}
 
 
 RLINF = RowFormat(
@@ -196,12 +184,14 @@ RLINF = RowFormat(
     recognizes_file=has_row(
         lambda row: parse.mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}
     ),
-    columns=lambda reading: reading.log(to_columns=_rlinf_rows, keys=("data",)),
+    rows_of=_rlinf_feedback,
+    columns=lambda reading: reading.log(to_columns=_sampled_rows),
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )
 
 
+_ROLL_FILES = ("rollout_dump_data.step_*.jsonl",)
 _OF_A_BATCH = ("global_step", "responses", "scores")
 _NO_BATCH = "global_step, responses and scores are not lists of one length"
 _BY_ID = IfNoted("Rollouts of one id and prompt at one step are a group.")
@@ -246,7 +236,7 @@ ROLL = RowFormat(
     name="roll",
     looks_for="rollout_dump_data.step_*.jsonl with a list a column (ROLL)",
     title="ROLL rollouts",
-    patterns=("rollout_dump_data.step_*.jsonl",),
+    patterns=_ROLL_FILES,
     recognizes_file=Path.is_file,  # the name is ROLL's alone, and with a damaged first line no other reader knows it
     columns=lambda reading: reading.log(
         to_columns=_roll_rows, keys=(*_OF_A_BATCH, "id", "domain", "prompt", "messages"), lines_hold_many=True
@@ -254,6 +244,62 @@ ROLL = RowFormat(
     inferred=(_BY_ID, _BY_PROMPT),
     missing=(filter_caveat("ROLL's query_filter_config drops groups by their rewards before it logs"), TEXT_ONLY),
 )
+
+
+def _sampled_rows(rows: Cells) -> Columns:
+    """Rows of which ``rows_of`` made ``step``, ``group_id``, ``prompt``, ``response`` and ``reward``."""
+    return Columns(
+        step=rows.steps("step"),
+        group=rows.names("group_id"),
+        no_group="the group is not named",
+        prompts=lambda chosen: [parse.digest(cell) for cell in rows.cells("prompt", chosen)],
+        texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
+        numbers={"reward": rows.numbers("reward")},
+        no_reward=partial(rows.no_reward, "reward"),
+        details=lambda at: {
+            "completion": parse.text_of(rows.cell("response", at)),
+            "messages": parse.parse_messages(rows.cell("prompt", at)),
+        },
+    )
+
+
+def _roll_episodes(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    """The episodes of lines whose lists have JSON for each."""
+    for location, line in read_rows(file, quarantine):
+        for step, *of_episode in zip(*map(parse.list_of, map(line.get, _OF_AGENTS)), strict=False):
+            data, talk = map(_object_in, of_episode)
+            about, rewards = (parse.mapping_of(parse.mapping_of(data).get(key)) for key in ("env_info", "reward_info"))
+            parts = parse.cut_conversation(talk)
+            sample = {
+                "step": step,
+                "group_id": "/".join(parse.text_of(about.get(key)) for key in _OF_GROUP) if about else None,
+                "prompt": list(parts.messages or ()),
+                "response": parts.completion,
+                "reward": rewards.get("episode_reward"),
+            }
+            yield location, sample
+
+
+_OF_AGENTS = ("global_step", "trajectory_data", "messages")
+_OF_GROUP = ("tag", "group_id", "episode_id", "seed")  # of which ROLL makes the id of a group
+ROLL_AGENTIC = RowFormat(
+    name="roll-agentic",
+    looks_for="rollout_dump_data.step_*.jsonl with trajectory_data (ROLL's agentic pipeline)",
+    title="ROLL episodes",
+    patterns=_ROLL_FILES,
+    recognizes_file=has_keys("trajectory_data"),
+    rows_of=_roll_episodes,
+    columns=lambda reading: reading.log(to_columns=_sampled_rows),
+    inferred=("Episodes of one tag, group, episode number and seed at one step are a group.",),
+    missing=("An evaluation writes to the same file as the training of its step, which replaces it.", TEXT_ONLY),
+)
+
+
+def _object_in(cell: Any) -> Any:
+    """What JSON holds; None where a cell is none."""
+    with suppress(AttributeError, TypeError, ValueError):
+        return parse_json(cell)
+    return None
 
 
 _ITERATION = re.compile(r"^iteration_([0-9]+)$")

@@ -1,7 +1,7 @@
 """Logs with exact tokens: slime's dumps of rollouts, those of its forks, open-instruct's traces, NeMo-RL's batches.
 
-slime writes a file of ``torch.save`` for each step, which is read as plain data: no code in it is run. The dumps of
-training next to them hold rewards that are already normalized within groups, and are not read. Forks write the same
+slime's dumps of training next to those of rollouts hold rewards that are already normalized within groups, and are not
+read. Forks write the same
 samples in files of their own, of which miles' trajectories have a row for each sample with a conversation, and its
 tokens in a Parquet file. Each row of NeMo-RL's is a batch of one, so that each value is a list of length 1; its runs
 also leave checkpoints with their configuration, and TensorBoard's files. Legend: R rows.
@@ -26,8 +26,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import open_file
-from gradscope.outside.torch_archive import read_archive
 from gradscope.rollouts.arrays import index_names, to_strings, to_texts
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, Tokens
 from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys
@@ -52,6 +50,7 @@ from gradscope.rollouts.readers.reduction.columns import (
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_nemo_rls, with_run_files
+from gradscope.rollouts.readers.trainers import slime_files
 from gradscope.say import counted
 
 _NUM_PEEKED = 20  # rows of the first file that are read for the names of rewards
@@ -139,37 +138,18 @@ def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
     )
 
 
-def _is_of_training(file: Path) -> bool:
-    """Whether a file is of no evaluation and no bare pickle, as older versions wrote, but a zip, perhaps cut off."""
-    with open_file(file) as stream:
-        return re.search(r"eval_[0-9]+\.pt$", file.name) is None and stream.read(1) != b"\x80"
-
-
-def _holds_samples(file: Path) -> bool:
-    with suppress(InputError):
-        return isinstance(parse.mapping_of(read_archive(file)).get("samples"), list)
-    return False
-
-
-def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The samples of a file, each with the rollout's number; a bad one becomes a row without cells."""
-    document = parse.mapping_of(read_archive(file))
-    samples = parse.list_of(document.get("samples"))
-    quarantine.count_read(file.stat().st_size, len(samples))
-    for number, sample in enumerate(samples, start=1):
-        yield f"{file}:{number}", {**parse.mapping_of(sample), "rollout_id": document.get("rollout_id")}
-
-
 def _rows(rows: Cells, *, part: str | None, index: str = "index", has_tokens: bool = True) -> Columns:
-    return _sample_columns(
-        rows,
-        part=part,
-        index=index,
-        details=lambda at: {
-            "completion": parse.text_of(rows.cell("response", at)),
-            "tokens": logged_tokens(rows.rows[at]) if has_tokens else None,
-        },
-    )
+    earlier = rows.column("earlier")
+
+    def details(at: int) -> dict[str, Any]:
+        of_text = {"completion": parse.text_of(rows.cell("response", at))}
+        if not has_tokens:
+            return of_text
+        before = tuple(map(logged_tokens, parse.list_of(earlier[at])))
+        return {**of_text, "tokens": logged_tokens(rows.rows[at]), "earlier": before}
+
+    are_several = np.array([bool(parse.list_of(cell)) for cell in earlier], dtype=np.bool_)
+    return _sample_columns(rows, part=part, index=index, details=details, noted={SEVERAL: are_several})
 
 
 SLIME = RowFormat(
@@ -177,14 +157,29 @@ SLIME = RowFormat(
     looks_for="rollout_data/<step>.pt with samples (slime)",
     title="slime rollouts",
     patterns=("rollout_data/*[0-9].pt", "*[0-9].pt"),
-    keeps_file=_is_of_training,
-    recognizes_file=_holds_samples,
-    rows_of=_rows_of,
+    keeps_file=partial(slime_files.is_of, evaluation=False),
+    recognizes_file=slime_files.holds_samples,
+    rows_of=slime_files.training_rows,
     survey=_survey_rewards,
-    columns=_columns_by(_rows, _rows_of),
+    columns=_columns_by(_rows, slime_files.training_rows),
+    inferred=(IfNoted(SEVERAL),),
     missing=(filter_caveat("slime's dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),),
     completes=with_run_files,
     takes=frozenset({"reward_column"}),
+)
+
+
+SLIME_EVALUATION = replace(
+    SLIME,
+    name="slime-eval",
+    looks_for="rollout_data/eval_<step>.pt with samples (slime)",
+    title="slime evaluation",
+    keeps_file=partial(slime_files.is_of, evaluation=True),
+    rows_of=slime_files.evaluation_rows,
+    columns=_columns_by(_rows, slime_files.evaluation_rows),
+    inferred=("Samples of one prompt are a group; those of several data sets, which slime does not name, are pooled.",),
+    missing=(),
+    completes=None,
 )
 
 
@@ -430,8 +425,11 @@ _KEYS = ("rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "ag
 _TEXTS = ("token_ids", "generation_logprobs", "advantages")
 
 
-def _nemo_rl_rows(rows: Cells) -> Columns:
-    step = parse.number_in_name(_STEP, rows.path)
+def _nemo_rl_rows(cells: Cells) -> Columns:
+    step = parse.number_in_name(_STEP, cells.path)
+    # Where every reward of a step is written first, there are more rows than rollouts that a filter left.
+    trained = [at for at, of_row in enumerate(cells.column("filtered_rewards")) if of_row != []]
+    rows = cells.chosen(trained)
     filtered = rows.column("filtered_rewards")
     pairs = zip(rows.column("rewards"), filtered, strict=True)
     rewards = _only_items([before if after is UNSET else after for before, after in pairs])
@@ -475,6 +473,7 @@ def _nemo_rl_rows(rows: Cells) -> Columns:
         return {"completion": "".join(texts_of(at)[-1:]), "tokens": tokens}
 
     return Columns(
+        row=np.array(trained, dtype=np.int64),
         step=np.full(len(rows), -1 if step is None else step),
         no_step="the file's name has no step",
         group=groups,

@@ -298,7 +298,12 @@ FORMAT = Format(
 _SWIFT_LOG = "completions.jsonl"
 _SWIFT_KEYS = ("step", "prompt", "completion", "advantages")  # the lists that every line has
 _SWIFT_FILTERED = filter_caveat("With dynamic_sample, ms-swift drops groups of equal rewards before it logs")
-_holds_lists = has_row(lambda row: all(isinstance(row.get(key), list) for key in _SWIFT_KEYS))
+_holds_lists = has_row(lambda row: _swift_lists(row).keys() >= set(_SWIFT_KEYS))
+
+
+def _swift_lists(row: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The lists of a row, with the step under one name: ms-swift's trainer on Megatron calls it ``gen_step``."""
+    return {"step" if name == "gen_step" else name: value for name, value in row.items() if isinstance(value, list)}
 
 
 class _Line(Struct, frozen=True, kw_only=True):
@@ -388,7 +393,7 @@ def _read_swift(request: ReadRequest) -> Run:
 
 def _lines_in(location: str, row: Mapping[str, Any], quarantine: QuarantineLog) -> Iterator[_Line]:
     """The log calls of a row, step by step: one line may hold the rollouts of several steps."""
-    lists = {name: value for name, value in row.items() if isinstance(value, list)}
+    lists = _swift_lists(row)
     size = len(lists.get("step", ()))
     columns = {name: value for name, value in lists.items() if len(value) == size}
     if not size or not all(key in columns for key in _SWIFT_KEYS):

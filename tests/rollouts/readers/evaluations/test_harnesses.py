@@ -13,6 +13,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS, REPOSITORY
 from tests.rollouts.readers.lines import refusal, rewards_of, set_aside, write_lines, write_rows
+from tests.rollouts.readers.reduced import assert_reduced_alike
 
 DUMP = REPOSITORY / "fixtures/logs/skyrl_eval"
 EVAL = REPOSITORY / "fixtures/logs/verifiers_eval/gsm8k--qwen3--single-turn--5f2c"
@@ -116,7 +117,7 @@ def test_older_details_of_lighteval_have_a_row_for_each_set_of_metrics(tmp_path:
 def test_lighteval_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     rows = [{"doc": {"id": name}, "model_response": {"text": ["a"]}, "metric": {"acc": 1.0}} for name in ("1", None)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
-    assert set_aside(read_run(tmp_path)) == {"doc.id is missing": 1}
+    assert set_aside(read_run(tmp_path)) == {"the test has no name": 1}
     texts = [{**row, "metric": {"acc": "high"}} for row in rows]
     pq.write_table(pa.Table.from_pylist(texts), tmp_path / "details_a.parquet")
     with pytest.raises(InputError, match="has no metric that is a number"):
@@ -138,6 +139,22 @@ def test_scores_of_tokens_are_summed(below: str) -> None:
     assert [group.rewards for group in run.groups] == [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)]
     assert "count as their sum" in run.source.inferred[1]
     assert run.source.quarantined.num_rows == 0
+
+
+def test_nemo_rls_validation_is_grouped_by_what_comes_before_the_answer(tmp_path: Path) -> None:
+    def row(prompt: str, answer: str, reward: Any, index: int) -> dict[str, Any]:
+        talk = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+        return {"content": [talk], "rewards": [reward], "idx": index}
+
+    asked = [("2+2?", "4", 1.0), ("2+2?", "5", 0.0), ("3+3?", "6", 1.0), ("3+3?", "6", None)]
+    rows = [row(*of, index) for index, of in enumerate(asked)]
+    path = write_lines(tmp_path / "val_data_step20.jsonl", *rows, {**rows[0], "content": []})
+    run = read_run(path)
+    assert (run.source.format, run.steps) == ("nemo-rl-val", (0,))
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, None)]
+    assert run.groups[0].rollouts[1].completion == "5"
+    assert set_aside(run) == {"the reward is null": 1, "the test has no name": 1}
+    assert_reduced_alike(path)
 
 
 def test_skyrls_steps_may_stand_in_names_of_files(tmp_path: Path) -> None:
@@ -305,7 +322,7 @@ def test_a_job_of_harbor_has_a_folder_a_trial(tmp_path: Path) -> None:
     }
     assert run.source.inferred[1].startswith("Trials that ended in an error")
     assert {group.prompt_id for group in run.groups} == {"chess", "go"}
-    assert set_aside(run) == {"task_name is missing": 1, "verifier_result has no reward": 1}
+    assert set_aside(run) == {"the test has no name": 1, "the reward is missing": 1}
 
 
 def swe_bench_report(folder: Path, instance: str, **report: Any) -> None:
@@ -425,5 +442,5 @@ def test_a_problem_of_multipl_e_has_a_program_a_sample(tmp_path: Path) -> None:
         problem = {"name": f"HumanEval_{at}", "language": "lua", "results": results}
         (tmp_path / f"HumanEval_{at}.results.json.gz").write_bytes(gzip.compress(json.dumps(problem).encode()))
     run = read_run(tmp_path)
-    rewards = {"/lua/HumanEval_0": (1.0, 0.0, 0.0), "/lua/HumanEval_1": (0.0, 1.0)}
+    rewards = {"lua/HumanEval_0": (1.0, 0.0, 0.0), "lua/HumanEval_1": (0.0, 1.0)}
     assert (run.source.format, rewards_of(run)) == ("multipl-e", rewards)

@@ -28,7 +28,15 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"batch/filtered_prompts": 8.0, "batch/total_prompts": 24.0}, "frac_reward_zero_std", 0.25),
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_reward_zero_std", 0.75),
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_all_fail", 0.5),
-        ({"train/baseline_reward/pct_mixed": 0.25}, "frac_reward_zero_std", 0.75),
+        ({"train/baseline_reward/pct_mixed": 25.0}, "frac_reward_zero_std", None),  # of rollouts, each left out
+        (
+            {"train/agg/all/agent/solved_none": 0.5, "train/agg/all/agent/solved_all": 0.25},
+            "frac_reward_zero_std",
+            0.75,
+        ),
+        ({"train/agg/effective/agent/reward/mean": 0.5, "train/agg/all/agent/reward/mean": 0.25}, "reward", 0.5),
+        ({"train/agg/effective/a/reward/mean": 0.5, "train/agg/effective/b/reward/mean": 0.25}, "reward", None),
+        ({"env/reward": 0.5, "rollout/rewards": 0.25}, "reward", 0.25),
         ({"val/stop_rate": 0.75}, "completions/clipped_ratio", 0.25),
         ({"batch/solve_none": 8.0, "batch/solve_all": 2.0, "batch/solve_partial": 30.0}, "frac_reward_zero_std", 0.25),
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25, "batch/solve_partial": 0.25}, "frac_all_fail", 0.5),
@@ -111,6 +119,11 @@ def test_a_share_that_is_none_counts_as_nan() -> None:
             "1.5",
             {"frac_reward_zero_std"},
         ),
+        (
+            {"dynamic_filtering_pass_rate": (80, 240)},
+            "-1.4",
+            {DEAD},
+        ),  # of 4 samples a prompt, a fifth of the prompts pass
         ({"groups_skipped": (1, 3), "groups_total": (2, 2)}, "", set()),  # a trainer's own: which steps are odd is said
     ],
 )
@@ -122,7 +135,9 @@ def test_a_share_of_counts_that_is_none_at_any_step_is_no_guess(
     left, sentences = guessed.held_against(metrics)
     assert guessed.parts.keys() - left.parts.keys() == lost
     formulas = [guessed.parts[name].formula for name in sorted(lost)]
-    assert list(sentences) == [f"{of} is up to {most}, as no share of groups is: it is not {DEAD}." for of in formulas]
+    assert list(sentences) == [
+        f"{of} is {most} at a step, as no share of groups is: it is not {DEAD}." for of in formulas
+    ]
 
 
 def test_each_key_of_the_table_gives_its_own_name() -> None:

@@ -71,6 +71,19 @@ def test_a_line_of_verl_may_be_broken(width: int, after: str) -> None:
     assert PrintedLines().read(*joined[0]) == metrics | {"step": 7} == PrintedLines().read(*joined[2])
 
 
+@pytest.mark.parametrize("updates", [1, 2, 4])
+def test_a_rollout_of_slimes_is_of_the_first_of_its_updates(updates: int) -> None:
+    printed, rows = PrintedLines(), list[Any]()
+    for rollout in (*range(3), *([1, 2] if updates == 1 else [])):  # a run that was resumed
+        lines = [f"perf {rollout}: {{'rollout/truncated': 0.5}}", f"rollout {rollout}: {{'rollout/raw_reward': 0.5}}"]
+        lines += [f"step {rollout * updates + at}: {{'train/grad_norm': 1.5}}" for at in range(updates)]
+        rows += [printed.read("log:1", line) for line in [*lines, f"eval {rollout}: {{'eval/aime': 0.5}}"]]
+    steps = {name: [row["step"] for row in rows if name in row] for name in ("rollout/raw_reward", "train/grad_norm")}
+    resumed = [1, 2] if updates == 1 else []
+    assert steps["rollout/raw_reward"] == [0, updates, 2 * updates, *resumed]
+    assert steps["train/grad_norm"] == [*range(3 * updates), *resumed]
+
+
 def notebook(*outputs: dict[str, Any]) -> str:
     cells = [{"cell_type": "markdown", "source": "# x"}, {"cell_type": "code", "outputs": [*outputs, "none", {}]}]
     return json.dumps({"cells": cells, "nbformat": 4})
@@ -118,6 +131,15 @@ FILES: dict[str, tuple[str, str]] = {
     "dictionaries with a step": (
         "x.log",
         each('12:00 INFO saved {\'step\': STEP}\n12:00 metrics={"env/step": STEP, "groups/rate_dropped": DEAD}\n'),
+    ),
+    "an outline below a step": ("x.log", each("Step STEP\ngroups:\n  rate_dropped: DEAD\ntiming_s:\n  step: 1.5\n\n")),
+    "a dictionary that begins on the line after its step": (
+        "x.log",
+        each(
+            "(a pid=1) 10:00 | INFO | Step STEP: \n(a pid=1) {'generate/avg_num_tokens': '99.2',\n"
+            "(a pid=1)  'groups/rate_dropped': 'DEAD',\n(a pid=1)  'trainer/global_step': STEP}\n"
+            "(a pid=1) {'eval/all/avg_score': '0.9'}\n"
+        ),
     ),
     "boxes": (
         "x.log",

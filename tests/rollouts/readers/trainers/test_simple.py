@@ -171,7 +171,7 @@ def test_feedback_that_cannot_be_used_is_set_aside(tmp_path: Path) -> None:
     row = json.loads(next(RLINF_LOG.iterdir()).read_text().splitlines()[0])
     rows = [{**row, "data": {**row["data"], **cells}} for cells in ({}, {"prompt": None}, {"accepted": "yes"})]
     assert set_aside(read_run(write_lines(tmp_path / "training_data_1.jsonl", *rows))) == {
-        "data.prompt is missing": 1,
+        "the group is not named": 1,
         "the reward is text": 1,
     }
 
@@ -196,6 +196,26 @@ def test_a_line_is_a_step_of_several_groups() -> None:
     assert_reduced_alike(ROLL_LOG)
     single = read_run(ROLL_LOG / "rollout_dump_data.step_1.jsonl")
     assert [group.rewards for group in single.groups] == [(1.0, 1.0), (0.0, 1.0)]
+
+
+def of_agent(group: int, reward: Any) -> str:
+    about = {"tag": "swe", "group_id": group, "episode_id": 2, "seed": 7, "env_id": 9}
+    return json.dumps({"env_info": about, "reward_info": {"episode_reward": reward, "step_rewards": [0.0]}})
+
+
+def test_episodes_of_rolls_agents_are_grouped_by_their_environments(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "mend it"}, {"role": "assistant", "content": "done"}]
+    data = [of_agent(0, 1.0), of_agent(0, 0.0), of_agent(1, 0.5), of_agent(1, None), "{}", "no JSON"]
+    row = {"global_step": [3] * 6, "trajectory_data": data, "messages": [json.dumps(talk)] * 6, "exp_name": ["e"] * 6}
+    run = read(tmp_path, row)
+    assert (run.source.format, run.steps) == ("roll-agentic", (3,))
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.5, None)]
+    assert (run.groups[0].rollouts[0].prompt, run.groups[0].rollouts[0].completion) == ("mend it", "done")
+    assert set_aside(run) == {
+        "the reward is null": 1,
+        "the group is not named": 2,
+    }
+    assert_reduced_alike(tmp_path)
 
 
 def test_prompts_of_one_id_stay_apart_and_rows_without_ids_go_by_their_prompts(tmp_path: Path) -> None:

@@ -385,6 +385,16 @@ def test_nemo_rl_with_dynamic_sampling_takes_the_trained_rewards_and_says_what_i
     assert "Dynamic sampling was on" in run.source.missing[0]
 
 
+def test_nemo_rl_rows_that_hold_only_a_reward_before_the_filter_are_no_rollouts(tmp_path: Path) -> None:
+    """As its synchronous trainer writes them: all rewards first, and beside them what is left of the other lists."""
+    rows = list(map(json.loads, (LOGS / "nemo_rl/exp_001/train_data_step1.jsonl").read_text().splitlines()))
+    left = [{"rewards": [at / 4], "filtered_rewards": [float(at)], **rows[at]} for at in range(2)]
+    lost = [{"rewards": [1.0], **{key: [] for key in rows[0] if key != "rewards"}, "filtered_rewards": []}] * 2
+    run = read_run(write_lines(tmp_path / "train_data_step7.jsonl", *left, *lost))
+    assert ([group.rewards for group in run.groups], set_aside(run)) == ([(0.0, 1.0)], {})
+    assert_reduced_alike(tmp_path)
+
+
 def test_nemo_rl_without_tokens_is_grouped_by_the_text_before_the_last_message(tmp_path: Path) -> None:
     rows = [{"content": [["2+2?", answer]], "rewards": [float(answer == "4")]} for answer in "45"]
     run = read_run(write_lines(tmp_path / "train_data_step0.jsonl", *rows))

@@ -327,6 +327,16 @@ def test_a_batch_that_is_logged_again_counts_once(tmp_path: Path) -> None:
     assert "1 line that repeat" in run.source.inferred[-1]
 
 
+def test_the_step_has_another_name_on_megatron(tmp_path: Path) -> None:
+    rows = [
+        {"gen_step": [step] * 2, **{key: cells for key, cells in call().items() if key != "step"}} for step in (4, 5)
+    ]
+    rows[1]["Right"] = [0.0, 0.0]
+    run = read_run(write_lines(tmp_path / "completions.jsonl", *rows))
+    assert (run.source.format, rewards_of(run)) == ("ms-swift", {"4:0": (1.0, 0.0), "5:0": (0.0, 0.0)})
+    assert run.groups[0].rollouts[0].rewards == {"Right": 1.0}
+
+
 def test_lines_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     lines = [call(), call(step=["x", "1"]), call(advantages=[0.7]), call(Right=[None, 1.0], step=[3, 3])]
     run = read_run(write_lines(tmp_path / "completions.jsonl", *lines))
