@@ -31,6 +31,7 @@ from gradscope.say import counted, with_interval
 
 _MIN_STEPS_FOR_FIFTHS = 10  # steps: fewer make fifths of a single one
 _MEDIUM_CHANGE = 0.5  # standard deviations of the rewards (Cohen 1988)
+_MIN_PROMPTS = 30  # of an environment in a fifth: of 16 each one of eight fell in 8 % of runs of a constant policy
 _MIN_SHARED_PROMPTS = 10  # prompts that two fifths share, below which a fall may be that of other prompts
 
 
@@ -249,7 +250,10 @@ def _verdicts(
     named = np.array(environments_of(table.prompts))
     for name in np.unique(named).tolist():
         part = _reward_course(table.select(named[table.prompt] == name), fifths, 2 * len(set(named)))
-        if part is not None and (part.surely_falls or (part.falls and not course.falls)):
+        if part is None:
+            continue
+        is_many = min(change.num_units for change, _, _ in part.changes) >= _MIN_PROMPTS
+        if part.surely_falls or (part.falls and is_many and not course.falls):
             advice = FALLEN_ADVICE if course.falls else f"Look at the verifier and the prompts of '{name}' first."
             text = f"In '{name}' the mean reward falls: {' to '.join(part.levels)}{part.of_other_prompts}."
             yield _Verdict(text, advice)
