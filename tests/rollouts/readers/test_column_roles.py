@@ -410,9 +410,6 @@ def conversation(*turns: str) -> list[dict[str, str]]:
     return [{"role": role, "content": text} for role, _, text in (turn.partition(":") for turn in turns)]
 
 
-EXAMPLE = ("user:1+1?", "assistant:2")
-
-
 @pytest.mark.parametrize(
     ("examples", "is_episode", "num_turns"),
     [
