@@ -94,13 +94,11 @@ def test_compressed_files_are_passed_over_a_few_times_at_most_and_tables_once(
     assert is_by_step(tmp_path, monkeypatch) == (num_files == 8)
 
 
+DAMAGES = ("", "3,short\n", '4,"open, p, 1, text\n', "5,g1,p,,\n", "\n\n", "6,g1,p,1.0,a\rb\n")
+
+
 @pytest.mark.parametrize(
-    ("suffix", "damage"),
-    [
-        *((".csv", damage) for damage in ("", "3,short\n", "5,g1,p,,\n", "\n\n", "6,g1,p,1.0,a\rb\n")),
-        *((".csv.gz", damage) for damage in ("", '4,"open, p, 1, text\n')),
-        *((".tsv", damage) for damage in ("", '4,"open, p, 1, text\n', "6,g1,p,1.0,a\rb\n")),
-    ],
+    ("suffix", "damage"), [*((".csv", damage) for damage in DAMAGES), (".csv.gz", DAMAGES[2]), (".tsv", DAMAGES[1])]
 )
 def test_csv_steps_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, suffix: str) -> None:
     delimiter = "\t" if suffix == ".tsv" else ","

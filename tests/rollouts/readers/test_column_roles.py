@@ -277,8 +277,8 @@ def test_ids_under_which_questions_differ_are_those_of_no_prompt(
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        *((name, {}) for name in ("dataset", "env", "agent", "benchmark")),
-        *((name, {"step": 3}) for name in ("dataset", "task", "domain", "split")),
+        ("dataset", {"step": 3}),
+        *((name, {}) for name in ("dataset", "env", "agent", "benchmark", "task", "domain", "split")),
     ],
 )
 def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, more: dict[str, Any], tmp_path: Path) -> None:
@@ -350,13 +350,9 @@ def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
     ("layout", "name", "numbers", "num_steps"),
     [
         *(("rows", name, (0, 1, 4), 3) for name in ("iter", "policy_version", "epoch", "round", "episode")),
-        *(("rows", *case) for case in (("iter", (0, "last", 1), 1), ("iter", (2, 2, 2), 1), ("batch", (0, 1, 4), 1))),
-        *(("lists", "iter", numbers, 1) for numbers in ((0, 1, 0), (0, "last", 1))),
-        *(
-            ("document", "iter", (0, 1, 4), 3),
-            ("document", "episode", (0, 1, 4), 3),
-            ("document", "iter", (0, 1, 0), 1),
-        ),
+        *(("rows", "iter", (0, "last", 1), 1), ("rows", "iter", (2, 2, 2), 1), ("rows", "batch", (0, 1, 4), 1)),
+        *(("lists", "iter", (0, 1, 0), 1), ("lists", "iter", (0, "last", 1), 1), ("document", "iter", (0, 1, 4), 3)),
+        *(("document", "episode", (0, 1, 4), 3), ("document", "iter", (0, 1, 0), 1)),
     ],
 )
 def test_a_number_of_iterations_counts_as_the_step_where_it_never_falls(

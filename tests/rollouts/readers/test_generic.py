@@ -603,15 +603,8 @@ def test_a_csv_with_semicolons_may_have_decimal_commas(tmp_path: Path, header: s
     assert rewards == [0.5, -1.25, 1.0, None] * 2
 
 
-@pytest.mark.parametrize(
-    ("mark", "suffix", "first"),
-    [
-        *((mark, ".csv", "") for mark in "\t|;"),
-        *((mark, ".tsv", "") for mark in "|;,"),
-        *((mark, ".csv", "sep={}\n") for mark in "\t,"),
-        *((mark, suffix, '\ufeff"sep={}"\r\n') for mark, suffix in (("|", ".csv"), (";", ".tsv"))),
-    ],
-)
+@pytest.mark.parametrize("first", ["", "sep={}\n", '\ufeff"sep={}"\r\n'])
+@pytest.mark.parametrize(("mark", "suffix"), [("\t", ".csv"), ("|", ".tsv"), (";", ".csv"), (",", ".tsv")])
 def test_a_table_may_have_another_delimiter(tmp_path: Path, mark: str, suffix: str, first: str) -> None:
     rows = [("prompt_id", "step", "reward"), *((f"p{of}", "1", reward) for of in (1, 2) for reward in ("0.5", "1"))]
     log = tmp_path / f"log{suffix}"
@@ -666,8 +659,8 @@ def test_a_template_beside_counts_or_lists_is_no_prompt(cells: dict[str, Any], t
 @pytest.mark.parametrize(
     ("name", "right", "wrong"),
     [
-        *(("a.jsonl", *words) for words in (("1.0", "0.0"), ("1", "0"), ("True", "False"), ("1e0", " 0 "))),
-        *(("a.csv", "1e0", " 0 "), ("a.csv", "1.0", "0.0"), ("a.parquet", "True", "False"), ("a.json", "1.0", "0.0")),
+        *(("a.jsonl", "1.0", "0.0"), ("a.jsonl", "True", "False"), ("a.csv", "1.0", "0.0"), ("a.csv", "1e0", " 0 ")),
+        *(("a.parquet", "True", "False"), ("a.json", "1", "0")),
     ],
 )
 def test_numbers_may_be_text_where_all_are(name: str, right: str, wrong: str, tmp_path: Path) -> None:
@@ -683,8 +676,8 @@ def test_numbers_may_be_text_where_all_are(name: str, right: str, wrong: str, tm
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        *(("a.jsonl", words) for words in ("passed failed", "PASS timeout", "correct incorrect", "Yes no", "C I")),
-        *(("a.csv", "passed failed"), ("a.parquet", "PASS timeout"), ("a.json", "correct incorrect")),
+        *(("a.jsonl", "passed failed"), ("a.jsonl", "C I")),
+        *(("a.csv", "PASS timeout"), ("a.parquet", "correct incorrect"), ("a.json", "Yes no")),
     ],
 )
 def test_verdicts_may_be_words_of_a_column_that_is_named(name: str, words: str, tmp_path: Path) -> None:
