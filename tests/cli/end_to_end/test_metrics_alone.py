@@ -11,6 +11,7 @@ LOGS = REPOSITORY / "fixtures/logs/metrics"
 STATE = str(LOGS / "trainer_state.json")
 KINDS = {
     "trainer_state.json": [],
+    "console_trl.log": [],
     "console_verl.log": [],
     "trackio.db": ["--metric-run", "quiet-sea-1"],
     "own.csv": ["--step-column", "update", "--metric-column", "frac_reward_zero_std=groups/dead,grad_norm=gnorm"],
@@ -24,7 +25,7 @@ def result_of(out: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), KINDS.items(), ids=KINDS)
 def test_metrics_are_answered(cli: Cli, tmp_path: Path, name: str, options: list[str]) -> None:
-    """Of the kinds that tests/rollouts/readers/metrics_alone holds: with the share, without, two by options."""
+    """Of the kinds that tests/rollouts/readers/metrics_alone holds: with the share, with a NaN, without, by options."""
     chosen = [str(LOGS / name), *options]
     done = cli("degeneracy", *chosen, "--json")
     result = result_of(done.out)
