@@ -1,9 +1,7 @@
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.csv as pc
-import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 from scipy.stats import binomtest
@@ -83,13 +81,8 @@ def rows(*names: str, **further: Any) -> list[dict[str, Any]]:
     ]
 
 
-def generic(folder: Path, suffix: str) -> Path:
-    path, log = folder / f"log.{suffix}", rows("step", "prompt", "reward", "env")
-    if suffix == "jsonl":
-        return write_lines(path, *log)
-    write = pc.write_csv if suffix == "csv" else pq.write_table
-    write(pa.Table.from_pylist(log), path)
-    return path
+def generic(folder: Path) -> Path:
+    return write_lines(folder / "log.jsonl", *rows("step", "prompt", "reward", "env"))
 
 
 def verl(folder: Path) -> Path:
@@ -122,10 +115,9 @@ def prime_rl(folder: Path) -> Path:
     return write_lines(path, *log)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "verl", "nemo-rl", "prime-rl"])
-def test_each_environment_that_rows_name_is_judged_alone(tmp_path: Path, kind: str) -> None:
-    makers = {"verl": verl, "nemo-rl": nemo_rl, "prime-rl": prime_rl}
-    path = makers[kind](tmp_path) if kind in makers else generic(tmp_path, kind)
+@pytest.mark.parametrize("make", [generic, verl, nemo_rl, prime_rl])
+def test_each_environment_that_rows_name_is_judged_alone(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    path = make(tmp_path)
     for report in (measure_degeneracy(path), degeneracy_of_run(read_run(path))):
         assert [
             (row.environment, row.num_groups, row.num_rollouts, row.frac_reward_zero_std.value, row.pass_rate.value)

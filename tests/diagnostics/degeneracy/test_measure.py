@@ -118,6 +118,7 @@ def hidden(rewards: Callable[[int], list[float]], *, visits: int = 20, **more: C
     return f"{findings_of(report)} {dead_group_advice(report)}"
 
 
+@pytest.mark.slow
 def test_what_hides_dead_groups_is_said() -> None:
     rng = np.random.default_rng(0)
     rates = rng.uniform(0.05, 0.95, 20)

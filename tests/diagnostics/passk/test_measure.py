@@ -140,8 +140,9 @@ def newly_solved(share: float) -> Change:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [16, 64])
-@pytest.mark.parametrize("draw", [lambda rng: rng.beta(0.3, 1, 500), lambda rng: rng.choice([0.02, 0.5], 500)])
+@pytest.mark.parametrize(
+    ("draw", "n"), [(lambda rng: rng.beta(0.3, 1, 500), 64), (lambda rng: rng.choice([0.02, 0.5], 500), 16)]
+)
 def test_the_best_of_samples_is_never_an_expansion(draw: Callable[[np.random.Generator], np.ndarray], n: int) -> None:
     """Forty of forty such logs of 500 prompts were called capacity expansion once."""
     for m in (1.0, 8.0, 32.0):

@@ -63,13 +63,6 @@ def test_class_subspace_energy_without_two_classes_is_undefined(gram: Array, pas
     assert geometry.class_subspace_energy(gram, passed).undefined == reason
 
 
-def test_cancellation_runs_from_agreement_to_none() -> None:
-    assert geometry.cancellation(np.outer([1.0, 2.0], [1.0, 2.0])).value == pytest.approx(1.0)
-    assert geometry.cancellation([[1.0, -1.0], [-1.0, 1.0]]).value == pytest.approx(0.0, abs=1e-12)
-    assert geometry.cancellation(np.eye(4)).value == pytest.approx(0.5)
-    assert geometry.cancellation(np.zeros((2, 2))).undefined == "the matrix is zero: no row carries a gradient"
-
-
 def test_weights_of_zero_sum_take_a_direction_away_only_where_rows_share_it() -> None:
     weights = np.array([3.0, -1.0, -1.0, -1.0])
     apart = geometry.gradient_gram(np.eye(4), weights)  # orthonormal rows keep all four directions
@@ -189,6 +182,7 @@ def test_a_zero_row_has_no_direction_and_a_zero_sum_no_parts() -> None:
     assert angles[0, 0] == 1.0
     assert np.isnan(angles[1]).all()
     assert geometry.top_share(np.zeros((3, 3))).undefined
+    assert geometry.cancellation(np.zeros((2, 2))).undefined == "the matrix is zero: no row carries a gradient"
     assert np.isnan(geometry.cosines_to_sum([[0.0, 0.0], [0.0, 4.0]])[0])
     assert np.isnan(geometry.projection_shares(np.zeros((2, 2)))).all()
 

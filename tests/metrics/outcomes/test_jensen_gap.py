@@ -116,23 +116,16 @@ def test_the_interval_holds_the_gap_where_prompts_return(a: float, b: float, num
     assert sum(gap.low <= truth <= gap.high for gap in gaps) >= 91
 
 
-def test_pooling_over_time_makes_a_gap_of_its_own() -> None:
+@pytest.mark.parametrize(("size", "error"), [(2, 1e-12), (3, 1e-12), (4, 0.01)])  # exact for groups of 2 and 3
+def test_pooling_over_time_makes_a_gap_of_its_own(size: int, error: float) -> None:
     # Step 1 never passes, step 2 always does: each step is as its own p predicts.
     gap, between, over_time = split(
-        table_of([(1, f"a{i}", 4, 0) for i in range(9)] + [(2, f"b{i}", 4, 4) for i in range(9)])
-    )
-    assert gap.value == pytest.approx(1 - 2 * 0.5**4)
-    assert over_time.value == pytest.approx(gap.value, abs=0.01)  # exact for groups of 2 and 3
-    assert between.value == pytest.approx(0.0, abs=0.01)
-    assert over_time.interval is None  # no prompt moves it: nothing tells how sure it is
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_the_part_over_time_is_exact_for_small_groups(size: int) -> None:
-    _, _, over_time = split(
         table_of([(1, f"a{i}", size, 0) for i in range(9)] + [(2, f"b{i}", size, size) for i in range(9)])
     )
-    assert over_time.value == pytest.approx(1 - 2 * 0.5**size, abs=1e-12)
+    assert gap.value == pytest.approx(1 - 2 * 0.5**size)
+    assert over_time.value == pytest.approx(gap.value, abs=error)
+    assert between.value == pytest.approx(0.0, abs=error)
+    assert over_time.interval is None  # no prompt moves it: nothing tells how sure it is
 
 
 def test_a_single_block_of_steps_has_no_split() -> None:

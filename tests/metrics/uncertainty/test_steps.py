@@ -106,7 +106,7 @@ def test_large_steps_cost_no_digits() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_steps", [20, 40, 80, 150])
+@pytest.mark.parametrize("num_steps", [20, 150])
 def test_a_slow_drift_is_seldom_a_trend_and_a_learning_curve_is_one(num_steps: int) -> None:
     """Noise on a drift twice as large, correlated by 0.95: 16 to 35 % of 150 courses had a trend; 10 % may."""
     rng, steps = np.random.default_rng(num_steps), np.arange(num_steps)
@@ -117,7 +117,7 @@ def test_a_slow_drift_is_seldom_a_trend_and_a_learning_curve_is_one(num_steps: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_steps", "noise"), [(60, 0.0), (200, 0.0), (200, 0.1), (600, 0.0)])
+@pytest.mark.parametrize(("num_steps", "noise"), [(60, 0.0), (200, 0.1), (600, 0.0)])
 def test_a_random_walk_is_seldom_a_trend(num_steps: int, noise: float) -> None:
     """Of 100 walks of 600 steps 68 had one while every drift had noise above it."""
     rng, steps = np.random.default_rng(7), np.arange(num_steps)
@@ -128,9 +128,7 @@ def test_a_random_walk_is_seldom_a_trend(num_steps: int, noise: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("length", "correlation"), [(5, 0.5), (5, 0.9), (12, 0.8), (12, 0.9), (30, 0.0), (40, 0.5), (40, 0.9)]
-)
+@pytest.mark.parametrize(("length", "correlation"), [(5, 0.5), (5, 0.9), (12, 0.9), (30, 0.0), (40, 0.9)])
 def test_a_trend_of_noise_that_persists_is_seldom_taken_for_one(correlation: float, length: int) -> None:
     """Student's interval takes a fifth to a half of such courses for a trend; at most 5 % are here."""
     rng = np.random.default_rng(length)
@@ -281,8 +279,7 @@ def test_one_run_in_twenty_has_a_step_that_stands_out_by_chance(num_steps: int) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_steps", [20, 60, 200])
-@pytest.mark.parametrize("family", ["student 3", "power 4"])
+@pytest.mark.parametrize(("family", "num_steps"), [("student 3", 20), ("power 4", 60), ("student 3", 200)])
 def test_a_heavy_tail_is_no_spike_and_ten_times_a_tight_course_is(family: str, num_steps: int) -> None:
     """Of 60 steps 29 to 90 % of such runs had a step that stands out."""
     rng, alarms, detected = np.random.default_rng(num_steps), 0, 0
@@ -317,7 +314,7 @@ def test_a_bound_for_a_step_that_was_named_is_lower_than_for_the_furthest_of_man
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_most_deviating_step_is_that_of_a_walk_over_all(seed: int) -> None:
     rng = np.random.default_rng(seed)
     steps = np.cumsum(rng.integers(1, 1 + rng.integers(1, 6), rng.integers(1, 160)))

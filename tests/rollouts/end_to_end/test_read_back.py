@@ -94,10 +94,12 @@ def test_compressed_files_are_passed_over_a_few_times_at_most_and_tables_once(
     assert is_by_step(tmp_path, monkeypatch) == (num_files == 8)
 
 
+DAMAGES = ("", "3,short\n", '4,"open, p, 1, text\n', "5,g1,p,,\n", "\n\n", "6,g1,p,1.0,a\rb\n")
+
+
 @pytest.mark.parametrize(
-    "damage", ["", "3,short\n", '4,"open, p, 1, text\n', "5,g1,p,,\n", "\n\n", "6,g1,p,1.0,a\rb\n"]
+    ("suffix", "damage"), [*((".csv", damage) for damage in DAMAGES), (".csv.gz", DAMAGES[2]), (".tsv", DAMAGES[1])]
 )
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv"])
 def test_csv_steps_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, suffix: str) -> None:
     delimiter = "\t" if suffix == ".tsv" else ","
     cells = [[*[*row.values()][:-1], f'a "{row["completion"]}"\n{delimiter}'] for row in rows(IN_ORDER)]
@@ -110,9 +112,10 @@ def test_csv_steps_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert is_by_step(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("steps", [IN_ORDER, MIXED])
-@pytest.mark.parametrize("size", [1, 5, 6, 100])
-@pytest.mark.parametrize("few", [0, 3, 16])
+@pytest.mark.parametrize(
+    ("steps", "size", "few"),
+    [(IN_ORDER, 1, 0), (IN_ORDER, 5, 3), (IN_ORDER, 6, 16), (MIXED, 5, 0), (MIXED, 6, 3), (IN_ORDER, 100, 0)],
+)
 def test_steps_of_parquet_are_those_of_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[int], size: int, few: int
 ) -> None:

@@ -140,7 +140,7 @@ def test_ids_of_rows_tell_prompts_apart_where_nothing_else_does_and_no_step_is_n
     assert resolve_columns(["id", "correct", "step"], ColumnNames()).prompt_id is None
 
 
-@pytest.mark.parametrize("setting", ["condition", "temperature", "strategy", "phase"])
+@pytest.mark.parametrize("setting", ["condition", "phase"])
 def test_settings_of_an_evaluation_are_policies(setting: str, tmp_path: Path) -> None:
     rows = [
         {"task_id": task, setting: arm, "sample_idx": sample, "passed": arm == 0.5}
@@ -274,8 +274,13 @@ def test_ids_under_which_questions_differ_are_those_of_no_prompt(
     assert len(read_run(log, ReadOptions(columns=ColumnNames(prompt_id="example_id"))).groups) == 8
 
 
-@pytest.mark.parametrize("name", ["dataset", "env", "agent", "benchmark", "task", "domain", "split"])
-@pytest.mark.parametrize("more", [{}, {"step": 3}])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("dataset", {"step": 3}),
+        *((name, {}) for name in ("dataset", "env", "agent", "benchmark", "task", "domain", "split")),
+    ],
+)
 def test_ids_count_within_the_benchmark_or_agent_of_a_row(name: str, more: dict[str, Any], tmp_path: Path) -> None:
     rows = [
         {name: of, "problem_id": problem, "passed": sample % 2, "response": f"{of}{problem}{sample}"} | more
@@ -341,12 +346,13 @@ def test_runs_in_one_log_have_groups_of_their_own(tmp_path: Path) -> None:
     assert {group.size for group in read_run(write(tmp_path / "b.jsonl", *numbered)).groups} == {3}
 
 
-@pytest.mark.parametrize("layout", ["rows", "lists", "document"])
 @pytest.mark.parametrize(
-    ("name", "numbers", "num_steps"),
+    ("layout", "name", "numbers", "num_steps"),
     [
-        *((name, (0, 1, 4), 3) for name in ("iter", "policy_version", "epoch", "round", "episode")),
-        *((("iter", (0, 1, 0), 1), ("iter", (0, "last", 1), 1), ("iter", (2, 2, 2), 1), ("batch", (0, 1, 4), 1))),
+        *(("rows", name, (0, 1, 4), 3) for name in ("iter", "policy_version", "epoch", "round", "episode")),
+        *(("rows", "iter", (0, "last", 1), 1), ("rows", "iter", (2, 2, 2), 1), ("rows", "batch", (0, 1, 4), 1)),
+        *(("lists", "iter", (0, 1, 0), 1), ("lists", "iter", (0, "last", 1), 1), ("document", "iter", (0, 1, 4), 3)),
+        *(("document", "episode", (0, 1, 4), 3), ("document", "iter", (0, 1, 0), 1)),
     ],
 )
 def test_a_number_of_iterations_counts_as_the_step_where_it_never_falls(
@@ -398,9 +404,6 @@ def test_parts_of_rollouts_are_no_rollouts(cells: dict[str, str], are_parts: boo
 
 def conversation(*turns: str) -> list[dict[str, str]]:
     return [{"role": role, "content": text} for role, _, text in (turn.partition(":") for turn in turns)]
-
-
-EXAMPLE = ("user:1+1?", "assistant:2")
 
 
 @pytest.mark.parametrize(

@@ -605,8 +605,7 @@ def test_a_csv_with_semicolons_may_have_decimal_commas(tmp_path: Path, header: s
 
 
 @pytest.mark.parametrize("first", ["", "sep={}\n", '\ufeff"sep={}"\r\n'])
-@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
-@pytest.mark.parametrize("mark", ["\t", "|", ";", ","])
+@pytest.mark.parametrize(("mark", "suffix"), [("\t", ".csv"), ("|", ".tsv"), (";", ".csv"), (",", ".tsv")])
 def test_a_table_may_have_another_delimiter(tmp_path: Path, mark: str, suffix: str, first: str) -> None:
     rows = [("prompt_id", "step", "reward"), *((f"p{of}", "1", reward) for of in (1, 2) for reward in ("0.5", "1"))]
     log = tmp_path / f"log{suffix}"
@@ -658,8 +657,13 @@ def test_a_template_beside_counts_or_lists_is_no_prompt(cells: dict[str, Any], t
         assert [sorted(group.rewards) for group in run.groups] == [[0, 0, 0, 1]] * 6
 
 
-@pytest.mark.parametrize(("right", "wrong"), [("1.0", "0.0"), ("1", "0"), ("True", "False"), ("1e0", " 0 ")])
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.json"])
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        *(("a.jsonl", "1.0", "0.0"), ("a.jsonl", "True", "False"), ("a.csv", "1.0", "0.0"), ("a.csv", "1e0", " 0 ")),
+        *(("a.parquet", "True", "False"), ("a.json", "1", "0")),
+    ],
+)
 def test_numbers_may_be_text_where_all_are(name: str, right: str, wrong: str, tmp_path: Path) -> None:
     rows = [{"step": "global_step_3", "uid": at // 2, "reward": right if at % 4 == 0 else wrong} for at in range(8)]
     path = write_rows(tmp_path / name, rows)
@@ -670,8 +674,13 @@ def test_numbers_may_be_text_where_all_are(name: str, right: str, wrong: str, tm
         assert set_aside(read_run(write(path, *rows, {**rows[0], "reward": 1}))) == {"the reward is text": 8}
 
 
-@pytest.mark.parametrize("words", ["passed failed", "PASS timeout", "correct incorrect", "Yes no", "C I"])
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.json"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *(("a.jsonl", "passed failed"), ("a.jsonl", "C I")),
+        *(("a.csv", "PASS timeout"), ("a.parquet", "correct incorrect"), ("a.json", "Yes no")),
+    ],
+)
 def test_verdicts_may_be_words_of_a_column_that_is_named(name: str, words: str, tmp_path: Path) -> None:
     right, wrong = words.split()
     rows = [{"task_id": at // 2, "status": right if at % 4 == 0 else wrong, "note": "n"} for at in range(8)]

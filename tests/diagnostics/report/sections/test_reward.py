@@ -24,19 +24,21 @@ def rates(*levels: float, other: bool = False) -> ReportSection:
 
 
 @pytest.mark.parametrize(
-    ("levels", "verb", "severity"),
+    ("levels", "verb", "severity", "other"),
     [
-        ((0.2, 0.3, 0.4, 0.5, 0.6), "rises:", "fine"),
-        ((0.4, 0.4, 0.4, 0.4, 0.4), "hardly rises:", "look"),
-        ((0.6, 0.5, 0.4, 0.3, 0.2), "falls:", "look"),  # a slow drift
-        ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "look"),  # a late drop
-        ((0.3, 0.5, 0.7, 0.5, 0.3), "falls:", "look"),  # up and down: nothing against the first steps
-        ((0.4, 0.4, 0.4, 0.4, 0.38), "hardly rises:", "look"),  # the fall is too small to matter
-        ((0.2, 0.4, 0.6, 0.6, 0.6), "stalls:", "look"),
-        ((0.9, 0.9, 0.9, 0.9, 0.9), "is", "unknown"),  # no room to rise
+        ((0.2, 0.3, 0.4, 0.5, 0.6), "rises:", "fine", False),
+        ((0.2, 0.3, 0.4, 0.5, 0.6), "rises:", "fine", True),
+        ((0.4, 0.4, 0.4, 0.4, 0.4), "hardly rises:", "look", False),
+        ((0.6, 0.5, 0.4, 0.3, 0.2), "falls:", "look", False),  # a slow drift
+        ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "look", True),  # a late drop
+        ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "look", False),
+        ((0.3, 0.5, 0.7, 0.5, 0.3), "falls:", "look", False),  # up and down: nothing against the first steps
+        ((0.4, 0.4, 0.4, 0.4, 0.38), "hardly rises:", "look", True),  # the fall is too small to matter
+        ((0.2, 0.4, 0.6, 0.6, 0.6), "stalls:", "look", False),
+        ((0.2, 0.4, 0.6, 0.6, 0.6), "stalls:", "look", True),
+        ((0.9, 0.9, 0.9, 0.9, 0.9), "is", "unknown", False),  # no room to rise
     ],
 )
-@pytest.mark.parametrize("other", [False, True])
 def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: str, other: bool) -> None:
     section = rates(*levels, other=other)
     assert section.findings[0].startswith(f"The mean reward {verb} ")

@@ -209,8 +209,7 @@ def test_solutions_that_are_not_the_policys_are_no_samples(tmp_path: Path, name:
         *("retrieved", "retrieved_docs", "top_passages", "contexts", "sources", "evidence"),
     ],
 )
-@pytest.mark.parametrize("entry", ["is_correct", "score"])
-@pytest.mark.parametrize("outer", ["rows", "document"])
+@pytest.mark.parametrize(("entry", "outer"), [("is_correct", "rows"), ("score", "document")])
 def test_what_a_question_comes_with_is_no_sample(tmp_path: Path, name: str, entry: str, outer: str) -> None:
     offered = [[{"id": of, "text": of, entry: int(at == right)} for at, of in enumerate("ABCD")] for right in range(4)]
     rows = [{"task_id": f"p{at}", "question": f"q{at}", name: answers} for at, answers in enumerate(offered)]
@@ -665,8 +664,9 @@ def test_criteria_of_one_response_are_not_its_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["steps", "turns", "trajectory", "messages", "tool_calls"])
-@pytest.mark.parametrize("of_policy", [{}, {"policy": "a"}])
-@pytest.mark.parametrize("cells", [{}, {"content": "x"}, {"messages": [{"role": "user", "content": "x"}]}])
+@pytest.mark.parametrize(
+    ("of_policy", "cells"), [({}, {}), ({"policy": "a"}, {"messages": [{"role": "user", "content": "x"}]})]
+)
 def test_turns_of_an_episode_are_not_its_samples(
     name: str, of_policy: dict[str, Any], cells: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -798,7 +798,6 @@ _BY_NUMBER = {str(at): [1, 0, at % 2, 0] for at in range(10)}
 _OF_PROMPT = [{"id": at, "completions": list("abcd"), "correct": [1, 0, at % 2, 0]} for at in range(10)]
 
 
-@pytest.mark.parametrize("names", [("base", "tuned"), ("checkpoint 1", "checkpoint 2")])
 @pytest.mark.parametrize(
     "under",
     [
@@ -813,10 +812,11 @@ _OF_PROMPT = [{"id": at, "completions": list("abcd"), "correct": [1, 0, at % 2, 
         lambda names: {"num_samples": 4, "of": {name: {"n_correct": [1, 2] * 5} for name in names}},
     ],
 )  # fmt: skip
-def test_samples_under_the_names_of_policies_are_theirs(under: Any, names: tuple[str, str], tmp_path: Path) -> None:
-    suffix = ".jsonl" if isinstance(under(names), list) else ".json"
-    for name in {"a.json", f"a{suffix}"}:
-        assert policies_of(write_rows(tmp_path / name, under(names))) == (names, 10, {4})
+def test_samples_under_the_names_of_policies_are_theirs(under: Any, tmp_path: Path) -> None:
+    for suffix, names in ((".json", ("base", "tuned")), (".jsonl", ("checkpoint 1", "checkpoint 2"))):
+        log = under(names)
+        path = tmp_path / f"a{suffix if isinstance(log, list) else '.json'}"
+        assert policies_of(write_rows(path, log)) == (names, 10, {4})
 
 
 @pytest.mark.parametrize(

@@ -371,16 +371,15 @@ def test_the_step_that_is_proposed_can_be_named(tmp_path: Path, column: str) -> 
     assert list(read(path, columns=ColumnNames(step=column)).metrics.values())[1]["reward"] == 1.0
 
 
-@pytest.mark.parametrize("column", ["Name", "name", "model", "method", "algo", "condition", "variant"])
 @pytest.mark.parametrize(
-    ("cells", "runs"),
+    ("column", "cells", "runs"),
     [
-        (["a", "b", "b"], ["a", "b"]),
-        (["run-1", "run-2", "run-3"], ["run-1", "run-2", "run-3"]),
-        (["a", "a", "a"], []),
-        (["a/step-10", "a/step-20", "a/step-30"], []),
-        (["a", None, "b"], []),
-        ([1, 2, 3], []),
+        *((name, ["a", "b", "b"], ["a", "b"]) for name in ("Name", "name", "model", "method", "algo", "condition")),
+        ("variant", ["run-1", "run-2", "run-3"], ["run-1", "run-2", "run-3"]),
+        ("Name", ["a", "a", "a"], []),
+        ("model", ["a/step-10", "a/step-20", "a/step-30"], []),
+        ("model", ["a", None, "b"], []),
+        ("Name", [1, 2, 3], []),
     ],
 )
 def test_rows_naming_several_runs_are_no_course(tmp_path: Path, column: str, cells: list[Any], runs: list[str]) -> None:

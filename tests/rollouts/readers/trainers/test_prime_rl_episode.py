@@ -132,7 +132,7 @@ UNLIKE = [
 def test_damaged_traces_have_the_answers_of_the_row_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_small_blocks(monkeypatch, block=2000)
     num_reduced = 0
-    for seed in range(40):
+    for seed in range(20):
         below, rows = tmp_path / str(seed) / "rollouts" / "step_1" / "train", ROWS if seed % 2 else [*ROWS, *UNLIKE]
         lines = [json.dumps(row()), *mutated(rows, seed, within=KEYS)]
         write_lines(below / "all" / "traces.jsonl", *lines, ended=seed % 3 == 0)
@@ -140,7 +140,7 @@ def test_damaged_traces_have_the_answers_of_the_row_reader(tmp_path: Path, monke
             write_lines(below / "effective" / "traces.jsonl", *[row()][: seed % 3 - 1])
         run = assert_same(tmp_path / str(seed), has_texts=False)
         num_reduced += run is not None and holds_rewards_alone(run.groups)
-    assert num_reduced > 30
+    assert num_reduced > 14
 
 
 def test_rewards_alone_of_any_episodes_are_bitwise_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
