@@ -37,7 +37,7 @@ EXAMPLES = (
     "gradscope check my-run --require 'frac_reward_zero_std <= 0.5' --require 'pass@4 >= 0.6'",
     "gradscope check my-run --require 'reward@last20% >= 0.5' --format github",
     "gradscope check my-run --track pass@8 --baseline good.json --update-baseline",
-    "gradscope check my-run --track pass@8 --baseline good.json --format junit",
+    "gradscope check my-run --baseline good.json --format junit",
     "gradscope check my-run --config ci/gradscope.toml --json",
 )
 COMMON = (
@@ -62,7 +62,8 @@ class GateOptions(Struct, frozen=True, kw_only=True):
         list[str] | None, _gate("A requirement (repeatable).", "'METRIC OP NUMBER'", complete=complete_metric)
     ] = None
     track: Annotated[
-        list[str] | None, _gate("Compare with the baseline, without a limit.", "METRIC,...", complete=complete_metric)
+        list[str] | None,
+        _gate("Compare with the baseline; default: all in it.", "METRIC,...", complete=complete_metric),
     ] = None
     allow_unknown: Annotated[
         list[str] | None, _gate("These metrics may be undecided.", "METRIC,...", complete=complete_metric)

@@ -104,18 +104,16 @@ def check_run(
     track, baseline = settings.track, None if settings.baseline is None else Path(settings.baseline)
     progress = reporter(progress)
     required = [parse_requirement(item) if isinstance(item, str) else item for item in settings.requirements]
-    if not bool(required) and not track:
-        hint = "Add --require 'frac_reward_zero_std <= 0.5', or a gradscope.toml."
-        if baseline is not None:
-            hint = (
-                "Add --track frac_reward_zero_std, which is compared with the baseline, or a requirement (--require)."
-            )
-        raise UsageError("No requirement was given.", hint=hint)
+    before = None if baseline is None or update_baseline else read_baseline(baseline)
+    if not (required or track):
+        if before is None:
+            hint = "--track frac_reward_zero_std" if update_baseline else "--require 'frac_reward_zero_std <= 0.5'"
+            raise UsageError("No requirement was given.", hint=f"Add {hint}, or a gradscope.toml.")
+        track = tuple(before.metrics)
     if baseline is None and (update_baseline or track):
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
     if baseline is not None and update_baseline and process_index() == 0:
         refuse_other(baseline, force=force)
-    before = None if baseline is None or update_baseline else read_baseline(baseline)
     asked = list(dict.fromkeys([*(requirement.metric for requirement in required), *track]))
     run = read_run(path, read, rewards_only=all(map(needs_only_rewards, asked)), progress=progress, metrics_alone=True)
     values = MetricValues(

@@ -114,8 +114,15 @@ def test_an_unknown_metric_gets_a_suggestion(samples: Path, metric: str, hint: s
 def test_nothing_required_is_refused(samples: Path) -> None:
     for baseline, hint in ((None, "Add --require "), ("baseline.json", "Add --track ")):
         with pytest.raises(UsageError, match="No requirement was given") as caught:
-            check_run(samples, CheckSettings(baseline=baseline))
+            check_run(samples, CheckSettings(baseline=baseline), update_baseline=baseline is not None)
         assert str(caught.value.hint).startswith(hint)
+
+
+def test_a_baseline_alone_asks_for_all_that_it_holds(samples: Path, tmp_path: Path) -> None:
+    settings = CheckSettings(track=["pass@1", "pass@2"], baseline=tmp_path / "baseline.json")
+    check_run(samples, settings, update_baseline=True)
+    verdicts = check_run(samples, CheckSettings(baseline=settings.baseline)).verdicts
+    assert [verdict.metric for verdict in verdicts] == ["pass@1", "pass@2"]
 
 
 def test_gradients_are_those_of_the_last_step_that_has_weights(short_run: MakeRun, tmp_path: Path) -> None:
