@@ -42,6 +42,7 @@ from gradscope.diagnostics.check.requirements import (
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.estimate import Estimate
+from gradscope.findings.degeneracy import ends_dead, sudden_sentence
 from gradscope.findings.degeneracy_parts import conflict_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.machine import process_index
@@ -177,7 +178,7 @@ def _findings(run: Run, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _not_at_the_end(verdicts: Sequence[results.Verdict], values: MetricValues) -> Iterator[str]:
-    """Which requirements hold of all groups of a run, and not of those of its last fifth, which surely differ."""
+    """Which requirements hold of all groups, and not of the last fifth, which surely differs or is all dead."""
     for verdict in verdicts:
         overall = verdict.estimate.value
         if verdict.outcome != "pass" or verdict.change is not None or not is_of_each_step(verdict.metric):
@@ -190,6 +191,10 @@ def _not_at_the_end(verdicts: Sequence[results.Verdict], values: MetricValues) -
                 f"{verdict.metric} {verdict.op} {verdict.limit:g} holds of all steps and not of the last fifth: "
                 f"{with_interval(late, '.4g')}. Require {verdict.metric}@last20%, too."
             )
+    defined = [split_metric(verdict.metric)[0] for verdict in verdicts if verdict.estimate.is_defined]
+    if values.run.groups and any(map(is_of_each_step, defined)):
+        report = values.degeneracy()
+        yield from [sudden_sentence(report)] * ends_dead(report)
 
 
 def _check_name(text: str, values: MetricValues) -> None:

@@ -195,7 +195,8 @@ def test_a_limit_that_holds_of_the_mean_and_not_of_the_end_is_said(tmp_path: Pat
         report = check_run(log, requirements=["frac_reward_zero_std <= 0.5", "pass_rate >= 0.1"])
         assert report.outcome == "pass"
         assert [text.partition(":")[0] for text in report.findings] == is_dead_at_end * [
-            "frac_reward_zero_std <= 0.5 holds of all steps and not of the last fifth"
+            "frac_reward_zero_std <= 0.5 holds of all steps and not of the last fifth",
+            "No group has had a gradient since step 16, for 4 steps; before, most had one.",
         ]
 
 
