@@ -160,7 +160,7 @@ def _norm_of(gram: StepGram) -> StepNorm:
     return StepNorm(
         norm=None if matrix is None else batch_norm(matrix),
         floor=rounding_floor(gram.score_gram),
-        frac_kl=gram.frac_kl,
+        parts=gram.parts,
         logprobs=gram.logprobs,
         num_inferred_ids=gram.num_inferred_ids,
         described=gram.describe(),

@@ -46,7 +46,6 @@ def step_of(
     step_norm = StepNorm(
         norm=norm,
         floor=1.4e-6,
-        frac_kl=None,
         logprobs=(np.zeros(1), np.zeros(1)),
         num_inferred_ids=num_inferred,
         described={},
@@ -338,7 +337,6 @@ def replayed(
             norm=StepNorm(
                 norm=norm,
                 floor=floor,
-                frac_kl=None,
                 logprobs=(np.zeros(1), np.zeros(1)),
                 num_inferred_ids=0,
                 described={"engine": "backward"},
