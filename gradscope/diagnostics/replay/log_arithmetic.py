@@ -399,7 +399,10 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
         text = f"an advantage differs from {name} by {off}: a reward was infinite, as the logged mean is"
         hint = "Look at the reward functions: advantages of an infinite reward are no numbers."
         return refused("advantage", Reason("not_finite", text, hint=hint), size, largest)
-    return refused("advantage", Reason("log_differs", f"an advantage differs from {name} by {off}"), size, largest)
+    text, hint = f"an advantage differs from {name} by {off}", ""
+    if not (named or run.settings.get("trainer")) and (other := _other_arguments(run, measured, logged)):
+        text, hint = f"{text}; they are those of {other}", "Give the arguments that the run had with --run-config."
+    return refused("advantage", Reason("log_differs", text, hint=hint), size, largest)
 
 
 _NAME_FORMULA = "Give scale_rewards with --run-config, or the formula with --advantage, to have them compared."
@@ -410,8 +413,7 @@ def _of_a_script(run: Run, groups: Sequence[RolloutGroup], batch: StepBatch, log
     """Advantages of a formula that no argument names: that of another scale, or none that is known."""
     size = float(np.mean(np.abs(batch.advantages)))
     for scale in ("none", "batch"):
-        other = _trl_batch(groups, replace(run.settings, values={**run.settings.values, "scale_rewards": scale}))
-        if isinstance(other, StepBatch) and (off := float(np.max(np.abs(other.advantages - logged)))) <= LOG_TOLERANCE:
+        if (off := _off_under(run.settings, {"scale_rewards": scale}, groups, logged)) <= LOG_TOLERANCE:
             text = f"they are those of scale_rewards = {scale}, which the arguments do not name"
             return Quantity(name="advantage", verdict="match", cause=text), float(np.mean(np.abs(logged))), off
     parts = np.split(logged, np.cumsum([group.size for group in groups])[:-1])
@@ -421,6 +423,93 @@ def _of_a_script(run: Run, groups: Sequence[RolloutGroup], batch: StepBatch, log
         return refused("advantage", Reason("log_differs", text), size, off_by)
     text = f"the advantage formula is not in the folder, and the trainer's default is {off_by:.2g} off"
     return refused("advantage", Reason("settings_unknown", text, hint=_NAME_FORMULA), size, off_by)
+
+
+_SCALES = ("group", "none", "batch")
+
+
+def _fitting_weights(
+    groups: Sequence[RolloutGroup], settings: TrainerSettings, logged: Array, reward: float
+) -> list[float] | None:
+    """The weights of the reward functions that make the logged advantages, [N], and the mean reward, if only these do.
+
+    Weighed and centred rewards are the advantages times what these were divided by, which is one unknown number a
+    group, or one of the step: linear equations.
+    """
+    functions = function_rewards(groups, settings)
+    if functions is None:
+        return None
+    table = np.nan_to_num(functions.table)
+    table[np.isnan(functions.table).all(axis=1)] = np.nan  # TRL leaves these out of every mean
+    sizes = [group.size for group in groups]
+    parts, scale = np.split(table, np.cumsum(sizes)[:-1]), TRL_SCALES.get(str(settings.get("scale_rewards", "group")))
+    normalizes = settings.get("multi_objective_aggregation") == "normalize_then_sum"
+    if normalizes:
+        parts = [(part - np.nanmean(part, axis=0)) / (_spread(part.T) + TRL_EPSILON) for part in parts]
+        parts = [np.concatenate(parts)]
+    centred = np.nan_to_num(np.concatenate([part - np.nanmean(part, axis=0) for part in parts]))
+    divided = np.zeros((len(logged), 0)) if scale == "none" and not normalizes else logged[:, None]
+    if scale == "group" and not normalizes:
+        divided = np.repeat(np.eye(len(sizes)), sizes, axis=0) * logged[:, None]
+    divided = divided[:, divided.any(axis=0)]
+    of_mean = np.concatenate([np.zeros(divided.shape[1]), np.nanmean(table, axis=0)])
+    matrix = np.vstack([np.hstack([-divided, centred]), of_mean])
+    right = np.append(np.zeros_like(logged) if divided.size else logged, reward)
+    solution, _, rank, _ = np.linalg.lstsq(matrix, right, rcond=None)
+    is_unique = rank == matrix.shape[1] < len(matrix) - len(sizes)
+    return [float(f"{weight:.4g}") for weight in solution[divided.shape[1] :]] if is_unique else None
+
+
+def _weighed(groups: Sequence[RolloutGroup], weights: Sequence[float]) -> list[RolloutGroup]:
+    """Groups whose rewards are those of the functions with other weights."""
+
+    def reward_of(rollout: Rollout) -> float | None:
+        parts = [(rollout.rewards.get(name), weight) for name, weight in zip(names, weights, strict=True)]
+        known_parts = [reward * weight for reward, weight in parts if reward is not None]
+        return sum(known_parts) if known_parts else None
+
+    names = list(dict.fromkeys(name for group in groups for rollout in group.rollouts for name in rollout.rewards))
+    return [
+        replace(group, rollouts=tuple(replace(rollout, reward=reward_of(rollout)) for rollout in group.rollouts))
+        for group in groups
+    ]
+
+
+def _joined(groups: Sequence[RolloutGroup]) -> Iterator[list[RolloutGroup]]:
+    """Neighbouring groups of one prompt as one group, by two, three, ... of them."""
+    for number in range(2, len(groups) + 1):
+        parts = [groups[start : start + number] for start in range(0, len(groups), number)]
+        if len(groups) % number == 0 and all(len({group.prompt_id for group in part}) == 1 for part in parts):
+            rollouts = ([rollout for group in part for rollout in group.rollouts] for part in parts)
+            yield [replace(part[0], rollouts=tuple(of)) for part, of in zip(parts, rollouts, strict=True)]
+
+
+def _off_under(
+    settings: TrainerSettings, changes: Mapping[str, object], groups: Sequence[RolloutGroup], logged: Array
+) -> float:
+    """How far TRL's advantages under other arguments are from logged ones, [N]; infinity where there are none."""
+    batch = _trl_batch(groups, replace(settings, values={**settings.values, **changes}))
+    return float(np.max(np.abs(batch.advantages - logged))) if isinstance(batch, StepBatch) else math.inf
+
+
+def _other_arguments(run: Run, measured: MeasuredStep, logged: Array) -> str:
+    """Arguments of TRL's that make the logged advantages, [N], of the step's rewards; "" where none of these do."""
+    get, groups = run.settings.get, measured.groups
+    stated = {
+        "scale_rewards": TRL_SCALES.get(str(get("scale_rewards", "group"))),
+        "multi_objective_aggregation": get("multi_objective_aggregation", "sum_then_normalize"),
+    }
+    reward = None if measured.step in run.windows else run.metrics.get(measured.step, {}).get("reward")
+    weights = None if reward is None else _fitting_weights(groups, run.settings, logged, reward)
+    alternatives: list[tuple[Sequence[RolloutGroup], Mapping[str, object]]] = [
+        *((groups, {"scale_rewards": scale, "multi_objective_aggregation": "sum_then_normalize"}) for scale in _SCALES),
+        (groups, {"multi_objective_aggregation": "normalize_then_sum"}),
+        *([(_weighed(groups, weights), {"reward_weights": weights})] if weights else []),
+        *((of, {"num_generations": of[0].size}) for of in _joined(groups)),
+    ]
+    fits = (changes for of, changes in alternatives if _off_under(run.settings, changes, of, logged) <= LOG_TOLERANCE)
+    changes = next(fits, {})
+    return ", ".join(f"{name} = {value}" for name, value in changes.items() if value != stated.get(name))
 
 
 def _as_rounded(rollouts: Sequence[Rollout], logged: Array, off_by: float, size: float) -> Outcome | None:
