@@ -499,7 +499,8 @@ def _other_arguments(run: Run, measured: MeasuredStep, logged: Array) -> str:
         "scale_rewards": TRL_SCALES.get(str(get("scale_rewards", "group"))),
         "multi_objective_aggregation": get("multi_objective_aggregation", "sum_then_normalize"),
     }
-    reward = None if measured.step in run.windows else run.metrics.get(measured.step, {}).get("reward")
+    sampled_at = run.repeats.get(measured.step, measured.step)
+    reward = None if sampled_at in run.windows else run.metrics.get(sampled_at, {}).get("reward")
     weights = None if reward is None else _fitting_weights(groups, run.settings, logged, reward)
     alternatives: list[tuple[Sequence[RolloutGroup], Mapping[str, object]]] = [
         *((groups, {"scale_rewards": scale, "multi_objective_aggregation": "sum_then_normalize"}) for scale in _SCALES),

@@ -194,6 +194,8 @@ def load_measured_policy(
         model = checkpoint.load_adapter(weights, wanted, first.path if first is not None else None)
     else:
         model = checkpoint.load_model(weights.path, wanted)
+        if weights.kept_from is not None:
+            checkpoint.keep_unread(model, weights)
         model.requires_grad_(True)
         built = padding_row(model)
         if built is not None and first is not None and first.kind == "full":
