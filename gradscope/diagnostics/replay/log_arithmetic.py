@@ -106,14 +106,19 @@ def _normalized_first(groups: Sequence[RolloutGroup], rewards: Array, settings: 
     functions = function_rewards(groups, settings)
     if functions is None:
         return Reason("rewards_missing", "normalize_then_sum needs the rewards of each function, which were not logged")
-    tables = np.split(functions.table, np.cumsum([group.size for group in groups])[:-1])
-    scaled = [(table - np.nanmean(table, axis=0)) / (_spread(table.T) + TRL_EPSILON) for table in tables]
+    scaled = _scaled(functions.table, [group.size for group in groups])
     total = np.nansum(np.concatenate(scaled) * functions.weights, axis=1)
     total[np.isnan(rewards)] = np.nan
     spread_of_all = _spread(total[None])[0]
     advantages = (total - np.nanmean(total)) / (spread_of_all + TRL_EPSILON)
     name, dead = "the functions scaled one by one and summed", float(np.isclose(spread_of_all, 0.0))
     return StepBatch(float(np.nanmean(rewards)), np.nan_to_num(advantages), dead, name)
+
+
+def _scaled(table: Array, sizes: Sequence[int]) -> list[Array]:
+    """The rewards of each function, [N, F], centred and scaled within each group."""
+    parts = np.split(table, np.cumsum(sizes)[:-1])
+    return [(part - np.nanmean(part, axis=0)) / (_spread(part.T) + TRL_EPSILON) for part in parts]
 
 
 def _spread(groups: Array) -> Array:
@@ -439,20 +444,18 @@ def _fitting_weights(
     functions = function_rewards(groups, settings)
     if functions is None:
         return None
-    table = np.nan_to_num(functions.table)
-    table[np.isnan(functions.table).all(axis=1)] = np.nan  # TRL leaves these out of every mean
-    sizes = [group.size for group in groups]
-    parts, scale = np.split(table, np.cumsum(sizes)[:-1]), TRL_SCALES.get(str(settings.get("scale_rewards", "group")))
+    sizes, unscored = [group.size for group in groups], np.isnan(functions.table).all(axis=1)
+    scale = TRL_SCALES.get(str(settings.get("scale_rewards", "group")))
     normalizes = settings.get("multi_objective_aggregation") == "normalize_then_sum"
-    if normalizes:
-        parts = [(part - np.nanmean(part, axis=0)) / (_spread(part.T) + TRL_EPSILON) for part in parts]
-        parts = [np.concatenate(parts)]
+    table = np.concatenate(_scaled(functions.table, sizes)) if normalizes else functions.table
+    table, rewards = (np.where(unscored[:, None], np.nan, np.nan_to_num(each)) for each in (table, functions.table))
+    parts = [table] if normalizes else np.split(table, np.cumsum(sizes)[:-1])
     centred = np.nan_to_num(np.concatenate([part - np.nanmean(part, axis=0) for part in parts]))
     divided = np.zeros((len(logged), 0)) if scale == "none" and not normalizes else logged[:, None]
     if scale == "group" and not normalizes:
         divided = np.repeat(np.eye(len(sizes)), sizes, axis=0) * logged[:, None]
     divided = divided[:, divided.any(axis=0)]
-    of_mean = np.concatenate([np.zeros(divided.shape[1]), np.nanmean(table, axis=0)])
+    of_mean = np.concatenate([np.zeros(divided.shape[1]), np.nanmean(rewards, axis=0)])
     matrix = np.vstack([np.hstack([-divided, centred]), of_mean])
     right = np.append(np.zeros_like(logged) if divided.size else logged, reward)
     solution, _, rank, _ = np.linalg.lstsq(matrix, right, rcond=None)

@@ -179,8 +179,8 @@ def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> st
         notes.append("training was resumed before this step, as no file says and the norm shows")
     if measured.weights is not None and measured.weights.kept_from is not None:
         notes.append(
-            f"training was resumed from {measured.weights.path.name} without the tensors that it holds under other names "
-            "than the model's, which Transformers skips: the norm shows that they were those of the start"
+            f"training was resumed from {measured.weights.path.name} without the tensors that it has under other names "
+            "than the model, which Transformers skips: as the norm shows, they began again as before the first update"
         )
     if measured.loss is not None and measured.loss.by_logged:
         notes.append("the ratio is to the logged log-probabilities, as no argument says and the norm shows")

@@ -52,7 +52,7 @@ def step_of(
         trained=trained,
         **options,
     )
-    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=(), loss=loss, gram=None)
+    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=(), loss=loss, gram=None, weights=None)
 
 
 IN_FLOAT32 = TrainedNorms(dtype="float32", norms=(2.0, 2.00002, 1.99998, 2.00001, 1.99999, 2.0), resolution=1e-7)
