@@ -368,7 +368,7 @@ class Recomputer:
         """The assumption that fits, else the first, and the norms in the trainer's arithmetic where needed."""
         arithmetic = TrainerArithmetic.from_settings(self._run.settings, prepared.policy.model)
         arithmetic = replace(arithmetic, autocast=None) if self._met_exactly else arithmetic
-        alternatives = other_assumptions(prepared, self._frozen, start)
+        alternatives = other_assumptions(prepared, self._frozen, start, routes=bool(arithmetic.router_coefficient))
         if not arithmetic.router_coefficient:
             norms_of = dict(norm_under(prepared, alternatives))
             fitted = next((each for each in alternatives if self._meets(prepared.step, norms_of[each], logged)), None)

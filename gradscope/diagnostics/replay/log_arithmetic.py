@@ -444,11 +444,11 @@ def _fitting_weights(
     functions = function_rewards(groups, settings)
     if functions is None:
         return None
-    sizes, unscored = [group.size for group in groups], np.isnan(functions.table).all(axis=1)
+    sizes, unscored = [group.size for group in groups], np.all(np.isnan(functions.table), axis=1, keepdims=True)
     scale = TRL_SCALES.get(str(settings.get("scale_rewards", "group")))
     normalizes = settings.get("multi_objective_aggregation") == "normalize_then_sum"
     table = np.concatenate(_scaled(functions.table, sizes)) if normalizes else functions.table
-    table, rewards = (np.where(unscored[:, None], np.nan, np.nan_to_num(each)) for each in (table, functions.table))
+    table, rewards = (np.where(unscored, np.nan, np.nan_to_num(each)) for each in (table, functions.table))
     parts = [table] if normalizes else np.split(table, np.cumsum(sizes)[:-1])
     centred = np.nan_to_num(np.concatenate([part - np.nanmean(part, axis=0) for part in parts]))
     divided = np.zeros((len(logged), 0)) if scale == "none" and not normalizes else logged[:, None]

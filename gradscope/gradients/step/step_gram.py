@@ -9,6 +9,7 @@ Shapes: R rollouts, N rows, T tokens of a completion, P parameters.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -102,11 +103,11 @@ class StepGram(Struct, frozen=True, kw_only=True):
         """
         mixing = self._mixing("logged", extra=1.0).sum(0) if self._has_logged() else np.zeros(len(self.rows))
         squared = float(mixing @ self.gram @ mixing)
-        parts = {}
+        parts: dict[str, tuple[float, float]] = {}
         for channel in EXTRA_CHANNELS:
             part = np.array([row.channel == channel for row in self.rows], dtype=np.float64)
             if part.any() and squared > 0:
-                size = float(np.sqrt(max(part @ self.gram @ part, 0.0) / squared))
+                size = math.sqrt(max(float(part @ self.gram @ part), 0.0) / squared)
                 parts[channel] = size, float(part @ self.gram @ mixing) / squared
         return parts
 

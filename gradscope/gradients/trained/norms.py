@@ -380,12 +380,18 @@ class Assumption(Struct, frozen=True, kw_only=True):
             yield f"{names[0]}{more} frozen: the same in two checkpoints, and only so is the logged grad_norm met."
 
 
-def other_assumptions(prepared: PreparedStep, frozen: frozenset[str], start: Assumption) -> list[Assumption]:
-    """The other ways in which a step may have been trained, fewest changes first."""
+def other_assumptions(
+    prepared: PreparedStep, frozen: frozenset[str], start: Assumption, *, routes: bool = False
+) -> list[Assumption]:
+    """The other ways in which a step may have been trained, fewest changes first.
+
+    With ``routes`` the last token of a completion, which predicts nothing, counts for the router's term.
+    """
     # other tokens whose embedding may have got no gradient, where that makes a difference to the step
-    candidates = prepared.policy.padding_rows
-    read = {token for of in prepared.plan.sequences for token in (*of.prompt_ids, *of.completion_ids)[:-1]}
-    rows = dict.fromkeys([start.padding_row, *(candidates if read.intersection(candidates) else ())])
+    candidates, end = prepared.policy.padding_rows, None if routes else -1
+    read = {token for of in prepared.plan.sequences for token in (*of.prompt_ids, *of.completion_ids)[:end]}
+    others = [row for row in candidates if row is None or row in read]
+    rows = dict.fromkeys([start.padding_row, *(others if read.intersection(candidates) else ())])
     sets = dict.fromkeys([frozenset[str](), frozen])
     every = [Assumption(padding_row=row, frozen=left_out) for left_out in sets for row in rows]
     return [assumption for assumption in every if assumption != start]

@@ -307,6 +307,9 @@ def test_every_other_way_is_tried_the_fewest_changes_first() -> None:
     unread = tuple(replace(sequence, prompt_ids=(1, 2), completion_ids=(3,)) for sequence in prepared.plan.sequences)
     without_the_token = replace(prepared, plan=replace(prepared.plan, sequences=unread))
     assert other_assumptions(without_the_token, frozenset(), FIRST) == []
+    ends = tuple(replace(sequence, prompt_ids=(1, 2), completion_ids=(0,)) for sequence in prepared.plan.sequences)
+    ending = replace(prepared, plan=replace(prepared.plan, sequences=ends))
+    assert [other_assumptions(ending, frozenset(), FIRST, routes=routes) for routes in (False, True)] == [[], of_rows]
 
 
 @pytest.mark.slow
