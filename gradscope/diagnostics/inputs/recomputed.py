@@ -253,7 +253,9 @@ class Recomputer:
             gram = self._gram(prepared) if fitted != start else gram
             start = self._fitted = fitted
             meets_reduced = trained is not None and trained.meets(logged)
-            if not (self._is_reduced or meets_reduced) and self._unmet(step, gram) is not None:
+            if self._is_reduced and trained is not None and not meets_reduced:
+                self._require_no_draws(base)
+            elif not (self._is_reduced or meets_reduced) and self._unmet(step, gram) is not None:
                 prepared = prepared.framed()
                 gram = self._gram(prepared)
                 unknown = self._unmet(step, gram) is not None and not self._by_trls_output
@@ -264,8 +266,10 @@ class Recomputer:
                         f"{seen.unlogged} is not in the log.",
                         cause="lengths_unknown",
                     )
-                if unknown and not self._is_known_pass(base):
-                    return None
+                if unknown:
+                    self._require_no_draws(base)
+                    if not is_own_output(base.policy.model, base.shortest):  # TRL's is to be tried
+                        return None
                 rounding = self._rounding(prepared, gram, logged)
                 if rounding and (self._names_precision or rounding.num_ties or rounding.meets(logged)):
                     trained = rounding
@@ -306,12 +310,9 @@ class Recomputer:
             cause="dropout",
         )
 
-    def _is_known_pass(self, prepared: PreparedStep) -> bool:
-        """Where no assumption fits: whether the trainer's pass ended in the model's own output layer."""
-        shortest = prepared.shortest
-        if takes_random_numbers(prepared.policy, shortest, without_dropout=self._switched_off):
+    def _require_no_draws(self, prepared: PreparedStep) -> None:
+        if takes_random_numbers(prepared.policy, prepared.shortest, without_dropout=self._switched_off):
             raise self._of_randomness()
-        return is_own_output(prepared.policy.model, shortest)
 
     def _altered(self) -> Iterator[str]:
         if self._pads_left:

@@ -274,7 +274,7 @@ def test_a_routers_term_that_fits_is_the_end_of_the_search(tmp_path: Path, monke
     by = TrainerArithmetic(micro_batch=3, router_coefficient=0.2)
     logged = trained_norms(prepared, by, num_orders=2, seed=9).mean
     settings = {"router_aux_loss_coef": 0.2, "per_device_train_batch_size": 3}
-    monkeypatch.setattr(Recomputer, "_is_known_pass", None)
+    monkeypatch.setattr(Recomputer, "_require_no_draws", None)
     run = weights_run((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged, **settings)
     gram = recompute(run, closely=True)
     assert gram.trained.meets(logged)
@@ -311,14 +311,15 @@ def test_random_training_cannot_be_recomputed(tmp_path: Path, name: str, setting
     assert caught.value.cause == "dropout"
 
 
-def test_the_dropout_of_an_adapter_that_changes_nothing_yet_is_named_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bf16", [False, True])
+def test_the_dropout_of_an_adapter_that_changes_nothing_yet_is_named_alike(tmp_path: Path, bf16: bool) -> None:
     """Its output is the same with dropout and without, and only its gradient is not."""
     base = saved(tmp_path / "base")
     options = {"target_modules": ["q_proj"], "lora_dropout": 0.5}
     adapt(tiny_model("llama_untied_biases"), options, perturbed=False).save_pretrained(tmp_path / "adapter")
     weights = WeightsRef(num_updates=0, path=tmp_path / "adapter", kind="adapter", base=str(base.path))
     with pytest.raises(InputError, match="such as dropout, and what it drew is not logged"):
-        recompute(weights_run((weights,), 1.0, disable_dropout=False), closely=True)
+        recompute(weights_run((weights,), 1.0, disable_dropout=False, bf16=bf16), closely=True)
 
 
 @pytest.mark.slow
