@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -40,7 +41,10 @@ class StepBatch(Struct, frozen=True):
     unknown: Reason | None = None  # why they are unknown, where they are
 
 
-def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> StepBatch | Reason:
+def _trl_batch(
+    groups: Sequence[RolloutGroup], settings: TrainerSettings, rewards: Array | None = None
+) -> StepBatch | Reason:
+    """What TRL makes of a step; ``rewards``, [N], stand for those of the log."""
     scale = TRL_SCALES.get(str(settings.get("scale_rewards", "group")))
     aggregation = str(settings.get("multi_objective_aggregation", "sum_then_normalize"))
     if scale is None:
@@ -49,7 +53,8 @@ def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Ste
         )
     if aggregation not in ("sum_then_normalize", "normalize_then_sum"):
         return Reason("loss_unknown", f"multi_objective_aggregation = {aggregation} is not known here")
-    rewards = np.array([np.nan if r is None else r for group in groups for r in group.rewards], dtype=np.float64)
+    if rewards is None:
+        rewards = np.array([np.nan if r is None else r for group in groups for r in group.rewards], dtype=np.float64)
     unscored = np.isnan(rewards)
     version = TrlVersion.parse(settings.get("trl_version"))
     if unscored.any() and not version.is_known:
@@ -106,19 +111,14 @@ def _normalized_first(groups: Sequence[RolloutGroup], rewards: Array, settings: 
     functions = function_rewards(groups, settings)
     if functions is None:
         return Reason("rewards_missing", "normalize_then_sum needs the rewards of each function, which were not logged")
-    scaled = _scaled(functions.table, [group.size for group in groups])
+    tables = np.split(functions.table, np.cumsum([group.size for group in groups])[:-1])
+    scaled = [(table - np.nanmean(table, axis=0)) / (_spread(table.T) + TRL_EPSILON) for table in tables]
     total = np.nansum(np.concatenate(scaled) * functions.weights, axis=1)
     total[np.isnan(rewards)] = np.nan
     spread_of_all = _spread(total[None])[0]
     advantages = (total - np.nanmean(total)) / (spread_of_all + TRL_EPSILON)
     name, dead = "the functions scaled one by one and summed", float(np.isclose(spread_of_all, 0.0))
     return StepBatch(float(np.nanmean(rewards)), np.nan_to_num(advantages), dead, name)
-
-
-def _scaled(table: Array, sizes: Sequence[int]) -> list[Array]:
-    """The rewards of each function, [N, F], centred and scaled within each group."""
-    parts = np.split(table, np.cumsum(sizes)[:-1])
-    return [(part - np.nanmean(part, axis=0)) / (_spread(part.T) + TRL_EPSILON) for part in parts]
 
 
 def _spread(groups: Array) -> Array:
@@ -418,7 +418,8 @@ def _of_a_script(run: Run, groups: Sequence[RolloutGroup], batch: StepBatch, log
     """Advantages of a formula that no argument names: that of another scale, or none that is known."""
     size = float(np.mean(np.abs(batch.advantages)))
     for scale in ("none", "batch"):
-        if (off := _off_under(run.settings, {"scale_rewards": scale}, groups, logged)) <= LOG_TOLERANCE:
+        other = _trl_batch(groups, replace(run.settings, values={**run.settings.values, "scale_rewards": scale}))
+        if isinstance(other, StepBatch) and (off := float(np.max(np.abs(other.advantages - logged)))) <= LOG_TOLERANCE:
             text = f"they are those of scale_rewards = {scale}, which the arguments do not name"
             return Quantity(name="advantage", verdict="match", cause=text), float(np.mean(np.abs(logged))), off
     parts = np.split(logged, np.cumsum([group.size for group in groups])[:-1])
@@ -430,90 +431,39 @@ def _of_a_script(run: Run, groups: Sequence[RolloutGroup], batch: StepBatch, log
     return refused("advantage", Reason("settings_unknown", text, hint=_NAME_FORMULA), size, off_by)
 
 
-_SCALES = ("group", "none", "batch")
-
-
-def _fitting_weights(
-    groups: Sequence[RolloutGroup], settings: TrainerSettings, logged: Array, reward: float
-) -> list[float] | None:
-    """The weights of the reward functions that make the logged advantages, [N], and the mean reward, if only these do.
-
-    Weighed and centred rewards are the advantages times what these were divided by, which is one unknown number a
-    group, or one of the step: linear equations.
-    """
-    functions = function_rewards(groups, settings)
-    if functions is None:
-        return None
-    sizes, unscored = [group.size for group in groups], np.all(np.isnan(functions.table), axis=1, keepdims=True)
-    scale = TRL_SCALES.get(str(settings.get("scale_rewards", "group")))
-    normalizes = settings.get("multi_objective_aggregation") == "normalize_then_sum"
-    table = np.concatenate(_scaled(functions.table, sizes)) if normalizes else functions.table
-    table, rewards = (np.where(unscored, np.nan, np.nan_to_num(each)) for each in (table, functions.table))
-    parts = [table] if normalizes else np.split(table, np.cumsum(sizes)[:-1])
-    centred = np.nan_to_num(np.concatenate([part - np.nanmean(part, axis=0) for part in parts]))
-    divided = np.zeros((len(logged), 0)) if scale == "none" and not normalizes else logged[:, None]
-    if scale == "group" and not normalizes:
-        divided = np.repeat(np.eye(len(sizes)), sizes, axis=0) * logged[:, None]
-    divided = divided[:, divided.any(axis=0)]
-    of_mean = np.concatenate([np.zeros(divided.shape[1]), np.nanmean(rewards, axis=0)])
-    matrix = np.vstack([np.hstack([-divided, centred]), of_mean])
-    right = np.append(np.zeros_like(logged) if divided.size else logged, reward)
-    solution, _, rank, _ = np.linalg.lstsq(matrix, right, rcond=None)
-    is_unique = rank == matrix.shape[1] < len(matrix) - len(sizes)
-    return [float(f"{weight:.4g}") for weight in solution[divided.shape[1] :]] if is_unique else None
-
-
-def _weighed(groups: Sequence[RolloutGroup], weights: Sequence[float]) -> list[RolloutGroup]:
-    """Groups whose rewards are those of the functions with other weights."""
-
-    def reward_of(rollout: Rollout) -> float | None:
-        parts = [(rollout.rewards.get(name), weight) for name, weight in zip(names, weights, strict=True)]
-        known_parts = [reward * weight for reward, weight in parts if reward is not None]
-        return sum(known_parts) if known_parts else None
-
-    names = list(dict.fromkeys(name for group in groups for rollout in group.rollouts for name in rollout.rewards))
-    return [
-        replace(group, rollouts=tuple(replace(rollout, reward=reward_of(rollout)) for rollout in group.rollouts))
-        for group in groups
-    ]
-
-
-def _joined(groups: Sequence[RolloutGroup]) -> Iterator[list[RolloutGroup]]:
-    """Neighbouring groups of one prompt as one group, by two, three, ... of them."""
-    for number in range(2, len(groups) + 1):
-        parts = [groups[start : start + number] for start in range(0, len(groups), number)]
-        if len(groups) % number == 0 and all(len({group.prompt_id for group in part}) == 1 for part in parts):
-            rollouts = ([rollout for group in part for rollout in group.rollouts] for part in parts)
-            yield [replace(part[0], rollouts=tuple(of)) for part, of in zip(parts, rollouts, strict=True)]
-
-
-def _off_under(
-    settings: TrainerSettings, changes: Mapping[str, object], groups: Sequence[RolloutGroup], logged: Array
-) -> float:
-    """How far TRL's advantages under other arguments are from logged ones, [N]; infinity where there are none."""
-    batch = _trl_batch(groups, replace(settings, values={**settings.values, **changes}))
-    return float(np.max(np.abs(batch.advantages - logged))) if isinstance(batch, StepBatch) else math.inf
-
-
 def _other_arguments(run: Run, measured: MeasuredStep, logged: Array) -> str:
     """Arguments of TRL's that make the logged advantages, [N], of the step's rewards; "" where none of these do."""
-    get, groups = run.settings.get, measured.groups
+    get, sampled_at = run.settings.get, run.repeats.get(measured.step, measured.step)
     stated = {
         "scale_rewards": TRL_SCALES.get(str(get("scale_rewards", "group"))),
         "multi_objective_aggregation": get("multi_objective_aggregation", "sum_then_normalize"),
     }
-    sampled_at = run.repeats.get(measured.step, measured.step)
-    reward = None if sampled_at in run.windows else run.metrics.get(sampled_at, {}).get("reward")
-    weights = None if reward is None else _fitting_weights(groups, run.settings, logged, reward)
-    alternatives: list[tuple[Sequence[RolloutGroup], Mapping[str, object]]] = [
-        *((groups, {"scale_rewards": scale, "multi_objective_aggregation": "sum_then_normalize"}) for scale in _SCALES),
-        (groups, {"multi_objective_aggregation": "normalize_then_sum"}),
-        *([(_weighed(groups, weights), {"reward_weights": weights})] if weights else []),
-        *((of, {"num_generations": of[0].size}) for of in _joined(groups)),
-    ]
-    fits = (changes for of, changes in alternatives if _off_under(run.settings, changes, of, logged) <= LOG_TOLERANCE)
-    changes = next(fits, {})
-    return ", ".join(f"{name} = {value}" for name, value in changes.items() if value != stated.get(name))
+    alternatives: list[dict[str, Any]] = [{"multi_objective_aggregation": "normalize_then_sum"}]
+    for scale in ("group", "none", "batch"):
+        alternatives.append({"scale_rewards": scale, "multi_objective_aggregation": "sum_then_normalize"})
+    functions, reward = function_rewards(measured.groups, run.settings), run.metrics.get(sampled_at, {}).get("reward")
+
+    def made_by(changes: Mapping[str, Any]) -> StepBatch | Reason:
+        weights = changes.get("reward_weights")
+        rewards = None if weights is None or functions is None else functions.summed(weights)
+        return _trl_batch(measured.groups, replace(run.settings, values={**run.settings.values, **changes}), rewards)
+
+    def residual(weights: Array) -> Array:
+        batch = made_by({"reward_weights": weights.tolist()})
+        assert isinstance(batch, StepBatch), "TRL's advantages are known under the stated arguments"
+        return np.append(batch.advantages - logged, batch.reward - (reward or 0.0))
+
+    if functions is not None and reward is not None and sampled_at not in run.windows:
+        from scipy.optimize import least_squares  # a quarter of a second, at a mismatch alone
+
+        fit = least_squares(residual, functions.weights)
+        if np.linalg.matrix_rank(fit.jac) == len(fit.x) < len(logged):  # one solution, and more numbers than weights
+            alternatives.append({"reward_weights": [float(f"{weight:.4g}") for weight in fit.x]})
+    for changes in alternatives:
+        batch = made_by(changes)
+        if isinstance(batch, StepBatch) and np.max(np.abs(batch.advantages - logged)) <= LOG_TOLERANCE:
+            return ", ".join(f"{name} = {value}" for name, value in changes.items() if value != stated.get(name))
+    return ""
 
 
 def _as_rounded(rollouts: Sequence[Rollout], logged: Array, off_by: float, size: float) -> Outcome | None:

@@ -16,7 +16,7 @@ from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import further_steps
 from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE
 from gradscope.reason import Reason
-from gradscope.results.norms import StepReplay
+from gradscope.results.norms import Quantity, StepReplay
 from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.say import counted
 
@@ -71,7 +71,7 @@ def why_off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: s
 def _contradiction(run: Run, step: int) -> str:
     """What the log of TRL's trainer says of the loss that the arguments do not; "" where it says the same."""
     logged, get = run.metrics.get(step, {}) if run.trained_by_trl else {}, run.settings.get
-    if logged.get("kl") and not get("beta"):
+    if logged.get("kl") and not (get("beta") or run.settings.are_of_rloo):
         return "the log has a kl, so that beta was not 0"
     coefficient, stated = logged.get("entropy_coef"), get("entropy_coef") or 0.0
     if coefficient is not None and not get("use_adaptive_entropy") and abs(coefficient - stated) > _SAME * coefficient:
@@ -181,6 +181,8 @@ _COEFFICIENTS = {
 }
 """Part of the gradient -> last names of the argument that multiplies it and nothing else."""
 _BY_CHANCE = 1e-3  # chance of all steps but the most telling to agree on a value, up to which it is named
+_TELLING = 0.5  # share of all factors that a step allows, up to which its norm depends on the factor
+_NO_PART = 1e-7  # share of the gradient that float32 makes of a part that is zero
 Interval = tuple[float, float]
 
 
@@ -192,26 +194,15 @@ class Fit(Struct, frozen=True):
     values: tuple[float, ...]  # those that give the logged norms
     num_steps: int  # steps whose norm depends on it: one number fits any single step
 
-    @property
-    def is_named(self) -> bool:
-        """Whether several steps agree on one value."""
-        return self.num_steps > 1
-
-    def __str__(self) -> str:
+    def explain(self, norm: Quantity, error: float) -> Quantity:
+        """A norm that is off by a relative error, with the argument as its cause."""
         values = " or ".join(f"{value:g}" for value in self.values)
-        if self.is_named:
-            at = f"at each of {self.num_steps} steps"
-            return f"the logged norms fit {self.name} = {values} {at}, and the arguments say {self.stated:g}"
-        return f"{self.name} = {values} gives it, as one free number gives any single norm; another step would tell"
-
-
-def coefficient_of(run: Run, part: str) -> tuple[str, float] | None:
-    """The argument that multiplies a part of the gradient, with its value; None where it is 0, changes, or unnamed."""
-    if part == "entropy" and run.settings.get("use_adaptive_entropy", False):
-        return None
-    values = run.settings.values.items()
-    named = ((path, value) for path, value in values if path.rpartition(".")[2] in _COEFFICIENTS[part])
-    return next(((path, float(value)) for path, value in named if isinstance(value, int | float) and value), None)
+        if self.num_steps == 1:
+            chance = "as one free number gives any single norm; another step would tell"
+            return replace(norm, cause=f"{norm.cause}; {self.name} = {values} gives it, {chance}")
+        fit = f"the logged norms fit {self.name} = {values} at each of {self.num_steps} steps"
+        text = f"the recomputed norm is {per_cent(error)} off; {fit}, and the arguments say {self.stated:g}"
+        return replace(norm, cause=text, advice=f"Give the {self.name} that was used with --run-config.")
 
 
 def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
@@ -221,48 +212,36 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
     g + (s - 1) K, whose norm is a quadratic of s.
     """
     judged = [step for step in steps if step.logged.get(NORM) and step.relative_error.get(NORM) is not None]
-    for part in _COEFFICIENTS if judged else ():
-        coefficient = coefficient_of(run, part)
-        if coefficient is None or not all(part in step.parts for step in judged):
+    for part, names in _COEFFICIENTS.items() if judged else ():
+        named = ((path, of) for path, of in run.settings.values.items() if path.rpartition(".")[2] in names and of)
+        (name, stated), changes = next(named, ("", 0.0)), part == "entropy" and run.settings.get("use_adaptive_entropy")
+        if not name or changes or not all(part in step.parts for step in judged):
             continue
         sets = [_factors(step, part, run.half_unit(step.step, NORM)) for step in judged]
-        common = reduce(_intersection, sets)
-        if not common:
+        if not (common := reduce(_intersection, sets)):
             continue
         scale = 2.0 * max(1.0, common[-1][1])
         shares = sorted(min(1.0, sum(min(high, scale) - min(low, scale) for low, high in of) / scale) for of in sets)
-        num_steps, (name, stated) = sum(share < _TELLING for share in shares), coefficient
-        values = tuple(_shortest(stated * low, stated * high) for low, high in common)
+        num_steps, values = (
+            sum(share < _TELLING for share in shares),
+            [_shortest(stated, between) for between in common],
+        )
         is_sure = len(values) == 1 and math.prod(shares[1:]) <= _BY_CHANCE
         if num_steps and is_sure == (num_steps > 1):
-            return Fit(name, stated, values, num_steps)
+            return Fit(name, stated, tuple(values), num_steps)
     return None
-
-
-_TELLING = 0.5  # share of a range of factors that a step allows, up to which it depends on the factor
 
 
 def _factors(step: StepReplay, part: str, half_unit: float) -> list[Interval]:
     """The factors on a part of the gradient, from 0 on, with which the norm is the logged one."""
     (size, along), logged, own = step.parts[part], step.logged[NORM], step.recomputed[NORM]
     within = max(GRAD_NORM_TOLERANCE, step.told_within or 0.0) * logged + half_unit
-    inner, outer = (_below(size**2, 2 * along, 1 - ((logged + off) / own) ** 2) for off in (-within, within))
-    if outer is None or inner is None:
-        parts = [] if outer is None else [outer]
-    else:
-        parts = [(outer[0], inner[0]), (inner[1], outer[1])]
-    return [(max(1 + low, 0.0), 1 + high) for low, high in parts if 1 + high >= 0]
-
-
-def _below(square: float, linear: float, constant: float) -> Interval | None:
-    """Where a convex parabola is not positive; None: nowhere."""
-    if square <= _NOTHING:
-        return (-math.inf, math.inf) if constant <= 0 else None
-    half, root = -linear / (2 * square), (linear / (2 * square)) ** 2 - constant / square
-    return None if root < 0 else (half - math.sqrt(root), half + math.sqrt(root))
-
-
-_NOTHING = 1e-14  # squared share of the gradient that float32 makes of a part that is zero
+    if size <= _NO_PART:
+        return [(0.0, math.inf)] if abs(own - logged) <= within else []
+    # where the norm is the logged one less what it is told within, and that more: between two such factors it is met
+    met = [np.roots([size**2, 2 * along, 1 - ((logged + off) / own) ** 2]) for off in (-within, within)]
+    ends = sorted(1 + root.real for root in np.concatenate(met) if root.imag == 0)
+    return [(max(low, 0.0), high) for low, high in zip(ends[::2], ends[1::2], strict=True) if high >= 0]
 
 
 def _intersection(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
@@ -270,24 +249,21 @@ def _intersection(first: Sequence[Interval], second: Sequence[Interval]) -> list
     return [(low, high) for low, high in both if low <= high]
 
 
-def _shortest(low: float, high: float) -> float:
-    """The number between two with the fewest digits."""
+def _shortest(stated: float, factors: Interval) -> float:
+    """The value with the fewest digits among ``factors`` times the one that is stated."""
+    low, high = (stated * factor for factor in factors)
     rounded = (float(f"{(low + high) / 2:.{digits}g}") for digits in range(1, 17))
     return 0.0 if low <= 0 else next((value for value in rounded if low <= value <= high), low)
 
 
-def with_fit(steps: Sequence[StepReplay], fit: Fit) -> list[StepReplay]:
-    """The steps with a fitting argument as the cause of norms that are off."""
-    return [_with_fit(step, fit) if step.verdict_on(NORM) == "mismatch" else step for step in steps]
-
-
-def _with_fit(step: StepReplay, fit: Fit) -> StepReplay:
-    norm = next(quantity for quantity in step.quantities if quantity.name == NORM)
-    off = f"the recomputed norm is {per_cent(step.relative_error[NORM])} off" if fit.is_named else norm.cause
-    hint = f"Give the {fit.name} that was used with --run-config." if fit.is_named else norm.advice
-    named = replace(norm, cause=f"{off}; {fit}", advice=hint)
-    cause = named.cause if step.cause == norm.cause else step.cause
-    return replace(step, cause=cause, quantities=tuple(named if of is norm else of for of in step.quantities))
+def with_fit(step: StepReplay, fit: Fit) -> StepReplay:
+    """A step with the fitting argument as the cause of a norm that is off."""
+    norm = next((of for of in step.quantities if of.name == NORM and of.verdict == "mismatch"), None)
+    if norm is None:
+        return step
+    named = fit.explain(norm, step.relative_error[NORM])
+    quantities = tuple(named if of is norm else of for of in step.quantities)
+    return replace(step, cause=named.cause if step.cause == norm.cause else step.cause, quantities=quantities)
 
 
 def common_cause(steps: Sequence[StepReplay], settings: TrainerSettings) -> Iterator[str]:

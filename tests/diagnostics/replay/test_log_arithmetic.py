@@ -17,13 +17,13 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     Outcome,
     _trainer_batch,
     _trl_batch,
-    _weighed,
     batch_of_step,
     replay_advantages,
     replay_rewards,
     replay_zero_std,
 )
 from gradscope.reason import Reason
+from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
@@ -111,9 +111,14 @@ def test_arguments_that_make_the_logged_advantages_are_named(change, words, aggr
     advantages = iter(by_trl(table, aggregation, scale)[0].tolist())
     weights = change.get("reward_weights", WEIGHTS)
     reward = float((table * torch.tensor(WEIGHTS)).nansum(dim=1)[~table.isnan().all(dim=1)].mean())
+    rewards = function_rewards(groups, TrainerSettings()).summed(weights)
+    scalars = iter([None if np.isnan(value) else float(value) for value in rewards])
     of_step = [
-        replace(group, rollouts=tuple(replace(of, advantage=next(advantages)) for of in group.rollouts))
-        for group in _weighed(groups, weights)
+        replace(
+            group,
+            rollouts=tuple(replace(of, advantage=next(advantages), reward=next(scalars)) for of in group.rollouts),
+        )
+        for group in groups
     ]
     settings = {**true, **change, "trl_version": "1.16.0"}
     run = run_of(*of_step, metrics={1: {"reward": reward}}, settings=settings)
@@ -122,17 +127,6 @@ def test_arguments_that_make_the_logged_advantages_are_named(change, words, aggr
     if quantity.verdict == "mismatch":
         assert f"; they are those of {words.format(**locals())}" in quantity.cause
         assert quantity.advice == "Give the arguments that the run had with --run-config."
-
-
-def test_groups_that_were_split_are_told_by_their_prompt() -> None:
-    """Four rollouts a prompt, said to be two."""
-    rewards, advantages = [[3.0, 1.0], [0.0, 0.0]], [[2.0, 0.0], [-1.0, -1.0]]
-    pairs = zip(rewards, advantages, strict=True)
-    groups = [replace(group_of(of, step=1, advantages=own), group_id=str(of)) for of, own in pairs]
-    run = run_of(*groups, settings={"scale_rewards": "none", "num_generations": 2})
-    assert "; they are those of num_generations = 4" in str(replayed(replay_advantages, run)[0].cause)
-    other = replace(run, groups=(groups[0], replace(groups[1], prompt_id="b")))
-    assert "they are those" not in str(replayed(replay_advantages, other)[0].cause)
 
 
 @pytest.mark.parametrize("normalized", [False, True])
