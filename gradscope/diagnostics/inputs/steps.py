@@ -288,7 +288,7 @@ def _measure_steps(
                 resumed = (measure(other, weights) for other in losses[1:])
                 of_script = (loss,) if run.source.format == "generic" else ()
                 padded = (measure(stated, weights, pads_left=True) for stated in of_script)
-                unread = (measure(other, kept) for kept in _as_resumed(run, weights) for other in losses)
+                unread = (measure(other, first) for first in _as_resumed(run, weights) for other in losses)
                 alternatives = chain(resumed, padded, unread)
                 measured = next((each for each in alternatives if each.recomputed and not _is_off(run, each)), measured)
         yield measured

@@ -454,16 +454,27 @@ def _other_arguments(run: Run, measured: MeasuredStep, logged: Array) -> str:
         return np.append(batch.advantages - logged, batch.reward - (reward or 0.0))
 
     if functions is not None and reward is not None and sampled_at not in run.windows:
-        from scipy.optimize import least_squares  # a quarter of a second, at a mismatch alone
-
-        fit = least_squares(residual, functions.weights)
-        if np.linalg.matrix_rank(fit.jac) == len(fit.x) < len(logged):  # one solution, and more numbers than weights
-            alternatives.append({"reward_weights": [float(f"{weight:.4g}") for weight in fit.x]})
+        alternatives += [{"reward_weights": weights} for weights in _solutions(residual, functions.weights)]
     for changes in alternatives:
         batch = made_by(changes)
         if isinstance(batch, StepBatch) and np.max(np.abs(batch.advantages - logged)) <= LOG_TOLERANCE:
             return ", ".join(f"{name} = {value}" for name, value in changes.items() if value != stated.get(name))
     return ""
+
+
+def _solutions(residual: Callable[[Array], Array], start: Array) -> Iterator[list[float]]:
+    """The numbers, [F], with which a residual, [N], is zero, to four digits, if only these are: Gauss-Newton."""
+    numbers, rank = start, np.int32(0)
+    for _ in range(_ROUNDS if len(start) + 1 < len(residual(start)) else 0):
+        off, shifts = residual(numbers), _SHIFT * np.eye(len(start))
+        slopes = np.column_stack([(residual(numbers + shift) - off) / _SHIFT for shift in shifts])
+        change, _, rank, _ = np.linalg.lstsq(slopes, -off, rcond=_SHIFT)
+        numbers = numbers + change
+    if rank == len(start):
+        yield [float(f"{number:.4g}") for number in numbers]
+
+
+_ROUNDS, _SHIFT = 20, 1e-6
 
 
 def _as_rounded(rollouts: Sequence[Rollout], logged: Array, off_by: float, size: float) -> Outcome | None:

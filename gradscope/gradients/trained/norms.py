@@ -390,8 +390,8 @@ def other_assumptions(
     # other tokens whose embedding may have got no gradient, where that makes a difference to the step
     candidates, end = prepared.policy.padding_rows, None if routes else -1
     read = {token for of in prepared.plan.sequences for token in (*of.prompt_ids, *of.completion_ids)[:end]}
-    others = [row for row in candidates if row is None or row in read]
-    rows = dict.fromkeys([start.padding_row, *(others if read.intersection(candidates) else ())])
+    is_open = bool(read.intersection(candidates))
+    rows = dict.fromkeys([start.padding_row, *(row for row in candidates if is_open and row in {None, *read})])
     sets = dict.fromkeys([frozenset[str](), frozen])
     every = [Assumption(padding_row=row, frozen=left_out) for left_out in sets for row in rows]
     return [assumption for assumption in every if assumption != start]
