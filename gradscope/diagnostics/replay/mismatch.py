@@ -28,11 +28,10 @@ NORM = "grad_norm"
 
 def why_off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str) -> Reason:
     """The likeliest cause of a norm that is ``off``, which is a sentence that says by how much."""
+    if contradiction := _contradiction(run, measured.step):
+        off = f"{off}; {contradiction}"
     if run.settings.origin is None:
-        contradiction = (
-            ", which the log contradicts, for it has a kl," if run.metrics.get(measured.step, {}).get("kl") else ""
-        )
-        text = f"the loss settings are not in the folder, and with {defaults(run)}{contradiction} {off}"
+        text = f"the loss settings are not in the folder, and with {defaults(run)} {off}"
         hint = "" if run.trained_by_trl or run.settings.get("trainer") else _LOSS_OF_SCRIPT
         return Reason("settings_unknown", text, hint=hint)
     if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO" and not run.settings.are_of_rloo:
@@ -58,8 +57,8 @@ def why_off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: s
     if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
         return Reason("prompt_unknown", f"{off}; {why}")
-    if contradiction := _contradiction(run, measured.step):
-        return Reason("differs", f"{off}; {contradiction}", hint="Give the arguments of this run with --run-config.")
+    if contradiction:
+        return Reason("differs", off, hint="Give the arguments of this run with --run-config.")
     average, is_met = _other_average(run, measured)
     if is_met:
         hint = "Give the loss that was used with --run-config, or average over the tokens of the update."
@@ -70,8 +69,8 @@ def why_off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: s
 
 def _contradiction(run: Run, step: int) -> str:
     """What the log of TRL's trainer says of the loss that the arguments do not; "" where it says the same."""
-    logged, get = run.metrics.get(step, {}) if run.trained_by_trl else {}, run.settings.get
-    if logged.get("kl") and not (get("beta") or run.settings.are_of_rloo):
+    logged, get = run.metrics.get(step, {}), run.settings.get
+    if logged.get("kl") and not (get("beta") or get("trainer") or run.settings.are_of_rloo):
         return "the log has a kl, so that beta was not 0"
     coefficient, stated = logged.get("entropy_coef"), get("entropy_coef") or 0.0
     if coefficient is not None and not get("use_adaptive_entropy") and abs(coefficient - stated) > _SAME * coefficient:
