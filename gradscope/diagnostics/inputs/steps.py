@@ -288,7 +288,7 @@ def _measure_steps(
                 resumed = (measure(other, weights) for other in losses[1:])
                 of_script = (loss,) if run.source.format == "generic" else ()
                 padded = (measure(stated, weights, pads_left=True) for stated in of_script)
-                unread = (measure(other, first) for first in _as_resumed(run, weights) for other in losses)
+                unread = (measure(*each) for other in losses for each in _as_resumed(run, other, weights))
                 alternatives = chain(resumed, padded, unread)
                 measured = next((each for each in alternatives if each.recomputed and not _is_off(run, each)), measured)
         yield measured
@@ -326,7 +326,8 @@ def _measure(
 
     step = measured.step
     # a question needs the weights again; of several processes the main one looks and writes
-    looks = question is None and connected_index() == 0 and not pads_left and weights.kept_from is None
+    is_as_saved = not any(of.kept_from for of in (weights, *loss.weights))
+    looks = question is None and connected_index() == 0 and not pads_left and is_as_saved
     cache = _step_cache(run, step, loss, options, recomputer) if looks else None
     result = broadcast_from_main(lambda: cache.read() if cache else None)
     answer = None
@@ -343,11 +344,13 @@ def _measure(
     return replace(measured, loss=loss, weights=weights, gram=result, answer=answer)
 
 
-def _as_resumed(run: Run, weights: WeightsRef) -> Iterator[WeightsRef]:
-    """The weights of a checkpoint as Transformers reads them where TRL's trainer resumes from it."""
+def _as_resumed(run: Run, loss: StepLoss, weights: WeightsRef) -> Iterator[tuple[StepLoss, WeightsRef]]:
+    """A step whose weights, or those that sampled its batch, are as Transformers reads them where TRL resumes."""
     first = run.weights_before(1)
     if run.trained_by_trl and weights.kind == "full" and weights.num_updates and first and first.kind == "full":
-        yield replace(weights, kept_from=first.path)
+        yield loss, replace(weights, kept_from=first.path)
+        if loss.sampled_with is not None:
+            yield replace(loss, sampled_with=replace(loss.sampled_with, kept_from=first.path)), weights
 
 
 def _is_off(run: Run, measured: MeasuredStep) -> bool:

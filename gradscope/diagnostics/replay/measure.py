@@ -177,10 +177,11 @@ def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> st
     notes = [inferred(step_norm)]
     if measured.loss is not None and measured.loss.resumed:
         notes.append("training was resumed before this step, as no file says and the norm shows")
-    if measured.weights is not None and measured.weights.kept_from is not None:
+    used = (measured.weights, *(measured.loss.weights if measured.loss else ()))
+    if resumed := next((of.path.name for of in used if of is not None and of.kept_from is not None), ""):
         notes.append(
-            f"training was resumed from {measured.weights.path.name} without the tensors that it has under other names "
-            "than the model, which Transformers skips: as the norm shows, they began again as before the first update"
+            f"training was resumed from {resumed} without the tensors that it has under other names than the model, "
+            "which Transformers skips: as the norm shows, they began again as before the first update"
         )
     if measured.loss is not None and measured.loss.by_logged:
         notes.append("the ratio is to the logged log-probabilities, as no argument says and the norm shows")
@@ -328,7 +329,7 @@ def replay_report(
         findings=(
             *_findings(steps, beyond, run.settings),
             *without_rollouts(run),
-            *_untested(run, [step for step in steps if step.verdict_on(NORM) == "match"]),
+            *_untested(run, [step for step in steps if step.verdict_on(NORM) == "match"], fit.name if fit else ""),
         ),
     )
 
@@ -340,7 +341,7 @@ def _is_beyond(step: StepReplay) -> bool:
     return any(of.name == NORM and of.reason == "precision" and of.advice != LOG_DIGITS for of in step.quantities)
 
 
-def _untested(run: Run, matched: Sequence[StepReplay]) -> Iterator[str]:
+def _untested(run: Run, matched: Sequence[StepReplay], fitted: str) -> Iterator[str]:
     """What a match says nothing of: arguments without an effect at these steps, and those behind logged advantages."""
     if not matched:
         return
@@ -348,6 +349,7 @@ def _untested(run: Run, matched: Sequence[StepReplay]) -> Iterator[str]:
     shows_updates = run.trained_by_trl and run.settings.updates_per_batch == 1
     if not shows_updates and not any(step.step in run.repeats for step in matched):
         alike |= {"num_iterations"} & run.settings.values.keys()
+    alike -= {fitted}  # other steps told it
     if alike:
         yield f"Not tested, as the norms would be the same with other values: {', '.join(sorted(alike))}."
     if as_logged := [step.step for step in matched if step.verdict_on("advantage") == "cannot"]:

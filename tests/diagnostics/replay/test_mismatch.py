@@ -32,6 +32,7 @@ def step_of(number: int, logged: float, gradient: np.ndarray, part: np.ndarray, 
         num_inferred_ids=0,
         frac_kl=None,
         parts={channel: of_part},
+        untested=(NAMES[channel],),
     )
 
 
@@ -65,6 +66,7 @@ def test_the_coefficient_that_fits_all_norms_is_named(stated: float, true: float
     assert report.steps[-1].quantities[-1].advice == f"Give the {name} that was used with --run-config."
     assert report.steps[-1].cause == cause_of(report)
     assert report.steps[0].quantities[-1].cause is None
+    assert not any(name in finding for finding in report.findings)
 
 
 @pytest.mark.parametrize(
