@@ -468,6 +468,8 @@ def _solutions(residual: Callable[[Array], Array], start: Array) -> Iterator[lis
     for _ in range(_ROUNDS if len(start) + 1 < len(residual(start)) else 0):
         off, shifts = residual(numbers), _SHIFT * np.eye(len(start))
         slopes = np.column_stack([(residual(numbers + shift) - off) / _SHIFT for shift in shifts])
+        if not np.isfinite(slopes).all():
+            return
         change, _, rank, _ = np.linalg.lstsq(slopes, -off, rcond=_SHIFT)
         numbers = numbers + change
     if rank == len(start):

@@ -221,10 +221,8 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
             continue
         scale = 2.0 * max(1.0, common[-1][1])
         shares = sorted(min(1.0, sum(min(high, scale) - min(low, scale) for low, high in of) / scale) for of in sets)
-        num_steps, values = (
-            sum(share < _TELLING for share in shares),
-            [_shortest(stated, between) for between in common],
-        )
+        num_steps = sum(share < _TELLING for share in shares)
+        values = [_shortest(stated, between) for between in common]
         is_sure = len(values) == 1 and math.prod(shares[1:]) <= _BY_CHANCE
         if num_steps and is_sure == (num_steps > 1):
             return Fit(name, stated, tuple(values), num_steps)
@@ -277,8 +275,9 @@ def common_cause(steps: Sequence[StepReplay], settings: TrainerSettings) -> Iter
         factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
         length = (settings.get("max_completion_length") or 0.0) / ratios.mean()
         is_length = settings.get("loss_type") == "dr_grpo" and abs(length - round(length)) <= spread * length
-        why = f"as max_completion_length = {length:.0f} makes them" if is_length else ""
-        yield f"The logged norms are {factor}{why and ', '}{why or ': the loss or the advantages have another scale'}."
+        why = ": the loss or the advantages have another scale"
+        why = f", as max_completion_length = {length:.0f} makes them" if is_length else why
+        yield f"The logged norms are {factor}{why}."
     elif np.ptp(logged) <= _SAME * logged.mean() and np.all(own > logged):
         to_limit = " to max_grad_norm" * bool(abs(logged.mean() - limit) <= _SAME * limit)
         at_all = f"at all {len(steps)} steps, below every recomputed norm"

@@ -129,6 +129,21 @@ def test_arguments_that_make_the_logged_advantages_are_named(change, words, aggr
         assert quantity.advice == "Give the arguments that the run had with --run-config."
 
 
+@pytest.mark.parametrize("reward", [1e300, math.inf, -5.0])
+def test_no_weights_are_named_that_no_advantages_have(reward: float) -> None:
+    groups, _ = random_groups(3, gaps=False)
+    draw = np.random.default_rng(0)
+    of_step = [
+        replace(group, rollouts=tuple(replace(of, advantage=float(draw.normal())) for of in group.rollouts))
+        for group in groups
+    ]
+    run = run_of(
+        *of_step, metrics={1: {"reward": reward}}, settings={"reward_weights": WEIGHTS, "trl_version": "1.16.0"}
+    )
+    quantity, *_ = replayed(replay_advantages, replace(run, source=replace(run.source, format="trl")))
+    assert (quantity.verdict, "they are those" in str(quantity.cause)) == ("mismatch", False)
+
+
 @pytest.mark.parametrize("normalized", [False, True])
 def test_the_advantages_of_rloo_are_trls(normalized: bool) -> None:
     groups, table = random_groups(1, gaps=True)
