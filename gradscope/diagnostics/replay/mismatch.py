@@ -181,6 +181,7 @@ _COEFFICIENTS = {
 """Part of the gradient -> last names of the argument that multiplies it and nothing else."""
 _BY_CHANCE = 1e-3  # chance of all steps but the most telling to agree on a value, up to which it is named
 _TELLING = 0.5  # share of all factors that a step allows, up to which its norm depends on the factor
+_EXACTLY = 1e-4  # spread of a norm; in bfloat16, beyond it, the part is another one than in float32 by some per cent
 _NO_PART = 1e-7  # share of the gradient that float32 makes of a part that is zero
 Interval = tuple[float, float]
 
@@ -211,7 +212,8 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
     g + (s - 1) K, whose norm is a quadratic of s.
     """
     judged = [step for step in steps if step.logged.get(NORM) and step.relative_error.get(NORM) is not None]
-    for part, names in _COEFFICIENTS.items() if judged else ():
+    is_exact = bool(judged) and all((step.told_within or 0.0) <= _EXACTLY for step in judged)
+    for part, names in _COEFFICIENTS.items() if is_exact else ():
         named = ((path, of) for path, of in run.settings.values.items() if path.rpartition(".")[2] in names and of)
         (name, stated), changes = next(named, ("", 0.0)), part == "entropy" and run.settings.get("use_adaptive_entropy")
         if not name or changes or not all(part in step.parts for step in judged):
