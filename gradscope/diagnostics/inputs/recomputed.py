@@ -254,7 +254,7 @@ class Recomputer:
             start = self._fitted = fitted
             meets_reduced = trained is not None and trained.meets(logged)
             if self._is_reduced and trained is not None and not meets_reduced:
-                self._require_no_draws(base)
+                self._require_no_draws(prepared.policy, base.shortest)
             elif not (self._is_reduced or meets_reduced) and self._unmet(step, gram) is not None:
                 prepared = prepared.framed()
                 gram = self._gram(prepared)
@@ -267,7 +267,7 @@ class Recomputer:
                         cause="lengths_unknown",
                     )
                 if unknown:
-                    self._require_no_draws(base)
+                    self._require_no_draws(prepared.policy, base.shortest)
                     if not is_own_output(base.policy.model, base.shortest):  # TRL's is to be tried
                         return None
                 rounding = self._rounding(prepared, gram, logged)
@@ -310,8 +310,8 @@ class Recomputer:
             cause="dropout",
         )
 
-    def _require_no_draws(self, prepared: PreparedStep) -> None:
-        if takes_random_numbers(prepared.policy, prepared.shortest, without_dropout=self._switched_off):
+    def _require_no_draws(self, policy: MeasuredPolicy, sequence: TokenSequence) -> None:
+        if takes_random_numbers(policy, sequence, without_dropout=self._switched_off):
             raise self._of_randomness()
 
     def _altered(self) -> Iterator[str]:

@@ -28,7 +28,7 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram, StepNorm
-from gradscope.gradients.trained.norms import TrainerArithmetic, trained_norms, trl_output
+from gradscope.gradients.trained.norms import Assumption, TrainerArithmetic, trained_norms, trl_output
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.progress import no_progress
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
@@ -239,6 +239,18 @@ def test_frozen_tensors_are_recognized_by_two_checkpoints_and_the_norm(tmp_path:
     gram = recompute(weights_run(weights, 1.2 * norm_of()), closely=True)  # nothing explains it
     assert batch_norm(gram.logged_gram) == pytest.approx(norm_of(), rel=1e-6)
     assert (gram.notes, gram.trained) == ((), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bf16", [False, True])
+def test_what_draws_nothing_is_found_with_frozen_tensors_that_fitted_a_step_before(tmp_path: Path, bf16: bool) -> None:
+    weights = (saved(tmp_path / "first"), later(tmp_path / "last", frozen="embed_tokens"))
+    run = weights_run(weights, 1e3, bf16=bf16)
+    recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=True)
+    recomputer._fitted = Assumption(padding_row=0, frozen=frozenset({"model.embed_tokens.weight"}))
+    gram, _ = recomputer.measure(1, weights[0], next(losses_at(run, Objective.from_settings(run.settings), 1)), None)
+    assert gram.assumption == recomputer._fitted
+    assert (gram.trained is not None) == bf16
 
 
 def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
