@@ -173,6 +173,7 @@ _ROUNDED = (
 
 _EVALUATED = "The model was in evaluation mode, without its dropout, as the norm shows."
 _SAFELY = 10.0  # weights that differ by so many times less than the norm is told leave it as it is
+_HALF_ROUNDING = 2.0**-9  # of bfloat16, relative: by as much entropies may differ where a batch is another one
 _EXACTLY = 1e-6  # relative: float32 gives 1e-7, bfloat16 1e-4
 
 
@@ -384,6 +385,8 @@ class Recomputer:
                 norms = trained_norms(under(computed, assumption), by, sampler)
                 if norms.meets(logged):
                     return assumption, norms
+                if first is None and computed.plan.objective.top_entropy_quantile < 1.0 and norms.dtype != "float32":
+                    first = trained_norms(under(computed, assumption), by, sampler, entropy_rounding=_HALF_ROUNDING)
                 first = first or norms
         return start, first
 
