@@ -208,7 +208,8 @@ def trained_norms(
     masks = []
     for number, order in enumerate(orders):
         noise = torch.Generator().manual_seed(seed + number)
-        step = _nudged(prepared, passes, noise, entropy_rounding or _NUDGE)
+        # entropies that are equal stay so in the first order alone
+        step = _nudged(prepared, passes, noise, _NUDGE if entropy_rounding is None else entropy_rounding * (number > 0))
         masks.append(torch.cat([row != 0 for row in step.plan.weights]))
         with _accumulated(step, _chunks(step, order, arithmetic), arithmetic) as gradients:
             norms.append(_norm(gradients.values()))
