@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (76_581, 311), "tests": (63_839, 394), "benchmarks": (5_378, 43)}
+BUDGET = {"gradscope": (76_897, 312), "tests": (64_083, 395), "benchmarks": (5_378, 43)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 
