@@ -51,6 +51,9 @@ class StepReplay(OfStep, frozen=True, kw_only=True):
     where the trainer computed in bfloat16 or float16, its micro-batches matter, or float32 missed it by little; else
     None."""
 
+    parts: Mapping[str, tuple[float, float]] = {}
+    """``kl``, ``entropy``: norm of that part of the gradient, and its projection on the gradient, over the norm of the
+    gradient; absent without such a term or a gradient. Of a norm that matches, the KL part alone is known."""
     untested: tuple[str, ...] = ()
     """Arguments that could have other values, and losses that could have been used, with the same ``grad_norm``."""
 

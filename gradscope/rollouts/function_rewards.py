@@ -33,6 +33,10 @@ class FunctionRewards(Struct, frozen=True, kw_only=True):
     table: Array  # before weighing, group by group; NaN where a function gave none, [R, F]
     weights: Array  # of the functions, [F]
 
+    def summed(self, weights: Sequence[float] | Array) -> Array:
+        """The rewards with some weights, [R]; NaN where no function gave one."""
+        return np.where(np.isnan(self.table).all(axis=1), np.nan, np.nansum(self.table * weights, axis=1))
+
 
 def function_rewards(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> FunctionRewards | None:
     """The logged rewards of each function, with the trainer's weights or 1; None where their numbers differ."""

@@ -189,6 +189,9 @@ class WeightsRef(Struct, frozen=True, kw_only=True):
     base: str | None = None
     """For an adapter: folder or hub id of its base model, with moved relative paths already resolved."""
     is_base_given: bool = False  # whether a person named ``base``: only then is a hub asked for it
+    kept_from: Path | None = None
+    """For a model from which training was resumed: the model before its first update, whose tensors stayed where the
+    checkpoint has others than the model by name, as Transformers reads it then; None: all are the checkpoint's."""
 
 
 class TrainerSettings(Struct, frozen=True, kw_only=True):

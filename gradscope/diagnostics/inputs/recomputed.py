@@ -173,6 +173,7 @@ _ROUNDED = (
 
 _EVALUATED = "The model was in evaluation mode, without its dropout, as the norm shows."
 _SAFELY = 10.0  # weights that differ by so many times less than the norm is told leave it as it is
+_HALF_ROUNDING = 2.0**-9  # of bfloat16, relative: by as much entropies may differ where a batch is another one
 _EXACTLY = 1e-6  # relative: float32 gives 1e-7, bfloat16 1e-4
 
 
@@ -253,7 +254,9 @@ class Recomputer:
             gram = self._gram(prepared) if fitted != start else gram
             start = self._fitted = fitted
             meets_reduced = trained is not None and trained.meets(logged)
-            if not (self._is_reduced or meets_reduced) and self._unmet(step, gram) is not None:
+            if self._is_reduced and trained is not None and not meets_reduced:
+                self._require_no_draws(prepared.policy, base.shortest)
+            elif not (self._is_reduced or meets_reduced) and self._unmet(step, gram) is not None:
                 prepared = prepared.framed()
                 gram = self._gram(prepared)
                 unknown = self._unmet(step, gram) is not None and not self._by_trls_output
@@ -264,8 +267,10 @@ class Recomputer:
                         f"{seen.unlogged} is not in the log.",
                         cause="lengths_unknown",
                     )
-                if unknown and not self._is_known_pass(base):
-                    return None
+                if unknown:
+                    self._require_no_draws(prepared.policy, base.shortest)
+                    if not is_own_output(base.policy.model, base.shortest):  # TRL's is to be tried
+                        return None
                 rounding = self._rounding(prepared, gram, logged)
                 if rounding and (self._names_precision or rounding.num_ties or rounding.meets(logged)):
                     trained = rounding
@@ -306,12 +311,9 @@ class Recomputer:
             cause="dropout",
         )
 
-    def _is_known_pass(self, prepared: PreparedStep) -> bool:
-        """Where no assumption fits: whether the trainer's pass ended in the model's own output layer."""
-        shortest = prepared.shortest
-        if takes_random_numbers(prepared.policy, shortest, without_dropout=self._switched_off):
+    def _require_no_draws(self, policy: MeasuredPolicy, sequence: TokenSequence) -> None:
+        if takes_random_numbers(policy, sequence, without_dropout=self._switched_off):
             raise self._of_randomness()
-        return is_own_output(prepared.policy.model, shortest)
 
     def _altered(self) -> Iterator[str]:
         if self._pads_left:
@@ -368,7 +370,7 @@ class Recomputer:
         """The assumption that fits, else the first, and the norms in the trainer's arithmetic where needed."""
         arithmetic = TrainerArithmetic.from_settings(self._run.settings, prepared.policy.model)
         arithmetic = replace(arithmetic, autocast=None) if self._met_exactly else arithmetic
-        alternatives = other_assumptions(prepared, self._frozen, start)
+        alternatives = other_assumptions(prepared, self._frozen, start, routes=bool(arithmetic.router_coefficient))
         if not arithmetic.router_coefficient:
             norms_of = dict(norm_under(prepared, alternatives))
             fitted = next((each for each in alternatives if self._meets(prepared.step, norms_of[each], logged)), None)
@@ -383,6 +385,8 @@ class Recomputer:
                 norms = trained_norms(under(computed, assumption), by, sampler)
                 if norms.meets(logged):
                     return assumption, norms
+                if first is None and computed.plan.objective.top_entropy_quantile < 1.0 and norms.dtype != "float32":
+                    first = trained_norms(under(computed, assumption), by, sampler, entropy_rounding=_HALF_ROUNDING)
                 first = first or norms
         return start, first
 

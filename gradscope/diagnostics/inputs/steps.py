@@ -160,7 +160,7 @@ def _norm_of(gram: StepGram) -> StepNorm:
     return StepNorm(
         norm=None if matrix is None else batch_norm(matrix),
         floor=rounding_floor(gram.score_gram),
-        frac_kl=gram.frac_kl,
+        parts=gram.parts,
         logprobs=gram.logprobs,
         num_inferred_ids=gram.num_inferred_ids,
         described=gram.describe(),
@@ -281,12 +281,15 @@ def _measure_steps(
 
             recomputer = recomputer or Recomputer(run, options, closely=closely, norms_alone=norms_alone)
             recomputer.progress = part(progress, done, len(steps), label)
-            measure = partial(_measure, run, measured, weights, recomputer, options, question)
-            measured = measure(loss)
+            measure = partial(_measure, run, measured, recomputer, options, question)
+            measured = measure(loss, weights)
             if _is_off(run, measured) or (measured.reason is not None and measured.reason.cause == "dropout"):
-                resumed = (measure(loss) for loss in possible if _reason_against(run, step, loss) is None)
+                losses = [loss, *(other for other in possible if _reason_against(run, step, other) is None)]
+                resumed = (measure(other, weights) for other in losses[1:])
                 of_script = (loss,) if run.source.format == "generic" else ()
-                alternatives = chain(resumed, (measure(stated, pads_left=True) for stated in of_script))
+                padded = (measure(stated, weights, pads_left=True) for stated in of_script)
+                unread = (measure(*each) for other in losses for each in _as_resumed(run, other, weights))
+                alternatives = chain(resumed, padded, unread)
                 measured = next((each for each in alternatives if each.recomputed and not _is_off(run, each)), measured)
         yield measured
     progress(len(steps), len(steps), "steps")
@@ -308,11 +311,11 @@ def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
 def _measure(
     run: Run,
     measured: MeasuredStep,
-    weights: WeightsRef,
     recomputer: Recomputer,
     options: EngineOptions,
     question: RowQuestion | None,
     loss: StepLoss,
+    weights: WeightsRef,
     *,
     pads_left: bool = False,
 ) -> MeasuredStep:
@@ -323,7 +326,8 @@ def _measure(
 
     step = measured.step
     # a question needs the weights again; of several processes the main one looks and writes
-    looks = question is None and connected_index() == 0 and not pads_left
+    is_as_saved = not any(of.kept_from for of in (weights, *loss.weights))
+    looks = question is None and connected_index() == 0 and not pads_left and is_as_saved
     cache = _step_cache(run, step, loss, options, recomputer) if looks else None
     result = broadcast_from_main(lambda: cache.read() if cache else None)
     answer = None
@@ -336,8 +340,17 @@ def _measure(
     except InputError as error:  # of this step; the others have weights and rollouts of their own
         return replace(measured, reason=Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""))
     if isinstance(result, StepNorm):
-        return replace(measured, loss=loss, norm=result)
-    return replace(measured, loss=loss, gram=result, answer=answer)
+        return replace(measured, loss=loss, weights=weights, norm=result)
+    return replace(measured, loss=loss, weights=weights, gram=result, answer=answer)
+
+
+def _as_resumed(run: Run, loss: StepLoss, weights: WeightsRef) -> Iterator[tuple[StepLoss, WeightsRef]]:
+    """A step whose weights, or those that sampled its batch, are as Transformers reads them where TRL resumes."""
+    first = run.weights_before(1)
+    if run.trained_by_trl and weights.kind == "full" and weights.num_updates and first and first.kind == "full":
+        yield loss, replace(weights, kept_from=first.path)
+        if loss.sampled_with is not None:
+            yield replace(loss, sampled_with=replace(loss.sampled_with, kept_from=first.path)), weights
 
 
 def _is_off(run: Run, measured: MeasuredStep) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -40,7 +41,10 @@ class StepBatch(Struct, frozen=True):
     unknown: Reason | None = None  # why they are unknown, where they are
 
 
-def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> StepBatch | Reason:
+def _trl_batch(
+    groups: Sequence[RolloutGroup], settings: TrainerSettings, rewards: Array | None = None
+) -> StepBatch | Reason:
+    """What TRL makes of a step; ``rewards``, [N], stand for those of the log."""
     scale = TRL_SCALES.get(str(settings.get("scale_rewards", "group")))
     aggregation = str(settings.get("multi_objective_aggregation", "sum_then_normalize"))
     if scale is None:
@@ -49,7 +53,8 @@ def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Ste
         )
     if aggregation not in ("sum_then_normalize", "normalize_then_sum"):
         return Reason("loss_unknown", f"multi_objective_aggregation = {aggregation} is not known here")
-    rewards = np.array([np.nan if r is None else r for group in groups for r in group.rewards], dtype=np.float64)
+    if rewards is None:
+        rewards = np.array([np.nan if r is None else r for group in groups for r in group.rewards], dtype=np.float64)
     unscored = np.isnan(rewards)
     version = TrlVersion.parse(settings.get("trl_version"))
     if unscored.any() and not version.is_known:
@@ -399,7 +404,10 @@ def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reaso
         text = f"an advantage differs from {name} by {off}: a reward was infinite, as the logged mean is"
         hint = "Look at the reward functions: advantages of an infinite reward are no numbers."
         return refused("advantage", Reason("not_finite", text, hint=hint), size, largest)
-    return refused("advantage", Reason("log_differs", f"an advantage differs from {name} by {off}"), size, largest)
+    text, hint = f"an advantage differs from {name} by {off}", ""
+    if not (named or run.settings.get("trainer")) and (other := _other_arguments(run, measured, logged)):
+        text, hint = f"{text}; they are those of {other}", "Give the arguments that the run had with --run-config."
+    return refused("advantage", Reason("log_differs", text, hint=hint), size, largest)
 
 
 _NAME_FORMULA = "Give scale_rewards with --run-config, or the formula with --advantage, to have them compared."
@@ -421,6 +429,54 @@ def _of_a_script(run: Run, groups: Sequence[RolloutGroup], batch: StepBatch, log
         return refused("advantage", Reason("log_differs", text), size, off_by)
     text = f"the advantage formula is not in the folder, and the trainer's default is {off_by:.2g} off"
     return refused("advantage", Reason("settings_unknown", text, hint=_NAME_FORMULA), size, off_by)
+
+
+def _other_arguments(run: Run, measured: MeasuredStep, logged: Array) -> str:
+    """Arguments of TRL's that make the logged advantages, [N], of the step's rewards; "" where none of these do."""
+    get, sampled_at = run.settings.get, run.repeats.get(measured.step, measured.step)
+    stated = {
+        "scale_rewards": TRL_SCALES.get(str(get("scale_rewards", "group"))),
+        "multi_objective_aggregation": get("multi_objective_aggregation", "sum_then_normalize"),
+    }
+    alternatives: list[dict[str, Any]] = [{"multi_objective_aggregation": "normalize_then_sum"}]
+    for scale in ("group", "none", "batch"):
+        alternatives.append({"scale_rewards": scale, "multi_objective_aggregation": "sum_then_normalize"})
+    functions, reward = function_rewards(measured.groups, run.settings), run.metrics.get(sampled_at, {}).get("reward")
+
+    def made_by(changes: Mapping[str, Any]) -> StepBatch | Reason:
+        weights = changes.get("reward_weights")
+        rewards = None if weights is None or functions is None else functions.summed(weights)
+        return _trl_batch(measured.groups, replace(run.settings, values={**run.settings.values, **changes}), rewards)
+
+    def residual(weights: Array) -> Array:
+        batch = made_by({"reward_weights": weights.tolist()})
+        assert isinstance(batch, StepBatch), "TRL's advantages are known under the stated arguments"
+        return np.append(batch.advantages - logged, batch.reward - (reward or 0.0))
+
+    if functions is not None and reward is not None and sampled_at not in run.windows:
+        alternatives += [{"reward_weights": weights} for weights in _solutions(residual, functions.weights)]
+    for changes in alternatives:
+        batch = made_by(changes)
+        if isinstance(batch, StepBatch) and np.max(np.abs(batch.advantages - logged)) <= LOG_TOLERANCE:
+            return ", ".join(f"{name} = {value}" for name, value in changes.items() if value != stated.get(name))
+    return ""
+
+
+def _solutions(residual: Callable[[Array], Array], start: Array) -> Iterator[list[float]]:
+    """The numbers, [F], with which a residual, [N], is zero, to four digits, if only these are: Gauss-Newton."""
+    numbers, rank = start, np.int32(0)
+    for _ in range(_ROUNDS if len(start) + 1 < len(residual(start)) else 0):
+        off, shifts = residual(numbers), _SHIFT * np.eye(len(start))
+        slopes = np.column_stack([(residual(numbers + shift) - off) / _SHIFT for shift in shifts])
+        if not np.isfinite(slopes).all():
+            return
+        change, _, rank, _ = np.linalg.lstsq(slopes, -off, rcond=_SHIFT)
+        numbers = numbers + change
+    if rank == len(start):
+        yield [float(f"{number:.4g}") for number in numbers]
+
+
+_ROUNDS, _SHIFT = 20, 1e-6
 
 
 def _as_rounded(rollouts: Sequence[Rollout], logged: Array, off_by: float, size: float) -> Outcome | None:

@@ -22,14 +22,12 @@ from msgspec.structs import replace
 
 from gradscope.advantages.registry import named_formulation
 from gradscope.diagnostics.inputs import steps as inputs
-from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import (
     COARSE,
     LOG_DIGITS,
     LOG_TOLERANCE,
     Outcome,
     batch_of_step,
-    further_steps,
     half_digit,
     not_logged,
     refused,
@@ -39,19 +37,30 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     without_advantages,
     without_rollouts,
 )
+from gradscope.diagnostics.replay.mismatch import (
+    NORM,
+    Fit,
+    common_cause,
+    defaults,
+    fit_of,
+    inferred,
+    per_cent,
+    why_off,
+    with_fit,
+)
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import LOGPROB_BOUND, logprob_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR
 from gradscope.option import options_of
-from gradscope.progress import Progress, reporter
+from gradscope.progress import Progress, no_progress, reporter
 from gradscope.reason import Reason
 from gradscope.results.norms import LogprobDifference, Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run
-from gradscope.say import as_ranges, counted, named_steps, non_finite_word
+from gradscope.rollouts.run import Run, TrainerSettings
+from gradscope.say import as_ranges, named_steps, non_finite_word
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepNorm
@@ -61,46 +70,45 @@ if TYPE_CHECKING:
 WELL_BEYOND = 3.0  # half widths of the spread beyond which a norm in reduced precision is another one
 _HALF_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Relative rounding of one number: another device's kernels may shift a norm by as much, whatever the order."""
-_NAME = "grad_norm"
 
 
 def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> Outcome:
     """The gradient norm: verdict, recomputed value, relative error."""
-    logged, step_norm = run.metrics.get(measured.step, {}).get(_NAME), measured.recomputed
+    logged, step_norm = run.metrics.get(measured.step, {}).get(NORM), measured.recomputed
     if step_norm is None:
         assert measured.reason is not None, "a step that was not recomputed has its reason"
-        return refused(_NAME, measured.reason)
+        return refused(NORM, measured.reason)
     if step_norm.norm is None:
-        return refused(_NAME, without_advantages(measured.groups))
+        return refused(NORM, without_advantages(measured.groups))
     value = step_norm.trained.mean if step_norm.trained else step_norm.norm
     if logged is None:
-        return refused(_NAME, not_logged(run, measured.step, _NAME), value)
+        return refused(NORM, not_logged(run, measured.step, NORM), value)
     if not math.isfinite(logged):
         cause = f"the trainer logged {non_finite_word(logged)}, and the recomputed norm is {value:.6g}"
-        return refused(_NAME, Reason("not_finite", cause), value)
+        return refused(NORM, Reason("not_finite", cause), value)
     error = abs(value - logged) / abs(logged) if logged else abs(value)
     off = (
-        f"the recomputed norm is {_per_cent(error)} off"
+        f"the recomputed norm is {per_cent(error)} off"
         if logged
         else f"the log has 0, the recomputed norm is {value:.6g}"
     )
     if max(value, abs(logged)) <= step_norm.floor:
-        return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value)  # an error of 0 would read as a match
+        return refused(NORM, Reason("no_gradient", _why_zero(measured)), value)  # an error of 0 would read as a match
     off_by, within = abs(value - logged), max(tolerance * abs(logged), step_norm.floor)
     if off_by <= within:
-        return Quantity(name=_NAME, verdict="match", cause=_caveats(run, measured, step_norm)), value, error
-    half_unit = run.half_unit(measured.step, _NAME)
+        return Quantity(name=NORM, verdict="match", cause=_caveats(run, measured, step_norm)), value, error
+    half_unit = run.half_unit(measured.step, NORM)
     if off_by <= within + half_unit:
-        rounded = f"the log has the norm to {_per_cent(half_unit / abs(logged))}, as it was rounded"
+        rounded = f"the log has the norm to {per_cent(half_unit / abs(logged))}, as it was rounded"
         if half_unit > COARSE * abs(logged):
-            return refused(_NAME, Reason("precision", rounded, hint=LOG_DIGITS), value, error)
+            return refused(NORM, Reason("precision", rounded, hint=LOG_DIGITS), value, error)
         notes = [rounded, _caveats(run, measured, step_norm)]
-        return Quantity(name=_NAME, verdict="match", cause="; ".join(filter(None, notes))), value, error
+        return Quantity(name=NORM, verdict="match", cause="; ".join(filter(None, notes))), value, error
     if rounded_advantages := _rounded_advantages(measured, step_norm, off_by):
-        return refused(_NAME, Reason("precision", rounded_advantages, hint=LOG_DIGITS), value, error)
+        return refused(NORM, Reason("precision", rounded_advantages, hint=LOG_DIGITS), value, error)
     if step_norm.trained is not None:
         return _judge_reduced(run, measured, step_norm, step_norm.trained, logged, error)
-    return refused(_NAME, _off(run, measured, step_norm, off), value, error)
+    return refused(NORM, why_off(run, measured, step_norm, off), value, error)
 
 
 def _rounded_advantages(measured: inputs.MeasuredStep, step_norm: StepNorm, off: float) -> str | None:
@@ -127,27 +135,27 @@ def _judge_reduced(
     if trained.num_ties and is_near:
         ties = (
             f"the entropies of {trained.num_ties} tokens lie within rounding of top_entropy_quantile: as these are "
-            f"masked, the norm moves by {_per_cent(within)}, and the logged one is {_per_cent(error)} off"
+            f"masked, the norm moves by {per_cent(within)}, and the logged one is {per_cent(error)} off"
         )
-        return refused(_NAME, Reason("entropy_ties", ties), value, error)
-    spread = f"the spread of {trained.dtype} over orders of the rollouts, {_per_cent(within)}"
+        return refused(NORM, Reason("entropy_ties", ties), value, error)
+    spread = f"the spread of {trained.dtype} over orders of the rollouts, {per_cent(within)}"
     unnamed = [name for name in ("bf16", "per_device_train_batch_size") if run.settings.get(name) is None]
     is_guess = trained.dtype != "float32" and "bf16" in unnamed and run.settings.origin is not None
     spread += " (whether it computed so is not in the arguments)" if is_guess else ""
     if trained.meets(logged):
         notes = [f"within {spread}", _caveats(run, measured, step_norm)]
-        return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
-    off = f"the recomputed norm is {_per_cent(error)} off, beyond {spread}"
+        return Quantity(name=NORM, verdict="match", cause="; ".join(note for note in notes if note)), value, error
+    off = f"the recomputed norm is {per_cent(error)} off, beyond {spread}"
     if trained.is_vague and is_near:
         vague = f"{spread}, is so wide that other weights or ids may give the logged norm, too"
-        return refused(_NAME, Reason("precision", vague), value, error)
+        return refused(NORM, Reason("precision", vague), value, error)
     is_close = is_near or error <= _HALF_ROUNDING.get(trained.dtype, 0.0)
     if is_close and run.settings.origin is not None and not step_norm.num_inferred_ids:
         hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
         hint = f"Give {' and '.join(unnamed)} with --run-config." if unnamed and not hint else hint
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)
-        return refused(_NAME, closer, value, error)
-    return refused(_NAME, _off(run, measured, step_norm, off), value, error)
+        return refused(NORM, closer, value, error)
+    return refused(NORM, why_off(run, measured, step_norm, off), value, error)
 
 
 def _why_zero(measured: inputs.MeasuredStep) -> str:
@@ -166,9 +174,15 @@ def _why_zero(measured: inputs.MeasuredStep) -> str:
 
 def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> str | None:
     """Assumptions that a match rests on, because they were not logged."""
-    notes = [_inferred(step_norm)]
+    notes = [inferred(step_norm)]
     if measured.loss is not None and measured.loss.resumed:
         notes.append("training was resumed before this step, as no file says and the norm shows")
+    used = (measured.weights, *(measured.loss.weights if measured.loss else ()))
+    if resumed := next((of.path.name for of in used if of is not None and of.kept_from is not None), ""):
+        notes.append(
+            f"training was resumed from {resumed} without the tensors that it has under other names than the model, "
+            "which Transformers skips: as the norm shows, they began again as before the first update"
+        )
     if measured.loss is not None and measured.loss.by_logged:
         notes.append("the ratio is to the logged log-probabilities, as no argument says and the norm shows")
     if inputs.counts_from_0(run) and measured.weights != run.weights_before(measured.step):
@@ -176,141 +190,8 @@ def _caveats(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm) -> st
             "steps are counted from 0, and a checkpoint is that before the step of its number, as the norm shows"
         )
     if run.settings.origin is None:
-        notes.append(f"the loss settings were not given and {_defaults(run)} fit")
+        notes.append(f"the loss settings were not given and {defaults(run)} fit")
     return "; ".join(note for note in notes if note) or None
-
-
-def _off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str) -> Reason:
-    if run.settings.origin is None:
-        contradiction = (
-            ", which the log contradicts, for it has a kl," if run.metrics.get(measured.step, {}).get("kl") else ""
-        )
-        text = f"the loss settings are not in the folder, and with {_defaults(run)}{contradiction} {off}"
-        hint = "" if run.trained_by_trl or run.settings.get("trainer") else _LOSS_OF_SCRIPT
-        return Reason("settings_unknown", text, hint=hint)
-    if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO" and not run.settings.are_of_rloo:
-        text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
-        return Reason(
-            "loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer and RLOOTrainer alone are known."
-        )
-    if run.source.format == "generic" and (unclear := _of_other_steps(run, measured.step)) is not None:
-        return Reason(unclear.cause, f"{off}; {unclear}", hint=unclear.hint)
-    if other := _other_reference(run, step_norm):
-        hint = "TRL loads it by the model's name: save a model that you change after loading, and train from there."
-        return Reason("reference_missing", f"{off}; {other}", hint=hint)
-    if inferred := _inferred(step_norm):
-        hint = _IDS_OF_SCRIPT if run.source.format == "generic" else ""
-        return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries", hint)
-    if unnamed := _unnamed(run, measured):
-        names = ", ".join(unnamed)
-        text = f"the arguments do not name {names}, and with {_defaults(run)} {off}"
-        return Reason("settings_unknown", text, hint=f"Give {names} with --run-config.")
-    rollouts = [rollout for group in run.groups_at(measured.step) for rollout in group.rollouts]
-    rendered = any(rollout.prompt_ids is None and rollout.messages is not None for rollout in rollouts)
-    root = run.path if run.path.is_dir() else run.path.parent
-    if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):
-        why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
-        return Reason("prompt_unknown", f"{off}; {why}")
-    average, is_met = _other_average(run, measured)
-    if is_met:
-        hint = "Give the loss that was used with --run-config, or average over the tokens of the update."
-        return Reason("differs", f"{off}; with {average}, the logged norm is met", hint=hint)
-    causes = "other weights, ids, masks, loss or advantages", average, "a norm logged after clipping or as a mean of "
-    return Reason("differs", f"{off}: {', or '.join(filter(None, causes))}several updates")
-
-
-def _other_average(run: Run, measured: inputs.MeasuredStep) -> tuple[str, bool]:
-    """An average over tokens and rollouts that may give the logged norm, and whether it does; "" where none may."""
-    matrix = measured.gram.logged_gram if measured.gram else None
-    if measured.gram is None or matrix is None or measured.loss is None or measured.loss.objective.entropy_coef:
-        return "", False
-    logged, of = run.metrics[measured.step][_NAME], measured.loss.objective
-    rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
-    lengths = map(len, measured.gram.logprobs)
-    masks = [
-        of.counted(rollout, rollout.counted(length).tolist()) for rollout, length in zip(rollouts, lengths, strict=True)
-    ]
-    weights = of.token_weights(masks)
-
-    def norm(other: Sequence[float]) -> float:
-        factors = np.array([new / own if own else 0.0 for new, own in zip(other, weights, strict=True)])
-        return math.sqrt(max(float(factors @ matrix @ factors), 0.0))
-
-    named, draw = run.settings.get("per_device_train_batch_size"), np.random.default_rng(0)
-    sizes = [size for size in range(1, len(masks)) if len(masks) % size == 0 and named in (None, size)]
-    may_be = ""
-    for name, averages in of.other_averages(
-        masks, sizes, [draw.permutation(len(masks)).tolist() for _ in range(_DRAWS)]
-    ):
-        norms = [norm(other) for other in averages]
-        if abs(norms[0] - logged) <= GRAD_NORM_TOLERANCE * logged:
-            return name, True
-        if min(norms) <= logged <= max(norms):
-            may_be = may_be or f"{name}, which gives {min(norms):.6g} to {max(norms):.6g} in random orders"
-    return may_be, False
-
-
-_DRAWS = 200  # random orders of a step's rollouts
-
-
-def _defaults(run: Run) -> str:
-    return f"{run.settings.get('trainer', 'TRL')}'s defaults"
-
-
-def _unnamed(run: Run, measured: inputs.MeasuredStep) -> tuple[str, ...]:
-    """Settings that no argument names and that may move the step's norm."""
-    names = measured.loss.objective.assumed if measured.loss else ()
-    if run.settings.get("trainer"):  # its arguments have other names
-        return names
-    of_ratio = ("epsilon", "importance_sampling_level") * (measured.step in run.repeats)
-    truncated = any(rollout.status == "truncated" for group in measured.groups for rollout in group.rollouts)
-    of_step = (*of_ratio, *("mask_truncated_completions",) * truncated)
-    return (*names, *(name for name in of_step if name not in run.settings.values))
-
-
-def _of_other_steps(run: Run, step: int) -> Reason | None:
-    """Why the steps of a script may not be updates that start from the weights of that number."""
-    are_tried = run.weights_before(step) is not None and run.weights_before(step + 1) is not None
-    if inputs.counts_from_0(run) and not are_tried:
-        text = "the log counts its steps from 0, so a checkpoint of the same number may be the one before or after"
-        hint = "Count steps from 1, and name a checkpoint by the number of updates that it has had."
-        return Reason("step_unknown", text, hint=hint)
-    updates = run.settings.updates_per_batch
-    if updates > 1 and any(step - (step - 1) % updates != step for step in run.steps):
-        text = (
-            f"the arguments make {updates} updates of a batch, and every step has rollouts of its own: its norm may be "
-        )
-        return Reason("several_updates", f"{text}that of several updates", hint=_EACH_UPDATE)
-    if updates == 1 and (further := further_steps(run)):
-        text = f"{counted(further, 'step')} of the log without rollouts may have used parts of these"
-        hint = "Log with each update the rollouts that it used; if it used a batch again, num_iterations says so."
-        return Reason("batch_split", f"{text}, or other weights, another loss or advantage made this step", hint=hint)
-    return None
-
-
-_LOSS_OF_SCRIPT = "Give the loss with --run-config, in TRL's names or in verl's; see the docs on replay."
-_IDS_OF_SCRIPT = "Log prompt_ids and completion_ids, and beside them masks and log-probabilities of the same length."
-_EACH_UPDATE = "Log each update as a step of its own, with the rollouts of a batch at its first, or one update a batch."
-
-
-def _other_reference(run: Run, norm: StepNorm) -> str | None:
-    """That the KL reference was not the model that training began with, as the kl before any update tells."""
-    kl, first = run.metrics.get(1, {}).get("kl", 0.0), run.weights_before(1)
-    is_other = SAME_POLICY_KL < abs(kl) < math.inf and (norm.trained is None or norm.trained.dtype == "float32")
-    if not (is_other and run.trained_by_trl and first and first.kind == "full" and 1 not in run.windows):
-        return None
-    return f"the log has a kl of {kl:.2g} at step 1, before any update: the KL reference was another model"
-
-
-def _inferred(norm: StepNorm) -> str | None:
-    if not norm.num_inferred_ids:
-        return None
-    return f"the token ids of {norm.num_inferred_ids} of {norm.num_rollouts} rollouts were inferred from their text"
-
-
-def _per_cent(share: float) -> str:
-    """Two digits of a share in per cent, however small: a spread of bfloat16 is some ten-thousandths."""
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
 
 
 def logprob_difference(groups: Sequence[RolloutGroup], recomputed: Sequence[np.ndarray]) -> LogprobDifference | None:
@@ -381,11 +262,26 @@ def replay_run(
     for measured in inputs.measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True):
         replayed.append(replay_step(run, measured, tolerance))
         described += [measured.recomputed.described] if measured.recomputed else []
-    report = replay_report(run, replayed, described, tolerance)
+    fit = _fit_with_kl(run, replayed, engine, tolerance)
+    report = replay_report(run, replayed, described, tolerance, fit)
     if tolerance != GRAD_NORM_TOLERANCE:
         return report
     asked = None if steps is None else chosen
     return replace(report, equivalent_check=equivalent_check(path, asked, read or ReadOptions(), engine))
+
+
+def _fit_with_kl(run: Run, steps: Sequence[StepReplay], engine: EngineOptions, tolerance: float) -> Fit | None:
+    """The ``beta`` that the logged norms fit, where TRL logged a ``kl`` and the arguments have no KL term."""
+    off = [of.step for of in steps if of.verdict_on(NORM) == "mismatch" and run.metrics[of.step].get("kl")]
+    if not run.trained_by_trl or run.settings.get("beta") or run.settings.are_of_rloo:
+        return None
+    run = replace(run, settings=replace(run.settings, values={**run.settings.values, "beta": 1.0}))
+    measured = inputs.measure_steps(run, off[:_TRIED], engine, no_progress, closely=True, norms_alone=True)
+    fit = fit_of(run, [replay_step(run, step, tolerance) for step in measured]) if off else None
+    return None if fit is None else replace(fit, stated=0.0)
+
+
+_TRIED = 4  # steps that a value is looked for at: two that agree are enough
 
 
 def replay_report(
@@ -393,16 +289,20 @@ def replay_report(
     steps: Sequence[StepReplay],
     described: Iterable[Mapping[str, object]] = (),
     tolerance: float = GRAD_NORM_TOLERANCE,
+    fit: Fit | None = None,
 ) -> ReplayReport:
     """A verdict per step and quantity; ``described`` is how the engine computed the steps that were recomputed."""
     # a KL term is in no default, and does nothing before the first update; TRL logs it wherever it is
     no_kl = not run.courses.course("kl")[1].any() and (run.trained_by_trl or run.settings.get("beta") == 0)
-    for name, open_for in (("advantage", _DEFAULTS), (_NAME, (*_DEFAULTS * no_kl, "batch_split"))):
+    for name, open_for in (("advantage", _DEFAULTS), (NORM, (*_DEFAULTS * no_kl, "batch_split"))):
         fits = [of.step for of in steps if of.verdict_on(name) == "match" and of.recomputed.get(name)]
         off = [_open(step, name, open_for) for step in steps]
         # another formula may agree with the default in one group; no norm does by chance
-        if fits and (name == _NAME or len(fits) > len(off) - off.count(None)):
+        if fits and (name == NORM or len(fits) > len(off) - off.count(None)):
             steps = [step if of is None else _settled(run, step, of, fits) for step, of in zip(steps, off, strict=True)]
+    is_off = any(step.verdict_on(NORM) == "mismatch" for step in steps)
+    if is_off and (fit := fit or fit_of(run, steps)) is not None:
+        steps = [with_fit(step, fit) for step in steps]
     verdicts = [step.verdict for step in steps]
     unreadable = {
         step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")
@@ -412,7 +312,7 @@ def replay_report(
     judged = [verdict for verdict in verdicts if verdict in ("match", "mismatch")]
     beyond = [step.step for step in steps if _is_beyond(step)]
     overall: ReplayVerdict = next((worst for worst in _WORST_FIRST if worst in verdicts), "cannot")
-    tested = any(step.verdict_on("advantage") != "cannot" for step in steps if step.verdict_on(_NAME) == "match")
+    tested = any(step.verdict_on("advantage") != "cannot" for step in steps if step.verdict_on(NORM) == "match")
     undefined = "" if judged else "no step could be recomputed and judged"
     if overall == "match" and len(beyond) >= max(2, verdicts.count("match")):
         overall, undefined = "cannot", "no fewer norms lie beyond their spread than match"
@@ -427,21 +327,21 @@ def replay_report(
         tolerance=tolerance,
         engine=reduce(lambda before, after: inputs.describe_engine(after, before), described, {}),
         findings=(
-            *_findings(steps, beyond, run.settings.get("max_grad_norm") or 0.0),
+            *_findings(steps, beyond, run.settings),
             *without_rollouts(run),
-            *_untested(run, [step for step in steps if step.verdict_on(_NAME) == "match"]),
+            *_untested(run, [step for step in steps if step.verdict_on(NORM) == "match"], fit.name if fit else ""),
         ),
     )
 
 
 def _is_beyond(step: StepReplay) -> bool:
     """Whether a norm lies beyond its spread, and not because of how it was rounded for the log."""
-    if step.told_within is None or step.relative_error.get(_NAME, 0.0) <= step.told_within:
+    if step.told_within is None or step.relative_error.get(NORM, 0.0) <= step.told_within:
         return False
-    return any(of.name == _NAME and of.reason == "precision" and of.advice != LOG_DIGITS for of in step.quantities)
+    return any(of.name == NORM and of.reason == "precision" and of.advice != LOG_DIGITS for of in step.quantities)
 
 
-def _untested(run: Run, matched: Sequence[StepReplay]) -> Iterator[str]:
+def _untested(run: Run, matched: Sequence[StepReplay], fitted: str) -> Iterator[str]:
     """What a match says nothing of: arguments without an effect at these steps, and those behind logged advantages."""
     if not matched:
         return
@@ -449,6 +349,7 @@ def _untested(run: Run, matched: Sequence[StepReplay]) -> Iterator[str]:
     shows_updates = run.trained_by_trl and run.settings.updates_per_batch == 1
     if not shows_updates and not any(step.step in run.repeats for step in matched):
         alike |= {"num_iterations"} & run.settings.values.keys()
+    alike -= {fitted}  # other steps told it
     if alike:
         yield f"Not tested, as the norms would be the same with other values: {', '.join(sorted(alike))}."
     if as_logged := [step.step for step in matched if step.verdict_on("advantage") == "cannot"]:
@@ -463,7 +364,7 @@ _WORST_FIRST: tuple[ReplayVerdict, ...] = ("mismatch", "match")
 def _open(step: StepReplay, name: str, open_for: tuple[str, ...]) -> Quantity | None:
     """A number of a step that is off as it is computed for want of better; None where it is not."""
     off = next((of for of in step.quantities if of.name == name and of.reason in open_for), None)
-    return None if step.relative_error.get(name, 0.0) <= (0.0 if name == _NAME else NEAR * LOG_TOLERANCE) else off
+    return None if step.relative_error.get(name, 0.0) <= (0.0 if name == NORM else NEAR * LOG_TOLERANCE) else off
 
 
 def _moved_by(run: Run, step: int) -> set[str]:
@@ -475,14 +376,14 @@ def _moved_by(run: Run, step: int) -> set[str]:
 
 def _settled(run: Run, step: StepReplay, off: Quantity, fits: Sequence[int]) -> StepReplay:
     """A step where such a number differs, as another step's is met so."""
-    if off.name == _NAME and off.reason == "settings_unknown":
+    if off.name == NORM and off.reason == "settings_unknown":
         moved_by = _moved_by(run, step.step)
         # of a reused batch nothing is proved: at other steps its ratios may be 1, or within any clip
         fits = [] if step.step in run.repeats else [fit for fit in fits if moved_by <= _moved_by(run, fit)]
     if not fits:
         return step
     text = f"{off.cause}; but computed in the same way step {fits[0]} matches"
-    quantity = refused(off.name, Reason("differs" if off.name == _NAME else "log_differs", text))[0]
+    quantity = refused(off.name, Reason("differs" if off.name == NORM else "log_differs", text))[0]
     quantities = tuple(quantity if of is off else of for of in step.quantities)
     return replace(
         step, verdict="mismatch", cause=step.cause if step.verdict == "mismatch" else text, quantities=quantities
@@ -531,8 +432,9 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
         recomputed=recomputed,
         relative_error=errors,
         num_inferred_ids=step_norm.num_inferred_ids if step_norm else 0,
-        frac_kl=step_norm.frac_kl if step_norm else None,
+        frac_kl=step_norm.parts.get("kl", (None,))[0] if step_norm else None,
         told_within=step_norm.trained.told_within if step_norm and step_norm.trained else None,
+        parts=step_norm.parts if step_norm else {},
         untested=step_norm.untested if step_norm else (),
         logprob_difference=logprob_difference(measured.groups, step_norm.logprobs)
         if step_norm and measured.step not in run.repeats  # which other weights sampled
@@ -540,27 +442,7 @@ def replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> St
     )
 
 
-def _common_cause(steps: Sequence[StepReplay], limit: float) -> Iterator[str]:
-    logged = np.array([step.logged[_NAME] for step in steps])
-    own = np.array([step.recomputed[_NAME] for step in steps])
-    if len(steps) < 2 or not (logged.all() and own.all()):
-        return
-    ratios = logged / own
-    spread = max(_SAME, *(step.told_within or 0.0 for step in steps))
-    if np.ptp(ratios) <= spread * ratios.mean() < abs(ratios.mean() - 1) / _WELL_APART:
-        factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
-        yield f"The logged norms are {factor}: the loss or the advantages have another scale."
-    elif np.ptp(logged) <= _SAME * logged.mean() and np.all(own > logged):
-        to_limit = " to max_grad_norm" * bool(abs(logged.mean() - limit) <= _SAME * limit)
-        at_all = f"at all {len(steps)} steps, below every recomputed norm"
-        yield f"The log has {logged[0]:.6g} {at_all}, as after clipping{to_limit}."
-
-
-_WELL_APART = 10.0  # spreads that a common factor is from 1 at least: closer ones may be alike by chance
-_SAME = 1e-5  # relative spread of numbers in float32 that count as one: clip_grad_norm_ adds 1e-6 to the norm
-
-
-def _findings(steps: Sequence[StepReplay], beyond: Sequence[int], limit: float) -> Iterator[str]:
+def _findings(steps: Sequence[StepReplay], beyond: Sequence[int], settings: TrainerSettings) -> Iterator[str]:
     if not steps:
         yield "The log holds no steps."
         return
@@ -569,20 +451,20 @@ def _findings(steps: Sequence[StepReplay], beyond: Sequence[int], limit: float) 
             f"grad_norm lies beyond its own spread at {named_steps(beyond)}, which chance does not explain: another "
             "device or other micro-batches made it, or weights, ids or loss are not quite the trainer's."
         )
-    with_norm = [(step, step.verdict_on(_NAME)) for step in steps if _NAME in step.relative_error]
-    dead = [step.step for step in steps if step.verdict_on(_NAME) == "no_gradient"]
+    with_norm = [(step, step.verdict_on(NORM)) for step in steps if NORM in step.relative_error]
+    dead = [step.step for step in steps if step.verdict_on(NORM) == "no_gradient"]
     if dead:
         at = named_steps(dead)
         yield f"grad_norm is zero in the log and here at {at}: other weights and ids may give that, too."
-    if errors := [step.relative_error[_NAME] for step, _ in with_norm]:
+    if errors := [step.relative_error[NORM] for step, _ in with_norm]:
         num_matched = sum(verdict == "match" for _, verdict in with_norm)
         yield (
             f"grad_norm was reproduced at {num_matched} of the {len(errors)} steps that could be recomputed; "
             f"the largest relative error is {max(errors):.2g}."
         )
-        yield from _common_cause([step for step, verdict in with_norm if verdict == "mismatch"], limit)
+        yield from common_cause([step for step, verdict in with_norm if verdict == "mismatch"], settings)
     elif not dead:
-        num_recomputed = sum(_NAME in step.recomputed for step in steps)
+        num_recomputed = sum(NORM in step.recomputed for step in steps)
         why = f"was recomputed at {num_recomputed} of them, none with a number in the log"
         yield f"grad_norm {why if num_recomputed else 'could not be recomputed at any step'}."
     compared = ("reward", "advantage", "frac_reward_zero_std")

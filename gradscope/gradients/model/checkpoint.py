@@ -305,6 +305,21 @@ def tensor_dtypes(weights: WeightsRef) -> dict[str, str]:
     return dtypes
 
 
+def keep_unread(model: Any, weights: WeightsRef) -> None:
+    """Put back the tensors of ``weights.kept_from`` that a resumed training did not read from its checkpoint.
+
+    Raises:
+        InputError: It read all of them, or a file cannot be read.
+    """
+    unread = {name for name, _ in model.named_parameters()} - tensor_dtypes(weights).keys()
+    if weights.kept_from is None or not unread:
+        raise InputError(f"{weights.path} has the names of the model.")
+    first = load_model(weights.kept_from, model.dtype)
+    with torch.no_grad():
+        for name in unread:
+            model.get_parameter(name).copy_(first.get_parameter(name))
+
+
 def require_finite(model: nn.Module, source: str) -> None:
     """Refuse weights that are not numbers.
 

@@ -190,18 +190,22 @@ def load_measured_policy(
     at = _device(device)
     wanted = _dtype(dtype, at)
     candidates: tuple[int | None, ...] = ()
+    folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
+    tokenizes = load_tokenizer(folders)
     if weights.kind == "adapter":
         model = checkpoint.load_adapter(weights, wanted, first.path if first is not None else None)
     else:
         model = checkpoint.load_model(weights.path, wanted)
+        if weights.kept_from is not None:
+            checkpoint.keep_unread(model, weights)
         model.requires_grad_(True)
         built = padding_row(model)
         if built is not None and first is not None and first.kind == "full":
             token_embedding(model).padding_idx = checkpoint.padding_id(first.path)
-        candidates = tuple(dict.fromkeys([padding_row(model), built, None, *_default_padding(model, built)]))
+        special = getattr(tokenizes, "all_special_ids", ())
+        candidates = tuple(dict.fromkeys([padding_row(model), built, None, *_other_padding(model, built, special)]))
     model = _as_trained(model, weights, at, trained)
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
     loaded = {name: parameter.dtype for name, parameter in model.named_parameters()}
 
     def in_float32() -> MeasuredPolicy:
@@ -213,7 +217,7 @@ def load_measured_policy(
 
     return MeasuredPolicy(
         model=model,
-        tokenizer=load_tokenizer(folders),
+        tokenizer=tokenizes,
         trainable=trainable,
         kind=weights.kind,
         device=at,
@@ -254,13 +258,15 @@ def _in_float32(head: nn.Module, embedding: nn.Module, source: Path) -> None:
         embedding.register_forward_hook(lambda _, inputs, output: output.to(coarse))
 
 
-def _default_padding(model: Any, built: int | None) -> tuple[int, ...]:
-    """The padding token of an architecture's own defaults, where its embedding has such a row at all."""
-    # A model made from those keeps that row, whatever token TRL writes into every folder that is saved afterwards.
+def _other_padding(model: Any, built: int | None, special: Sequence[int]) -> list[int]:
+    """Tokens that the model that was trained may have had for padding, where its embedding has such a row at all.
+
+    A model keeps the row that its own configuration or its architecture names, whatever token TRL writes into every
+    folder that is saved afterwards: the first of all, or one of the tokenizer's ``special`` ones.
+    """
     default = getattr(type(model.config.get_text_config())(), "pad_token_id", None)
-    if built is None or not isinstance(default, int):
-        return ()
-    return (default,) if 0 <= default < len(token_embedding(model).weight) else ()
+    number = 0 if built is None else len(token_embedding(model).weight)
+    return [token for token in (default, 0, *special) if isinstance(token, int) and 0 <= token < number]
 
 
 def _device(name: str) -> torch.device:

@@ -9,6 +9,7 @@ Shapes: R rollouts, N rows, T tokens of a completion, P parameters.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -95,12 +96,25 @@ class StepGram(Struct, frozen=True, kw_only=True):
         return self._mixed("logged", extra=0.0) if self._has_logged() else None
 
     @property
+    def parts(self) -> Mapping[str, tuple[float, float]]:
+        """Channel that no advantage reaches -> norm of its part of the step's gradient, and its projection on that.
+
+        Both are relative to the norm of the gradient; empty without advantages or a gradient.
+        """
+        mixing = self._mixing("logged", extra=1.0).sum(0) if self._has_logged() else np.zeros(len(self.rows))
+        squared = float(mixing @ self.gram @ mixing)
+        parts: dict[str, tuple[float, float]] = {}
+        for channel in EXTRA_CHANNELS:
+            part = np.array([row.channel == channel for row in self.rows], dtype=np.float64)
+            if part.any() and squared > 0:
+                size = math.sqrt(max(float(part @ self.gram @ part), 0.0) / squared)
+                parts[channel] = size, float(part @ self.gram @ mixing) / squared
+        return parts
+
+    @property
     def frac_kl(self) -> float | None:
         """Norm of the KL part over that of the step's gradient; None without a KL term, advantages or a gradient."""
-        part, total = self.kl_gram, self.logged_gram
-        if part is None or total is None or total.sum() <= 0:
-            return None
-        return float(np.sqrt(max(part.sum(), 0.0) / total.sum()))
+        return self.parts.get("kl", (None,))[0]
 
     def gradient_gram(self, advantages: Sequence[float] | Array | Literal["logged"]) -> Array:
         """Inner products of the rollouts' gradients under some advantages, with the KL part and the entropy bonus.
@@ -136,7 +150,11 @@ class StepGram(Struct, frozen=True, kw_only=True):
         return self.gram[np.ix_(rows, rows)]
 
     def _mixed(self, advantages: Sequence[float] | Array | Literal["logged"], *, extra: float) -> Array:
-        """Gram of the rows that each rollout's gradient is made of."""
+        mixing = self._mixing(advantages, extra=extra)
+        return np.asarray(mixing @ self.gram @ mixing.T)
+
+    def _mixing(self, advantages: Sequence[float] | Array | Literal["logged"], *, extra: float) -> Array:
+        """The rows that each rollout's gradient is made of, [R, N]."""
         by_token = isinstance(advantages, str) and any(row.channel == "logged" for row in self.rows)
         reward: Channel = "logged" if by_token else "score"
         factors = np.ones(self.num_rollouts)
@@ -156,7 +174,7 @@ class StepGram(Struct, frozen=True, kw_only=True):
                 mixing[row.sequence, index] = factors[row.sequence]
             elif row.channel in EXTRA_CHANNELS:
                 mixing[row.sequence, index] = extra
-        return np.asarray(mixing @ self.gram @ mixing.T)
+        return mixing
 
 
 # The norm of one step's gradient, by one forward and backward pass over its rollouts.
@@ -168,14 +186,15 @@ class StepNorm(Struct, frozen=True, kw_only=True):
 
     norm: float | None  # of the gradient that the optimizer saw; None where no advantages were logged
     floor: float  # up to where a norm of this step is rounding
-    frac_kl: float | None
-    """Norm of the KL part over the norm of the gradient; None without a KL term, and where the gradient is zero."""
     logprobs: tuple[Array, ...]  # the policy's log-probability of each completion token, [R][T]
     num_inferred_ids: int  # rollouts whose token ids were re-tokenized from text
     described: Mapping[str, object]  # how it was computed, for the JSON document
     as_clipped: float | None = None
     """The same as PyTorch's clipping adds it up, in the dtype of the gradients: float32 is 2e-5 off on a table of 30 M
     numbers. None where it is not known."""
+    parts: Mapping[str, tuple[float, float]] = {}
+    """``kl``, ``entropy``: norm of that part of the gradient, and its projection on the gradient, over the norm of the
+    gradient; absent without such a term, where the gradient is zero, and where it was not looked at."""
     trained: TrainedNorms | None = None  # norms by the trainer's own arithmetic; None where this one holds all of it
     other_texts: tuple[int, ...] = ()  # rows whose text is another one than their ids say
     untested: tuple[str, ...] = ()  # arguments of the loss that the norm does not depend on
@@ -192,6 +211,7 @@ class _Pass(Struct):
     squares: float = 0.0
     as_clipped: float = 0.0
     kl_squares: float = 0.0
+    kl_along: float = 0.0  # inner product of the KL part and the gradient
     logprobs: dict[int, torch.Tensor] = {}
 
 
@@ -206,7 +226,7 @@ def measure_norm(prepared: PreparedStep, progress: ProgressCallback = no_progres
         norm=norm,
         as_clipped=done.as_clipped,
         floor=0.0,
-        frac_kl=done.kl_squares**0.5 / norm if plan.index("kl") and norm > 0 else None,
+        parts={"kl": (done.kl_squares**0.5 / norm, done.kl_along / norm**2)} if plan.index("kl") and norm > 0 else {},
         logprobs=on_cpu([done.logprobs[row] for row in rows]),
         num_inferred_ids=sum(sequence.inferred for sequence in plan.sequences),
         described={
@@ -252,8 +272,13 @@ def _one_pass(prepared: PreparedStep, batch_tokens: int, progress: ProgressCallb
             progress(len(done.logprobs), len(plan.sequences), "rollouts")
         gradients = [parameter.grad for parameter in trainable.values() if parameter.grad is not None]
         done.squares, done.as_clipped = _squares(gradients), float(torch.nn.utils.get_total_norm(gradients))
+        done.kl_along = sum(_inner(part, trainable[name].grad) for name, part in kl_parts.items())
     done.kl_squares = _squares(kl_parts.values())
     return done
+
+
+def _inner(first: torch.Tensor, second: torch.Tensor | None) -> float:
+    return 0.0 if second is None else float((first.double() * second.double()).sum())
 
 
 def _squares(gradients: Iterable[torch.Tensor]) -> float:

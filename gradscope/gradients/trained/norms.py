@@ -104,7 +104,6 @@ NUM_ORDERS = 6  # random orders that the passes run in; their standard deviation
 _NUDGE = 2.0**-21
 """What another order of float32 sums changes in a loss, relative, and in a log-probability or an entropy, relative to
 the larger of it and 1: now and then it moves a number across a tie."""
-_PASS_NAMES = ("reference", "old", "entropies")
 _LARGEST_SCALE = 2.0**16  # where float16's gradients are scaled from; PyTorch's own scaler begins there
 
 
@@ -196,30 +195,34 @@ def trained_norms(
     *,
     num_orders: int = NUM_ORDERS,
     seed: int = 0,
+    entropy_rounding: float | None = None,
 ) -> TrainedNorms:
     """The norm of a step's gradient, its rollouts in several random orders.
 
     The step has its weights in the dtype that the trainer had them in. ``sampler`` has those that sampled a reused
-    batch, where their log-probabilities were not logged.
+    batch, where their log-probabilities were not logged. ``entropy_rounding`` is that of float32 where it is None.
     """
     prepared, passes = _in_trainers_rows(prepared, arithmetic, sampler)
     orders = _orders(prepared.plan, arithmetic.micro_batch, num_orders, seed)
     norms, resolution = [], min(torch.finfo(of.dtype).eps for of in prepared.policy.trainable.values())
+    masks = []
     for number, order in enumerate(orders):
         noise = torch.Generator().manual_seed(seed + number)
-        step = _nudged(prepared, passes, noise)
+        # entropies that are equal stay so in the first order alone
+        step = _nudged(prepared, passes, noise, _NUDGE if entropy_rounding is None else entropy_rounding * (number > 0))
+        masks.append(torch.cat([row != 0 for row in step.plan.weights]))
         with _accumulated(step, _chunks(step, order, arithmetic), arithmetic) as gradients:
             norms.append(_norm(gradients.values()))
             if not arithmetic.is_reduced(prepared.policy):  # how far PyTorch's norm is off the one added up in float64
                 parts = (torch.linalg.vector_norm(part, dtype=torch.float64) for part in gradients.values())
                 exact = math.sqrt(sum(float(full_tensor(part**2)) for part in parts))
                 resolution = max(resolution, abs(norms[-1] / exact - 1) if exact > 0 else 0.0)
-    policy = prepared.policy
+    policy, differ = prepared.policy, torch.stack(masks).any(0) & ~torch.stack(masks).all(0)
     return TrainedNorms(
         dtype=str(arithmetic.autocast or policy.dtype).removeprefix("torch."),
         norms=tuple(norms),
         resolution=resolution,
-        num_ties=prepared.plan.num_ties,
+        num_ties=prepared.plan.num_ties if entropy_rounding is None else int(differ.sum()),
     )
 
 
@@ -285,14 +288,18 @@ def _in_trainers_rows(
     return framed.planned_with(passes), passes
 
 
-def _nudged(prepared: PreparedStep, passes: ForwardPasses, draw: torch.Generator) -> PreparedStep:
+def _nudged(
+    prepared: PreparedStep, passes: ForwardPasses, draw: torch.Generator, entropy_rounding: float
+) -> PreparedStep:
     """The step with every token's weight, and the results of forward passes, a little larger or smaller."""
 
-    def each(rows: Sequence[torch.Tensor], least: float = 0.0) -> tuple[torch.Tensor, ...]:
-        draws = (_NUDGE * torch.randn(row.shape, generator=draw).to(row) for row in rows)
+    def each(rows: Sequence[torch.Tensor], least: float = 0.0, size: float = _NUDGE) -> tuple[torch.Tensor, ...]:
+        draws = (size * torch.randn(row.shape, generator=draw).to(row) for row in rows)
         return tuple(row + drawn * row.abs().clamp(min=least) for row, drawn in zip(rows, draws, strict=True))
 
-    nudged = {name: rows and each(rows, 1.0) for name in _PASS_NAMES if (rows := getattr(passes, name)) is not None}
+    sizes = {"reference": _NUDGE, "old": _NUDGE, "entropies": entropy_rounding}
+    of_passes = ((name, size, getattr(passes, name)) for name, size in sizes.items())
+    nudged = {name: rows and each(rows, 1.0, size) for name, size, rows in of_passes if rows is not None}
     plan = prepared.planned_with(ForwardPasses(**nudged)).plan
     return replace(prepared, plan=replace(plan, weights=each(plan.weights), kl_weights=each(plan.kl_weights)))
 
@@ -380,12 +387,18 @@ class Assumption(Struct, frozen=True, kw_only=True):
             yield f"{names[0]}{more} frozen: the same in two checkpoints, and only so is the logged grad_norm met."
 
 
-def other_assumptions(prepared: PreparedStep, frozen: frozenset[str], start: Assumption) -> list[Assumption]:
-    """The other ways in which a step may have been trained, fewest changes first."""
+def other_assumptions(
+    prepared: PreparedStep, frozen: frozenset[str], start: Assumption, *, routes: bool = False
+) -> list[Assumption]:
+    """The other ways in which a step may have been trained, fewest changes first.
+
+    With ``routes`` the last token of a completion, which predicts nothing, counts for the router's term.
+    """
     # other tokens whose embedding may have got no gradient, where that makes a difference to the step
-    candidates = prepared.policy.padding_rows
-    read = {token for of in prepared.plan.sequences for token in (*of.prompt_ids, *of.completion_ids)[:-1]}
-    rows = dict.fromkeys([start.padding_row, *(candidates if read.intersection(candidates) else ())])
+    candidates, end = prepared.policy.padding_rows, None if routes else -1
+    read = {token for of in prepared.plan.sequences for token in (*of.prompt_ids, *of.completion_ids)[:end]}
+    is_open = bool(read.intersection(candidates))
+    rows = dict.fromkeys([start.padding_row, *(row for row in candidates if is_open and row in {None, *read})])
     sets = dict.fromkeys([frozenset[str](), frozen])
     every = [Assumption(padding_row=row, frozen=left_out) for left_out in sets for row in rows]
     return [assumption for assumption in every if assumption != start]

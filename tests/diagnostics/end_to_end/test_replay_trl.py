@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from gradscope.advantages.group import gdpo
 from gradscope.advantages.registry import compute_step_advantages
@@ -21,7 +21,7 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from tests.diagnostics.end_to_end.trl_output import digit_sum, replayed, trl_output, verdicts
 from tests.gradients.end_to_end.test_trl_losses import MODEL
-from tests.gradients.models import tiny_model
+from tests.gradients.models import VOCAB, tiny_model
 
 pytestmark = pytest.mark.slow  # each trains
 
@@ -120,6 +120,38 @@ def test_a_run_that_was_resumed_began_with_a_new_reference_and_new_rollouts(valu
     last = report.steps[-1]
     assert (last.step, {step.verdict_on("grad_norm") for step in report.steps if step.logged}) == (4, {"match"})
     assert last.quantities[-1].cause == "training was resumed before this step, as no file says and the norm shows"
+
+
+def test_a_resumed_run_may_have_lost_what_its_checkpoint_has_under_other_names(tmp_path: Path) -> None:
+    """GPT-NeoX has an ``lm_head``, saved as ``embed_out``, which Transformers 5.23 does not read on resuming."""
+    sizes = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    start = GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, num_hidden_layers=1, max_position_embeddings=32, bos_token_id=1))
+    report = replayed(trl_output(tmp_path, start=start, resumed=2))
+    assert set(verdicts(report, "grad_norm")) == {"match"}
+    causes = [step.quantities[-1].cause or "" for step in report.steps]
+    assert ["training was resumed from checkpoint-2 without the tensors" in cause for cause in causes] == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"beta": 0.3}, "beta"),
+        ({"beta": 0.3, "num_iterations": 2, "use_bias_correction_kl": False, "loss_type": "grpo"}, "beta"),
+        ({**ONE_MICRO_BATCH, "entropy_coef": 0.3, "beta": 0.1}, "entropy_coef"),
+    ],
+)
+def test_the_coefficient_that_the_trainer_had_is_named(values: dict[str, Any], name: str, tmp_path: Path) -> None:
+    folder = trl_output(tmp_path, **values)
+    arguments = json.loads((folder / "args.json").read_text())["args"]
+    for stated, words in ((0.36, "fit {} = 0.3 at each of"), (0.15, "fit {} = 0.3 at each of"), (0.0, "{} = 0.3")):
+        (folder / "args.json").write_text(json.dumps({**arguments, name: stated}))
+        report = replayed(folder)
+        norm = report.steps[-1].quantities[-1]
+        assert (norm.verdict, words.format(name) in str(norm.cause), "--run-config" in norm.advice) == (
+            "mismatch",
+            1,
+            1,
+        )
 
 
 def test_a_step_whose_rollouts_an_evaluation_overwrote_counts(tmp_path: Path) -> None:

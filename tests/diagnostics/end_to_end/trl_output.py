@@ -32,13 +32,19 @@ def digit_sum(completion_ids: Sequence[Sequence[int]], log_extra: Callable[..., 
 
 
 def trl_output(
-    folder: Path, rewards: Any = digit_sum, peft_config: Any = None, model: Any = None, resumed: int = 0, **values: Any
+    folder: Path,
+    rewards: Any = digit_sum,
+    peft_config: Any = None,
+    model: Any = None,
+    resumed: int = 0,
+    start: Any = None,
+    **values: Any,
 ) -> Path:
-    """Train, where asked in two goes; the folder gets ``initial``, ``run`` and ``args.json``."""
+    """Train, where asked in two goes; the folder gets ``initial`` (a tiny Llama), ``run``, ``args.json``."""
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tiny_model(MODEL).save_pretrained(folder / "initial")
+        (start or tiny_model(MODEL)).save_pretrained(folder / "initial")
         arguments = {**ARGUMENTS, **values}
         if model is not None:
             arguments.pop("model_init_kwargs")

@@ -28,7 +28,7 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram, StepNorm
-from gradscope.gradients.trained.norms import TrainerArithmetic, trained_norms, trl_output
+from gradscope.gradients.trained.norms import Assumption, TrainerArithmetic, trained_norms, trl_output
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.progress import no_progress
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
@@ -241,6 +241,18 @@ def test_frozen_tensors_are_recognized_by_two_checkpoints_and_the_norm(tmp_path:
     assert (gram.notes, gram.trained) == ((), None)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("bf16", [False, True])
+def test_what_draws_nothing_is_found_with_frozen_tensors_that_fitted_a_step_before(tmp_path: Path, bf16: bool) -> None:
+    weights = (saved(tmp_path / "first"), later(tmp_path / "last", frozen="embed_tokens"))
+    run = weights_run(weights, 1e3, bf16=bf16)
+    recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=True)
+    recomputer._fitted = Assumption(padding_row=0, frozen=frozenset({"model.embed_tokens.weight"}))
+    gram, _ = recomputer.measure(1, weights[0], next(losses_at(run, Objective.from_settings(run.settings), 1)), None)
+    assert gram.assumption == recomputer._fitted
+    assert (gram.trained is not None) == bf16
+
+
 def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where all rewards are equal and the policy is still its own reference: nothing is looked at again."""
     run = weights_run((saved(tmp_path),), 0.0)
@@ -274,7 +286,7 @@ def test_a_routers_term_that_fits_is_the_end_of_the_search(tmp_path: Path, monke
     by = TrainerArithmetic(micro_batch=3, router_coefficient=0.2)
     logged = trained_norms(prepared, by, num_orders=2, seed=9).mean
     settings = {"router_aux_loss_coef": 0.2, "per_device_train_batch_size": 3}
-    monkeypatch.setattr(Recomputer, "_is_known_pass", None)
+    monkeypatch.setattr(Recomputer, "_require_no_draws", None)
     run = weights_run((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged, **settings)
     gram = recompute(run, closely=True)
     assert gram.trained.meets(logged)
@@ -311,14 +323,15 @@ def test_random_training_cannot_be_recomputed(tmp_path: Path, name: str, setting
     assert caught.value.cause == "dropout"
 
 
-def test_the_dropout_of_an_adapter_that_changes_nothing_yet_is_named_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bf16", [False, True])
+def test_the_dropout_of_an_adapter_that_changes_nothing_yet_is_named_alike(tmp_path: Path, bf16: bool) -> None:
     """Its output is the same with dropout and without, and only its gradient is not."""
     base = saved(tmp_path / "base")
     options = {"target_modules": ["q_proj"], "lora_dropout": 0.5}
     adapt(tiny_model("llama_untied_biases"), options, perturbed=False).save_pretrained(tmp_path / "adapter")
     weights = WeightsRef(num_updates=0, path=tmp_path / "adapter", kind="adapter", base=str(base.path))
     with pytest.raises(InputError, match="such as dropout, and what it drew is not logged"):
-        recompute(weights_run((weights,), 1.0, disable_dropout=False), closely=True)
+        recompute(weights_run((weights,), 1.0, disable_dropout=False, bf16=bf16), closely=True)
 
 
 @pytest.mark.slow

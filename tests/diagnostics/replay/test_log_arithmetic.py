@@ -23,11 +23,13 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     replay_zero_std,
 )
 from gradscope.reason import Reason
+from gradscope.rollouts.function_rewards import function_rewards
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 
 G, WEIGHTS = 4, [1.0, 0.3]
+FORMS = [*(("sum_then_normalize", scale) for scale in ("group", "batch", "none")), ("normalize_then_sum", "group")]
 
 
 def random_groups(seed: int, *, gaps: bool) -> tuple[list, torch.Tensor]:
@@ -78,10 +80,7 @@ def by_trl(table: torch.Tensor, aggregation: str, scale: str) -> tuple[torch.Ten
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("gaps", [False, True])
-@pytest.mark.parametrize(
-    ("aggregation", "scale"),
-    [*(("sum_then_normalize", scale) for scale in ("group", "batch", "none")), ("normalize_then_sum", "group")],
-)
+@pytest.mark.parametrize(("aggregation", "scale"), FORMS)
 def test_the_numbers_are_trls(aggregation, scale, gaps, seed):
     groups, table = random_groups(seed, gaps=gaps)
     settings = {"scale_rewards": scale, "multi_objective_aggregation": aggregation, "reward_weights": WEIGHTS}
@@ -91,6 +90,58 @@ def test_the_numbers_are_trls(aggregation, scale, gaps, seed):
     assert numbers.frac_zero_std == share
     rewards = (table * torch.tensor(WEIGHTS)).nansum(dim=1)[~table.isnan().all(dim=1)]
     assert numbers.reward == pytest.approx(float(rewards.mean()))
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize(("aggregation", "scale"), FORMS)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"scale_rewards": "batch"}, "scale_rewards = {scale}"),
+        ({"scale_rewards": "none"}, "scale_rewards = {scale}"),
+        ({"multi_objective_aggregation": "sum_then_normalize"}, "multi_objective_aggregation = {aggregation}"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation = {aggregation}"),
+        ({"reward_weights": [1.0, 0.36]}, "reward_weights = [1.0, 0.3]"),
+        ({"reward_weights": [2.0, 0.6]}, "reward_weights = [1.0, 0.3]"),
+    ],
+)
+def test_arguments_that_make_the_logged_advantages_are_named(change, words, aggregation, scale, gaps):
+    groups, table = random_groups(3, gaps=gaps)
+    true = {"scale_rewards": scale, "multi_objective_aggregation": aggregation, "reward_weights": WEIGHTS}
+    advantages = iter(by_trl(table, aggregation, scale)[0].tolist())
+    weights = change.get("reward_weights", WEIGHTS)
+    reward = float((table * torch.tensor(WEIGHTS)).nansum(dim=1)[~table.isnan().all(dim=1)].mean())
+    rewards = function_rewards(groups, TrainerSettings()).summed(weights)
+    scalars = iter([None if np.isnan(value) else float(value) for value in rewards])
+    of_step = [
+        replace(
+            group,
+            rollouts=tuple(replace(of, advantage=next(advantages), reward=next(scalars)) for of in group.rollouts),
+        )
+        for group in groups
+    ]
+    settings = {**true, **change, "trl_version": "1.16.0"}
+    run = run_of(*of_step, metrics={1: {"reward": reward}}, settings=settings)
+    quantity, _, error = replayed(replay_advantages, replace(run, source=replace(run.source, format="trl")))
+    assert (quantity.verdict == "match") == (error <= 1e-5)
+    if quantity.verdict == "mismatch":
+        assert f"; they are those of {words.format(**locals())}" in quantity.cause
+        assert quantity.advice == "Give the arguments that the run had with --run-config."
+
+
+@pytest.mark.parametrize("reward", [1e300, math.inf, -5.0])
+def test_no_weights_are_named_that_no_advantages_have(reward: float) -> None:
+    groups, _ = random_groups(3, gaps=False)
+    draw = np.random.default_rng(0)
+    of_step = [
+        replace(group, rollouts=tuple(replace(of, advantage=float(draw.normal())) for of in group.rollouts))
+        for group in groups
+    ]
+    run = run_of(
+        *of_step, metrics={1: {"reward": reward}}, settings={"reward_weights": WEIGHTS, "trl_version": "1.16.0"}
+    )
+    quantity, *_ = replayed(replay_advantages, replace(run, source=replace(run.source, format="trl")))
+    assert (quantity.verdict, "they are those" in str(quantity.cause)) == ("mismatch", False)
 
 
 @pytest.mark.parametrize("normalized", [False, True])

@@ -46,14 +46,13 @@ def step_of(
     step_norm = StepNorm(
         norm=norm,
         floor=1.4e-6,
-        frac_kl=None,
         logprobs=(np.zeros(1), np.zeros(1)),
         num_inferred_ids=num_inferred,
         described={},
         trained=trained,
         **options,
     )
-    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=(), loss=loss, gram=None)
+    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=(), loss=loss, gram=None, weights=None)
 
 
 IN_FLOAT32 = TrainedNorms(dtype="float32", norms=(2.0, 2.00002, 1.99998, 2.00001, 1.99999, 2.0), resolution=1e-7)
@@ -338,7 +337,6 @@ def replayed(
             norm=StepNorm(
                 norm=norm,
                 floor=floor,
-                frac_kl=None,
                 logprobs=(np.zeros(1), np.zeros(1)),
                 num_inferred_ids=0,
                 described={"engine": "backward"},
@@ -502,7 +500,7 @@ def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -
     # The first step of a run has no KL gradient, so that it fits whatever beta is.
     (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, format="trl", kl=0.01).steps
     assert (off.verdict, first.verdict) == ("cannot", "match")
-    assert "which the log contradicts, for it has a kl" in str(off.cause)
+    assert "the log has a kl, so that beta was not 0" in str(off.cause)
 
 
 EQUAL: Any = {"completion_ids": (7, 7)}

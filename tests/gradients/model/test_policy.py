@@ -18,8 +18,8 @@ from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.policy import (
     TrainedDtypes,
     _built_for,
-    _default_padding,
     _longest_sequence,
+    _other_padding,
     load_measured_policy,
     padding_row,
     token_embedding,
@@ -152,11 +152,12 @@ def test_the_padding_rows_that_a_class_may_have_had(name, row, candidates, tmp_p
     assert sum(parameter.shape == tied.shape for parameter in policy.trainable.values()) == 1  # it counts once
 
 
-def test_a_default_beyond_the_vocabulary_is_no_row():
+def test_a_token_beyond_the_vocabulary_is_no_row():
     model = tiny_model("gemma3_scaled")
-    assert _default_padding(model, 5) == (0,)
+    assert _other_padding(model, 5, [1, 900]) == [0, 0, 1]
+    assert _other_padding(model, None, [1]) == []
     model.set_input_embeddings(nn.Embedding(0, 16))
-    assert _default_padding(model, 5) == ()
+    assert _other_padding(model, 5, [1]) == []
 
 
 def test_weights_of_another_dtype_are_rounded_to_the_trainers_and_an_adapter_is_not(saved, adapter):

@@ -88,6 +88,15 @@ def test_the_rounding_of_the_sum_of_squares_is_part_of_the_spread(monkeypatch: p
     assert trained_norms(prepared, TrainerArithmetic()).told_within == pytest.approx(2e-5, rel=0.05)
 
 
+def test_the_mask_of_high_entropies_moves_by_their_rounding() -> None:
+    prepared = prepare_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), replace(DAPO, top_entropy_quantile=0.5))
+    arithmetic = TrainerArithmetic(autocast=torch.bfloat16)
+    fine, coarse = (trained_norms(prepared, arithmetic, entropy_rounding=rounding) for rounding in (2.0**-30, 0.3))
+    assert fine.num_ties == 0 < coarse.num_ties
+    assert coarse.told_within > 10 * fine.told_within
+    assert coarse.norms[0] == pytest.approx(fine.norms[0], rel=1e-3)  # as computed: equal ones stay equal
+
+
 @pytest.mark.parametrize("objective", [DAPO, KL], ids=["dapo", "kl"])
 def test_autocast_is_that_of_pytorch(objective: Objective) -> None:
     """The oracle: the padded batch through the model under autocast, TRL's loss by hand, one backward pass."""
@@ -307,6 +316,9 @@ def test_every_other_way_is_tried_the_fewest_changes_first() -> None:
     unread = tuple(replace(sequence, prompt_ids=(1, 2), completion_ids=(3,)) for sequence in prepared.plan.sequences)
     without_the_token = replace(prepared, plan=replace(prepared.plan, sequences=unread))
     assert other_assumptions(without_the_token, frozenset(), FIRST) == []
+    ends = tuple(replace(sequence, prompt_ids=(1, 2), completion_ids=(0,)) for sequence in prepared.plan.sequences)
+    ending = replace(prepared, plan=replace(prepared.plan, sequences=ends))
+    assert [other_assumptions(ending, frozenset(), FIRST, routes=routes) for routes in (False, True)] == [[], of_rows]
 
 
 @pytest.mark.slow

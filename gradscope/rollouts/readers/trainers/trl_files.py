@@ -112,7 +112,9 @@ def read_step_file(path: Path, functions: Sequence[str] = (), *, in_full: bool =
     if absent:
         raise InputError(
             f"{path} lacks the column{'s' * (len(absent) > 1)} {', '.join(absent)} that TRL writes.",
-            hint="Use --reader generic and name the columns.",
+            hint="Nothing to do: it is of DistillationTrainer, which has no rewards."
+            if types.keys() == {"step", "prompt", "completion"}
+            else "Use --reader generic and name the columns.",
         )
     doubles = tuple(name for name, kind in types.items() if pa.types.is_floating(kind))
     numeric = [name for name in types if name in ("advantage", *functions, *doubles)]

@@ -1,0 +1,290 @@
+"""Why a gradient norm is off: what is not known of the step, another loss that gives the norm, or another argument."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gradscope.diagnostics.inputs import steps as inputs
+from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
+from gradscope.diagnostics.replay.log_arithmetic import further_steps
+from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE
+from gradscope.reason import Reason
+from gradscope.results.norms import Quantity, StepReplay
+from gradscope.rollouts.run import Run, TrainerSettings
+from gradscope.say import counted
+
+if TYPE_CHECKING:
+    from gradscope.gradients.step.step_gram import StepNorm
+
+NORM = "grad_norm"
+
+
+def why_off(run: Run, measured: inputs.MeasuredStep, step_norm: StepNorm, off: str) -> Reason:
+    """The likeliest cause of a norm that is ``off``, which is a sentence that says by how much."""
+    if contradiction := _contradiction(run, measured.step):
+        off = f"{off}; {contradiction}"
+    if run.settings.origin is None:
+        text = f"the loss settings are not in the folder, and with {defaults(run)} {off}"
+        hint = "" if run.trained_by_trl or run.settings.get("trainer") else _LOSS_OF_SCRIPT
+        return Reason("settings_unknown", text, hint=hint)
+    if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO" and not run.settings.are_of_rloo:
+        text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
+        return Reason(
+            "loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer and RLOOTrainer alone are known."
+        )
+    if run.source.format == "generic" and (unclear := _of_other_steps(run, measured.step)) is not None:
+        return Reason(unclear.cause, f"{off}; {unclear}", hint=unclear.hint)
+    if other := _other_reference(run, step_norm):
+        hint = "TRL loads it by the model's name: save a model that you change after loading, and train from there."
+        return Reason("reference_missing", f"{off}; {other}", hint=hint)
+    if from_text := inferred(step_norm):
+        hint = _IDS_OF_SCRIPT if run.source.format == "generic" else ""
+        return Reason("ids_inferred", f"{off}; {from_text}, and text loses special tokens and token boundaries", hint)
+    if unnamed := _unnamed(run, measured):
+        names = ", ".join(unnamed)
+        text = f"the arguments do not name {names}, and with {defaults(run)} {off}"
+        return Reason("settings_unknown", text, hint=f"Give {names} with --run-config.")
+    rollouts = [rollout for group in run.groups_at(measured.step) for rollout in group.rollouts]
+    rendered = any(rollout.prompt_ids is None and rollout.messages is not None for rollout in rollouts)
+    root = run.path if run.path.is_dir() else run.path.parent
+    if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):
+        why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
+        return Reason("prompt_unknown", f"{off}; {why}")
+    if contradiction:
+        return Reason("differs", off, hint="Give the arguments of this run with --run-config.")
+    average, is_met = _other_average(run, measured)
+    if is_met:
+        hint = "Give the loss that was used with --run-config, or average over the tokens of the update."
+        return Reason("differs", f"{off}; with {average}, the logged norm is met", hint=hint)
+    causes = "other weights, ids, masks, loss or advantages", average, "a norm logged after clipping or as a mean of "
+    return Reason("differs", f"{off}: {', or '.join(filter(None, causes))}several updates")
+
+
+def _contradiction(run: Run, step: int) -> str:
+    """What the log of TRL's trainer says of the loss that the arguments do not; "" where it says the same."""
+    logged, get = run.metrics.get(step, {}), run.settings.get
+    if logged.get("kl") and not (get("beta") or get("trainer") or run.settings.are_of_rloo):
+        return "the log has a kl, so that beta was not 0"
+    coefficient, stated = logged.get("entropy_coef"), get("entropy_coef") or 0.0
+    if coefficient is not None and not get("use_adaptive_entropy") and abs(coefficient - stated) > _SAME * coefficient:
+        return f"the log has entropy_coef = {coefficient:g}, and the arguments {stated:g}"
+    return ""
+
+
+def _other_average(run: Run, measured: inputs.MeasuredStep) -> tuple[str, bool]:
+    """An average over tokens and rollouts that may give the logged norm, and whether it does; "" where none may."""
+    matrix = measured.gram.logged_gram if measured.gram else None
+    if measured.gram is None or matrix is None or measured.loss is None or measured.loss.objective.entropy_coef:
+        return "", False
+    logged, of = run.metrics[measured.step][NORM], measured.loss.objective
+    rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
+    lengths = map(len, measured.gram.logprobs)
+    masks = [
+        of.counted(rollout, rollout.counted(length).tolist()) for rollout, length in zip(rollouts, lengths, strict=True)
+    ]
+    weights = of.token_weights(masks)
+
+    def norm(other: Sequence[float]) -> float:
+        factors = np.array([new / own if own else 0.0 for new, own in zip(other, weights, strict=True)])
+        return math.sqrt(max(float(factors @ matrix @ factors), 0.0))
+
+    named, draw = run.settings.get("per_device_train_batch_size"), np.random.default_rng(0)
+    sizes = [size for size in range(1, len(masks)) if len(masks) % size == 0 and named in (None, size)]
+    may_be = ""
+    for name, averages in of.other_averages(
+        masks, sizes, [draw.permutation(len(masks)).tolist() for _ in range(_DRAWS)]
+    ):
+        norms = [norm(other) for other in averages]
+        if abs(norms[0] - logged) <= GRAD_NORM_TOLERANCE * logged:
+            return name, True
+        if min(norms) <= logged <= max(norms):
+            may_be = may_be or f"{name}, which gives {min(norms):.6g} to {max(norms):.6g} in random orders"
+    return may_be, False
+
+
+_DRAWS = 200  # random orders of a step's rollouts
+
+
+def defaults(run: Run) -> str:
+    """What stands for settings that are unknown."""
+    return f"{run.settings.get('trainer', 'TRL')}'s defaults"
+
+
+def _unnamed(run: Run, measured: inputs.MeasuredStep) -> tuple[str, ...]:
+    """Settings that no argument names and that may move the step's norm."""
+    names = measured.loss.objective.assumed if measured.loss else ()
+    if run.settings.get("trainer"):  # its arguments have other names
+        return names
+    of_ratio = ("epsilon", "importance_sampling_level") * (measured.step in run.repeats)
+    truncated = any(rollout.status == "truncated" for group in measured.groups for rollout in group.rollouts)
+    of_step = (*of_ratio, *("mask_truncated_completions",) * truncated)
+    return (*names, *(name for name in of_step if name not in run.settings.values))
+
+
+def _of_other_steps(run: Run, step: int) -> Reason | None:
+    """Why the steps of a script may not be updates that start from the weights of that number."""
+    are_tried = run.weights_before(step) is not None and run.weights_before(step + 1) is not None
+    if inputs.counts_from_0(run) and not are_tried:
+        text = "the log counts its steps from 0, so a checkpoint of the same number may be the one before or after"
+        hint = "Count steps from 1, and name a checkpoint by the number of updates that it has had."
+        return Reason("step_unknown", text, hint=hint)
+    updates = run.settings.updates_per_batch
+    if updates > 1 and any(step - (step - 1) % updates != step for step in run.steps):
+        text = (
+            f"the arguments make {updates} updates of a batch, and every step has rollouts of its own: its norm may be "
+        )
+        return Reason("several_updates", f"{text}that of several updates", hint=_EACH_UPDATE)
+    if updates == 1 and (further := further_steps(run)):
+        text = f"{counted(further, 'step')} of the log without rollouts may have used parts of these"
+        hint = "Log with each update the rollouts that it used; if it used a batch again, num_iterations says so."
+        return Reason("batch_split", f"{text}, or other weights, another loss or advantage made this step", hint=hint)
+    return None
+
+
+_LOSS_OF_SCRIPT = "Give the loss with --run-config, in TRL's names or in verl's; see the docs on replay."
+_IDS_OF_SCRIPT = "Log prompt_ids and completion_ids, and beside them masks and log-probabilities of the same length."
+_EACH_UPDATE = "Log each update as a step of its own, with the rollouts of a batch at its first, or one update a batch."
+
+
+def _other_reference(run: Run, norm: StepNorm) -> str | None:
+    """That the KL reference was not the model that training began with, as the kl before any update tells."""
+    kl, first = run.metrics.get(1, {}).get("kl", 0.0), run.weights_before(1)
+    is_other = SAME_POLICY_KL < abs(kl) < math.inf and (norm.trained is None or norm.trained.dtype == "float32")
+    if not (is_other and run.trained_by_trl and first and first.kind == "full" and 1 not in run.windows):
+        return None
+    return f"the log has a kl of {kl:.2g} at step 1, before any update: the KL reference was another model"
+
+
+def inferred(norm: StepNorm) -> str | None:
+    """How many token ids were made from text."""
+    if not norm.num_inferred_ids:
+        return None
+    return f"the token ids of {norm.num_inferred_ids} of {norm.num_rollouts} rollouts were inferred from their text"
+
+
+def per_cent(share: float) -> str:
+    """Two digits of a share in per cent, however small: a spread of bfloat16 is some ten-thousandths."""
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
+
+
+_COEFFICIENTS = {
+    "kl": ("beta", "kl_loss_coef", "reference_policy_kl_penalty", "kl_tau"),
+    "entropy": ("entropy_coef", "entropy_coeff"),
+}
+"""Part of the gradient -> last names of the argument that multiplies it and nothing else."""
+_BY_CHANCE = 1e-3  # chance of all steps but the most telling to agree on a value, up to which it is named
+_TELLING = 0.5  # share of all factors that a step allows, up to which its norm depends on the factor
+_EXACTLY = 1e-4  # spread of a norm; in bfloat16, beyond it, the part is another one than in float32 by some per cent
+_NO_PART = 1e-7  # share of the gradient that float32 makes of a part that is zero
+Interval = tuple[float, float]
+
+
+class Fit(Struct, frozen=True):
+    """An argument that multiplies a part of the gradient, and what it has to be for the logged norms."""
+
+    name: str  # the argument
+    stated: float  # its value in the arguments
+    values: tuple[float, ...]  # those that give the logged norms
+    num_steps: int  # steps whose norm depends on it: one number fits any single step
+
+    def explain(self, norm: Quantity, error: float) -> Quantity:
+        """A norm that is off by a relative error, with the argument as its cause."""
+        values = " or ".join(f"{value:g}" for value in self.values)
+        if self.num_steps == 1:
+            chance = "as one free number gives any single norm; another step would tell"
+            return replace(norm, cause=f"{norm.cause}; {self.name} = {values} gives it, {chance}")
+        fit = f"the logged norms fit {self.name} = {values} at each of {self.num_steps} steps"
+        text = f"the recomputed norm is {per_cent(error)} off; {fit}, and the arguments say {self.stated:g}"
+        return replace(norm, cause=text, advice=f"Give the {self.name} that was used with --run-config.")
+
+
+def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
+    """The argument that one other value of gives the logged norm of all steps; None where there is none.
+
+    A part K of the gradient g enters it times its coefficient, so that with s times the coefficient the gradient is
+    g + (s - 1) K, whose norm is a quadratic of s.
+    """
+    judged = [step for step in steps if step.logged.get(NORM) and step.relative_error.get(NORM) is not None]
+    is_exact = bool(judged) and all((step.told_within or 0.0) <= _EXACTLY for step in judged)
+    for part, names in _COEFFICIENTS.items() if is_exact else ():
+        named = ((path, of) for path, of in run.settings.values.items() if path.rpartition(".")[2] in names and of)
+        (name, stated), changes = next(named, ("", 0.0)), part == "entropy" and run.settings.get("use_adaptive_entropy")
+        if not name or changes or not all(part in step.parts for step in judged):
+            continue
+        sets = [_factors(step, part, run.half_unit(step.step, NORM)) for step in judged]
+        if not (common := reduce(_intersection, sets)):
+            continue
+        scale = 2.0 * max(1.0, common[-1][1])
+        shares = sorted(min(1.0, sum(min(high, scale) - min(low, scale) for low, high in of) / scale) for of in sets)
+        num_steps = sum(share < _TELLING for share in shares)
+        values = [_shortest(stated, between) for between in common]
+        is_sure = len(values) == 1 and math.prod(shares[1:]) <= _BY_CHANCE
+        if num_steps and is_sure == (num_steps > 1):
+            return Fit(name, stated, tuple(values), num_steps)
+    return None
+
+
+def _factors(step: StepReplay, part: str, half_unit: float) -> list[Interval]:
+    """The factors on a part of the gradient, from 0 on, with which the norm is the logged one."""
+    (size, along), logged, own = step.parts[part], step.logged[NORM], step.recomputed[NORM]
+    within = max(GRAD_NORM_TOLERANCE, step.told_within or 0.0) * logged + half_unit
+    if size <= _NO_PART:
+        return [(0.0, math.inf)] if abs(own - logged) <= within else []
+    # where the norm is the logged one less what it is told within, and that more: between two such factors it is met
+    met = [np.roots([size**2, 2 * along, 1 - ((logged + off) / own) ** 2]) for off in (-within, within)]
+    ends = sorted(1 + root.real for root in np.concatenate(met) if root.imag == 0)
+    return [(max(low, 0.0), high) for low, high in zip(ends[::2], ends[1::2], strict=True) if high >= 0]
+
+
+def _intersection(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
+    both = [(max(low, other[0]), min(high, other[1])) for low, high in first for other in second]
+    return [(low, high) for low, high in both if low <= high]
+
+
+def _shortest(stated: float, factors: Interval) -> float:
+    """The value with the fewest digits among ``factors`` times the one that is stated."""
+    low, high = (stated * factor for factor in factors)
+    rounded = (float(f"{(low + high) / 2:.{digits}g}") for digits in range(1, 17))
+    return 0.0 if low <= 0 else next((value for value in rounded if low <= value <= high), low)
+
+
+def with_fit(step: StepReplay, fit: Fit) -> StepReplay:
+    """A step with the fitting argument as the cause of a norm that is off."""
+    norm = next((of for of in step.quantities if of.name == NORM and of.verdict == "mismatch"), None)
+    if norm is None:
+        return step
+    named = fit.explain(norm, step.relative_error[NORM])
+    quantities = tuple(named if of is norm else of for of in step.quantities)
+    return replace(step, cause=named.cause if step.cause == norm.cause else step.cause, quantities=quantities)
+
+
+def common_cause(steps: Sequence[StepReplay], settings: TrainerSettings) -> Iterator[str]:
+    """What norms that are off have in common."""
+    logged = np.array([step.logged[NORM] for step in steps])
+    own = np.array([step.recomputed[NORM] for step in steps])
+    if len(steps) < 2 or not (logged.all() and own.all()):
+        return
+    ratios, limit = logged / own, settings.get("max_grad_norm") or 0.0
+    spread = max(_SAME, *(step.told_within or 0.0 for step in steps))
+    if np.ptp(ratios) <= spread * ratios.mean() < abs(ratios.mean() - 1) / _WELL_APART:
+        factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
+        length = (settings.get("max_completion_length") or 0.0) / ratios.mean()
+        is_length = settings.get("loss_type") == "dr_grpo" and abs(length - round(length)) <= spread * length
+        why = ": the loss or the advantages have another scale"
+        why = f", as max_completion_length = {length:.0f} makes them" if is_length else why
+        yield f"The logged norms are {factor}{why}."
+    elif np.ptp(logged) <= _SAME * logged.mean() and np.all(own > logged):
+        to_limit = " to max_grad_norm" * bool(abs(logged.mean() - limit) <= _SAME * limit)
+        at_all = f"at all {len(steps)} steps, below every recomputed norm"
+        yield f"The log has {logged[0]:.6g} {at_all}, as after clipping{to_limit}."
+
+
+_WELL_APART = 10.0  # spreads that a common factor is from 1 at least: closer ones may be alike by chance
+_SAME = 1e-5  # relative spread of numbers in float32 that count as one: clip_grad_norm_ adds 1e-6 to the norm

@@ -1,0 +1,125 @@
+"""The causes of norms that are off, by plain vectors: a gradient is P + b K, with b the coefficient of a part K."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from gradscope.diagnostics.replay.measure import replay_report
+from gradscope.results.norms import Quantity, ReplayReport, StepReplay
+from gradscope.rollouts.run import Run
+from tests.diagnostics.made_up_runs import group_of, run_of
+
+NAMES = {"kl": "beta", "entropy": "entropy_coef"}
+
+
+def step_of(number: int, logged: float, gradient: np.ndarray, part: np.ndarray, channel: str) -> StepReplay:
+    norm = float(np.linalg.norm(gradient))
+    error = abs(norm - logged) / logged
+    verdict = "match" if error <= 1e-5 else "mismatch"
+    reason = None if verdict == "match" else "differs"
+    of_part = float(np.linalg.norm(part)) / norm, float(part @ gradient) / norm**2
+    return StepReplay(
+        step=number,
+        weights=None,
+        verdict=verdict,
+        cause=reason,
+        quantities=(Quantity(name="grad_norm", verdict=verdict, cause=reason, reason=reason),),
+        logged={"grad_norm": logged},
+        recomputed={"grad_norm": norm},
+        relative_error={"grad_norm": error},
+        num_inferred_ids=0,
+        frac_kl=None,
+        parts={channel: of_part},
+        untested=(NAMES[channel],),
+    )
+
+
+def steps_of(
+    stated: float, true: Any, *, dead: int = 1, channel: str = "kl", seed: int = 0
+) -> tuple[Run, list[StepReplay]]:
+    """Steps with random gradients, before some of which K is zero; ``true`` is one b or one a step."""
+    draw, steps = np.random.default_rng(seed), []
+    for number, own in enumerate(np.broadcast_to(true, max(np.size(true), 4)) if np.ndim(true) == 0 else true, start=1):
+        policy, kl = draw.normal(size=30), draw.normal(size=30) * (number > dead)
+        logged = float(np.linalg.norm(policy + own * kl))
+        steps.append(step_of(number, logged, policy + stated * kl, stated * kl, channel))
+    run = run_of(*(group_of([1, 0], step=step.step) for step in steps), settings={NAMES[channel]: stated})
+    return run, steps
+
+
+def cause_of(report: ReplayReport) -> str:
+    return str(report.steps[-1].quantities[-1].cause)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("channel", NAMES)
+@pytest.mark.parametrize(("stated", "true"), [(0.04, 0.05), (0.06, 0.05), (0.1, 0.05), (0.025, 0.05), (0.5, 0.0)])
+def test_the_coefficient_that_fits_all_norms_is_named(stated: float, true: float, channel: str, seed: int) -> None:
+    run, steps = steps_of(stated, true, channel=channel, seed=seed)
+    report = replay_report(run, steps)
+    name = NAMES[channel]
+    assert f"the logged norms fit {name} = {true:g} at each of 3 steps, and the arguments say {stated:g}" in cause_of(
+        report
+    )
+    assert report.steps[-1].quantities[-1].advice == f"Give the {name} that was used with --run-config."
+    assert report.steps[-1].cause == cause_of(report)
+    assert report.steps[0].quantities[-1].cause is None
+    assert not any(name in finding for finding in report.findings)
+
+
+@pytest.mark.parametrize(
+    "true",
+    [
+        [0.05, 0.05, 0.07, 0.05],  # one step is not of this beta
+        [0.03, 0.05, 0.07, 0.09],
+        [0.05, 0.06, 0.06, 0.05],  # two are met as they are stated
+    ],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_is_named_that_does_not_fit_every_step(true: list[float], seed: int) -> None:
+    assert cause_of(replay_report(*steps_of(0.06, true, seed=seed, dead=0))) == "differs"
+
+
+def test_one_number_that_fits_one_step_is_no_cause() -> None:
+    report = replay_report(*steps_of(0.04, 0.05, dead=3))
+    assert cause_of(report).startswith("differs; beta = ")
+    assert cause_of(report).endswith("gives it, as one free number gives any single norm; another step would tell")
+    assert report.steps[-1].quantities[-1].advice is None
+
+
+@pytest.mark.parametrize(("weight", "told_within"), [(1.0, 2e-4), (0.1, 9e-5)])
+def test_nothing_is_named_that_a_spread_lets_steps_agree_on_by_chance(weight: float, told_within: float) -> None:
+    run, steps = steps_of(0.04 * weight, 0.05 * weight)
+    wide = [replace(step, told_within=told_within) for step in steps]
+    assert "fit beta = " in cause_of(replay_report(run, steps))
+    assert cause_of(replay_report(run, wide)) == "differs"
+
+
+@pytest.mark.parametrize("settings", [{}, {"use_adaptive_entropy": True, "entropy_coef": 0.04}])
+def test_a_coefficient_without_one_stated_value_is_not_looked_for(settings: dict[str, Any]) -> None:
+    run, steps = steps_of(0.04, 0.05, channel="entropy")
+    run = replace(run, settings=replace(run.settings, values=settings))
+    assert cause_of(replay_report(run, steps)) == "differs"
+
+
+@pytest.mark.parametrize(
+    ("factor", "settings", "words"),
+    [
+        (
+            1.25,
+            {"loss_type": "dr_grpo", "max_completion_length": 10},
+            "steps, as max_completion_length = 8 makes them.",
+        ),
+        (1.27, {"loss_type": "dr_grpo", "max_completion_length": 10}, "the loss or the advantages have another scale."),
+        (1.25, {"loss_type": "grpo", "max_completion_length": 10}, "the loss or the advantages have another scale."),
+    ],
+)
+def test_a_common_factor_may_be_the_length_that_dr_grpo_divides_by(
+    factor: float, settings: dict[str, Any], words: str
+) -> None:
+    nothing = np.zeros(1)
+    steps = [step_of(number, factor * number, np.array([float(number)]), nothing, "kl") for number in (1, 2)]
+    run = run_of(*(group_of([1, 0], step=step.step) for step in steps), settings=settings)
+    assert words in " ".join(replay_report(run, steps).findings)
