@@ -10,6 +10,7 @@ import numpy as np
 from gradscope.advantages.registry import LOGGED
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import logprob_findings
+from gradscope.findings.spike import OTHER_GRADIENT
 from gradscope.metrics.gram.alignment import REFERENCE
 from gradscope.metrics.gram.geometry import meets_logged
 from gradscope.metrics.uncertainty.intervals import difference_of
@@ -186,10 +187,12 @@ def _norm_findings(steps: Sequence[results.StepGeometry]) -> Iterator[str]:
         )
     elif pairs:
         worst = max(abs(value - logged) / logged for value, logged in pairs)
-        yield (
-            f"The recomputed gradient norm differs from the trainer's logged grad_norm by at most {worst:.1e} "
-            f"(relative) at {'this step' if len(pairs) == 1 else f'these {len(pairs)} steps'}."
-        )
+        at = "this step" if len(pairs) == 1 else f"these {len(pairs)} steps"
+        text = "The recomputed gradient norm differs from the trainer's logged grad_norm by"
+        if worst > OTHER_GRADIENT:
+            yield f"{text} up to {worst:.1e} (relative) at {at}: `gradscope replay` says whether precision explains it."
+        else:
+            yield f"{text} at most {worst:.1e} (relative) at {at}."
     elif steps:
         yield "The trainer logged no grad_norm at these steps, so the gradients are checked against nothing outside."
 

@@ -98,8 +98,12 @@ def test_the_trainers_norm_is_what_the_spectra_rest_on() -> None:
     shifted = replace(second, logged_grad_norm=0.4)
     sentences = rank_findings([], [first, shifted, third], [])
     assert sentences[0].startswith("On average 31.0 % of the summed row norms survives in the step's gradient; the")
-    assert sentences[1].endswith("by at most 3.1e-02 (relative) at these 2 steps.")
-    assert rank_findings([], [shifted], [])[1].endswith("at this step.")
+    assert sentences[1].endswith(
+        "by up to 3.1e-02 (relative) at these 2 steps: `gradscope replay` says whether precision explains it."
+    )
+    assert rank_findings([], [shifted], [])[1].endswith(
+        "at this step: `gradscope replay` says whether precision explains it."
+    )
     broken = rank_findings([], [first, replace(second, logged_grad_norm=float("inf"))], [])[1]
     assert broken == f"At 1 of 2 steps the trainer logged no finite grad_norm, first at step {second.step}: Infinity."
     assert "checked against nothing outside" in rank_findings([], [first], [])[1]
@@ -371,7 +375,7 @@ def test_what_makes_the_ranks_doubtful_comes_before_the_rest() -> None:
     two = (point(), point(step=9))
     assert "10 of 32 groups have zero advantage" in first_finding(report(*two))
     assert "10 of 32 groups have zero advantage" in first_finding(report(*two, norm=0.5 * (1 + 5e-6)))
-    assert "by at most 2.0e-02" in first_finding(report(*two, norm=0.5 / 0.98))
+    assert "by up to 2.0e-02" in first_finding(report(*two, norm=0.5 / 0.98))
     assert "logged no grad_norm" in first_finding(report(*two, norm=None))
     assert "no finite grad_norm" in first_finding(report(*two, norm=float("nan")))
 
