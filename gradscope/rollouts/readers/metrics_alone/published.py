@@ -357,7 +357,8 @@ def _named(text: str) -> Values:
             listed = [number_or_text(of) for of in re.split(r"[\s,']+", cell[1:-1]) if of] if cell[0] == "[" else []
             are_all = listed and all(isinstance(number, float) for number in listed)
             named[key] = sum(map(float, listed)) / len(listed) if are_all else number_or_text(cell)
-        for counts in _OF_GROUPS.finditer(text, 0, _LONGEST_ROW) if "/" in text else ():
+        has_groups = "/" in text and any(word in text.lower() for word in ("dead", "degenerate", "zero"))
+        for counts in _OF_GROUPS.finditer(text, 0, _LONGEST_ROW) if has_groups else ():
             key = "_".join(re.split(r"\W+", counts["key"].lower()))
             named[f"frac_{key}{'' if 'group' in key else '_groups'}"] = int(counts["part"]) / max(
                 int(counts["whole"]), 1
