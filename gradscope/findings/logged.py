@@ -195,6 +195,12 @@ def beyond_clip_sentence(shares: Iterable[float]) -> str:
     return f"The ratio of {percent(mean)} of tokens was beyond the clip{ends}: they gave no gradient."
 
 
+def clip_sentence(courses: Sequence[MetricCourse]) -> str:
+    """The same of the share that was logged, if one was."""
+    course = course_named(courses, "clip_ratio/region_mean")
+    return beyond_clip_sentence(course.values) if course is not None else ""
+
+
 CLIP_ADVICE = "Take fewer updates from a batch (num_iterations in TRL), or a smaller learning rate."
 Direction = Literal["falls", "hardly rises", "stalls", "rises", "is"]
 NO_RISE: tuple[Direction, ...] = ("falls", "hardly rises", "stalls")
@@ -243,9 +249,7 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
     course, spread = course_named(courses, "reward"), course_named(courses, "reward_std")
     if course is not None and _falls(course):
         return "falls"
-    if course is None or course.mean.value is None or not (fifths := _fifths(course)):
-        return "is"
-    if min(course.values) == max(course.values):
+    if course is None or course.mean.value is None or not (fifths := _fifths(course)) or _is_flat(course):
         return "is"
     from gradscope.metrics.uncertainty.steps import trend  # behind it lies scipy
 
@@ -351,10 +355,8 @@ def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = No
     ``goes`` is :func:`reward_goes`, where it is known.
     """
     course = course_named(courses, "reward")
-    if course is None or len(course.steps) < 2 or course.mean.value is None:
-        return ""
-    if _is_flat(course):  # which is said of levels
-        return ""
+    if course is None or len(course.steps) < 2 or course.mean.value is None or _is_flat(course):
+        return ""  # that it never moves is said with its level
     if not (parts := _in_parts(course)):
         first, last = course.values[0], course.values[-1]
         ends = f"{first:z.3g} at step {course.steps[0]} and {last:z.3g} at step {course.steps[-1]}"
@@ -414,7 +416,7 @@ def metric_findings(
     courses: Sequence[MetricCourse], spikes: Sequence[str] = (), verdicts: Sequence[MetricCourse] = ()
 ) -> tuple[str, ...]:
     """All sentences, the verdict first, then what is wrong, with those on ``spikes`` and on what judges answers."""
-    goes, ratios = reward_goes(courses), course_named(courses, "clip_ratio/region_mean")
+    goes = reward_goes(courses)
     reward = reward_sentence(courses, goes)
     sentences = (
         dead_sentence(courses),
@@ -422,7 +424,7 @@ def metric_findings(
         lost_sentence(verdicts, goes),
         gap_sentence(max((course.steps for course in courses), key=len, default=())),
         clipped_sentence(courses),
-        beyond_clip_sentence(ratios.values if ratios else ()),
+        clip_sentence(courses),
         *spikes,
         *reward_level_sentences(courses),
         *([reward] if goes in NO_RISE else []),

@@ -192,9 +192,8 @@ def _not_at_the_end(verdicts: Sequence[results.Verdict], values: MetricValues) -
                 f"{with_interval(late, '.4g')}. Require {verdict.metric}@last20%, too."
             )
     defined = [split_metric(verdict.metric)[0] for verdict in verdicts if verdict.estimate.is_defined]
-    if values.run.groups and any(map(is_of_each_step, defined)):
-        report = values.degeneracy()
-        yield from [sudden_sentence(report)] * ends_dead(report)
+    if values.run.groups and any(map(is_of_each_step, defined)) and ends_dead(values.degeneracy()):
+        yield sudden_sentence(values.degeneracy())
 
 
 def _check_name(text: str, values: MetricValues) -> None:

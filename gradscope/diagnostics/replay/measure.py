@@ -275,7 +275,7 @@ def _fit_with_kl(run: Run, steps: Sequence[StepReplay], engine: EngineOptions, t
     off = [of.step for of in steps if of.verdict_on(NORM) == "mismatch" and run.metrics[of.step].get("kl")]
     if not run.trained_by_trl or run.settings.get("beta") or run.settings.are_of_rloo:
         return None
-    run = replace(run, settings=replace(run.settings, values={**run.settings.values, "beta": 1.0}))
+    run = replace(run, settings=run.settings.with_values({"beta": 1.0}))
     measured = inputs.measure_steps(run, off[:_TRIED], engine, no_progress, closely=True, norms_alone=True)
     fit = fit_of(run, [replay_step(run, step, tolerance) for step in measured]) if off else None
     return None if fit is None else replace(fit, stated=0.0)

@@ -276,7 +276,8 @@ def common_cause(steps: Sequence[StepReplay], settings: TrainerSettings) -> Iter
     if np.ptp(ratios) <= spread * ratios.mean() < abs(ratios.mean() - 1) / _WELL_APART:
         factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
         length = (settings.get("max_completion_length") or 0.0) / ratios.mean()
-        is_length = settings.get("loss_type") == "dr_grpo" and abs(length - round(length)) <= spread * length
+        off = min(spread * length, _NEAR_WHOLE)
+        is_length = settings.get("loss_type") == "dr_grpo" and length > 0 and abs(length - round(length)) <= off
         why = ": the loss or the advantages have another scale"
         why = f", as max_completion_length = {length:.0f} makes them" if is_length else why
         yield f"The logged norms are {factor}{why}."
@@ -287,4 +288,5 @@ def common_cause(steps: Sequence[StepReplay], settings: TrainerSettings) -> Iter
 
 
 _WELL_APART = 10.0  # spreads that a common factor is from 1 at least: closer ones may be alike by chance
+_NEAR_WHOLE = 0.05  # tokens: a tenth of all factors give a length that is so near a whole number
 _SAME = 1e-5  # relative spread of numbers in float32 that count as one: clip_grad_norm_ adds 1e-6 to the norm

@@ -24,7 +24,6 @@ from gradscope.say import counted
 _DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_norm"
 _SECTIONS = {_DEAD: "signal", _CUT: "generation", _NORM: "norm", "reward": "reward"}
 _LEVELS = ("entropy", "completions/mean_length", "kl", "loss")  # whose level is watched
-_CALM: tuple[Severity, Severity] = ("unknown", "fine")
 _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
 _ADVICE_ON = dict.fromkeys(("hardly rises", "stalls"), findings.FLAT_ADVICE) | {"falls": findings.FALLEN_ADVICE}
 _LOST = "Read completions of late steps that score high, and compare with a checkpoint before the fall."
@@ -138,7 +137,8 @@ def _reward_section(courses: Sequence[MetricCourse], run: Run) -> ReportSection 
         return ReportSection(name="reward", findings=(lost,), severity="look", next_step=_LOST)
     broken, levels = tuple(findings.broken_sentences([course])), tuple(findings.reward_level_sentences(courses))
     odd = [*filter(None, (lost, findings.gap_sentence(course.steps))), *broken, *levels]
-    sentence, calm = findings.reward_sentence(courses, goes), _CALM[goes == "rises"]
+    sentence = findings.reward_sentence(courses, goes)
+    calm: Severity = "fine" if goes == "rises" else "unknown"
     return ReportSection(
         name="reward",
         findings=(*odd, *filter(None, [sentence])) or ("One logged step does not tell.",),
@@ -156,10 +156,9 @@ def _course_section(
     titles = ", ".join(course.title.strip() for course in other_courses)
     has_reward = findings.course_named(courses, "reward") is not None
     gap = "" if has_reward else findings.gap_sentence(max((course.steps for course in courses), key=len))
-    ratios = findings.course_named(courses, "clip_ratio/region_mean")
-    clipped = findings.beyond_clip_sentence(ratios.values if ratios else ())
+    clipped = findings.clip_sentence(courses)
     odd = (*broken, *filter(None, (gap, clipped)), *spikes, *levels)
-    calm = _CALM[any(course.name in _LEVELS for course in other_courses)]
+    calm: Severity = "fine" if any(course.name in _LEVELS for course in other_courses) else "unknown"
     return ReportSection(
         name="courses",
         question="How do lengths, entropy and KL go?",

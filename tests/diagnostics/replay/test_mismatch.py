@@ -105,21 +105,23 @@ def test_a_coefficient_without_one_stated_value_is_not_looked_for(settings: dict
 
 
 @pytest.mark.parametrize(
-    ("factor", "settings", "words"),
+    ("factor", "length", "loss", "told_within", "is_named"),
     [
-        (
-            1.25,
-            {"loss_type": "dr_grpo", "max_completion_length": 10},
-            "steps, as max_completion_length = 8 makes them.",
-        ),
-        (1.27, {"loss_type": "dr_grpo", "max_completion_length": 10}, "the loss or the advantages have another scale."),
-        (1.25, {"loss_type": "grpo", "max_completion_length": 10}, "the loss or the advantages have another scale."),
+        (1.25, 10, "dr_grpo", None, True),
+        (1.27, 10, "dr_grpo", None, False),
+        (1.25, 10, "grpo", None, False),
+        (1.25, None, "dr_grpo", None, False),
+        (1.25005, 1000, "dr_grpo", 1e-3, True),  # so wide a spread holds a whole number for nearly any factor
+        (1.2506, 1000, "dr_grpo", 1e-3, False),
     ],
 )
 def test_a_common_factor_may_be_the_length_that_dr_grpo_divides_by(
-    factor: float, settings: dict[str, Any], words: str
+    factor: float, length: int | None, loss: str, told_within: float | None, is_named: bool
 ) -> None:
-    nothing = np.zeros(1)
-    steps = [step_of(number, factor * number, np.array([float(number)]), nothing, "kl") for number in (1, 2)]
+    steps = [step_of(number, factor * number, np.array([float(number)]), np.zeros(1), "kl") for number in (1, 2)]
+    steps = [replace(step, told_within=told_within) for step in steps]
+    settings = {"loss_type": loss, "max_completion_length": length}
     run = run_of(*(group_of([1, 0], step=step.step) for step in steps), settings=settings)
+    named = f"steps, as max_completion_length = {round((length or 0) / factor)} makes them."
+    words = named if is_named else "the loss or the advantages have another scale."
     assert words in " ".join(replay_report(run, steps).findings)

@@ -150,8 +150,8 @@ def _verdict(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[Sever
             "Tokens agree and sequences do not: correct token by token, or mask sequences, for weights of whole "
             "sequences rest on few of them."
         )
-    severity = "unknown" if gap is None else _severity(gap)
-    return severity, _ADVICE_ON_GAP["fine" if gap is None else severity]
+    severity: Severity = "unknown" if gap is None else _severity(gap)
+    return severity, _ADVICE_ON_GAP[severity]
 
 
 def agreement_section(inputs: ReportInputs) -> ReportSection:
@@ -247,12 +247,13 @@ def agreement_as_logged(run: Run) -> ReportSection | None:
     """What the trainer's own metrics say of the last fifth of steps; None where it logged none."""
     bounds = {
         name: (large, far)
-        for name in sorted(run.courses.columns)
+        for name in run.courses.columns
         for ending, large, far in _LOGGED_GAPS
         if re.search(ending, name)
     }
-    courses = {name: run.courses.by_step(name) for name in run.courses.columns if name in bounds or _MORE in name}
-    courses = {name: course for name, course in sorted(courses.items()) if any(course.values())}  # verl's 0: unknown
+    names = sorted(name for name in run.courses.columns if name in bounds or _MORE in name)
+    courses = {name: run.courses.by_step(name) for name in names}
+    courses = {name: course for name, course in courses.items() if any(course.values())}  # verl's 0: unknown
     steps = sorted(set().union(*courses.values()) & set(run.steps or run.every_step))
     if not steps:
         return None
@@ -273,8 +274,8 @@ def agreement_as_logged(run: Run) -> ReportSection | None:
         charts=lines_over(
             steps,
             "Sampler against trainer, as logged",
-            {name: [course.get(step) for step in steps] for name, course in [*courses.items()][:4]},
-            y_label="nats a token",
+            {name: [courses[name].get(step) for step in steps] for name in [*courses][:4]},
+            y_label="difference",  # of log-probabilities, or as the name says
         ),
     )
 
