@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
@@ -46,7 +46,7 @@ def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tu
     )
 
 
-RISEN = 1.5  # times the mean of all steps that a share has at the end, where it rises: one that rises from 0, 1.8 times
+_RISEN = 1.5  # times the mean of all steps that a share has at the end, where it rises: one that rises from 0, 1.8
 _HIGH = 0.1  # share of completions cut off from which on the limit decides much of the reward
 
 
@@ -110,6 +110,13 @@ def kind_of_dead(courses: Sequence[MetricCourse]) -> DeadKind | None:
     return DeadKind(name, max(shares), is_logged) if max(shares) > dead.mean.value / 2 else None
 
 
+TO_TRY = {
+    "pass": "try harder prompts, or drop solved ones.",
+    "fail": "try easier prompts, partial credit, or more rollouts a group.",
+}
+"""What most groups without a gradient do throughout -> what to try."""
+
+
 def dead_steps(courses: Sequence[MetricCourse]) -> tuple[float, str]:
     """The share of steps at which the rewards do not vary, and a sentence on these; empty where there are none.
 
@@ -162,8 +169,14 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
 
 def clipped_share(course: MetricCourse) -> float:
     """Its mean, or that of the last fifth of steps where it rises; 0 where it is no share."""
-    mean = course.mean.value or 0.0
-    return max([mean, *(share for share, _ in _fifths(course)[-1:] if mean and share >= RISEN * mean)])
+    return 0.0 if course.mean.value is None else max(course.mean.value, risen_share(course.values))
+
+
+def risen_share(shares: Sequence[float]) -> float:
+    """The mean of the last fifth of steps, where that of all hides that it rises; 0 where it does not."""
+    size = len(shares) // 5
+    late = fmean(shares[-size:]) if size > 1 else 0.0
+    return late if late >= _RISEN * fmean(shares or [0.0]) else 0.0
 
 
 def at_most(course: MetricCourse) -> str:
@@ -185,25 +198,19 @@ def cut_off_advice(share: float | None) -> str:
     )
 
 
-def beyond_clip_sentence(shares: Iterable[float]) -> str:
+def clip_sentence(courses: Sequence[MetricCourse]) -> str:
     """That most tokens gave no gradient, as their ratio was beyond the clip, or did so late; empty where fewer were."""
-    usable = [share for share in shares if 0.0 <= share <= 1.0] or [0.0]
+    course = course_named(courses, "clip_ratio/region_mean")
+    usable = [share for share in (course.values if course else ()) if 0.0 <= share <= 1.0] or [0.0]
     mean, late = fmean(usable), fmean(usable[-(len(usable) // 5) :])
     if max(mean, late) <= _MOST:
         return ""
-    ends = f", {percent(late)} in the last fifth of steps" if late >= RISEN * mean else ""
+    ends = f", {percent(late)} in the last fifth of steps" if late >= _RISEN * mean else ""
     return f"The ratio of {percent(mean)} of tokens was beyond the clip{ends}: they gave no gradient."
-
-
-def clip_sentence(courses: Sequence[MetricCourse]) -> str:
-    """The same of the share that was logged, if one was."""
-    course = course_named(courses, "clip_ratio/region_mean")
-    return beyond_clip_sentence(course.values) if course is not None else ""
 
 
 CLIP_ADVICE = "Take fewer updates from a batch (num_iterations in TRL), or a smaller learning rate."
 Direction = Literal["falls", "hardly rises", "stalls", "rises", "is"]
-NO_RISE: tuple[Direction, ...] = ("falls", "hardly rises", "stalls")
 
 
 def reward_level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
@@ -287,6 +294,7 @@ SPIKE_ADVICE = "Look at what changed there (learning rate, data, lengths), and a
 FLAT_ADVICE = (
     "Look at the learning rate, KL, dead groups, truncation, and whether the reward tells good completions from bad."
 )
+ADVICE_ON: dict[Direction, str] = {"falls": FALLEN_ADVICE, "hardly rises": FLAT_ADVICE, "stalls": FLAT_ADVICE}
 
 
 _LEAST_STEPS = 20  # with fewer a fifth is not even a handful
@@ -427,7 +435,7 @@ def metric_findings(
         clip_sentence(courses),
         *spikes,
         *reward_level_sentences(courses),
-        *([reward] if goes in NO_RISE else []),
+        *([reward] if goes in ADVICE_ON else []),
         *level_sentences(courses),
         reward,
     )

@@ -46,7 +46,6 @@ from gradscope.diagnostics.replay.mismatch import (
     inferred,
     per_cent,
     why_off,
-    with_fit,
 )
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import LOGPROB_BOUND, logprob_findings
@@ -273,11 +272,11 @@ def replay_run(
 def _fit_with_kl(run: Run, steps: Sequence[StepReplay], engine: EngineOptions, tolerance: float) -> Fit | None:
     """The ``beta`` that the logged norms fit, where TRL logged a ``kl`` and the arguments have no KL term."""
     off = [of.step for of in steps if of.verdict_on(NORM) == "mismatch" and run.metrics[of.step].get("kl")]
-    if not run.trained_by_trl or run.settings.get("beta") or run.settings.are_of_rloo:
+    if not off or not run.trained_by_trl or run.settings.get("beta") or run.settings.are_of_rloo:
         return None
     run = replace(run, settings=run.settings.with_values({"beta": 1.0}))
     measured = inputs.measure_steps(run, off[:_TRIED], engine, no_progress, closely=True, norms_alone=True)
-    fit = fit_of(run, [replay_step(run, step, tolerance) for step in measured]) if off else None
+    fit = fit_of(run, [replay_step(run, step, tolerance) for step in measured])
     return None if fit is None else replace(fit, stated=0.0)
 
 
@@ -302,7 +301,7 @@ def replay_report(
             steps = [step if of is None else _settled(run, step, of, fits) for step, of in zip(steps, off, strict=True)]
     is_off = any(step.verdict_on(NORM) == "mismatch" for step in steps)
     if is_off and (fit := fit or fit_of(run, steps)) is not None:
-        steps = [with_fit(step, fit) for step in steps]
+        steps = list(map(fit.explain, steps))
     verdicts = [step.verdict for step in steps]
     unreadable = {
         step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")

@@ -16,7 +16,7 @@ from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import further_steps
 from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE
 from gradscope.reason import Reason
-from gradscope.results.norms import Quantity, StepReplay
+from gradscope.results.norms import StepReplay
 from gradscope.rollouts.run import Run, TrainerSettings
 from gradscope.say import counted
 
@@ -194,15 +194,23 @@ class Fit(Struct, frozen=True):
     values: tuple[float, ...]  # those that give the logged norms
     num_steps: int  # steps whose norm depends on it: one number fits any single step
 
-    def explain(self, norm: Quantity, error: float) -> Quantity:
-        """A norm that is off by a relative error, with the argument as its cause."""
-        values = " or ".join(f"{value:g}" for value in self.values)
+    def explain(self, step: StepReplay) -> StepReplay:
+        """A step with the argument as the cause of its norm, if that is off."""
+        norm = next((of for of in step.quantities if of.name == NORM and of.verdict == "mismatch"), None)
+        if norm is None:
+            return step
+        values, advice = " or ".join(f"{value:g}" for value in self.values), norm.advice
         if self.num_steps == 1:
             chance = "as one free number gives any single norm; another step would tell"
-            return replace(norm, cause=f"{norm.cause}; {self.name} = {values} gives it, {chance}")
-        fit = f"the logged norms fit {self.name} = {values} at each of {self.num_steps} steps"
-        text = f"the recomputed norm is {per_cent(error)} off; {fit}, and the arguments say {self.stated:g}"
-        return replace(norm, cause=text, advice=f"Give the {self.name} that was used with --run-config.")
+            text = f"{norm.cause}; {self.name} = {values} gives it, {chance}"
+        else:
+            fit = f"the logged norms fit {self.name} = {values} at each of {self.num_steps} steps"
+            off = f"the recomputed norm is {per_cent(step.relative_error[NORM])} off"
+            text = f"{off}; {fit}, and the arguments say {self.stated:g}"
+            advice = f"Give the {self.name} that was used with --run-config."
+        explained = replace(norm, cause=text, advice=advice)
+        quantities = tuple(explained if of is norm else of for of in step.quantities)
+        return replace(step, cause=text if step.cause == norm.cause else step.cause, quantities=quantities)
 
 
 def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
@@ -212,11 +220,13 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
     g + (s - 1) K, whose norm is a quadratic of s.
     """
     judged = [step for step in steps if step.logged.get(NORM) and step.relative_error.get(NORM) is not None]
-    is_exact = bool(judged) and all((step.told_within or 0.0) <= _EXACTLY for step in judged)
-    for part, names in _COEFFICIENTS.items() if is_exact else ():
+    if not judged or any((step.told_within or 0.0) > _EXACTLY for step in judged):
+        return None
+    for part, names in _COEFFICIENTS.items():
         named = ((path, of) for path, of in run.settings.values.items() if path.rpartition(".")[2] in names and of)
-        (name, stated), changes = next(named, ("", 0.0)), part == "entropy" and run.settings.get("use_adaptive_entropy")
-        if not name or changes or not all(part in step.parts for step in judged):
+        name, stated = next(named, ("", 0.0))
+        is_adaptive = part == "entropy" and run.settings.get("use_adaptive_entropy")
+        if not name or is_adaptive or not all(part in step.parts for step in judged):
             continue
         sets = [_factors(step, part, run.half_unit(step.step, NORM)) for step in judged]
         if not (common := reduce(_intersection, sets)):
@@ -253,16 +263,6 @@ def _shortest(stated: float, factors: Interval) -> float:
     low, high = (stated * factor for factor in factors)
     rounded = (float(f"{(low + high) / 2:.{digits}g}") for digits in range(1, 17))
     return 0.0 if low <= 0 else next((value for value in rounded if low <= value <= high), low)
-
-
-def with_fit(step: StepReplay, fit: Fit) -> StepReplay:
-    """A step with the fitting argument as the cause of a norm that is off."""
-    norm = next((of for of in step.quantities if of.name == NORM and of.verdict == "mismatch"), None)
-    if norm is None:
-        return step
-    named = fit.explain(norm, step.relative_error[NORM])
-    quantities = tuple(named if of is norm else of for of in step.quantities)
-    return replace(step, cause=named.cause if step.cause == norm.cause else step.cause, quantities=quantities)
 
 
 def common_cause(steps: Sequence[StepReplay], settings: TrainerSettings) -> Iterator[str]:

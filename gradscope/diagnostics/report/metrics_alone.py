@@ -25,7 +25,6 @@ _DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_
 _SECTIONS = {_DEAD: "signal", _CUT: "generation", _NORM: "norm", "reward": "reward"}
 _LEVELS = ("entropy", "completions/mean_length", "kl", "loss")  # whose level is watched
 _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
-_ADVICE_ON = dict.fromkeys(("hardly rises", "stalls"), findings.FLAT_ADVICE) | {"falls": findings.FALLEN_ADVICE}
 _LOST = "Read completions of late steps that score high, and compare with a checkpoint before the fall."
 
 
@@ -99,14 +98,10 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
 def _dead_advice(courses: Sequence[MetricCourse]) -> str:
     cut = findings.course_named(courses, _CUT)
     kind = findings.kind_of_dead(courses)
-    of_kind = _ADVICE if kind is None else _ADVICE_ON_KIND[kind.name]
+    of_kind = _ADVICE if kind is None else findings.TO_TRY[kind.name].capitalize()
     return findings.cut_off_advice(None if cut is None else cut.mean.value) or of_kind
 
 
-_ADVICE_ON_KIND = {
-    "pass": "Try harder prompts, or drop solved ones.",
-    "fail": "Try easier prompts, partial credit, or more rollouts a group.",
-}
 _ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then choose prompts, or enlarge the groups."
 
 
@@ -142,8 +137,8 @@ def _reward_section(courses: Sequence[MetricCourse], run: Run) -> ReportSection 
     return ReportSection(
         name="reward",
         findings=(*odd, *filter(None, [sentence])) or ("One logged step does not tell.",),
-        severity="problem" if broken else "look" if odd or goes in findings.NO_RISE else calm,
-        next_step=_LOST if lost else findings.SPIKE_ADVICE if broken else _ADVICE_ON.get(goes, ""),
+        severity="problem" if broken else "look" if odd or goes in findings.ADVICE_ON else calm,
+        next_step=_LOST if lost else findings.SPIKE_ADVICE if broken else findings.ADVICE_ON.get(goes, ""),
         charts=_chart(f"{course.title}, as logged", [course], course.title),
     )
 
