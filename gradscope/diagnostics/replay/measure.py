@@ -44,7 +44,6 @@ from gradscope.diagnostics.replay.mismatch import (
     defaults,
     fit_of,
     inferred,
-    per_cent,
     why_off,
 )
 from gradscope.estimate import Estimate
@@ -59,7 +58,7 @@ from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run, TrainerSettings
-from gradscope.say import as_ranges, named_steps, non_finite_word
+from gradscope.say import as_ranges, in_two_digits, named_steps, non_finite_word
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepNorm
@@ -87,7 +86,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         return refused(NORM, Reason("not_finite", cause), value)
     error = abs(value - logged) / abs(logged) if logged else abs(value)
     off = (
-        f"the recomputed norm is {per_cent(error)} off"
+        f"the recomputed norm is {in_two_digits(error)} off"
         if logged
         else f"the log has 0, the recomputed norm is {value:.6g}"
     )
@@ -98,7 +97,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         return Quantity(name=NORM, verdict="match", cause=_caveats(run, measured, step_norm)), value, error
     half_unit = run.half_unit(measured.step, NORM)
     if off_by <= within + half_unit:
-        rounded = f"the log has the norm to {per_cent(half_unit / abs(logged))}, as it was rounded"
+        rounded = f"the log has the norm to {in_two_digits(half_unit / abs(logged))}, as it was rounded"
         if half_unit > COARSE * abs(logged):
             return refused(NORM, Reason("precision", rounded, hint=LOG_DIGITS), value, error)
         notes = [rounded, _caveats(run, measured, step_norm)]
@@ -134,17 +133,17 @@ def _judge_reduced(
     if trained.num_ties and is_near:
         ties = (
             f"the entropies of {trained.num_ties} tokens lie within rounding of top_entropy_quantile: as these are "
-            f"masked, the norm moves by {per_cent(within)}, and the logged one is {per_cent(error)} off"
+            f"masked, the norm moves by {in_two_digits(within)}, and the logged one is {in_two_digits(error)} off"
         )
         return refused(NORM, Reason("entropy_ties", ties), value, error)
-    spread = f"the spread of {trained.dtype} over orders of the rollouts, {per_cent(within)}"
+    spread = f"the spread of {trained.dtype} over orders of the rollouts, {in_two_digits(within)}"
     unnamed = [name for name in ("bf16", "per_device_train_batch_size") if run.settings.get(name) is None]
     is_guess = trained.dtype != "float32" and "bf16" in unnamed and run.settings.origin is not None
     spread += " (whether it computed so is not in the arguments)" if is_guess else ""
     if trained.meets(logged):
         notes = [f"within {spread}", _caveats(run, measured, step_norm)]
         return Quantity(name=NORM, verdict="match", cause="; ".join(note for note in notes if note)), value, error
-    off = f"the recomputed norm is {per_cent(error)} off, beyond {spread}"
+    off = f"the recomputed norm is {in_two_digits(error)} off, beyond {spread}"
     if trained.is_vague and is_near:
         vague = f"{spread}, is so wide that other weights or ids may give the logged norm, too"
         return refused(NORM, Reason("precision", vague), value, error)

@@ -18,7 +18,7 @@ from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE
 from gradscope.reason import Reason
 from gradscope.results.norms import StepReplay
 from gradscope.rollouts.run import Run, TrainerSettings
-from gradscope.say import counted
+from gradscope.say import counted, in_two_digits
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepNorm
@@ -169,11 +169,6 @@ def inferred(norm: StepNorm) -> str | None:
     return f"the token ids of {norm.num_inferred_ids} of {norm.num_rollouts} rollouts were inferred from their text"
 
 
-def per_cent(share: float) -> str:
-    """Two digits of a share in per cent, however small: a spread of bfloat16 is some ten-thousandths."""
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
-
-
 _COEFFICIENTS = {
     "kl": ("beta", "kl_loss_coef", "reference_policy_kl_penalty", "kl_tau"),
     "entropy": ("entropy_coef", "entropy_coeff"),
@@ -205,7 +200,7 @@ class Fit(Struct, frozen=True):
             text = f"{norm.cause}; {self.name} = {values} gives it, {chance}"
         else:
             fit = f"the logged norms fit {self.name} = {values} at each of {self.num_steps} steps"
-            off = f"the recomputed norm is {per_cent(step.relative_error[NORM])} off"
+            off = f"the recomputed norm is {in_two_digits(step.relative_error[NORM])} off"
             text = f"{off}; {fit}, and the arguments say {self.stated:g}"
             advice = f"Give the {self.name} that was used with --run-config."
         explained = replace(norm, cause=text, advice=advice)

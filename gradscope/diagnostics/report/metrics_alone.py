@@ -1,4 +1,4 @@
-"""What a log of metrics alone answers: dead groups, cut completions, the norm, and the other courses, as logged."""
+"""What a log of metrics alone answers: reward, dead groups, cut completions, the norm, other courses, as logged."""
 
 from __future__ import annotations
 
