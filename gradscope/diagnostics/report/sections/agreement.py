@@ -124,11 +124,9 @@ def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str,
         "of sequences": overall.chi2_sequence,
     }
     divergences = [f"{title} {with_interval(of, '.2g')}" for title, of in named.items() if of.is_defined]
-    beyond_clip, beyond_2, clipped = (
-        with_interval(share, in_two_digits)
-        for share in (overall.frac_beyond_clip, overall.frac_beyond_2, overall.frac_clipped)
-    )
-    of_ppo = f"; PPO's clip would take the gradient of {clipped}" if overall.frac_clipped.is_defined else ""
+    shares = (overall.frac_beyond_clip, overall.frac_beyond_2, overall.frac_clipped)
+    beyond_clip, beyond_2, *clipped = [with_interval(share, in_two_digits) for share in shares if share.is_defined]
+    of_ppo = f"; PPO's clip would take the gradient of {clipped[0]}" if clipped else ""
     return (
         f"Over {counted(overall.num_tokens, 'token')} of {counted(overall.num_sequences, 'sequence')} the logged "
         f"log-probabilities of sampler and trainer differ by {with_interval(overall.logprob_gap, '.2g')} a token. "
