@@ -37,11 +37,11 @@ def step_of(number: int, logged: float, gradient: np.ndarray, part: np.ndarray, 
 
 
 def steps_of(
-    stated: float, true: Any, *, dead: int = 1, channel: str = "kl", seed: int = 0
+    stated: float, true: float | list[float], *, dead: int = 1, channel: str = "kl", seed: int = 0
 ) -> tuple[Run, list[StepReplay]]:
     """Steps with random gradients, before some of which K is zero; ``true`` is one b or one a step."""
     draw, steps = np.random.default_rng(seed), []
-    for number, own in enumerate(np.broadcast_to(true, max(np.size(true), 4)) if np.ndim(true) == 0 else true, start=1):
+    for number, own in enumerate(true if isinstance(true, list) else [true] * 4, start=1):
         policy, kl = draw.normal(size=30), draw.normal(size=30) * (number > dead)
         logged = float(np.linalg.norm(policy + own * kl))
         steps.append(step_of(number, logged, policy + stated * kl, stated * kl, channel))
@@ -59,12 +59,10 @@ def cause_of(report: ReplayReport) -> str:
 def test_the_coefficient_that_fits_all_norms_is_named(stated: float, true: float, channel: str, seed: int) -> None:
     run, steps = steps_of(stated, true, channel=channel, seed=seed)
     report = replay_report(run, steps)
-    name = NAMES[channel]
-    assert f"the logged norms fit {name} = {true:g} at each of 3 steps, and the arguments say {stated:g}" in cause_of(
-        report
-    )
+    name, cause = NAMES[channel], cause_of(report)
+    assert f"the logged norms fit {name} = {true:g} at each of 3 steps, and the arguments say {stated:g}" in cause
     assert report.steps[-1].quantities[-1].advice == f"Give the {name} that was used with --run-config."
-    assert report.steps[-1].cause == cause_of(report)
+    assert report.steps[-1].cause == cause
     assert report.steps[0].quantities[-1].cause is None
     assert not any(name in finding for finding in report.findings)
 

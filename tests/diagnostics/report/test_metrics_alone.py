@@ -84,17 +84,18 @@ def test_how_urgent_dead_groups_are(shares: tuple[float, ...], severity: str, ne
     assert section.next_step.startswith(next_step)
 
 
-@pytest.mark.parametrize(("rate", "next_step"), [(0.95, "Try harder prompts"), (0.05, "Try easier prompts")])
-def test_what_to_try_follows_from_what_dead_groups_do(rate: float, next_step: str) -> None:
-    run = metrics_alone(frac_reward_zero_std=(0.9, 0.9), reward=(rate, rate))
-    assert sections_of(run)["signal"].next_step.startswith(next_step)
-
-
-@pytest.mark.parametrize(("cut", "next_step"), [(0.9, "90.0 % of completions were cut off"), (0.5, "Log rollouts")])
-def test_the_length_limit_comes_before_the_prompts(cut: float, next_step: str) -> None:
-    run = metrics_alone(frac_reward_zero_std=(0.9, 0.9), completions__clipped_ratio=(cut, cut))
-    assert sections_of(run)["signal"].next_step.startswith(next_step)
-    assert sections_of(run)["generation"].severity == ("problem" if cut > 0.5 else "look")
+@pytest.mark.parametrize(
+    ("rate", "cut", "next_step"),
+    [
+        *((0.95, 0.5, "Try harder prompts"), (0.05, 0.5, "Try easier prompts"), (0.5, 0.5, "Log rollouts")),
+        (0.95, 0.9, "90.0 % of completions were cut off"),  # the length limit comes before the prompts
+    ],
+)
+def test_what_to_try_follows_from_what_dead_groups_do(rate: float, cut: float, next_step: str) -> None:
+    courses = {"reward": (rate, rate), "completions__clipped_ratio": (cut, cut)}
+    sections = sections_of(metrics_alone(frac_reward_zero_std=(0.9, 0.9), **courses))
+    assert sections["signal"].next_step.startswith(next_step)
+    assert sections["generation"].severity == ("problem" if cut > 0.5 else "look")
 
 
 def test_numbers_that_are_not_finite_are_reported_and_drawn_as_gaps() -> None:
