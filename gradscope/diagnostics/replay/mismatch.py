@@ -72,8 +72,9 @@ def _contradiction(run: Run, step: int) -> str:
     logged, get = run.metrics.get(step, {}), run.settings.get
     if logged.get("kl") and not (get("beta") or get("trainer") or run.settings.are_of_rloo):
         return "the log has a kl, so that beta was not 0"
-    coefficient, stated = logged.get("entropy_coef"), get("entropy_coef") or 0.0
-    if coefficient is not None and not get("use_adaptive_entropy") and abs(coefficient - stated) > _SAME * coefficient:
+    stated = get("entropy_coef", 0.0)
+    coefficient = stated if get("use_adaptive_entropy") else logged.get("entropy_coef", stated)
+    if not math.isclose(coefficient, stated, rel_tol=_SAME):
         return f"the log has entropy_coef = {coefficient:g}, and the arguments {stated:g}"
     return ""
 

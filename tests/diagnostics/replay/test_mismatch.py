@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.replay.measure import replay_report
+from gradscope.diagnostics.replay.mismatch import _contradiction
 from gradscope.results.norms import Quantity, ReplayReport, StepReplay
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -100,6 +101,21 @@ def test_a_coefficient_without_one_stated_value_is_not_looked_for(settings: dict
     run, steps = steps_of(0.04, 0.05, channel="entropy")
     run = replace(run, settings=replace(run.settings, values=settings))
     assert cause_of(replay_report(run, steps)) == "differs"
+
+
+@pytest.mark.parametrize(
+    ("logged", "settings", "text"),
+    [
+        ({"kl": 0.01}, {"entropy_coef": 0.1}, "the log has a kl, so that beta was not 0"),
+        ({"kl": 0.01}, {"beta": 0.1}, ""),
+        ({"entropy_coef": 0.3}, {}, "the log has entropy_coef = 0.3, and the arguments 0"),
+        ({"entropy_coef": -0.3}, {"entropy_coef": -0.3000001}, ""),
+        ({"entropy_coef": 0.3}, {"entropy_coef": 0.1, "use_adaptive_entropy": True}, ""),
+    ],
+)
+def test_a_log_may_contradict_the_arguments(logged: dict[str, float], settings: dict[str, Any], text: str) -> None:
+    run = run_of(group_of([1, 0], step=1), metrics={1: logged}, settings=settings)
+    assert _contradiction(run, 1) == text
 
 
 @pytest.mark.parametrize(
