@@ -157,10 +157,9 @@ def _fifths(course: MetricCourse) -> list[tuple[float, str]]:
 def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
     """How many completions were cut off; empty where that was not logged, or is few, at the end as well."""
     course = course_named(courses, "completions/clipped_ratio")
-    if course is None or (mean := course.mean.value) is None:
+    if course is None or (late := clipped_share(course)) <= _HIGH:
         return ""
-    if (late := clipped_share(course)) <= _HIGH:
-        return ""
+    mean = course.mean.value or 0.0
     if min(course.values) >= 1.0:
         return f"Every completion was cut off at the length limit, at each of {len(course.steps):,} logged steps."
     ends = f", {percent(late)} in the last fifth of steps" if late > mean else ""
@@ -202,10 +201,10 @@ def clip_sentence(courses: Sequence[MetricCourse]) -> str:
     """That most tokens gave no gradient, as their ratio was beyond the clip, or did so late; empty where fewer were."""
     course = course_named(courses, "clip_ratio/region_mean")
     usable = [share for share in (course.values if course else ()) if 0.0 <= share <= 1.0] or [0.0]
-    mean, late = fmean(usable), fmean(usable[-(len(usable) // 5) :])
+    mean, late = fmean(usable), risen_share(usable)
     if max(mean, late) <= _MOST:
         return ""
-    ends = f", {percent(late)} in the last fifth of steps" if late >= _RISEN * mean else ""
+    ends = f", {percent(late)} in the last fifth of steps" if late else ""
     return f"The ratio of {percent(mean)} of tokens was beyond the clip{ends}: they gave no gradient."
 
 
