@@ -133,6 +133,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def in_two_digits(share: float) -> str:
+    """A share in per cent, however small: a spread of bfloat16 is some ten-thousandths.
+
+    >>> in_two_digits(0.00012), in_two_digits(0.123), in_two_digits(0.997)
+    ('0.012 %', '12 %', '100 %')
+    """
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
+
+
 def points(difference: float) -> str:
     """A difference of two shares in percentage points with its sign and one decimal.
 

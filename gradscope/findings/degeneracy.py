@@ -18,7 +18,7 @@ from gradscope.findings.degeneracy_parts import (
     reward_findings,
     silent_sentence,
 )
-from gradscope.findings.logged import cut_off_advice, disagreement, gap_sentence
+from gradscope.findings.logged import TO_TRY, cut_off_advice, disagreement, gap_sentence
 from gradscope.metrics.outcomes.groups import FAINT_REWARDS
 from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
 from gradscope.results import degeneracy as results
@@ -427,8 +427,8 @@ _OF_KIND = {
     (True, "pass"): "Most pass, of prompts that fail in other groups: try more rollouts a group, or harder prompts.",
     (True, "neither"): "Most are of prompts that are live in other groups: try more rollouts a group, or resampling "
     "dead groups.",
-    (False, "fail"): "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group.",
-    (False, "pass"): "Most of them pass throughout: try harder prompts, or drop solved ones.",
+    (False, "fail"): f"Most of them fail throughout: {TO_TRY['fail']}",
+    (False, "pass"): f"Most of them pass throughout: {TO_TRY['pass']}",
     (False, "neither"): "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling "
     "dead groups.",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
@@ -46,7 +46,7 @@ def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tu
     )
 
 
-RISEN = 1.5  # times the mean of all steps that a share has at the end, where it rises: one that rises from 0, 1.8 times
+_RISEN = 1.5  # times the mean of all steps that a share has at the end, where it rises: one that rises from 0, 1.8
 _HIGH = 0.1  # share of completions cut off from which on the limit decides much of the reward
 
 
@@ -110,6 +110,13 @@ def kind_of_dead(courses: Sequence[MetricCourse]) -> DeadKind | None:
     return DeadKind(name, max(shares), is_logged) if max(shares) > dead.mean.value / 2 else None
 
 
+TO_TRY = {
+    "pass": "try harder prompts, or drop solved ones.",
+    "fail": "try easier prompts, partial credit, or more rollouts a group.",
+}
+"""What most groups without a gradient do throughout -> what to try."""
+
+
 def dead_steps(courses: Sequence[MetricCourse]) -> tuple[float, str]:
     """The share of steps at which the rewards do not vary, and a sentence on these; empty where there are none.
 
@@ -150,10 +157,9 @@ def _fifths(course: MetricCourse) -> list[tuple[float, str]]:
 def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
     """How many completions were cut off; empty where that was not logged, or is few, at the end as well."""
     course = course_named(courses, "completions/clipped_ratio")
-    if course is None or (mean := course.mean.value) is None:
+    if course is None or (late := clipped_share(course)) <= _HIGH:
         return ""
-    if (late := clipped_share(course)) <= _HIGH:
-        return ""
+    mean = course.mean.value or 0.0
     if min(course.values) >= 1.0:
         return f"Every completion was cut off at the length limit, at each of {len(course.steps):,} logged steps."
     ends = f", {percent(late)} in the last fifth of steps" if late > mean else ""
@@ -162,8 +168,14 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
 
 def clipped_share(course: MetricCourse) -> float:
     """Its mean, or that of the last fifth of steps where it rises; 0 where it is no share."""
-    mean = course.mean.value or 0.0
-    return max([mean, *(share for share, _ in _fifths(course)[-1:] if mean and share >= RISEN * mean)])
+    return 0.0 if course.mean.value is None else max(course.mean.value, risen_share(course.values))
+
+
+def risen_share(shares: Sequence[float]) -> float:
+    """The mean of the last fifth of steps, where that of all hides that it rises; 0 where it does not."""
+    size = len(shares) // 5
+    late = fmean(shares[-size:]) if size > 1 else 0.0
+    return late if late >= _RISEN * fmean(shares or [0.0]) else 0.0
 
 
 def at_most(course: MetricCourse) -> str:
@@ -185,19 +197,19 @@ def cut_off_advice(share: float | None) -> str:
     )
 
 
-def beyond_clip_sentence(shares: Iterable[float]) -> str:
+def clip_sentence(courses: Sequence[MetricCourse]) -> str:
     """That most tokens gave no gradient, as their ratio was beyond the clip, or did so late; empty where fewer were."""
-    usable = [share for share in shares if 0.0 <= share <= 1.0] or [0.0]
-    mean, late = fmean(usable), fmean(usable[-(len(usable) // 5) :])
+    course = course_named(courses, "clip_ratio/region_mean")
+    usable = [share for share in (course.values if course else ()) if 0.0 <= share <= 1.0] or [0.0]
+    mean, late = fmean(usable), risen_share(usable)
     if max(mean, late) <= _MOST:
         return ""
-    ends = f", {percent(late)} in the last fifth of steps" if late >= RISEN * mean else ""
+    ends = f", {percent(late)} in the last fifth of steps" if late else ""
     return f"The ratio of {percent(mean)} of tokens was beyond the clip{ends}: they gave no gradient."
 
 
 CLIP_ADVICE = "Take fewer updates from a batch (num_iterations in TRL), or a smaller learning rate."
 Direction = Literal["falls", "hardly rises", "stalls", "rises", "is"]
-NO_RISE: tuple[Direction, ...] = ("falls", "hardly rises", "stalls")
 
 
 def reward_level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
@@ -243,9 +255,7 @@ def reward_goes(courses: Sequence[MetricCourse]) -> Direction:
     course, spread = course_named(courses, "reward"), course_named(courses, "reward_std")
     if course is not None and _falls(course):
         return "falls"
-    if course is None or course.mean.value is None or not (fifths := _fifths(course)):
-        return "is"
-    if min(course.values) == max(course.values):
+    if course is None or course.mean.value is None or not (fifths := _fifths(course)) or _is_flat(course):
         return "is"
     from gradscope.metrics.uncertainty.steps import trend  # behind it lies scipy
 
@@ -283,6 +293,7 @@ SPIKE_ADVICE = "Look at what changed there (learning rate, data, lengths), and a
 FLAT_ADVICE = (
     "Look at the learning rate, KL, dead groups, truncation, and whether the reward tells good completions from bad."
 )
+ADVICE_ON: dict[Direction, str] = {"falls": FALLEN_ADVICE, "hardly rises": FLAT_ADVICE, "stalls": FLAT_ADVICE}
 
 
 _LEAST_STEPS = 20  # with fewer a fifth is not even a handful
@@ -351,10 +362,8 @@ def reward_sentence(courses: Sequence[MetricCourse], goes: Direction | None = No
     ``goes`` is :func:`reward_goes`, where it is known.
     """
     course = course_named(courses, "reward")
-    if course is None or len(course.steps) < 2 or course.mean.value is None:
-        return ""
-    if _is_flat(course):  # which is said of levels
-        return ""
+    if course is None or len(course.steps) < 2 or course.mean.value is None or _is_flat(course):
+        return ""  # that it never moves is said with its level
     if not (parts := _in_parts(course)):
         first, last = course.values[0], course.values[-1]
         ends = f"{first:z.3g} at step {course.steps[0]} and {last:z.3g} at step {course.steps[-1]}"
@@ -414,7 +423,7 @@ def metric_findings(
     courses: Sequence[MetricCourse], spikes: Sequence[str] = (), verdicts: Sequence[MetricCourse] = ()
 ) -> tuple[str, ...]:
     """All sentences, the verdict first, then what is wrong, with those on ``spikes`` and on what judges answers."""
-    goes, ratios = reward_goes(courses), course_named(courses, "clip_ratio/region_mean")
+    goes = reward_goes(courses)
     reward = reward_sentence(courses, goes)
     sentences = (
         dead_sentence(courses),
@@ -422,10 +431,10 @@ def metric_findings(
         lost_sentence(verdicts, goes),
         gap_sentence(max((course.steps for course in courses), key=len, default=())),
         clipped_sentence(courses),
-        beyond_clip_sentence(ratios.values if ratios else ()),
+        clip_sentence(courses),
         *spikes,
         *reward_level_sentences(courses),
-        *([reward] if goes in NO_RISE else []),
+        *([reward] if goes in ADVICE_ON else []),
         *level_sentences(courses),
         reward,
     )

@@ -208,6 +208,10 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
         value = self.values.get(name)
         return default if value is None else value
 
+    def with_values(self, values: Mapping[str, Any]) -> TrainerSettings:
+        """The same with some arguments of other values."""
+        return replace(self, values={**self.values, **values})
+
     def at(self, path: str, default: Any = None) -> Any:
         """An argument of a nested configuration, by its path or its last name; the default where not known or null.
 

@@ -106,11 +106,11 @@ def check_run(
     progress = reporter(progress)
     required = [parse_requirement(item) if isinstance(item, str) else item for item in settings.requirements]
     before = None if baseline is None or update_baseline else read_baseline(baseline)
-    if not (required or track):
-        if before is None:
-            hint = "--track frac_reward_zero_std" if update_baseline else "--require 'frac_reward_zero_std <= 0.5'"
-            raise UsageError("No requirement was given.", hint=f"Add {hint}, or a gradscope.toml.")
+    if not (required or track) and before is not None:
         track = tuple(before.metrics)
+    if not (required or track):
+        hint = "--track frac_reward_zero_std" if update_baseline else "--require 'frac_reward_zero_std <= 0.5'"
+        raise UsageError("No requirement was given.", hint=f"Add {hint}, or a gradscope.toml.")
     if baseline is None and (update_baseline or track):
         raise UsageError("A baseline is asked for, and no file is named.", hint="Add --baseline ci/baseline.json.")
     if baseline is not None and update_baseline and process_index() == 0:
@@ -192,9 +192,8 @@ def _not_at_the_end(verdicts: Sequence[results.Verdict], values: MetricValues) -
                 f"{with_interval(late, '.4g')}. Require {verdict.metric}@last20%, too."
             )
     defined = [split_metric(verdict.metric)[0] for verdict in verdicts if verdict.estimate.is_defined]
-    if values.run.groups and any(map(is_of_each_step, defined)):
-        report = values.degeneracy()
-        yield from [sudden_sentence(report)] * ends_dead(report)
+    if values.run.groups and any(map(is_of_each_step, defined)) and ends_dead(values.degeneracy()):
+        yield sudden_sentence(values.degeneracy())
 
 
 def _check_name(text: str, values: MetricValues) -> None:

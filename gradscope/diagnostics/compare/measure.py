@@ -32,6 +32,7 @@ from gradscope.results.compare import UNKNOWN, ComparedCell, ComparedCurve, Comp
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
+from gradscope.say import without_numbers
 
 MIN_PAIRS = 8  # pairs from which sign flips can give a p-value below 0.01, so that more than one test can decide
 LEVEL = 0.05  # a corrected p-value up to this counts
@@ -214,9 +215,9 @@ def _levels_left(
 ) -> Iterator[str]:
     """What has left its level in one run, the second before the first, and not that way in the other."""
     for run, other in ((second, first), (first, second)):
-        of_other = {sentence.partition(" from ")[0] for sentence in other.levels_left}
+        of_other = {without_numbers(sentence.partition(" from ")[0]) for sentence in other.levels_left}
         for sentence in run.levels_left:
-            if sentence.partition(" from ")[0] not in of_other:
+            if without_numbers(sentence.partition(" from ")[0]) not in of_other:
                 yield f"{names[run.path]}: {sentence}"
 
 

@@ -553,7 +553,7 @@ def _with_head(run: Run) -> Run:
     dtypes = tensor_dtypes(weights)
     in_float32 = {tensor.rpartition(".")[0].rpartition(".")[2] for tensor, dtype in dtypes.items() if dtype == "F32"}
     is_alone = bool(in_float32) and in_float32 <= {"lm_head", "embed_tokens"} and {*dtypes.values()} != {"F32"}
-    return replace(run, settings=replace(run.settings, values={**run.settings.values, name: is_alone}))
+    return replace(run, settings=run.settings.with_values({name: is_alone}))
 
 
 def _loaded_dtype(run: Run) -> FloatName | None:

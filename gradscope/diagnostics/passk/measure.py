@@ -48,7 +48,7 @@ from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, ask_otherwise, evaluations_in
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
-from gradscope.say import names_apart, percent, with_interval
+from gradscope.say import in_two_digits, names_apart, percent, with_interval
 
 _WHEN: tuple[Literal["before", "after"], ...] = ("before", "after")
 
@@ -346,7 +346,7 @@ def verifier_caution(unsolved: tuple[float, float], k: int, num_prompts: int) ->
     if second >= first - _EQUAL:
         return alike
     alone = 1 - (second / first) ** (1 / k)
-    return f"{alike}; had it passed {100 * alone:.2g} % of them in the second alone, that would be the whole gain"
+    return f"{alike}; had it passed {in_two_digits(alone)} of them in the second alone, that would be the whole gain"
 
 
 def _course(rows: Sequence[results.PassAtKDifference]) -> str:

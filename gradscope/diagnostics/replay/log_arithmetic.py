@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.advantages.formulation import is_in_file
@@ -418,7 +417,7 @@ def _of_a_script(run: Run, groups: Sequence[RolloutGroup], batch: StepBatch, log
     """Advantages of a formula that no argument names: that of another scale, or none that is known."""
     size = float(np.mean(np.abs(batch.advantages)))
     for scale in ("none", "batch"):
-        other = _trl_batch(groups, replace(run.settings, values={**run.settings.values, "scale_rewards": scale}))
+        other = _trl_batch(groups, run.settings.with_values({"scale_rewards": scale}))
         if isinstance(other, StepBatch) and (off := float(np.max(np.abs(other.advantages - logged)))) <= LOG_TOLERANCE:
             text = f"they are those of scale_rewards = {scale}, which the arguments do not name"
             return Quantity(name="advantage", verdict="match", cause=text), float(np.mean(np.abs(logged))), off
@@ -446,7 +445,7 @@ def _other_arguments(run: Run, measured: MeasuredStep, logged: Array) -> str:
     def made_by(changes: Mapping[str, Any]) -> StepBatch | Reason:
         weights = changes.get("reward_weights")
         rewards = None if weights is None or functions is None else functions.summed(weights)
-        return _trl_batch(measured.groups, replace(run.settings, values={**run.settings.values, **changes}), rewards)
+        return _trl_batch(measured.groups, run.settings.with_values(changes), rewards)
 
     def residual(weights: Array) -> Array:
         batch = made_by({"reward_weights": weights.tolist()})
@@ -464,8 +463,10 @@ def _other_arguments(run: Run, measured: MeasuredStep, logged: Array) -> str:
 
 def _solutions(residual: Callable[[Array], Array], start: Array) -> Iterator[list[float]]:
     """The numbers, [F], with which a residual, [N], is zero, to four digits, if only these are: Gauss-Newton."""
-    numbers, rank = start, np.int32(0)
-    for _ in range(_ROUNDS if len(start) + 1 < len(residual(start)) else 0):
+    if len(residual(start)) <= len(start) + 1:
+        return
+    numbers = start
+    for _ in range(_ROUNDS):
         off, shifts = residual(numbers), _SHIFT * np.eye(len(start))
         slopes = np.column_stack([(residual(numbers + shift) - off) / _SHIFT for shift in shifts])
         if not np.isfinite(slopes).all():

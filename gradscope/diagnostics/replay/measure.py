@@ -44,9 +44,7 @@ from gradscope.diagnostics.replay.mismatch import (
     defaults,
     fit_of,
     inferred,
-    per_cent,
     why_off,
-    with_fit,
 )
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import LOGPROB_BOUND, logprob_findings
@@ -60,7 +58,7 @@ from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run, TrainerSettings
-from gradscope.say import as_ranges, named_steps, non_finite_word
+from gradscope.say import as_ranges, in_two_digits, named_steps, non_finite_word
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepNorm
@@ -88,7 +86,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         return refused(NORM, Reason("not_finite", cause), value)
     error = abs(value - logged) / abs(logged) if logged else abs(value)
     off = (
-        f"the recomputed norm is {per_cent(error)} off"
+        f"the recomputed norm is {in_two_digits(error)} off"
         if logged
         else f"the log has 0, the recomputed norm is {value:.6g}"
     )
@@ -99,7 +97,7 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         return Quantity(name=NORM, verdict="match", cause=_caveats(run, measured, step_norm)), value, error
     half_unit = run.half_unit(measured.step, NORM)
     if off_by <= within + half_unit:
-        rounded = f"the log has the norm to {per_cent(half_unit / abs(logged))}, as it was rounded"
+        rounded = f"the log has the norm to {in_two_digits(half_unit / abs(logged))}, as it was rounded"
         if half_unit > COARSE * abs(logged):
             return refused(NORM, Reason("precision", rounded, hint=LOG_DIGITS), value, error)
         notes = [rounded, _caveats(run, measured, step_norm)]
@@ -135,17 +133,17 @@ def _judge_reduced(
     if trained.num_ties and is_near:
         ties = (
             f"the entropies of {trained.num_ties} tokens lie within rounding of top_entropy_quantile: as these are "
-            f"masked, the norm moves by {per_cent(within)}, and the logged one is {per_cent(error)} off"
+            f"masked, the norm moves by {in_two_digits(within)}, and the logged one is {in_two_digits(error)} off"
         )
         return refused(NORM, Reason("entropy_ties", ties), value, error)
-    spread = f"the spread of {trained.dtype} over orders of the rollouts, {per_cent(within)}"
+    spread = f"the spread of {trained.dtype} over orders of the rollouts, {in_two_digits(within)}"
     unnamed = [name for name in ("bf16", "per_device_train_batch_size") if run.settings.get(name) is None]
     is_guess = trained.dtype != "float32" and "bf16" in unnamed and run.settings.origin is not None
     spread += " (whether it computed so is not in the arguments)" if is_guess else ""
     if trained.meets(logged):
         notes = [f"within {spread}", _caveats(run, measured, step_norm)]
         return Quantity(name=NORM, verdict="match", cause="; ".join(note for note in notes if note)), value, error
-    off = f"the recomputed norm is {per_cent(error)} off, beyond {spread}"
+    off = f"the recomputed norm is {in_two_digits(error)} off, beyond {spread}"
     if trained.is_vague and is_near:
         vague = f"{spread}, is so wide that other weights or ids may give the logged norm, too"
         return refused(NORM, Reason("precision", vague), value, error)
@@ -273,11 +271,11 @@ def replay_run(
 def _fit_with_kl(run: Run, steps: Sequence[StepReplay], engine: EngineOptions, tolerance: float) -> Fit | None:
     """The ``beta`` that the logged norms fit, where TRL logged a ``kl`` and the arguments have no KL term."""
     off = [of.step for of in steps if of.verdict_on(NORM) == "mismatch" and run.metrics[of.step].get("kl")]
-    if not run.trained_by_trl or run.settings.get("beta") or run.settings.are_of_rloo:
+    if not off or not run.trained_by_trl or run.settings.get("beta") or run.settings.are_of_rloo:
         return None
-    run = replace(run, settings=replace(run.settings, values={**run.settings.values, "beta": 1.0}))
+    run = replace(run, settings=run.settings.with_values({"beta": 1.0}))
     measured = inputs.measure_steps(run, off[:_TRIED], engine, no_progress, closely=True, norms_alone=True)
-    fit = fit_of(run, [replay_step(run, step, tolerance) for step in measured]) if off else None
+    fit = fit_of(run, [replay_step(run, step, tolerance) for step in measured])
     return None if fit is None else replace(fit, stated=0.0)
 
 
@@ -302,7 +300,7 @@ def replay_report(
             steps = [step if of is None else _settled(run, step, of, fits) for step, of in zip(steps, off, strict=True)]
     is_off = any(step.verdict_on(NORM) == "mismatch" for step in steps)
     if is_off and (fit := fit or fit_of(run, steps)) is not None:
-        steps = [with_fit(step, fit) for step in steps]
+        steps = list(map(fit.explain, steps))
     verdicts = [step.verdict for step in steps]
     unreadable = {
         step.step: Reason("weights_unreadable", step.cause or "its weights cannot be read")

@@ -16,9 +16,9 @@ from gradscope.diagnostics.inputs.step_loss import SAME_POLICY_KL
 from gradscope.diagnostics.replay.log_arithmetic import further_steps
 from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE
 from gradscope.reason import Reason
-from gradscope.results.norms import Quantity, StepReplay
+from gradscope.results.norms import StepReplay
 from gradscope.rollouts.run import Run, TrainerSettings
-from gradscope.say import counted
+from gradscope.say import counted, in_two_digits
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepNorm
@@ -72,8 +72,9 @@ def _contradiction(run: Run, step: int) -> str:
     logged, get = run.metrics.get(step, {}), run.settings.get
     if logged.get("kl") and not (get("beta") or get("trainer") or run.settings.are_of_rloo):
         return "the log has a kl, so that beta was not 0"
-    coefficient, stated = logged.get("entropy_coef"), get("entropy_coef") or 0.0
-    if coefficient is not None and not get("use_adaptive_entropy") and abs(coefficient - stated) > _SAME * coefficient:
+    stated = get("entropy_coef", 0.0)
+    coefficient = stated if get("use_adaptive_entropy") else logged.get("entropy_coef", stated)
+    if not math.isclose(coefficient, stated, rel_tol=_SAME):
         return f"the log has entropy_coef = {coefficient:g}, and the arguments {stated:g}"
     return ""
 
@@ -169,11 +170,6 @@ def inferred(norm: StepNorm) -> str | None:
     return f"the token ids of {norm.num_inferred_ids} of {norm.num_rollouts} rollouts were inferred from their text"
 
 
-def per_cent(share: float) -> str:
-    """Two digits of a share in per cent, however small: a spread of bfloat16 is some ten-thousandths."""
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
-
-
 _COEFFICIENTS = {
     "kl": ("beta", "kl_loss_coef", "reference_policy_kl_penalty", "kl_tau"),
     "entropy": ("entropy_coef", "entropy_coeff"),
@@ -194,15 +190,23 @@ class Fit(Struct, frozen=True):
     values: tuple[float, ...]  # those that give the logged norms
     num_steps: int  # steps whose norm depends on it: one number fits any single step
 
-    def explain(self, norm: Quantity, error: float) -> Quantity:
-        """A norm that is off by a relative error, with the argument as its cause."""
-        values = " or ".join(f"{value:g}" for value in self.values)
+    def explain(self, step: StepReplay) -> StepReplay:
+        """A step with the argument as the cause of its norm, if that is off."""
+        norm = next((of for of in step.quantities if of.name == NORM and of.verdict == "mismatch"), None)
+        if norm is None:
+            return step
+        values, advice = " or ".join(f"{value:g}" for value in self.values), norm.advice
         if self.num_steps == 1:
             chance = "as one free number gives any single norm; another step would tell"
-            return replace(norm, cause=f"{norm.cause}; {self.name} = {values} gives it, {chance}")
-        fit = f"the logged norms fit {self.name} = {values} at each of {self.num_steps} steps"
-        text = f"the recomputed norm is {per_cent(error)} off; {fit}, and the arguments say {self.stated:g}"
-        return replace(norm, cause=text, advice=f"Give the {self.name} that was used with --run-config.")
+            text = f"{norm.cause}; {self.name} = {values} gives it, {chance}"
+        else:
+            fit = f"the logged norms fit {self.name} = {values} at each of {self.num_steps} steps"
+            off = f"the recomputed norm is {in_two_digits(step.relative_error[NORM])} off"
+            text = f"{off}; {fit}, and the arguments say {self.stated:g}"
+            advice = f"Give the {self.name} that was used with --run-config."
+        explained = replace(norm, cause=text, advice=advice)
+        quantities = tuple(explained if of is norm else of for of in step.quantities)
+        return replace(step, cause=text if step.cause == norm.cause else step.cause, quantities=quantities)
 
 
 def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
@@ -212,11 +216,13 @@ def fit_of(run: Run, steps: Sequence[StepReplay]) -> Fit | None:
     g + (s - 1) K, whose norm is a quadratic of s.
     """
     judged = [step for step in steps if step.logged.get(NORM) and step.relative_error.get(NORM) is not None]
-    is_exact = bool(judged) and all((step.told_within or 0.0) <= _EXACTLY for step in judged)
-    for part, names in _COEFFICIENTS.items() if is_exact else ():
+    if not judged or any((step.told_within or 0.0) > _EXACTLY for step in judged):
+        return None
+    for part, names in _COEFFICIENTS.items():
         named = ((path, of) for path, of in run.settings.values.items() if path.rpartition(".")[2] in names and of)
-        (name, stated), changes = next(named, ("", 0.0)), part == "entropy" and run.settings.get("use_adaptive_entropy")
-        if not name or changes or not all(part in step.parts for step in judged):
+        name, stated = next(named, ("", 0.0))
+        is_adaptive = part == "entropy" and run.settings.get("use_adaptive_entropy")
+        if not name or is_adaptive or not all(part in step.parts for step in judged):
             continue
         sets = [_factors(step, part, run.half_unit(step.step, NORM)) for step in judged]
         if not (common := reduce(_intersection, sets)):
@@ -255,16 +261,6 @@ def _shortest(stated: float, factors: Interval) -> float:
     return 0.0 if low <= 0 else next((value for value in rounded if low <= value <= high), low)
 
 
-def with_fit(step: StepReplay, fit: Fit) -> StepReplay:
-    """A step with the fitting argument as the cause of a norm that is off."""
-    norm = next((of for of in step.quantities if of.name == NORM and of.verdict == "mismatch"), None)
-    if norm is None:
-        return step
-    named = fit.explain(norm, step.relative_error[NORM])
-    quantities = tuple(named if of is norm else of for of in step.quantities)
-    return replace(step, cause=named.cause if step.cause == norm.cause else step.cause, quantities=quantities)
-
-
 def common_cause(steps: Sequence[StepReplay], settings: TrainerSettings) -> Iterator[str]:
     """What norms that are off have in common."""
     logged = np.array([step.logged[NORM] for step in steps])
@@ -276,7 +272,8 @@ def common_cause(steps: Sequence[StepReplay], settings: TrainerSettings) -> Iter
     if np.ptp(ratios) <= spread * ratios.mean() < abs(ratios.mean() - 1) / _WELL_APART:
         factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
         length = (settings.get("max_completion_length") or 0.0) / ratios.mean()
-        is_length = settings.get("loss_type") == "dr_grpo" and abs(length - round(length)) <= spread * length
+        off = min(spread * length, _NEAR_WHOLE)
+        is_length = settings.get("loss_type") == "dr_grpo" and length > 0 and abs(length - round(length)) <= off
         why = ": the loss or the advantages have another scale"
         why = f", as max_completion_length = {length:.0f} makes them" if is_length else why
         yield f"The logged norms are {factor}{why}."
@@ -287,4 +284,5 @@ def common_cause(steps: Sequence[StepReplay], settings: TrainerSettings) -> Iter
 
 
 _WELL_APART = 10.0  # spreads that a common factor is from 1 at least: closer ones may be alike by chance
+_NEAR_WHOLE = 0.05  # tokens: a tenth of all factors give a length that is so near a whole number
 _SAME = 1e-5  # relative spread of numbers in float32 that count as one: clip_grad_norm_ adds 1e-6 to the norm

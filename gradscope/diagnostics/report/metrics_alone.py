@@ -1,4 +1,4 @@
-"""What a log of metrics alone answers: dead groups, cut completions, the norm, and the other courses, as logged."""
+"""What a log of metrics alone answers: reward, dead groups, cut completions, the norm, other courses, as logged."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ from gradscope.say import counted
 _DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_norm"
 _SECTIONS = {_DEAD: "signal", _CUT: "generation", _NORM: "norm", "reward": "reward"}
 _LEVELS = ("entropy", "completions/mean_length", "kl", "loss")  # whose level is watched
-_CALM: tuple[Severity, Severity] = ("unknown", "fine")
 _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
-_ADVICE_ON = dict.fromkeys(("hardly rises", "stalls"), findings.FLAT_ADVICE) | {"falls": findings.FALLEN_ADVICE}
 _LOST = "Read completions of late steps that score high, and compare with a checkpoint before the fall."
 
 
@@ -100,14 +98,10 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
 def _dead_advice(courses: Sequence[MetricCourse]) -> str:
     cut = findings.course_named(courses, _CUT)
     kind = findings.kind_of_dead(courses)
-    of_kind = _ADVICE if kind is None else _ADVICE_ON_KIND[kind.name]
+    of_kind = _ADVICE if kind is None else findings.TO_TRY[kind.name].capitalize()
     return findings.cut_off_advice(None if cut is None else cut.mean.value) or of_kind
 
 
-_ADVICE_ON_KIND = {
-    "pass": "Try harder prompts, or drop solved ones.",
-    "fail": "Try easier prompts, partial credit, or more rollouts a group.",
-}
 _ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then choose prompts, or enlarge the groups."
 
 
@@ -138,12 +132,13 @@ def _reward_section(courses: Sequence[MetricCourse], run: Run) -> ReportSection 
         return ReportSection(name="reward", findings=(lost,), severity="look", next_step=_LOST)
     broken, levels = tuple(findings.broken_sentences([course])), tuple(findings.reward_level_sentences(courses))
     odd = [*filter(None, (lost, findings.gap_sentence(course.steps))), *broken, *levels]
-    sentence, calm = findings.reward_sentence(courses, goes), _CALM[goes == "rises"]
+    sentence = findings.reward_sentence(courses, goes)
+    calm: Severity = "fine" if goes == "rises" else "unknown"
     return ReportSection(
         name="reward",
         findings=(*odd, *filter(None, [sentence])) or ("One logged step does not tell.",),
-        severity="problem" if broken else "look" if odd or goes in findings.NO_RISE else calm,
-        next_step=_LOST if lost else findings.SPIKE_ADVICE if broken else _ADVICE_ON.get(goes, ""),
+        severity="problem" if broken else "look" if odd or goes in findings.ADVICE_ON else calm,
+        next_step=_LOST if lost else findings.SPIKE_ADVICE if broken else findings.ADVICE_ON.get(goes, ""),
         charts=_chart(f"{course.title}, as logged", [course], course.title),
     )
 
@@ -156,10 +151,9 @@ def _course_section(
     titles = ", ".join(course.title.strip() for course in other_courses)
     has_reward = findings.course_named(courses, "reward") is not None
     gap = "" if has_reward else findings.gap_sentence(max((course.steps for course in courses), key=len))
-    ratios = findings.course_named(courses, "clip_ratio/region_mean")
-    clipped = findings.beyond_clip_sentence(ratios.values if ratios else ())
+    clipped = findings.clip_sentence(courses)
     odd = (*broken, *filter(None, (gap, clipped)), *spikes, *levels)
-    calm = _CALM[any(course.name in _LEVELS for course in other_courses)]
+    calm: Severity = "fine" if any(course.name in _LEVELS for course in other_courses) else "unknown"
     return ReportSection(
         name="courses",
         question="How do lengths, entropy and KL go?",

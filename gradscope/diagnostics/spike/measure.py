@@ -20,8 +20,7 @@ from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, metric_courses
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import (
-    beyond_clip_sentence,
-    course_named,
+    clip_sentence,
     jump_sentence,
     late_sentence,
     level_sentences,
@@ -222,12 +221,11 @@ def level_changes(courses: Courses) -> Iterator[str]:
 def levels_left(run: Run) -> tuple[str, ...]:
     """A sentence for each number of a run that has left its level for good: of that a mean over steps says little."""
     logged = metric_courses(run)
-    ratios = course_named(logged, "clip_ratio/region_mean")
     return (
         *level_changes(courses_of(run)),
         *reward_level_sentences(logged),
         *level_sentences(logged),
-        *filter(None, [beyond_clip_sentence(ratios.values if ratios else ())]),
+        *filter(None, [clip_sentence(logged)]),
     )
 
 

@@ -49,7 +49,7 @@ def untested_arguments(
         if value is None or is_of_another or (name == "use_bias_correction_kl" and not plan.index("kl")):
             continue
         for other in (each for each in _OTHER_VALUES.get(name, ()) if each != value):
-            as_other = objective_of(replace(settings, values={**settings.values, path: other}))
+            as_other = objective_of(settings.with_values({path: other}))
             changes = {field: new for field, new in asdict(as_other).items() if new != stated[field]}
             if changes and "cannot" not in changes:
                 changed = _weights(plan, replace(plan.objective, **changes), logprobs)

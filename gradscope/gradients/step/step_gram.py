@@ -111,11 +111,6 @@ class StepGram(Struct, frozen=True, kw_only=True):
                 parts[channel] = size, float(part @ self.gram @ mixing) / squared
         return parts
 
-    @property
-    def frac_kl(self) -> float | None:
-        """Norm of the KL part over that of the step's gradient; None without a KL term, advantages or a gradient."""
-        return self.parts.get("kl", (None,))[0]
-
     def gradient_gram(self, advantages: Sequence[float] | Array | Literal["logged"]) -> Array:
         """Inner products of the rollouts' gradients under some advantages, with the KL part and the entropy bonus.
 

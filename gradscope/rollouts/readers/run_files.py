@@ -62,7 +62,7 @@ def readable(file: Path) -> tuple[Path, Mapping[str, Any]] | None:
 def in_precision(settings: TrainerSettings, precision: Any, **common: Any) -> TrainerSettings:
     """The settings with what every trainer has in TRL's names: whether it computes in bfloat16, and others."""
     is_reduced = str(precision) not in _FULL_PRECISION
-    return replace(settings, values={**settings.values, "bf16": is_reduced, "casts_weights": is_reduced, **common})
+    return settings.with_values({"bf16": is_reduced, "casts_weights": is_reduced, **common})
 
 
 _FULL_PRECISION = ("float32", "fp32", "float", "32")
@@ -186,7 +186,7 @@ def _of_each_update(settings: TrainerSettings) -> TrainerSettings:
     epochs = flat.at(f"{_ACTOR}.ppo_epochs", 1)
     again = {"num_iterations": epochs} if epochs != 1 and prompts == mini_batch else {}
     one_update = {"data.train_batch_size": mini_batch, f"{_ACTOR}.ppo_epochs": 1}
-    return replace(flat, values={**flat.values, **again, **(one_update if mini_batch is not None else {})})
+    return flat.with_values({**again, **(one_update if mini_batch is not None else {})})
 
 
 def table_metrics(file: Path, quarantine: QuarantineLog) -> Mapping[int, Mapping[str, float]]:

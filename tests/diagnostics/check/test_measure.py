@@ -1,3 +1,4 @@
+import json
 import math
 import shutil
 from pathlib import Path
@@ -123,6 +124,10 @@ def test_a_baseline_alone_asks_for_all_that_it_holds(samples: Path, tmp_path: Pa
     check_run(samples, settings, update_baseline=True)
     verdicts = check_run(samples, CheckSettings(baseline=settings.baseline)).verdicts
     assert [verdict.metric for verdict in verdicts] == ["pass@1", "pass@2"]
+    empty = {**json.loads((tmp_path / "baseline.json").read_text()), "metrics": {}}
+    (tmp_path / "baseline.json").write_text(json.dumps(empty))
+    with pytest.raises(UsageError, match="No requirement was given"):
+        check_run(samples, CheckSettings(baseline=settings.baseline))
 
 
 def test_gradients_are_those_of_the_last_step_that_has_weights(short_run: MakeRun, tmp_path: Path) -> None:

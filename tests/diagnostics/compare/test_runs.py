@@ -391,6 +391,7 @@ def test_a_number_that_leaves_its_level_in_one_run_alone_is_said(tmp_path: Path)
     for name, last in (("a", 200), ("b", 150), ("c", 155)):
         entropy = [0.5 * np.exp(min(last - s, 0) / 15) + 0.02 * rng.random() for s in range(1, 201)]
         rows = [{"step": s + 1, "reward": 0.5 + 0.03 * rng.normal(), "entropy": entropy[s]} for s in range(200)]
+        rows = [{**row, "clip_ratio": 0.6 + 0.1 * (name == "b")} for row in rows]  # beyond a half in all of them
         logs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
     first, second, *_ = compare_runs(logs[0], logs[1]).findings
     assert first.startswith("b.jsonl: The entropy falls from 0.515, its median up to step 10, to 0.07")

@@ -95,23 +95,20 @@ def test_the_numbers_are_trls(aggregation, scale, gaps, seed):
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize(("aggregation", "scale"), FORMS)
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("name", "stated"),
     [
-        ({"scale_rewards": "batch"}, "scale_rewards = {scale}"),
-        ({"scale_rewards": "none"}, "scale_rewards = {scale}"),
-        ({"multi_objective_aggregation": "sum_then_normalize"}, "multi_objective_aggregation = {aggregation}"),
-        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation = {aggregation}"),
-        ({"reward_weights": [1.0, 0.36]}, "reward_weights = [1.0, 0.3]"),
-        ({"reward_weights": [2.0, 0.6]}, "reward_weights = [1.0, 0.3]"),
+        *(("scale_rewards", stated) for stated in ("batch", "none")),
+        *(("multi_objective_aggregation", stated) for stated in ("sum_then_normalize", "normalize_then_sum")),
+        *(("reward_weights", stated) for stated in ([1.0, 0.36], [2.0, 0.6])),
     ],
 )
-def test_arguments_that_make_the_logged_advantages_are_named(change, words, aggregation, scale, gaps):
+def test_arguments_that_make_the_logged_advantages_are_named(name, stated, aggregation, scale, gaps):
     groups, table = random_groups(3, gaps=gaps)
     true = {"scale_rewards": scale, "multi_objective_aggregation": aggregation, "reward_weights": WEIGHTS}
     advantages = iter(by_trl(table, aggregation, scale)[0].tolist())
-    weights = change.get("reward_weights", WEIGHTS)
+    settings = {**true, name: stated, "trl_version": "1.16.0"}
     reward = float((table * torch.tensor(WEIGHTS)).nansum(dim=1)[~table.isnan().all(dim=1)].mean())
-    rewards = function_rewards(groups, TrainerSettings()).summed(weights)
+    rewards = function_rewards(groups, TrainerSettings()).summed(settings["reward_weights"])
     scalars = iter([None if np.isnan(value) else float(value) for value in rewards])
     of_step = [
         replace(
@@ -120,12 +117,11 @@ def test_arguments_that_make_the_logged_advantages_are_named(change, words, aggr
         )
         for group in groups
     ]
-    settings = {**true, **change, "trl_version": "1.16.0"}
     run = run_of(*of_step, metrics={1: {"reward": reward}}, settings=settings)
     quantity, _, error = replayed(replay_advantages, replace(run, source=replace(run.source, format="trl")))
     assert (quantity.verdict == "match") == (error <= 1e-5)
     if quantity.verdict == "mismatch":
-        assert f"; they are those of {words.format(**locals())}" in quantity.cause
+        assert f"; they are those of {name} = {true[name]}" in quantity.cause
         assert quantity.advice == "Give the arguments that the run had with --run-config."
 
 

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.replay.measure import replay_report
+from gradscope.diagnostics.replay.mismatch import _contradiction
 from gradscope.results.norms import Quantity, ReplayReport, StepReplay
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -37,11 +38,11 @@ def step_of(number: int, logged: float, gradient: np.ndarray, part: np.ndarray, 
 
 
 def steps_of(
-    stated: float, true: Any, *, dead: int = 1, channel: str = "kl", seed: int = 0
+    stated: float, true: float | list[float], *, dead: int = 1, channel: str = "kl", seed: int = 0
 ) -> tuple[Run, list[StepReplay]]:
     """Steps with random gradients, before some of which K is zero; ``true`` is one b or one a step."""
     draw, steps = np.random.default_rng(seed), []
-    for number, own in enumerate(np.broadcast_to(true, max(np.size(true), 4)) if np.ndim(true) == 0 else true, start=1):
+    for number, own in enumerate(true if isinstance(true, list) else [true] * 4, start=1):
         policy, kl = draw.normal(size=30), draw.normal(size=30) * (number > dead)
         logged = float(np.linalg.norm(policy + own * kl))
         steps.append(step_of(number, logged, policy + stated * kl, stated * kl, channel))
@@ -59,12 +60,10 @@ def cause_of(report: ReplayReport) -> str:
 def test_the_coefficient_that_fits_all_norms_is_named(stated: float, true: float, channel: str, seed: int) -> None:
     run, steps = steps_of(stated, true, channel=channel, seed=seed)
     report = replay_report(run, steps)
-    name = NAMES[channel]
-    assert f"the logged norms fit {name} = {true:g} at each of 3 steps, and the arguments say {stated:g}" in cause_of(
-        report
-    )
+    name, cause = NAMES[channel], cause_of(report)
+    assert f"the logged norms fit {name} = {true:g} at each of 3 steps, and the arguments say {stated:g}" in cause
     assert report.steps[-1].quantities[-1].advice == f"Give the {name} that was used with --run-config."
-    assert report.steps[-1].cause == cause_of(report)
+    assert report.steps[-1].cause == cause
     assert report.steps[0].quantities[-1].cause is None
     assert not any(name in finding for finding in report.findings)
 
@@ -105,21 +104,38 @@ def test_a_coefficient_without_one_stated_value_is_not_looked_for(settings: dict
 
 
 @pytest.mark.parametrize(
-    ("factor", "settings", "words"),
+    ("logged", "settings", "text"),
     [
-        (
-            1.25,
-            {"loss_type": "dr_grpo", "max_completion_length": 10},
-            "steps, as max_completion_length = 8 makes them.",
-        ),
-        (1.27, {"loss_type": "dr_grpo", "max_completion_length": 10}, "the loss or the advantages have another scale."),
-        (1.25, {"loss_type": "grpo", "max_completion_length": 10}, "the loss or the advantages have another scale."),
+        ({"kl": 0.01}, {"entropy_coef": 0.1}, "the log has a kl, so that beta was not 0"),
+        ({"kl": 0.01}, {"beta": 0.1}, ""),
+        ({"entropy_coef": 0.3}, {}, "the log has entropy_coef = 0.3, and the arguments 0"),
+        ({"entropy_coef": -0.3}, {"entropy_coef": -0.3000001}, ""),
+        ({"entropy_coef": 0.3}, {"entropy_coef": 0.1, "use_adaptive_entropy": True}, ""),
+    ],
+)
+def test_a_log_may_contradict_the_arguments(logged: dict[str, float], settings: dict[str, Any], text: str) -> None:
+    run = run_of(group_of([1, 0], step=1), metrics={1: logged}, settings=settings)
+    assert _contradiction(run, 1) == text
+
+
+@pytest.mark.parametrize(
+    ("factor", "length", "loss", "told_within", "is_named"),
+    [
+        (1.25, 10, "dr_grpo", None, True),
+        (1.27, 10, "dr_grpo", None, False),
+        (1.25, 10, "grpo", None, False),
+        (1.25, None, "dr_grpo", None, False),
+        (1.25005, 1000, "dr_grpo", 1e-3, True),  # so wide a spread holds a whole number for nearly any factor
+        (1.2506, 1000, "dr_grpo", 1e-3, False),
     ],
 )
 def test_a_common_factor_may_be_the_length_that_dr_grpo_divides_by(
-    factor: float, settings: dict[str, Any], words: str
+    factor: float, length: int | None, loss: str, told_within: float | None, is_named: bool
 ) -> None:
-    nothing = np.zeros(1)
-    steps = [step_of(number, factor * number, np.array([float(number)]), nothing, "kl") for number in (1, 2)]
+    steps = [step_of(number, factor * number, np.array([float(number)]), np.zeros(1), "kl") for number in (1, 2)]
+    steps = [replace(step, told_within=told_within) for step in steps]
+    settings = {"loss_type": loss, "max_completion_length": length}
     run = run_of(*(group_of([1, 0], step=step.step) for step in steps), settings=settings)
+    named = f"steps, as max_completion_length = {round((length or 0) / factor)} makes them."
+    words = named if is_named else "the loss or the advantages have another scale."
     assert words in " ".join(replay_report(run, steps).findings)

@@ -45,13 +45,13 @@ def test_the_kl_part_is_in_every_gradient_and_not_in_the_policy_part():
     step = measured_step(policy_of(model, reference=reference), tiny_groups(1, 3), replace(DAPO, beta=0.1))
     np.testing.assert_allclose(step.gradient_gram(np.zeros(3)), step.kl_gram)
     np.testing.assert_allclose(step.policy_gram, np.diag(step.advantages) @ step.score_gram @ np.diag(step.advantages))
-    assert step.frac_kl == pytest.approx(np.sqrt(step.kl_gram.sum()) / np.sqrt(step.logged_gram.sum()))
+    assert step.parts["kl"][0] == pytest.approx(np.sqrt(step.kl_gram.sum()) / np.sqrt(step.logged_gram.sum()))
 
 
 def test_without_logged_advantages_there_is_no_logged_gradient(gram_step):
     bare = changed(tiny_groups(1, 2), advantage=None, reward=None)
     step = measured_step(tiny_policy("llama_untied_biases"), bare, DAPO)
-    assert [step.logged_gram, step.policy_gram, step.frac_kl, step.advantages] == [None] * 4
+    assert [step.logged_gram, step.policy_gram, step.advantages, *step.parts] == [None] * 3
     assert np.isnan(step.rewards).all()
     with pytest.raises(InputError, match="not every rollout has a logged advantage"):
         step.gradient_gram("logged")
@@ -64,7 +64,7 @@ def test_the_description_is_plain_json(gram_step):
     assert described["engine"] == "loop"
     assert described["coverage"] == 1.0
     assert described["verification"]["passed"] is True
-    assert gram_step.frac_kl is None
+    assert not gram_step.parts
 
 
 def test_a_step_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from gradscope.results.norms import ReplayReport
 from gradscope.results.report import ReportSection, ReportTable, SeriesKind, Severity
 from gradscope.results.verdicts import ClaimsReport
 from gradscope.rollouts.run import Run
-from gradscope.say import counted, number, percent, with_interval, without_numbers
+from gradscope.say import counted, in_two_digits, number, percent, with_interval, without_numbers
 
 LARGE_GAP = 0.01  # a mean gap of a hundredth is what bfloat16 kernels of two engines differ by; float32 gives 1e-6
 FAR_GAP = 0.05  # mixtures of experts in bfloat16 stay below this; stale weights or another temperature do not
@@ -124,21 +124,17 @@ def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str,
         "of sequences": overall.chi2_sequence,
     }
     divergences = [f"{title} {with_interval(of, '.2g')}" for title, of in named.items() if of.is_defined]
-    clipped = overall.frac_clipped
+    shares = (overall.frac_beyond_clip, overall.frac_beyond_2, overall.frac_clipped)
+    beyond_clip, beyond_2, *clipped = [with_interval(share, in_two_digits) for share in shares if share.is_defined]
+    of_ppo = f"; PPO's clip would take the gradient of {clipped[0]}" if clipped else ""
     return (
         f"Over {counted(overall.num_tokens, 'token')} of {counted(overall.num_sequences, 'sequence')} the logged "
         f"log-probabilities of sampler and trainer differ by {with_interval(overall.logprob_gap, '.2g')} a token. "
         f"Weighed by their ratios, the tokens are worth {with_interval(overall.token_ess, percent)} of as many, and "
         f"the sequences {with_interval(overall.sequence_ess, percent)}.",
-        f"The ratio is outside [0.8, 1.2] at {with_interval(overall.frac_beyond_clip, _small)} of tokens and beyond a "
-        f"factor of two at {with_interval(overall.frac_beyond_2, _small)}"
-        + (f"; PPO's clip would take the gradient of {with_interval(clipped, _small)}." if clipped.is_defined else "."),
+        f"The ratio is outside [0.8, 1.2] at {beyond_clip} of tokens and beyond a factor of two at {beyond_2}{of_ppo}.",
         *((f"Divergences of the trainer from the sampler: {', '.join(divergences)}.",) if divergences else ()),
     )
-
-
-def _small(share: float) -> str:
-    return f"{100 * share:.2g} %"
 
 
 def _verdict(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[Severity, str]:
@@ -150,8 +146,8 @@ def _verdict(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[Sever
             "Tokens agree and sequences do not: correct token by token, or mask sequences, for weights of whole "
             "sequences rest on few of them."
         )
-    severity = "unknown" if gap is None else _severity(gap)
-    return severity, _ADVICE_ON_GAP["fine" if gap is None else severity]
+    severity: Severity = "unknown" if gap is None else _severity(gap)
+    return severity, _ADVICE_ON_GAP[severity]
 
 
 def agreement_section(inputs: ReportInputs) -> ReportSection:
@@ -247,12 +243,13 @@ def agreement_as_logged(run: Run) -> ReportSection | None:
     """What the trainer's own metrics say of the last fifth of steps; None where it logged none."""
     bounds = {
         name: (large, far)
-        for name in sorted(run.courses.columns)
+        for name in run.courses.columns
         for ending, large, far in _LOGGED_GAPS
         if re.search(ending, name)
     }
-    courses = {name: run.courses.by_step(name) for name in run.courses.columns if name in bounds or _MORE in name}
-    courses = {name: course for name, course in sorted(courses.items()) if any(course.values())}  # verl's 0: unknown
+    names = sorted(name for name in run.courses.columns if name in bounds or _MORE in name)
+    courses = {name: run.courses.by_step(name) for name in names}
+    courses = {name: course for name, course in courses.items() if any(course.values())}  # verl's 0: unknown
     steps = sorted(set().union(*courses.values()) & set(run.steps or run.every_step))
     if not steps:
         return None
@@ -273,8 +270,8 @@ def agreement_as_logged(run: Run) -> ReportSection | None:
         charts=lines_over(
             steps,
             "Sampler against trainer, as logged",
-            {name: [course.get(step) for step in steps] for name, course in [*courses.items()][:4]},
-            y_label="nats a token",
+            {name: [courses[name].get(step) for step in steps] for name in [*courses][:4]},
+            y_label="difference",  # of log-probabilities, or as the name says
         ),
     )
 

@@ -8,7 +8,6 @@ Shapes: R rollouts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from gradscope.diagnostics.report.sections.inputs import (
     missing_section,
 )
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import RISEN, late_sentence
+from gradscope.findings.logged import late_sentence, risen_share
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
@@ -168,9 +167,7 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
         return missing_part("generation", generation)
     overall = generation.overall
     shares = [row.frac_truncated.value for row in generation.by_step if row.frac_truncated.value is not None]
-    fifth = len(shares) // 5
-    late = fmean(shares[-fifth:]) if fifth > 1 else 0.0
-    at_end = late if late >= RISEN * fmean(shares or [0.0]) else 0.0  # where the mean of all steps hides that it rises
+    at_end = risen_share(shares)
     severity: Severity = "fine" if overall.frac_truncated.is_defined or overall.seconds.is_defined else "unknown"
     advice = "Nothing to do."
     if (share := max(overall.frac_truncated.value or 0.0, at_end)) > _MANY:

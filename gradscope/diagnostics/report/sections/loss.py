@@ -18,23 +18,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.logged.tokens import first_logged
+from gradscope.diagnostics.logged.tokens import metric_courses
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.findings.degeneracy import dead_group_advice
-from gradscope.findings.logged import CLIP_ADVICE, SPIKE_ADVICE, beyond_clip_sentence
+from gradscope.findings.logged import CLIP_ADVICE, SPIKE_ADVICE, clip_sentence
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.rank import TokenKl
 from gradscope.results.report import ReportSection, ReportTable, Severity
 from gradscope.rollouts.groups import reward_table
-from gradscope.rollouts.readers.metrics_alone.naming import COMMON
 from gradscope.rollouts.run import Run
 from gradscope.say import percent
 
 _TINY_LOSS = 1e-6
 _TINY_NORM = 1e-12
-_BEYOND_CLIP = next(common.keys for common in COMMON if common.name == "clip_ratio/region_mean")
 _MANY_STEPS = 0.1  # share of steps without a gradient that is worth a look
 
 _KINDS = {
@@ -62,7 +60,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     perhaps_live = live + Counter(table.step[~is_judged].tolist())
     kinds = {step: _kind(norms[step], losses.get(step, 1.0), live[step], perhaps_live[step]) for step in steps}
     counts, spike = Counter(kinds.values()), spike_sentences(run)
-    clipped = beyond_clip_sentence((first_logged(run, _BEYOND_CLIP) or ("", {}))[1].values())
+    clipped = clip_sentence(metric_courses(run))
     commands = ["replay"] * (counts["suspect"] > 0) + ["spike"] * len(spike)
     severity, advice = _verdict(counts, spike, inputs, clipped)
     return ReportSection(
@@ -163,8 +161,8 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     is_dead = table.is_dead & (not inputs.degeneracy.has_other_baseline)
     shares = table.mean_by_step(np.where(is_dead, 0, weights), of_all)
     live = {step: 0.0 if math.isnan(share) else share for step, share in shares.items()}
-    kl = {gram.step: gram.frac_kl for gram in inputs.grams}
-    largest = max((part for part in kl.values() if part is not None), default=0.0)
+    kl = {gram.step: parts["kl"][0] for gram in inputs.grams if "kl" in (parts := gram.parts)}
+    largest = max(kl.values(), default=0.0)
     mean = sum(live.values()) / len(live)
     low, high = min(live.values()), max(live.values())
     advice = []
@@ -176,7 +174,7 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     if largest > _LARGE_KL:
         advice.append("The KL part nears the whole gradient and holds the policy where it is: lower beta.")
     columns = [Column("step", lambda step: step, "count"), Column("live share", live.get, "share")]
-    if any(part is not None for part in kl.values()):
+    if kl:
         columns.append(Column("KL part", kl.get, "share"))
     if logged := inputs.run.courses.by_step("kl"):
         columns.append(Column("logged kl", logged.get, "norm"))
@@ -209,13 +207,12 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-def _kl(run: Run, kl: dict[int, float | None]) -> str:
-    recomputed = {step: part for step, part in kl.items() if part is not None}
-    if recomputed:
-        worst = max(recomputed, key=recomputed.__getitem__)
+def _kl(run: Run, kl: dict[int, float]) -> str:
+    if kl:
+        worst = max(kl, key=kl.__getitem__)
         return (
-            f"The KL part has {percent(recomputed[worst])} of the gradient's norm at step {worst}, the most of the "
-            f"{len(recomputed)} steps recomputed."
+            f"The KL part has {percent(kl[worst])} of the gradient's norm at step {worst}, the most of the {len(kl)} "
+            "steps recomputed."
         )
     beta, is_set = run.settings.get("beta"), run.settings.origin is not None
     if beta == 0 or (beta is None and run.trained_by_trl and is_set):  # TRL's default

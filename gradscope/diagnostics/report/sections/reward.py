@@ -76,7 +76,8 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
         (bonferroni(reward_change(part, parts[-1]), num_tests), *_on_shared(part, parts[-1])) for part in parts[:-1]
     ]
     levels = [fmean(part.mean_reward_by_step().values()) for part in parts]
-    small = SMALL_CHANGE * float(np.std(table.reward))
+    spread = float(np.std(table.reward))
+    small = SMALL_CHANGE * spread
     falls = [
         0 if same.is_defined and same.ends[1] >= 0 else shared
         for change, same, shared in changes
@@ -85,15 +86,13 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
         # what returning prompts surely do not do is not the policy's, but that of others in their place
         and not (same.is_defined and same.ends[0] > -small)
     ]
-    are_small = [
-        all(
-            rise.num_units >= _MIN_SHARED_PROMPTS and rise.ends[1] < small
-            for rise in (change, *[same] * same.is_defined)
-        )
-        # of 0 and 1, a pass rate below 0.8
-        and table.reward.max() - level > _MEDIUM_CHANGE * float(np.std(table.reward))
-        for level, (change, same, _) in zip(levels, changes, strict=False)
-    ]
+
+    def hardly_rises(level: float, change: Estimate, same: Estimate) -> bool:
+        rises = (change, *[same] * same.is_defined)
+        is_small = all(rise.num_units >= _MIN_SHARED_PROMPTS and rise.ends[1] < small for rise in rises)
+        return is_small and bool(table.reward.max() - level > _MEDIUM_CHANGE * spread)  # a pass rate below 0.8
+
+    are_small = [hardly_rises(level, change, same) for level, (change, same, _) in zip(levels, changes, strict=False)]
     hidden = [
         f"Easier prompts hide a fall: on {shared} that return the mean reward changes by {with_interval(same, '+.3g')}."
         for change, same, shared in changes
@@ -103,7 +102,7 @@ def _reward_course(table: RewardTable, fifths: Sequence[NDArray[np.int64]], num_
         and not falls
         and (change.value or 0.0) > (same.value or 0.0) + small
     ]
-    stalls = bool(are_small[1] and (changes[1][0].value or 0.0) > -small)
+    stalls = are_small[1] and (changes[1][0].value or 0.0) > -small
     levels_of = [f"{level:.3g}" for level in levels]
     return _RewardCourse(levels_of, changes, falls, "".join(hidden[:1]), all(are_small), stalls)
 
@@ -194,8 +193,8 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         return missing_section("reward", f"A course needs {_MIN_STEPS_FOR_FIFTHS} steps, there are {len(steps)}.")
     means = table.sums(table.reward) / table.size
     is_relative = bool(np.ptp(means) <= EQUAL_REWARDS < np.ptp(table.reward))
-    is_open = not (course.falls or is_relative)
-    course = replace(course, is_flat=course.is_flat and is_open, stalls=course.stalls and is_open)
+    if is_relative:  # none could rise
+        course = replace(course, is_flat=False, stalls=False)
     by_step = table.mean_reward_by_step()
     drop = drop_clause([*by_step], [*by_step.values()]) if course.falls else ""
     verdicts = list(_verdicts(inputs, table, fifths, course, is_relative=is_relative, drops=bool(drop)))

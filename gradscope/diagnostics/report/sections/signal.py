@@ -121,12 +121,8 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
         *("iid_prediction", "jensen_gap"),
     )
-    is_wrong = any(
-        (
-            *(report.contradicts_rewards, report.source.broken_rewards, report.source.broken_advantages),
-            degeneracy.ends_dead(report),
-        )
-    )
+    is_broken = report.source.broken_rewards or report.source.broken_advantages
+    is_wrong = report.contradicts_rewards or is_broken or degeneracy.ends_dead(report)
     is_unusual = any(
         (
             *(report.has_other_baseline, report.looks_filtered, report.doubled_steps, dead_environments(report)),

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from gradscope.rollouts.readers.metrics_alone.published import NUMBER, Text
+from gradscope.rollouts.readers.metrics_alone.published import COLOR, NUMBER, RAY, Text
 
-_BEFORE = re.compile(r"^(?:\x1b\[[0-9;]*m)*\([^()]{1,80} pid=[^()]{1,80}\)(?:\x1b\[[0-9;]*m)* ?|\x1b\[[0-9;]*m")
+_BEFORE = re.compile(rf"^(?:{COLOR})*{RAY}(?:{COLOR})* ?|{COLOR}")
 """What Ray puts before a line, but for the indentation behind it, and colors."""
 _HEADING = re.compile(r"(?:Step|.{0,1000} - METRICS STEP) (?P<step>[0-9]{1,15})(?: ===)?")
 _OUTLINED = re.compile(

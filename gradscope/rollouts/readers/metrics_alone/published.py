@@ -86,7 +86,7 @@ _EPISODE_FIRST = re.compile(
 )
 _OF_GROUPS = re.compile(
     r"\b(?P<key>(?:[\w/-]{0,80}(?:dead|degenerate|zero)[\w/-]{0,80})(?: groups?)?)\s?[:=]?\s{0,2}"
-    r"(?P<part>[0-9]{1,9})\s?/\s?(?P<whole>[0-9]{1,9})\b(?![./])",
+    r"(?P<part>[0-9]{1,9})\s?/\s?(?P<number>[0-9]{1,9})\b(?![./])",
     re.IGNORECASE,
 )
 """So many groups of a step's without a gradient."""
@@ -102,11 +102,10 @@ _DASHED_REST = re.compile(
     rf"(?=.*:|[0-9.])(?!.*\bstep:)(?:- ?)?(?:[^\s:]*:)?{_OF_DASHED}(?: - [^\s:]+:{_OF_DASHED})*(?: -(?: [^\s:]*:?)?)?"
 )
 _NARROWEST = 40  # columns of a terminal
-_COLOR = re.compile(r"\x1b\[[0-9;]*m")
-_OF_RAY = re.compile(r"^(?:\s|\x1b\[[0-9;]*m|\([^()]{1,80} pid=[^()]{1,80}\))+")  # what Ray puts before a line
-_OPENS = re.compile(
-    rf"{_OF_RAY.pattern[:-1]}*\{{\s*(?:['\"][\w/@. -]{{1,200}}['\"]:|$)"
-)  # a dictionary, and nothing before it
+COLOR, RAY = r"\x1b\[[0-9;]*m", r"\([^()]{1,80} pid=[^()]{1,80}\)"  # what Ray puts before a line
+_OF_RAY = re.compile(rf"^(?:\s|{COLOR}|{RAY})+")
+_OPENS = re.compile(rf"^(?:\s|{COLOR}|{RAY})*\{{\s*(?:['\"][\w/@. -]{{1,200}}['\"]:|$)")
+"""The begin of a dictionary, and nothing before it."""
 _NUMBERS = msgspec.json.Decoder(dict[str, float], strict=False)
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
 _OF_EPISODE = re.compile(r"""\b(?:done|terminated)['"]?\s?[:=]\s?(?:true|false)\b""", re.IGNORECASE)
@@ -223,7 +222,7 @@ class PrintedLines:
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]) if " [" in line else ():
             self._bar = int(bar["done"])
         text = line[-_LONGEST_LINE:]
-        text = _COLOR.sub("", text) if "\x1b" in text else text
+        text = re.sub(COLOR, "", text) if "\x1b" in text else text
         lowered = text.lower() if "reward" in text else ""  # for a search that takes longer
         if ("done" in lowered or "terminated" in lowered) and _OF_EPISODE.search(text):
             return None  # a step of an environment, and not of training
@@ -241,7 +240,8 @@ class PrintedLines:
             if of == "step":
                 self._next_update = step + 1
             elif of != "eval":
-                self._next_update *= step > self._rollouts.get(of, -1)  # a resumed run goes back
+                if step <= self._rollouts.get(of, -1):  # a resumed run goes back
+                    self._next_update = 0
                 self._rollouts[of] = step
                 step = max(step, self._next_update)
             self._before = {**_in_dictionary(text[dictionary.start() :]), "step": step}
@@ -360,9 +360,8 @@ def _named(text: str) -> Values:
         has_groups = "/" in text and any(word in text.lower() for word in ("dead", "degenerate", "zero"))
         for counts in _OF_GROUPS.finditer(text, 0, _LONGEST_ROW) if has_groups else ():
             key = "_".join(re.split(r"\W+", counts["key"].lower()))
-            named[f"frac_{key}{'' if 'group' in key else '_groups'}"] = int(counts["part"]) / max(
-                int(counts["whole"]), 1
-            )
+            if number := int(counts["number"]):
+                named[f"frac_{key}{'' if 'group' in key else '_groups'}"] = int(counts["part"]) / number
     return {} if all(key.endswith("step") for key in named) else named
 
 

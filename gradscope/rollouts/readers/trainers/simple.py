@@ -185,7 +185,7 @@ RLINF = RowFormat(
         lambda row: parse.mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}
     ),
     rows_of=_rlinf_feedback,
-    columns=lambda reading: reading.log(to_columns=_sampled_rows),
+    columns=lambda reading: reading.log(to_columns=partial(_sampled_rows, no_group="data.prompt is missing")),
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )
@@ -246,13 +246,13 @@ ROLL = RowFormat(
 )
 
 
-def _sampled_rows(rows: Cells) -> Columns:
+def _sampled_rows(rows: Cells, *, no_group: str) -> Columns:
     """Rows of which ``rows_of`` made ``step``, ``group_id``, ``prompt``, ``response`` and ``reward``."""
     return Columns(
         step=rows.steps("step"),
         group=rows.names("group_id"),
-        no_group="the group is not named",
-        prompts=lambda chosen: [parse.digest(cell) for cell in rows.cells("prompt", chosen)],
+        no_group=no_group,
+        prompts=lambda chosen: list(map(parse.digest, rows.cells("prompt", chosen))),
         texts=lambda chosen: list(map(parse.text_of, rows.cells("prompt", chosen))),
         numbers={"reward": rows.numbers("reward")},
         no_reward=partial(rows.no_reward, "reward"),
@@ -266,18 +266,17 @@ def _sampled_rows(rows: Cells) -> Columns:
 def _roll_episodes(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The episodes of lines whose lists have JSON for each."""
     for location, line in read_rows(file, quarantine):
-        for step, *of_episode in zip(*map(parse.list_of, map(line.get, _OF_AGENTS)), strict=False):
+        lists = [parse.list_of(line.get(key)) for key in _OF_AGENTS]
+        if len(set(map(len, lists))) > 1 or not lists[0]:
+            quarantine.add("global_step, trajectory_data and messages are not lists of one length", location)
+            continue
+        for step, *of_episode in zip(*lists, strict=True):
             data, talk = map(_object_in, of_episode)
             about, rewards = (parse.mapping_of(parse.mapping_of(data).get(key)) for key in ("env_info", "reward_info"))
             parts = parse.cut_conversation(talk)
-            sample = {
-                "step": step,
-                "group_id": "/".join(parse.text_of(about.get(key)) for key in _OF_GROUP) if about else None,
-                "prompt": list(parts.messages or ()),
-                "response": parts.completion,
-                "reward": rewards.get("episode_reward"),
-            }
-            yield location, sample
+            group = "/".join(parse.text_of(about.get(key)) for key in _OF_GROUP) if about else None
+            sample = {"step": step, "group_id": group, "reward": rewards.get("episode_reward")}
+            yield location, {**sample, "prompt": list(parts.messages or ()), "response": parts.completion}
 
 
 _OF_AGENTS = ("global_step", "trajectory_data", "messages")
@@ -289,7 +288,9 @@ ROLL_AGENTIC = RowFormat(
     patterns=_ROLL_FILES,
     recognizes_file=has_keys("trajectory_data"),
     rows_of=_roll_episodes,
-    columns=lambda reading: reading.log(to_columns=_sampled_rows),
+    columns=lambda reading: reading.log(
+        to_columns=partial(_sampled_rows, no_group="trajectory_data has no env_info, which names the group")
+    ),
     inferred=("Episodes of one tag, group, episode number and seed at one step are a group.",),
     missing=("An evaluation writes to the same file as the training of its step, which replaces it.", TEXT_ONLY),
 )

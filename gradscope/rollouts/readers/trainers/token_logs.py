@@ -1,10 +1,9 @@
 """Logs with exact tokens: slime's dumps of rollouts, those of its forks, open-instruct's traces, NeMo-RL's batches.
 
 slime's dumps of training next to those of rollouts hold rewards that are already normalized within groups, and are not
-read. Forks write the same
-samples in files of their own, of which miles' trajectories have a row for each sample with a conversation, and its
-tokens in a Parquet file. Each row of NeMo-RL's is a batch of one, so that each value is a list of length 1; its runs
-also leave checkpoints with their configuration, and TensorBoard's files. Legend: R rows.
+read. Forks write the same samples in files of their own, of which miles' trajectories have a row for each sample with a
+conversation, and its tokens in a Parquet file. Each row of NeMo-RL's is a batch of one, so that each value is a list of
+length 1; its runs also leave checkpoints with their configuration, and TensorBoard's files. Legend: R rows.
 """
 
 from __future__ import annotations

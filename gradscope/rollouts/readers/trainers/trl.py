@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.results.source import BROKEN_ADVANTAGE, Source
@@ -283,7 +282,7 @@ def with_card(settings: TrainerSettings, run: Path) -> TrainerSettings:
     """The settings with version and trainer of the model card, unless they have them."""
     card = {VERSION: _named(_VERSION, run), TRAINER: trainer_of(run)}
     new = {name: value for name, value in card.items() if value is not None and name not in settings.values}
-    return replace(settings, values={**settings.values, **new}) if new else settings
+    return settings.with_values(new) if new else settings
 
 
 FORMAT = Format(

@@ -53,7 +53,7 @@ def gram_of(
         "samples": tuple(names[:index].count(name) for index, name in enumerate(names)),
         "rewards": np.array([1.0] * len(names) if rewards is None else rewards),
         "advantages": weights,
-        "frac_kl": None,
+        "parts": {},
         "logprobs": tuple(np.zeros(1) for _ in names),
         "num_parameters": scores.shape[1],
         "relative_row_error": 1e-9,

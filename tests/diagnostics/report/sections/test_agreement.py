@@ -100,6 +100,8 @@ def test_what_was_logged_goes_first_and_what_was_recomputed_follows() -> None:
     alone = agreement_section(inputs_of(run))
     section = agreement_section(inputs_of(run, grams=[recomputed((-1.0, -2.3))]))
     assert alone.findings[0].startswith("Over 2 tokens of 1 sequence the logged log-probabilities")
+    apart = agreement_section(inputs_of(run_of(tokens_of(both([-1.0, -2.0], [-2.0, -3.0])))))
+    assert apart.findings[1].startswith("The ratio is outside [0.8, 1.2] at 100 %")
     assert section.findings[: len(alone.findings)] == alone.findings
     assert section.findings[len(alone.findings)].startswith("Over 1 recomputed steps")
     assert len(section.tables) == len(alone.tables) + 1

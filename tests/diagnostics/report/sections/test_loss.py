@@ -159,7 +159,7 @@ def test_without_token_ids_rollouts_are_counted_and_with_them_all_sequences() ->
 
 
 def test_kl_parts_and_dead_groups_say_what_to_do() -> None:
-    grams = [gram_of([[1.0]], ["a"], step=step, frac_kl=part) for step, part in ((1, 0.1), (2, 0.4))]
+    grams = [gram_of([[1.0]], ["a"], step=step, parts={"kl": (part, 0.0)}) for step, part in ((1, 0.1), (2, 0.4))]
     section = section_of(run_of(LIVE, ALIVE, metrics={1: {"kl": 0.5}}), grams=grams)
     assert section.findings[1] == (
         "The KL part has 40.0 % of the gradient's norm at step 2, the most of the 2 steps recomputed."
@@ -169,7 +169,7 @@ def test_kl_parts_and_dead_groups_say_what_to_do() -> None:
     dead = section_of(run_of(DEAD, LIVE, ALIVE)).next_step
     assert dead.startswith("Dead groups act like a learning rate scaled by 0.50 to 1.00 from step to step")
     assert "beta" not in dead
-    held = section_of(run_of(LIVE, ALIVE), grams=[gram_of([[1.0]], ["a"], step=1, frac_kl=0.9)])
+    held = section_of(run_of(LIVE, ALIVE), grams=[gram_of([[1.0]], ["a"], step=1, parts={"kl": (0.9, 0.0)})])
     assert held.findings[0].startswith("The KL part has 90.0 % of the gradient's norm")  # what asks for a look
     assert held.next_step == "The KL part nears the whole gradient and holds the policy where it is: lower beta."
 

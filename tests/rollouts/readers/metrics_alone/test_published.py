@@ -297,7 +297,7 @@ def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: s
         ("step   7  |  mean_reward   0.5  |  kl   1", {"mean_reward": 0.5, "kl": 1.0, "step": 7}),
         ("iter=2 reward=1 dead_groups=3/8", {"reward": 1.0, "frac_dead_groups": 0.375, "step": 2}),
         ("step 2/9 | reward 1 | degenerate 3 / 8", {"reward": 1.0, "frac_degenerate_groups": 0.375, "step": 2}),
-        ("Step 2: reward=1, files=3/8, zero_shot=3/8.5", {"reward": 1.0, "step": 2}),
+        ("Step 2: reward=1, files=3/8, zero_shot=3/8.5, dead=0/0", {"reward": 1.0, "step": 2}),
         pytest.param("step 1: " + "dead/" * 100_000, None, id="groups in time that grows with the line"),
         ("INFO - Epoch 1/3, Step 20, Loss: -0.5", {"loss": -0.5, "epoch": 1, "step": 20}),
         ("[Epoch 2] batch 4/50: loss=0.5", {"loss": 0.5, "epoch": 2, "step": 4}),

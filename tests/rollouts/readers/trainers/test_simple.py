@@ -163,7 +163,7 @@ def test_feedback_that_cannot_be_used_is_set_aside(tmp_path: Path) -> None:
     row = json.loads(next(RLINF_LOG.iterdir()).read_text().splitlines()[0])
     rows = [{**row, "data": {**row["data"], **cells}} for cells in ({}, {"prompt": None}, {"accepted": "yes"})]
     assert set_aside(read_run(write_lines(tmp_path / "training_data_1.jsonl", *rows))) == {
-        "the group is not named": 1,
+        "data.prompt is missing": 1,
         "the reward is text": 1,
     }
 
@@ -199,13 +199,14 @@ def test_episodes_of_rolls_agents_are_grouped_by_their_environments(tmp_path: Pa
     talk = [{"role": "user", "content": "mend it"}, {"role": "assistant", "content": "done"}]
     data = [of_agent(0, 1.0), of_agent(0, 0.0), of_agent(1, 0.5), of_agent(1, None), "{}", "no JSON"]
     row = {"global_step": [3] * 6, "trajectory_data": data, "messages": [json.dumps(talk)] * 6, "exp_name": ["e"] * 6}
-    run = read(tmp_path, row)
+    run = read(tmp_path, row, {**row, "messages": []}, {**row, "global_step": [3]})
     assert (run.source.format, run.steps) == ("roll-agentic", (3,))
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.5, None)]
     assert (run.groups[0].rollouts[0].prompt, run.groups[0].rollouts[0].completion) == ("mend it", "done")
     assert set_aside(run) == {
         "the reward is null": 1,
-        "the group is not named": 2,
+        "trajectory_data has no env_info, which names the group": 2,
+        "global_step, trajectory_data and messages are not lists of one length": 2,
     }
     assert_reduced_alike(tmp_path)
 

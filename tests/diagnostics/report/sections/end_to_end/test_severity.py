@@ -132,5 +132,5 @@ def test_a_reward_function_that_adds_nothing(second: list[float], severity: str)
 )
 def test_diluted_losses(rewards: list[float], kl: float, severity: str) -> None:
     run = run_of(group_of(rewards))
-    gram = gram_of([[1.0], [2.0]], ["0/p"] * 2, frac_kl=kl)
+    gram = gram_of([[1.0], [2.0]], ["0/p"] * 2, parts={"kl": (kl, 0.0)})
     assert loss_scale_section(inputs_of(run, degeneracy=degeneracy_report(), grams=[gram])).severity == severity
