@@ -73,6 +73,8 @@ FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.EVALPLUS,
     harnesses.LM_EVAL,
     harnesses.LIGHTEVAL,
+    harnesses.EVALSCOPE,
+    harnesses.OPENCOMPASS,
     inspect_ai.FORMAT,
     prime_rl.VERIFIERS,
     harnesses.SKYRL,

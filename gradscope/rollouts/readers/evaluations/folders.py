@@ -34,7 +34,7 @@ _PART = re.compile(rf"(?:.*[-_.])?(?:{samples.CHUNK}|rs[-_.]?[0-9]+)|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
 _TOLD_APART = re.compile(r"[0-9a-f]{8,}|[0-9]+")  # what in names of files is of a trial: a hash, a time, a number
 _NO_MODEL = re.compile(
-    r"(\w+_)?(results?|outputs?|summar(y|ies)|data|evals?|evaluations?|raw|logs?|samples|predictions|runs|checkpoints)",
+    r"(\w+[-_])?(results?|outputs?|summar(y|ies)|data|evals?|evaluations?|raw|logs?|samples|predictions|runs|checkpoints)",
     re.I,
 )
 """Names of folders that are none of a model."""
@@ -45,6 +45,8 @@ _FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.EVALPLUS,
     harnesses.LM_EVAL,
     harnesses.LIGHTEVAL,
+    harnesses.EVALSCOPE,
+    harnesses.OPENCOMPASS,
     prime_rl.VERIFIERS,
     harnesses.SKYRL,
     harnesses.NEMO_RL,
@@ -197,7 +199,8 @@ def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
     pooled = _pooled([logs[file] for file in parts], trials)
     if pooled is not None or _are_parts(parts):
         logs = {file: log for file, log in logs.items() if file not in parts}
-        logs[trials] = pooled or _about(samples.FORMAT, folder)
+        is_apart = len(parts) < len(rows) and parts == [*expand(trials)]  # beside a summary, say
+        logs[trials] = pooled or replace(_about(samples.FORMAT, folder), path=trials if is_apart else folder)
     yield from logs.values()
 
 
@@ -238,6 +241,8 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
         case prime_rl.VERIFIERS.name:
             environment, *names = above.name.split("--")
             return log(task=environment, model="/".join(names[:-2] or names), scorers=(None,))
+        case harnesses.EVALSCOPE.name:
+            return log(task=stem, model=above.name)
         case harnesses.SKYRL.name:
             step = re.search(r"global_step_([0-9]+)", above.name)
             return log(task=stem, model=f"step {step[1]}" if step else "", scorers=(None,))

@@ -221,6 +221,17 @@ def _lighteval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
     return {"score": metric}
 
 
+def _columns_of_score(reading: Reading, score: str | None = None) -> ColumnLog | None:
+    """How rows are read whose ``success`` is an object of scores; None until the one that counts is chosen."""
+
+    def rows_with_score(rows: Cells) -> Columns:
+        return _rows_of_tests(
+            rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
+        )
+
+    return None if score is None else reading.log(to_columns=rows_with_score)
+
+
 LIGHTEVAL = RowFormat(
     name="lighteval",
     looks_for="details_*.parquet with doc, model_response and metric, or predictions and metrics (lighteval)",
@@ -229,10 +240,78 @@ LIGHTEVAL = RowFormat(
     recognizes_file=has_row(lambda row: row.keys() >= _DETAILS or row.keys() >= _OLDER_DETAILS),
     rows_of=_lighteval_details,
     survey=_lighteval_survey,
-    columns=lambda reading, score=None: (
-        None if score is None else reading.log(to_columns=partial(_rows_with_scores, score=score))
-    ),
+    columns=_columns_of_score,
     takes=frozenset({"reward_column"}),
+)
+
+
+def _evalscope_reviews(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, review in read_rows(file, quarantine):
+        sample = parse.mapping_of(review.get("sample_score"))
+        score = parse.mapping_of(sample.get("score"))
+        main, values = score.get("main_score_name"), parse.mapping_of(score.get("value"))
+        values = {main: values[main], **values} if main in values else values
+        name, group = parse.text_of(sample.get("sample_id", review.get("index"))), sample.get("group_id")
+        conversation = parse.cut_conversation(review.get("messages"))
+        sample = {
+            "test": name if group is None else parse.text_of(group),
+            "prompt": conversation.prompt or parse.text_of(review.get("input")),
+            "completion": conversation.completion or parse.text_of(score.get("prediction")),
+            "sample": name,
+        }
+        yield location, {**sample, "success": values, "scores": values}
+
+
+def _evalscope_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
+    metrics = (name for _, cells in rows for name in parse.numbers_in(cells["success"]))
+    metric = chosen_name(metrics, reading.request, "score", "no score that is a number")
+    reading.inferred.append(f"The score is {metric}.")
+    return {"score": metric}
+
+
+EVALSCOPE = RowFormat(
+    name="evalscope",
+    looks_for="reviews/*/*.jsonl with index and sample_score (EvalScope)",
+    title="EvalScope reviews",
+    patterns=("*.jsonl",),
+    is_one_file=True,
+    recognizes_file=has_keys("index", "sample_score"),
+    rows_of=_evalscope_reviews,
+    survey=_evalscope_survey,
+    columns=_columns_of_score,
+    inferred=("Repeats of a question (its group_id) are the samples of a prompt.",),
+    takes=frozenset({"reward_column"}),
+)
+
+
+_OPENCOMPASS_VERDICTS = ("correct", "is_correct", "cascade_correct")  # of which its own G-Pass@k takes the first
+
+
+def _opencompass_details(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    details = [parse.mapping_of(of) for of in parse.list_of(document.get("details"))]
+    return [of for of in details if "example_abbr" in of]
+
+
+def _opencompass_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for _, document in read_rows(file, quarantine):
+        for detail in _opencompass_details(document):
+            test, listed = parse.text_of(detail["example_abbr"]), {key: parse.list_of(detail[key]) for key in detail}
+            verdicts = next((listed[key] for key in _OPENCOMPASS_VERDICTS if listed.get(key)), [parse.ABSENT])
+            texts = next((listed[key] for key in ("pred", "prediction", "completion") if key in listed), ())
+            for verdict, text in zip_longest(verdicts, texts[: len(verdicts)]):
+                yield f"{file}:{test}", {"test": test, "completion": parse.text_of(text), "success": verdict}
+
+
+OPENCOMPASS = RowFormat(
+    name="opencompass",
+    looks_for="results/*/*.json with details that have an example_abbr (OpenCompass)",
+    title="OpenCompass results",
+    patterns=("*.json",),
+    is_one_file=True,
+    recognizes_file=has_row(lambda row: bool(_opencompass_details(row))),
+    rows_of=_opencompass_samples,
+    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
+    inferred=("Runs of an example are the samples of a prompt.",),
 )
 
 
@@ -492,12 +571,6 @@ def _helm_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
     return {"score": score}
 
 
-def _rows_with_scores(rows: Cells, *, score: str) -> Columns:
-    return _rows_of_tests(
-        rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
-    )
-
-
 HELM = RowFormat(
     name="helm",
     looks_for="per_instance_stats.json (HELM)",
@@ -506,9 +579,7 @@ HELM = RowFormat(
     recognizes_file=has_keys("instance_id", "train_trial_index", "stats"),
     rows_of=_helm_instances,
     survey=_helm_survey,
-    columns=lambda reading, score=None: (
-        None if score is None else reading.log(to_columns=partial(_rows_with_scores, score=score))
-    ),
+    columns=_columns_of_score,
     inferred=("Trials of an instance, with other examples in its prompt, are its samples; perturbed, it is another.",),
     takes=frozenset({"reward_column"}),
 )
