@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import REWARD, RewardTable, numbered_policies
@@ -94,7 +96,28 @@ EVALPLUS = RowFormat(
 )
 
 
-def _one_score(most: int, harness: str, responses: str) -> str:
+_SHARE = re.compile(r"(?:\w+_)?(?:pass@(?:1|k:k=1)|avg@n)(?:(?::|:n=|&n=)([0-9]{1,6}))?")
+"""Scores of a document that are the share of right ones among its responses, or among so many of them."""
+
+
+def _samples_of_shares(
+    score: str, shares: Sequence[float], sizes: Sequence[int]
+) -> tuple[list[int], NDArray[np.float64], NDArray[np.int64]]:
+    """The row, reward and number of the samples of rows with so many responses; a score that is no share is one."""
+    share_of, samples = _SHARE.fullmatch(score), list[tuple[int, float, int]]()
+    for at, (share, size) in enumerate(zip(shares, sizes, strict=True)):
+        num = int(share_of[1] or size) if share_of else 1
+        right = round(share * num) if math.isfinite(share) else -1
+        if 1 < num <= size and 0 <= right <= num and math.isclose(share * num, right, abs_tol=1e-6):
+            samples += [(at, reward, count) for reward, count in ((1.0, right), (0.0, num - right)) if count]
+        else:
+            samples.append((at, share, 1))
+    return [at for at, *_ in samples], np.array([of[1] for of in samples]), np.array([of[2] for of in samples], int)
+
+
+def _one_score(score: str, most: int, harness: str, responses: str) -> str:
+    if _SHARE.fullmatch(score):
+        return f"{score} is a share of responses, and which are right is not logged: texts are those of no verdict."
     return (
         f"Each document has up to {counted(most, 'response')}. {harness}, not one a response: only pass@1 can be "
         f"computed, and groups have one rollout. For more, score {responses} again and give a file with a row a "
@@ -138,7 +161,7 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
         most = max(facts_in(reading.noted, "number of responses"), default=1)
         left_out = f"; rows of other filters ({', '.join(filters)}) are the same responses and left out" * bool(filters)
         reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
-        reading.missing.append(_one_score(most, "lm-eval logs one score a document, after its filter", "`resps`"))
+        reading.missing.append(_one_score(metric, most, "lm-eval logs one score a document, after its filter", "`resps`"))
         return table
 
     to_columns = partial(_lm_eval_rows, metric=metric, filter=filter, listed=frozenset(named))
@@ -147,13 +170,14 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
 
 def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[str]) -> Columns:
     filters = texts_in(rows.names("filter"))
-    responses = (
-        len(first) for cell in rows.column("resps") for first in parse.list_of(cell) if isinstance(first, list)
-    )
+    sizes = [max(map(len, map(parse.list_of, parse.list_of(cell))), default=0) for cell in rows.column("resps")]
     chosen = [at for at, name in enumerate(filters) if name == filter]
+    shares = rows.chosen(chosen).numbers(metric).tolist()
+    samples, reward, count = _samples_of_shares(metric, shares, [sizes[at] for at in chosen])
+    chosen = [chosen[at] for at in samples]
     rows = rows.chosen(chosen)
     metrics = [tuple(map(parse.text_of, parse.list_of(cell))) for cell in rows.cells("metrics")]
-    numbers = {"reward": rows.numbers(metric)}
+    numbers = {"reward": reward}
     for name in dict.fromkeys(chain.from_iterable(dict.fromkeys(metrics))):
         is_listed = {names: name in names for names in dict.fromkeys(metrics)}
         cells = rows.column(name)
@@ -164,9 +188,10 @@ def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[st
     is_usual = {names: listed.issuperset(names) for names in dict.fromkeys(metrics)}
     return Columns(
         row=np.array(chosen, dtype=np.int64),
+        count=count,
         notes=[
             *(Fact("other filter", name) for name in dict.fromkeys(filters) if name != filter),
-            *(Fact("number of responses", number) for number in set(responses)),
+            *(Fact("number of responses", number) for number in set(sizes) if number),
         ],
         step=np.zeros(len(rows), dtype=np.int64),
         group=texts_in(rows.names("doc_id")),
@@ -217,7 +242,7 @@ def _lighteval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
     metric = chosen_name(metrics, reading.request, "metric", "no metric that is a number")
     most = max((len(cells["responses"]) for _, cells in rows), default=1)
     reading.inferred.append(f"The score is {metric}.")
-    reading.missing.append(_one_score(most, "lighteval logs one value a document and metric", "the responses"))
+    reading.missing.append(_one_score(metric, most, "lighteval logs one value a document and metric", "the responses"))
     return {"score": metric}
 
 
@@ -225,9 +250,11 @@ def _columns_of_score(reading: Reading, score: str | None = None) -> ColumnLog |
     """How rows are read whose ``success`` is an object of scores; None until the one that counts is chosen."""
 
     def rows_with_score(rows: Cells) -> Columns:
-        return _rows_of_tests(
-            rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
-        )
+        scored = rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
+        sizes = [len(parse.list_of(responses)) for responses in rows.column("responses")]
+        samples, reward, count = _samples_of_shares(score or "", scored.numbers("success").tolist(), sizes)
+        columns = _rows_of_tests(scored.chosen(samples))
+        return replace(columns, row=np.array(samples, int), numbers=columns.numbers | {"reward": reward}, count=count)
 
     return None if score is None else reading.log(to_columns=rows_with_score)
 
