@@ -125,6 +125,8 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
     of_many = [(row, *of) for row in many for of in islice(prompt_rows(row, request.columns), num_parts)]
     first = [cells_around(row) | dict(part) for row, _, part, _ in of_many]
+    if roles.key_of(request.columns) is None and _have_own_ids(first):
+        request = replace(request, options=replace(request.options, columns=replace(request.columns, prompt_id="id")))
     nameless = [(row, keys) for row, keys, part, _ in of_many if part.keys().isdisjoint(roles.POLICIES)]
     level = _level_of_policies([(str(id(row)), *keys) for row, keys in nameless], are_rows=len(many) > 1)
     named_key, counted = roles.key_of(request.columns), None
@@ -388,6 +390,18 @@ def _names_in(parts: Sequence[Mapping[str, Any]]) -> ColumnNames:
     return columns if named or columns != first else NO_COLUMNS
 
 
+def _have_own_ids(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether ``id`` tells groups apart, each with a prompt of its own, that share what is the usual id.
+
+    So do LiveCodeBench's executions of a problem's code, each on another input.
+    """
+    names, ids = _names_in(rows), {parse.text_of(row.get("id")) for row in rows}
+    prompts: dict[str, list[str]] = {}
+    for row in rows if names.prompt_id and names.prompt and len(ids - {""}) == len(rows) else ():
+        prompts.setdefault(parse.text_of(row.get(names.prompt_id)), []).append(parse.text_of(row.get(names.prompt)))
+    return 0 < len(prompts) < len(rows) and all(len(set(texts)) == len(texts) for texts in prompts.values())
+
+
 def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = (), in_full: bool = False) -> Columns:
     """The samples of the prompts of rows; a prompt that has a name by its line alone is left to the row reader."""
     alike = [] if apart else prompts_alike(rows.rows, columns)
@@ -540,6 +554,8 @@ def _identify(
             return "/".join(parse.text_of(row[key]) for key in keys), ", ".join(keys)
     for key in ROW_IDS:
         if name := parse.text_of(row.get(key)):
+            test = parse.text_of(row.get("test_id"))  # where LiveCodeBench asks for the output of several of a problem
+            name, key = (f"{name}/{test}", f"{key}, test_id") if test else (name, key)
             return parse.in_environment(row.get(benchmark or ""), name), ", ".join(filter(None, (benchmark, key)))
     for key in roles.USUAL["prompt"]:
         if row.get(key) and (name := parse.prompt_text_id(row[key])):
