@@ -32,7 +32,7 @@ from gradscope.rollouts.readers.trainers import prime_rl
 _NUM_ASKED = 200  # rows in which questions are looked for
 _PART = re.compile(rf"(?:.*[-_.])?(?:{samples.CHUNK}|rs[-_.]?[0-9]+)|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
-_TOLD_APART = re.compile(r"[0-9a-f]{8,}|[0-9]+")  # what in names of files is of a trial: a hash, a time, a number
+_TOLD_APART = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{4,})*|[0-9]+")  # what in names of files is of a trial: a hash, a time, a number
 _NO_MODEL = re.compile(
     r"(\w+[-_])?(results?|outputs?|summar(y|ies)|data|evals?|evaluations?|raw|logs?|samples|predictions|runs|checkpoints)",
     re.I,
@@ -86,9 +86,10 @@ def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
     by_glob: dict[Path, list[EvaluationLog]] = {}
     for log in [log for log in logs.values() if log.prompt]:
         around = [folder for folder in log.path.parents if folder.is_relative_to(path)]
-        reports = (logs.get(folder / log.path.name) for folder in around[1:])
-        if any(log.prompt.encode() in (text_of_file(of.path) or b"") for of in reports if of and not of.prompt):
-            listed.append(log.path)  # as Terminal-Bench's report of all trials names this one's prompt
+        named_in = {log.path.name: log.prompt, "results.json": log.path.stem}  # by Terminal-Bench, and by tau2-bench
+        reports = ((logs.get(folder / name), of) for folder in around[1:] for name, of in named_in.items())
+        if any(name.encode() in (text_of_file(of.path) or b"") for of, name in reports if of and not of.prompt):
+            listed.append(log.path)
             continue
         named = re.compile(rf"([a-z]+[-_])?{re.escape(log.prompt)}([-_.].*)?", re.IGNORECASE)
         of_task = next((folder for folder in reversed(around) if named.fullmatch(folder.resolve().name)), None)
@@ -154,7 +155,8 @@ def _are_parts(files: Sequence[Path]) -> bool:
 def _pooled(logs: Sequence[EvaluationLog], files: Path) -> EvaluationLog | None:
     """Logs of a sample each as one, all files of a glob; None where more than prompts, trials and policies differs."""
     prompts, models = [log.prompt for log in logs], {log.model for log in logs}
-    rests = {_TOLD_APART.sub("", stem_of(log.path).replace(log.prompt, "")) for log in logs}
+    named = {log.path: "" if log.prompt.isdecimal() else log.prompt for log in logs}  # a number may be in any id
+    rests = {_TOLD_APART.sub("", stem_of(file).replace(prompt, "")) for file, prompt in named.items()}
     is_told = len(set(prompts)) == len(prompts) or len(rests) == 1 or all(log.has_policy for log in logs)
     if len(logs) < 2 or not all(prompts) or not is_told or {log.path for log in logs} != set(expand(files)):
         return None
@@ -222,7 +224,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
             return log(task=header.task or stem, model=header.model)
         case harnesses.EVALPLUS.name:
             tasks = [key for row in peek(file) for key in mapping_of(row.get("eval"))]
-            model = location.stem.removesuffix("eval_results").removeprefix("samples").strip("_") or above.name
+            model = location.stem.removesuffix("eval_results").removeprefix("samples").strip("_.") or above.name
             return log(
                 task=(tasks or [stem])[0].partition("/")[0], model=model, scorers=("base", None), scalar="base + plus"
             )
@@ -299,6 +301,7 @@ def _questions_in(path: Path) -> dict[str, str]:
 
 def _prompt_of_sample(row: Mapping[str, Any]) -> str:
     """The prompt that the only row of a log names beside one verdict; empty where it may be that of an evaluation."""
+    (row,) = roles.with_entries([row])
     columns = roles.columns_of_rows([row], ColumnNames())
     is_verdict = row.get(columns.reward or "", "") in (None, 0, 1)
     is_of_log = columns.prompt_id in ("id", "idx")  # which a whole evaluation has as well

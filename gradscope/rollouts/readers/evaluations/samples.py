@@ -7,6 +7,7 @@ two steps are two groups. Other files have step 0 throughout.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, islice, repeat, starmap
@@ -104,6 +105,13 @@ def _read(request: ReadRequest) -> Run:
     """Read a sample file: a group for each prompt, at step 0."""
     rows = peek(request.path)
     request = _with_entry(request, rows)
+    if rows and {"accuracy", "correct_count", "total_count"} <= rows[0].keys() and rows[0].keys().isdisjoint(NAMES):
+        scores, results = (str(request.path).replace("score", word) for word in ("score", "result"))
+        raise InputError(
+            f"{request.path} is a score file of BFCL, which lists the cases that failed and no other.",
+            hint=f"Take all from its results: jq -c --slurpfile failed {shlex.quote(scores)} '{{id, correct: "
+            f"(.id as $id | all($failed[]; .id != $id))}}' {shlex.quote(results)} > rows.jsonl",
+        )
     layout = _listed(rows, request)
     if layout:
         _refuse_excerpts(request.path, rows)
