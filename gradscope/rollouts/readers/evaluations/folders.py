@@ -86,7 +86,7 @@ def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
     by_glob: dict[Path, list[EvaluationLog]] = {}
     for log in [log for log in logs.values() if log.prompt]:
         around = [folder for folder in log.path.parents if folder.is_relative_to(path)]
-        named_in = {log.path.name: log.prompt, "results.json": log.path.stem}  # by Terminal-Bench, and by tau2-bench
+        named_in = {"results.json": log.path.stem, log.path.name: log.prompt}  # by tau2-bench, by Terminal-Bench
         reports = ((logs.get(folder / name), of) for folder in around[1:] for name, of in named_in.items())
         if any(name.encode() in (text_of_file(of.path) or b"") for of, name in reports if of and not of.prompt):
             listed.append(log.path)
