@@ -20,7 +20,7 @@ from gradscope.rollouts.listing import natural
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import generic
-from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
+from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples, skyrl
 from gradscope.rollouts.readers.evaluations.shapes import ROW_IDS, PromptSamples, samples_of
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.nested import layout_of
@@ -32,9 +32,12 @@ from gradscope.rollouts.readers.trainers import prime_rl
 _NUM_ASKED = 200  # rows in which questions are looked for
 _PART = re.compile(rf"(?:.*[-_.])?(?:{samples.CHUNK}|rs[-_.]?[0-9]+)|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
-_TOLD_APART = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{4,})*|[0-9]+")  # what in names of files is of a trial: a hash, a time, a number
+_TOLD_APART = re.compile(
+    r"[0-9a-f]{8,}(-[0-9a-f]{4,})*|[0-9]+"
+)  # what in names of files is of a trial: a hash, a time, a number
 _NO_MODEL = re.compile(
-    r"(\w+[-_])?(results?|outputs?|summar(y|ies)|data|evals?|evaluations?|raw|logs?|samples|predictions|runs|checkpoints)",
+    r"(\w+[-_])?"
+    r"(results?|outputs?|summar(y|ies)|data|evals?|evaluations?|raw|logs?|samples|predictions|runs|checkpoints)",
     re.I,
 )
 """Names of folders that are none of a model."""
@@ -48,7 +51,7 @@ _FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.EVALSCOPE,
     harnesses.OPENCOMPASS,
     prime_rl.VERIFIERS,
-    harnesses.SKYRL,
+    skyrl.FORMAT,
     harnesses.NEMO_RL,
     harnesses.PROMPTFOO,
     harnesses.HELM,
@@ -245,12 +248,15 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
             return log(task=environment, model="/".join(names[:-2] or names), scorers=(None,))
         case harnesses.EVALSCOPE.name:
             return log(task=stem, model=above.name)
-        case harnesses.SKYRL.name:
+        case skyrl.FORMAT.name:
             step = re.search(r"global_step_([0-9]+)", above.name)
             return log(task=stem, model=f"step {step[1]}" if step else "", scorers=(None,))
         case harnesses.HARBOR.name:
             first = next(iter(peek(Path(glob.escape(str(file)), "*", "result.json"))), {})
             return log(task=stem, model=harnesses.harbor_policy(first.get("agent_info")))
+        case harnesses.HELM.name:
+            task, _, model = above.name.partition("model=")
+            return log(task=task.strip(":,") or stem, model=model.partition(",")[0] or above.name, scorers=(None,))
         case harnesses.SWE_BENCH.name:
             return log(task=above.name, model=stem.replace("__", "/"))
     rows = peek(file)
@@ -318,5 +324,5 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 _INSPECT = inspect_ai.FORMAT.name
-_NEVER_POOLED = {format.name for format in (*_FORMATS, *_OF_TRIALS) if format is not harnesses.SKYRL}
+_NEVER_POOLED = {format.name for format in (*_FORMATS, *_OF_TRIALS) if format is not skyrl.FORMAT}
 """Formats of which several logs are refused; SkyRL's are those of the steps of one training, a useful course."""

@@ -1,16 +1,15 @@
-"""Harnesses: EvalPlus, lm-eval, lighteval, SkyRL's, NeMo-RL's, Harbor, SWE-bench, promptfoo, HELM, aider, MultiPL-E.
+"""Harnesses: EvalPlus, lm-eval, lighteval, EvalScope, OpenCompass, NeMo-RL's, Harbor, SWE-bench, promptfoo and others.
 
-A group is a document or task of one evaluation, at step 0; of SkyRL at the step in the folder's name.
+A group is a document or task of one evaluation, at step 0.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, pairwise, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -115,13 +114,12 @@ def _samples_of_shares(
     return [at for at, *_ in samples], np.array([of[1] for of in samples]), np.array([of[2] for of in samples], int)
 
 
-def _one_score(score: str, most: int, harness: str, responses: str) -> str:
+def _one_score(score: str, most: int) -> str:
     if _SHARE.fullmatch(score):
-        return f"{score} is a share of responses, and which are right is not logged: texts are those of no verdict."
+        return f"Which responses are right is not logged, but how many, by {score}: texts go with no verdict."
     return (
-        f"Each document has up to {counted(most, 'response')}. {harness}, not one a response: only pass@1 can be "
-        f"computed, and groups have one rollout. For more, score {responses} again and give a file with a row a "
-        "response."
+        f"Each document has up to {counted(most, 'response')} and one score: only pass@1 can be computed. For more, "
+        "score the responses again and give a file with a row a response."
     )
 
 
@@ -161,7 +159,7 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
         most = max(facts_in(reading.noted, "number of responses"), default=1)
         left_out = f"; rows of other filters ({', '.join(filters)}) are the same responses and left out" * bool(filters)
         reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
-        reading.missing.append(_one_score(metric, most, "lm-eval logs one score a document, after its filter", "`resps`"))
+        reading.missing.append(_one_score(metric, most))
         return table
 
     to_columns = partial(_lm_eval_rows, metric=metric, filter=filter, listed=frozenset(named))
@@ -237,12 +235,12 @@ def _lighteval_details(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         yield location, {**sample, "completion": next(iter(responses), None), "scores": metric}
 
 
-def _lighteval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
+def _survey_scores(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
     metrics = (name for _, cells in rows for name in parse.numbers_in(cells["success"]))
     metric = chosen_name(metrics, reading.request, "metric", "no metric that is a number")
-    most = max((len(cells["responses"]) for _, cells in rows), default=1)
     reading.inferred.append(f"The score is {metric}.")
-    reading.missing.append(_one_score(metric, most, "lighteval logs one value a document and metric", "the responses"))
+    if most := max((len(cells.get("responses", ())) for _, cells in rows), default=0):
+        reading.missing.append(_one_score(metric, most))
     return {"score": metric}
 
 
@@ -266,7 +264,7 @@ LIGHTEVAL = RowFormat(
     patterns=("details_*.parquet",),
     recognizes_file=has_row(lambda row: row.keys() >= _DETAILS or row.keys() >= _OLDER_DETAILS),
     rows_of=_lighteval_details,
-    survey=_lighteval_survey,
+    survey=_survey_scores,
     columns=_columns_of_score,
     takes=frozenset({"reward_column"}),
 )
@@ -274,26 +272,18 @@ LIGHTEVAL = RowFormat(
 
 def _evalscope_reviews(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for location, review in read_rows(file, quarantine):
-        sample = parse.mapping_of(review.get("sample_score"))
-        score = parse.mapping_of(sample.get("score"))
-        main, values = score.get("main_score_name"), parse.mapping_of(score.get("value"))
-        values = {main: values[main], **values} if main in values else values
-        name, group = parse.text_of(sample.get("sample_id", review.get("index"))), sample.get("group_id")
-        conversation = parse.cut_conversation(review.get("messages"))
+        about, talk = parse.mapping_of(review["sample_score"]), parse.cut_conversation(review.get("messages"))
+        score, name = parse.mapping_of(about.get("score")), parse.text_of(review.get("index"))
+        main, scores = score.get("main_score_name"), parse.mapping_of(score.get("value"))
         sample = {
-            "test": name if group is None else parse.text_of(group),
-            "prompt": conversation.prompt or parse.text_of(review.get("input")),
-            "completion": conversation.completion or parse.text_of(score.get("prediction")),
+            "test": parse.text_of(about.get("group_id")) or name,
+            "prompt": talk.prompt or parse.text_of(review.get("input")),
+            "completion": talk.completion or parse.text_of(score.get("prediction")),
+            "success": {main: scores[main], **scores} if main in scores else scores,
+            "scores": scores,
             "sample": name,
         }
-        yield location, {**sample, "success": values, "scores": values}
-
-
-def _evalscope_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
-    metrics = (name for _, cells in rows for name in parse.numbers_in(cells["success"]))
-    metric = chosen_name(metrics, reading.request, "score", "no score that is a number")
-    reading.inferred.append(f"The score is {metric}.")
-    return {"score": metric}
+        yield location, sample
 
 
 EVALSCOPE = RowFormat(
@@ -304,29 +294,26 @@ EVALSCOPE = RowFormat(
     is_one_file=True,
     recognizes_file=has_keys("index", "sample_score"),
     rows_of=_evalscope_reviews,
-    survey=_evalscope_survey,
+    survey=_survey_scores,
     columns=_columns_of_score,
     inferred=("Repeats of a question (its group_id) are the samples of a prompt.",),
     takes=frozenset({"reward_column"}),
 )
 
 
-_OPENCOMPASS_VERDICTS = ("correct", "is_correct", "cascade_correct")  # of which its own G-Pass@k takes the first
-
-
 def _opencompass_details(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    details = [parse.mapping_of(of) for of in parse.list_of(document.get("details"))]
-    return [of for of in details if "example_abbr" in of]
+    details = map(parse.mapping_of, parse.list_of(document.get("details")))
+    return [detail for detail in details if "example_abbr" in detail]
 
 
 def _opencompass_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    for _, document in read_rows(file, quarantine):
-        for detail in _opencompass_details(document):
-            test, listed = parse.text_of(detail["example_abbr"]), {key: parse.list_of(detail[key]) for key in detail}
-            verdicts = next((listed[key] for key in _OPENCOMPASS_VERDICTS if listed.get(key)), [parse.ABSENT])
-            texts = next((listed[key] for key in ("pred", "prediction", "completion") if key in listed), ())
-            for verdict, text in zip_longest(verdicts, texts[: len(verdicts)]):
-                yield f"{file}:{test}", {"test": test, "completion": parse.text_of(text), "success": verdict}
+    for detail in chain.from_iterable(_opencompass_details(document) for _, document in read_rows(file, quarantine)):
+        test = parse.text_of(detail["example_abbr"])
+        names = (("correct", "is_correct", "cascade_correct"), ("pred", "prediction", "completion"))
+        lists = (filter(None, (parse.list_of(detail.get(name)) for name in of_a_kind)) for of_a_kind in names)
+        verdicts, texts = (next(of_a_kind, []) for of_a_kind in lists)
+        for verdict, text in zip_longest(verdicts or [parse.ABSENT], texts[: len(verdicts)]):
+            yield f"{file}:{test}", {"test": test, "completion": parse.text_of(text), "success": verdict}
 
 
 OPENCOMPASS = RowFormat(
@@ -339,86 +326,6 @@ OPENCOMPASS = RowFormat(
     rows_of=_opencompass_samples,
     columns=lambda reading: reading.log(to_columns=_rows_of_tests),
     inferred=("Runs of an example are the samples of a prompt.",),
-)
-
-
-_SKYRL_STEP = re.compile(r"^global_step_([0-9]+)(?:_evals$|\.|$)")
-_SKYRL_SUMMED = IfNoted(
-    "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
-)
-
-
-def _if_apart(table: RewardTable) -> RewardTable | None:
-    """A table of prompts none of which begins with another, as that of a later turn does."""
-    prompts = sorted(table.prompt_texts or ())
-    return None if any(second.startswith(first) for first, second in pairwise(prompts)) else table
-
-
-def _refuse_turns(rows: Sequence[Row], reading: Reading) -> dict[str, Any]:
-    """Refuse rows that are turns: the prompt of one continues the response of another."""
-    texts = [
-        (parse.text_of(cells.get("input_prompt")), parse.text_of(cells.get("output_response"))) for _, cells in rows
-    ]
-    prompts = sorted({prompt for prompt, _ in texts})
-    for (location, _), (prompt, response) in zip(rows, texts, strict=True):
-        so_far = prompt + response
-        at = bisect_left(prompts, so_far)
-        if response and at < len(prompts) and prompts[at].startswith(so_far):
-            raise InputError(
-                f"{location} is a turn of a trajectory that another row continues: which rows belong together is "
-                "not logged.",
-                hint="Evaluate with generator.step_wise_trajectories off, so that a row is a whole trajectory.",
-            )
-    return {"needs_texts": False}
-
-
-def _skyrl_rows(rows: Cells) -> Columns:
-    step = parse.number_in_name(_SKYRL_STEP, rows.path.resolve()) or 0
-    sums = [isinstance(cell, list) for cell in rows.column("score")]
-    scored = rows.changed("score", lambda cells: list(map(_skyrl_total, cells))) if any(sums) else rows
-    prompts, sources = rows.prompt_ids("input_prompt"), rows.names("data_source")
-    return Columns(
-        step=np.full(len(rows), step, dtype=np.int64),
-        group=[prompt and f"{source}/{prompt}" for source, prompt in zip(sources, prompts, strict=True)],
-        no_group="input_prompt is missing",
-        texts=lambda chosen: list(map(parse.text_of, rows.cells("input_prompt", chosen))),
-        numbers={"reward": scored.numbers("score"), "truncated": rows.truncated("stop_reason")},
-        no_reward=partial(scored.no_reward, "score"),
-        noted={_SKYRL_SUMMED: np.array(sums)},
-        details=lambda at: {"completion": parse.text_of(rows.cell("output_response", at))},
-    )
-
-
-def _skyrl_total(score: Any) -> Any:
-    """The sum of a list of numbers; its first element that is no number, or a cell that is no list, as it is."""
-    if not isinstance(score, list) or not score:
-        return score
-    try:
-        total = math.fsum(score)
-    except (OverflowError, TypeError, ValueError):
-        total = math.inf
-    if math.isfinite(total):
-        return total
-    return next((cell for cell in score if isinstance(parse.parse_reward(cell), str)), total)
-
-
-SKYRL = RowFormat(
-    name="skyrl-eval",
-    looks_for="dumped_evals/*/*.jsonl with input_prompt, output_response and score (SkyRL)",
-    title="SkyRL evaluation",
-    patterns=("dumped_evals/*/*.jsonl", "*_evals/*.jsonl", "eval_only/*.jsonl", "*.jsonl"),
-    keeps_file=lambda file: file.name != "aggregated_results.jsonl",
-    recognizes_file=has_keys("input_prompt", "output_response", "score"),
-    survey=_refuse_turns,
-    columns=lambda reading, **until_surveyed: reading.log(
-        to_columns=_skyrl_rows,
-        keys=("score", "data_source", "stop_reason"),
-        raw=("input_prompt", "output_response"),
-        looks_at_path=True,
-        **(until_surveyed or {"needs_texts": True, "validate": _if_apart}),
-    ),
-    inferred=("Responses to one prompt of one data source are a group; equal prompts merge.", _SKYRL_SUMMED),
-    missing=(TEXT_ONLY,),
 )
 
 

@@ -138,8 +138,8 @@ def _scores(sample: Mapping[str, Any]) -> dict[str, Any]:
     for scorer, score in parse.mapping_of(sample.get("scores")).items():
         value = parse.mapping_of(score).get("value", parse.ABSENT)
         values |= {f"{scorer}.{key}": entry for key, entry in parse.mapping_of(value).items()} or {scorer: value}
-    # Words and numbers in text count as in inspect_ai's own metrics.
-    return {name: _LETTERS[of] if isinstance(of, str) and of in _LETTERS else roles.verdict_of(of) for name, of in values.items()}
+    letters = {name: _LETTERS.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
+    return {name: roles.verdict_of(value) for name, value in letters.items()}  # words and numbers in text, as its own
 
 
 def find_logs(path: Path) -> dict[Path, str]:

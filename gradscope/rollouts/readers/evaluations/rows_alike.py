@@ -35,7 +35,8 @@ from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Fact, T
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-_TOLD_BY_CELLS = frozenset(("dataset", "test_id", *roles.POLICIES))  # keys that mean one thing or another, as their cells are
+_TOLD_BY_CELLS = frozenset(("dataset", "test_id", *roles.POLICIES))
+"""Keys that mean one thing or another, as their cells are."""
 
 
 class Prompt(NamedTuple):
