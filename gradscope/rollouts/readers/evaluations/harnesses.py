@@ -95,7 +95,7 @@ EVALPLUS = RowFormat(
 )
 
 
-_SHARE = re.compile(r"(?:\w+_)?(?:pass@(?:1|k:k=1)|avg@n)(?:(?::|:n=|&n=)([0-9]{1,6}))?")
+_SHARE = re.compile(r"(?:\w+_)?(?:pass@(?:1|k:k=1)|avg@n)(?:(?::|:n=|&n=)([0-9]{1,6})(?:_samples)?)?")
 """Scores of a document that are the share of right ones among its responses, or among so many of them."""
 
 

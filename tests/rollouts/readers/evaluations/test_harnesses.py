@@ -10,6 +10,7 @@ import pytest
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.evaluations.folders import evaluations_in
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS, REPOSITORY
 from tests.rollouts.readers.lines import refusal, rewards_of, set_aside, write_lines, write_rows
@@ -62,7 +63,7 @@ def test_lm_eval_rows_without_a_document_are_set_aside(tmp_path: Path) -> None:
     run = read_run(write_lines(tmp_path / "samples_a_2026.jsonl", row, {**row, "doc_id": None}))
     assert (rewards_of(run), run.groups[0].rollouts[0].rewards) == ({"0": (1.0,)}, {"acc": 1.0})
     assert set_aside(run) == {"doc_id is missing": 1}
-    assert "up to 1 response." in run.source.missing[0]
+    assert "up to 1 response and" in run.source.missing[0]
 
 
 def test_lm_eval_filters_are_named_behind_the_metric() -> None:
@@ -102,15 +103,89 @@ def test_older_details_of_lighteval_have_a_row_for_each_set_of_metrics(tmp_path:
         for at, metrics in enumerate(scores)
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
-    for named, rewards in ((None, (0.0, 1.0, 1.0)), ("pass@1:4_samples", (0.25, 0.5, 0.75))):
+    of_four = ((1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0), (1.0, 1.0, 1.0, 0.0))
+    for named, rewards in ((None, ((0.0,), (1.0,), (1.0,))), ("pass@1:4_samples", of_four)):
         run = read_run(tmp_path, ReadOptions(columns=ColumnNames(reward=named)))
         assert run.source.format == "lighteval"
         complete = [group for group in run.groups if None not in group.rewards]
         assert [(group.rollouts[0].prompt, group.rewards) for group in complete] == [
-            (f"q{at}", (reward,)) for at, reward in enumerate(rewards)
+            (f"q{at}", of_prompt) for at, of_prompt in enumerate(rewards)
         ]
         assert set_aside(run) == {"the reward is missing": 3}
-        assert any("up to 4 responses" in sentence for sentence in run.source.missing)
+        assert any("up to 4 responses" in sentence for sentence in run.source.missing) == (named is None)
+
+
+@pytest.mark.parametrize(
+    ("score", "is_share"),
+    [
+        *((name, True) for name in ("pass@1", "pass@k:k=1&n=4", "avg@n:n=4", "codegen_pass@1:4", "gpqa_pass@k:k=1")),
+        *((name, False) for name in ("pass@k:k=2&n=4", "G-Pass@4_0.25", "pass@10", "maj@n:n=4", "pass@1:8")),
+    ],
+)
+@pytest.mark.parametrize("harness", ["lm-eval", "lighteval"])
+def test_a_share_of_the_responses_counts_as_samples(tmp_path: Path, harness: str, score: str, is_share: bool) -> None:
+    """As humaneval's of lm-eval with repeats, and aime's of lighteval; 0.4 is no share of four."""
+    texts, shares = list("abcd"), (0.75, 0.0, 0.4)
+    if harness == "lm-eval":
+        of = {"filter": "none", "resps": [texts], "metrics": [score]}
+        write_lines(
+            tmp_path / "samples_a.jsonl",
+            *({"doc_id": f"{at}", "doc": {}, score: of_doc} | of for at, of_doc in enumerate(shares)),
+        )
+    else:
+        rows = [
+            {"doc": {"id": f"{at}", "task_name": "t"}, "model_response": {"text": texts}, "metric": {score: of_doc}}
+            for at, of_doc in enumerate(shares)
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
+    run = read_run(tmp_path)
+    assert run.source.format == harness
+    expected = [(1.0, 1.0, 1.0, 0.0), (0.0,) * 4, (0.4,)] if is_share else [(0.75,), (0.0,), (0.4,)]
+    assert list(rewards_of(run).values()) == expected
+    assert_reduced_alike(tmp_path)
+
+
+def review(at: int, value: dict[str, Any], **score: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": f"q{at // 2}"}, {"role": "assistant", "content": "a"}]
+    about = {"sample_id": at, "group_id": at // 2, "generation_index": at % 2}
+    return {"index": at, "messages": messages, "sample_score": {"score": {"value": value, **score}, **about}}
+
+
+def test_repeats_of_evalscope_are_the_samples_of_a_prompt(tmp_path: Path) -> None:
+    """Also in the order in which they ended; a sample whose judge failed has no score."""
+    scores = [{"f1": 0.5, "acc": float(at != 1)} for at in range(3)]
+    rows = [review(at, value, main_score_name="acc") for at, value in reversed([*enumerate(scores)])]
+    file = write_lines(tmp_path / "reviews/m/gsm8k_main.jsonl", *rows, review(3, {}, status="judge_error"))
+    run = read_run(file)
+    assert (run.source.format, run.groups[0].rollouts[0].completion) == ("evalscope", "a")
+    assert {group.rollouts[0].prompt: sorted(group.rewards, key=str) for group in run.groups} == {
+        "q0": [0.0, 1.0],
+        "q1": [1.0, None],
+    }
+    by_f1 = read_run(file, ReadOptions(columns=ColumnNames(reward="f1")))
+    assert rewards_of(by_f1)["0"] == (0.5, 0.5)
+    assert [(log.task, log.model) for log in evaluations_in(tmp_path, ReadOptions())] == [("gsm8k_main", "m")]
+    older = {"index": 0, "input": "q", "sample_score": {"score": {"value": {"acc": True}}, "sample_id": 0}}
+    assert rewards_of(read_run(write_lines(tmp_path / "a.jsonl", older))) == {"0": (1.0,)}
+
+
+@pytest.mark.parametrize(
+    "verdicts",
+    [
+        {"correct": [True, False], "pred": ["a", "b"]},
+        {"is_correct": [True, False], "completion": ["a", "b"], "passed": [False, False]},
+        {"cascade_correct": [True, False], "rule_evaluation": [{"correct": False}] * 2, "pred": ["a"]},
+    ],
+)
+def test_runs_of_an_example_of_opencompass_are_its_samples(tmp_path: Path, verdicts: dict[str, Any]) -> None:
+    details = [{"example_abbr": f"aime_{at}", "G-Pass@2_0.5": 1.0, "prompt": ["q", "q"], **verdicts} for at in range(2)]
+    path = tmp_path / "results/m/aime.json"
+    write_lines(path, {"accuracy (2 runs average)": 50.0, "details": [*details, {"example_abbr": "aime_2"}]})
+    run = read_run(path)
+    assert rewards_of(run) == {"aime_0": (1.0, 0.0), "aime_1": (1.0, 0.0), "aime_2": (None,)}
+    assert run.groups[0].rollouts[0].completion == "a"
+    assert set_aside(run) == {"the reward is missing": 1}
+    assert [(log.task, log.model) for log in evaluations_in(tmp_path, ReadOptions())] == [("aime", "m")]
 
 
 def test_lighteval_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
