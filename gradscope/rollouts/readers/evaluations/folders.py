@@ -87,15 +87,16 @@ def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
     logs = {log.path: log for folder in folders for log in _logs_of(folder, options)}
     text_of_file, listed = lru_cache(maxsize=2)(document_bytes), list[Path]()
     by_glob: dict[Path, list[EvaluationLog]] = {}
-    for log in [log for log in logs.values() if log.prompt]:
+    for log in [log for log in logs.values() if log.prompt or "*" in log.path.name]:
         around = [folder for folder in log.path.parents if folder.is_relative_to(path)]
-        named_in = {"results.json": log.path.stem, log.path.name: log.prompt}  # by tau2-bench, by Terminal-Bench
-        reports = ((logs.get(folder / name), of) for folder in around[1:] for name, of in named_in.items())
+        first = next(iter(expand(log.path)), log.path)
+        named_in = {"results.json": first.stem, log.path.name: log.prompt}  # by tau2-bench, by Terminal-Bench
+        reports = ((logs.get(folder / name), of) for folder in around[1:] for name, of in named_in.items() if of)
         if any(name.encode() in (text_of_file(of.path) or b"") for of, name in reports if of and not of.prompt):
             listed.append(log.path)
             continue
         named = re.compile(rf"([a-z]+[-_])?{re.escape(log.prompt)}([-_.].*)?", re.IGNORECASE)
-        of_task = next((folder for folder in reversed(around) if named.fullmatch(folder.resolve().name)), None)
+        of_task = next((of for of in reversed(around) if log.prompt and named.fullmatch(of.resolve().name)), None)
         if of_task is not None:
             root = path if of_task == path else of_task.parent
             below = log.path.relative_to(root).parts[:-1]
