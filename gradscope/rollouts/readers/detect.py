@@ -20,7 +20,7 @@ from gradscope.rollouts.fetch import as_named_run, fetched
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import generic, own
-from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples, skyrl
+from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
@@ -77,7 +77,7 @@ FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.OPENCOMPASS,
     inspect_ai.FORMAT,
     prime_rl.VERIFIERS,
-    skyrl.FORMAT,
+    harnesses.SKYRL,
     harnesses.NEMO_RL,
     token_logs.SLIME_EVALUATION,
     harnesses.HARBOR,

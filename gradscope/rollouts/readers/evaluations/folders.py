@@ -20,7 +20,7 @@ from gradscope.rollouts.listing import natural
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers import generic
-from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples, skyrl
+from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.shapes import ROW_IDS, PromptSamples, samples_of
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.nested import layout_of
@@ -51,7 +51,7 @@ _FORMATS: tuple[Format | RowFormat, ...] = (
     harnesses.EVALSCOPE,
     harnesses.OPENCOMPASS,
     prime_rl.VERIFIERS,
-    skyrl.FORMAT,
+    harnesses.SKYRL,
     harnesses.NEMO_RL,
     harnesses.PROMPTFOO,
     harnesses.HELM,
@@ -249,7 +249,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
             return log(task=environment, model="/".join(names[:-2] or names), scorers=(None,))
         case harnesses.EVALSCOPE.name:
             return log(task=stem, model=above.name)
-        case skyrl.FORMAT.name:
+        case harnesses.SKYRL.name:
             step = re.search(r"global_step_([0-9]+)", above.name)
             return log(task=stem, model=f"step {step[1]}" if step else "", scorers=(None,))
         case harnesses.HARBOR.name:
@@ -325,5 +325,5 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 _INSPECT = inspect_ai.FORMAT.name
-_NEVER_POOLED = {format.name for format in (*_FORMATS, *_OF_TRIALS) if format is not skyrl.FORMAT}
+_NEVER_POOLED = {format.name for format in (*_FORMATS, *_OF_TRIALS) if format is not harnesses.SKYRL}
 """Formats of which several logs are refused; SkyRL's are those of the steps of one training, a useful course."""

@@ -1,15 +1,16 @@
-"""Harnesses: EvalPlus, lm-eval, lighteval, EvalScope, OpenCompass, NeMo-RL's, Harbor, SWE-bench, promptfoo and others.
+"""Harnesses: EvalPlus, lm-eval, lighteval, EvalScope, OpenCompass, SkyRL's, NeMo-RL's, Harbor, SWE-bench and others.
 
-A group is a document or task of one evaluation, at step 0.
+A group is a document or task of one evaluation, at step 0; of SkyRL at the step in the folder's name.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,15 @@ from gradscope.rollouts.readers.column_roles import VERDICTS
 from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
-from gradscope.rollouts.readers.parsing.records import chosen_name, list_names, peek
+from gradscope.rollouts.readers.parsing.records import list_names
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    Fact,
-    facts_in,
-    numbers_of,
     rewards_of,
     texts_in,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog
-from gradscope.say import counted
 
 _PLUS = IfNoted(
     "The verdict is EvalPlus' stricter one: base and plus tests both pass. `base` and `plus` are kept apart as rewards."
@@ -114,94 +111,71 @@ def _samples_of_shares(
     return [at for at, *_ in samples], np.array([of[1] for of in samples]), np.array([of[2] for of in samples], int)
 
 
-def _one_score(score: str, most: int) -> str:
+_OTHER_FILTERS = IfNoted(
+    "Rows of other filters are the same responses and left out: --reward-column METRIC,FILTER takes these."
+)
+
+
+def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
+    """How rows are read whose ``success`` is an object of scores, of which one counts.
+
+    It is the one that was named, else the first ``usual`` one, else, where none is usual, the first number.
+
+    Raises:
+        InputError: There is no such score.
+    """
+    named, choices = reading.request.columns.reward, dict[str, tuple[str, str]]()  # the score and lm-eval's filter
+    for cells in (cells for file in reading.files for _, cells in reading.rows(file, QuarantineLog())):
+        filter = cells.get("filter", "")
+        for name in parse.numbers_in(cells["success"]):
+            choices |= {of: (name, filter) for of in (name, f"{name},{filter}".strip(",")) if of not in choices}
+        if named in choices or (named is None and not choices.keys().isdisjoint(usual or choices)):
+            break
+    main = named or next((name for name in usual or choices if name in choices), None)
+    if main not in choices:
+        what = f"score {named!r}" if named else "usual score" if choices else "score that is a number"
+        names = f"name one with --reward-column: {list_names(choices)}" if choices else "give a log with scores"
+        raise InputError(f"{reading.request.path} has no {what}.", hint=f"{names[0].upper()}{names[1:]}.")
+    score, filter = choices[main]
+    others = dict.fromkeys(name for name, _ in choices.values() if name != score)
+    of_filter, more = f" after the filter {filter}" * bool(filter), f"; others are {list_names(others)}" * bool(others)
+    reading.inferred.append(f"The score is {score}{of_filter}{more}.")
+
+    def rows_with_score(rows: Cells) -> Columns:
+        filters = texts_in(rows.names("filter"))
+        chosen = [at for at, name in enumerate(filters) if name == filter]
+        scored = rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
+        scored = scored.chosen(chosen)
+        sizes = [len(parse.list_of(responses)) for responses in scored.column("responses")]
+        samples, reward, count = _samples_of_shares(score, scored.numbers("success").tolist(), sizes)
+        columns = _rows_of_tests(scored.chosen(samples))
+        return replace(
+            columns,
+            row=np.array([chosen[at] for at in samples], int),
+            count=count,
+            numbers={**columns.numbers, "reward": reward},
+            notes=[_OTHER_FILTERS] if len(chosen) < len(filters) else [],
+        )
+
     if _SHARE.fullmatch(score):
-        return f"Which responses are right is not logged, but how many, by {score}: texts go with no verdict."
-    return (
-        f"Each document has up to {counted(most, 'response')} and one score: only pass@1 can be computed. For more, "
-        "score the responses again and give a file with a row a response."
-    )
+        missing = f"Which responses are right is not logged, but how many, by {score}: texts go with no verdict."
+    else:
+        missing = "A document has one score, not one a response: score them again for more than pass@1."
+    reading.missing.append(missing)
+    return reading.log(to_columns=rows_with_score)
 
 
-def _lm_eval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
-    filters = [*dict.fromkeys(parse.text_of(cells.get("filter")) for _, cells in rows)] or [""]
-    reward = reading.request.columns.reward
-    name, _, chosen = (reward or "").rpartition(",")
-    filter = chosen if name and chosen in filters else filters[0]
-    named = name if filter == chosen else reward
-    listed = [named] if named is not None else [of for _, cells in rows for of in parse.list_of(cells.get("metrics"))]
-    for metric in dict.fromkeys(map(parse.text_of, listed)):
-        if any(parse.is_number(cells.get(metric)) for _, cells in rows):
-            return {"metric": metric, "filter": filter}
-    keys = list_names(dict.fromkeys(key for _, cells in rows for key in cells))
-    path = reading.request.path
-    raise InputError(
-        f"{path} has no score {named!r}." if named else f"{path} lists no metric that is a number.",
-        hint=f"Name the score with --reward-column; the columns are {keys}.",
-    )
-
-
-def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = "") -> ColumnLog | None:
-    """How its rows are read; None where the first ones do not tell which score counts."""
-    first = next((rows for file in reading.files if (rows := peek(file))), [])
-    if metric is None:
-        listed = [parse.text_of(name) for row in first for name in parse.list_of(row.get("metrics"))][:1]
-        if reading.request.columns.reward or not any(
-            parse.is_number(row.get(name)) for row in first for name in listed
-        ):
-            return None
-        metric, filter = listed[0], parse.text_of(first[0].get("filter"))
-    named = {name: None for row in first for name in parse.list_of(row.get("metrics")) if isinstance(name, str)}
-    keys = dict.fromkeys(("doc_id", "filter", "metrics", "resps", metric, *named))
-
-    def validate(table: RewardTable) -> RewardTable:
-        filters = facts_in(reading.noted, "other filter")
-        most = max(facts_in(reading.noted, "number of responses"), default=1)
-        left_out = f"; rows of other filters ({', '.join(filters)}) are the same responses and left out" * bool(filters)
-        reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
-        reading.missing.append(_one_score(metric, most))
-        return table
-
-    to_columns = partial(_lm_eval_rows, metric=metric, filter=filter, listed=frozenset(named))
-    return reading.log(to_columns=to_columns, keys=keys, raw=("doc", "filtered_resps"), validate=validate)
-
-
-def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[str]) -> Columns:
-    filters = texts_in(rows.names("filter"))
-    sizes = [max(map(len, map(parse.list_of, parse.list_of(cell))), default=0) for cell in rows.column("resps")]
-    chosen = [at for at, name in enumerate(filters) if name == filter]
-    shares = rows.chosen(chosen).numbers(metric).tolist()
-    samples, reward, count = _samples_of_shares(metric, shares, [sizes[at] for at in chosen])
-    chosen = [chosen[at] for at in samples]
-    rows = rows.chosen(chosen)
-    metrics = [tuple(map(parse.text_of, parse.list_of(cell))) for cell in rows.cells("metrics")]
-    numbers = {"reward": reward}
-    for name in dict.fromkeys(chain.from_iterable(dict.fromkeys(metrics))):
-        is_listed = {names: name in names for names in dict.fromkeys(metrics)}
-        cells = rows.column(name)
-        if any(map(parse.is_number, cells)):
-            numbers[REWARD + name] = numbers_of(
-                [cell if is_listed[names] else None for cell, names in zip(cells, metrics, strict=True)]
-            )
-    is_usual = {names: listed.issuperset(names) for names in dict.fromkeys(metrics)}
-    return Columns(
-        row=np.array(chosen, dtype=np.int64),
-        count=count,
-        notes=[
-            *(Fact("other filter", name) for name in dict.fromkeys(filters) if name != filter),
-            *(Fact("number of responses", number) for number in set(sizes) if number),
-        ],
-        step=np.zeros(len(rows), dtype=np.int64),
-        group=texts_in(rows.names("doc_id")),
-        no_group="doc_id is missing",
-        texts=lambda firsts: list(map(parse.text_of, rows.cells("doc", firsts))),
-        numbers=numbers,
-        no_reward=partial(rows.no_reward, metric),
-        is_odd=np.array([not is_usual[names] for names in metrics], dtype=np.bool_),  # other keys are to be read
-        details=lambda at: {
-            "completion": parse.text_of(next(iter(parse.list_of(rows.cell("filtered_resps", at))), None))
-        },
-    )
+def _lm_eval_documents(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, cells in read_rows(file, quarantine):
+        scores = {of: cells[of] for of in map(parse.text_of, parse.list_of(cells.get("metrics"))) if of in cells}
+        sample = {
+            "test": cells.get("doc_id"),
+            "prompt": cells.get("doc"),
+            "completion": next(iter(parse.list_of(cells.get("filtered_resps"))), None),
+            "responses": max(map(parse.list_of, parse.list_of(cells.get("resps"))), key=len, default=[]),
+            "filter": parse.text_of(cells.get("filter")),
+        }
+        yield location, {**sample, "success": scores, "scores": scores}
 
 
 LM_EVAL = RowFormat(
@@ -210,8 +184,9 @@ LM_EVAL = RowFormat(
     title="lm-eval samples",
     patterns=("samples_*.jsonl", "*/samples_*.jsonl"),
     recognizes_file=has_keys("doc_id", "doc", "resps", "filter"),
-    survey=_lm_eval_survey,
-    columns=_lm_eval_columns,
+    rows_of=_lm_eval_documents,
+    columns=_columns_of_score,
+    inferred=(_OTHER_FILTERS,),
     takes=frozenset({"reward_column"}),
 )
 
@@ -235,28 +210,6 @@ def _lighteval_details(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         yield location, {**sample, "completion": next(iter(responses), None), "scores": metric}
 
 
-def _survey_scores(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
-    metrics = (name for _, cells in rows for name in parse.numbers_in(cells["success"]))
-    metric = chosen_name(metrics, reading.request, "metric", "no metric that is a number")
-    reading.inferred.append(f"The score is {metric}.")
-    if most := max((len(cells.get("responses", ())) for _, cells in rows), default=0):
-        reading.missing.append(_one_score(metric, most))
-    return {"score": metric}
-
-
-def _columns_of_score(reading: Reading, score: str | None = None) -> ColumnLog | None:
-    """How rows are read whose ``success`` is an object of scores; None until the one that counts is chosen."""
-
-    def rows_with_score(rows: Cells) -> Columns:
-        scored = rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
-        sizes = [len(parse.list_of(responses)) for responses in rows.column("responses")]
-        samples, reward, count = _samples_of_shares(score or "", scored.numbers("success").tolist(), sizes)
-        columns = _rows_of_tests(scored.chosen(samples))
-        return replace(columns, row=np.array(samples, int), numbers=columns.numbers | {"reward": reward}, count=count)
-
-    return None if score is None else reading.log(to_columns=rows_with_score)
-
-
 LIGHTEVAL = RowFormat(
     name="lighteval",
     looks_for="details_*.parquet with doc, model_response and metric, or predictions and metrics (lighteval)",
@@ -264,7 +217,6 @@ LIGHTEVAL = RowFormat(
     patterns=("details_*.parquet",),
     recognizes_file=has_row(lambda row: row.keys() >= _DETAILS or row.keys() >= _OLDER_DETAILS),
     rows_of=_lighteval_details,
-    survey=_survey_scores,
     columns=_columns_of_score,
     takes=frozenset({"reward_column"}),
 )
@@ -274,7 +226,7 @@ def _evalscope_reviews(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for location, review in read_rows(file, quarantine):
         about, talk = parse.mapping_of(review["sample_score"]), parse.cut_conversation(review.get("messages"))
         score, name = parse.mapping_of(about.get("score")), parse.text_of(review.get("index"))
-        main, scores = score.get("main_score_name"), parse.mapping_of(score.get("value"))
+        main, scores = parse.text_of(score.get("main_score_name")), parse.mapping_of(score.get("value"))
         sample = {
             "test": parse.text_of(about.get("group_id")) or name,
             "prompt": talk.prompt or parse.text_of(review.get("input")),
@@ -294,7 +246,6 @@ EVALSCOPE = RowFormat(
     is_one_file=True,
     recognizes_file=has_keys("index", "sample_score"),
     rows_of=_evalscope_reviews,
-    survey=_survey_scores,
     columns=_columns_of_score,
     inferred=("Repeats of a question (its group_id) are the samples of a prompt.",),
     takes=frozenset({"reward_column"}),
@@ -326,6 +277,86 @@ OPENCOMPASS = RowFormat(
     rows_of=_opencompass_samples,
     columns=lambda reading: reading.log(to_columns=_rows_of_tests),
     inferred=("Runs of an example are the samples of a prompt.",),
+)
+
+
+_SKYRL_STEP = re.compile(r"^global_step_([0-9]+)(?:_evals$|\.|$)")
+_SKYRL_SUMMED = IfNoted(
+    "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
+)
+
+
+def _if_apart(table: RewardTable) -> RewardTable | None:
+    """A table of prompts none of which begins with another, as that of a later turn does."""
+    prompts = sorted(table.prompt_texts or ())
+    return None if any(second.startswith(first) for first, second in pairwise(prompts)) else table
+
+
+def _refuse_turns(rows: Sequence[Row], reading: Reading) -> dict[str, Any]:
+    """Refuse rows that are turns: the prompt of one continues the response of another."""
+    texts = [
+        (parse.text_of(cells.get("input_prompt")), parse.text_of(cells.get("output_response"))) for _, cells in rows
+    ]
+    prompts = sorted({prompt for prompt, _ in texts})
+    for (location, _), (prompt, response) in zip(rows, texts, strict=True):
+        so_far = prompt + response
+        at = bisect_left(prompts, so_far)
+        if response and at < len(prompts) and prompts[at].startswith(so_far):
+            raise InputError(
+                f"{location} is a turn of a trajectory that another row continues: which rows belong together is "
+                "not logged.",
+                hint="Evaluate with generator.step_wise_trajectories off, so that a row is a whole trajectory.",
+            )
+    return {"needs_texts": False}
+
+
+def _skyrl_rows(rows: Cells) -> Columns:
+    step = parse.number_in_name(_SKYRL_STEP, rows.path.resolve()) or 0
+    sums = [isinstance(cell, list) for cell in rows.column("score")]
+    scored = rows.changed("score", lambda cells: list(map(_skyrl_total, cells))) if any(sums) else rows
+    prompts, sources = rows.prompt_ids("input_prompt"), rows.names("data_source")
+    return Columns(
+        step=np.full(len(rows), step, dtype=np.int64),
+        group=[prompt and f"{source}/{prompt}" for source, prompt in zip(sources, prompts, strict=True)],
+        no_group="input_prompt is missing",
+        texts=lambda chosen: list(map(parse.text_of, rows.cells("input_prompt", chosen))),
+        numbers={"reward": scored.numbers("score"), "truncated": rows.truncated("stop_reason")},
+        no_reward=partial(scored.no_reward, "score"),
+        noted={_SKYRL_SUMMED: np.array(sums)},
+        details=lambda at: {"completion": parse.text_of(rows.cell("output_response", at))},
+    )
+
+
+def _skyrl_total(score: Any) -> Any:
+    """The sum of a list of numbers; its first element that is no number, or a cell that is no list, as it is."""
+    if not isinstance(score, list) or not score:
+        return score
+    try:
+        total = math.fsum(score)
+    except (OverflowError, TypeError, ValueError):
+        total = math.inf
+    if math.isfinite(total):
+        return total
+    return next((cell for cell in score if isinstance(parse.parse_reward(cell), str)), total)
+
+
+SKYRL = RowFormat(
+    name="skyrl-eval",
+    looks_for="dumped_evals/*/*.jsonl with input_prompt, output_response and score (SkyRL)",
+    title="SkyRL evaluation",
+    patterns=("dumped_evals/*/*.jsonl", "*_evals/*.jsonl", "eval_only/*.jsonl", "*.jsonl"),
+    keeps_file=lambda file: file.name != "aggregated_results.jsonl",
+    recognizes_file=has_keys("input_prompt", "output_response", "score"),
+    survey=_refuse_turns,
+    columns=lambda reading, **until_surveyed: reading.log(
+        to_columns=_skyrl_rows,
+        keys=("score", "data_source", "stop_reason"),
+        raw=("input_prompt", "output_response"),
+        looks_at_path=True,
+        **(until_surveyed or {"needs_texts": True, "validate": _if_apart}),
+    ),
+    inferred=("Responses to one prompt of one data source are a group; equal prompts merge.", _SKYRL_SUMMED),
+    missing=(TEXT_ONLY,),
 )
 
 
@@ -429,7 +460,7 @@ def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:
         group=["/".join(filter(None, (test and of, test))) for of, test in zip(providers, tests, strict=True)],
         no_group="the test has no name",
         prompts=lambda chosen: [tests[at] for at in chosen],
-        texts=lambda chosen: results.cells("prompt", chosen),
+        texts=lambda chosen: list(map(parse.text_of, results.cells("prompt", chosen))),
         numbers={**rewards_of(results.cells("scores")), "reward": results.numbers("success"), **policy},
         policies=policies,
         no_reward=partial(results.no_reward, "success"),
@@ -492,19 +523,6 @@ def _helm_instances(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         yield location, {"test": "/".join(test), "success": means}
 
 
-def _helm_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
-    names = list(dict.fromkeys(chain.from_iterable(parse.numbers_in(row.get("success")) for _, row in rows)))
-    named = reading.request.columns.reward
-    score = next((of for of in ((named,) if named else _HELM_SCORES) if of in names), None)
-    if score is None:
-        noun = "usual score" if named is None else f"score {named!r}"
-        raise InputError(
-            f"{reading.request.path} has no {noun}.", hint=f"Name it: --reward-column NAME, one of {list_names(names)}."
-        )
-    reading.inferred.append(f"The score is {score}; others are {list_names(of for of in names if of != score)}.")
-    return {"score": score}
-
-
 HELM = RowFormat(
     name="helm",
     looks_for="per_instance_stats.json (HELM)",
@@ -512,8 +530,7 @@ HELM = RowFormat(
     patterns=("per_instance_stats.json",),
     recognizes_file=has_keys("instance_id", "train_trial_index", "stats"),
     rows_of=_helm_instances,
-    survey=_helm_survey,
-    columns=_columns_of_score,
+    columns=partial(_columns_of_score, usual=_HELM_SCORES),
     inferred=("Trials of an instance, with other examples in its prompt, are its samples; perturbed, it is another.",),
     takes=frozenset({"reward_column"}),
 )

@@ -407,7 +407,8 @@ def _have_own_ids(rows: Sequence[Mapping[str, Any]]) -> bool:
     names, ids = _names_in(rows), {parse.text_of(row.get("id")) for row in rows}
     prompts: dict[str, list[str]] = {}
     for row in rows if names.prompt_id and names.prompt and len(ids - {""}) == len(rows) else ():
-        prompts.setdefault(parse.text_of(row.get(names.prompt_id)), []).append(parse.text_of(row.get(names.prompt)))
+        text = parse.text_of(row.get(names.prompt or ""))
+        prompts.setdefault(parse.text_of(row.get(names.prompt_id or "")), []).append(text)
     return 0 < len(prompts) < len(rows) and all(len(set(texts)) == len(texts) for texts in prompts.values())
 
 

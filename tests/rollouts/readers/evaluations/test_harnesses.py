@@ -16,6 +16,7 @@ from tests.conftest import LOGS, REPOSITORY
 from tests.rollouts.readers.lines import refusal, rewards_of, set_aside, write_lines, write_rows
 from tests.rollouts.readers.reduced import assert_reduced_alike
 
+DUMP = REPOSITORY / "fixtures/logs/skyrl_eval"
 EVAL = REPOSITORY / "fixtures/logs/verifiers_eval/gsm8k--qwen3--single-turn--5f2c"
 
 
@@ -52,9 +53,8 @@ def test_evalplus_of_the_older_layout_is_read(tmp_path: Path, word: str, has_plu
 def test_lm_eval_rows_of_another_filter_are_not_samples() -> None:
     run = read_run(LOGS / "lm_eval")
     assert rewards_of(run) == {"0": (0.0,), "1": (1.0,)}
-    assert "rows of other filters (flexible-extract)" in run.source.inferred[0]
-    assert "up to 2 responses" in run.source.missing[0]
-    assert "only pass@1" in run.source.missing[0]
+    assert "Rows of other filters are the same responses" in run.source.inferred[0]
+    assert "for more than pass@1" in run.source.missing[0]
 
 
 def test_lm_eval_rows_without_a_document_are_set_aside(tmp_path: Path) -> None:
@@ -62,16 +62,13 @@ def test_lm_eval_rows_without_a_document_are_set_aside(tmp_path: Path) -> None:
     row |= {"acc": 1.0, "note": "easy"}
     run = read_run(write_lines(tmp_path / "samples_a_2026.jsonl", row, {**row, "doc_id": None}))
     assert (rewards_of(run), run.groups[0].rollouts[0].rewards) == ({"0": (1.0,)}, {"acc": 1.0})
-    assert set_aside(run) == {"doc_id is missing": 1}
-    assert "up to 1 response and" in run.source.missing[0]
+    assert set_aside(run) == {"the test has no name": 1}
 
 
 def test_lm_eval_filters_are_named_behind_the_metric() -> None:
     path = LOGS / "lm_eval"
     run = read_run(path, ReadOptions(columns=ColumnNames(reward="exact_match,flexible-extract")))
-    assert (
-        "exact_match after the filter flexible-extract; rows of other filters (strict-match)" in run.source.inferred[0]
-    )
+    assert run.source.inferred[1] == "The score is exact_match after the filter flexible-extract."
     with pytest.raises(InputError, match="has no score 'exact_match,none'"):
         read_run(path, ReadOptions(columns=ColumnNames(reward="exact_match,none")))
 
@@ -79,7 +76,7 @@ def test_lm_eval_filters_are_named_behind_the_metric() -> None:
 def test_lm_eval_without_a_score_is_refused(tmp_path: Path) -> None:
     row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "filter": "none", "metrics": ["acc"], "acc": "high"}
     path = write_lines(tmp_path / "samples_a.jsonl", row)
-    with pytest.raises(InputError, match="lists no metric that is a number"):
+    with pytest.raises(InputError, match="has no score that is a number"):
         read_run(path)
     with pytest.raises(InputError, match="has no score 'f1'"):
         read_run(path, ReadOptions(columns=ColumnNames(reward="f1")))
@@ -88,10 +85,10 @@ def test_lm_eval_without_a_score_is_refused(tmp_path: Path) -> None:
 def test_lighteval_has_one_value_a_document() -> None:
     run = read_run(LOGS / "lighteval")
     assert rewards_of(run) == {"math|0/0": (0.0,), "math|0/1": (1.0,)}
-    assert run.source.inferred == ("The score is extractive_match.",)
+    assert run.source.inferred == ("The score is extractive_match; others are 'len'.",)
     by_length = read_run(LOGS / "lighteval", ReadOptions(columns=ColumnNames(reward="len")))
     assert rewards_of(by_length) == {"math|0/0": (2.0,), "math|0/1": (2.0,)}
-    with pytest.raises(InputError, match="has no metric 'f1'"):
+    with pytest.raises(InputError, match="has no score 'f1'"):
         read_run(LOGS / "lighteval", ReadOptions(columns=ColumnNames(reward="f1")))
 
 
@@ -112,7 +109,7 @@ def test_older_details_of_lighteval_have_a_row_for_each_set_of_metrics(tmp_path:
             (f"q{at}", of_prompt) for at, of_prompt in enumerate(rewards)
         ]
         assert set_aside(run) == {"the reward is missing": 3}
-        assert any("up to 4 responses" in sentence for sentence in run.source.missing) == (named is None)
+        assert ("Which responses are right is not logged" in run.source.missing[0]) == (named is not None)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +191,87 @@ def test_lighteval_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> Non
     assert set_aside(read_run(tmp_path)) == {"the test has no name": 1}
     texts = [{**row, "metric": {"acc": "high"}} for row in rows]
     pq.write_table(pa.Table.from_pylist(texts), tmp_path / "details_a.parquet")
-    with pytest.raises(InputError, match="has no metric that is a number"):
+    with pytest.raises(InputError, match="has no score that is a number"):
         read_run(tmp_path)
+
+
+def row(**cells: Any) -> dict[str, Any]:
+    return {"input_prompt": "2+2?", "output_response": "4", "score": 1.0, "data_source": "s", **cells}
+
+
+def read(tmp_path: Path, *rows: Any) -> Run:
+    return read_run(write_lines(tmp_path / "s.jsonl", *rows))
+
+
+@pytest.mark.parametrize("below", ["", "dumped_evals", "dumped_evals/global_step_10_evals"])
+def test_scores_of_tokens_are_summed(below: str) -> None:
+    run = read_run(DUMP / below)
+    assert (run.source.format, run.steps) == ("skyrl-eval", (10,))
+    assert [group.rewards for group in run.groups] == [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)]
+    assert "count as their sum" in run.source.inferred[1]
+    assert run.source.quarantined.num_rows == 0
+
+
+def test_skyrls_steps_may_stand_in_names_of_files(tmp_path: Path) -> None:
+    row = {"input_prompt": "p", "output_response": "r", "score": 1.0, "data_source": "d"}
+    for step in (1, 2):
+        write_lines(tmp_path / f"global_step_{step}.jsonl", row, row)
+    assert [(group.step, group.size) for group in read_run(tmp_path).groups] == [(1, 2), (2, 2)]
+
+
+def test_one_file_is_read_alone_and_without_a_step_it_is_at_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(DUMP / "dumped_evals/global_step_10_evals")
+    run = read_run("aime.jsonl")
+    assert run.steps == (10,)
+    assert [group.rewards for group in run.groups] == [(0.0, 0.0)]
+    assert len(run.source.inferred) == 1
+    assert read(tmp_path, row(stop_reason="length")).groups[0].rollouts[0].status == "truncated"
+    finished = read(tmp_path, row(stop_reason="stop"))
+    assert (finished.steps, finished.groups[0].rollouts[0].status) == ((0,), "completed")
+
+
+def test_a_file_that_cannot_be_read_is_lost_alone(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", row())
+    (tmp_path / "b.jsonl").symlink_to("/proc/self/mem")
+    source = read_run(tmp_path, rewards_only=True).source
+    assert (source.num_rows, len(source.quarantined.lost)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("score", "reward", "reason"),
+    [
+        ([0.1, 0.2, 0.3, -0.6], 0.0, None),
+        ([True, 1], 2.0, None),
+        ([0.0, None], None, "the reward is null"),
+        ([0.0, "1"], None, "the reward is text"),
+        ([0.0, float("nan")], None, "the reward is not finite"),
+        ([float("inf"), -float("inf")], None, "the reward is not finite"),
+        ([1e308, 1e308], None, "the reward is not finite"),
+        ([[1.0]], None, "the reward is a list, not a number"),
+        ([], None, "the reward is a list, not a number"),
+        ({"a": 1}, None, "the reward is a dict, not a number"),
+        (None, None, "the reward is null"),
+    ],
+)
+def test_a_missing_score_is_incomplete(tmp_path: Path, score: Any, reward: float | None, reason: str | None) -> None:
+    run = read(tmp_path, row(score=[1.0]), row(score=score))
+    assert run.groups[0].rewards[1] == (pytest.approx(reward, abs=1e-15) if reward is not None else None)
+    assert set_aside(run) == ({} if reason is None else {reason: 1})
+
+
+def test_rows_without_a_prompt_are_set_aside(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "s.jsonl", row(), row(input_prompt=None), row(input_prompt=""))
+    path.write_text(path.read_text() + '{"input_prompt": "2')
+    assert set_aside(read_run(path)) == {"input_prompt is missing": 2, "the last line is cut off": 1}
+
+
+def test_turns_of_trajectories_are_refused(tmp_path: Path) -> None:
+    later = row(input_prompt="2+2?4 Sure?", output_response="5")
+    with pytest.raises(InputError, match=r"s\.jsonl:2 is a turn of a trajectory that another row continues"):
+        read(tmp_path, later, row(score=[0.0]))
+    assert len(read(tmp_path, row(output_response=""), row(input_prompt="2+2? Sure?")).groups) == 2
 
 
 def test_nemo_rls_validation_is_grouped_by_what_comes_before_the_answer(tmp_path: Path) -> None:
@@ -407,7 +483,7 @@ def test_an_instance_of_helm_has_a_sample_a_trial(tmp_path: Path) -> None:
     assert run.source.inferred[1] == "The score is exact_match; others are 'num_prompt_tokens', 'f1'."
     named = read_run(path, ReadOptions(columns=ColumnNames(reward="f1")))
     assert next(iter(rewards_of(named).values())) == (0.5, 0.5)
-    assert "one of 'num_prompt_tokens', 'exact_match', 'f1'" in refusal(
+    assert "--reward-column: 'num_prompt_tokens', 'exact_match', 'f1'" in refusal(
         path, "has no score 'em'", ReadOptions(columns=ColumnNames(reward="em"))
     )
     blocks = [helm_block("id1", 0, num_prompt_tokens=9)]
