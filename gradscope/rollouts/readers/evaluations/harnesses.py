@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import REWARD, RewardTable, numbered_policies
+from gradscope.rollouts.groups import RewardTable, numbered_policies
 from gradscope.rollouts.readers.column_roles import VERDICTS
 from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing import cells as parse
@@ -61,22 +61,16 @@ def _evalplus_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         samples = [(base, plus, "") for base, plus in zip_longest(*statuses)]
         for sample in map(parse.mapping_of, parse.list_of(cell)):
             base, plus = passed(sample.get("base_status", sample.get("status"))), passed(sample.get("plus_status"))
-            samples.append((base, plus, parse.text_of(sample.get("solution", sample.get("completion")))))
+            samples.append((base, plus, sample.get("solution", sample.get("completion"))))
         for base, plus, solution in samples:
-            yield f"{file}:{task}", {"task": task, "base": base, "plus": plus, "solution": solution}
+            verdict = base if base is None or plus is None else min(base, plus)
+            scores = {"base": base, "plus": plus}
+            yield f"{file}:{task}", {"test": task, "completion": solution, "success": verdict, "scores": scores}
 
 
 def _evalplus_rows(samples: Cells) -> Columns:
-    base, plus = samples.numbers("base"), samples.numbers("plus")
-    reward = np.where(np.isnan(plus), base, np.minimum(base, plus))
-    return Columns(
-        step=np.zeros(len(samples), dtype=np.int64),
-        group=samples.cells("task"),
-        numbers={"reward": reward, REWARD + "base": base, REWARD + "plus": plus},
-        no_reward=lambda _: "base_status is missing",
-        noted={_BASE: np.isnan(plus), _PLUS: ~np.isnan(plus)},
-        details=lambda at: {"completion": samples.cell("solution", at)},
-    )
+    are_base = np.array([scores["plus"] is None for scores in samples.cells("scores")])
+    return replace(_rows_of_tests(samples), noted={_BASE: are_base, _PLUS: ~are_base})
 
 
 EVALPLUS = RowFormat(

@@ -34,7 +34,7 @@ def test_evalplus_without_plus_tests_takes_the_base_verdict(tmp_path: Path, of: 
     path.write_text(json.dumps({"eval": {"t": samples}}))
     run = read_run(path)
     assert (rewards_of(run), run.groups[0].rollouts[0].completion) == ({"t": (1.0, 0.0, None)}, "c")
-    assert set_aside(run) == {"base_status is missing": 1}
+    assert set_aside(run) == {"the reward is null": 1}
     assert "no plus tests" in run.source.inferred[0]
 
 
