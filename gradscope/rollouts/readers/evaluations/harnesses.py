@@ -75,7 +75,6 @@ def _evalplus_rows(samples: Cells) -> Columns:
 
 EVALPLUS = RowFormat(
     name="evalplus",
-    looks_for="*eval_results.json (EvalPlus)",
     title="EvalPlus results",
     patterns=("*eval_results.json",),
     is_one_file=True,
@@ -119,20 +118,24 @@ def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
         InputError: There is no such score.
     """
     named, choices = reading.request.columns.reward, dict[str, tuple[str, str]]()  # the score and lm-eval's filter
+    has_lists = False  # whether rows are documents with several responses
     for cells in (cells for file in reading.files for _, cells in reading.rows(file, QuarantineLog())):
-        filter = cells.get("filter", "")
+        filter, has_lists = cells.get("filter", ""), "responses" in cells
         for name in parse.numbers_in(cells["success"]):
             choices |= {of: (name, filter) for of in (name, f"{name},{filter}".strip(",")) if of not in choices}
         if named in choices or (named is None and not choices.keys().isdisjoint(usual or choices)):
             break
     main = named or next((name for name in usual or choices if name in choices), None)
     if main not in choices:
-        what = f"score {named!r}" if named else "usual score" if choices else "score that is a number"
+        sought = f"score {named!r}" if named else "usual score" if choices else "score that is a number"
         names = f"name one with --reward-column: {list_names(choices)}" if choices else "give a log with scores"
-        raise InputError(f"{reading.request.path} has no {what}.", hint=f"{names[0].upper()}{names[1:]}.")
+        raise InputError(f"{reading.request.path} has no {sought}.", hint=f"{names[0].upper()}{names[1:]}.")
     score, filter = choices[main]
-    others = dict.fromkeys(name for name, _ in choices.values() if name != score)
-    of_filter, more = f" after the filter {filter}" * bool(filter), f"; others are {list_names(others)}" * bool(others)
+    further = dict.fromkeys(name for name, _ in choices.values() if name != score)
+    of_filter, more = (
+        f" after the filter {filter}" * bool(filter),
+        f"; others are {list_names(further)}" * bool(further),
+    )
     reading.inferred.append(f"The score is {score}{of_filter}{more}.")
 
     def rows_with_score(rows: Cells) -> Columns:
@@ -155,7 +158,7 @@ def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
         missing = f"Which responses are right is not logged, but how many, by {score}: texts go with no verdict."
     else:
         missing = "A document has one score, not one a response: score them again for more than pass@1."
-    reading.missing.append(missing)
+    reading.missing.extend([missing] if has_lists else [])
     return reading.log(to_columns=rows_with_score)
 
 
@@ -174,7 +177,6 @@ def _lm_eval_documents(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 LM_EVAL = RowFormat(
     name="lm-eval",
-    looks_for="samples_*.jsonl with doc_id, resps and filter (lm-eval)",
     title="lm-eval samples",
     patterns=("samples_*.jsonl", "*/samples_*.jsonl"),
     recognizes_file=has_keys("doc_id", "doc", "resps", "filter"),
@@ -206,7 +208,6 @@ def _lighteval_details(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 LIGHTEVAL = RowFormat(
     name="lighteval",
-    looks_for="details_*.parquet with doc, model_response and metric, or predictions and metrics (lighteval)",
     title="lighteval details",
     patterns=("details_*.parquet",),
     recognizes_file=has_row(lambda row: row.keys() >= _DETAILS or row.keys() >= _OLDER_DETAILS),
@@ -234,7 +235,6 @@ def _evalscope_reviews(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 EVALSCOPE = RowFormat(
     name="evalscope",
-    looks_for="reviews/*/*.jsonl with index and sample_score (EvalScope)",
     title="EvalScope reviews",
     patterns=("*.jsonl",),
     is_one_file=True,
@@ -263,7 +263,6 @@ def _opencompass_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]
 
 OPENCOMPASS = RowFormat(
     name="opencompass",
-    looks_for="results/*/*.json with details that have an example_abbr (OpenCompass)",
     title="OpenCompass results",
     patterns=("*.json",),
     is_one_file=True,
@@ -336,7 +335,6 @@ def _skyrl_total(score: Any) -> Any:
 
 SKYRL = RowFormat(
     name="skyrl-eval",
-    looks_for="dumped_evals/*/*.jsonl with input_prompt, output_response and score (SkyRL)",
     title="SkyRL evaluation",
     patterns=("dumped_evals/*/*.jsonl", "*_evals/*.jsonl", "eval_only/*.jsonl", "*.jsonl"),
     keeps_file=lambda file: file.name != "aggregated_results.jsonl",
@@ -382,7 +380,6 @@ def _harbor_trials(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 HARBOR = RowFormat(
     name="harbor",
-    looks_for="*/result.json with task_name and verifier_result (a job of Harbor)",
     title="Harbor trials",
     patterns=("*/result.json",),
     recognizes_file=has_keys("task_name", "verifier_result"),
@@ -400,7 +397,6 @@ def _swe_bench_reports(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 SWE_BENCH = RowFormat(
     name="swe-bench",
-    looks_for="*/report.json, an instance with resolved each (a model's folder of SWE-bench)",
     title="SWE-bench reports",
     patterns=("*/report.json",),
     recognizes_file=has_row(
@@ -466,7 +462,6 @@ def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:
 
 PROMPTFOO = RowFormat(
     name="promptfoo",
-    looks_for="the file of promptfoo eval --output, JSON or JSON lines",
     title="promptfoo results",
     patterns=("*.json", "*.jsonl"),
     is_one_file=True,
@@ -491,7 +486,6 @@ def _nemo_rl_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 NEMO_RL = RowFormat(
     name="nemo-rl-val",
-    looks_for="val_data_step*.jsonl with content and rewards (NeMo-RL)",
     title="NeMo-RL validation",
     patterns=("val_data_step*.jsonl",),
     is_one_file=True,
@@ -519,7 +513,6 @@ def _helm_instances(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 HELM = RowFormat(
     name="helm",
-    looks_for="per_instance_stats.json (HELM)",
     title="HELM instances",
     patterns=("per_instance_stats.json",),
     recognizes_file=has_keys("instance_id", "train_trial_index", "stats"),
@@ -545,7 +538,6 @@ def _aider_results(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 AIDER = RowFormat(
     name="aider",
-    looks_for="*/exercises/practice/*/.aider.results.json (aider's benchmark)",
     title="aider results",
     patterns=tuple(f"{of}.aider.results.json" for of in ("*/exercises/practice/*/", "exercises/practice/*/", "*/", "")),
     recognizes_file=has_keys("testcase", "tests_outcomes"),
@@ -565,7 +557,6 @@ def _multipl_e_programs(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 MULTIPL_E = RowFormat(
     name="multipl-e",
-    looks_for="*.results.json.gz, a problem with name and results each (MultiPL-E)",
     title="MultiPL-E results",
     patterns=("*.results.json*",),
     recognizes_file=has_row(

@@ -310,7 +310,6 @@ def _parse(data: bytes) -> Any:
 
 FORMAT = Format(
     name="inspect-ai",
-    looks_for="*.eval, *.shards/*/*.eval, or .json with eval and samples (inspect_ai)",
     recognizes=_recognizes,
     read=_read,
     takes=frozenset({"reward_column"}),

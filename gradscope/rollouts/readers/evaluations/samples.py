@@ -583,7 +583,6 @@ def _identify(
 
 FORMAT = Format(
     name="samples",
-    looks_for="samples of prompts: task_id with passed, score or n and c (sample files)",
     recognizes=_recognizes,
     read=_read,
     takes=frozenset({"columns"}),

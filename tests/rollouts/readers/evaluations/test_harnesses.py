@@ -154,7 +154,8 @@ def test_repeats_of_evalscope_are_the_samples_of_a_prompt(tmp_path: Path) -> Non
     rows = [review(at, value, main_score_name="acc") for at, value in reversed([*enumerate(scores)])]
     file = write_lines(tmp_path / "reviews/m/gsm8k_main.jsonl", *rows, review(3, {}, status="judge_error"))
     run = read_run(file)
-    assert (run.source.format, run.groups[0].rollouts[0].completion) == ("evalscope", "a")
+    assert (run.source.format, run.source.missing) == ("evalscope", ())
+    assert run.groups[0].rollouts[0].completion == "a"
     assert {group.rollouts[0].prompt: sorted(group.rewards, key=str) for group in run.groups} == {
         "q0": [0.0, 1.0],
         "q1": [1.0, None],
