@@ -43,21 +43,7 @@ _NO_MODEL = re.compile(
 """Names of folders that are none of a model."""
 _OF_MATH = re.compile(r"(train|test|dev|val\w*)_.+_seed-?\d+_t[\d.]+_s-?\d+_e-?\d+")
 """Names of files of math-evaluation-harness, also of Qwen2.5-Math: the folder around one is called as the task."""
-_FORMATS: tuple[Format | RowFormat, ...] = (
-    inspect_ai.FORMAT,
-    harnesses.EVALPLUS,
-    harnesses.LM_EVAL,
-    harnesses.LIGHTEVAL,
-    harnesses.EVALSCOPE,
-    harnesses.OPENCOMPASS,
-    prime_rl.VERIFIERS,
-    harnesses.SKYRL,
-    harnesses.NEMO_RL,
-    harnesses.PROMPTFOO,
-    harnesses.HELM,
-    samples.FORMAT,
-)
-_OF_TRIALS = (harnesses.HARBOR, harnesses.SWE_BENCH)  # of which a log is a folder of folders, one a trial or instance
+_FORMATS = (inspect_ai.FORMAT, prime_rl.VERIFIERS, *harnesses.OF_FILES, samples.FORMAT)
 
 
 class EvaluationLog(Struct, frozen=True, kw_only=True):
@@ -180,7 +166,7 @@ def _folders(path: Path, depth: int = 8) -> Iterator[Path]:  # a model's own pat
 def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
     """The evaluations of one folder, or of a file or glob."""
     request = ReadRequest(path=folder, options=options)
-    for of_trials in _OF_TRIALS if folder.is_dir() else ():
+    for of_trials in harnesses.OF_TRIALS if folder.is_dir() else ():
         if options.reader in (None, of_trials.name) and of_trials.recognizes(request):
             yield _about(of_trials, folder)
             return
@@ -325,5 +311,5 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 _INSPECT = inspect_ai.FORMAT.name
-_NEVER_POOLED = {format.name for format in (*_FORMATS, *_OF_TRIALS) if format is not harnesses.SKYRL}
+_NEVER_POOLED = {format.name for format in (*_FORMATS, *harnesses.OF_TRIALS) if format is not harnesses.SKYRL}
 """Formats of which several logs are refused; SkyRL's are those of the steps of one training, a useful course."""

@@ -104,6 +104,7 @@ def _samples_of_shares(
     return [at for at, *_ in samples], np.array([of[1] for of in samples]), np.array([of[2] for of in samples], int)
 
 
+_ONE_SCORE = "A document has one score: pass@1 alone, unless it is the share of right responses, as avg@n is."
 _OTHER_FILTERS = IfNoted(
     "Rows of other filters are the same responses and left out: --reward-column METRIC,FILTER takes these."
 )
@@ -118,9 +119,8 @@ def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
         InputError: There is no such score.
     """
     named, choices = reading.request.columns.reward, dict[str, tuple[str, str]]()  # the score and lm-eval's filter
-    has_lists = False  # whether rows are documents with several responses
     for cells in (cells for file in reading.files for _, cells in reading.rows(file, QuarantineLog())):
-        filter, has_lists = cells.get("filter", ""), "responses" in cells
+        filter = cells.get("filter", "")
         for name in parse.numbers_in(cells["success"]):
             choices |= {of: (name, filter) for of in (name, f"{name},{filter}".strip(",")) if of not in choices}
         if named in choices or (named is None and not choices.keys().isdisjoint(usual or choices)):
@@ -154,11 +154,6 @@ def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
             notes=[_OTHER_FILTERS] if len(chosen) < len(filters) else [],
         )
 
-    if _SHARE.fullmatch(score):
-        missing = f"Which responses are right is not logged, but how many, by {score}: texts go with no verdict."
-    else:
-        missing = "A document has one score, not one a response: score them again for more than pass@1."
-    reading.missing.extend([missing] if has_lists else [])
     return reading.log(to_columns=rows_with_score)
 
 
@@ -183,6 +178,7 @@ LM_EVAL = RowFormat(
     rows_of=_lm_eval_documents,
     columns=_columns_of_score,
     inferred=(_OTHER_FILTERS,),
+    missing=(_ONE_SCORE,),
     takes=frozenset({"reward_column"}),
 )
 
@@ -213,6 +209,7 @@ LIGHTEVAL = RowFormat(
     recognizes_file=has_row(lambda row: row.keys() >= _DETAILS or row.keys() >= _OLDER_DETAILS),
     rows_of=_lighteval_details,
     columns=_columns_of_score,
+    missing=(_ONE_SCORE,),
     takes=frozenset({"reward_column"}),
 )
 
@@ -246,14 +243,10 @@ EVALSCOPE = RowFormat(
 )
 
 
-def _opencompass_details(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    details = map(parse.mapping_of, parse.list_of(document.get("details")))
-    return [detail for detail in details if "example_abbr" in detail]
-
-
 def _opencompass_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    for detail in chain.from_iterable(_opencompass_details(document) for _, document in read_rows(file, quarantine)):
-        test = parse.text_of(detail["example_abbr"])
+    details = (parse.list_of(document.get("details")) for _, document in read_rows(file, quarantine))
+    for detail in map(parse.mapping_of, chain.from_iterable(details)):
+        test = parse.text_of(detail.get("example_abbr"))
         names = (("correct", "is_correct", "cascade_correct"), ("pred", "prediction", "completion"))
         lists = (filter(None, (parse.list_of(detail.get(name)) for name in of_a_kind)) for of_a_kind in names)
         verdicts, texts = (next(of_a_kind, []) for of_a_kind in lists)
@@ -266,7 +259,9 @@ OPENCOMPASS = RowFormat(
     title="OpenCompass results",
     patterns=("*.json",),
     is_one_file=True,
-    recognizes_file=has_row(lambda row: bool(_opencompass_details(row))),
+    recognizes_file=has_row(
+        lambda row: any("example_abbr" in parse.mapping_of(of) for of in parse.list_of(row.get("details"))[:1])
+    ),
     rows_of=_opencompass_samples,
     columns=lambda reading: reading.log(to_columns=_rows_of_tests),
     inferred=("Runs of an example are the samples of a prompt.",),
@@ -565,3 +560,8 @@ MULTIPL_E = RowFormat(
     rows_of=_multipl_e_programs,
     columns=lambda reading: reading.log(to_columns=_rows_of_tests),
 )
+
+
+OF_FILES = (EVALPLUS, LM_EVAL, LIGHTEVAL, EVALSCOPE, OPENCOMPASS, SKYRL, NEMO_RL, PROMPTFOO, HELM)
+OF_TRIALS = (HARBOR, SWE_BENCH)
+"""Formats of which each file is an evaluation, and those of which a folder of folders is one, a trial each."""

@@ -106,12 +106,12 @@ def _read(request: ReadRequest) -> Run:
     rows = peek(request.path)
     request = _with_entry(request, rows)
     if rows and {"accuracy", "correct_count", "total_count"} <= rows[0].keys() and rows[0].keys().isdisjoint(NAMES):
-        parts = ("result" if part == "score" else part for part in request.path.parts)
-        results = str(Path(*parts)).removesuffix("score.json") + "result.json"
+        results = Path(*("result" if part == "score" else part for part in request.path.parts))
+        both = shlex.join([str(request.path), str(results).removesuffix("score.json") + "result.json"])
         raise InputError(
             f"{request.path} is a score file of BFCL, which lists the cases that failed and no other.",
-            hint=f"Take all from its results: jq -c --slurpfile failed {shlex.quote(str(request.path))} "
-            f"'{{id, correct: (.id as $id | all($failed[]; .id != $id))}}' {shlex.quote(results)} > rows.jsonl",
+            hint="Take all from its results: jq -cs '[.[] | select(.valid == false).id] as $failed | .[] | select(.result) "
+            f"| {{id, correct: (.id as $id | all($failed[]; . != $id))}}' {both} > rows.jsonl",
         )
     layout = _listed(rows, request)
     if layout:

@@ -857,7 +857,9 @@ def test_a_score_file_of_bfcl_is_refused_with_what_joins_it_with_its_results(tmp
     path = tmp_path / "score/m/BFCL_v4_simple_score.json"
     write_lines(path, header, {"id": "simple_0", "valid": False, "prompt": {}})
     hint = refusal(path, "is a score file of BFCL, which lists the cases that failed")
-    results = write_lines(tmp_path / "result/m/BFCL_v4_simple_result.json", {"id": "simple_0"}, {"id": "simple_1"})
+    results = write_lines(
+        tmp_path / "result/m/BFCL_v4_simple_result.json", *({"id": f"simple_{at}", "result": "f()"} for at in (0, 1))
+    )
     assert str(results) in hint
     command = hint.partition(": ")[2].partition(" > ")[0]
     if shutil.which("jq"):
