@@ -128,8 +128,8 @@ def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
     main = named or next((name for name in usual or choices if name in choices), None)
     if main not in choices:
         sought = f"score {named!r}" if named else "usual score" if choices else "score that is a number"
-        names = f"name one with --reward-column: {list_names(choices)}" if choices else "give a log with scores"
-        raise InputError(f"{reading.request.path} has no {sought}.", hint=f"{names[0].upper()}{names[1:]}.")
+        hint = f"Name one with --reward-column: {list_names(choices)}." if choices else "Give a log with scores."
+        raise InputError(f"{reading.request.path} has no {sought}.", hint=hint)
     score, filter = choices[main]
     further = dict.fromkeys(name for name, _ in choices.values() if name != score)
     of_filter, more = (

@@ -133,13 +133,12 @@ def _record(sample: Mapping[str, Any], scorer: str, location: str, quarantine: Q
 
 
 def _scores(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by scorer; a scorer whose value is an object has one for each entry, ``scorer.entry``."""
+    """The values by scorer, numbers for words as its own metrics have; of an object one an entry, ``scorer.entry``."""
     values: dict[str, Any] = {}
     for scorer, score in parse.mapping_of(sample.get("scores")).items():
         value = parse.mapping_of(score).get("value", parse.ABSENT)
         values |= {f"{scorer}.{key}": entry for key, entry in parse.mapping_of(value).items()} or {scorer: value}
-    letters = {name: _LETTERS.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
-    return {name: roles.verdict_of(value) for name, value in letters.items()}  # words and numbers in text, as its own
+    return {name: roles.verdict_of(_LETTERS.get(of, of) if type(of) is str else of) for name, of in values.items()}
 
 
 def find_logs(path: Path) -> dict[Path, str]:

@@ -110,8 +110,8 @@ def _read(request: ReadRequest) -> Run:
         both = shlex.join([str(request.path), str(results).removesuffix("score.json") + "result.json"])
         raise InputError(
             f"{request.path} is a score file of BFCL, which lists the cases that failed and no other.",
-            hint="Take all from its results: jq -cs '[.[] | select(.valid == false).id] as $failed | .[] | select(.result) "
-            f"| {{id, correct: (.id as $id | all($failed[]; . != $id))}}' {both} > rows.jsonl",
+            hint="Take all from its results: jq -cs '[.[] | select(.valid == false).id] as $failed | .[] "
+            f"| select(.result) | {{id, correct: (.id as $id | all($failed[]; . != $id))}}' {both} > rows.jsonl",
         )
     layout = _listed(rows, request)
     if layout:
