@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import RewardTable, numbered_policies
+from gradscope.rollouts.groups import REWARD, RewardTable, numbered_policies
 from gradscope.rollouts.readers.column_roles import VERDICTS
 from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing import cells as parse
@@ -89,12 +89,11 @@ _SHARE = re.compile(r"(?:\w+_)?(?:pass@(?:1|k:k=1)|avg@n)(?:(?::|:n=|&n=)([0-9]{
 """Scores of a document that are the share of right ones among its responses, or among so many of them."""
 
 
-def _samples_of_shares(
-    score: str, shares: Sequence[float], sizes: Sequence[int]
-) -> tuple[list[int], NDArray[np.float64], NDArray[np.int64]]:
-    """The row, reward and number of the samples of rows with so many responses; a score that is no share is one."""
+def _samples_of_shares(score: str, rows: Cells) -> tuple[list[int], NDArray[np.float64], NDArray[np.int64]]:
+    """The row, reward and number of the samples of rows with responses; a score that is no share is one."""
     share_of, samples = _SHARE.fullmatch(score), list[tuple[int, float, int]]()
-    for at, (share, size) in enumerate(zip(shares, sizes, strict=True)):
+    sizes = [len(parse.list_of(responses)) for responses in rows.column("responses")]
+    for at, (share, size) in enumerate(zip(rows.numbers("success").tolist(), sizes, strict=True)):
         num = int(share_of[1] or size) if share_of else 1
         right = round(share * num) if math.isfinite(share) else -1
         if 1 < num <= size and 0 <= right <= num and math.isclose(share * num, right, abs_tol=1e-6):
@@ -143,16 +142,13 @@ def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
         chosen = [at for at, name in enumerate(filters) if name == filter]
         scored = rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
         scored = scored.chosen(chosen)
-        sizes = [len(parse.list_of(responses)) for responses in scored.column("responses")]
-        samples, reward, count = _samples_of_shares(score, scored.numbers("success").tolist(), sizes)
+        samples, reward, count = _samples_of_shares(score, scored)
         columns = _rows_of_tests(scored.chosen(samples))
-        return replace(
-            columns,
-            row=np.array([chosen[at] for at in samples], int),
-            count=count,
-            numbers={**columns.numbers, "reward": reward},
-            notes=[_OTHER_FILTERS] if len(chosen) < len(filters) else [],
-        )
+        if count.sum() > len(scored):  # other scores are of a document, and which texts are right is not known
+            numbers = {"reward": reward, REWARD + score: reward}
+            columns = replace(columns, numbers=numbers, count=count, details=lambda _: {"completion": ""})
+        notes = [_OTHER_FILTERS] if len(chosen) < len(filters) else []
+        return replace(columns, row=np.array([chosen[at] for at in samples], int), notes=notes)
 
     return reading.log(to_columns=rows_with_score)
 

@@ -139,6 +139,7 @@ def test_a_share_of_the_responses_counts_as_samples(tmp_path: Path, harness: str
     assert run.source.format == harness
     expected = [(1.0, 1.0, 1.0, 0.0), (0.0,) * 4, (0.4,)] if is_share else [(0.75,), (0.0,), (0.4,)]
     assert list(rewards_of(run).values()) == expected
+    assert (run.groups[0].rollouts[0].completion == "") == (is_share or harness == "lm-eval")
     assert_reduced_alike(tmp_path)
 
 
