@@ -70,20 +70,13 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
 
 FORMATS: tuple[Format | RowFormat, ...] = (
     *TRAINERS,
-    harnesses.EVALPLUS,
-    harnesses.LM_EVAL,
-    harnesses.LIGHTEVAL,
     inspect_ai.FORMAT,
     prime_rl.VERIFIERS,
-    harnesses.SKYRL,
-    harnesses.NEMO_RL,
     token_logs.SLIME_EVALUATION,
-    harnesses.HARBOR,
-    harnesses.PROMPTFOO,
-    harnesses.HELM,
+    *harnesses.OF_FILES,
+    *harnesses.OF_TRIALS,
     harnesses.AIDER,
     harnesses.MULTIPL_E,
-    harnesses.SWE_BENCH,
     samples.FORMAT,
     generic.FORMAT,
 )
@@ -300,7 +293,7 @@ def _recognize(request: ReadRequest) -> tuple[Format | RowFormat, ReadRequest]:
     metrics_log.refuse_metrics(request.path, request.options)
     refuse_unknown(request.path)
     refuse_several(request.path, None, request.options)
-    refuse_unrecognized(request, [reader.looks_for for reader in FORMATS[-2:]])
+    refuse_unrecognized(request)
 
 
 def _rollouts_of_script(request: ReadRequest, *, beside_metrics: bool) -> Path | str | None:
@@ -316,7 +309,6 @@ def _rollouts_of_script(request: ReadRequest, *, beside_metrics: bool) -> Path |
 
 METRICS = Format(
     name=metrics_log.NAME,
-    looks_for=metrics_log.LOOKS_FOR,
     recognizes=lambda request: metrics_log.holds_metrics(request.path, request.options),
     read=metrics_log.read_metrics_log,
     takes=frozenset({"columns"}),

@@ -29,7 +29,6 @@ class Format(Struct, frozen=True, kw_only=True):
     """A format with functions of its own."""
 
     name: str  # its name in ``--reader`` and ``Source.format``
-    looks_for: str  # what it is recognized by, for messages
     recognizes: Callable[[ReadRequest], bool]  # whether an existing path is of this format
     read: Callable[[ReadRequest], Run]
     takes: frozenset[str] = frozenset()
@@ -66,7 +65,6 @@ class RowFormat(Struct, frozen=True, kw_only=True):
     """A format whose files hold rows, each row a rollout or several."""
 
     name: str  # its name in ``--reader`` and ``Source.format``
-    looks_for: str  # what it is recognized by, for messages
     title: str  # the kind of log, for ``Source.recognized``: "ART trajectories"
     patterns: tuple[str, ...]
     """Globs from the folder that the trainer writes to down to its files, each as seen from another folder."""

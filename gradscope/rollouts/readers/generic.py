@@ -535,7 +535,6 @@ def _terms(
 
 FORMAT = Format(
     name="generic",
-    looks_for="rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)",
     recognizes=lambda request: roles.have_rollouts(roles.columns_of_rows(records.peek(request.path), request.columns)),
     read=lambda request: with_run_files(request, read_flat(request, format="generic", with_steps=True)),
     takes=frozenset({"columns"}),

@@ -377,7 +377,6 @@ def _recognized(texts: Sequence[str]) -> str:
 
 FORMAT = Format(
     name="reduced",
-    looks_for=f"*{SUFFIX} (gradscope reduce)",
     recognizes=lambda request: any(file.name.endswith(SUFFIX) for file in expand(request.path)),
     read=_read,
 )
@@ -487,7 +486,6 @@ def _sampling_notes(manifest: run_folder.RunManifest, metrics: Mapping[int, Mapp
 
 RUN_FOLDER = Format(
     name="gradscope",
-    looks_for="manifest.json beside rollouts/step*.parquet (gradscope)",
     recognizes=lambda request: (
         request.path.is_dir()
         and (

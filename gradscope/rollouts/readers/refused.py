@@ -102,7 +102,7 @@ def refuse_unknown(path: Path) -> None:
             _refuse(path, kind)
 
 
-def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoReturn:
+def refuse_unrecognized(request: ReadRequest) -> NoReturn:
     """Say what rows of no known format hold, which of their columns may be the reward, and what else was looked for."""
     rows = _usable_rows(request.path)
     lists = [key for row in rows[:1] for key, cell in row.items() if is_list_of_objects(cell)]
@@ -151,7 +151,10 @@ def refuse_unrecognized(request: ReadRequest, looks_for: Sequence[str]) -> NoRet
         hint = _reward_hint(rows, candidates, list_name)
     else:
         hint = _ungraded(rows) or _shares_in_lists(rows) or hint
-    looked = f"Looked for what a trainer writes, and for {'; '.join(looks_for)}."
+    looked = (
+        "Looked for what a trainer writes, and for samples of prompts: task_id with passed, score or n and c (sample "
+        "files); rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)."
+    )
     raise InputError(f"{request.path} is not a log that gradscope knows. {seen} {looked}", hint=hint)
 
 

@@ -38,7 +38,6 @@ def to_columns(rows: Cells, factor: float = 1.0) -> Columns:
 def made_up(**options: Any) -> RowFormat:
     fields: dict[str, Any] = {
         "name": "made-up",
-        "looks_for": "log_*.jsonl (nobody)",
         "title": "made-up rows",
         "patterns": ("logs/log_*.jsonl", "log_*.jsonl"),
         "recognizes_file": has_keys("group", "reward"),

@@ -32,27 +32,18 @@ from gradscope.rollouts.readers.trainers import prime_rl
 _NUM_ASKED = 200  # rows in which questions are looked for
 _PART = re.compile(rf"(?:.*[-_.])?(?:{samples.CHUNK}|rs[-_.]?[0-9]+)|[0-9]+")
 """Names, without suffixes, of files that are parts of one log of samples."""
-_TOLD_APART = re.compile(r"[0-9a-f]{8,}|[0-9]+")  # what in names of files is of a trial: a hash, a time, a number
+_TOLD_APART = re.compile(
+    r"[0-9a-f]{8,}(-[0-9a-f]{4,})*|[0-9]+"
+)  # what in names of files is of a trial: a hash, a time, a number
 _NO_MODEL = re.compile(
-    r"(\w+_)?(results?|outputs?|summar(y|ies)|data|evals?|evaluations?|raw|logs?|samples|predictions|runs|checkpoints)",
+    r"(\w+[-_])?"
+    r"(results?|outputs?|summar(y|ies)|data|evals?|evaluations?|raw|logs?|samples|predictions|runs|checkpoints)",
     re.I,
 )
 """Names of folders that are none of a model."""
 _OF_MATH = re.compile(r"(train|test|dev|val\w*)_.+_seed-?\d+_t[\d.]+_s-?\d+_e-?\d+")
 """Names of files of math-evaluation-harness, also of Qwen2.5-Math: the folder around one is called as the task."""
-_FORMATS: tuple[Format | RowFormat, ...] = (
-    inspect_ai.FORMAT,
-    harnesses.EVALPLUS,
-    harnesses.LM_EVAL,
-    harnesses.LIGHTEVAL,
-    prime_rl.VERIFIERS,
-    harnesses.SKYRL,
-    harnesses.NEMO_RL,
-    harnesses.PROMPTFOO,
-    harnesses.HELM,
-    samples.FORMAT,
-)
-_OF_TRIALS = (harnesses.HARBOR, harnesses.SWE_BENCH)  # of which a log is a folder of folders, one a trial or instance
+_FORMATS = (inspect_ai.FORMAT, prime_rl.VERIFIERS, *harnesses.OF_FILES, samples.FORMAT)
 
 
 class EvaluationLog(Struct, frozen=True, kw_only=True):
@@ -82,14 +73,16 @@ def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
     logs = {log.path: log for folder in folders for log in _logs_of(folder, options)}
     text_of_file, listed = lru_cache(maxsize=2)(document_bytes), list[Path]()
     by_glob: dict[Path, list[EvaluationLog]] = {}
-    for log in [log for log in logs.values() if log.prompt]:
+    for log in [log for log in logs.values() if log.prompt or "*" in log.path.name]:
         around = [folder for folder in log.path.parents if folder.is_relative_to(path)]
-        reports = (logs.get(folder / log.path.name) for folder in around[1:])
-        if any(log.prompt.encode() in (text_of_file(of.path) or b"") for of in reports if of and not of.prompt):
-            listed.append(log.path)  # as Terminal-Bench's report of all trials names this one's prompt
+        first = next(iter(expand(log.path)), log.path)
+        named_in = {"results.json": first.stem, log.path.name: log.prompt}  # by tau2-bench, by Terminal-Bench
+        reports = ((logs.get(folder / name), of) for folder in around[1:] for name, of in named_in.items() if of)
+        if any(name.encode() in (text_of_file(of.path) or b"") for of, name in reports if of and not of.prompt):
+            listed.append(log.path)
             continue
         named = re.compile(rf"([a-z]+[-_])?{re.escape(log.prompt)}([-_.].*)?", re.IGNORECASE)
-        of_task = next((folder for folder in reversed(around) if named.fullmatch(folder.resolve().name)), None)
+        of_task = next((of for of in reversed(around) if log.prompt and named.fullmatch(of.resolve().name)), None)
         if of_task is not None:
             root = path if of_task == path else of_task.parent
             below = log.path.relative_to(root).parts[:-1]
@@ -152,7 +145,8 @@ def _are_parts(files: Sequence[Path]) -> bool:
 def _pooled(logs: Sequence[EvaluationLog], files: Path) -> EvaluationLog | None:
     """Logs of a sample each as one, all files of a glob; None where more than prompts, trials and policies differs."""
     prompts, models = [log.prompt for log in logs], {log.model for log in logs}
-    rests = {_TOLD_APART.sub("", stem_of(log.path).replace(log.prompt, "")) for log in logs}
+    named = {log.path: "" if log.prompt.isdecimal() else log.prompt for log in logs}  # a number may be in any id
+    rests = {_TOLD_APART.sub("", stem_of(file).replace(prompt, "")) for file, prompt in named.items()}
     is_told = len(set(prompts)) == len(prompts) or len(rests) == 1 or all(log.has_policy for log in logs)
     if len(logs) < 2 or not all(prompts) or not is_told or {log.path for log in logs} != set(expand(files)):
         return None
@@ -172,7 +166,7 @@ def _folders(path: Path, depth: int = 8) -> Iterator[Path]:  # a model's own pat
 def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
     """The evaluations of one folder, or of a file or glob."""
     request = ReadRequest(path=folder, options=options)
-    for of_trials in _OF_TRIALS if folder.is_dir() else ():
+    for of_trials in harnesses.OF_TRIALS if folder.is_dir() else ():
         if options.reader in (None, of_trials.name) and of_trials.recognizes(request):
             yield _about(of_trials, folder)
             return
@@ -197,7 +191,8 @@ def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
     pooled = _pooled([logs[file] for file in parts], trials)
     if pooled is not None or _are_parts(parts):
         logs = {file: log for file, log in logs.items() if file not in parts}
-        logs[trials] = pooled or _about(samples.FORMAT, folder)
+        is_apart = len(parts) < len(rows) and parts == [*expand(trials)]  # beside a summary, say
+        logs[trials] = pooled or replace(_about(samples.FORMAT, folder), path=trials if is_apart else folder)
     yield from logs.values()
 
 
@@ -219,7 +214,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
             return log(task=header.task or stem, model=header.model)
         case harnesses.EVALPLUS.name:
             tasks = [key for row in peek(file) for key in mapping_of(row.get("eval"))]
-            model = location.stem.removesuffix("eval_results").removeprefix("samples").strip("_") or above.name
+            model = location.stem.removesuffix("eval_results").removeprefix("samples").strip("_.") or above.name
             return log(
                 task=(tasks or [stem])[0].partition("/")[0], model=model, scorers=("base", None), scalar="base + plus"
             )
@@ -238,12 +233,17 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
         case prime_rl.VERIFIERS.name:
             environment, *names = above.name.split("--")
             return log(task=environment, model="/".join(names[:-2] or names), scorers=(None,))
+        case harnesses.EVALSCOPE.name:
+            return log(task=stem, model=above.name)
         case harnesses.SKYRL.name:
             step = re.search(r"global_step_([0-9]+)", above.name)
             return log(task=stem, model=f"step {step[1]}" if step else "", scorers=(None,))
         case harnesses.HARBOR.name:
             first = next(iter(peek(Path(glob.escape(str(file)), "*", "result.json"))), {})
             return log(task=stem, model=harnesses.harbor_policy(first.get("agent_info")))
+        case harnesses.HELM.name:
+            task, _, model = above.name.partition("model=")
+            return log(task=task.strip(":,") or stem, model=model.partition(",")[0] or above.name, scorers=(None,))
         case harnesses.SWE_BENCH.name:
             return log(task=above.name, model=stem.replace("__", "/"))
     rows = peek(file)
@@ -294,6 +294,7 @@ def _questions_in(path: Path) -> dict[str, str]:
 
 def _prompt_of_sample(row: Mapping[str, Any]) -> str:
     """The prompt that the only row of a log names beside one verdict; empty where it may be that of an evaluation."""
+    (row,) = roles.with_entries([row])
     columns = roles.columns_of_rows([row], ColumnNames())
     is_verdict = row.get(columns.reward or "", "") in (None, 0, 1)
     is_of_log = columns.prompt_id in ("id", "idx")  # which a whole evaluation has as well
@@ -310,5 +311,5 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 _INSPECT = inspect_ai.FORMAT.name
-_NEVER_POOLED = {format.name for format in (*_FORMATS, *_OF_TRIALS) if format is not harnesses.SKYRL}
+_NEVER_POOLED = {format.name for format in (*_FORMATS, *harnesses.OF_TRIALS) if format is not harnesses.SKYRL}
 """Formats of which several logs are refused; SkyRL's are those of the steps of one training, a useful course."""

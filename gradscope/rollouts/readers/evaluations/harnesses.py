@@ -1,4 +1,4 @@
-"""Harnesses: EvalPlus, lm-eval, lighteval, SkyRL's, NeMo-RL's, Harbor, SWE-bench, promptfoo, HELM, aider, MultiPL-E.
+"""Harnesses: EvalPlus, lm-eval, lighteval, EvalScope, OpenCompass, SkyRL's, NeMo-RL's, Harbor, SWE-bench and others.
 
 A group is a document or task of one evaluation, at step 0; of SkyRL at the step in the folder's name.
 """
@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import REWARD, RewardTable, numbered_policies
@@ -23,19 +25,15 @@ from gradscope.rollouts.readers.column_roles import VERDICTS
 from gradscope.rollouts.readers.format import IfNoted, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
-from gradscope.rollouts.readers.parsing.records import chosen_name, list_names, peek
+from gradscope.rollouts.readers.parsing.records import list_names
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    Fact,
-    facts_in,
-    numbers_of,
     rewards_of,
     texts_in,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog
-from gradscope.say import counted
 
 _PLUS = IfNoted(
     "The verdict is EvalPlus' stricter one: base and plus tests both pass. `base` and `plus` are kept apart as rewards."
@@ -63,27 +61,20 @@ def _evalplus_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         samples = [(base, plus, "") for base, plus in zip_longest(*statuses)]
         for sample in map(parse.mapping_of, parse.list_of(cell)):
             base, plus = passed(sample.get("base_status", sample.get("status"))), passed(sample.get("plus_status"))
-            samples.append((base, plus, parse.text_of(sample.get("solution", sample.get("completion")))))
+            samples.append((base, plus, sample.get("solution", sample.get("completion"))))
         for base, plus, solution in samples:
-            yield f"{file}:{task}", {"task": task, "base": base, "plus": plus, "solution": solution}
+            verdict = base if base is None or plus is None else min(base, plus)
+            scores = {"base": base, "plus": plus}
+            yield f"{file}:{task}", {"test": task, "completion": solution, "success": verdict, "scores": scores}
 
 
 def _evalplus_rows(samples: Cells) -> Columns:
-    base, plus = samples.numbers("base"), samples.numbers("plus")
-    reward = np.where(np.isnan(plus), base, np.minimum(base, plus))
-    return Columns(
-        step=np.zeros(len(samples), dtype=np.int64),
-        group=samples.cells("task"),
-        numbers={"reward": reward, REWARD + "base": base, REWARD + "plus": plus},
-        no_reward=lambda _: "base_status is missing",
-        noted={_BASE: np.isnan(plus), _PLUS: ~np.isnan(plus)},
-        details=lambda at: {"completion": samples.cell("solution", at)},
-    )
+    are_base = np.array([scores["plus"] is None for scores in samples.cells("scores")])
+    return replace(_rows_of_tests(samples), noted={_BASE: are_base, _PLUS: ~are_base})
 
 
 EVALPLUS = RowFormat(
     name="evalplus",
-    looks_for="*eval_results.json (EvalPlus)",
     title="EvalPlus results",
     patterns=("*eval_results.json",),
     is_one_file=True,
@@ -94,101 +85,96 @@ EVALPLUS = RowFormat(
 )
 
 
-def _one_score(most: int, harness: str, responses: str) -> str:
-    return (
-        f"Each document has up to {counted(most, 'response')}. {harness}, not one a response: only pass@1 can be "
-        f"computed, and groups have one rollout. For more, score {responses} again and give a file with a row a "
-        "response."
+_SHARE = re.compile(r"(?:\w+_)?(?:pass@(?:1|k:k=1)|avg@n)(?:(?::|:n=|&n=)([0-9]{1,6})(?:_samples)?)?")
+"""Scores of a document that are the share of right ones among its responses, or among so many of them."""
+
+
+def _samples_of_shares(score: str, rows: Cells) -> tuple[list[int], NDArray[np.float64], NDArray[np.int64]]:
+    """The row, reward and number of the samples of rows with responses; a score that is no share is one."""
+    share_of, samples = _SHARE.fullmatch(score), list[tuple[int, float, int]]()
+    sizes = [len(parse.list_of(responses)) for responses in rows.column("responses")]
+    for at, (share, size) in enumerate(zip(rows.numbers("success").tolist(), sizes, strict=True)):
+        num = int(share_of[1] or size) if share_of else 1
+        right = round(share * num) if math.isfinite(share) else -1
+        if 1 < num <= size and 0 <= right <= num and math.isclose(share * num, right, abs_tol=1e-6):
+            samples += [(at, reward, count) for reward, count in ((1.0, right), (0.0, num - right)) if count]
+        else:
+            samples.append((at, share, 1))
+    return [at for at, *_ in samples], np.array([of[1] for of in samples]), np.array([of[2] for of in samples], int)
+
+
+_ONE_SCORE = "A document has one score: pass@1 alone, unless it is the share of right responses, as avg@n is."
+_OTHER_FILTERS = IfNoted(
+    "Rows of other filters are the same responses and left out: --reward-column METRIC,FILTER takes these."
+)
+
+
+def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
+    """How rows are read whose ``success`` is an object of scores, of which one counts.
+
+    It is the one that was named, else the first ``usual`` one, else, where none is usual, the first number.
+
+    Raises:
+        InputError: There is no such score.
+    """
+    named, choices = reading.request.columns.reward, dict[str, tuple[str, str]]()  # the score and lm-eval's filter
+    for cells in (cells for file in reading.files for _, cells in reading.rows(file, QuarantineLog())):
+        filter = cells.get("filter", "")
+        for name in parse.numbers_in(cells["success"]):
+            choices |= {of: (name, filter) for of in (name, f"{name},{filter}".strip(",")) if of not in choices}
+        if named in choices or (named is None and not choices.keys().isdisjoint(usual or choices)):
+            break
+    main = named or next((name for name in usual or choices if name in choices), None)
+    if main not in choices:
+        sought = f"score {named!r}" if named else "usual score" if choices else "score that is a number"
+        hint = f"Name one with --reward-column: {list_names(choices)}." if choices else "Give a log with scores."
+        raise InputError(f"{reading.request.path} has no {sought}.", hint=hint)
+    score, filter = choices[main]
+    further = dict.fromkeys(name for name, _ in choices.values() if name != score)
+    of_filter, more = (
+        f" after the filter {filter}" * bool(filter),
+        f"; others are {list_names(further)}" * bool(further),
     )
+    reading.inferred.append(f"The score is {score}{of_filter}{more}.")
+
+    def rows_with_score(rows: Cells) -> Columns:
+        filters = texts_in(rows.names("filter"))
+        chosen = [at for at, name in enumerate(filters) if name == filter]
+        scored = rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
+        scored = scored.chosen(chosen)
+        samples, reward, count = _samples_of_shares(score, scored)
+        columns = _rows_of_tests(scored.chosen(samples))
+        if count.sum() > len(scored):  # other scores are of a document, and which texts are right is not known
+            numbers = {"reward": reward, REWARD + score: reward}
+            columns = replace(columns, numbers=numbers, count=count, details=lambda _: {"completion": ""})
+        notes = [_OTHER_FILTERS] if len(chosen) < len(filters) else []
+        return replace(columns, row=np.array([chosen[at] for at in samples], int), notes=notes)
+
+    return reading.log(to_columns=rows_with_score)
 
 
-def _lm_eval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
-    filters = [*dict.fromkeys(parse.text_of(cells.get("filter")) for _, cells in rows)] or [""]
-    reward = reading.request.columns.reward
-    name, _, chosen = (reward or "").rpartition(",")
-    filter = chosen if name and chosen in filters else filters[0]
-    named = name if filter == chosen else reward
-    listed = [named] if named is not None else [of for _, cells in rows for of in parse.list_of(cells.get("metrics"))]
-    for metric in dict.fromkeys(map(parse.text_of, listed)):
-        if any(parse.is_number(cells.get(metric)) for _, cells in rows):
-            return {"metric": metric, "filter": filter}
-    keys = list_names(dict.fromkeys(key for _, cells in rows for key in cells))
-    path = reading.request.path
-    raise InputError(
-        f"{path} has no score {named!r}." if named else f"{path} lists no metric that is a number.",
-        hint=f"Name the score with --reward-column; the columns are {keys}.",
-    )
-
-
-def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = "") -> ColumnLog | None:
-    """How its rows are read; None where the first ones do not tell which score counts."""
-    first = next((rows for file in reading.files if (rows := peek(file))), [])
-    if metric is None:
-        listed = [parse.text_of(name) for row in first for name in parse.list_of(row.get("metrics"))][:1]
-        if reading.request.columns.reward or not any(
-            parse.is_number(row.get(name)) for row in first for name in listed
-        ):
-            return None
-        metric, filter = listed[0], parse.text_of(first[0].get("filter"))
-    named = {name: None for row in first for name in parse.list_of(row.get("metrics")) if isinstance(name, str)}
-    keys = dict.fromkeys(("doc_id", "filter", "metrics", "resps", metric, *named))
-
-    def validate(table: RewardTable) -> RewardTable:
-        filters = facts_in(reading.noted, "other filter")
-        most = max(facts_in(reading.noted, "number of responses"), default=1)
-        left_out = f"; rows of other filters ({', '.join(filters)}) are the same responses and left out" * bool(filters)
-        reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
-        reading.missing.append(_one_score(most, "lm-eval logs one score a document, after its filter", "`resps`"))
-        return table
-
-    to_columns = partial(_lm_eval_rows, metric=metric, filter=filter, listed=frozenset(named))
-    return reading.log(to_columns=to_columns, keys=keys, raw=("doc", "filtered_resps"), validate=validate)
-
-
-def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[str]) -> Columns:
-    filters = texts_in(rows.names("filter"))
-    responses = (
-        len(first) for cell in rows.column("resps") for first in parse.list_of(cell) if isinstance(first, list)
-    )
-    chosen = [at for at, name in enumerate(filters) if name == filter]
-    rows = rows.chosen(chosen)
-    metrics = [tuple(map(parse.text_of, parse.list_of(cell))) for cell in rows.cells("metrics")]
-    numbers = {"reward": rows.numbers(metric)}
-    for name in dict.fromkeys(chain.from_iterable(dict.fromkeys(metrics))):
-        is_listed = {names: name in names for names in dict.fromkeys(metrics)}
-        cells = rows.column(name)
-        if any(map(parse.is_number, cells)):
-            numbers[REWARD + name] = numbers_of(
-                [cell if is_listed[names] else None for cell, names in zip(cells, metrics, strict=True)]
-            )
-    is_usual = {names: listed.issuperset(names) for names in dict.fromkeys(metrics)}
-    return Columns(
-        row=np.array(chosen, dtype=np.int64),
-        notes=[
-            *(Fact("other filter", name) for name in dict.fromkeys(filters) if name != filter),
-            *(Fact("number of responses", number) for number in set(responses)),
-        ],
-        step=np.zeros(len(rows), dtype=np.int64),
-        group=texts_in(rows.names("doc_id")),
-        no_group="doc_id is missing",
-        texts=lambda firsts: list(map(parse.text_of, rows.cells("doc", firsts))),
-        numbers=numbers,
-        no_reward=partial(rows.no_reward, metric),
-        is_odd=np.array([not is_usual[names] for names in metrics], dtype=np.bool_),  # other keys are to be read
-        details=lambda at: {
-            "completion": parse.text_of(next(iter(parse.list_of(rows.cell("filtered_resps", at))), None))
-        },
-    )
+def _lm_eval_documents(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, cells in read_rows(file, quarantine):
+        scores = {of: cells[of] for of in map(parse.text_of, parse.list_of(cells.get("metrics"))) if of in cells}
+        sample = {
+            "test": cells.get("doc_id"),
+            "prompt": cells.get("doc"),
+            "completion": next(iter(parse.list_of(cells.get("filtered_resps"))), None),
+            "responses": max(map(parse.list_of, parse.list_of(cells.get("resps"))), key=len, default=[]),
+            "filter": parse.text_of(cells.get("filter")),
+        }
+        yield location, {**sample, "success": scores, "scores": scores}
 
 
 LM_EVAL = RowFormat(
     name="lm-eval",
-    looks_for="samples_*.jsonl with doc_id, resps and filter (lm-eval)",
     title="lm-eval samples",
     patterns=("samples_*.jsonl", "*/samples_*.jsonl"),
     recognizes_file=has_keys("doc_id", "doc", "resps", "filter"),
-    survey=_lm_eval_survey,
-    columns=_lm_eval_columns,
+    rows_of=_lm_eval_documents,
+    columns=_columns_of_score,
+    inferred=(_OTHER_FILTERS,),
+    missing=(_ONE_SCORE,),
     takes=frozenset({"reward_column"}),
 )
 
@@ -212,27 +198,69 @@ def _lighteval_details(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         yield location, {**sample, "completion": next(iter(responses), None), "scores": metric}
 
 
-def _lighteval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
-    metrics = (name for _, cells in rows for name in parse.numbers_in(cells["success"]))
-    metric = chosen_name(metrics, reading.request, "metric", "no metric that is a number")
-    most = max((len(cells["responses"]) for _, cells in rows), default=1)
-    reading.inferred.append(f"The score is {metric}.")
-    reading.missing.append(_one_score(most, "lighteval logs one value a document and metric", "the responses"))
-    return {"score": metric}
-
-
 LIGHTEVAL = RowFormat(
     name="lighteval",
-    looks_for="details_*.parquet with doc, model_response and metric, or predictions and metrics (lighteval)",
     title="lighteval details",
     patterns=("details_*.parquet",),
     recognizes_file=has_row(lambda row: row.keys() >= _DETAILS or row.keys() >= _OLDER_DETAILS),
     rows_of=_lighteval_details,
-    survey=_lighteval_survey,
-    columns=lambda reading, score=None: (
-        None if score is None else reading.log(to_columns=partial(_rows_with_scores, score=score))
-    ),
+    columns=_columns_of_score,
+    missing=(_ONE_SCORE,),
     takes=frozenset({"reward_column"}),
+)
+
+
+def _evalscope_reviews(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, review in read_rows(file, quarantine):
+        about, talk = parse.mapping_of(review["sample_score"]), parse.cut_conversation(review.get("messages"))
+        score, name = parse.mapping_of(about.get("score")), parse.text_of(review.get("index"))
+        main, scores = parse.text_of(score.get("main_score_name")), parse.mapping_of(score.get("value"))
+        sample = {
+            "test": parse.text_of(about.get("group_id")) or name,
+            "prompt": talk.prompt or parse.text_of(review.get("input")),
+            "completion": talk.completion or parse.text_of(score.get("prediction")),
+            "success": {main: scores[main], **scores} if main in scores else scores,
+            "scores": scores,
+            "sample": name,
+        }
+        yield location, sample
+
+
+EVALSCOPE = RowFormat(
+    name="evalscope",
+    title="EvalScope reviews",
+    patterns=("*.jsonl",),
+    is_one_file=True,
+    recognizes_file=has_keys("index", "sample_score"),
+    rows_of=_evalscope_reviews,
+    columns=_columns_of_score,
+    inferred=("Repeats of a question (its group_id) are the samples of a prompt.",),
+    takes=frozenset({"reward_column"}),
+)
+
+
+def _opencompass_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    details = (parse.list_of(document.get("details")) for _, document in read_rows(file, quarantine))
+    for detail in map(parse.mapping_of, chain.from_iterable(details)):
+        test = parse.text_of(detail.get("example_abbr"))
+        names = (("correct", "is_correct", "cascade_correct"), ("pred", "prediction", "completion"))
+        lists = (filter(None, (parse.list_of(detail.get(name)) for name in of_a_kind)) for of_a_kind in names)
+        verdicts, texts = (next(of_a_kind, []) for of_a_kind in lists)
+        for verdict, text in zip_longest(verdicts or [parse.ABSENT], texts[: len(verdicts)]):
+            yield f"{file}:{test}", {"test": test, "completion": parse.text_of(text), "success": verdict}
+
+
+OPENCOMPASS = RowFormat(
+    name="opencompass",
+    title="OpenCompass results",
+    patterns=("*.json",),
+    is_one_file=True,
+    recognizes_file=has_row(
+        lambda row: any("example_abbr" in parse.mapping_of(of) for of in parse.list_of(row.get("details"))[:1])
+    ),
+    rows_of=_opencompass_samples,
+    columns=lambda reading: reading.log(to_columns=_rows_of_tests),
+    inferred=("Runs of an example are the samples of a prompt.",),
 )
 
 
@@ -298,7 +326,6 @@ def _skyrl_total(score: Any) -> Any:
 
 SKYRL = RowFormat(
     name="skyrl-eval",
-    looks_for="dumped_evals/*/*.jsonl with input_prompt, output_response and score (SkyRL)",
     title="SkyRL evaluation",
     patterns=("dumped_evals/*/*.jsonl", "*_evals/*.jsonl", "eval_only/*.jsonl", "*.jsonl"),
     keeps_file=lambda file: file.name != "aggregated_results.jsonl",
@@ -344,7 +371,6 @@ def _harbor_trials(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 HARBOR = RowFormat(
     name="harbor",
-    looks_for="*/result.json with task_name and verifier_result (a job of Harbor)",
     title="Harbor trials",
     patterns=("*/result.json",),
     recognizes_file=has_keys("task_name", "verifier_result"),
@@ -362,7 +388,6 @@ def _swe_bench_reports(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 SWE_BENCH = RowFormat(
     name="swe-bench",
-    looks_for="*/report.json, an instance with resolved each (a model's folder of SWE-bench)",
     title="SWE-bench reports",
     patterns=("*/report.json",),
     recognizes_file=has_row(
@@ -416,7 +441,7 @@ def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:
         group=["/".join(filter(None, (test and of, test))) for of, test in zip(providers, tests, strict=True)],
         no_group="the test has no name",
         prompts=lambda chosen: [tests[at] for at in chosen],
-        texts=lambda chosen: results.cells("prompt", chosen),
+        texts=lambda chosen: list(map(parse.text_of, results.cells("prompt", chosen))),
         numbers={**rewards_of(results.cells("scores")), "reward": results.numbers("success"), **policy},
         policies=policies,
         no_reward=partial(results.no_reward, "success"),
@@ -428,7 +453,6 @@ def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:
 
 PROMPTFOO = RowFormat(
     name="promptfoo",
-    looks_for="the file of promptfoo eval --output, JSON or JSON lines",
     title="promptfoo results",
     patterns=("*.json", "*.jsonl"),
     is_one_file=True,
@@ -453,7 +477,6 @@ def _nemo_rl_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 NEMO_RL = RowFormat(
     name="nemo-rl-val",
-    looks_for="val_data_step*.jsonl with content and rewards (NeMo-RL)",
     title="NeMo-RL validation",
     patterns=("val_data_step*.jsonl",),
     is_one_file=True,
@@ -479,36 +502,13 @@ def _helm_instances(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         yield location, {"test": "/".join(test), "success": means}
 
 
-def _helm_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
-    names = list(dict.fromkeys(chain.from_iterable(parse.numbers_in(row.get("success")) for _, row in rows)))
-    named = reading.request.columns.reward
-    score = next((of for of in ((named,) if named else _HELM_SCORES) if of in names), None)
-    if score is None:
-        noun = "usual score" if named is None else f"score {named!r}"
-        raise InputError(
-            f"{reading.request.path} has no {noun}.", hint=f"Name it: --reward-column NAME, one of {list_names(names)}."
-        )
-    reading.inferred.append(f"The score is {score}; others are {list_names(of for of in names if of != score)}.")
-    return {"score": score}
-
-
-def _rows_with_scores(rows: Cells, *, score: str) -> Columns:
-    return _rows_of_tests(
-        rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
-    )
-
-
 HELM = RowFormat(
     name="helm",
-    looks_for="per_instance_stats.json (HELM)",
     title="HELM instances",
     patterns=("per_instance_stats.json",),
     recognizes_file=has_keys("instance_id", "train_trial_index", "stats"),
     rows_of=_helm_instances,
-    survey=_helm_survey,
-    columns=lambda reading, score=None: (
-        None if score is None else reading.log(to_columns=partial(_rows_with_scores, score=score))
-    ),
+    columns=partial(_columns_of_score, usual=_HELM_SCORES),
     inferred=("Trials of an instance, with other examples in its prompt, are its samples; perturbed, it is another.",),
     takes=frozenset({"reward_column"}),
 )
@@ -529,7 +529,6 @@ def _aider_results(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 AIDER = RowFormat(
     name="aider",
-    looks_for="*/exercises/practice/*/.aider.results.json (aider's benchmark)",
     title="aider results",
     patterns=tuple(f"{of}.aider.results.json" for of in ("*/exercises/practice/*/", "exercises/practice/*/", "*/", "")),
     recognizes_file=has_keys("testcase", "tests_outcomes"),
@@ -549,7 +548,6 @@ def _multipl_e_programs(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 MULTIPL_E = RowFormat(
     name="multipl-e",
-    looks_for="*.results.json.gz, a problem with name and results each (MultiPL-E)",
     title="MultiPL-E results",
     patterns=("*.results.json*",),
     recognizes_file=has_row(
@@ -558,3 +556,8 @@ MULTIPL_E = RowFormat(
     rows_of=_multipl_e_programs,
     columns=lambda reading: reading.log(to_columns=_rows_of_tests),
 )
+
+
+OF_FILES = (EVALPLUS, LM_EVAL, LIGHTEVAL, EVALSCOPE, OPENCOMPASS, SKYRL, NEMO_RL, PROMPTFOO, HELM)
+OF_TRIALS = (HARBOR, SWE_BENCH)
+"""Formats of which each file is an evaluation, and those of which a folder of folders is one, a trial each."""

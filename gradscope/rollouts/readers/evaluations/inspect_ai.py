@@ -28,6 +28,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import MAX_ROW, allowed, in_mib, is_zip, max_unpacked, open_file, raise_limits
 from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.rollouts.listing import natural
+from gradscope.rollouts.readers import column_roles as roles
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
@@ -48,8 +49,8 @@ _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 SUFFIX = ".eval"
 _HEADERS = ("header.json", "_journal/start.json")  # members that describe the evaluation: written last, and first
 _OPENING = 4096  # bytes in which a document begins
-_SAMPLE = re.compile(r"samples/[^/]+\.json")
-_CHUNK = re.compile(r"samples/[^/]+_epoch_[0-9]+/.+")
+_CHUNK = re.compile(r"samples/.+_epoch_[0-9]+/.+")
+_SAMPLE = re.compile(rf"(?!{_CHUNK.pattern})samples/.+\.json")  # also of an id with slashes, as HumanEval's are
 _ZSTD = 93  # the zip format's number for Zstandard, which Python's zipfile supports from 3.14 on
 _LOCAL_HEADER = struct.Struct("<26x2H")
 """The header of a member: 26 bytes that are skipped, and the lengths of its name and extra field."""
@@ -132,12 +133,12 @@ def _record(sample: Mapping[str, Any], scorer: str, location: str, quarantine: Q
 
 
 def _scores(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by scorer; a scorer whose value is an object has one for each entry, ``scorer.entry``."""
+    """The values by scorer, numbers for words as its own metrics have; of an object one an entry, ``scorer.entry``."""
     values: dict[str, Any] = {}
     for scorer, score in parse.mapping_of(sample.get("scores")).items():
         value = parse.mapping_of(score).get("value", parse.ABSENT)
         values |= {f"{scorer}.{key}": entry for key, entry in parse.mapping_of(value).items()} or {scorer: value}
-    return {name: _LETTERS.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
+    return {name: roles.verdict_of(_LETTERS.get(of, of) if type(of) is str else of) for name, of in values.items()}
 
 
 def find_logs(path: Path) -> dict[Path, str]:
@@ -308,7 +309,6 @@ def _parse(data: bytes) -> Any:
 
 FORMAT = Format(
     name="inspect-ai",
-    looks_for="*.eval, *.shards/*/*.eval, or .json with eval and samples (inspect_ai)",
     recognizes=_recognizes,
     read=_read,
     takes=frozenset({"reward_column"}),

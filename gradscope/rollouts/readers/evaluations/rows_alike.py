@@ -35,7 +35,7 @@ from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Fact, T
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-_TOLD_BY_CELLS = frozenset(("dataset", *roles.POLICIES))  # keys that mean one thing or another, as their cells are
+_TOLD_BY_CELLS = frozenset(("dataset", "test_id", *roles.POLICIES))  # keys whose cells say what they mean
 
 
 class Prompt(NamedTuple):

@@ -7,6 +7,7 @@ two steps are two groups. Other files have step 0 throughout.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, islice, repeat, starmap
@@ -104,6 +105,14 @@ def _read(request: ReadRequest) -> Run:
     """Read a sample file: a group for each prompt, at step 0."""
     rows = peek(request.path)
     request = _with_entry(request, rows)
+    if rows and {"accuracy", "correct_count", "total_count"} <= rows[0].keys() and rows[0].keys().isdisjoint(NAMES):
+        results = Path(*("result" if part == "score" else part for part in request.path.parts))
+        both = shlex.join([str(request.path), str(results).removesuffix("score.json") + "result.json"])
+        raise InputError(
+            f"{request.path} is a score file of BFCL, which lists the cases that failed and no other.",
+            hint="Take all from its results: jq -cs '[.[] | select(.valid == false).id] as $failed | .[] "
+            f"| select(.result) | {{id, correct: (.id as $id | all($failed[]; . != $id))}}' {both} > rows.jsonl",
+        )
     layout = _listed(rows, request)
     if layout:
         _refuse_excerpts(request.path, rows)
@@ -125,6 +134,8 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
     of_many = [(row, *of) for row in many for of in islice(prompt_rows(row, request.columns), num_parts)]
     first = [cells_around(row) | dict(part) for row, _, part, _ in of_many]
+    if roles.key_of(request.columns) is None and _have_own_ids(first):
+        request = replace(request, options=replace(request.options, columns=replace(request.columns, prompt_id="id")))
     nameless = [(row, keys) for row, keys, part, _ in of_many if part.keys().isdisjoint(roles.POLICIES)]
     level = _level_of_policies([(str(id(row)), *keys) for row, keys in nameless], are_rows=len(many) > 1)
     named_key, counted = roles.key_of(request.columns), None
@@ -388,6 +399,19 @@ def _names_in(parts: Sequence[Mapping[str, Any]]) -> ColumnNames:
     return columns if named or columns != first else NO_COLUMNS
 
 
+def _have_own_ids(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether ``id`` tells groups apart, each with a prompt of its own, that share what is the usual id.
+
+    So do LiveCodeBench's executions of a problem's code, each on another input.
+    """
+    names, ids = _names_in(rows), {parse.text_of(row.get("id")) for row in rows}
+    prompts: dict[str, list[str]] = {}
+    for row in rows if names.prompt_id and names.prompt and len(ids - {""}) == len(rows) else ():
+        text = parse.text_of(row.get(names.prompt or ""))
+        prompts.setdefault(parse.text_of(row.get(names.prompt_id or "")), []).append(text)
+    return 0 < len(prompts) < len(rows) and all(len(set(texts)) == len(texts) for texts in prompts.values())
+
+
 def _to_columns(rows: Cells, *, columns: LogColumns, apart: tuple[str, ...] = (), in_full: bool = False) -> Columns:
     """The samples of the prompts of rows; a prompt that has a name by its line alone is left to the row reader."""
     alike = [] if apart else prompts_alike(rows.rows, columns)
@@ -540,6 +564,8 @@ def _identify(
             return "/".join(parse.text_of(row[key]) for key in keys), ", ".join(keys)
     for key in ROW_IDS:
         if name := parse.text_of(row.get(key)):
+            test = parse.text_of(row.get("test_id"))  # where LiveCodeBench asks for the output of several of a problem
+            name, key = (f"{name}/{test}", f"{key}, test_id") if test else (name, key)
             return parse.in_environment(row.get(benchmark or ""), name), ", ".join(filter(None, (benchmark, key)))
     for key in roles.USUAL["prompt"]:
         if row.get(key) and (name := parse.prompt_text_id(row[key])):
@@ -557,7 +583,6 @@ def _identify(
 
 FORMAT = Format(
     name="samples",
-    looks_for="samples of prompts: task_id with passed, score or n and c (sample files)",
     recognizes=_recognizes,
     read=_read,
     takes=frozenset({"columns"}),

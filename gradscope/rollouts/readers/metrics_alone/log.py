@@ -52,7 +52,6 @@ from gradscope.rollouts.run import Numbers, Run, StepMetrics
 from gradscope.say import counted
 
 NAME = "metrics"
-LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
 
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
 _NAMES = ("Name", "name", "model", "model_name", "method", "algorithm", "algo", "arm", "condition", "variant")

@@ -142,7 +142,6 @@ def _exported(rows: Cells) -> Columns:
 
 TOKEN_EXPORT = RowFormat(
     name="prime-rl-tokens",
-    looks_for="token_exports/step_*/rank_*.jsonl (prime-rl)",
     title="prime-rl token export",
     patterns=("token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl"),
     recognizes_file=has_keys("token_ids", "loss_mask", "advantages"),
@@ -321,7 +320,6 @@ def _files(path: Path, kind: str) -> tuple[Path, ...]:
 
 FORMAT = Format(
     name="prime-rl",
-    looks_for="step_*/train/{all,effective}/traces.jsonl or traces/stream/*.jsonl (prime-rl)",
     recognizes=_recognizes,
     read=_read,
 )
@@ -357,7 +355,6 @@ def _verifiers_prompt(episode: Mapping[str, Any]) -> str:
 
 VERIFIERS = RowFormat(
     name="verifiers",
-    looks_for="traces.jsonl of a run of type eval (verifiers)",
     title="verifiers evaluation",
     patterns=("traces.jsonl",),
     recognizes_file=has_row(episodes.is_standalone),

@@ -66,7 +66,6 @@ def _areal_rows(rows: Cells) -> Columns:
 
 AREAL = RowFormat(
     name="areal",
-    looks_for="rollout/<version>/<task>.jsonl with task_id and tail_version (AReaL)",
     title="AReaL trajectories",
     patterns=("rollout/[0-9]*/*.jsonl", "[0-9]*/*.jsonl", "*.jsonl"),
     recognizes_file=has_keys("task_id", "sample_idx", "tail_version", "reward"),
@@ -120,7 +119,6 @@ def _of_conversations(rows: Cells) -> dict[str, Any]:
 _ART_KEYS = ("group_index", "group_metadata", "messages", "metrics", "reward")
 ART = RowFormat(
     name="art",
-    looks_for="trajectories/train/<step>.parquet (ART)",
     title="ART trajectories",
     patterns=("trajectories/train/[0-9]*.parquet", "train/[0-9]*.parquet", "[0-9]*.parquet"),
     keeps_file=lambda file: _STEP_FILE.search(file.name) is not None,
@@ -152,7 +150,6 @@ def _ragen_rows(cells: Cells, *, are_several: bool) -> Columns:
 _RAGEN_GROUP = "metadata.group_id"
 RAGEN = RowFormat(
     name="ragen",
-    looks_for="val_rollouts_*.jsonl with metadata.group_id (RAGEN)",
     title="RAGEN evaluation rollouts",
     patterns=("val_rollouts*.jsonl",),
     recognizes_file=has_row(lambda row: parse.mapping_of(row.get("metadata")).keys() >= {"group_id", "total_reward"}),
@@ -178,7 +175,6 @@ def _rlinf_feedback(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 RLINF = RowFormat(
     name="rlinf",
-    looks_for="training_data_*.jsonl[.gz] with data.prompt, data.completion and data.accepted (RLinf)",
     title="RLinf training data",
     patterns=("training_data_*.jsonl*", "training_data/training_data_*.jsonl*"),
     recognizes_file=has_row(
@@ -234,7 +230,6 @@ def _roll_rows(lines: Cells) -> Columns:
 
 ROLL = RowFormat(
     name="roll",
-    looks_for="rollout_dump_data.step_*.jsonl with a list a column (ROLL)",
     title="ROLL rollouts",
     patterns=_ROLL_FILES,
     recognizes_file=Path.is_file,  # the name is ROLL's alone, and with a damaged first line no other reader knows it
@@ -283,7 +278,6 @@ _OF_AGENTS = ("global_step", "trajectory_data", "messages")
 _OF_GROUP = ("tag", "group_id", "episode_id", "seed")  # of which ROLL makes the id of a group
 ROLL_AGENTIC = RowFormat(
     name="roll-agentic",
-    looks_for="rollout_dump_data.step_*.jsonl with trajectory_data (ROLL's agentic pipeline)",
     title="ROLL episodes",
     patterns=_ROLL_FILES,
     recognizes_file=has_keys("trajectory_data"),
@@ -328,7 +322,6 @@ def _tinker_rows(rows: Cells) -> Columns:
 _TINKER_KEYS = ("iteration", "group_idx", "sampling_client_step", "total_reward", "trajectory_metrics")
 TINKER = RowFormat(
     name="tinker",
-    looks_for="iteration_*/train_rollout_summaries.jsonl (Tinker cookbook)",
     title="Tinker cookbook rollout summaries",
     patterns=("iteration_*/train_rollout_summaries.jsonl", "train_rollout_summaries.jsonl"),
     recognizes_file=has_keys("group_idx", "traj_idx", "total_reward"),
@@ -397,7 +390,6 @@ def _trackio_rows(traces: Cells, *, run: str) -> Columns:
 
 TRACKIO = RowFormat(
     name="trackio",
-    looks_for="<project>.db with traces that have metadata.reward and metadata.group_id (trackio)",
     title="trackio traces",
     patterns=("*.db",),
     rows_of=_traces_in,
@@ -481,7 +473,6 @@ def _rllm_rows(episodes: Cells) -> Columns:
 
 RLLM = RowFormat(
     name="rllm",
-    looks_for="episodes/train_step_*/episode_*.json (rLLM)",
     title="rLLM training episodes",
     patterns=("episodes/train_step_*/episode_*.json", "train_step_*/episode_*.json", "episode_*.json"),
     recognizes_file=has_keys("training_step", "task_hash", "trajectories"),
@@ -529,7 +520,6 @@ def _tunix_rows(rows: Cells) -> Columns:
 
 TUNIX = RowFormat(
     name="tunix",
-    looks_for="step<N>/<worker>/<trajectory>/metadata.json (Tunix)",
     title="Tunix trajectories",
     patterns=("step[0-9]*/*/*/metadata.json", "trajectories/step[0-9]*/*/*/metadata.json"),
     recognizes_file=has_keys("global_step", "traj_id", "prompt_id", "group_index"),

@@ -153,7 +153,6 @@ def _rows(rows: Cells, *, part: str | None, index: str = "index", has_tokens: bo
 
 SLIME = RowFormat(
     name="slime",
-    looks_for="rollout_data/<step>.pt with samples (slime)",
     title="slime rollouts",
     patterns=("rollout_data/*[0-9].pt", "*[0-9].pt"),
     keeps_file=partial(slime_files.is_of, evaluation=False),
@@ -171,7 +170,6 @@ SLIME = RowFormat(
 SLIME_EVALUATION = replace(
     SLIME,
     name="slime-eval",
-    looks_for="rollout_data/eval_<step>.pt with samples (slime)",
     title="slime evaluation",
     keeps_file=partial(slime_files.is_of, evaluation=True),
     rows_of=slime_files.evaluation_rows,
@@ -184,7 +182,6 @@ SLIME_EVALUATION = replace(
 
 RELAX = RowFormat(
     name="relax",
-    looks_for="rollout_result/train/<step>.jsonl with rollout_id and group_index (Relax)",
     title="Relax rollouts",
     patterns=("rollout_result/train/[0-9]*.jsonl", "train/[0-9]*.jsonl", "[0-9]*.jsonl"),
     recognizes_file=has_keys("rollout_id", "group_index", "sample_index", "response", "reward"),
@@ -267,7 +264,6 @@ def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
 
 MILES = RowFormat(
     name="miles",
-    looks_for="trajectory/<step>.jsonl with sample_index and messages (miles)",
     title="miles trajectories",
     patterns=("trajectory/[0-9]*.jsonl", "[0-9]*.jsonl"),
     recognizes_file=has_keys("sample_index", "group_index", "reward", "messages"),
@@ -388,7 +384,6 @@ def _open_instruct_rows(
 
 OPEN_INSTRUCT = RowFormat(
     name="open-instruct",
-    looks_for="*_rollouts_*.jsonl with prompt_tokens and response_tokens (open-instruct)",
     title="open-instruct traces",
     patterns=("*_rollouts_*.jsonl",),
     recognizes_file=has_keys("step", "prompt_idx", "prompt_tokens", "response_tokens", "reward"),
@@ -553,7 +548,6 @@ def _only_items(cells: Sequence[Any]) -> list[Any]:
 
 NEMO_RL = RowFormat(
     name="nemo-rl",
-    looks_for="train_data_step*.jsonl with content and rewards (NeMo-RL)",
     title="NeMo-RL training data",
     patterns=("train_data_step*.jsonl", "exp_*/train_data_step*.jsonl"),
     recognizes_file=has_keys("content", "rewards"),

@@ -287,7 +287,6 @@ def with_card(settings: TrainerSettings, run: Path) -> TrainerSettings:
 
 FORMAT = Format(
     name="trl",
-    looks_for="completions/completions_*.parquet (TRL)",
     recognizes=lambda request: bool(trl_files.completion_files(request.path) or trl_files.state_files(request.path)),
     read=_read,
     takes=frozenset({"completion_ids"}),
@@ -452,7 +451,6 @@ def _batch_of(line: _Line, weights: Mapping[str, float], *, in_full: bool) -> tr
 
 MS_SWIFT = Format(
     name="ms-swift",
-    looks_for="completions.jsonl with a list a column (ms-swift)",
     recognizes=lambda request: any(map(_holds_lists, files_like(request.path, _SWIFT_LOG)[:1])),
     read=_read_swift,
 )

@@ -478,7 +478,6 @@ def _rollouts(sessions: Sequence[Sequence[Row]], quarantine: QuarantineLog, uids
 
 FORMAT = Format(
     name="verl",
-    looks_for="<step>.jsonl with input, output, score and step (verl)",
     recognizes=_recognizes,
     read=_read,
     takes=frozenset({"metric_run"}),

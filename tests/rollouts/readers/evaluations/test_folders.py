@@ -146,6 +146,19 @@ def test_parts_of_one_log_and_steps_of_skyrl_are_read_together(folder: Path) -> 
     assert len(read_run(folder / "skyrl").source.files) == 2
 
 
+def test_parts_beside_a_summary_are_one_evaluation(tmp_path: Path) -> None:
+    """As NeMo-Skills writes a folder for each benchmark, with its metrics.json."""
+    folder = tmp_path / "qwen" / "eval-results" / "aime24"
+    for seed in (0, 1):
+        row = {"problem": "p", "generation": "a", "predicted_answer": "4", "symbolic_correct": seed > 0}
+        write_lines(folder / f"output-rs{seed}.jsonl", row, {**row, "problem": "q"})
+    write_lines(folder / "metrics.json", {"aime24": {"pass@1[avg-of-2]": {"num_entries": 2, "symbolic_correct": 50.0}}})
+    (log,) = evaluations_in(tmp_path, ReadOptions())
+    assert (log.task, log.model) == ("aime24", "qwen")
+    assert [group.rewards for group in read_run(log.path).groups] == [(0, 1), (0, 1)]
+    assert "output-rs0.jsonl" not in refusal(folder, "is no log itself, but .*is")
+
+
 @pytest.mark.parametrize("document", [[1], {"model_name": 3}, {}])
 def test_results_that_name_no_model_leave_it_to_the_folder(folder: Path, document: Any) -> None:
     (folder / "named" / "results_2026-01-01T00-00-00.json").write_text(json.dumps(document))
@@ -184,6 +197,28 @@ def test_trials_that_the_log_of_their_run_lists_are_part_of_it(tmp_path: Path) -
     assert read_run(tmp_path / "run").source.num_rows == 3
     trial(tmp_path / "run" / "more" / "results.json", task_id="more", is_resolved=True)
     assert len(evaluations_in(tmp_path, ReadOptions())) == 2
+
+
+@pytest.mark.parametrize("has_report", [True, False])
+def test_files_of_a_simulation_each_are_those_of_the_report_above_them(tmp_path: Path, has_report: bool) -> None:
+    """As tau2-bench writes them, named by UUIDs."""
+    names = {(task, of): f"3f2ab{task}7e-11{of}a-4bc{task}-8d0f-0123456789{of}b" for task in (1, 2) for of in (0, 1)}
+    for (task, of), name in names.items():
+        row = {"id": name, "task_id": str(task), "trial": of, "reward_info": {"reward": float(of)}, "messages": []}
+        write_lines(tmp_path / "run" / "simulations" / f"{name}.json", row)
+    index = [{"id": name, "task_id": str(task), "trial": of, "reward": of} for (task, of), name in names.items()]
+    if has_report:
+        write_lines(tmp_path / "run" / "results.json", {"tasks": [{"id": "1"}], "simulation_index": index})
+    (log,) = evaluations_in(tmp_path, ReadOptions())
+    assert [sorted(group.rewards) for group in read_run(log.path).groups] == [[0, 1], [0, 1]]
+
+
+def test_a_run_of_helm_names_its_task_and_model(tmp_path: Path) -> None:
+    block = {"instance_id": "id1", "train_trial_index": 0, "stats": [{"name": {"name": "exact_match"}, "mean": 1.0}]}
+    for name in ("mmlu:subject=law,model=openai_gpt2,stop=none", "plain"):
+        write_lines(tmp_path / name / "per_instance_stats.json", [block])
+    logs = evaluations_in(tmp_path, ReadOptions())
+    assert {(log.task, log.model) for log in logs} == {("mmlu:subject=law", "openai_gpt2"), ("plain", "plain")}
 
 
 @pytest.mark.parametrize(

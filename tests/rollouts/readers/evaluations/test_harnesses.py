@@ -10,6 +10,7 @@ import pytest
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.evaluations.folders import evaluations_in
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS, REPOSITORY
 from tests.rollouts.readers.lines import refusal, rewards_of, set_aside, write_lines, write_rows
@@ -33,7 +34,7 @@ def test_evalplus_without_plus_tests_takes_the_base_verdict(tmp_path: Path, of: 
     path.write_text(json.dumps({"eval": {"t": samples}}))
     run = read_run(path)
     assert (rewards_of(run), run.groups[0].rollouts[0].completion) == ({"t": (1.0, 0.0, None)}, "c")
-    assert set_aside(run) == {"base_status is missing": 1}
+    assert set_aside(run) == {"the reward is null": 1}
     assert "no plus tests" in run.source.inferred[0]
 
 
@@ -52,9 +53,8 @@ def test_evalplus_of_the_older_layout_is_read(tmp_path: Path, word: str, has_plu
 def test_lm_eval_rows_of_another_filter_are_not_samples() -> None:
     run = read_run(LOGS / "lm_eval")
     assert rewards_of(run) == {"0": (0.0,), "1": (1.0,)}
-    assert "rows of other filters (flexible-extract)" in run.source.inferred[0]
-    assert "up to 2 responses" in run.source.missing[0]
-    assert "only pass@1" in run.source.missing[0]
+    assert "Rows of other filters are the same responses" in run.source.inferred[0]
+    assert "A document has one score" in run.source.missing[0]
 
 
 def test_lm_eval_rows_without_a_document_are_set_aside(tmp_path: Path) -> None:
@@ -62,16 +62,13 @@ def test_lm_eval_rows_without_a_document_are_set_aside(tmp_path: Path) -> None:
     row |= {"acc": 1.0, "note": "easy"}
     run = read_run(write_lines(tmp_path / "samples_a_2026.jsonl", row, {**row, "doc_id": None}))
     assert (rewards_of(run), run.groups[0].rollouts[0].rewards) == ({"0": (1.0,)}, {"acc": 1.0})
-    assert set_aside(run) == {"doc_id is missing": 1}
-    assert "up to 1 response." in run.source.missing[0]
+    assert set_aside(run) == {"the test has no name": 1}
 
 
 def test_lm_eval_filters_are_named_behind_the_metric() -> None:
     path = LOGS / "lm_eval"
     run = read_run(path, ReadOptions(columns=ColumnNames(reward="exact_match,flexible-extract")))
-    assert (
-        "exact_match after the filter flexible-extract; rows of other filters (strict-match)" in run.source.inferred[0]
-    )
+    assert run.source.inferred[1] == "The score is exact_match after the filter flexible-extract."
     with pytest.raises(InputError, match="has no score 'exact_match,none'"):
         read_run(path, ReadOptions(columns=ColumnNames(reward="exact_match,none")))
 
@@ -79,7 +76,7 @@ def test_lm_eval_filters_are_named_behind_the_metric() -> None:
 def test_lm_eval_without_a_score_is_refused(tmp_path: Path) -> None:
     row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "filter": "none", "metrics": ["acc"], "acc": "high"}
     path = write_lines(tmp_path / "samples_a.jsonl", row)
-    with pytest.raises(InputError, match="lists no metric that is a number"):
+    with pytest.raises(InputError, match="has no score that is a number"):
         read_run(path)
     with pytest.raises(InputError, match="has no score 'f1'"):
         read_run(path, ReadOptions(columns=ColumnNames(reward="f1")))
@@ -88,10 +85,10 @@ def test_lm_eval_without_a_score_is_refused(tmp_path: Path) -> None:
 def test_lighteval_has_one_value_a_document() -> None:
     run = read_run(LOGS / "lighteval")
     assert rewards_of(run) == {"math|0/0": (0.0,), "math|0/1": (1.0,)}
-    assert run.source.inferred == ("The score is extractive_match.",)
+    assert run.source.inferred == ("The score is extractive_match; others are 'len'.",)
     by_length = read_run(LOGS / "lighteval", ReadOptions(columns=ColumnNames(reward="len")))
     assert rewards_of(by_length) == {"math|0/0": (2.0,), "math|0/1": (2.0,)}
-    with pytest.raises(InputError, match="has no metric 'f1'"):
+    with pytest.raises(InputError, match="has no score 'f1'"):
         read_run(LOGS / "lighteval", ReadOptions(columns=ColumnNames(reward="f1")))
 
 
@@ -103,15 +100,91 @@ def test_older_details_of_lighteval_have_a_row_for_each_set_of_metrics(tmp_path:
         for at, metrics in enumerate(scores)
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
-    for named, rewards in ((None, (0.0, 1.0, 1.0)), ("pass@1:4_samples", (0.25, 0.5, 0.75))):
+    of_four = ((1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0), (1.0, 1.0, 1.0, 0.0))
+    for named, rewards in ((None, ((0.0,), (1.0,), (1.0,))), ("pass@1:4_samples", of_four)):
         run = read_run(tmp_path, ReadOptions(columns=ColumnNames(reward=named)))
         assert run.source.format == "lighteval"
         complete = [group for group in run.groups if None not in group.rewards]
         assert [(group.rollouts[0].prompt, group.rewards) for group in complete] == [
-            (f"q{at}", (reward,)) for at, reward in enumerate(rewards)
+            (f"q{at}", of_prompt) for at, of_prompt in enumerate(rewards)
         ]
         assert set_aside(run) == {"the reward is missing": 3}
-        assert any("up to 4 responses" in sentence for sentence in run.source.missing)
+        assert "A document has one score" in run.source.missing[0]
+
+
+@pytest.mark.parametrize(
+    ("score", "is_share"),
+    [
+        *((name, True) for name in ("pass@1", "pass@k:k=1&n=4", "avg@n:n=4", "codegen_pass@1:4", "gpqa_pass@k:k=1")),
+        *((name, False) for name in ("pass@k:k=2&n=4", "G-Pass@4_0.25", "pass@10", "maj@n:n=4", "pass@1:8")),
+    ],
+)
+@pytest.mark.parametrize("harness", ["lm-eval", "lighteval"])
+def test_a_share_of_the_responses_counts_as_samples(tmp_path: Path, harness: str, score: str, is_share: bool) -> None:
+    """As humaneval's of lm-eval with repeats, and aime's of lighteval; 0.4 is no share of four."""
+    texts, shares = list("abcd"), (0.75, 0.0, 0.4)
+    if harness == "lm-eval":
+        of = {"filter": "none", "resps": [texts], "metrics": [score]}
+        write_lines(
+            tmp_path / "samples_a.jsonl",
+            *({"doc_id": f"{at}", "doc": {}, score: of_doc} | of for at, of_doc in enumerate(shares)),
+        )
+    else:
+        rows = [
+            {"doc": {"id": f"{at}", "task_name": "t"}, "model_response": {"text": texts}, "metric": {score: of_doc}}
+            for at, of_doc in enumerate(shares)
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
+    run = read_run(tmp_path)
+    assert run.source.format == harness
+    expected = [(1.0, 1.0, 1.0, 0.0), (0.0,) * 4, (0.4,)] if is_share else [(0.75,), (0.0,), (0.4,)]
+    assert list(rewards_of(run).values()) == expected
+    assert (run.groups[0].rollouts[0].completion == "") == (is_share or harness == "lm-eval")
+    assert_reduced_alike(tmp_path)
+
+
+def review(at: int, value: dict[str, Any], **score: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": f"q{at // 2}"}, {"role": "assistant", "content": "a"}]
+    about = {"sample_id": at, "group_id": at // 2, "generation_index": at % 2}
+    return {"index": at, "messages": messages, "sample_score": {"score": {"value": value, **score}, **about}}
+
+
+def test_repeats_of_evalscope_are_the_samples_of_a_prompt(tmp_path: Path) -> None:
+    """Also in the order in which they ended; a sample whose judge failed has no score."""
+    scores = [{"f1": 0.5, "acc": float(at != 1)} for at in range(3)]
+    rows = [review(at, value, main_score_name="acc") for at, value in reversed([*enumerate(scores)])]
+    file = write_lines(tmp_path / "reviews/m/gsm8k_main.jsonl", *rows, review(3, {}, status="judge_error"))
+    run = read_run(file)
+    assert (run.source.format, run.source.missing) == ("evalscope", ())
+    assert run.groups[0].rollouts[0].completion == "a"
+    assert {group.rollouts[0].prompt: sorted(group.rewards, key=str) for group in run.groups} == {
+        "q0": [0.0, 1.0],
+        "q1": [1.0, None],
+    }
+    by_f1 = read_run(file, ReadOptions(columns=ColumnNames(reward="f1")))
+    assert rewards_of(by_f1)["0"] == (0.5, 0.5)
+    assert [(log.task, log.model) for log in evaluations_in(tmp_path, ReadOptions())] == [("gsm8k_main", "m")]
+    older = {"index": 0, "input": "q", "sample_score": {"score": {"value": {"acc": True}}, "sample_id": 0}}
+    assert rewards_of(read_run(write_lines(tmp_path / "a.jsonl", older))) == {"0": (1.0,)}
+
+
+@pytest.mark.parametrize(
+    "verdicts",
+    [
+        {"correct": [True, False], "pred": ["a", "b"]},
+        {"is_correct": [True, False], "completion": ["a", "b"], "passed": [False, False]},
+        {"cascade_correct": [True, False], "rule_evaluation": [{"correct": False}] * 2, "pred": ["a"]},
+    ],
+)
+def test_runs_of_an_example_of_opencompass_are_its_samples(tmp_path: Path, verdicts: dict[str, Any]) -> None:
+    details = [{"example_abbr": f"aime_{at}", "G-Pass@2_0.5": 1.0, "prompt": ["q", "q"], **verdicts} for at in range(2)]
+    path = tmp_path / "results/m/aime.json"
+    write_lines(path, {"accuracy (2 runs average)": 50.0, "details": [*details, {"example_abbr": "aime_2"}]})
+    run = read_run(path)
+    assert rewards_of(run) == {"aime_0": (1.0, 0.0), "aime_1": (1.0, 0.0), "aime_2": (None,)}
+    assert run.groups[0].rollouts[0].completion == "a"
+    assert set_aside(run) == {"the reward is missing": 1}
+    assert [(log.task, log.model) for log in evaluations_in(tmp_path, ReadOptions())] == [("aime", "m")]
 
 
 def test_lighteval_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
@@ -120,7 +193,7 @@ def test_lighteval_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> Non
     assert set_aside(read_run(tmp_path)) == {"the test has no name": 1}
     texts = [{**row, "metric": {"acc": "high"}} for row in rows]
     pq.write_table(pa.Table.from_pylist(texts), tmp_path / "details_a.parquet")
-    with pytest.raises(InputError, match="has no metric that is a number"):
+    with pytest.raises(InputError, match="has no score that is a number"):
         read_run(tmp_path)
 
 
@@ -139,22 +212,6 @@ def test_scores_of_tokens_are_summed(below: str) -> None:
     assert [group.rewards for group in run.groups] == [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)]
     assert "count as their sum" in run.source.inferred[1]
     assert run.source.quarantined.num_rows == 0
-
-
-def test_nemo_rls_validation_is_grouped_by_what_comes_before_the_answer(tmp_path: Path) -> None:
-    def row(prompt: str, answer: str, reward: Any, index: int) -> dict[str, Any]:
-        talk = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
-        return {"content": [talk], "rewards": [reward], "idx": index}
-
-    asked = [("2+2?", "4", 1.0), ("2+2?", "5", 0.0), ("3+3?", "6", 1.0), ("3+3?", "6", None)]
-    rows = [row(*of, index) for index, of in enumerate(asked)]
-    path = write_lines(tmp_path / "val_data_step20.jsonl", *rows, {**rows[0], "content": []})
-    run = read_run(path)
-    assert (run.source.format, run.steps) == ("nemo-rl-val", (0,))
-    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, None)]
-    assert run.groups[0].rollouts[1].completion == "5"
-    assert set_aside(run) == {"the reward is null": 1, "the test has no name": 1}
-    assert_reduced_alike(path)
 
 
 def test_skyrls_steps_may_stand_in_names_of_files(tmp_path: Path) -> None:
@@ -217,6 +274,22 @@ def test_turns_of_trajectories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"s\.jsonl:2 is a turn of a trajectory that another row continues"):
         read(tmp_path, later, row(score=[0.0]))
     assert len(read(tmp_path, row(output_response=""), row(input_prompt="2+2? Sure?")).groups) == 2
+
+
+def test_nemo_rls_validation_is_grouped_by_what_comes_before_the_answer(tmp_path: Path) -> None:
+    def row(prompt: str, answer: str, reward: Any, index: int) -> dict[str, Any]:
+        talk = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+        return {"content": [talk], "rewards": [reward], "idx": index}
+
+    asked = [("2+2?", "4", 1.0), ("2+2?", "5", 0.0), ("3+3?", "6", 1.0), ("3+3?", "6", None)]
+    rows = [row(*of, index) for index, of in enumerate(asked)]
+    path = write_lines(tmp_path / "val_data_step20.jsonl", *rows, {**rows[0], "content": []})
+    run = read_run(path)
+    assert (run.source.format, run.steps) == ("nemo-rl-val", (0,))
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, None)]
+    assert run.groups[0].rollouts[1].completion == "5"
+    assert set_aside(run) == {"the reward is null": 1, "the test has no name": 1}
+    assert_reduced_alike(path)
 
 
 def episode(name: str = "x", **cells: Any) -> dict[str, Any]:
@@ -412,7 +485,7 @@ def test_an_instance_of_helm_has_a_sample_a_trial(tmp_path: Path) -> None:
     assert run.source.inferred[1] == "The score is exact_match; others are 'num_prompt_tokens', 'f1'."
     named = read_run(path, ReadOptions(columns=ColumnNames(reward="f1")))
     assert next(iter(rewards_of(named).values())) == (0.5, 0.5)
-    assert "one of 'num_prompt_tokens', 'exact_match', 'f1'" in refusal(
+    assert "--reward-column: 'num_prompt_tokens', 'exact_match', 'f1'" in refusal(
         path, "has no score 'em'", ReadOptions(columns=ColumnNames(reward="em"))
     )
     blocks = [helm_block("id1", 0, num_prompt_tokens=9)]

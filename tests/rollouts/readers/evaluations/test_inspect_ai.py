@@ -133,6 +133,14 @@ def test_each_entry_of_a_score_that_is_an_object_is_a_scorer(tmp_path: Path) -> 
         read_run(log, ReadOptions(columns=ColumnNames(reward="main")))
 
 
+@pytest.mark.parametrize("words", [("C", "I"), ("yes", "No"), ("True", "false"), ("1", "0.0")])
+def test_ids_may_have_slashes_and_values_be_words(tmp_path: Path, words: tuple[str, str]) -> None:
+    """As HumanEval's ids, which are part of the names of members; such words count in inspect_ai's own accuracy."""
+    samples = [members("HumanEval/0", of, epoch=epoch) for epoch, of in enumerate(words, 1)]
+    log = archive(tmp_path / "a.eval", {k: v for of in samples for k, v in of.items()} | members("b", words[0]))
+    assert rewards_of(read_run(log)) == {"HumanEval/0": (1.0, 0.0), "b": (1.0,)}
+
+
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_of_samples_that_were_scored_anew_the_last_counts(tmp_path: Path) -> None:
     log = archive(tmp_path / "a.eval", members("a", 0) | members("b", 1))

@@ -1,5 +1,7 @@
 import json
 import shlex
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from gradscope.rollouts.readers.evaluations import samples
 from gradscope.rollouts.readers.evaluations.shapes import objects_as_lists, prompt_rows, refuse_lone_list
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS
-from tests.rollouts.readers.lines import refusal, write_lines, write_rows
+from tests.rollouts.readers.lines import refusal, rewards_of, write_lines, write_rows
 
 LEAF = {"scores": [1.0, 0.0], "responses": ["a", "b"]}
 
@@ -833,6 +835,39 @@ def test_benchmarks_of_the_same_numbers_are_kept_apart(of: Callable[[Any], Any],
     assert policies_of(write_rows(tmp_path / "b.json", rows)) == ((), 20, {4})
     failed = {"all": _OF_PROMPT, "failures": _OF_PROMPT[:2]}
     assert policies_of(write_rows(tmp_path / "c.json", failed)) == ((), 10, {4})
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        (lambda at: {"question_id": "7", "content": "f", "test_id": at}, "7/0"),
+        (lambda at: {"question_id": "7", "problem_id": "3", "id": f"sample_{at}", "input": f"f({at})"}, "sample_0"),
+    ],
+)
+def test_executions_and_tests_of_a_problem_of_livecodebench_are_apart(
+    tmp_path: Path, of: Callable[[int], dict[str, Any]], name: str
+) -> None:
+    samples = {"output_list": ["x", "y"], "pred_list": ["1", "2"], "graded_list": [True, False]}
+    run = read_run(write_rows(tmp_path / "a.json", [of(at) | samples for at in range(3)]))
+    assert (len(run.groups), run.groups[0].prompt_id, run.groups[0].rewards) == (3, name, (1.0, 0.0))
+
+
+def test_a_score_file_of_bfcl_is_refused_with_what_joins_it_with_its_results(tmp_path: Path) -> None:
+    header = {"accuracy": 0.5, "correct_count": 1, "total_count": 2}
+    path = tmp_path / "score/m/BFCL_v4_simple_score.json"
+    write_lines(path, header, {"id": "simple_0", "valid": False, "prompt": {}})
+    hint = refusal(path, "is a score file of BFCL, which lists the cases that failed")
+    results = write_lines(
+        tmp_path / "result/m/BFCL_v4_simple_result.json", *({"id": f"simple_{at}", "result": "f()"} for at in (0, 1))
+    )
+    assert str(results) in hint
+    command = hint.partition(": ")[2].partition(" > ")[0]
+    if shutil.which("jq"):
+        rows = subprocess.run(command, shell=True, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert rewards_of(read_run(write_lines(tmp_path / "rows.jsonl", *map(json.loads, rows)))) == {
+            "simple_0": (0.0,),
+            "simple_1": (1.0,),
+        }
 
 
 @pytest.mark.parametrize(("num", "unfinished"), [(6, ""), (4, "has not ended: 4 of 6 samples")])
