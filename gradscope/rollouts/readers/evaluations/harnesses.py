@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise, zip_longest
 from pathlib import Path
@@ -92,9 +92,11 @@ _SHARE = re.compile(r"(?:\w+_)?(?:pass@(?:1|k:k=1)|avg@n)(?:(?::|:n=|&n=)([0-9]{
 def _samples_of_shares(score: str, rows: Cells) -> tuple[list[int], NDArray[np.float64], NDArray[np.int64]]:
     """The row, reward and number of the samples of rows with responses; a score that is no share is one."""
     share_of, samples = _SHARE.fullmatch(score), list[tuple[int, float, int]]()
+    if share_of is None:
+        return list(range(len(rows))), rows.numbers("success"), np.ones(len(rows), int)
     sizes = [len(parse.list_of(responses)) for responses in rows.column("responses")]
     for at, (share, size) in enumerate(zip(rows.numbers("success").tolist(), sizes, strict=True)):
-        num = int(share_of[1] or size) if share_of else 1
+        num = int(share_of[1] or size)
         right = round(share * num) if math.isfinite(share) else -1
         if 1 < num <= size and 0 <= right <= num and math.isclose(share * num, right, abs_tol=1e-6):
             samples += [(at, reward, count) for reward, count in ((1.0, right), (0.0, num - right)) if count]
@@ -109,18 +111,20 @@ _OTHER_FILTERS = IfNoted(
 )
 
 
-def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
-    """How rows are read whose ``success`` is an object of scores, of which one counts.
+def _chosen_score(
+    reading: Reading, scored: Callable[[Mapping[str, Any]], tuple[str, Any]], usual: Sequence[str] = ()
+) -> tuple[str, str, tuple[str, ...]]:
+    """Which score of a row's counts, after which of lm-eval's filters, and the others; ``scored`` has both of a row.
 
     It is the one that was named, else the first ``usual`` one, else, where none is usual, the first number.
 
     Raises:
         InputError: There is no such score.
     """
-    named, choices = reading.request.columns.reward, dict[str, tuple[str, str]]()  # the score and lm-eval's filter
-    for cells in (cells for file in reading.files for _, cells in reading.rows(file, QuarantineLog())):
-        filter = cells.get("filter", "")
-        for name in parse.numbers_in(cells["success"]):
+    named, choices = reading.request.columns.reward, dict[str, tuple[str, str]]()
+    rows = (cells for file in reading.files for _, cells in reading.rows(file, QuarantineLog()))
+    for filter, scores in map(scored, rows):
+        for name in parse.numbers_in(scores):
             choices |= {of: (name, filter) for of in (name, f"{name},{filter}".strip(",")) if of not in choices}
         if named in choices or (named is None and not choices.keys().isdisjoint(usual or choices)):
             break
@@ -130,40 +134,74 @@ def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
         hint = f"Name one with --reward-column: {list_names(choices)}." if choices else "Give a log with scores."
         raise InputError(f"{reading.request.path} has no {sought}.", hint=hint)
     score, filter = choices[main]
-    further = dict.fromkeys(name for name, _ in choices.values() if name != score)
-    of_filter, more = (
-        f" after the filter {filter}" * bool(filter),
-        f"; others are {list_names(further)}" * bool(further),
-    )
-    reading.inferred.append(f"The score is {score}{of_filter}{more}.")
-
-    def rows_with_score(rows: Cells) -> Columns:
-        filters = texts_in(rows.names("filter"))
-        chosen = [at for at, name in enumerate(filters) if name == filter]
-        scored = rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
-        scored = scored.chosen(chosen)
-        samples, reward, count = _samples_of_shares(score, scored)
-        columns = _rows_of_tests(scored.chosen(samples))
-        if count.sum() > len(scored):  # other scores are of a document, and which texts are right is not known
-            numbers = {"reward": reward, REWARD + score: reward}
-            columns = replace(columns, numbers=numbers, count=count, details=lambda _: {"completion": ""})
-        notes = [_OTHER_FILTERS] if len(chosen) < len(filters) else []
-        return replace(columns, row=np.array([chosen[at] for at in samples], int), notes=notes)
-
-    return reading.log(to_columns=rows_with_score)
+    further = tuple(dict.fromkeys(name for name, _ in choices.values() if name != score))
+    more = f" after the filter {filter}" * bool(filter) + f"; others are {list_names(further)}" * bool(further)
+    reading.inferred.append(f"The score is {score}{more}.")
+    return score, filter, further
 
 
-def _lm_eval_documents(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    for location, cells in read_rows(file, quarantine):
-        scores = {of: cells[of] for of in map(parse.text_of, parse.list_of(cells.get("metrics"))) if of in cells}
-        sample = {
-            "test": cells.get("doc_id"),
-            "prompt": cells.get("doc"),
-            "completion": next(iter(parse.list_of(cells.get("filtered_resps"))), None),
-            "responses": max(map(parse.list_of, parse.list_of(cells.get("resps"))), key=len, default=[]),
-            "filter": parse.text_of(cells.get("filter")),
-        }
-        yield location, {**sample, "success": scores, "scores": scores}
+def _rows_of_score(rows: Cells, score: str, filter: str = "") -> Columns:
+    """Rows of documents of which ``success`` is the score."""
+    filters = texts_in(rows.names("filter"))
+    chosen = [at for at, name in enumerate(filters) if name == filter]
+    scored = rows.chosen(chosen)
+    samples, reward, count = _samples_of_shares(score, scored)
+    columns = _rows_of_tests(scored.chosen(samples))
+    if count.sum() > len(scored):  # other scores are of a document, and which texts are right is not known
+        numbers = {"reward": reward, REWARD + score: reward}
+        columns = replace(columns, numbers=numbers, count=count, details=lambda _: {"completion": ""})
+    row, has_others = np.array([chosen[at] for at in samples], int), len(chosen) < len(filters)
+    return replace(columns, row=row, notes=[_OTHER_FILTERS] if has_others else [])
+
+
+def _columns_of_score(reading: Reading, usual: Sequence[str] = ()) -> ColumnLog:
+    """How rows are read whose ``success`` is an object of scores, of which one counts."""
+    score, *_ = _chosen_score(reading, lambda cells: ("", cells["success"]), usual)
+
+    def of_score(rows: Cells) -> Columns:
+        scores = rows.changed("success", lambda cells: [parse.mapping_of(of).get(score, UNSET) for of in cells])
+        return _rows_of_score(scores, score)
+
+    return reading.log(to_columns=of_score)
+
+
+def _lm_eval_columns(reading: Reading) -> ColumnLog:
+    """How its rows are read: those of one score and one filter as columns of documents."""
+
+    def scored(cells: Mapping[str, Any]) -> tuple[str, Any]:
+        metrics = map(parse.text_of, parse.list_of(cells.get("metrics")))
+        return parse.text_of(cells.get("filter")), {of: cells[of] for of in metrics if of in cells}
+
+    score, filter, further = _chosen_score(reading, scored)
+
+    def to_columns(rows: Cells) -> Columns:
+        metrics = [tuple(map(parse.text_of, parse.list_of(cell))) for cell in rows.cells("metrics")]
+        columns, decoded = _rows_of_score(_lm_eval_documents(rows, score, metrics), score, filter), set(rows.keys)
+        is_odd = np.array([not decoded.issuperset(names) for names in metrics], bool)  # others are to be read, too
+        return replace(columns, is_odd=is_odd[columns.row])
+
+    keys = ("doc_id", "filter", "metrics", score, *further)
+    return reading.log(to_columns=to_columns, keys=keys, raw=("doc", "resps", "filtered_resps"))
+
+
+def _lm_eval_documents(rows: Cells, score: str, metrics: Sequence[Sequence[str]]) -> Cells:
+    """Rows under the names of documents, each column made where it is asked for."""
+
+    def column(key: str | None) -> Any:
+        match key:
+            case "scores":
+                cells = {name: rows.column(name) for name in {*chain.from_iterable(metrics)}.intersection(rows.keys)}
+                return [
+                    {name: cells[name][at] for name in names if name in cells and cells[name][at] is not UNSET}
+                    for at, names in enumerate(metrics)
+                ]
+            case "completion":
+                return [next(iter(parse.list_of(cell)), None) for cell in rows.cells("filtered_resps")]
+            case "responses":
+                return [max(map(parse.list_of, parse.list_of(of)), key=len, default=[]) for of in rows.cells("resps")]
+        return rows.column({"test": "doc_id", "prompt": "doc", "success": score}.get(key or "", key))
+
+    return Cells(rows.path, len(rows), rows.keys, column)
 
 
 LM_EVAL = RowFormat(
@@ -171,8 +209,7 @@ LM_EVAL = RowFormat(
     title="lm-eval samples",
     patterns=("samples_*.jsonl", "*/samples_*.jsonl"),
     recognizes_file=has_keys("doc_id", "doc", "resps", "filter"),
-    rows_of=_lm_eval_documents,
-    columns=_columns_of_score,
+    columns=_lm_eval_columns,
     inferred=(_OTHER_FILTERS,),
     missing=(_ONE_SCORE,),
     takes=frozenset({"reward_column"}),
@@ -435,7 +472,7 @@ def _promptfoo_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:
     providers = texts_in(results.names("provider"))
     policies, policy = numbered_policies(providers)
-    tests = texts_in(results.names("test"))
+    tests, samples = texts_in(results.names("test")), texts_in(results.names("sample"))
     return Columns(
         step=np.zeros(len(results), dtype=np.int64),
         group=["/".join(filter(None, (test and of, test))) for of, test in zip(providers, tests, strict=True)],
@@ -445,7 +482,7 @@ def _rows_of_tests(results: Cells, if_error: str = "") -> Columns:
         numbers={**rewards_of(results.cells("scores")), "reward": results.numbers("success"), **policy},
         policies=policies,
         no_reward=partial(results.no_reward, "success"),
-        samples=[name or None for name in texts_in(results.names("sample"))],
+        samples=[name or None for name in samples] if any(samples) else None,
         noted={if_error: np.array(results.cells("error"))} if if_error else {},
         details=lambda at: {"completion": parse.text_of(results.cell("completion", at))},
     )
