@@ -49,6 +49,16 @@ def test_further_tables_of_degeneracy_have_parts_costs_formulations_and_rewards(
         assert part in text
 
 
+def test_a_share_of_all_sampled_is_shown_where_there_is_one() -> None:
+    """Other rows say why they have no number; this one would say so of every log that nothing filtered."""
+    sampled = Estimate.undefined_because("no filter")
+    behind = replace(REPORT.behind_filter, frac_zero_std_sampled=sampled)
+    gap = replace(REPORT.gap_decomposition, over_time=Estimate.undefined_because("one step"))
+    text = printed(render_table(replace(REPORT, behind_filter=behind, gap_decomposition=gap), ("all",)))
+    assert "of all sampled" not in text
+    assert "over time" in text
+
+
 def test_ties_are_part_of_the_answer_where_there_are_any() -> None:
     tied = replace(examples.degeneracy_report(), frac_tied=examples.around(0.1))
     assert "tied between 0.100 [0.00, 0.20]" in " ".join(printed(render_table(tied)).split())

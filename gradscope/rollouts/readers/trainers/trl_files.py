@@ -160,7 +160,8 @@ def _saved_table(path: Path) -> pa.Table:
     if not names:
         hint = "Copy the file again, or use --reader generic."
         raise InputError(f"{path} is no table of completions, as TRL logs it to W&B.", hint=hint)
-    return pa.table({name: _saved_cells(name, [parse.mapping_of(row).get(name) for row in rows]) for name in names})
+    columns = {name: [parse.mapping_of(row).get(name) for row in rows] for name in names}
+    return pa.table({_as_utf8(name): _saved_cells(name, cells) for name, cells in columns.items()})
 
 
 def _saved_cells(name: str, cells: Sequence[Any]) -> pa.Array:
@@ -171,7 +172,12 @@ def _saved_cells(name: str, cells: Sequence[Any]) -> pa.Array:
     numbers = list(map(parse.logged_number, cells)) if name not in _REQUIRED or name == "advantage" else []
     if any(number is not None for number in numbers):
         return pa.array(numbers, pa.float64())
-    return pa.array([parse.text_of(cell).encode(errors="replace").decode() for cell in cells], pa.string())
+    return pa.array([_as_utf8(parse.text_of(cell)) for cell in cells], pa.string())
+
+
+def _as_utf8(text: str) -> str:
+    """Text without half a surrogate pair, which Arrow cannot hold."""
+    return text.encode(errors="replace").decode()
 
 
 def rows_in(path: Path, *, without: Container[str] = ()) -> list[dict[str, Any]]:

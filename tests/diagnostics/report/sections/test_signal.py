@@ -87,7 +87,7 @@ def test_a_page_shows_the_first_prompts_and_cuts_long_ones() -> None:
     run = run_of(*groups)
     prompts = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run))).tables[1]
     assert len(prompts.rows) == MAX_PROMPTS
-    assert "20 more prompts" in prompts.caption
+    assert "20 more prompts, 20 of them without a gradient" in prompts.caption
     assert len(str(prompts.rows[0][0])) == 80
 
 

@@ -173,7 +173,8 @@ def test_odd_cells_of_a_table_on_wandb_cost_their_rows(tmp_path: Path) -> None:
         ["1", "b", "c", 1, 0.5],
         [None, "b", 3, "x", "NaN"],
     ]
-    table = {"columns": ["step", "prompt", "completion", "right", "advantage"], "data": cells}
+    cells = [[*row, "half a surrogate pair"] for row in cells]
+    table = {"columns": ["step", "prompt", "completion", "right", "advantage", "\ud800"], "data": cells}
     (tmp_path / "completions_1_0ab.table.json").write_text(json.dumps(table))
     run = read_run(tmp_path)
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, None)]
