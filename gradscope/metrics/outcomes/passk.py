@@ -52,15 +52,15 @@ def why_k_too_large(num_samples: ArrayLike, k: int) -> str | None:
     >>> why_k_too_large([4, 4], 8)
     'k = 8 exceeds the 4 samples of a prompt'
     >>> why_k_too_large([4, 16, 16], 8)
-    'k = 8 exceeds the samples of 1 of 3 prompts (fewest 4)'
+    'k exceeds the samples of some prompts, the fewest 4'
     """
     n = np.asarray(num_samples)
-    short = int(np.sum(n < k))
-    if not short:
+    fewest = int(n.min())
+    if fewest >= k:
         return None
-    if short == len(n) and n.min() == n.max():
-        return f"k = {k} exceeds the {int(n.min())} sample{'s' * (int(n.min()) != 1)} of a prompt"
-    return f"k = {k} exceeds the samples of {short} of {len(n)} prompts (fewest {int(n.min())})"
+    if fewest == n.max():
+        return f"k = {k} exceeds the {fewest} sample{'s' * (fewest != 1)} of a prompt"
+    return f"k exceeds the samples of some prompts, the fewest {fewest}"  # the same of each k: a table says it once
 
 
 def estimate_pass_table(

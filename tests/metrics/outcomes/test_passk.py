@@ -37,7 +37,7 @@ def test_budget_beyond_the_samples_is_refused_not_one() -> None:
     ((first, _),) = passk.estimate_pass_table([1], [0], [10])
     assert first.undefined == "k = 10 exceeds the 1 sample of a prompt"
     ((first, all_of_them),) = passk.estimate_pass_table([9, 4], [0, 4], [8])
-    assert first.undefined == all_of_them.undefined == "k = 8 exceeds the samples of 1 of 2 prompts (fewest 4)"
+    assert first.undefined == all_of_them.undefined == "k exceeds the samples of some prompts, the fewest 4"
 
 
 def test_no_prompts_have_no_estimate() -> None:
