@@ -49,12 +49,17 @@ def training_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
     Where such have several rewards, as those of several agents, each counts, and their common index tells nothing.
     """
-    rollouts: dict[Any, dict[str, list[Row]]] = {}
+    rollouts: dict[Any, list[Row]] = {}
     for location, sample in _samples_in(file, quarantine):
-        group = parse.whole_number(sample.get("group_index"))
-        origin = (location,) if sample["cut_from"] is None else (sample["cut_from"], group)
-        rollouts.setdefault(origin, {}).setdefault(parse.digest(sample.get("reward")), []).append((location, sample))
-    for parts in rollouts.values():
+        origin: tuple[Any, ...] = (location,)
+        if sample["cut_from"] is not None:
+            origin = (sample["cut_from"], parse.whole_number(sample.get("group_index")))
+        rollouts.setdefault(origin, []).append((location, sample))
+    for samples in rollouts.values():
+        parts: dict[str, list[Row]] = {}
+        for location, sample in samples:
+            reward = parse.digest(sample.get("reward")) if len(samples) > 1 else ""
+            parts.setdefault(reward, []).append((location, sample))
         for *earlier, (location, sample) in parts.values():
             index = sample.get("index") if len(parts) == 1 else None
             yield location, {**sample, "index": index, "earlier": [cells for _, cells in earlier]}
