@@ -214,11 +214,13 @@ def _levels_left(
     first: compared_runs.ComparedRun, second: compared_runs.ComparedRun, names: Mapping[Path, str]
 ) -> Iterator[str]:
     """What has left its level in one run, the second before the first, and not that way in the other."""
+
+    def move(sentence: str) -> str:
+        return without_numbers(sentence.partition(" from ")[0])
+
     for run, other in ((second, first), (first, second)):
-        of_other = {without_numbers(sentence.partition(" from ")[0]) for sentence in other.levels_left}
-        for sentence in run.levels_left:
-            if without_numbers(sentence.partition(" from ")[0]) not in of_other:
-                yield f"{names[run.path]}: {sentence}"
+        of_other = set(map(move, other.levels_left))
+        yield from (f"{names[run.path]}: {text}" for text in run.levels_left if move(text) not in of_other)
 
 
 def _comparable_runs(

@@ -71,8 +71,7 @@ def _of_one_micro_batch(run: Run, objective: Objective, step: int) -> Objective:
     accumulates = settings.get("gradient_accumulation_steps", 1) > 1
     if objective.cannot is None or objective.declared is not None or accumulates or sizes != [num_rows, None]:
         return objective
-    values = {**settings.values, "generation_batch_size": num_rows}
-    return type(objective).from_settings(replace(settings, values=values))
+    return type(objective).from_settings(settings.with_values({"generation_batch_size": num_rows}))
 
 
 def _loss(run: Run, objective: Objective, step: int, sampled_at: int, synced_after: range) -> StepLoss:

@@ -51,7 +51,7 @@ from gradscope.findings.logged import LOGPROB_BOUND, logprob_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import GRAD_NORM_TOLERANCE, NEAR, ROUNDING_FLOOR
 from gradscope.option import options_of
-from gradscope.progress import Progress, no_progress, reporter
+from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
 from gradscope.results.norms import LogprobDifference, Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.rollouts.groups import RolloutGroup
@@ -251,8 +251,7 @@ def replay_run(
     progress = reporter(progress)
     run = read_run(path, read, progress=progress)
     if advantage is not None:
-        values = {**run.settings.values, "advantage": named_formulation(advantage).name}
-        run = replace(run, settings=replace(run.settings, values=values))
+        run = replace(run, settings=run.settings.with_values({"advantage": named_formulation(advantage).name}))
     engine = engine or EngineOptions()
     chosen = tuple(sorted({*run.updates, *run.notes})) if steps is None else inputs.select_steps(run, steps)
     replayed: list[StepReplay] = []
@@ -260,7 +259,7 @@ def replay_run(
     for measured in inputs.measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True):
         replayed.append(replay_step(run, measured, tolerance))
         described += [measured.recomputed.described] if measured.recomputed else []
-    fit = _fit_with_kl(run, replayed, engine, tolerance)
+    fit = _fit_with_kl(run, replayed, engine, tolerance, progress)
     report = replay_report(run, replayed, described, tolerance, fit)
     if tolerance != GRAD_NORM_TOLERANCE:
         return report
@@ -268,13 +267,15 @@ def replay_run(
     return replace(report, equivalent_check=equivalent_check(path, asked, read or ReadOptions(), engine))
 
 
-def _fit_with_kl(run: Run, steps: Sequence[StepReplay], engine: EngineOptions, tolerance: float) -> Fit | None:
+def _fit_with_kl(
+    run: Run, steps: Sequence[StepReplay], engine: EngineOptions, tolerance: float, progress: ProgressCallback
+) -> Fit | None:
     """The ``beta`` that the logged norms fit, where TRL logged a ``kl`` and the arguments have no KL term."""
     off = [of.step for of in steps if of.verdict_on(NORM) == "mismatch" and run.metrics[of.step].get("kl")]
     if not off or not run.trained_by_trl or run.settings.get("beta") or run.settings.are_of_rloo:
         return None
     run = replace(run, settings=run.settings.with_values({"beta": 1.0}))
-    measured = inputs.measure_steps(run, off[:_TRIED], engine, no_progress, closely=True, norms_alone=True)
+    measured = inputs.measure_steps(run, off[:_TRIED], engine, progress, closely=True, norms_alone=True)
     fit = fit_of(run, [replay_step(run, step, tolerance) for step in measured])
     return None if fit is None else replace(fit, stated=0.0)
 

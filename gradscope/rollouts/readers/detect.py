@@ -340,7 +340,8 @@ def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tu
 
 
 def _runs_below(path: Path) -> tuple[Path, ...]:
-    folders = [of for of in _folders(path) if not _OF_VALIDATION.fullmatch(of.name)] or _folders(path)
+    every = _folders(path)
+    folders = [of for of in every if not _OF_VALIDATION.fullmatch(of.name)] or every
     return tuple(
         run
         for folder in folders

@@ -357,7 +357,8 @@ def _named(text: str) -> Values:
             listed = [number_or_text(of) for of in re.split(r"[\s,']+", cell[1:-1]) if of] if cell[0] == "[" else []
             are_all = listed and all(isinstance(number, float) for number in listed)
             named[key] = sum(map(float, listed)) / len(listed) if are_all else number_or_text(cell)
-        has_groups = "/" in text and any(word in text.lower() for word in ("dead", "degenerate", "zero"))
+        lowered = text.lower() if "/" in text else ""  # for a search that takes longer
+        has_groups = any(word in lowered for word in ("dead", "degenerate", "zero"))
         for counts in _OF_GROUPS.finditer(text, 0, _LONGEST_ROW) if has_groups else ():
             key = "_".join(re.split(r"\W+", counts["key"].lower()))
             if number := int(counts["number"]):

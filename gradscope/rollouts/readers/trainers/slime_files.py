@@ -61,8 +61,10 @@ def training_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
             reward = parse.digest(sample.get("reward")) if len(samples) > 1 else ""
             parts.setdefault(reward, []).append((location, sample))
         for *earlier, (location, sample) in parts.values():
-            index = sample.get("index") if len(parts) == 1 else None
-            yield location, {**sample, "index": index, "earlier": [cells for _, cells in earlier]}
+            if len(parts) > 1:
+                sample["index"] = None
+            sample["earlier"] = [cells for _, cells in earlier]
+            yield location, sample
 
 
 def evaluation_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
@@ -72,5 +74,5 @@ def evaluation_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for location, sample in _samples_in(file, quarantine):
         index = parse.whole_number(sample.get("index")) or 0
         dataset, before = dataset + (index < before), index
-        group = groups.setdefault((dataset, parse.digest(sample.get("prompt"))), len(groups))
-        yield location, {**sample, "group_index": group}
+        sample["group_index"] = groups.setdefault((dataset, parse.digest(sample.get("prompt"))), len(groups))
+        yield location, sample
