@@ -90,7 +90,7 @@ def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float
     rows = np.flatnonzero(~np.isnan(reward)) if columns else np.arange(0)
     if len(rows):
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(np.int64))]
-    names = _different({name: np.nan_to_num(values[rows]) for name, values in columns.items()})[:_MAX_COLUMNS]
+    names = _different({name: np.nan_to_num(values[rows]) for name, values in columns.items()})
     if not names or len(rows) < _ROWS_A_TERM:
         return None
     table = np.column_stack([np.nan_to_num(columns[name][rows]) for name in names])
@@ -114,9 +114,11 @@ def _outnumber_weights(terms: Array, reward: Array) -> bool:
 
 
 def _different(columns: Mapping[str, Array]) -> list[str]:
-    """Columns that can be squared, are not 0 throughout, and are no multiple of an earlier one."""
+    """The first columns that can be squared, are not 0 throughout, and are no multiple of an earlier one."""
     names: list[str] = []
     for name, values in columns.items():
+        if len(names) == _MAX_COLUMNS:
+            break
         if _SMALLEST < np.abs(values).max(initial=0) < _LARGEST and not any(
             _is_multiple(values, columns[other]) for other in names
         ):

@@ -541,6 +541,10 @@ def _column(groups: Sequence[RolloutGroup], name: Literal["step", "size"]) -> Co
     return np.array([getattr(group, name) for group in groups], dtype=np.int64)
 
 
+MOST_READ_BACK = 1 << 16
+"""Rollouts of a step that are read back for a look at it: more, as of a log without steps, take gigabytes."""
+
+
 def rollouts_by_step(groups: Sequence[RolloutGroup]) -> tuple[Counts, Counts]:
     """The steps, ascending, and how many rollouts each has, [S] and [S]."""
     unique_steps, step_index = np.unique(_column(groups, "step"), return_inverse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from statistics import fmean
@@ -25,7 +26,7 @@ from gradscope.metrics.uncertainty.steps import MIN_STEPS, trend, trend_within
 from gradscope.results.rank import GroupKind, RankCurvePoint, TokenRankPoint, WeightRankPoint, whole_changes
 from gradscope.results.source import RowKind
 from gradscope.results.verdicts import ClaimVerdict
-from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.groups import MOST_READ_BACK, reward_table, rollouts_by_step
 from gradscope.say import number, percent, with_interval
 
 if TYPE_CHECKING:
@@ -297,10 +298,18 @@ def of_head(kind: RowKind, evidence: Evidence) -> RankEvidence:
     return _of_weight(collected, heads[-1])
 
 
+_MOST_ADVANTAGES = 2048  # rollouts whose inner products are computed at once: a rank of groups needs no more
+
+
 def of_advantages(kind: RowKind, evidence: Evidence) -> RankEvidence:
-    """The advantages themselves, rollouts by tokens; no gradient is needed."""
-    step = max(evidence.run.steps)
-    rows = advantage_rows(step, evidence.run.groups_at(step))
+    """The advantages themselves, rollouts by tokens, of groups spread evenly over the step; no gradient is needed."""
+    steps, num_rollouts = rollouts_by_step(evidence.run.groups)
+    step = int(steps[-1])
+    if num_rollouts[-1] > MOST_READ_BACK:
+        raise InputError(f"Step {step} has {num_rollouts[-1]:,} rollouts, too many to look at.")
+    groups = evidence.run.groups_at(step)
+    drawn = groups[:: math.ceil(num_rollouts[-1] / _MOST_ADVANTAGES)]
+    rows = advantage_rows(step, drawn)
     request = evidence.request(kind)
     only = request.groups(rows, evidence.advantage)
     points: list[RankCurvePoint] = []
@@ -309,7 +318,8 @@ def of_advantages(kind: RowKind, evidence: Evidence) -> RankEvidence:
         spectra, curve = AdvantagedStep.of(rows, evidence.advantage, size).of_parts(only)
         ranks.extend(ranks_of_groups(spectra))
         points.extend(curve)
-    return _evidence(points, ranks, "rollout")
+    seen = "" if len(drawn) == len(groups) else f" {len(drawn):,} of {len(groups):,} groups were looked at."
+    return replace(_evidence(points, ranks, "rollout"), seen=seen)
 
 
 def higher_with_token_credit(evidence: Evidence) -> Judgement:

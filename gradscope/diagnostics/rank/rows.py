@@ -175,6 +175,9 @@ def _logged(rows: StepRows) -> Array:
     return rows.is_live.astype(np.float64)
 
 
+_MOST_ROWS = 1 << 14
+
+
 def advantage_rows(step: int, groups: Sequence[RolloutGroup]) -> StepRows:
     """The inner products of the advantages of a step's rollouts as rows whose columns are token positions."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
@@ -185,6 +188,11 @@ def advantage_rows(step: int, groups: Sequence[RolloutGroup]) -> StepRows:
             "one.",
             hint="Ask for a step whose rollouts are one sequence each.",
             cause="several_sequences",
+        )
+    if len(rollouts) > _MOST_ROWS:
+        raise InputError(
+            f"It has {len(rollouts):,} rollouts, and the inner products of more than {_MOST_ROWS:,} take gigabytes.",
+            hint="Ask for a smaller step.",
         )
     counted = [_counted(rollout) for rollout in rollouts]
     width = max(len(row) for row in counted)

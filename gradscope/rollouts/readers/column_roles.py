@@ -138,7 +138,8 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
     verdicts = [name for name in rewards if entry[name] in USUAL["reward"] and not name.startswith("reward")]
     are_one = len(rewards) == 1 or (verdicts == rewards and len({name.partition(".")[0] for name in rewards}) == 1)
     if not are_one or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
-        entries = [name for name in entries if name not in rewards]
+        of_rewards = frozenset(rewards)  # as many as a document with a verdict under each key has keys
+        entries = [name for name in entries if name not in of_rewards]
     inner = {entry[name]: name for name in reversed(entries)}
     columns = {_usual_spelling(name): name for name in reversed(list(present)) if "." not in name}
     columns |= inner | {name: name for name in present}

@@ -47,10 +47,13 @@ TOTAL = re.compile(r"accura|(^|_)(acc|mean|avg|average)(_|$)|(pass|success|solve
 _VERDICTS = frozenset(roles.USUAL["reward"])
 _KEY_OF_ROW = "id"  # the column of keys each of which has one row
 _NUMBERED = re.compile(
-    rf"({roles.PROMPT_NUMBER.pattern.partition('_?')[0]}|prompt|sample|q|\w+/)?[-_ ]?[0-9]+", re.IGNORECASE
+    rf"({roles.PROMPT_NUMBER.pattern.partition('_?')[0]}|prompt|sample|[pq]|\w+/)?[-_ ]?[0-9]+", re.IGNORECASE
 )
 """Keys that number prompts."""
+_HASH = re.compile(r"(?=.*[0-9])[0-9a-f]{8}[-0-9a-f]*")
+_OF_A_TURN = frozenset(("turn", "turn_id", "turn_idx", "turn_index", "round", "action", "observation"))
 _MAX_LEVELS = 3
+_MAX_LISTS = 100  # side by side, of which one may hold the rollouts: more are under keys, as those of prompts
 _SHARED = 0.1  # of the prompts under several keys: benchmarks have none in common, policies asked for some of each do
 NUM_LISTED = 200  # rollouts by which columns are known
 _MAX_SEARCHED = 100 * NUM_LISTED
@@ -108,7 +111,9 @@ def layout_of(rows: Sequence[Mapping[str, Any]], named: ColumnNames) -> Layout |
         layouts = [
             (*layout, level) for layout, row in outer for level in _levels_in(row, bool(layout and layout[-1].columns))
         ]
-        holding = [layout for layout in layouts if _holds_rollouts(rows, layout, named)]
+        if len(layouts) > _MAX_LISTS:
+            return None
+        holding = list(islice((layout for layout in layouts if _holds_rollouts(rows, layout, named)), 2))
         if holding:
             return holding[0] if len(holding) == 1 else None
     return None
@@ -276,6 +281,21 @@ def are_rows_by_key(cell: Any) -> bool:
     return not shared.isdisjoint(_OF_A_ROLLOUT) and all(map(_NUMBERED.fullmatch, by_key))
 
 
+def _are_samples_by_key(by_key: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+    """Whether the rows under each of several keys are samples of one prompt, which they name or the key numbers."""
+    firsts = [rows[0] for rows in by_key.values()]
+    if len(firsts) < 2 or max(map(len, by_key.values())) < 2 or any(map(_OF_A_ROLLOUT.isdisjoint, firsts)):
+        return False
+    if not all(map(_OF_A_TURN.isdisjoint, firsts)):
+        return False
+    name = roles.first_present(roles.columns_in(firsts), (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"]))
+    prompts = [{parse.text_of(row.get(name or "")) for row in rows} for rows in by_key.values()]
+    if any(len(of_key) > 1 for of_key in prompts):
+        return False
+    keys_say = all(_NUMBERED.fullmatch(key) or _HASH.fullmatch(key) for key in by_key)
+    return keys_say or len(set().union(*prompts)) == len(prompts)
+
+
 def key_column(cell: Any, *, is_whole: bool = False) -> str | None:
     """What the keys of an object are: steps, policies where they have the same prompts, else benchmarks.
 
@@ -289,6 +309,8 @@ def key_column(cell: Any, *, is_whole: bool = False) -> str | None:
     are_all = len(by_key) == len(parse.mapping_of(cell))
     if by_key and are_all and all(parse.step_number(key) is not None for key in by_key):
         return "step"
+    if are_all and _are_samples_by_key(by_key):
+        return _KEY_OF_ROW
     lists = list(by_key.values())
     names = (*roles.USUAL["prompt"], *roles.USUAL["prompt_id"], "id")
     prompt = roles.first_present(roles.columns_in(rows[0] for rows in lists), names) or ""

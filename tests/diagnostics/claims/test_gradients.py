@@ -462,6 +462,18 @@ def test_advantages_have_the_rank_of_their_matrix_at_every_size() -> None:
     assert alone.verdict == "cannot_tell"
 
 
+def test_advantages_of_a_large_step_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = gradients.of_advantages("advantage", advantage_run((3, 1)))
+    monkeypatch.setattr(gradients, "_MOST_ADVANTAGES", 20)
+    drawn = gradients.of_advantages("advantage", advantage_run((3, 1)))
+    assert (whole.seen, drawn.seen) == ("", " 4 of 12 groups were looked at.")
+    ranks = [[point.effective_rank.value for point in of.points] for of in (whole, drawn)]
+    assert ranks[0] == pytest.approx(ranks[1])
+    monkeypatch.setattr(gradients, "MOST_READ_BACK", 20)
+    with pytest.raises(InputError, match="Step 1 has 48 rollouts, too many to look at"):
+        gradients.of_advantages("advantage", advantage_run((3, 1)))
+
+
 def credit(ratios: list[float], *, advantages: tuple[str, ...] = ("logged", ADVANTAGE)) -> Answered:
     own = [
         GroupRank(step=3, advantage=name, matrix=matrix, group_size=4, group_id=f"g{group}", rank=rank, most=32)

@@ -105,7 +105,7 @@ def test_advantages_have_rank_one_where_lengths_are_equal_and_more_where_they_ar
     assert rank_of(masked) == pytest.approx(2.0)
 
 
-def test_what_has_no_matrix_of_advantages_says_why() -> None:
+def test_what_has_no_matrix_of_advantages_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rank_rows.advantage_rows(1, group_of({"completion_ids": (1, 2)}, {"logprobs": (-0.1, -0.2)}))
     assert rows.policy_gram is rows.advantages is None
     with pytest.raises(InputError, match="optimal_baseline depends on the norms of gradients"):
@@ -116,6 +116,9 @@ def test_what_has_no_matrix_of_advantages_says_why() -> None:
     with pytest.raises(InputError, match="Rollout 0 of group g is several sequences") as raised:
         rank_rows.advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0, "earlier": (before,)}))
     assert raised.value.cause == "several_sequences"
+    monkeypatch.setattr(rank_rows, "_MOST_ROWS", 1)
+    with pytest.raises(InputError, match="It has 2 rollouts, and the inner products of more than 1 take gigabytes"):
+        rank_rows.advantage_rows(1, group_of({"completion_ids": (1,)}, {"completion_ids": (1,)}))
 
 
 def test_advantages_of_tokens_have_their_own_rank() -> None:

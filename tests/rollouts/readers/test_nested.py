@@ -89,6 +89,45 @@ def test_lists_by_key_are_benchmarks_or_policies_with_the_same_prompts(tmp_path:
     assert len({group.prompt_id for group in run.groups}) == 2 - has_question
 
 
+SAMPLES = [[{"completion": f"{at}", "passed": at == right} for at in range(3)] for right in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "cells", "is_read"),
+    [
+        ("HumanEval/{}", {}, True),
+        ("problem_{}", {}, True),
+        ("357e1f4{}a3e25", {}, True),
+        ("any {} words", {"question": "q{}"}, True),
+        ("any {} words", {}, False),  # perhaps benchmarks
+        ("{}", {}, False),  # perhaps steps
+        ("problem_{}", {"turn": 0}, False),
+    ],
+)
+def test_samples_of_a_prompt_are_under_its_key(tmp_path: Path, keys: str, cells: dict[str, Any], is_read: bool) -> None:
+    def listed(at: int) -> list[dict[str, Any]]:
+        named = {name: cell.format(at) if isinstance(cell, str) else cell for name, cell in cells.items()}
+        return [row | named for row in SAMPLES[at]]
+
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({keys.format(at): listed(at) for at in range(len(SAMPLES))}))
+    if not is_read:
+        with pytest.raises(InputError):
+            read_run(path)
+        return
+    expected = [tuple(float(row["passed"]) for row in rows) for rows in SAMPLES]
+    for rewards_only in (False, True):
+        assert [group.rewards for group in read_run(path, rewards_only=rewards_only).groups] == expected
+
+
+def test_a_document_of_thousands_of_keys_takes_no_minutes(tmp_path: Path) -> None:
+    by_key = {f"a {at}": {"question": f"q{at}", "solutions": ["x", "y"], "passed": [True, False]} for at in range(4000)}
+    (tmp_path / "log.json").write_text(json.dumps(by_key))
+    run = read_run(tmp_path / "log.json", rewards_only=True)
+    assert len(run.groups) == 4000
+    assert {group.rewards for group in run.groups} == {(1.0, 0.0)}
+
+
 PROMPTS_OF = {"base": range(8), "step_50": range(4), "grpo": range(2, 10)}
 """Policy -> the numbers of its prompts."""
 ROWS_OF = {of: [{"question": f"q{at}", "by": of, "em": at % 2} for at in asked] for of, asked in PROMPTS_OF.items()}

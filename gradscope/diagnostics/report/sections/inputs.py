@@ -26,7 +26,14 @@ from gradscope.results.norms import ReplayReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import EntropyChange, LogprobChange, RankCurvePoint, TokenKl, TurnShare
 from gradscope.results.report import ReadGroup, ReadRollout, ReportSection
-from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, holds_rewards_alone
+from gradscope.rollouts.groups import (
+    MOST_READ_BACK,
+    UNKNOWN,
+    RewardTable,
+    RolloutGroup,
+    holds_rewards_alone,
+    rollouts_by_step,
+)
 from gradscope.rollouts.run import Run
 from gradscope.say import interval, number
 
@@ -253,11 +260,13 @@ def read_groups(
     """Groups of the recomputed steps, or where there are none of the first, the middle and the last."""
     # Of each step one group of each kind, then those with the largest parts of its gradient (without gradients, the
     # first ones), by step as logged. None where the log holds no texts.
-    if holds_rewards_alone(run.groups):
+    steps, num_rollouts = rollouts_by_step(run.groups)
+    steps = steps[num_rollouts <= MOST_READ_BACK]
+    if holds_rewards_alone(run.groups) or not len(steps):
         return ()
     kind = partial(kind_of, threshold=threshold, main=main)
     parts = {gram.step: _shares(gram) for gram in grams} or {
-        step: {} for step in sorted({run.steps[0], run.steps[len(run.steps) // 2], run.steps[-1]})
+        step: {} for step in np.unique(steps[[0, len(steps) // 2, -1]]).tolist()
     }
     allowed = MAX_ROLLOUTS // max(len(parts), 1)
     chosen = [

@@ -132,12 +132,14 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
         _refuse_totals(request.path, len(list(_without_repeats(parts))), parts)  # rather than make millions of samples
     many = peek(request.path, num_rows=NUM_SEARCHED)  # so many that ids are seen to recur
     num_parts = _NUM_PARTS if len(many) > 1 else 20 * _NUM_PARTS
-    of_many = [(row, *of) for row in many for of in islice(prompt_rows(row, request.columns), num_parts)]
-    first = [cells_around(row) | dict(part) for row, _, part, _ in of_many]
+    of_many = [list(islice(prompt_rows(row, request.columns), num_parts)) for row in many]
+    around = map(cells_around, many)
+    first = [cells | dict(part) for cells, of in zip(around, of_many, strict=True) for _, part, _ in of]
     if roles.key_of(request.columns) is None and _have_own_ids(first):
         request = replace(request, options=replace(request.options, columns=replace(request.columns, prompt_id="id")))
-    nameless = [(row, keys) for row, keys, part, _ in of_many if part.keys().isdisjoint(roles.POLICIES)]
-    level = _level_of_policies([(str(id(row)), *keys) for row, keys in nameless], are_rows=len(many) > 1)
+    parts_of_rows = [(str(at), *part) for at, of in enumerate(of_many) for part in of]
+    nameless = [(at, *keys) for at, keys, part, _ in parts_of_rows if part.keys().isdisjoint(roles.POLICIES)]
+    level = _level_of_policies(nameless, are_rows=len(many) > 1)
     named_key, counted = roles.key_of(request.columns), None
     step_key = request.columns.step or roles.first_present(roles.columns_in(rows), roles.USUAL["step"])
     if step_key is None:
@@ -157,7 +159,7 @@ def _read_shapes(request: ReadRequest, rows: Sequence[Mapping[str, Any]]) -> Run
     )
     apart, question = grouping.settings, (request.columns if grouping.names.prompt_id else grouping.names).prompt
     columns = replace(request.columns, prompt=question)
-    listed = [samples for *_, samples in of_many if isinstance(samples, PromptSamples)]
+    listed = [samples for *_, samples in parts_of_rows if isinstance(samples, PromptSamples)]
     if {of.shape for of in listed} == {"objects"}:
         _refuse_excerpts(request.path, rows)
     names, rewards = dict.fromkeys(chain.from_iterable(of.further for of in listed)), _rewards_in(listed)
@@ -306,7 +308,8 @@ def _listed(rows: list[dict[str, Any]], request: ReadRequest) -> Layout:
         if is_flat or request.columns.num_correct is not None:
             return ()
     layout = layout_of(rows, request.columns) or ()
-    shapes = [part for row in rows for part in islice(prompt_rows(row, request.columns), _NUM_PARTS if layout else 1)]
+    num_parts = _NUM_PARTS if layout else 1
+    shapes = [part for row in _beginnings(rows) for part in islice(prompt_rows(row, request.columns), num_parts)]
     are_items = bool(layout) and LISTS_OF_PROMPTS.fullmatch(layout[-1].name or "") and not request.columns.num_correct
     if are_items and shapes and all(starmap(_is_nameless_count, shapes)):
         num_rows = sum(1 for row in rows for _ in nested.rows_within(row, layout))
@@ -372,11 +375,15 @@ def _are_samples(samples: Sequence[Mapping[str, Any]], named: ColumnNames) -> bo
     return roles.have_rollouts(columns) and not has_lists
 
 
+def _beginnings(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Rows with the first parts of what is long in them, by which samples are recognized."""
+    num_elements = _NUM_PARTS if len(rows) == 1 else _NUM_ELEMENTS_EACH
+    return (beginning(row, MAX_DEPTH, _NUM_PARTS, num_elements) for row in rows)
+
+
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     """Whether most of the first rows hold several samples each; a few broken rows do not matter."""
-    num_elements = _NUM_PARTS if len(rows) == 1 else _NUM_ELEMENTS_EACH
-    first = (beginning(row, MAX_DEPTH, _NUM_PARTS, num_elements) for row in rows)
-    parts = [(row, samples) for row in first for _, _, samples in islice(prompt_rows(row, columns), 1)]
+    parts = [(row, samples) for row in _beginnings(rows) for _, _, samples in islice(prompt_rows(row, columns), 1)]
     of_counts = [of for of in parts if isinstance(of[1], PromptSamples) and of[1].shape == COUNTS]
     counts, sizes = [row for row, _ in of_counts], [len(samples) for _, samples in of_counts]
     names = _names_in(counts)

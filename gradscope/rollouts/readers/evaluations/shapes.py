@@ -107,11 +107,18 @@ PromptPart = tuple[Keys, Mapping[str, Any], PromptSamples | str]
 
 
 def prompt_rows(
-    node: Any, columns: ColumnNames = NO_COLUMNS, depth: int = MAX_DEPTH, keys: Keys = (), above: Sequence[Any] = ()
+    node: Any,
+    columns: ColumnNames = NO_COLUMNS,
+    depth: int = MAX_DEPTH,
+    keys: Keys = (),
+    above: Sequence[Any] = (),
+    *,
+    is_whole: bool = True,
 ) -> Iterator[PromptPart]:
     """The parts of a nested document that hold samples, outermost first, down to ``depth`` levels.
 
-    What is ``above`` the node may say how many samples its counts are of.
+    What is ``above`` the node may say how many samples its counts are of. Whole is a document, and each of several
+    runs in one.
 
     Yields:
         The keys and list indices that lead from the document to the part, after ``keys``; the part; its samples.
@@ -120,15 +127,13 @@ def prompt_rows(
     rights = of_counts.num_correct or ""
     counts = node.get(rights) if isinstance(node, dict) else None
     is_by_prompt = isinstance(node, dict) and _are_prompts(node)
-    around_it = parse.mapping_of(above[-1]).values() if len(keys) == 1 else ()
-    are_runs = len(around_it) > 1 and all(isinstance(cell, dict) for cell in around_it)
     samples = samples_of(node, columns) if isinstance(node, dict) and not is_by_prompt else None
     if isinstance(counts, list):  # a count a prompt, of as many samples each
         rows = ({**node, rights: count} for count in counts)
         yield from (((*keys, str(at)), {}, from_counts(row, of_counts) or _NO_TOTAL) for at, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
-    elif isinstance(node, dict) and (by_key := _verdicts_by_key(node, is_whole=not keys or are_runs)):
+    elif isinstance(node, dict) and (by_key := _verdicts_by_key(node, is_whole=is_whole)):
         yield from (((*keys, str(key)), *part) for key, part in by_key.items())
     elif isinstance(node, dict) and (
         (policy := {key: node[key] for key in roles.POLICIES if key in node})
@@ -151,6 +156,9 @@ def prompt_rows(
         are_steps = isinstance(node, dict) and all(
             _STEP_KEY.match(key) and parse.step_number(key) is not None for key in node
         )
+        are_runs = (
+            not keys and isinstance(node, dict) and len(node) > 1 and all(isinstance(of, dict) for of in node.values())
+        )
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             own = around
             if is_by_prompt:
@@ -162,7 +170,7 @@ def prompt_rows(
                 own = around | {
                     of_keys: key if isinstance(node, dict) else parse.text_of(parse.mapping_of(item).get("name"))
                 }
-            inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)), (*above, node))
+            inner = prompt_rows(item, columns, depth - 1, (*keys, str(key)), (*above, node), is_whole=are_runs)
             parts = ((path, own | dict(part), samples) for path, part, samples in inner) if own else inner
             if part := next(parts, None):
                 yield part

@@ -1,6 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
+from gradscope.diagnostics.report.sections import inputs
 from gradscope.diagnostics.report.sections.inputs import (
     MAX_ROLLOUTS,
     MIN_CHARACTERS,
@@ -142,6 +143,12 @@ def test_without_gradients_the_first_the_middle_and_the_last_step_are_shown() ->
     assert sorted({group.step for group in pages}) == [1, 5, 9]
     assert [rollout.share for group in pages for rollout in group.rollouts] == [None] * 12
     assert pages[0].rollouts[1].completion == "text 1"
+
+
+def test_no_text_of_a_step_is_shown_that_would_take_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "MOST_READ_BACK", 4)
+    assert {group.step for group in read_groups(run_with(3, 2, 2), (), 1.0)} == {1, 2, 3}
+    assert read_groups(run_with(3, 3, 2), (), 1.0) == ()
 
 
 def test_every_kind_of_a_step_is_there_and_then_the_largest_parts() -> None:
