@@ -24,7 +24,8 @@ from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
 from gradscope.diagnostics.inputs.steps import usable_steps
-from gradscope.diagnostics.logged.tokens import PARTS, absence_of, logged_part
+from gradscope.diagnostics.logged.policy import PARTS, absence_of
+from gradscope.diagnostics.logged.tokens import logged_part
 from gradscope.diagnostics.passk import measure as passk
 from gradscope.diagnostics.spike.measure import courses_of, metrics_at, outstanding_step
 from gradscope.errors import GradscopeError, MissingDependencyError

@@ -31,7 +31,7 @@ from gradscope.diagnostics.compare.means import (
     trend_of,
 )
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
-from gradscope.diagnostics.logged.tokens import common_metrics
+from gradscope.diagnostics.logged.metrics import common_metrics
 from gradscope.diagnostics.passk.measure import Samples, read_samples
 from gradscope.diagnostics.spike.measure import levels_left
 from gradscope.errors import GradscopeError, InputError

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.logged.tokens import (
+from gradscope.diagnostics.logged.metrics import (
     NO_ROLLOUTS,
     logged_estimate,
     logged_value,

@@ -34,7 +34,7 @@ from gradscope.diagnostics.degeneracy.reward_functions import (
     measure_reward_functions,
     silent_functions,
 )
-from gradscope.diagnostics.logged.tokens import shares_cut_off
+from gradscope.diagnostics.logged.policy import shares_cut_off
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary

@@ -1,4 +1,4 @@
-"""What a log alone says of its policy: entropy, distance to the engine that sampled, age, how completions ended.
+"""What logged tokens say of a policy: its entropy, its distance to the engine that sampled, its age.
 
 Shapes: N tokens of a step.
 """
@@ -6,122 +6,30 @@ Shapes: N tokens of a step.
 from __future__ import annotations
 
 import math
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
+from gradscope.diagnostics.logged.metrics import first_logged, logged_estimate, mean_as_logged
 from gradscope.estimate import Estimate
 from gradscope.metrics import sampler as sampler_metrics
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import Resampling
-from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
+from gradscope.metrics.uncertainty.steps import trend
 from gradscope.results import logged as results
-from gradscope.rollouts.groups import Rollout, RolloutGroup, Status
-from gradscope.rollouts.readers.metrics_alone.naming import COMMON, CommonMetric, is_verdict, naming_of
-from gradscope.rollouts.run import Run, StepMetrics
-from gradscope.say import counted, non_finite_word
-
-_LARGEST = 1e100
-
-
-def first_logged(run: Run, names: Iterable[str]) -> tuple[str, dict[int, float]] | None:
-    """The first of some metrics that the trainer logged, at any step: its name, and step -> number."""
-    steps = set(run.steps)
-    courses = ((name, run.courses.by_step(name).items()) for name in names)
-    logged = ((name, {step: value for step, value in course if step in steps}) for name, course in courses)
-    return next((match for match in logged if match[1]), None)
-
-
-def logged_value(value: float) -> float | None:
-    """A logged number; None where it is not finite, or too large to add up."""
-    return value if abs(value) < _LARGEST else None
-
-
-def logged_estimate(value: float, *, is_share: bool = True) -> Estimate:
-    """A logged number, without an interval; undefined where it is not finite, too large to add up or ``not_shares``.
-
-    >>> logged_estimate(0.5).value, logged_estimate(math.nan).undefined
-    (0.5, 'the trainer logged NaN')
-    """
-    if abs(value) < _LARGEST:
-        return Estimate.exact(value)
-    word = f"{value:g}" if math.isfinite(value) else non_finite_word(value)
-    word = word if is_share else "a number that is no share"
-    return Estimate.undefined_because(f"the trainer logged {word}")
-
-
-def mean_as_logged(values: Mapping[int, float]) -> Estimate:
-    """The mean over steps of a logged number; undefined where one of them is.
-
-    >>> mean_as_logged({1: 0.5, 2: 1.5}).value, mean_as_logged({1: 0.5, 2: math.inf}).undefined
-    (1.0, 'the trainer logged Infinity at step 2')
-    """
-    return _first_undefined(values) or mean_of_steps(list(values.values()))
-
-
-def _first_undefined(values: Mapping[int, float], *, is_share: bool = True) -> Estimate | None:
-    estimates = ((step, logged_estimate(value, is_share=is_share)) for step, value in values.items())
-    reasons = (f"{estimate.undefined} at step {step}" for step, estimate in estimates if not estimate.is_defined)
-    return next(map(Estimate.undefined_because, reasons), None)
-
-
-NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts is undefined
-
-
-def common_metrics(run: Run) -> StepMetrics:
-    """What a run's trainer logged, also under its common names, as that of metrics alone is."""
-    if run.source.kind == "metrics" or not len(run.courses):
-        return run.courses
-    naming, _ = naming_of(run.courses.columns, {}).held_against(run.courses)
-    return naming.apply(run.courses)
-
-
-def metric_courses(run: Run) -> tuple[results.MetricCourse, ...]:
-    """The common metrics of a run, in the order of reading; those that no step has are left out."""
-    courses = common_metrics(run)
-    return tuple(_course(courses, metric) for metric in COMMON if len(courses.course(metric.name)[0]))
-
-
-def verdict_courses(run: Run) -> tuple[results.MetricCourse, ...]:
-    """What else says how good answers are, by its trainer's name: held-out evaluations, shares of correct answers."""
-    reward = run.courses.by_step("reward")
-    names = [name for name in run.courses.columns if is_verdict(name) and run.courses.by_step(name) != reward]
-    return tuple(
-        _course(run.courses, CommonMetric(name=name, title=name, style="norm", keys=(name,))) for name in names
-    )
-
-
-def _course(courses: StepMetrics, metric: CommonMetric) -> results.MetricCourse:
-    steps, values = courses.course(metric.name)
-    is_finite = np.isfinite(values)
-    chosen = is_finite if is_finite.any() else ~is_finite
-    unusable = np.flatnonzero(~(np.abs(values) < _LARGEST))[:1]
-    first = dict(zip(steps[unusable].tolist(), values[unusable].tolist(), strict=True))
-    broken = _first_undefined(first, is_share=metric.name not in courses.not_shares)
-    return results.MetricCourse(
-        name=metric.name,
-        title=metric.title,
-        style=metric.style,
-        mean=broken or Estimate.exact(fmean(values.tolist()), num_units=len(steps)),
-        largest_step=int(steps[chosen][np.argmax(values[chosen])]),
-        smallest_step=int(steps[chosen][np.argmin(values[chosen])]),
-        steps=array("q", steps.tobytes()),
-        values=array("d", values.tobytes()),
-    )
+from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.run import Run
 
 
 class LoggedPart(NamedTuple):
     """How a part of :class:`LoggedPolicy` is made of what each step has for it."""
 
-    of_step: Callable[
-        [int, Sequence[RolloutGroup]], Any
-    ]  # what a step has for it, without its tokens; None for nothing
+    of_step: Callable[[int, Sequence[RolloutGroup]], Any]
+    """What a step has for it, without its tokens; None for nothing."""
     result: Callable[[Mapping[int, Any], Run, Resampling], Any]  # the part, from what each step of the run has
 
 
@@ -444,142 +352,3 @@ def _staleness_numbers(
         frac_mixed=bootstrap_mean(mixed, prompts, resampling=resampling),
         **sampler_metrics.lag_estimates([_lag(row, origin) for row in rows], prompts, resampling=resampling),
     )
-
-
-ENDED: tuple[Status, ...] = ("completed", "truncated")  # how a completion ends that did not fail
-TRUNCATED = ("completions/clipped_ratio", "response_length/clip_ratio")
-"""What trainers call the share of completions that were cut off."""
-_LONGEST = 1e9  # thirty years in seconds: no time of a rollout
-_NO_ENDS = "the log does not say which completions were cut off"
-_NO_TIMES = "rollouts were not timed"
-_ONE_TIMED = "no step has two timed rollouts"
-
-
-def shares_cut_off(run: Run) -> Mapping[int, float]:
-    """Step -> share of completions that were cut off, as the trainer logged it."""
-    return (first_logged(run, TRUNCATED) or ("", {}))[1]
-
-
-class _Rows(Struct, frozen=True, kw_only=True):
-    """Rollouts whose end or time is known."""
-
-    ends: list[tuple[str, float]]  # the prompt, and 1 where the completion was cut off
-    times: list[tuple[int, str, float]]  # the step, the prompt, and the seconds
-
-
-def _generation_of_step(step: int, groups: Sequence[RolloutGroup]) -> _Rows:
-    rows = [(group.step, group.prompt_id, rollout) for group in groups for rollout in group.rollouts]
-    return _Rows(
-        ends=[(prompt, float(rollout.status == "truncated")) for _, prompt, rollout in rows if rollout.status in ENDED],
-        times=[
-            (at, prompt, rollout.seconds)
-            for at, prompt, rollout in rows
-            if rollout.seconds is not None and rollout.seconds < _LONGEST
-        ],
-    )
-
-
-def _generation(steps: Mapping[int, _Rows], run: Run, resampling: Resampling) -> results.Generation:
-    """The whole log and each step; of ends that are known nowhere what the trainer logged."""
-    logged = {} if any(rows.ends for rows in steps.values()) else shares_cut_off(run)
-    numbers = [_generation_numbers(step, rows, logged, resampling) for step, rows in steps.items()]
-    by_step = tuple(row for row in numbers if row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined)
-    if not by_step:
-        return results.Generation()
-    all_rows = _Rows(
-        ends=[end for rows in steps.values() for end in rows.ends],
-        times=[time for rows in steps.values() for time in rows.times],
-    )
-    return results.Generation(overall=_generation_numbers(None, all_rows, logged, resampling), by_step=by_step)
-
-
-GENERATION = LoggedPart(_generation_of_step, _generation)
-
-
-def _generation_numbers(
-    step: int | None, rows: _Rows, logged: Mapping[int, float], resampling: Resampling
-) -> results.GenerationNumbers:
-    seconds = Estimate.undefined_because(_NO_TIMES)
-    if rows.times:
-        _, prompts, times = zip(*rows.times, strict=True)
-        seconds = bootstrap_mean(times, prompts, share=False, resampling=resampling).within(0.0, np.inf)
-    return results.GenerationNumbers(
-        step=step,
-        frac_truncated=_truncated(step, rows.ends, logged, resampling),
-        seconds=seconds,
-        slowest_over_mean=_slowest(rows.times),
-    )
-
-
-def _truncated(
-    step: int | None, ends: Sequence[tuple[str, float]], logged: Mapping[int, float], resampling: Resampling
-) -> Estimate:
-    if ends:
-        return bootstrap_mean([cut for _, cut in ends], [prompt for prompt, _ in ends], resampling=resampling)
-    if step is None and logged:
-        return mean_as_logged(logged).within(0.0, 1.0)
-    if step is not None and step in logged:
-        return logged_estimate(logged[step]).within(0.0, 1.0)
-    return Estimate.undefined_because(_NO_ENDS)
-
-
-def _slowest(times: Sequence[tuple[int, str, float]]) -> Estimate:
-    """The mean over steps of slowest over mean; steps with one timed rollout, or none that took time, have none."""
-    if not times:
-        return Estimate.undefined_because(_NO_TIMES)
-    by_step: dict[int, list[float]] = {}
-    for step, _, seconds in times:
-        by_step.setdefault(step, []).append(seconds)
-    ratios = [
-        max(durations) / np.mean(durations)
-        for durations in by_step.values()
-        if len(durations) > 1 and max(durations) > 0
-    ]
-    if not ratios:
-        return Estimate.undefined_because(_ONE_TIMED)
-    return mean_of_steps(ratios).within(1.0, np.inf)
-
-
-PARTS: Mapping[str, LoggedPart] = {
-    "sampler": MISMATCH,
-    "entropy": ENTROPY,
-    "staleness": STALENESS,
-    "generation": GENERATION,
-}
-"""Part of :class:`LoggedPolicy` -> how it is made."""
-
-_MISSING = {
-    "sampler": "the log does not have the log-probabilities of both sampler and trainer",
-    "entropy": "the log has no entropy",
-    "staleness": "the log does not say which weights sampled a rollout",
-    "generation": "the log does not say how completions ended or how long they took",
-}
-_HINTS = {
-    "sampler": "NeMo-RL's training data have them, prime-rl's annotations and export of tokens, and patched runs of "
-    "verl and TRL.",
-    "entropy": "TRL and verl log it as a metric; prime-rl's annotations and export of tokens have it for each token.",
-    "staleness": "prime-rl's and AReaL's rollouts and the Tinker cookbook's summaries have the version of the weights.",
-    "generation": "Log how each completion ended, or its share as completions/clipped_ratio, and generation_seconds.",
-}
-
-
-def _policy(steps: Mapping[int, dict[str, Any]], run: Run, resampling: Resampling) -> results.LoggedPolicy:
-    parts = {
-        name: part.result({step: of[name] for step, of in steps.items() if of[name] is not None}, run, resampling)
-        for name, part in PARTS.items()
-    }
-    missing = {name: absence_of(name, part)[0] for name, part in parts.items() if part.overall is None}
-    return results.LoggedPolicy(**parts, missing=missing)
-
-
-POLICY = LoggedPart(lambda step, groups: {name: part.of_step(step, groups) for name, part in PARTS.items()}, _policy)
-
-
-def absence_of(name: str, part: Any) -> tuple[str, str]:
-    """Why a part has no numbers, without the period, and where it is logged, a sentence."""
-    if isinstance(part, results.Staleness) and part.contradiction:
-        return part.contradiction, "Count steps from 1, and versions in updates."
-    if isinstance(part, results.SamplerMismatch) and part.set_aside:
-        reason, number = max(part.set_aside.items(), key=lambda pair: pair[1])
-        return f"{_MISSING[name]} ({counted(number, 'row')}: {reason})", _HINTS[name]
-    return _MISSING[name], _HINTS[name]

@@ -19,7 +19,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.logged.tokens import METRICS, first_logged
+from gradscope.diagnostics.logged.metrics import first_logged
+from gradscope.diagnostics.logged.tokens import METRICS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions

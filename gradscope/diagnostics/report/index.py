@@ -22,7 +22,7 @@ from gradscope.diagnostics.compare.runs import unlike_levels
 from gradscope.diagnostics.degeneracy.group_rewards import NoGroupError
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
-from gradscope.diagnostics.logged.tokens import common_metrics, metric_courses
+from gradscope.diagnostics.logged.metrics import common_metrics, metric_courses
 from gradscope.diagnostics.spike.measure import levels_left
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate

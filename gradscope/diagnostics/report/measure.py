@@ -27,7 +27,9 @@ from gradscope.diagnostics.inputs.steps import (
     usable_steps,
     with_damage,
 )
-from gradscope.diagnostics.logged.tokens import METRICS, POLICY, first_logged
+from gradscope.diagnostics.logged.metrics import first_logged
+from gradscope.diagnostics.logged.policy import POLICY
+from gradscope.diagnostics.logged.tokens import METRICS
 from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import replay_report, replay_step
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
@@ -88,9 +90,9 @@ def _of_gradients(name: str) -> Callable[[ReportInputs], ReportSection]:
         absent = inputs.tokens if name == "tokens" else inputs.no_grams
         if isinstance(absent, Unavailable) and (name == "tokens" or not inputs.grams):
             return missing_section(name, absent)
-        from gradscope.diagnostics.report.sections import gradient  # not even loaded where there is none
+        from gradscope.diagnostics.report.sections import gradient, tokens  # not even loaded where there is none
 
-        made: ReportSection = getattr(gradient, f"{name}_section")(inputs)
+        made: ReportSection = getattr(tokens if name == "tokens" else gradient, f"{name}_section")(inputs)
         return made
 
     return section

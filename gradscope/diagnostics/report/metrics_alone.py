@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.logged.tokens import metric_courses, verdict_courses
+from gradscope.diagnostics.logged.metrics import metric_courses, verdict_courses
 from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.estimate import Estimate
 from gradscope.findings import logged as findings

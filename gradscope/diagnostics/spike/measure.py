@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.inputs import steps as inputs
-from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, metric_courses
+from gradscope.diagnostics.logged.metrics import NO_ROLLOUTS, metric_courses
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import (

@@ -19,7 +19,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import (
 )
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
 from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
-from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
+from gradscope.diagnostics.logged.metrics import NO_ROLLOUTS
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable

@@ -8,49 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.logged import tokens
-from gradscope.diagnostics.logged.tokens import GENERATION, PARTS, POLICY, TRUNCATED, absence_of, logged_part
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
-from gradscope.results.envelope import to_jsonable
-from gradscope.results.logged import LoggedPolicy, SamplerMismatch, Staleness
 from gradscope.rollouts.groups import RolloutGroup, Tokens
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from tests.conftest import LOGS
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
-
-
-def test_a_logged_metric_has_its_first_name_and_an_interval_from_ten_steps_on() -> None:
-    metrics = {1: {"b": 0.5}, 2: {"b": 0.25, "c": 1.0}, 9: {"a": 1.0}}
-    run = run_of(group_of([1, 0], step=1), group_of([1, 0], step=2), metrics=metrics)
-    assert tokens.first_logged(run, ("a", "b", "c")) == ("b", {1: 0.5, 2: 0.25})
-    assert tokens.first_logged(run, ("a",)) is None
-    assert tokens.mean_as_logged({step: step % 2 for step in range(9)}).interval is None
-    assert tokens.mean_as_logged({step: step % 2 for step in range(20)}).interval is not None
-
-
-@pytest.mark.parametrize(
-    ("value", "word"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity"), (1e308, "1e+308")]
-)
-def test_what_is_no_number_to_add_has_its_word(value: float, word: str) -> None:
-    assert tokens.logged_estimate(value).undefined == f"the trainer logged {word}"
-    assert tokens.mean_as_logged({3: 1.0, 7: value}).undefined == f"the trainer logged {word} at step 7"
-
-
-def test_a_course_has_the_steps_that_logged_it_and_a_mean_of_numbers() -> None:
-    metrics = {1: {"kl": 0.5, "own": 1.0}, 3: {"kl": 0.25, "reward": 2.0}, 2: {"kl": 1.0}}
-    reward, kl = tokens.metric_courses(run_of(metrics=metrics))
-    assert (reward.name, *reward.steps, *reward.values, reward.mean.value) == ("reward", 3, 2.0, 2.0)
-    assert (list(kl.steps), list(kl.values)) == ([1, 2, 3], [0.5, 1.0, 0.25])
-    assert (kl.largest_step, kl.smallest_step, kl.at(2), kl.mean.num_units) == (2, 3, 1.0, 3)
-    assert kl.mean.interval is None
-    (broken,) = tokens.metric_courses(run_of(metrics={1: {"kl": 0.5}, 2: {"kl": math.nan}, 3: {"kl": 0.25}}))
-    assert broken.mean.undefined == "the trainer logged NaN at step 2"
-    assert (broken.largest_step, broken.smallest_step) == (1, 3)
-    (of_verl,) = tokens.metric_courses(run_of(group_of([1, 0]), metrics={1: {"actor/entropy": 0.5}}))
-    assert (of_verl.name, of_verl.mean.value) == ("entropy", 0.5)
-    (none,) = tokens.metric_courses(run_of(metrics={1: {"kl": math.inf}}))
-    assert (none.largest_step, none.mean.undefined) == (1, "the trainer logged Infinity at step 1")
 
 
 class Sizes:
@@ -300,73 +264,3 @@ def test_lags_without_log_probabilities_updates_or_a_past_say_so() -> None:
 def test_logs_that_name_the_weights(log: str, rollouts: int) -> None:
     staleness = tokens.logged_part(tokens.STALENESS, read_run(LOGS / log), FEW)
     assert (staleness.overall.num_rollouts, staleness.overall.max_lag.value) == (rollouts, 0.0)
-
-
-def test_ends_and_times_are_those_of_rollouts_that_completed() -> None:
-    ends = logged_part(GENERATION, drifting_run(), FEW)
-    assert ends.overall.frac_truncated.value == 0.5
-    assert ends.overall.seconds.value == 1.5
-    assert ends.overall.slowest_over_mean.value == pytest.approx(2 / 1.5)
-    assert [row.step for row in ends.by_step] == [1, 2, 3]
-    ends = ("truncated", "completed", "completed", "completed", "error")
-    generation = logged_part(GENERATION, run_of(tokens_of(*({"status": end} for end in ends), {})), FEW)
-    assert generation.overall.frac_truncated.value == 0.25
-    assert generation.overall.seconds.undefined == "rollouts were not timed"
-    assert generation.overall.slowest_over_mean.undefined == "rollouts were not timed"
-
-
-@pytest.mark.parametrize("name", TRUNCATED)
-def test_the_trainers_share_stands_in(name: str) -> None:
-    groups = [group_of([1, 0], step=step) for step in (1, 2, 3)]
-    metrics = {1: {name: 0.5}, 2: {"loss": 1.0}, 3: {name: 0.25}}
-    ends = logged_part(GENERATION, run_of(*groups, metrics=metrics), FEW)
-    assert ends.overall.frac_truncated.value == pytest.approx(0.375)
-    assert [(row.step, row.frac_truncated.value) for row in ends.by_step] == [(1, 0.5), (3, 0.25)]
-
-
-def test_a_logged_nan_is_not_passed_over() -> None:
-    ends = logged_part(GENERATION, run_of(group_of([1, 0], step=1), metrics={1: {TRUNCATED[0]: math.nan}}), FEW)
-    assert ends.overall.frac_truncated.undefined == "the trainer logged NaN at step 1"
-    assert ends.by_step[0].frac_truncated.undefined == "the trainer logged NaN"
-
-
-def test_times_alone_leave_truncation_unknown() -> None:
-    ends = logged_part(GENERATION, run_of(tokens_of({"seconds": 2.0})), FEW)
-    assert ends.overall.frac_truncated.undefined == "the log does not say which completions were cut off"
-    assert ends.overall.seconds.value == 2.0
-    assert ends.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
-    zero = logged_part(GENERATION, run_of(tokens_of({"seconds": 0.0}, {"seconds": 0.0})), FEW)
-    assert zero.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
-    failed = run_of(tokens_of({"status": "error"}, {"seconds": 1e300}))
-    assert logged_part(GENERATION, failed, FEW).overall is None
-
-
-def test_every_part_of_a_log_that_has_them_all() -> None:
-    policy = logged_part(POLICY, drifting_run(), RESAMPLING)
-    assert set(LoggedPolicy.__struct_fields__) == {*PARTS, "missing"}
-    assert policy.missing == {}
-    for name in PARTS:
-        part = getattr(policy, name)
-        assert part.overall.step is None
-        assert [row.step for row in part.by_step] == [1, 2, 3]
-    assert to_jsonable(policy)["sampler"]["by_step"][0]["step"] == 1
-
-
-@pytest.mark.parametrize("name", sorted(PARTS))
-def test_a_missing_part_says_what_logs_it(name: str) -> None:
-    policy = logged_part(POLICY, run_of(group_of([1, 0])), RESAMPLING)
-    part = getattr(policy, name)
-    assert part.overall is None
-    reason, hint = absence_of(name, part)
-    assert policy.missing[name] == reason
-    assert reason.startswith("the log ")
-    assert not reason.endswith(".")
-    assert hint.endswith(".")
-
-
-def test_the_reason_is_the_commonest_or_a_contradiction() -> None:
-    reason, _ = absence_of("sampler", SamplerMismatch(set_aside={"one reason": 2, "another": 1200}))
-    assert reason.endswith("(1,200 rows: another)")
-    reason, hint = absence_of("staleness", Staleness(contradiction="steps are odd"))
-    assert reason == "steps are odd"
-    assert hint == "Count steps from 1, and versions in updates."

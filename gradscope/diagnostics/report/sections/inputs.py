@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.logged.tokens import ENDED, absence_of
+from gradscope.diagnostics.logged.policy import ENDED, absence_of
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.groups import all_equal

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.logged.tokens import metric_courses
+from gradscope.diagnostics.logged.metrics import metric_courses
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.findings.degeneracy import dead_group_advice

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gradscope.diagnostics.compare.means import reward_change
 from gradscope.diagnostics.degeneracy.breakdowns import environments_of
-from gradscope.diagnostics.logged.tokens import verdict_courses
+from gradscope.diagnostics.logged.metrics import verdict_courses
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
 from gradscope.findings.logged import FALLEN_ADVICE, FLAT_ADVICE, SMALL_CHANGE, drop_clause, gap_sentence, lost_sentence

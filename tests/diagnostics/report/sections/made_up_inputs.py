@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gradscope.diagnostics.logged.tokens import POLICY, logged_part
+from gradscope.diagnostics.logged.policy import POLICY
+from gradscope.diagnostics.logged.tokens import logged_part
 from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, TokenParts, Unavailable
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.rollouts.run import Run
