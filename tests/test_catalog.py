@@ -20,7 +20,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.policy import PARTS
 from gradscope.diagnostics.logged.tokens import logged_part
-from gradscope.diagnostics.passk.measure import compare_samples
+from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.diagnostics.rank import formulations
 from gradscope.diagnostics.rank.heldout import measure_heldout
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra

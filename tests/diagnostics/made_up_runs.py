@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from gradscope.diagnostics.passk.measure import Samples, samples_of_run
+from gradscope.diagnostics.passk.comparison import Samples
+from gradscope.diagnostics.passk.measure import samples_of_run
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import Rollout, RolloutGroup

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.check import measure
+from gradscope.diagnostics.check import baseline
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.uncertainty.intervals import difference_of
@@ -281,7 +281,7 @@ def _p_value(name: str, before: Any, after: Any) -> float:
         "paired": paired,
         "by_steps": Estimate.exact(0.0),
     }
-    p_value = measure._p_value(measure._Compared(name=name, margin=0.0, advice="", **sides))
+    p_value = baseline._p_value(baseline._Compared(name=name, margin=0.0, advice="", **sides))
     assert p_value is not None
     return p_value
 
@@ -300,7 +300,7 @@ def months(seed: int, *, populations: int = 40, weeks: int = 52, prompts: int = 
         for week in range(weeks):
             after = _week(rates, rng, fallen)
             p_values = holm([_p_value(name, before[name], after[name]) for name in before])
-            failed[population, week] = any(one is not None and one <= measure.FAMILY_RATE for one in p_values)
+            failed[population, week] = any(one is not None and one <= baseline.FAMILY_RATE for one in p_values)
             if week % 13 == 12 and not fallen and not failed[population, week]:
                 before = after
     return failed

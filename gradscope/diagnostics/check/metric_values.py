@@ -27,6 +27,7 @@ from gradscope.diagnostics.inputs.steps import usable_steps
 from gradscope.diagnostics.logged.policy import PARTS, absence_of
 from gradscope.diagnostics.logged.tokens import logged_part
 from gradscope.diagnostics.passk import measure as passk
+from gradscope.diagnostics.passk.comparison import Samples
 from gradscope.diagnostics.spike.measure import courses_of, metrics_at, outstanding_step
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
@@ -334,7 +335,7 @@ class MetricValues(Struct, kw_only=True):
         return MetricValue(estimate=estimate, subject=f"{name} of {samples.name}", hint=hint, prompts=prompts)
 
     @computed_once
-    def samples_at_hand(self) -> passk.Samples:
+    def samples_at_hand(self) -> Samples:
         """The last samples of held-out prompts in the run folder, else the rollouts of the log."""
         *_, last = passk.sample_files(self.run.path)
         if last == self.run.path:

@@ -32,7 +32,8 @@ from gradscope.diagnostics.compare.means import (
 )
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.logged.metrics import common_metrics
-from gradscope.diagnostics.passk.measure import Samples, read_samples
+from gradscope.diagnostics.passk.comparison import Samples
+from gradscope.diagnostics.passk.measure import read_samples
 from gradscope.diagnostics.spike.measure import levels_left
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate

@@ -30,7 +30,8 @@ from gradscope.diagnostics.inputs.steps import (
 from gradscope.diagnostics.logged.metrics import first_logged
 from gradscope.diagnostics.logged.policy import POLICY
 from gradscope.diagnostics.logged.tokens import METRICS
-from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
+from gradscope.diagnostics.passk.comparison import Samples
+from gradscope.diagnostics.passk.measure import pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import replay_report, replay_step
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
 from gradscope.diagnostics.report.sections import courses

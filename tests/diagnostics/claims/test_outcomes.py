@@ -12,7 +12,7 @@ from gradscope.diagnostics.claims import outcomes
 from gradscope.diagnostics.claims.evidence import Judgement
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.reward_functions import judged_groups
-from gradscope.diagnostics.passk.measure import compare_samples
+from gradscope.diagnostics.passk.comparison import compare_samples
 from gradscope.diagnostics.rank.tokens import KindEnergy, TokenChange, WeighedTokens
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate

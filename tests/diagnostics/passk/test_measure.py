@@ -1,55 +1,23 @@
 import json
 import re
-from collections import Counter
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from gradscope.diagnostics.passk import measure as passk
-from gradscope.errors import InputError, UsageError
-from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.intervals import Resampling
+from gradscope.errors import InputError
 from gradscope.render.terminal.passk import pass_at_k_table
-from gradscope.results.passk import PassAtKDifference
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.run_folder import heldout_path
 from tests.conftest import REPOSITORY
 from tests.diagnostics.compared_runs import write_run
-from tests.diagnostics.made_up_runs import FIRST, SECOND, group_of, humaneval, run_of, samples, tau_bench
+from tests.diagnostics.made_up_runs import FIRST, group_of, humaneval, run_of, samples, tau_bench
 from tests.render.printing import printed
 from tests.rollouts.readers.evaluations.test_inspect_ai import archive
 from tests.rollouts.readers.lines import write_lines
-
-
-def test_second_file_is_paired_by_prompt() -> None:
-    report = passk.pass_at_k_of_samples([FIRST, SECOND], ks=(4, 1))
-    comparison = report.comparison
-    third = samples("third", {"a": [0, 0, 0, 0]})
-    further = passk.pass_at_k_of_samples([FIRST, SECOND, third]).further_comparisons
-    assert [(pair.first, pair.second) for pair in further] == [("first", "third")]
-    assert (comparison.num_prompts, comparison.num_unpaired) == (3, 1)
-    by_k = {row.k: row for row in comparison.rows}
-    assert by_k[1].difference.value == pytest.approx((3 * 0.25 - 1.5) / 3)
-    assert (by_k[1].first_wins, by_k[1].second_wins, by_k[1].ties) == (2, 1, 0)
-    assert by_k[4].difference.value == pytest.approx(1 / 3)
-    assert (by_k[4].first_wins, by_k[4].second_wins, by_k[4].ties) == (0, 1, 2)
-    assert comparison.crossover_k is None, "what intervals allow is no turn"
-    assert (comparison.solved.both, comparison.solved.first_only) == (2, 0)
-    assert (comparison.solved.second_only, comparison.solved.neither) == (1, 0)
-    verdict, factor, verifier, *reach = report.findings
-    assert verifier.startswith("A verifier that passes 1.0 % of wrong samples")
-    assert verdict.startswith(
-        "second against first, over 3 prompts in both and without 1 in one: the intervals allow a gain and a loss: -0.2"
-    )
-    assert " at k = 4. Verdict: undecided whether " in verdict
-    assert factor == "first needs 0.50 times the samples of second for the same pass@1."
-    assert [sentence.partition(":")[0] for sentence in reach] == ["first", "second"]
 
 
 def test_samples_that_repeat_are_told_once(tmp_path: Path) -> None:
@@ -73,177 +41,6 @@ def test_a_budget_beyond_the_samples_is_undefined() -> None:
     assert alone.tables[0].rows[0].pass_at_k.undefined == "k = 8 exceeds the 4 samples of a prompt"
     assert alone.findings == ("first: no budget asked for is within the 4 samples of every prompt.",)
     assert "at least 10 prompts, there are 4" in alone.tables[0].forecasts[0].pass_hat_k.undefined
-
-
-def difference(k: int, of_samples: Estimate) -> PassAtKDifference:
-    unasked = Estimate.undefined_because("not asked for")
-    counts = {"first_wins": 0, "second_wins": 0, "ties": 0}
-    return PassAtKDifference(
-        k=k, difference=of_samples, **counts, compression_factor=unasked, compression_at_least=None
-    )
-
-
-@pytest.mark.parametrize(
-    ("values", "crossing"),
-    [((0.2, 0.0, -0.05, -0.2), 8), ((0.2, 0.0), None), ((0.05, -0.2), None), ((0.0, -0.2), None), ((), None)],
-)
-def test_the_sign_of_the_difference_may_turn(values: tuple[float, ...], crossing: int | None) -> None:
-    estimates = [Estimate(value=value, low=value - 0.1, high=value + 0.1) for value in values]
-    rows = [difference(2**index, estimate) for index, estimate in enumerate(estimates)]
-    assert passk.crossover_k(rows) == crossing
-
-
-def test_files_without_a_common_prompt_or_a_budget_are_refused() -> None:
-    other = samples("other", {"z": [1, 0]})
-    with pytest.raises(InputError, match="have no prompt in common: the first has prompt 'a', the second 'z'"):
-        passk.pass_at_k_of_samples([FIRST, other])
-    with pytest.raises(UsageError, match=r"pass@k needs a file of samples\."):
-        passk.measure_pass_at_k()
-    with pytest.raises(UsageError, match=r"k is at least 1, got 0\."):
-        passk.measure_pass_at_k("samples.jsonl", ks=(0,))
-    assert passk.default_ks(1) == [1]
-    assert passk.default_ks(100) == [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100]
-
-
-Change = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-
-
-def judged(draw: Callable[[np.random.Generator], np.ndarray], change: Change, n: int) -> Counter[str]:
-    """Verdicts over ten logs of two policies with known rates."""
-    verdicts: Counter[str] = Counter()
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        first, second = (counted(n, rng.binomial(n, rates)) for rates in change(draw(rng)))
-        comparison = passk.compare_samples(
-            first, second, (1, 4, n), resampling=Resampling(num_resamples=300, seed=seed)
-        )
-        verdicts[comparison.verdict] += 1
-    return verdicts
-
-
-def counted(n: int, correct: np.ndarray) -> passk.Samples:
-    return replace(
-        FIRST, prompts=tuple(map(str, range(len(correct)))), num_samples=np.full(len(correct), n), num_correct=correct
-    )
-
-
-def best_of(m: float) -> Change:
-    return lambda rates: (rates, 1 - (1 - rates) ** m)
-
-
-def newly_solved(share: float) -> Change:
-    """The first ``share`` of the prompts are impossible for the first policy, and 0.3 for the second."""
-    return lambda rates: (
-        np.where(np.arange(len(rates)) < share * len(rates), 0.0, rates),
-        np.where(np.arange(len(rates)) < share * len(rates), 0.3, rates),
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("draw", "n"), [(lambda rng: rng.beta(0.3, 1, 500), 64), (lambda rng: rng.choice([0.02, 0.5], 500), 16)]
-)
-def test_the_best_of_samples_is_never_an_expansion(draw: Callable[[np.random.Generator], np.ndarray], n: int) -> None:
-    """Forty of forty such logs of 500 prompts were called capacity expansion once."""
-    for m in (1.0, 8.0, 32.0):
-        verdicts = judged(draw, best_of(m), n)
-        assert verdicts["capacity expansion"] == 0
-        assert m > 1 or verdicts["search compression"] == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("draw", "change", "n", "verdict"),
-    [
-        (lambda rng: rng.beta(0.5, 0.5, 500), newly_solved(0.3), 64, "capacity expansion"),
-        (lambda rng: rng.beta(0.5, 0.5, 500), newly_solved(0.3), 8, "undecided"),  # too few samples to show it
-        (lambda rng: with_impossible(rng.beta(2, 2, 500)), best_of(8), 64, "search compression"),
-        (lambda rng: with_impossible(rng.beta(2, 2, 40)), best_of(8), 64, "undecided"),  # none of 40 could be two
-        (lambda rng: rng.beta(2, 2, 300), best_of(8), 64, "no headroom"),  # pass@64 is 1.000 before and after
-    ],
-)
-def test_policies_of_known_rates_are_judged_right(
-    draw: Callable[[np.random.Generator], np.ndarray], change: Change, n: int, verdict: str
-) -> None:
-    assert judged(draw, change, n)[verdict] >= 8
-
-
-def with_impossible(rates: np.ndarray) -> np.ndarray:
-    """A fifth cannot be solved: there is something left to expand."""
-    return np.where(np.arange(len(rates)) % 5 == 0, 0.0, rates)
-
-
-GAIN, LEFT_OPEN, EQUAL, LOSS = (0.1, 0.3), (-0.05, 0.44), (-0.02, 0.03), (-0.2, -0.06)
-NONE, ABOVE = (0.0, 0.9 * passk.MARGIN), (0.02, 1.1 * passk.MARGIN)
-
-
-def around(ends: tuple[float, float]) -> Estimate:
-    return Estimate(value=sum(ends) / 2, low=ends[0], high=ends[1], num_units=40)
-
-
-def differences(*ends: tuple[float, float]) -> list[PassAtKDifference]:
-    return [difference(16**index, around(pair)) for index, pair in enumerate(ends)]
-
-
-SOME, SHARPER = (0.1, 0.2), (GAIN, EQUAL)
-
-
-@pytest.mark.parametrize(
-    ("ends", "won", "lost", "least", "verdict", "words", "unsolved"),
-    [
-        ((GAIN, GAIN), ABOVE, NONE, 65.0, "capacity expansion", "beyond the best of 65 samples of the first", SOME),
-        ((LEFT_OPEN, GAIN), ABOVE, NONE, 65.0, "capacity expansion", "and more at the largest budget", SOME),
-        ((GAIN, GAIN), ABOVE, NONE, 64.0, "undecided", "gains at every sampled k: +0.200", SOME),
-        (
-            (GAIN, GAIN),
-            ABOVE,
-            NONE,
-            None,
-            "undecided",
-            "the best of up to 64 samples of the first may explain them",
-            SOME,
-        ),
-        ((GAIN, LOSS), ABOVE, ABOVE, 65.0, "undecided", "some prompts are solved anew, beyond any best of 64", SOME),
-        (SHARPER, NONE, NONE, None, "search compression", "at the largest less than 0.05 is won", SOME),
-        (SHARPER, ABOVE, NONE, None, "undecided", "a gain at the smallest budget, no certain difference", SOME),
-        ((GAIN, (0.01, 0.03)), NONE, NONE, None, "undecided", "gains at every sampled k", SOME),
-        (((0.01, 0.05), EQUAL), NONE, NONE, None, "undecided", "a gain at the smallest budget", SOME),
-        ((GAIN, LOSS), NONE, ABOVE, None, "search compression", "the gain at the smallest budget is a loss", SOME),
-        ((GAIN, LOSS), ABOVE, ABOVE, None, "undecided", "a gain at the smallest budget, a loss at the largest", SOME),
-        ((GAIN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "no certain difference at the largest", SOME),
-        ((LOSS, LOSS), NONE, ABOVE, None, "undecided", "losses at every sampled k", SOME),
-        ((LEFT_OPEN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "the intervals allow a gain and a loss", SOME),
-        ((GAIN,), NONE, NONE, 65.0, "undecided", "one budget says nothing about reach", SOME),
-        (SHARPER, NONE, NONE, None, "no headroom", "next to nothing to expand", (0.0, passk.MARGIN)),
-        (SHARPER, NONE, NONE, None, "undecided", "not certainly more than 0.05", (passk.MARGIN, 0.2)),
-        (SHARPER, NONE, NONE, None, "search compression", "less than 0.05 is won", (1.02 * passk.MARGIN, 0.2)),
-    ],
-)
-def test_verdict_and_its_evidence(
-    ends: tuple[tuple[float, float], ...],
-    won: tuple[float, float],
-    lost: tuple[float, float],
-    least: float | None,
-    verdict: str,
-    words: str,
-    unsolved: tuple[float, float],
-) -> None:
-    shares = {"won": around(won), "lost": around(lost), "unsolved": around(unsolved)}
-    judged_as, evidence = passk.judge_reach(differences(*ends), **shares, least_sharpening=least)
-    assert judged_as == verdict
-    assert words in evidence
-
-
-def test_what_false_positives_do_is_their_chance_among_k_samples() -> None:
-    """Half the prompts are unsolvable, and the second's verifier passes 2 % of wrong samples: 64 samples each."""
-    unsolved = 0.5 * 0.98**64
-    caution = passk.verifier_caution((0.5, unsolved), 64, 200)
-    assert (
-        "solved in 47.4 % of cases at k = 64; had it passed 2 % of them in the second alone, that would be" in caution
-    )
-    assert "alone" not in passk.verifier_caution((0.1 + 0.2, 0.3), 64, 200), "equal but for rounding"
-    assert "passed 6.9 % of them" in passk.verifier_caution((0.5, 0.0), 64, 100)
-    assert "solved in 3.0 % of cases at k = 3" in passk.verifier_caution((0.5, 0.0), 3, 100)
 
 
 def test_table_of_one_file() -> None:

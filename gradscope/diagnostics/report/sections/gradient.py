@@ -28,13 +28,7 @@ from gradscope.metrics.gram import geometry
 from gradscope.render.views.rank import null_rank, num_live
 from gradscope.render.views.view import Column, entry, lines_over, named_bars, table_of_cells, tabulate
 from gradscope.results.rank import RankCurvePoint
-from gradscope.results.report import (
-    Cell,
-    ColumnStyle,
-    ReportSection,
-    ReportTable,
-    Severity,
-)
+from gradscope.results.report import Cell, ColumnStyle, ReportSection, ReportTable, Severity
 from gradscope.rollouts.run import Run
 from gradscope.say import counted, percent
 

@@ -38,7 +38,7 @@ from gradscope.rollouts.run import Run
 from gradscope.say import interval, number
 
 if TYPE_CHECKING:
-    from gradscope.diagnostics.passk.measure import Samples
+    from gradscope.diagnostics.passk.comparison import Samples
     from gradscope.diagnostics.rank.tokens import WeighedTokens
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.measure import RolloutTokens

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.passk.measure import MARGIN, Samples
+from gradscope.diagnostics.passk.comparison import MARGIN, Samples
 from gradscope.diagnostics.report.metrics_alone import dead_section, dead_severity
 from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, Unavailable, along_line, missing_section
 from gradscope.findings import degeneracy

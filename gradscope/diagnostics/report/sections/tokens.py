@@ -21,13 +21,7 @@ from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
 from gradscope.metrics.sampler import PROBABILITIES, UNDECIDED, UNLIKELY, TokenCell, token_cells
 from gradscope.render.views.rank_parts import turn_words
 from gradscope.render.views.view import Column, named_bars, tabulate
-from gradscope.results.report import (
-    Chart,
-    ReportSection,
-    ReportTable,
-    ShadedText,
-    ShadedToken,
-)
+from gradscope.results.report import Chart, ReportSection, ReportTable, ShadedText, ShadedToken
 from gradscope.say import counted, interval, percent
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.passk.measure import Samples
+from gradscope.diagnostics.passk.comparison import Samples
 from gradscope.diagnostics.report.sections.signal import (
     MAX_PROBLEMS,
     MAX_PROMPTS,
