@@ -15,8 +15,8 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import (
     bootstrap_statistics,
     cluster_numbers,
-    cluster_sums,
     deviations_within,
+    sums_of_columns,
 )
 from gradscope.metrics.uncertainty.intervals import wilson_interval
 
@@ -44,7 +44,8 @@ def correlation_within(
     -0.9486832980505138
     """
     x, y = within_groups(first, groups), within_groups(second, groups)
-    units = cluster_sums(np.column_stack([x * y, x * x, y * y]), clusters)
+    products = (one * other for one, other in ((x, y), (x, x), (y, y)))
+    units = sums_of_columns(products, np.arange(len(x)) if clusters is None else clusters, len(x))
     totals = units.sum(axis=0)
     if not (totals[1] > 0 and totals[2] > 0):
         return Estimate.undefined_because("one of the two never differs within a group", num_units=len(units))

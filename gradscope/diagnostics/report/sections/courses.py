@@ -223,8 +223,8 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     if not lengths.values.any():
         hint = "Log the completions (log_completions=True in TRL)."
         return missing_section("length", "The log has no completions to measure.", hint)
-    columns = (lengths.values, lengths.rewards, lengths.groups, lengths.prompts)
-    correlation = correlation_within(*(column[lengths.values > 0] for column in columns))
+    columns, has_text = (lengths.values, lengths.rewards, lengths.groups, lengths.prompts), lengths.values > 0
+    correlation = correlation_within(*(column if has_text.all() else column[has_text] for column in columns))
     # the difference of both lines has the sign of the step's covariance
     unique_steps, of_step = np.unique(lengths.steps, return_inverse=True)
     mean_lengths, steps = np.bincount(of_step, lengths.values) / np.bincount(of_step), unique_steps.tolist()
@@ -262,7 +262,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
             {name: _mean_by_step(of_step, apart, part) for name, part in weights.items()},
             y_label=f"{lengths.unit} beside the group's mean",
         ),
-        tables=_quarters(lengths, inputs),
+        tables=_quarters(lengths, apart, rewards, inputs),
     )
 
 
@@ -311,14 +311,13 @@ def _mean_by_step(of_step: NDArray[np.int64], apart: Array, weights: Array) -> l
     return [part / total if total > 0 else None for part, total in zip(sums, totals, strict=True)]
 
 
-def _quarters(lengths: RunLengths, inputs: ReportInputs) -> tuple[ReportTable, ...]:
+def _quarters(lengths: RunLengths, apart: Array, above: Array, inputs: ReportInputs) -> tuple[ReportTable, ...]:
     """Rollouts by their length relative to that of their group, in four equal parts."""
     shares = {
         (group_id, sample): float(share) / len(inputs.live)
         for gram, matrix in inputs.live
         for group_id, sample, share in zip(gram.group_ids, gram.samples, projection_shares(matrix), strict=True)
     }
-    apart, above = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     order = np.argsort(apart, kind="stable")
     rows: list[tuple[Cell, ...]] = []
     names = ("shortest quarter", "second", "third", "longest quarter")
