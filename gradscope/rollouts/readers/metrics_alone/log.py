@@ -63,6 +63,7 @@ _LONGEST_HEADER = 1 << 20
 _NOT_OFFERED = re.compile(r"^_|^system[/.]|,")  # W&B's own keys, and what the option takes apart
 _NO_NUMBER = re.compile(r"time|date|step$", re.IGNORECASE)  # columns that may be texts among numbers
 _ID = re.compile(r"(^|_)(id|uid|idx|index|group)$", re.IGNORECASE)
+_IN_NO_ORDER = 4  # a step of so many that goes back
 _NUM_PEEKED = 200
 _MAX_NAMED = 6
 _MOST_ALIKE = 8  # files of metrics in a folder whose names differ in numbers alone
@@ -109,7 +110,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     named = parse_metric_columns(options.metric_columns)
     chosen = _chosen(runs, path, options.metric_run, named.get("reward"))
     logged = chosen.metrics()
-    if are_means := 2 * rows.num_conflicts > len(logged):
+    if are_means := 2 * chosen.num_conflicts > len(logged):
         logged = chosen.metrics(of_batches=True)
     naming, refuted = naming_of(logged.columns, named).held_against(logged)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
@@ -215,7 +216,15 @@ def _common_keys(keys: Iterable[str]) -> set[str]:
 
 
 def _hold_rollouts(tables: Iterable[MetricTable]) -> bool:
-    return any(hold_rollouts(table.columns) or _are_of_episodes(table) for table in tables)
+    return any(hold_rollouts(of.columns) or _are_of_episodes(of) or _are_of_samples(of) for of in tables)
+
+
+def _are_of_samples(table: MetricTable) -> bool:
+    """Whether rows of steps in no order have an id each."""
+    columns = [cells for name, cells in table.columns.items() if _ID.search(name) and not isinstance(cells, Numbers)]
+    have_ids = any(all(isinstance(cell, str) for cell in of) and len(set(of)) == len(of) for of in columns)
+    num_back = int(np.count_nonzero(np.diff(steps_in(table, STEPS)) < 0))
+    return have_ids and num_back > len(table.at) / _IN_NO_ORDER
 
 
 def _are_of_episodes(table: MetricTable) -> bool:

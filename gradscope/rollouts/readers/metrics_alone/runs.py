@@ -253,6 +253,7 @@ class OneRun(Struct, frozen=True, kw_only=True):
     """Computes its metrics by step: the last number of each, or, with ``of_batches=True``, the mean of those of its
     rows."""
     num_rows: int
+    num_conflicts: int  # steps of which a row contradicts the previous one
     first: str  # location of its first row
     sentences: tuple[str, ...]  # where it was resumed
 
@@ -262,6 +263,7 @@ class _Part(Struct, kw_only=True):
 
     start: int
     stop: int
+    num_conflicts: int = 0
     resumed: list[int] = []
     """Rows at which it was resumed; earlier rows of their step and later ones no longer count."""
 
@@ -273,7 +275,7 @@ class RunRows:
         """None yet; ``common_keys`` chooses those in which rows of one step may not contradict each other, if any."""
         self._common_keys = common_keys
         self.num_without_step = self.num_held_out = 0
-        self.num_conflicts = 0  # rows that contradict the previous row of the same step
+        self.num_conflicts = 0  # steps of which a row contradicts the previous one
         self.counts_steps = False
         self._rows: dict[str, _Rows] = {}
         self._pieces: list[Piece] = []
@@ -343,6 +345,7 @@ class RunRows:
                 name=f"{label}/{order}".removeprefix("/") if len(parts) > 1 or not label else label,
                 metrics=partial(_metrics_of, part, steps, numbers),
                 num_rows=part.stop - part.start,
+                num_conflicts=part.num_conflicts,
                 first=self._location(at[part.start]),
                 sentences=(*(() if steps is within_epochs else (_BEGINS_AGAIN,)), *sentences),
             )
@@ -368,7 +371,7 @@ class RunRows:
             contradicts[at[after[is_other]]] |= key in counted
         back = np.append(False, np.diff(steps) < 0)
         begins = np.maximum.accumulate(np.where(back, np.arange(len(steps)), 0))  # since when steps do not go back
-        self.num_conflicts += int(np.count_nonzero(contradicts & (earlier >= begins)))
+        conflicts = contradicts & (earlier >= begins)
         stack: list[int] = []  # rows at which it was resumed, without those undone by a later one
         lowest, seen = int(steps[0]), 0
         for row in np.flatnonzero((contradicts | back) & (earlier >= 0) & (earlier < begins)).tolist():
@@ -388,6 +391,9 @@ class RunRows:
                 stack.pop()
             stack.append(begin)
             part.resumed.append(begin)
+        for part in parts:
+            part.num_conflicts = len(np.unique(steps[part.start : part.stop][conflicts[part.start : part.stop]]))
+            self.num_conflicts += part.num_conflicts
         return parts
 
     def _location(self, number: int) -> str:

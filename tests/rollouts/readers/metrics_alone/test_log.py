@@ -518,6 +518,19 @@ def test_means_of_the_batches_of_a_step_are_averaged(tmp_path: Path) -> None:
     assert any(sentence.startswith("Most steps have several rows") for sentence in run.source.inferred)
 
 
+def test_samples_of_steps_in_no_order_that_have_an_id_each_are_no_metrics(tmp_path: Path) -> None:
+    rows = [{"id": f"v{at}", "step": at * 7 % 11, "reward": at % 2} for at in range(11)]
+    with pytest.raises(InputError, match="is not a log that gradscope knows"):
+        read(series(tmp_path, *rows))
+    assert len(read(series(tmp_path, *sorted(rows, key=lambda row: row["step"]))).metrics) == 11
+
+
+def test_runs_that_stopped_after_their_first_step_are_not_averaged_into_the_next(tmp_path: Path) -> None:
+    rows = [{"step": 1, "mean_reward": at} for at in (9, 7, 5)]
+    run = read(series(tmp_path, *rows, *({"step": at, "mean_reward": 1} for at in range(1, 5))))
+    assert {step: row["reward"] for step, row in run.metrics.items()} == dict.fromkeys(range(1, 5), 1)
+
+
 def test_a_text_without_steps_is_not_searched_for_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "naming_of", None)  # what took 16 of 19 ms a file
     for number in range(3):

@@ -43,7 +43,7 @@ def read(rows: list[dict[str, Any]], size: int) -> tuple[list[tuple[Metrics, int
 def walked(rows: list[dict[str, Any]]) -> tuple[list[tuple[Metrics, int, str, int]], int]:
     """The same, row after row."""
     runs: list[list[Any]] = []
-    last, conflicts = -1, 0
+    last, conflicts = -1, set()
     for number, row in enumerate(rows, start=1):
         step, values = row["step"], {key: float(value) for key, value in row.items() if key != "step"}
         if not runs:
@@ -63,11 +63,12 @@ def walked(rows: list[dict[str, Any]]) -> tuple[list[tuple[Metrics, int, str, in
             begin = step if step in late else next(row["step"] for row in following if row["step"] > step)
             for later in [entry for entry in metrics if entry >= begin]:
                 del metrics[later]
-        conflicts += step == last and contradicts(row, metrics.get(step, {}))
+        if step == last and contradicts(row, metrics.get(step, {})):
+            conflicts.add((len(runs), step))
         runs[-1][0].setdefault(step, {}).update(values)
         runs[-1][1] += 1
         last = step
-    return [(dict(sorted(entry.items())), *rest) for entry, *rest in runs], conflicts  # type: ignore[misc]
+    return [(dict(sorted(entry.items())), *rest) for entry, *rest in runs], len(conflicts)  # type: ignore[misc]
 
 
 def contradicts(row: dict[str, Any], logged: dict[str, Any]) -> bool:
