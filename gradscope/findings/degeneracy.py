@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from msgspec import Struct
@@ -137,6 +137,8 @@ class LoggedGroups(Struct, frozen=True, kw_only=True):
     num_incomplete: int  # groups left out because a reward is missing
     resampled: bool  # whether dead groups were replaced before they reached the log
     num_without_main: int = 0  # rollouts that reach the threshold without the main reward, and so count as failing
+    num_steps: int = 0  # of which there are rollouts
+    elsewhere: Sequence[float] = ()  # the trainer's own share of dead groups at other steps
 
 
 def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
@@ -159,6 +161,7 @@ def degeneracy_summary(report: results.DegeneracyReport, log: LoggedGroups) -> t
         environments,
         copies_sentence(report),
         _share(report),
+        _elsewhere(report, log),
         f"{report.num_pooled:,} of {report.num_groups:,} groups have a multiple of the usual {report.usual_size} "
         f"rollouts: {_MERGED}"
         if report.num_pooled and not doubled
@@ -261,6 +264,17 @@ def _share(report: results.DegeneracyReport) -> str:
         return f"{text}, but {faint}" if faint else f"{text}{live}."
     lost = "of which it alone makes no gradient" if is_part else "and give a group-mean baseline no gradient"
     return f"{text}{',' * is_part} {lost}: {', '.join(kinds)}{'; ' * bool(faint)}{faint or '.'}"
+
+
+def _elsewhere(report: results.DegeneracyReport, log: LoggedGroups) -> str:
+    """That the trainer logged another share at most steps, of which there are no rollouts; empty where it did not."""
+    share, shares = report.frac_reward_zero_std.value, log.elsewhere
+    if share is None or len(shares) <= log.num_steps or abs((mean := fmean(shares)) - share) < _ANOTHER_SHARE:
+        return ""
+    return (
+        f"The trainer logged {percent(mean)} at {counted(len(shares), 'other step')}, of which there are no rollouts: "
+        f"the {percent(share)} above is of {counted(log.num_steps, 'step')}."
+    )
 
 
 def _are_tiny(report: results.DegeneracyReport) -> bool:
@@ -438,6 +452,7 @@ _COPIED = 0.5  # of the rollouts of dead groups: then copies are why most of the
 _FEW = 0.05  # share of dead groups below which nothing is to be won
 _FEW_ROLLOUTS = 4  # of a prompt: with fewer one that passes half the time passes or fails throughout in a quarter
 _HANDFUL = 5  # dead groups below which their kinds say nothing
+_ANOTHER_SHARE = 0.1  # from that of all rollouts: what the trainer logged at steps without
 _MUCH = 0.2  # of the share of dead groups, from its first fifth of steps to its last
 _Ends = dict[str, tuple[float, float]]
 

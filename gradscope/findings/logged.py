@@ -68,7 +68,7 @@ def dead_sentence(courses: Sequence[MetricCourse]) -> str:
         return f"How many groups gave no gradient is not known: {course.mean.undefined}."
     all_dead = sum(value >= 1.0 for value in course.values)
     steps = f"{len(course.steps):,} logged steps" if len(course.steps) > 1 else "the one logged step"
-    more = f"; at {all_dead:,} of them every group" if all_dead else ""
+    more = f"; at {all_dead:,} of them every group" if all_dead and len(course.steps) > 1 else ""
     if (last := late_share(course)) is not None:
         more += f", from {percent(_fifths(course)[0][0])} in the first fifth of them to {percent(last)} in the last"
     text = f"{percent(course.mean.value)} of a step's groups gave no gradient, by the trainer's log of {steps}{more}."
@@ -161,7 +161,8 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
         return ""
     mean = course.mean.value or 0.0
     if min(course.values) >= 1.0:
-        return f"Every completion was cut off at the length limit, at each of {len(course.steps):,} logged steps."
+        steps = f"each of {len(course.steps):,} logged steps" if len(course.steps) > 1 else "the one logged step"
+        return f"Every completion was cut off at the length limit, at {steps}."
     ends = f", {percent(late)} in the last fifth of steps" if late > mean else ""
     return f"{percent(mean)} of completions were cut off at the length limit{ends}{at_most(course)}."
 

@@ -261,6 +261,12 @@ def _logged(run: Run, step: int, last: int, reward: str | None) -> float | None:
     return run.metrics.get(step, {}).get("frac_reward_zero_std") if comparable else None
 
 
+def shares_elsewhere(run: Run, reward: str | None) -> list[float]:
+    """The trainer's own shares at the steps of which there are no rollouts."""
+    steps, shares = run.courses.course("frac_reward_zero_std")
+    return [] if reward else shares[~np.isin(steps, run.steps) & (shares >= 0.0) & (shares <= 1.0)].tolist()
+
+
 _SHARES = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail")
 _NONE = Estimate.undefined_because(NO_ROLLOUTS)
 _NOT_LOGGED = Estimate.undefined_because(f"{NO_ROLLOUTS}, and none of these is that share")

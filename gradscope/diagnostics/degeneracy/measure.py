@@ -319,6 +319,8 @@ def degeneracy_of_run(
         num_incomplete=chosen.num_incomplete,
         resampled=run.settings.get("sampling") == "dynamic",
         num_without_main=num_reaching - (0 if table.num_passing is None else int(table.num_passing.sum())),
+        num_steps=len(run.steps),
+        elsewhere=group_rewards.shares_elsewhere(run, reward),
     )
     faint = faint_groups(spread := chosen.table.spread(chosen.values))
     report = results.DegeneracyReport(

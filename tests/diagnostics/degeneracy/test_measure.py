@@ -192,6 +192,14 @@ def test_steps_that_were_logged_twice_are_named(sizes: Sequence[int], steps: str
     assert "Nothing was logged at steps 11 to 30." in findings_of(degeneracy_of_run(run_of(*gap)))
 
 
+@pytest.mark.parametrize(("shares", "is_said"), [((0.5, 0.75), True), ((1.0, 0.95), False), ((0.5,), False)])
+def test_rollouts_of_few_steps_do_not_hide_what_was_logged_of_most(shares: Sequence[float], is_said: bool) -> None:
+    metrics = {step: {"frac_reward_zero_std": share} for step, share in enumerate((1.0, *shares), start=1)}
+    text = findings_of(degeneracy_of_run(run_of(group_of([1, 1], step=1), metrics=metrics)))
+    said = "The trainer logged 62.5 % at 2 other steps, of which there are no rollouts: the 100.0 % above is of 1 step."
+    assert (said in text, "other step" in text) == (is_said, is_said)
+
+
 def test_a_gap_is_no_multiple_of_a_prediction_that_large_groups_make_next_to_nothing() -> None:
     large = hidden(lambda n: [float(n % 2)] * 512, visits=1)
     assert "times the prediction" in hidden(lambda n: [float(n % 2)] * 4, visits=1)
