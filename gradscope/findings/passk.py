@@ -39,7 +39,7 @@ def passk_findings(
             for table, number in zip(tables, num_missing, strict=True)
             if number
         ),
-        *(sentence for comparison in comparisons for sentence in _worth(comparison)),
+        *dict.fromkeys(sentence for comparison in comparisons for sentence in _worth(comparison)),
         *(sentence for table in tables for sentence in _of_samples(table, is_told=any(num_copies))),
         *(reached if comparisons else ()),
     )

@@ -153,6 +153,9 @@ def test_evaluations_are_told_apart_by_their_files_or_by_as_many_names_as_have_r
     assert ("5f2c" in of_one_name, "77ab" in of_one_name, "1.json" in of_one_name) == (True, True, False)
     assert columns(("a", "m", "1.json"), ("b", "n", "2.json")) == ["task", "model"]
     assert columns(("a" * 30, "m" * 30, "1.json"), ("b" * 30, "n" * 30, "2.json")) == ["task"]
+    middle = table(*((f"{'a' * 40}-{of}-{'b' * 40}", "m", f"{of}.json") for of in ("one", "two")))
+    assert "-one-" in middle
+    assert "-two-" in middle
 
 
 def test_many_budgets_are_thinned_and_all_are_there_when_asked() -> None:

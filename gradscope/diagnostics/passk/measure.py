@@ -117,9 +117,11 @@ def samples_of_run(
             "say which of them pass: --success-threshold 1",
         )
     if threshold is None:
+        verdicts = (name for name, of in table.rewards.items() if binary_threshold(of[is_own]) is not None)
+        say = next((f"Name the verdict: --reward-column {shlex.quote(name)}, or say" for name in verdicts), "Say")
         raise InputError(
             f"{run.source.path} has rewards that are neither 0/1 nor -1/1: which samples are correct is not known.",
-            hint=f"Say from which reward on a sample counts as correct: --success-threshold {reward.max():g}",
+            hint=f"{say} from which reward on a sample counts as correct: --success-threshold {reward.max():g}",
         )
     is_long = table.num_characters is not None and table.num_characters >= _LONG
     num_copies = int(np.sum(table.repeats[0] & is_known & is_long))

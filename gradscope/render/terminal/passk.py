@@ -128,7 +128,7 @@ def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> 
     while sum(fitting) > room - 2 * len(fitting) and max(fitting) > _MIN_NAME:  # the longest names give way first
         fitting[fitting.index(max(fitting))] -= 1
     cells = [
-        *([_shortened(text, width) for text in texts] for texts, width in zip(named.values(), fitting, strict=True)),
+        *(_apart(texts, width) for texts, width in zip(named.values(), fitting, strict=True)),
         *([row[at] for row in rows] for at in filled),
     ]
     columns = [Column(title, itemgetter(at)) for at, title in enumerate([*named, *(titles[at] for at in filled)])]

@@ -130,7 +130,8 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
                 hint=f"The columns are {list_names(present)}.",
             )
     present = [name for name in present if not is_of_call(name, present)]
-    entries = [name for name in present if "." in name]
+    are_of_runs = any(name.startswith("params.") for name in present)  # as MLflow exports them, with their means
+    entries = [name for name in present if "." in name and not (are_of_runs and name.startswith("metrics."))]
     entry = {name: name.partition(".")[2] for name in entries}
     rewards = [name for name in entries if entry[name] in USUAL["reward"] or reward_columns([name], "")]
     # Of several functions or objects, which reward the trainer's is, or what sum of them, is not known, but a score and
@@ -516,14 +517,20 @@ def setting_columns(
         by_prompt.setdefault(parse.text_of(row.get(key_of(columns) or "")), []).append(row)
     groups = [group for group in by_prompt.values() if len(group) > 1]
     arms = (*ARMS, *further)
-    num = {arm: sum(len({parse.text_of(row.get(arm)) for row in group}) > 1 for group in groups) for arm in arms}
     so_far = [arm for arm in arms if are_first and only_text(rows, arm)]
     present = columns_in(rows)
     known_names = {*arms, *astuple(columns), *reward_columns(present, "")}
     free = (name for name in present if name not in known_names and not _COUNTS_ROWS.search(name))
     levels = (name for name in free if _are_levels(groups, name) or _are_conditions(groups, name, columns.reward))
-    designed = levels if len(groups) > 2 else ()
-    return (*so_far, *(arm for arm in num if num[arm] > len(groups) / 2), *designed)
+    named = [arm for arm in arms if sum(_num_of(group, arm) > 1 for group in groups) > len(groups) / 2]
+    # What each policy has one value of, as the time that its samples took, sets nothing more apart.
+    policies = (*POLICIES, *named)
+    designed = (name for name in levels if all(_num_of(rows, of) < _num_of(rows, of, name) for of in policies))
+    return (*so_far, *named, *(designed if len(groups) > 2 else ()))
+
+
+def _num_of(rows: Iterable[Mapping[str, Any]], *names: str) -> int:
+    return len({tuple(parse.text_of(row.get(name)) for name in names) for row in rows})
 
 
 def _are_levels(groups: Iterable[Iterable[Mapping[str, Any]]], name: str) -> bool:

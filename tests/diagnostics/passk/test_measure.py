@@ -214,7 +214,12 @@ def test_groups_of_one_prompt_are_pooled_and_missing_verdicts_counted() -> None:
     ("groups", "message", "hint"),
     [
         ([group_of([0.2, 0.9])], "which samples are correct is not known", ""),
-        ([group_of([0, 3, 8])], "neither 0/1 nor -1/1", ""),
+        ([group_of([0, 3, 8])], "neither 0/1 nor -1/1", "Say from which reward on"),
+        (
+            [group_of([0.2, 1.3, 2.0], functions={"length": [2, 0.3, 3], "solved": [0, 1, 1]})],
+            "neither 0/1 nor -1/1",
+            "Name the verdict: --reward-column solved, or say from which",
+        ),
         ([group_of([None])], "holds no sample with a reward", ""),
         ([group_of([1, 0], step=1), group_of([1, 0], step=2)], "logs 2 training steps, each from another policy", ""),
         (

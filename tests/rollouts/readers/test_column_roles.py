@@ -220,6 +220,13 @@ def test_templates_of_the_same_questions_are_policies(tmp_path: Path) -> None:
     assert (len(run.groups), reward_table(run.groups).policies) == (20, ("cot", "none"))
 
 
+def test_what_each_policy_took_sets_nothing_more_apart(tmp_path: Path) -> None:
+    took = {"zero": 41.5, "few": 86.25}
+    rows = [{"model": of, "seconds": took[of], "task_id": at, "passed": True} for of in took for at in range(9)]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert reward_table(run.groups).policies == ("zero", "few")
+
+
 def test_settings_that_change_below_the_rows_that_are_searched_are_policies_as_well(tmp_path: Path) -> None:
     rows = [{"task_id": at, "condition": arm, "passed": arm == "b"} for arm in "ab" for at in range(NUM_SEARCHED)]
     run = read_run(write(tmp_path / "a.jsonl", *rows))
