@@ -44,7 +44,9 @@ _REWARD_WORD = re.compile(
 )
 
 _NO_REWARD = re.compile(
-    r"(^|[._])(id|idx|index)$|complexity|difficulty|threshold|confidence|delta|ground_?truth", re.IGNORECASE
+    r"(^|[._])(id|idx|index)$|complexity|difficulty|threshold|confidence|delta|ground_?truth"
+    r"|(final|best|mean|avg|average|overall)_(\w+_)?accuracy",
+    re.IGNORECASE,
 )
 _PROMPT_WORD = re.compile(
     r"question|problem|prompt|query|instruction|(^|_)(task|puzzle|instance)(_|$)|(^|_)(id|idx|index)$|^(name|i)$",
@@ -54,6 +56,11 @@ _VERDICT_WORD = re.compile(
     r"exact|match|right|valid|verified|proved|won|(?<!correct_)label|\bpass$|\bok$|_ok$", re.IGNORECASE
 )
 _PREDICTION = re.compile(r"(^|_)(pred|prediction|predicted|extracted|executed|output|response)(_|$)", re.IGNORECASE)
+_TOTAL = re.compile(
+    r"^metrics\.|(^|[._])((pass|maj|majority|cons|best|avg|mean)_?(@|at)_?(k|\d+)"
+    r"|(final|best|mean|avg|average|overall)(_\w+)?|em|f1|(accuracy|acc)(_(mean|avg|std|ci)\w*)?)$",
+    re.IGNORECASE,
+)
 _OUTCOME_WORD = re.compile(rf"{_REWARD_WORD.pattern}|status|result|outcome", re.IGNORECASE)
 
 
@@ -109,6 +116,11 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
     list_name = lists[0] if len(rows) == len(lists) == 1 else None
     rows = rows if list_name is None else rows[0][list_name]
     refuse_lone_list(request.path, rows)
+    if rows and all({"eval_runtime", "train_runtime"}.intersection(row) for row in rows):  # of TRL's all_results.json
+        raise InputError(
+            f"{request.path} has a trainer's totals, without steps.",
+            hint="Name trainer_state.json, which is beside it or in a checkpoint, or the trainer's folder.",
+        )
     with_entries = column_roles.with_entries(rows, request.columns)
     entries = column_roles.columns_in(with_entries)
     are_scores = (name for name in _like_rewards(with_entries) if name in entries and "." in name)
@@ -150,7 +162,7 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
     elif candidates:
         hint = _reward_hint(rows, candidates, list_name)
     else:
-        hint = _ungraded(rows) or _shares_in_lists(rows) or hint
+        hint = _ungraded(rows) or _shares_in_lists(rows) or _totals(rows) or hint
     looked = (
         "Looked for what a trainer writes, and for samples of prompts: task_id with passed, score or n and c (sample "
         "files); rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)."
@@ -251,6 +263,15 @@ def _ungraded(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"No column is a verdict: run the evaluation on {text!r}, and write its outcome into each row as 'correct'."
 
 
+def _totals(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What to name instead of the totals of evaluations, one of which is named."""
+    leaves = (leaf for row in rows for leaf in leaves_in(row))
+    name = next(
+        (name for name, cell in leaves if _TOTAL.search(name) and is_number(column_roles.verdict_of(cell))), None
+    )
+    return "" if name is None else f"{name!r} is of all prompts: give the file with a row for each sample or prompt."
+
+
 def _shares_in_lists(rows: Sequence[Mapping[str, Any]]) -> str:
     """Which numbers of objects in lists lie between 0 and 1, as rewards under a name of their own do."""
     cells: dict[str, list[Any]] = {}
@@ -294,7 +315,8 @@ def _like_rewards(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     verdicts = [name for name, cells in columns.items() if all(is_number(cell) and cell in (0, 1) for cell in cells)]
     verdicts = [name for name in verdicts if _REWARD_WORD.search(name) or _VERDICT_WORD.search(name)]
     in_words = [name for name, cells in columns.items() if column_roles.are_words(cells) and len(set(cells)) > 1]
-    return numbers or verdicts or list(filter(_OUTCOME_WORD.search, in_words))
+    differing = [name for name in verdicts if len(set(columns[name])) > 1]
+    return numbers or differing or list(filter(_OUTCOME_WORD.search, in_words)) or verdicts
 
 
 def _keys_of_rows(node: Mapping[str, Any], depth: int = 4, above: str = "") -> tuple[str, ...]:

@@ -274,6 +274,7 @@ def test_a_refused_pickle_says_what_helps(
         ({"id": "a", "exact_answer": True, "target": "31"}, "--reward-column exact_answer."),
         ({"prompt": "p", "ok": True, "boxed": "4"}, "--reward-column ok."),
         ({"prompt": "p", "human_label": 1.0}, "--reward-column human_label."),
+        ({"prompt": "p", "receipt_verified": True}, "--reward-column receipt_verified."),
         ({"prompt": "p", "base_correct": "True", "correction_step": "2"}, "--reward-column base_correct."),
         ({"prompt": "p", "payload": {"reward_info": {"reward": 1}}}, "--reward-column payload.reward_info.reward."),
         ({"task_id": 1, "result": {"report": {"resolved": True}}}, "--reward-column result.report.resolved."),
@@ -288,6 +289,26 @@ def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str,
     assert refusal(path, "is not a log that gradscope knows") == f"Name the number that the trainer used, as in {named}"
     reward = shlex.split(named.split(";")[0].removesuffix("."))[1]
     assert len(read_run(path, ReadOptions(columns=ColumnNames(reward=reward))).groups[0].rollouts) == 4
+
+
+@pytest.mark.parametrize(
+    ("row", "hint"),
+    [
+        ({"pass_at_1": 0.2, "n_samples": 30, "responses": ["a", "b"]}, "'pass_at_1' is of all prompts: give the file"),
+        ({"run_1.jsonl": {"total": 50, "pass@k": 0.7}}, "'run_1.jsonl.pass@k' is of all prompts"),
+        ({"run_name": "b32", "final_validation_accuracy": "0.66"}, "'final_validation_accuracy' is of all prompts"),
+        ({"id": "a", "params.run": 1, "metrics.exact_match": 0.1}, "'metrics.exact_match' is of all prompts"),
+        ({"eval_reward": 0.5, "eval_runtime": 9.0}, "Name trainer_state.json, which is beside it"),
+    ],
+)
+def test_totals_of_evaluations_are_refused_for_what_they_are(tmp_path: Path, row: dict[str, Any], hint: str) -> None:
+    assert refusal(write_lines(tmp_path / "log.jsonl", row), "not a log|a trainer's totals").startswith(hint)
+
+
+def test_a_verdict_in_words_is_named_before_one_that_never_differs(tmp_path: Path) -> None:
+    rows = [{"task_id": at, "status": word, "verified": True} for at, word in enumerate(("passed", "failed"))]
+    hint = refusal(write_lines(tmp_path / "log.jsonl", *rows), "is not a log that gradscope knows")
+    assert hint == "Name the number that the trainer used, as in --reward-column status."
 
 
 @pytest.mark.parametrize("outer", [{}, {"wrong": [{"gt": "0"}]}, {"mean": {"score": 0.5}, "wrong": []}])
