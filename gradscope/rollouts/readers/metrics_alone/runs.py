@@ -7,8 +7,10 @@ whose later rows count, or, from the first step on, another run.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import chain, repeat
 from operator import itemgetter
@@ -19,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gradscope.outside.numerals import number_from
+from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.readers.column_roles import RUNS, USUAL, are_held_out, held_out_columns
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number, text_of
 from gradscope.rollouts.readers.parsing.records import are_turns
@@ -28,9 +31,11 @@ from gradscope.rollouts.run import Counts, Floats, Numbers, StepMetrics
 Column = Numbers | Sequence[Any]
 """The cells of rows, or those of them that are numbers."""
 
-_UNNAMED = ("data", "metrics")  # objects whose own keys are metrics, as verl's logger writes them
+_UNNAMED = ("data", "metrics", *(f"{of}_metrics" for of in ("ppo", "grpo", "rl", "train", "training", "step")))
+"""Objects whose own keys are metrics, as verl's logger writes them."""
 _MAX_NUMBERS = 4  # in a row of a long table: its value, step, epoch and time; more are metrics of their own
 _LONG_NAMES = ("metric", "metric_name", "name", "key", "tag", "variable")
+_WORDS = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}  # of Python -> of JSON
 NO_STEP, BAD_STEP = -1, -2
 STEP_IS_POSITION = "gradscope/step_is_place"  # key of a row whose step is its position among the rows of a console
 
@@ -84,19 +89,30 @@ def as_tables(rows: Sequence[Mapping[str, Any]], runs: Sequence[str] = ()) -> li
 
 
 def numbers_by_key(columns: Mapping[str, Column], at: Counts, prefix: str = "") -> Iterator[tuple[str, Counts, Floats]]:
-    """The numbers in rows, those in an object under its key and theirs; NaN and infinity count, as words too.
+    """The numbers in rows, those in an object, or its text, under its key and theirs; NaN and infinity count, as words.
 
     Yields:
         Key, the rows that have a number, as elements of ``at`` [R], and the numbers.
     """
     for key, cells in columns.items():
-        objects = [] if isinstance(cells, Numbers) else [(row, cells[row]) for row in _indices_of(cells, dict)]
+        objects = [] if isinstance(cells, Numbers) else list(_objects_in(cells))
         for table in as_tables([cell for _, cell in objects]):
             names = at[np.array([row for row, _ in objects])[table.at]]
             yield from numbers_by_key(table.columns, names, prefix if key in _UNNAMED else f"{prefix}{key}/")
         series = _series(cells)
         if len(series.values):
             yield f"{prefix}{key}", at if series.at is None else at[series.at], series.values
+
+
+def _objects_in(cells: Sequence[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Objects, and dictionaries that were written as text."""
+    for row in _indices_of(cells, dict, str):
+        if not isinstance(cell := cells[row], str):
+            yield row, cell
+        elif cell.startswith("{"):
+            words = re.sub(r"(?<=: )(-?)(nan|inf|None|True|False)\b", lambda word: word[1] + _WORDS[word[2]], cell)
+            with suppress(ValueError):
+                yield row, parse_json(words.replace("'", '"'))
 
 
 def _indices_of(cells: Sequence[Any], *kinds: type) -> list[int]:

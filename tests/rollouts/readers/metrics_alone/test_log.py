@@ -19,7 +19,7 @@ from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_met
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
-from tests.rollouts.readers.lines import refusal, write_lines
+from tests.rollouts.readers.lines import refusal, write_lines, write_rows
 from tests.rollouts.test_event_file import record, scalar
 
 LOGS = REPOSITORY / "fixtures/logs/metrics"
@@ -516,6 +516,22 @@ def test_means_of_the_batches_of_a_step_are_averaged(tmp_path: Path) -> None:
         1: {"reward": 5.5, "mean_reward": 5.5, "kl": 2.75, "loss": 6.0},
     }
     assert any(sentence.startswith("Most steps have several rows") for sentence in run.source.inferred)
+
+
+@pytest.mark.parametrize("name", ["train_metrics", "metrics"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_dictionary_that_was_written_as_text_is_read(name: str, suffix: str, tmp_path: Path) -> None:
+    texts = (
+        "{'reward': 0.5, 'kl': nan, 'note': None}",
+        '{"reward": 1, "kl": 0.25}',
+        "{'reward': -inf}",
+        "{'reward': it's}",
+    )
+    rows = [{"step": at, name: text, "usage": "{}"} for at, text in enumerate(texts)]
+    path = write_rows(tmp_path / "a.csv", rows) if suffix == "csv" else series(tmp_path, *rows)
+    assert str(dict(read(path).metrics)) == str(
+        {0: {"reward": 0.5, "kl": math.nan}, 1: {"reward": 1.0, "kl": 0.25}, 2: {"reward": -math.inf}, 3: {}}
+    )
 
 
 def test_samples_of_steps_in_no_order_that_have_an_id_each_are_no_metrics(tmp_path: Path) -> None:
