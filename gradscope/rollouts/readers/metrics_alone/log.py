@@ -151,6 +151,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
             *([f"{unnamed}, as {', '.join(likely)}."] if likely else ()),
             *_listed_rewards(path),
             *_contradicting(path, files, options),
+            *_of_other_kinds(path, files, options),
             *([f"Not read, in folders below: {below[0].relative_to(path)}{more}."] if below else ()),
             switch_on(logged.columns),
         ),
@@ -200,6 +201,18 @@ def _contradicting(path: Path, files: Sequence[Path], options: ReadOptions) -> I
             yield f"Not read, as they have several rows a step with different values: {names[0]}{more}."
         if files[0].name.endswith(f".{ending}"):
             return
+
+
+def _of_other_kinds(path: Path, files: Sequence[Path], options: ReadOptions) -> Iterator[str]:
+    """A sentence on logs of a later kind beside the one that was read: one may be of its run, several are not."""
+    endings = iter(_ENDINGS if path.is_dir() and len(files) == 1 else ())
+    if any(files[0].name.endswith(f".{ending}") for ending in endings):  # which takes all up to this one
+        for ending in endings:
+            beside = (file for file in sorted(files[0].parent.glob(f"*.{ending}")) if file.is_file())
+            if len(logs := list(islice((file.name for file in beside if _names_in(file, options)), 2))) > 1:
+                listed = ", ".join(logs)
+                yield f"Not read: {listed}, ... beside {files[0].name}; name one, or several for gradscope report."
+                return
 
 
 def _are_contradictory(rows: RunRows, logs: Sequence[StepMetrics]) -> bool:

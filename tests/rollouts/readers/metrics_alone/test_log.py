@@ -534,6 +534,15 @@ def test_a_dictionary_that_was_written_as_text_is_read(name: str, suffix: str, t
     )
 
 
+@pytest.mark.parametrize(("names", "is_said"), [(("a.log",), False), (("a.log", "b.log", "c.txt"), True)])
+def test_consoles_of_other_runs_beside_a_table_are_named(names: tuple[str, ...], is_said: bool, tmp_path: Path) -> None:
+    write_rows(tmp_path / "of_one.csv", [{"step": at, "reward": at} for at in range(3)])
+    for name in names:
+        (tmp_path / name).write_text("".join(f"{{'loss': 0.5, 'reward': {at}}}\n" for at in range(4)))
+    said = "Not read: a.log, b.log, ... beside of_one.csv; name one, or several for gradscope report."
+    assert (said in read(tmp_path).source.missing) == is_said
+
+
 def test_samples_of_steps_in_no_order_that_have_an_id_each_are_no_metrics(tmp_path: Path) -> None:
     rows = [{"id": f"v{at}", "step": at * 7 % 11, "reward": at % 2} for at in range(11)]
     with pytest.raises(InputError, match="is not a log that gradscope knows"):
