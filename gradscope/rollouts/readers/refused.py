@@ -265,10 +265,11 @@ def _ungraded(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _totals(rows: Sequence[Mapping[str, Any]]) -> str:
     """What to name instead of the totals of evaluations, one of which is named."""
-    leaves = (leaf for row in rows for leaf in leaves_in(row))
-    name = next(
-        (name for name, cell in leaves if _TOTAL.search(name) and is_number(column_roles.verdict_of(cell))), None
-    )
+    of_prompts = (name for role in ("prompt", "prompt_id") for name in column_roles.USUAL[role])
+    if column_roles.first_present(column_roles.columns_in(rows), tuple(of_prompts)):
+        return ""
+    totals = (leaf for row in rows for leaf in leaves_in(row) if _TOTAL.search(leaf[0]))
+    name = next((name for name, cell in totals if is_number(column_roles.verdict_of(cell))), None)
     return "" if name is None else f"{name!r} is of all prompts: give the file with a row for each sample or prompt."
 
 

@@ -299,6 +299,7 @@ def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str,
         ({"run_name": "b32", "final_validation_accuracy": "0.66"}, "'final_validation_accuracy' is of all prompts"),
         ({"id": "a", "params.run": 1, "metrics.exact_match": 0.1}, "'metrics.exact_match' is of all prompts"),
         ({"eval_reward": 0.5, "eval_runtime": 9.0}, "Name trainer_state.json, which is beside it"),
+        ({"question": "p", "f1": 0.5}, "Name the columns with --reward-column"),
     ],
 )
 def test_totals_of_evaluations_are_refused_for_what_they_are(tmp_path: Path, row: dict[str, Any], hint: str) -> None:

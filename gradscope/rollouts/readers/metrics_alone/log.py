@@ -208,8 +208,8 @@ def _of_other_kinds(path: Path, files: Sequence[Path], options: ReadOptions) -> 
     endings = iter(_ENDINGS if path.is_dir() and len(files) == 1 else ())
     if any(files[0].name.endswith(f".{ending}") for ending in endings):  # which takes all up to this one
         for ending in endings:
-            beside = (file for file in sorted(files[0].parent.glob(f"*.{ending}")) if file.is_file())
-            if len(logs := list(islice((file.name for file in beside if _names_in(file, options)), 2))) > 1:
+            siblings = (file for file in sorted(files[0].parent.glob(f"*.{ending}")) if file.is_file())
+            if len(logs := list(islice((file.name for file in siblings if _names_in(file, options)), 2))) > 1:
                 listed = ", ".join(logs)
                 yield f"Not read: {listed}, ... beside {files[0].name}; name one, or several for gradscope report."
                 return
