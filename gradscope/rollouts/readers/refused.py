@@ -44,8 +44,8 @@ _REWARD_WORD = re.compile(
 )
 
 _NO_REWARD = re.compile(
-    r"(^|[._])(id|idx|index)$|complexity|difficulty|threshold|confidence|delta|ground_?truth"
-    r"|(final|best|mean|avg|average|overall)_(\w+_)?accuracy",
+    r"(^|[._])(id|idx|index)$|complexity|difficulty|threshold|confidence|delta|ground_?truth|require_|allow_"
+    r"|(final|best|mean|avg|average|overall)_(\w+_)?accuracy|(mean|avg|average|overall)_score|_count$",
     re.IGNORECASE,
 )
 _PROMPT_WORD = re.compile(
@@ -55,9 +55,11 @@ _PROMPT_WORD = re.compile(
 _VERDICT_WORD = re.compile(
     r"exact|match|right|valid|verified|proved|won|(?<!correct_)label|\bpass$|\bok$|_ok$", re.IGNORECASE
 )
-_PREDICTION = re.compile(r"(^|_)(pred|prediction|predicted|extracted|executed|output|response)(_|$)", re.IGNORECASE)
+_PREDICTION = re.compile(
+    r"(^|_)(pred|prediction|predicted|hypothesis|extracted|executed|output|response)(_|$)", re.IGNORECASE
+)
 _TOTAL = re.compile(
-    r"^metrics\.|(^|[._])((pass|maj|majority|cons|best|avg|mean)_?(@|at)_?(k|\d+)"
+    r"^metrics\.|(^|[._])((\w+@|(pass|maj|majority|cons|best|avg|mean)_?at)_?(k|\d+)"
     r"|(final|best|mean|avg|average|overall)(_\w+)?|em|f1|(accuracy|acc)(_(mean|avg|std|ci)\w*)?)$",
     re.IGNORECASE,
 )

@@ -295,6 +295,7 @@ def test_columns_that_may_be_the_reward_are_named(tmp_path: Path, row: dict[str,
     ("row", "hint"),
     [
         ({"pass_at_1": 0.2, "n_samples": 30, "responses": ["a", "b"]}, "'pass_at_1' is of all prompts: give the file"),
+        ({"sft": {"ndcg@10": 0.3}, "grpo": {"ndcg@10": 0.4}}, "'sft.ndcg@10' is of all prompts"),
         ({"run_1.jsonl": {"total": 50, "pass@k": 0.7}}, "'run_1.jsonl.pass@k' is of all prompts"),
         ({"run_name": "b32", "final_validation_accuracy": "0.66"}, "'final_validation_accuracy' is of all prompts"),
         ({"id": "a", "params.run": 1, "metrics.exact_match": 0.1}, "'metrics.exact_match' is of all prompts"),
@@ -347,6 +348,7 @@ def test_totals_in_a_document_without_prompts_are_not_named_as_rewards(tmp_path:
         {"correct_label": 1, "is_correct_answer": "B"},
         {"chosen_reward": 0.5, "rejected_reward": 0.1},
         {"info": {"complexity_score": 1.5}, "difficulty_score": 2},
+        {"reward_spec": {"require_correct": True}, "gold": "4"},
     ],
 )
 def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[str, Any]) -> None:
@@ -359,6 +361,7 @@ def test_columns_that_are_no_reward_are_not_named(tmp_path: Path, cells: dict[st
     ("row", "instead"),
     [
         ({"input": "p", "prediction": "4", "target": "5"}, "grade 'prediction' against 'target'"),
+        ({"id": "a", "beam": "x", "reference": "p", "hypothesis": "q"}, "grade 'hypothesis' against 'reference'"),
         ({"idx": 1, "question": "p", "pred": ["4"], "gt": "5"}, "grade 'pred' against 'gt'"),
         ({"query": "p", "answer": "4", "ref_answer": "5", "cost": 0.1}, "grade 'answer' against 'ref_answer'"),
         (
