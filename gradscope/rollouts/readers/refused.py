@@ -113,6 +113,7 @@ def refuse_unknown(path: Path) -> None:
 
 def refuse_unrecognized(request: ReadRequest) -> NoReturn:
     """Say what rows of no known format hold, which of their columns may be the reward, and what else was looked for."""
+    _refuse_comments(request.path)
     rows = _usable_rows(request.path)
     lists = [key for row in rows[:1] for key, cell in row.items() if is_list_of_objects(cell)]
     list_name = lists[0] if len(rows) == len(lists) == 1 else None
@@ -170,6 +171,20 @@ def refuse_unrecognized(request: ReadRequest) -> NoReturn:
         "files); rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)."
     )
     raise InputError(f"{request.path} is not a log that gradscope knows. {seen} {looked}", hint=hint)
+
+
+def _refuse_comments(path: Path) -> None:
+    """Refuse a table that begins with a comment, with the command that leaves it out."""
+    if path.suffix not in (".csv", ".tsv") or not path.is_file():
+        return
+    with path.open("rb") as file:
+        first, second = file.readline(_START), file.readline(_START)
+    is_header = not second.startswith(b"#") and all(first.count(mark) == second.count(mark) for mark in b",;\t")
+    if first.startswith(b"#") and not is_header:
+        raise InputError(
+            f"{path} begins with a comment, where a table has the names of its columns.",
+            hint=f"Leave such lines out: grep -v '^#' {shlex.quote(str(path))} > rows.csv",
+        )
 
 
 def _usable_rows(path: Path) -> list[dict[str, Any]]:

@@ -379,6 +379,14 @@ def test_responses_that_nobody_graded_are_to_be_graded(tmp_path: Path, row: dict
     assert hint.startswith(f"No column is a verdict: {instead}" if instead else "Name the columns with --reward-column")
 
 
+@pytest.mark.parametrize("comment", ["# run 1, seed 3\n# model\n", "# run\n", ""])
+def test_comments_before_the_header_of_a_table_are_to_be_left_out(comment: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"{comment}{'' if comment else '#'}id,tokens,cost\nx,3,0.1\ny,4,0.2\n")
+    message = "begins with a comment" if comment else "is not a log that gradscope knows"
+    assert refusal(path, message).startswith("Leave such lines out: grep" if comment else "Name the columns with")
+
+
 def test_the_numbers_of_rows_in_a_table_are_no_reward(tmp_path: Path) -> None:
     rows = [{"": at, "query": f"p{at // 3}", "answer": "4", "ref_answer": "5"} for at in range(9)]
     for path in (write_rows(tmp_path / "a.csv", rows), write_lines(tmp_path / "a.jsonl", *rows)):
