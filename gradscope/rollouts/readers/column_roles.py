@@ -130,7 +130,7 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
                 hint=f"The columns are {list_names(present)}.",
             )
     present = [name for name in present if not is_of_call(name, present)]
-    are_of_runs = any(name.startswith("params.") for name in present)  # as MLflow exports them, with their means
+    are_of_runs = "params" not in present and any(name.startswith("params.") for name in present)  # of MLflow's table
     entries = [name for name in present if "." in name and not (are_of_runs and name.startswith("metrics."))]
     entry = {name: name.partition(".")[2] for name in entries}
     rewards = [name for name in entries if entry[name] in USUAL["reward"] or reward_columns([name], "")]

@@ -220,6 +220,11 @@ def test_templates_of_the_same_questions_are_policies(tmp_path: Path) -> None:
     assert (len(run.groups), reward_table(run.groups).policies) == (20, ("cot", "none"))
 
 
+def test_metrics_beside_the_parameters_of_a_sample_are_its_own(tmp_path: Path) -> None:
+    rows = [{"task_id": at, "params": {"top_p": 1}, "metrics": {"correct": at % 2}} for at in range(4)]
+    assert [group.rewards for group in read_run(write(tmp_path / "a.jsonl", *rows)).groups] == [(0,), (1,), (0,), (1,)]
+
+
 def test_what_each_policy_took_sets_nothing_more_apart(tmp_path: Path) -> None:
     took = {"zero": 41.5, "few": 86.25}
     rows = [{"model": of, "seconds": took[of], "task_id": at, "passed": True} for of in took for at in range(9)]
